@@ -1,0 +1,86 @@
+//! Memory that engines move bytes to and from: one array per side.
+
+use std::cell::{Ref, RefCell, RefMut};
+
+use ferroce_transport::{Fault, Memory};
+
+/// A range of addresses with bytes behind them.
+#[derive(Debug)]
+pub struct Arena {
+    base: u64,
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl Arena {
+    /// `len` bytes from address `base` on, each with its own value.
+    pub fn new(base: u64, len: usize) -> Arena {
+        let seed = base >> 12;
+        let bytes = (0..len as u64)
+            .map(|i| (i.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+            .collect();
+        Arena {
+            base,
+            bytes: RefCell::new(bytes),
+        }
+    }
+
+    /// The first address.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> Ref<'_, [u8]> {
+        Ref::map(self.bytes.borrow(), Vec::as_slice)
+    }
+
+    /// All bytes, to change them.
+    pub fn bytes_mut(&self) -> RefMut<'_, [u8]> {
+        RefMut::map(self.bytes.borrow_mut(), Vec::as_mut_slice)
+    }
+
+    fn update(&self, address: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        let old = u64::from_ne_bytes(bytes);
+        self.write(address, &change(old).to_ne_bytes())?;
+        Ok(old)
+    }
+}
+
+impl Memory for Arena {
+    #[inline]
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let bytes = self.bytes.borrow();
+        let at = address.wrapping_sub(self.base) as usize;
+        let end = at.checked_add(into.len()).ok_or(Fault { address })?;
+        into.copy_from_slice(bytes.get(at..end).ok_or(Fault { address })?);
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        let mut bytes = self.bytes.borrow_mut();
+        let at = address.wrapping_sub(self.base) as usize;
+        let end = at.checked_add(data.len()).ok_or(Fault { address })?;
+        let into = bytes.get_mut(at..end).ok_or(Fault { address })?;
+        into.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+        self.update(address, |old| if old == expected { new } else { old })
+    }
+
+    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
+        self.update(address, |old| old.wrapping_add(add))
+    }
+
+    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.write(address, &bytes)
+    }
+
+    fn flush(&self, _: u64, _: u64, _: bool) -> Result<(), Fault> {
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What a packet costs in the protocol engine.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use ferroce_bench::suite::{self, Effort};
+use ferroce_bench::{Heap, Op, Report};
+
+/// Measure what a packet costs in the protocol engine.
+///
+/// Two engines stand back to back in memory, without a network. Each cost is
+/// taken in turns with something to compare it with; figures are medians, and
+/// ratios are medians of the ratios round by round, so that a busy machine
+/// shifts both sides of a comparison alike. Nanoseconds are per message, which
+/// here is one packet.
+#[derive(Parser)]
+#[command(name = "engine", after_help = EXAMPLES)]
+struct Cli {
+    /// Few rounds: a second or two, and rougher figures.
+    #[arg(long)]
+    quick: bool,
+
+    /// Print comma-separated values instead of a table.
+    #[arg(long)]
+    csv: bool,
+
+    /// Measure only this; may be given several times.
+    #[arg(long, value_enum, value_name = "PART")]
+    only: Vec<Part>,
+
+    /// Rounds per measurement.
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  cargo xtask bench engine                      everything, some ten seconds
+  cargo xtask bench engine --quick              a first impression
+  cargo xtask bench engine --csv > engine.csv   for a spreadsheet
+  cargo xtask bench engine --only write         one part
+  cargo xtask bench engine --only stages        where the time goes
+  valgrind --tool=callgrind target/release/engine --only send --rounds 2
+                                                where the instructions go
+
+OUTPUT
+  cost            median per message (or per queue pair), on the side named
+  compared with   what was measured in turns with it: copying and checksumming
+                  the same bytes once, or the same traffic over one queue pair
+  ratio           the first divided by the second; median over the rounds
+  verdict         ok or MISSED where there is a goal
+
+EXIT STATUS
+  0 if the measurement worked, whatever the verdicts; 1 if it did not.";
+
+#[derive(Copy, Clone, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// 4 KiB RDMA WRITEs.
+    Write,
+    /// 4 KiB RDMA READs.
+    Read,
+    /// 64-byte SENDs.
+    Send,
+    /// Ten thousand queue pairs against one.
+    Many,
+    /// Memory of an idle queue pair.
+    Memory,
+    /// Where the time goes, stage by stage; not part of a plain run.
+    Stages,
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+const HEAP: Heap = Heap {
+    live: || LIVE.load(Ordering::Relaxed),
+    allocations: || ALLOCATIONS.load(Ordering::Relaxed),
+};
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let effort = Effort {
+        rounds: cli
+            .rounds
+            .unwrap_or(if cli.quick { 15 } else { 301 })
+            .max(1),
+        exchanges: 40,
+    };
+    if cfg!(debug_assertions) {
+        eprintln!("Note: built without optimisation, the figures mean nothing.");
+    }
+    let mut report = Report::default();
+    for part in Part::value_variants() {
+        let wanted = match cli.only.is_empty() {
+            true => *part != Part::Stages,
+            false => cli.only.contains(part),
+        };
+        if wanted {
+            report.rows.extend(match part {
+                Part::Write => suite::large(effort, Op::Write),
+                Part::Read => suite::large(effort, Op::Read),
+                Part::Send => suite::small(effort, HEAP),
+                Part::Many => suite::many(effort),
+                Part::Memory => suite::memory(HEAP),
+                Part::Stages => suite::stages(effort),
+            }?);
+        }
+    }
+    if cli.csv {
+        print!("{}", report.csv());
+    } else {
+        println!("{report}\n{}", report.summary());
+    }
+    Ok(())
+}
+
+/// The system's allocator, with a tally.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged, which keeps the
+// contract; counting touches no allocated memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}

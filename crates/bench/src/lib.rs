@@ -1,0 +1,40 @@
+//! What the protocol engine costs.
+//!
+//! ```text
+//!   sender                     no network                    receiver
+//!   post, poll_transmit  ->  assembled packets  ->  receive, poll_transmit
+//!   receive, poll the CQ <-    assembled answers  <-        poll the CQ
+//! ```
+//!
+//! Two engines stand back to back in memory and each side's share is timed.
+//! Seconds on a shared machine mean little by themselves, so each measurement
+//! is taken in turns with something to compare it with: copying and
+//! checksumming the same bytes, or the same traffic over one queue pair. What
+//! counts is the median of the ratios.
+//!
+//! [`Pair`] moves the traffic, [`turns`] measures, [`suite`] says what
+//! is measured and [`Report`] shows it. The `engine` binary is the
+//! command line around them.
+
+#![forbid(unsafe_code)]
+
+mod arena;
+mod baseline;
+mod clock;
+mod heap;
+mod pair;
+mod report;
+mod side;
+pub mod suite;
+mod traffic;
+mod turns;
+
+pub use arena::Arena;
+pub use baseline::baseline;
+pub use clock::{Clock, Stage};
+pub use heap::{Heap, bytes_per_qp};
+pub use pair::Pair;
+pub use report::{Goal, Report, Row};
+pub use side::Side;
+pub use traffic::{Cost, MESSAGES, Op, Setup, Traffic};
+pub use turns::{Figures, turns};

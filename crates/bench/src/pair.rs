@@ -1,0 +1,133 @@
+//! Two sides, connected.
+
+use anyhow::{Result, ensure};
+
+use crate::clock::{Stage, Stages, Stopwatch};
+use crate::side::{SLOT, Side};
+use crate::traffic::{Cost, MESSAGES, Op, Setup, Traffic};
+
+/// Two engines back to back.
+pub struct Pair {
+    /// Posts the operations.
+    pub sender: Side,
+    /// Answers them.
+    pub receiver: Side,
+    watch: Stopwatch,
+    next_qp: usize,
+    turn: [usize; MESSAGES],
+}
+
+impl Pair {
+    /// Two engines with connected RC queue pairs.
+    pub fn new(setup: Setup) -> Result<Pair> {
+        let mut pair = Pair {
+            sender: Side::new(0, setup)?,
+            receiver: Side::new(1, setup)?,
+            watch: Stopwatch::start(),
+            next_qp: 0,
+            turn: [0; MESSAGES],
+        };
+        pair.add_qps(setup.qps, setup.queue)?;
+        Ok(pair)
+    }
+
+    /// Adds connections.
+    pub(crate) fn add_qps(&mut self, count: usize, queue: u32) -> Result<()> {
+        let first = self.sender.qpns.len();
+        self.sender.create_qps(count, queue)?;
+        self.receiver.create_qps(count, queue)?;
+        for index in first..first + count {
+            self.sender.connect(index, &self.receiver)?;
+            self.receiver.connect(index, &self.sender)?;
+        }
+        Ok(())
+    }
+
+    /// Sends one exchange of [`MESSAGES`] and sees it completed on both sides.
+    pub fn exchange(&mut self, traffic: Traffic) -> Result<Cost> {
+        self.choose_qps(traffic.burst);
+        let Pair {
+            sender,
+            receiver,
+            watch,
+            turn,
+            ..
+        } = self;
+
+        let mut cost = Cost::default();
+        watch.lap();
+        if traffic.op == Op::Send {
+            watch.side = 1;
+            for (message, &qp) in turn.iter().enumerate() {
+                receiver.post_recv(watch.now(), qp, message)?;
+            }
+            watch.stage(Stage::Post);
+            cost.receiver += watch.lap();
+        }
+        watch.side = 0;
+        for (message, &qp) in turn.iter().enumerate() {
+            sender.post_send(watch.now(), qp, message, traffic, receiver)?;
+        }
+        watch.stage(Stage::Post);
+
+        let received = if traffic.op == Op::Send { MESSAGES } else { 0 };
+        let mut missing = (MESSAGES, received);
+        while missing != (0, 0) {
+            sender.transmit(watch)?;
+            cost.sender += watch.lap();
+
+            watch.side = 1;
+            let requests = receiver.receive(watch, sender)?;
+            receiver.transmit(watch)?;
+            missing.1 -= receiver.poll_cq(watch)?;
+            cost.receiver += watch.lap();
+
+            watch.side = 0;
+            let answers = sender.receive(watch, receiver)?;
+            let completed = sender.poll_cq(watch)?;
+            missing.0 -= completed;
+            cost.sender += watch.lap();
+
+            ensure!(
+                requests + answers + completed > 0,
+                "the engines have stopped with {missing:?} completions missing"
+            );
+        }
+        Ok(cost)
+    }
+
+    /// Settles which queue pair sends each message, before the clock runs.
+    fn choose_qps(&mut self, burst: usize) {
+        let qps = self.sender.qpns.len();
+        for (message, qp) in self.turn.iter_mut().enumerate() {
+            *qp = (self.next_qp + message / burst) % qps;
+        }
+        self.next_qp = (self.next_qp + MESSAGES / burst) % qps;
+    }
+
+    /// As [`Pair::exchange`], but tells where the time of both sides went.
+    pub(crate) fn stages(&mut self, traffic: Traffic) -> Result<Stages> {
+        self.watch.detailed = true;
+        self.watch.stages = Stages::default();
+        self.exchange(traffic)?;
+        self.watch.detailed = false;
+        Ok(self.watch.stages)
+    }
+
+    /// Whether each message of the last exchange has arrived.
+    pub fn arrived(&self, traffic: Traffic) -> bool {
+        let (a, b) = (self.sender.arena.bytes(), self.receiver.arena.bytes());
+        (0..MESSAGES)
+            .map(|message| message * SLOT..message * SLOT + traffic.size)
+            .all(|slot| a[slot.clone()] == b[slot])
+    }
+
+    /// Makes the memory of the side that receives bytes differ from the other's.
+    pub fn spoil(&mut self, traffic: Traffic) {
+        let side = match traffic.op {
+            Op::Send | Op::Write => &self.receiver,
+            Op::Read => &self.sender,
+        };
+        side.arena.bytes_mut().iter_mut().for_each(|b| *b = !*b);
+    }
+}

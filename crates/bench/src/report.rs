@@ -1,0 +1,215 @@
+//! Results, as a table for people or lines for programs.
+
+use core::fmt::{self, Write as _};
+
+/// What a figure should be.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Goal {
+    /// At most this multiple of what it is compared with.
+    Ratio(f64),
+    /// At most this many, in the row's unit.
+    Most(f64),
+}
+
+/// One figure.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// What was measured.
+    pub what: String,
+    /// On which side.
+    pub side: &'static str,
+    /// The figure.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What it is compared with: name, figure, ratio.
+    pub against: Option<(&'static str, f64, f64)>,
+    /// What it should be, if that has been said.
+    pub goal: Option<Goal>,
+}
+
+impl Row {
+    /// Whether the goal is met; none if there is none.
+    pub fn met(&self) -> Option<bool> {
+        Some(match self.goal? {
+            Goal::Ratio(most) => self.against?.2 <= most,
+            Goal::Most(most) => self.value <= most,
+        })
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.met() {
+            None => "",
+            Some(true) => "ok",
+            Some(false) => "MISSED",
+        }
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let (name, other, ratio) = match self.against {
+            None => Default::default(),
+            Some((name, value, ratio)) => (
+                name.to_owned(),
+                format!("{value:.1} {}", self.unit),
+                format!("{ratio:.2} x"),
+            ),
+        };
+        let goal = match self.goal {
+            None => String::new(),
+            Some(Goal::Ratio(most)) => format!("<= {most} x"),
+            Some(Goal::Most(most)) => format!("<= {most} {}", self.unit),
+        };
+        [
+            self.what.clone(),
+            self.side.to_owned(),
+            format!("{:.1} {}", self.value, self.unit),
+            if other.is_empty() {
+                other
+            } else {
+                format!("{name} {other}")
+            },
+            ratio,
+            goal,
+            self.verdict().to_owned(),
+        ]
+    }
+}
+
+const TITLES: [&str; 7] = [
+    "operation",
+    "side",
+    "cost",
+    "compared with",
+    "ratio",
+    "goal",
+    "verdict",
+];
+
+/// All figures of a run.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Report {
+    /// In the order they were taken.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// The same as comma-separated values, with a header line.
+    pub fn csv(&self) -> String {
+        let mut out =
+            String::from("operation,side,value,unit,against,against_value,ratio,goal,verdict\n");
+        for row in &self.rows {
+            let (name, value, ratio) = match row.against {
+                None => Default::default(),
+                Some((name, value, ratio)) => (name, format!("{value:.2}"), format!("{ratio:.3}")),
+            };
+            let goal = match row.goal {
+                None => String::new(),
+                Some(Goal::Ratio(most)) => format!("ratio {most}"),
+                Some(Goal::Most(most)) => format!("value {most}"),
+            };
+            let Row {
+                what,
+                side,
+                value: own,
+                unit,
+                ..
+            } = row;
+            let verdict = row.verdict();
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                out,
+                "\"{what}\",{side},{own:.2},{unit},{name},{value},{ratio},{goal},{verdict}"
+            );
+        }
+        out
+    }
+
+    /// One line that says how it went.
+    pub fn summary(&self) -> String {
+        let judged: Vec<&Row> = self.rows.iter().filter(|row| row.met().is_some()).collect();
+        let missed: Vec<String> = judged
+            .iter()
+            .filter(|row| row.met() == Some(false))
+            .map(|row| format!("{} ({})", row.what, row.side))
+            .collect();
+        let met = judged.len() - missed.len();
+        let total = judged.len();
+        if total == 0 {
+            "None of these has a goal.".to_owned()
+        } else if missed.is_empty() {
+            format!("{met} of {total} goals met.")
+        } else {
+            format!("{met} of {total} goals met; missed: {}.", missed.join(", "))
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table: Vec<[String; 7]> = core::iter::once(TITLES.map(str::to_owned))
+            .chain(self.rows.iter().map(Row::cells))
+            .collect();
+        let widths: Vec<usize> = (0..TITLES.len())
+            .map(|column| table.iter().map(|row| row[column].len()).max().unwrap_or(0))
+            .collect();
+        for row in &table {
+            let mut line = String::new();
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                // Figures align at the right.
+                if (2..=4).contains(&column) {
+                    write!(line, "{cell:>width$}  ")?;
+                } else {
+                    write!(line, "{cell:<width$}  ")?;
+                }
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let row = Row {
+            what: "4 KiB WRITE".into(),
+            side: "sender",
+            value: 600.0,
+            unit: "ns",
+            against: Some(("memcpy + CRC", 500.0, 1.2)),
+            goal: Some(Goal::Ratio(1.5)),
+        };
+        let slow = Row {
+            what: "64 B SEND".into(),
+            against: None,
+            goal: Some(Goal::Most(250.0)),
+            ..row.clone()
+        };
+        Report {
+            rows: vec![row, slow],
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_was_missed() {
+        let text = report().to_string();
+        assert!(text.contains("1.20 x  <= 1.5 x"), "{text}");
+        assert!(
+            text.lines().nth(2).is_some_and(|l| l.ends_with("MISSED")),
+            "{text}"
+        );
+        assert_eq!(
+            report().summary(),
+            "1 of 2 goals met; missed: 64 B SEND (sender)."
+        );
+    }
+
+    #[test]
+    fn every_csv_line_has_the_fields_of_the_first() {
+        let csv = report().csv();
+        let fields: Vec<usize> = csv.lines().map(|l| l.split(',').count()).collect();
+        assert_eq!(fields, [9, 9, 9]);
+    }
+}

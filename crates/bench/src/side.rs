@@ -1,0 +1,294 @@
+//! One end of the benchmark: an engine, its memory, and the packets it sent.
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use ferroce_transport::{
+    Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Memory, Mr, Pd,
+    QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData, SendFlags, SendOp,
+    SendWr, Sge, Time, WcStatus,
+};
+use ferroce_wire::{Flow, ICRC_LEN, MAX_HEADER_LEN, Mtu, Psn};
+
+use crate::arena::Arena;
+use crate::clock::{Stage, Stopwatch};
+use crate::traffic::{MESSAGES, Op, Setup, Traffic};
+
+/// Room for one message.
+pub(crate) const SLOT: usize = 4096;
+/// Packets that a side may send before the other reads them.
+const WIRE_PACKETS: usize = 4 * MESSAGES;
+/// Headers of an RDMA WRITE: BTH and RETH.
+pub(crate) const WRITE_HEADER: usize = 28;
+
+/// An engine with its surroundings.
+pub struct Side {
+    pub(crate) engine: Engine,
+    pub(crate) arena: Arena,
+    pub(crate) qpns: Vec<u32>,
+    pub(crate) wire: Wire,
+    icrc: bool,
+    address: IpAddr,
+    pd: Arc<Pd>,
+    mr: Arc<Mr>,
+    cq: Arc<Cq>,
+    batch: Batch,
+}
+
+/// Packets that have been assembled, one behind the other.
+pub(crate) struct Wire {
+    pub(crate) bytes: Vec<u8>,
+    sent: Vec<Sent>,
+}
+
+struct Sent {
+    at: usize,
+    len: usize,
+    flow: Flow,
+}
+
+impl Side {
+    /// Side 0 or 1, without queue pairs.
+    pub(crate) fn new(number: u8, setup: Setup) -> Result<Side> {
+        let regions = Arc::new(Regions::new([number; 32]));
+        let config = Config {
+            port_mtu: Mtu::Mtu4096,
+            check_icrc: setup.icrc,
+            // An exchange fits: the benchmark measures work, not waiting.
+            initial_window: 1 << 20,
+            ..Config::default()
+        };
+        let arena = Arena::new((u64::from(number) + 1) << 32, MESSAGES * SLOT);
+        let pd = regions.alloc_pd();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let base = arena.base();
+        let mr = regions.register(&pd, base, (MESSAGES * SLOT) as u64, base, access)?;
+        Ok(Side {
+            engine: Engine::new(config, regions, Arc::new(Counters::default())),
+            arena,
+            qpns: Vec::new(),
+            wire: Wire {
+                bytes: vec![0; WIRE_PACKETS * (MAX_HEADER_LEN + SLOT + ICRC_LEN)],
+                sent: Vec::with_capacity(WIRE_PACKETS),
+            },
+            icrc: setup.icrc,
+            address: Ipv4Addr::new(10, 0, 0, number + 1).into(),
+            pd,
+            mr,
+            cq: Cq::new(0, 4 * MESSAGES as u32)?,
+            batch: Batch::new(MESSAGES),
+        })
+    }
+
+    /// The address of a message's place in memory.
+    fn slot(&self, message: usize) -> u64 {
+        self.arena.base() + (message * SLOT) as u64
+    }
+
+    fn sge(&self, message: usize, size: usize) -> Sge {
+        Sge {
+            addr: self.slot(message),
+            length: size as u32,
+            lkey: self.mr.lkey(),
+        }
+    }
+
+    /// Adds queue pairs, not yet connected.
+    pub(crate) fn create_qps(&mut self, count: usize, queue: u32) -> Result<()> {
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: Some(Arc::clone(&self.pd)),
+            send_cq: Some(Arc::clone(&self.cq)),
+            recv_cq: Some(Arc::clone(&self.cq)),
+            srq: None,
+            xrcd: None,
+            cap: QpCap {
+                max_send_wr: queue,
+                max_recv_wr: queue,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: false,
+        };
+        for _ in 0..count {
+            let (qpn, _) = self.engine.create_qp(&init)?;
+            self.qpns.push(qpn);
+        }
+        Ok(())
+    }
+
+    /// Connects queue pair number `index` of each side.
+    pub(crate) fn connect(&mut self, index: usize, peer: &Side) -> Result<()> {
+        let qpn = self.qpns[index];
+        let attr = QpAttr {
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            av: Some(AddressVector {
+                source: self.address,
+                destination: peer.address,
+                sgid_index: 1,
+                flow_label: 0,
+                hop_limit: 64,
+                traffic_class: 0,
+                sl: 0,
+                port: 1,
+            }),
+            path_mtu: Mtu::Mtu4096,
+            dest_qpn: peer.qpns[index],
+            rq_psn: Psn::new(0x1000),
+            sq_psn: Psn::new(0x1000),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let rtr = AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let rts = AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        for (state, mask) in [
+            (QpState::Init, init),
+            (QpState::Rtr, rtr),
+            (QpState::Rts, rts),
+        ] {
+            let attr = QpAttr { state, ..attr };
+            self.engine
+                .modify_qp(Time::ZERO, qpn, &attr, mask | AttrMask::STATE)
+                .with_context(|| format!("cannot move a queue pair to {state:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Posts a receive for a message.
+    pub(crate) fn post_recv(&mut self, now: Time, qp: usize, message: usize) -> Result<()> {
+        let wr = RecvWr {
+            wr_id: message as u64,
+            sges: &[self.sge(message, SLOT)],
+        };
+        Ok(self.engine.post_recv(now, self.qpns[qp], &wr)?)
+    }
+
+    /// Posts a message.
+    pub(crate) fn post_send(
+        &mut self,
+        now: Time,
+        qp: usize,
+        message: usize,
+        traffic: Traffic,
+        peer: &Side,
+    ) -> Result<()> {
+        let (remote_addr, rkey) = (peer.slot(message), peer.mr.rkey());
+        let wr = SendWr {
+            wr_id: message as u64,
+            op: match traffic.op {
+                Op::Send => SendOp::Send { imm: None },
+                Op::Write => SendOp::Write {
+                    remote_addr,
+                    rkey,
+                    imm: None,
+                },
+                Op::Read => SendOp::Read { remote_addr, rkey },
+            },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&[self.sge(message, traffic.size)]),
+            ud: None,
+            xrc_srq: 0,
+        };
+        Ok(self.engine.post_send(now, self.qpns[qp], wr)?)
+    }
+
+    /// Sends all there is to send; packets stay on the wire until the other
+    /// side takes them.
+    pub(crate) fn transmit(&mut self, watch: &mut Stopwatch) -> Result<()> {
+        let now = watch.now();
+        if self.engine.next_timeout().is_some_and(|due| due <= now) {
+            self.engine.handle_timeout(now);
+        }
+        loop {
+            let more = self.engine.poll_transmit(now, &mut self.batch);
+            watch.stage(Stage::PollTransmit);
+            self.wire.assemble(&self.batch, self.icrc, &self.arena)?;
+            watch.stage(Stage::Assemble);
+            self.engine.finish_transmit(now, &mut self.batch);
+            watch.stage(Stage::FinishTransmit);
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in all that the peer has sent; returns how many packets.
+    pub(crate) fn receive(&mut self, watch: &mut Stopwatch, peer: &mut Side) -> Result<usize> {
+        for sent in &peer.wire.sent {
+            let datagram = Datagram {
+                source: sent.flow.source,
+                destination: sent.flow.destination,
+                source_port: sent.flow.source_port,
+                traffic_class: 0,
+                hop_limit: 64,
+                // As over a UDP socket, which does not show it.
+                ip_id: None,
+                payload: &peer.wire.bytes[sent.at..sent.at + sent.len],
+            };
+            let received = self.engine.receive(watch.now(), &self.arena, &datagram);
+            ensure!(
+                matches!(received, Received::Accepted),
+                "the engine refused a packet: {received:?}"
+            );
+        }
+        watch.stage(Stage::Receive);
+        let count = peer.wire.sent.len();
+        peer.wire.sent.clear();
+        Ok(count)
+    }
+
+    /// Takes all completions; returns how many.
+    pub(crate) fn poll_cq(&mut self, watch: &mut Stopwatch) -> Result<usize> {
+        let mut failed = None;
+        let count = self.cq.poll(usize::MAX, |wc| {
+            if wc.status != WcStatus::Success {
+                failed = Some(wc);
+            }
+        });
+        watch.stage(Stage::PollCq);
+        match failed {
+            None => Ok(count),
+            Some(wc) => bail!("a work request failed: {wc:?}"),
+        }
+    }
+}
+
+impl Wire {
+    #[inline]
+    fn assemble(&mut self, batch: &Batch, icrc: bool, memory: &dyn Memory) -> Result<()> {
+        let mut at = self.sent.last().map_or(0, |last| last.at + last.len);
+        for run in batch.runs() {
+            for (ip_id, index) in run.packets.clone().enumerate() {
+                let out = &mut self.bytes[at..];
+                let len = if icrc {
+                    batch.assemble(index, &run.path, ip_id as u16, memory, out)
+                } else {
+                    let len = batch.assemble_without_icrc(index, memory, out);
+                    len.map(|len| len + ICRC_LEN)
+                };
+                let len = len.map_err(|fault| anyhow!("{fault}"))?;
+                let flow = run.path.flow;
+                self.sent.push(Sent { at, len, flow });
+                at += len;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Measuring two things in turns.
+
+use anyhow::Result;
+
+use crate::traffic::{Cost, MESSAGES};
+
+/// What one thing cost, and how it compares with another that was measured in
+/// the same minutes. Nanoseconds per message; medians over all rounds.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Figures {
+    /// The thing itself.
+    pub ns: f64,
+    /// What it is compared with.
+    pub against: f64,
+    /// The first divided by the second, round by round.
+    pub ratio: f64,
+}
+
+/// Sides of a [`Cost`].
+pub(crate) type Part = fn(Cost) -> u64;
+
+/// Runs `a` and `b` in turns, `exchanges` at a time, for so many rounds, and
+/// returns figures for each of the parts asked for.
+pub fn turns<const N: usize>(
+    rounds: usize,
+    exchanges: usize,
+    mut a: impl FnMut() -> Result<Cost>,
+    mut b: impl FnMut() -> Result<Cost>,
+    parts: [fn(Cost) -> u64; N],
+) -> Result<[Figures; N]> {
+    let many = |run: &mut dyn FnMut() -> Result<Cost>| -> Result<Cost> {
+        let mut sum = Cost::default();
+        for _ in 0..exchanges {
+            sum += run()?;
+        }
+        Ok(sum)
+    };
+    // Caches, branch predictors and buffers find their shape.
+    many(&mut a)?;
+    many(&mut b)?;
+    let mut costs = Vec::with_capacity(rounds);
+    for round in 0..rounds {
+        // Neither is always the one that runs after the other.
+        costs.push(if round % 2 == 0 {
+            (many(&mut a)?, many(&mut b)?)
+        } else {
+            let b = many(&mut b)?;
+            (many(&mut a)?, b)
+        });
+    }
+    let messages = (exchanges * MESSAGES) as f64;
+    Ok(parts.map(|part| {
+        let each = |pick: fn(f64, f64) -> f64| {
+            median(
+                costs
+                    .iter()
+                    .map(|&(a, b)| pick(part(a) as f64, part(b) as f64)),
+            )
+        };
+        Figures {
+            ns: each(|a, _| a) / messages,
+            against: each(|_, b| b) / messages,
+            ratio: each(|a, b| a / b.max(1.0)),
+        }
+    }))
+}
+
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n => (values[(n - 1) / 2] + values[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_ignores_outliers() {
+        assert_eq!(median([3.0, 1.0, 1e9].into_iter()), 3.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 1e9].into_iter()), 3.0);
+    }
+
+    #[test]
+    fn figures_are_per_message_and_compare_round_by_round() {
+        let cost = |ns| Cost {
+            sender: ns * MESSAGES as u64,
+            receiver: 0,
+        };
+        let mut speed = 1;
+        let mut a = || {
+            speed += 1;
+            Ok(cost(300 * speed / speed))
+        };
+        let parts: [Part; 2] = [|c| c.sender, Cost::both];
+        let [sender, both] = turns(5, 3, &mut a, || Ok(cost(200)), parts).unwrap();
+        assert_eq!(
+            (sender.ns, sender.against, sender.ratio),
+            (300.0, 200.0, 1.5)
+        );
+        assert_eq!(sender, both);
+    }
+}

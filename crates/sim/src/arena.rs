@@ -1,0 +1,267 @@
+//! A host's memory, which judges every access as it happens.
+//!
+//! All that the adapter does to memory passes here, so there is no need to look
+//! for changed bytes afterwards: a write is right if it lies in a slot that
+//! waits for exactly these bytes, and everything else is a violation, at once.
+
+use core::ops::Range;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferroce_transport::{Fault, Memory};
+
+use crate::slot::{Atomic, Rule, Slot, wr_name};
+
+/// The memory of one host.
+pub(crate) struct Arena {
+    base: u64,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    bytes: Vec<u8>,
+    slots: BTreeMap<u64, Slot>,
+    /// Memory from which only data of pending sends may be read.
+    private: Vec<Range<u64>>,
+    /// Memory that is gone.
+    unmapped: Vec<Range<u64>>,
+    /// Ranges flushed: address, length, durably.
+    flushed: BTreeSet<(u64, u64, bool)>,
+    complaint: Option<String>,
+}
+
+impl Arena {
+    /// Memory of `len` bytes from `base` on.
+    pub(crate) fn new(base: u64, len: u64) -> Arena {
+        let inner = Inner {
+            bytes: vec![0; len as usize],
+            ..Inner::default()
+        };
+        Arena {
+            base,
+            inner: RefCell::new(inner),
+        }
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The first violation since the last call.
+    pub(crate) fn take_complaint(&self) -> Option<String> {
+        self.inner.borrow_mut().complaint.take()
+    }
+
+    /// From now on, only data of pending sends may be read from here.
+    pub(crate) fn set_private(&self, range: Range<u64>) {
+        self.inner.borrow_mut().private.push(range);
+    }
+
+    /// From now on, the memory is gone.
+    pub(crate) fn unmap(&self, range: Range<u64>) {
+        self.inner.borrow_mut().unmapped.push(range);
+    }
+
+    /// Makes a slot. The memory must not be part of another.
+    pub(crate) fn add(&self, start: u64, len: u64, wr_id: u64, rule: Rule) {
+        let slot = Slot {
+            len,
+            wr_id,
+            rule,
+            filled: 0,
+        };
+        let old = self.inner.borrow_mut().slots.insert(start, slot);
+        assert!(old.is_none(), "slots do not overlap");
+    }
+
+    /// Forgets a slot: no access is right from now on.
+    pub(crate) fn remove(&self, start: u64) {
+        let old = self.inner.borrow_mut().slots.remove(&start);
+        assert!(old.is_some(), "a slot is removed once");
+    }
+
+    /// Ends all access to a slot, which stays.
+    pub(crate) fn close(&self, start: u64) {
+        if let Some(slot) = self.inner.borrow_mut().slots.get_mut(&start) {
+            slot.rule = Rule::Closed;
+        }
+    }
+
+    /// Bytes written to a slot so far.
+    pub(crate) fn filled(&self, start: u64) -> u64 {
+        self.inner.borrow().slots[&start].filled
+    }
+
+    /// Announces an atomic on the counter at `start`.
+    pub(crate) fn expect_atomic(&self, start: u64, operand: u64, op: Atomic) {
+        self.with_atomics(start, |ops| ops.insert(operand, op));
+    }
+
+    /// What became of an atomic.
+    pub(crate) fn atomic(&self, start: u64, operand: u64) -> Atomic {
+        self.with_atomics(start, |ops| ops[&operand].clone())
+    }
+
+    /// From now on the atomic must not be executed.
+    pub(crate) fn close_atomic(&self, start: u64, operand: u64) {
+        self.with_atomics(start, |ops| {
+            if let Some(op) = ops.get_mut(&operand) {
+                op.closed = true;
+            }
+        });
+    }
+
+    fn with_atomics<T>(
+        &self,
+        start: u64,
+        f: impl FnOnce(&mut BTreeMap<u64, Atomic>) -> T,
+    ) -> T {
+        match self.inner.borrow_mut().slots.get_mut(&start).map(|s| &mut s.rule) {
+            Some(Rule::Counter(ops)) => f(ops),
+            other => panic!("{start:#x} is not a counter but {other:?}"),
+        }
+    }
+
+    /// Whether exactly this range has been flushed.
+    pub(crate) fn was_flushed(&self, start: u64, len: u64, persistent: bool) -> bool {
+        self.inner.borrow().flushed.contains(&(start, len, persistent))
+    }
+
+    /// Memory as the program sees it.
+    pub(crate) fn peek(&self, start: u64, len: u64) -> Vec<u8> {
+        let inner = self.inner.borrow();
+        inner.bytes[self.span(start, len)].to_vec()
+    }
+
+    /// The program writes its own memory.
+    pub(crate) fn poke(&self, start: u64, data: &[u8]) {
+        let span = self.span(start, data.len() as u64);
+        self.inner.borrow_mut().bytes[span].copy_from_slice(data);
+    }
+
+    fn span(&self, start: u64, len: u64) -> Range<usize> {
+        let from = (start - self.base) as usize;
+        from..from + len as usize
+    }
+
+    /// The part of memory at `address`, if all of it is there.
+    fn mapped(&self, inner: &Inner, address: u64, len: usize) -> Result<Range<usize>, Fault> {
+        let fault = Fault { address };
+        let from = address.checked_sub(self.base).ok_or(fault)? as usize;
+        let to = from.checked_add(len).ok_or(fault)?;
+        let end = address + len as u64;
+        let gone = |r: &Range<u64>| address < r.end && r.start < end;
+        if to > inner.bytes.len() || inner.unmapped.iter().any(gone) {
+            return Err(fault);
+        }
+        Ok(from..to)
+    }
+
+    fn atomic_access(
+        &self,
+        address: u64,
+        operand: u64,
+        compare: Option<u64>,
+        new: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, Fault> {
+        let mut inner = self.inner.borrow_mut();
+        let span = self.mapped(&inner, address, 8)?;
+        let mut word = [0; 8];
+        word.copy_from_slice(&inner.bytes[span.clone()]);
+        let original = u64::from_ne_bytes(word);
+        let judged = match inner.slots.get_mut(&address) {
+            Some(slot) => slot.atomic(operand, compare, original),
+            None => Err("an atomic where no counter is".into()),
+        };
+        if let Err(why) = judged {
+            inner.complain(address, 8, &why);
+        }
+        inner.bytes[span].copy_from_slice(&new(original).to_ne_bytes());
+        Ok(original)
+    }
+}
+
+impl Inner {
+    fn slot_at(&mut self, address: u64, len: u64) -> Option<(u64, &mut Slot)> {
+        let (&start, slot) = self.slots.range_mut(..=address).next_back()?;
+        (address + len <= start + slot.len).then_some((start, slot))
+    }
+
+    fn judge_read(&mut self, address: u64, len: u64) {
+        if !self.private.iter().any(|r| r.contains(&address)) {
+            return;
+        }
+        let why = match self.slot_at(address, len) {
+            Some((_, slot)) if matches!(slot.rule, Rule::Source) => return,
+            Some(_) => "read, but it is not data to be sent",
+            None => "read, but no pending send has data there",
+        };
+        self.complain(address, len, why);
+    }
+
+    fn judge_write(&mut self, address: u64, data: &[u8]) {
+        let judged = match self.slot_at(address, data.len() as u64) {
+            Some((start, slot)) => slot.write(address - start, data),
+            None => Err("written to, but no slot covers it".into()),
+        };
+        if let Err(why) = judged {
+            self.complain(address, data.len() as u64, &why);
+        }
+    }
+
+    fn complain(&mut self, address: u64, len: u64, why: &str) {
+        let whose = match self.slots.range(..=address).next_back() {
+            Some((start, slot)) if address < start + slot.len => {
+                format!(" (offset {} of {} bytes of {})", address - start, slot.len, wr_name(slot.wr_id))
+            }
+            _ => String::new(),
+        };
+        let text = format!("memory {address:#x}+{len}{whose}: {why}");
+        self.complaint.get_or_insert(text);
+    }
+}
+
+impl Memory for Arena {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let mut inner = self.inner.borrow_mut();
+        let span = self.mapped(&inner, address, into.len())?;
+        inner.judge_read(address, into.len() as u64);
+        into.copy_from_slice(&inner.bytes[span]);
+        Ok(())
+    }
+
+    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let mut inner = self.inner.borrow_mut();
+        let span = self.mapped(&inner, address, data.len())?;
+        inner.judge_write(address, data);
+        inner.bytes[span].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+        let swap = |original| if original == expected { new } else { original };
+        self.atomic_access(address, new, Some(expected), swap)
+    }
+
+    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
+        self.atomic_access(address, add, None, |original| original.wrapping_add(add))
+    }
+
+    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.write(address, &bytes)
+    }
+
+    fn flush(&self, address: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+        let mut inner = self.inner.borrow_mut();
+        self.mapped(&inner, address, length as usize)?;
+        inner.flushed.insert((address, length, persistent));
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! What a host's device does: take packets in, send packets, keep timers.
+
+use ferroce_transport::{Datagram, Event, QpState, Received};
+
+use crate::agenda::Happening;
+use crate::network::{Fate, Flying};
+use crate::tap;
+use crate::world::{Check, World};
+
+/// Portions a device may send before something must be wrong.
+const MOST_PORTIONS: u32 = 100_000;
+
+impl World {
+    /// A packet reaches a host's receive buffer, if there is room.
+    pub(crate) fn arrive(&mut self, host: usize, packet: Flying) -> Check {
+        self.flying -= 1;
+        let full = self.hosts[host].rx.len() >= self.scenario.rx_capacity;
+        if full && !packet.protected && !self.healed {
+            self.network.count_loss(host, &packet);
+            self.trace.host(self.now, host, || {
+                format!("packet {} lost: the receive buffer is full", packet.number)
+            });
+            return Ok(());
+        }
+        self.hosts[host].rx.push_back(packet);
+        if !self.hosts[host].serving {
+            self.hosts[host].serving = true;
+            let at = self.now.after_nanos(self.scenario.service_ns);
+            self.agenda.plan(at, Happening::Serve { host });
+        }
+        Ok(())
+    }
+
+    /// Takes in one packet, or several at once.
+    pub(crate) fn serve(&mut self, host: usize) -> Check {
+        let burst = match self.device_rng.chance(0.3) {
+            true => self.device_rng.range(2..=16),
+            false => 1,
+        };
+        let mut taken = 0;
+        while taken < burst
+            && let Some(packet) = self.hosts[host].rx.pop_front()
+        {
+            taken += 1;
+            self.deliver(host, &packet)?;
+        }
+        self.after_engine(host)?;
+        let busy = !self.hosts[host].rx.is_empty();
+        self.hosts[host].serving = busy;
+        if busy {
+            let at = self.now.after_nanos(self.scenario.service_ns * taken);
+            self.agenda.plan(at, Happening::Serve { host });
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, host: usize, packet: &Flying) -> Check {
+        let flow = packet.path.flow;
+        // A corrupted packet is only sure to be noticed by a receiver that
+        // knows all that the ICRC covers.
+        let knows_id = flow.is_ipv4() && (packet.corrupted || self.device_rng.chance(0.5));
+        let datagram = Datagram {
+            source: flow.source,
+            destination: flow.destination,
+            source_port: flow.source_port,
+            traffic_class: packet.path.traffic_class,
+            hop_limit: packet.path.hop_limit,
+            ip_id: knows_id.then_some(packet.ip_id),
+            payload: &packet.bytes,
+        };
+        let to = tap::destination(&packet.bytes)
+            .and_then(|qpn| self.by_number.get(&(host, qpn)))
+            .copied();
+        if !packet.corrupted {
+            self.expect_datagrams(host, packet);
+        }
+        let side = &mut self.hosts[host];
+        let received = side.engine.receive(self.now, &side.arena, &datagram);
+        self.trace.host(self.now, host, || {
+            let what = tap::describe(&packet.bytes);
+            match received {
+                Received::Accepted => format!("<- packet {} {what}", packet.number),
+                Received::Dropped(why) => format!("<- packet {} dropped, {why:?}: {what}", packet.number),
+            }
+        });
+        if packet.corrupted && received == Received::Accepted {
+            return Err(format!("host {host} accepted the corrupted packet {}", packet.number));
+        }
+        self.check_memory(host)?;
+        if let Some(qp) = to
+            && received == Received::Accepted
+        {
+            self.note_received(qp, &packet.bytes)?;
+        }
+        self.drain_events(host)
+    }
+
+    pub(crate) fn timer(&mut self, host: usize) -> Check {
+        let side = &mut self.hosts[host];
+        side.timer = None;
+        side.engine.handle_timeout(self.now);
+        self.after_engine(host)
+    }
+
+    /// What a device does after every call into its engine.
+    pub(crate) fn after_engine(&mut self, host: usize) -> Check {
+        self.drain_events(host)?;
+        let mut out = Vec::new();
+        let mut portions = 0;
+        while self.hosts[host].transmit(self.now, &mut self.device_rng, &mut out)? {
+            portions += 1;
+            if portions > MOST_PORTIONS {
+                return Err(format!("host {host} never ends sending"));
+            }
+        }
+        self.check_memory(host)?;
+        for packet in &out {
+            self.note_sent(host, packet)?;
+            self.launch(host, packet);
+        }
+        self.drain_events(host)?;
+        self.look_at_states(host)?;
+        self.plan_timer(host);
+        Ok(())
+    }
+
+    /// Gives a packet to the network.
+    fn launch(&mut self, host: usize, packet: &crate::host::Outgoing) {
+        let number = self.packets;
+        self.packets += 1;
+        self.trace.host(self.now, host, || {
+            format!("-> packet {number} {}", tap::describe(&packet.bytes))
+        });
+        let flying = Flying {
+            number,
+            from: host,
+            path: packet.path,
+            ip_id: packet.ip_id,
+            bytes: packet.bytes.clone(),
+            corrupted: false,
+            protected: false,
+        };
+        let destination = packet.path.flow.destination;
+        let mut fates = Vec::new();
+        for to in 0..self.hosts.len() {
+            let side = &self.hosts[to];
+            if side.address != destination && !side.joined.contains(&destination) {
+                continue;
+            }
+            self.network.send(self.now, flying.clone(), to, &mut fates);
+            for fate in fates.drain(..) {
+                match fate {
+                    Fate::Lost(why) => {
+                        self.trace.line(self.now, || format!("network: packet {number} {why}"));
+                    }
+                    Fate::Arrives(at, packet) => {
+                        if packet.corrupted {
+                            self.trace
+                                .line(self.now, || format!("network: packet {number} corrupted"));
+                        }
+                        self.flying += 1;
+                        self.agenda.plan(at, Happening::Arrive { host: to, packet });
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn check_memory(&mut self, host: usize) -> Check {
+        match self.hosts[host].arena.take_complaint() {
+            Some(what) => Err(format!("host {host}: {what}")),
+            None => Ok(()),
+        }
+    }
+
+    fn drain_events(&mut self, host: usize) -> Check {
+        while let Some(event) = self.hosts[host].engine.poll_event() {
+            self.trace.host(self.now, host, || match &event {
+                Event::Failure(failure) => format!("failure: {failure}"),
+                other => format!("event: {other:?}"),
+            });
+            self.note_event(host, &event)?;
+        }
+        Ok(())
+    }
+
+    /// Notices queue pairs that have failed.
+    pub(crate) fn look_at_states(&mut self, host: usize) -> Check {
+        for qp in 0..self.qps.len() {
+            if self.qps[qp].host != host || self.qps[qp].state.is_none() {
+                continue;
+            }
+            let query = self.hosts[host].engine.query_qp(self.qps[qp].qpn);
+            let state = query.map_err(|e| e.to_string())?.attr.state;
+            if self.qps[qp].state != Some(state) {
+                self.trace.line(self.now, || format!("{} is now {state:?}", self.qps[qp].qpn));
+                self.qps[qp].state = Some(state);
+                if state == QpState::Err {
+                    self.stopped_listening(qp);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn plan_timer(&mut self, host: usize) {
+        let side = &mut self.hosts[host];
+        let Some(due) = side.engine.next_timeout() else {
+            return;
+        };
+        if side.timer.is_none_or(|planned| due < planned) {
+            side.timer = Some(due);
+            self.agenda.plan(due.max(self.now), Happening::Timer { host });
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The network: what becomes of a packet between two hosts.
+//!
+//! Loss is random but bounded. The same packet of a reliable connection (the
+//! same PSN to the same queue pair) is lost only so often; then it arrives. So
+//! whether retries may run out is a fact about the scenario, not a matter of luck,
+//! and an error completion in a healthy network is a violation, not bad weather.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ferroce_transport::{Path, Time};
+use ferroce_wire::{Packet, Transport};
+
+use crate::rng::{Rng, Stream};
+
+/// The ECN bits of a packet that met congestion.
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// A packet on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Flying {
+    /// Its number in the run.
+    pub(crate) number: u64,
+    /// The host that sent it.
+    pub(crate) from: usize,
+    pub(crate) path: Path,
+    pub(crate) ip_id: u16,
+    pub(crate) bytes: Rc<[u8]>,
+    /// Its bytes are no longer those that were sent.
+    pub(crate) corrupted: bool,
+    /// It must not be lost any more.
+    pub(crate) protected: bool,
+}
+
+/// What one direction between two hosts does to packets.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) latency_ns: u64,
+    pub(crate) jitter_ns: u64,
+    pub(crate) loss: f64,
+    pub(crate) duplicate: f64,
+    pub(crate) corrupt: f64,
+    pub(crate) reorder: f64,
+    /// Chance of a congestion mark.
+    pub(crate) mark: f64,
+}
+
+/// A copy of a packet and when it arrives, or why it does not.
+pub(crate) enum Fate {
+    Arrives(Time, Flying),
+    Lost(&'static str),
+}
+
+pub(crate) struct Network {
+    rng: Rng,
+    /// `links[from][to]`.
+    links: Vec<Vec<Link>>,
+    /// When the last packet of a link arrives: packets keep their order unless reordered.
+    last: Vec<Vec<Time>>,
+    /// Until when a link carries nothing.
+    dark: Vec<Vec<Time>>,
+    /// How often a packet has been lost: receiver, queue pair, PSN, whether a response.
+    losses: BTreeMap<(usize, u32, u32, bool), u8>,
+    /// How often a packet may be lost.
+    most_losses: u8,
+    healed: bool,
+}
+
+impl Network {
+    pub(crate) fn new(seed: u64, links: Vec<Vec<Link>>, most_losses: u8) -> Network {
+        let n = links.len();
+        Network {
+            rng: Rng::new(seed, Stream::Network),
+            links,
+            last: vec![vec![Time::ZERO; n]; n],
+            dark: vec![vec![Time::ZERO; n]; n],
+            losses: BTreeMap::new(),
+            most_losses,
+            healed: false,
+        }
+    }
+
+    /// No more faults.
+    pub(crate) fn heal(&mut self) {
+        self.healed = true;
+        self.dark.iter_mut().flatten().for_each(|until| *until = Time::ZERO);
+    }
+
+    /// Nothing passes between two hosts until then.
+    pub(crate) fn darken(&mut self, a: usize, b: usize, until: Time) {
+        self.dark[a][b] = until;
+        self.dark[b][a] = until;
+    }
+
+    /// Decides about a packet to the host `to`: what arrives when.
+    pub(crate) fn send(&mut self, now: Time, mut packet: Flying, to: usize, fates: &mut Vec<Fate>) {
+        let link = self.links[packet.from][to];
+        let link = if self.healed { link.healed() } else { link };
+        if now < self.dark[packet.from][to] {
+            fates.push(Fate::Lost("the link is down"));
+            return;
+        }
+        packet.protected = self.is_protected(to, &packet);
+        if !packet.protected && self.rng.chance(link.loss) {
+            self.count_loss(to, &packet);
+            fates.push(Fate::Lost("lost"));
+            return;
+        }
+        if self.rng.chance(link.duplicate) {
+            let at = self.arrival(now, &link, packet.from, to);
+            fates.push(Fate::Arrives(at, packet.clone()));
+        }
+        if self.rng.chance(link.mark) {
+            packet.path.traffic_class |= CONGESTION_EXPERIENCED;
+        }
+        if !packet.protected && self.rng.chance(link.corrupt) {
+            self.count_loss(to, &packet);
+            self.corrupt(&mut packet);
+        }
+        let at = self.arrival(now, &link, packet.from, to);
+        fates.push(Fate::Arrives(at, packet));
+    }
+
+    /// Counts a packet that was lost elsewhere, for want of room.
+    pub(crate) fn count_loss(&mut self, to: usize, packet: &Flying) {
+        if let Some(key) = key(to, &packet.bytes) {
+            *self.losses.entry(key).or_default() += 1;
+        }
+    }
+
+    fn is_protected(&self, to: usize, packet: &Flying) -> bool {
+        let lost = key(to, &packet.bytes).and_then(|key| self.losses.get(&key));
+        lost.is_some_and(|&lost| lost >= self.most_losses)
+    }
+
+    fn arrival(&mut self, now: Time, link: &Link, from: usize, to: usize) -> Time {
+        let jitter = self.rng.range(0..=link.jitter_ns);
+        let time = now.after_nanos(link.latency_ns + jitter);
+        if self.rng.chance(link.reorder) {
+            return time;
+        }
+        let last = &mut self.last[from][to];
+        *last = time.max(last.after_nanos(1));
+        *last
+    }
+
+    /// Flips up to three bits, which the ICRC is sure to notice, or cuts the
+    /// packet short. The byte that the ICRC does not cover stays.
+    fn corrupt(&mut self, packet: &mut Flying) {
+        const NOT_COVERED: usize = 4;
+        packet.corrupted = true;
+        let mut bytes = packet.bytes.to_vec();
+        if self.rng.chance(0.1) {
+            bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
+        } else {
+            let at = self.rng.below(bytes.len() as u64 - 1) as usize;
+            let flip = 0b1011 >> self.rng.below(4);
+            bytes[if at == NOT_COVERED { at + 1 } else { at }] ^= flip;
+        }
+        packet.bytes = bytes.into();
+    }
+}
+
+impl Link {
+    /// The longest that a packet travels.
+    pub(crate) fn longest_ns(&self) -> u64 {
+        self.latency_ns + self.jitter_ns
+    }
+
+    fn healed(self) -> Link {
+        Link {
+            latency_ns: self.latency_ns,
+            ..Link::default()
+        }
+    }
+}
+
+/// What makes a packet of a reliable connection the same as another.
+fn key(to: usize, bytes: &[u8]) -> Option<(usize, u32, u32, bool)> {
+    let packet = Packet::parse(bytes).ok()?;
+    let opcode = packet.opcode();
+    let reliable = matches!(opcode.transport(), Transport::Rc | Transport::Xrc);
+    reliable.then(|| (to, packet.dest_qpn(), packet.psn().value(), opcode.is_response()))
+}

@@ -1,0 +1,179 @@
+//! A scenario: everything about a run that is decided before it starts.
+//!
+//! A seed draws a family, which fixes the theme, and switches on some features
+//! more: so each seed has few of them, and over many seeds they meet in all
+//! combinations.
+
+mod draw;
+mod family;
+
+use ferroce_transport::{QpType, Time};
+use ferroce_wire::Mtu;
+
+pub use family::Family;
+
+use crate::model::Setup;
+use crate::network::Link;
+
+/// What a run may contain.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Features {
+    pub(crate) loss: bool,
+    pub(crate) duplicates: bool,
+    pub(crate) reordering: bool,
+    pub(crate) corruption: bool,
+    pub(crate) congestion_marks: bool,
+    /// Receive buffers of a few packets.
+    pub(crate) tiny_buffers: bool,
+    pub(crate) pauses: bool,
+    /// PSNs that start near their end.
+    pub(crate) wrap: bool,
+    /// Receives are posted late: RNR NAKs.
+    pub(crate) late_receives: bool,
+    /// Few RNR retries.
+    pub(crate) rnr_limits: bool,
+    /// Requests that the peer must refuse.
+    pub(crate) bad_requests: bool,
+    /// Requests that fail on the side that posts them.
+    pub(crate) bad_locals: bool,
+    /// Queue pairs moved to ERR, reset or destroyed.
+    pub(crate) teardown: bool,
+    /// Broken connections are made anew.
+    pub(crate) reconnect: bool,
+    pub(crate) deregister: bool,
+    pub(crate) drain: bool,
+    pub(crate) shared_receives: bool,
+    pub(crate) windows: bool,
+    pub(crate) small_cqs: bool,
+    pub(crate) notifications: bool,
+    /// READs and WRITEs of the same memory, ordered by fences.
+    pub(crate) fences: bool,
+    /// Messages of up to 200 kB.
+    pub(crate) big: bool,
+    /// In-flight windows of a few packets.
+    pub(crate) small_windows: bool,
+    /// The network goes down for longer than retries last.
+    pub(crate) dark: bool,
+    pub(crate) multicast: bool,
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub(crate) struct PairPlan {
+    /// RC, UC, or XRC initiator.
+    pub(crate) kind: QpType,
+    pub(crate) ends: [EndPlan; 2],
+}
+
+/// One end of a connection, or a datagram queue pair.
+#[derive(Clone, Debug)]
+pub(crate) struct EndPlan {
+    pub(crate) host: usize,
+    pub(crate) setup: Setup,
+    /// Work requests its program posts.
+    pub(crate) todo: u32,
+    pub(crate) recv_size: u64,
+    pub(crate) queue_depth: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) shared_receives: bool,
+    pub(crate) signals_all: bool,
+    /// How long after its peer it becomes ready to send.
+    pub(crate) late_ns: u64,
+}
+
+/// A datagram queue pair.
+#[derive(Clone, Debug)]
+pub(crate) struct DatagramPlan {
+    pub(crate) general_services: bool,
+    pub(crate) end: EndPlan,
+    /// Which multicast groups it joins.
+    pub(crate) groups: Vec<u8>,
+}
+
+/// Something that disturbs the run.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Disruption {
+    /// A host stands still.
+    Pause { host: usize, ns: u64 },
+    /// The program moves a queue pair to ERR.
+    Kill { qp: usize },
+    /// The program resets a queue pair.
+    Reset { qp: usize },
+    /// The program destroys a queue pair.
+    Destroy { qp: usize },
+    /// The program deregisters a zone for remote or for local use.
+    Deregister { host: usize, remote: bool },
+    /// The send queue is drained for a while.
+    Drain { qp: usize, ns: u64 },
+    /// Nothing passes between two hosts.
+    Dark { a: usize, b: usize, ns: u64 },
+}
+
+/// A scenario.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) family: Family,
+    pub(crate) features: Features,
+    pub(crate) hosts: usize,
+    pub(crate) ipv6: bool,
+    pub(crate) links: Vec<Vec<Link>>,
+    pub(crate) most_losses: u8,
+    /// Packets that a receive buffer holds, and the time each takes.
+    pub(crate) rx_capacity: usize,
+    pub(crate) service_ns: u64,
+    pub(crate) port_mtu: Mtu,
+    pub(crate) initial_window: u32,
+    pub(crate) max_window: u32,
+    /// The longest message.
+    pub(crate) longest: u64,
+    pub(crate) pairs: Vec<PairPlan>,
+    pub(crate) datagrams: Vec<DatagramPlan>,
+    pub(crate) disruptions: Vec<(Time, Disruption)>,
+    /// The mean time between two steps of a program.
+    pub(crate) step_ns: u64,
+    /// The chance that a work request is a bad one.
+    pub(crate) bad: f64,
+    /// The chance that a program step posts receives.
+    pub(crate) receive_pace: f64,
+    /// When faults end.
+    pub(crate) heal: Time,
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub(crate) fn draw(seed: u64) -> Scenario {
+        draw::draw(seed)
+    }
+
+    /// How long any packet can take, with waiting in receive buffers.
+    pub(crate) fn longest_trip_ns(&self) -> u64 {
+        let links = self.links.iter().flatten();
+        let link = links.map(Link::longest_ns).max().unwrap_or(0);
+        link + self.rx_capacity as u64 * self.service_ns
+    }
+
+    /// How long the most patient queue pair waits for an answer.
+    pub(crate) fn longest_timeout_ns(&self) -> u64 {
+        let ends = self.pairs.iter().flat_map(|pair| &pair.ends);
+        ends.map(|end| 4096 << end.setup.timeout).max().unwrap_or(0)
+    }
+
+    /// Whether UC messages may arrive twice or out of order.
+    pub(crate) fn disorders(&self) -> bool {
+        self.features.duplicates || self.features.reordering
+    }
+
+    /// One line about it.
+    pub(crate) fn summary(&self) -> String {
+        let kinds: Vec<String> = self.pairs.iter().map(|p| format!("{:?}", p.kind)).collect();
+        format!(
+            "{:?}: {} hosts, {}, connections [{}], {} datagram queue pairs, faults until {}",
+            self.family,
+            self.hosts,
+            if self.ipv6 { "IPv6" } else { "IPv4" },
+            kinds.join(" "),
+            self.datagrams.len(),
+            self.heal,
+        )
+    }
+}

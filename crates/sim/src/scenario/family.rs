@@ -1,0 +1,131 @@
+//! Families of scenarios: the theme of a run.
+
+use super::Features;
+use crate::rng::Rng;
+
+/// A theme.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)] // the names say it
+pub enum Family {
+    Clean,
+    Lossy,
+    Disorder,
+    TinyBuffers,
+    PsnWrap,
+    RnrStorm,
+    RnrLimit,
+    BadRequests,
+    BadLocals,
+    Teardown,
+    Reconnect,
+    Deregister,
+    Drain,
+    ManyQps,
+    SharedReceives,
+    Xrc,
+    Datagrams,
+    Multicast,
+    Unreliable,
+    Windows,
+    CqOverflow,
+    Fences,
+    Big,
+    Dark,
+}
+
+impl Family {
+    /// All of them.
+    pub const ALL: [Family; 24] = [
+        Family::Clean,
+        Family::Lossy,
+        Family::Disorder,
+        Family::TinyBuffers,
+        Family::PsnWrap,
+        Family::RnrStorm,
+        Family::RnrLimit,
+        Family::BadRequests,
+        Family::BadLocals,
+        Family::Teardown,
+        Family::Reconnect,
+        Family::Deregister,
+        Family::Drain,
+        Family::ManyQps,
+        Family::SharedReceives,
+        Family::Xrc,
+        Family::Datagrams,
+        Family::Multicast,
+        Family::Unreliable,
+        Family::Windows,
+        Family::CqOverflow,
+        Family::Fences,
+        Family::Big,
+        Family::Dark,
+    ];
+
+    /// The features that make the family, and some more by chance.
+    pub(super) fn features(self, rng: &mut Rng) -> Features {
+        let mut f = Features::default();
+        if self == Family::Clean {
+            f.wrap = rng.chance(0.3);
+            f.notifications = rng.chance(0.3);
+            f.shared_receives = rng.chance(0.3);
+            f.big = rng.chance(0.2);
+            return f;
+        }
+        for (feature, probability) in [
+            (&mut f.loss, 0.5),
+            (&mut f.duplicates, 0.3),
+            (&mut f.reordering, 0.25),
+            (&mut f.corruption, 0.2),
+            (&mut f.congestion_marks, 0.1),
+            (&mut f.tiny_buffers, 0.1),
+            (&mut f.pauses, 0.1),
+            (&mut f.wrap, 0.3),
+            (&mut f.late_receives, 0.2),
+            (&mut f.shared_receives, 0.15),
+            (&mut f.notifications, 0.2),
+            (&mut f.fences, 0.2),
+            (&mut f.small_windows, 0.2),
+            (&mut f.drain, 0.05),
+        ] {
+            *feature = rng.chance(probability);
+        }
+        match self {
+            Family::Clean | Family::ManyQps | Family::Xrc | Family::Datagrams => {}
+            Family::Unreliable => f.small_windows = false,
+            Family::Lossy => f.loss = true,
+            Family::Disorder => {
+                f.duplicates = true;
+                f.reordering = true;
+            }
+            Family::TinyBuffers => f.tiny_buffers = true,
+            Family::PsnWrap => f.wrap = true,
+            Family::RnrStorm => f.late_receives = true,
+            Family::RnrLimit => {
+                f.late_receives = true;
+                f.rnr_limits = true;
+            }
+            Family::BadRequests => f.bad_requests = true,
+            Family::BadLocals => f.bad_locals = true,
+            Family::Teardown => f.teardown = true,
+            Family::Reconnect => {
+                f.teardown = true;
+                f.reconnect = true;
+                f.bad_requests = rng.chance(0.3);
+            }
+            Family::Deregister => f.deregister = true,
+            Family::Drain => f.drain = true,
+            Family::SharedReceives => f.shared_receives = true,
+            Family::Multicast => f.multicast = true,
+            Family::Windows => {
+                f.windows = true;
+                f.bad_requests = rng.chance(0.3);
+            }
+            Family::CqOverflow => f.small_cqs = true,
+            Family::Fences => f.fences = true,
+            Family::Big => f.big = true,
+            Family::Dark => f.dark = true,
+        }
+        f
+    }
+}

@@ -1,0 +1,147 @@
+//! Registered memory, and who gets which piece of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ferroce_transport::{Access, Mr, Sge};
+
+use crate::rng::Rng;
+
+/// What a zone is for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// Data to be sent, data read, and receive buffers.
+    Local,
+    /// What peers write and read.
+    Remote,
+    /// Counters for the atomics of peers.
+    Counters,
+    /// What memory windows show.
+    Windows,
+    /// As local, but it will be deregistered while in use.
+    DoomedLocal,
+    /// As remote, but it will be deregistered while in use.
+    DoomedRemote,
+    /// Peers may read only.
+    ReadOnly,
+    /// As remote, but in another protection domain.
+    OtherDomain,
+    /// As local, but the memory itself is gone.
+    GoneLocal,
+    /// As remote, but the memory itself is gone.
+    GoneRemote,
+}
+
+impl Purpose {
+    /// All of them.
+    pub(crate) const ALL: [Purpose; 10] = [
+        Purpose::Local,
+        Purpose::Remote,
+        Purpose::Counters,
+        Purpose::Windows,
+        Purpose::DoomedLocal,
+        Purpose::DoomedRemote,
+        Purpose::ReadOnly,
+        Purpose::OtherDomain,
+        Purpose::GoneLocal,
+        Purpose::GoneRemote,
+    ];
+
+    /// What the region permits.
+    pub(crate) fn access(self) -> Access {
+        let remote = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::FLUSH_GLOBAL
+            | Access::FLUSH_PERSISTENT;
+        match self {
+            Purpose::Local | Purpose::DoomedLocal | Purpose::GoneLocal => Access::LOCAL_WRITE,
+            Purpose::Counters => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC | Access::REMOTE_READ,
+            Purpose::Windows => Access::LOCAL_WRITE | Access::MW_BIND,
+            Purpose::ReadOnly => Access::REMOTE_READ,
+            Purpose::Remote
+            | Purpose::DoomedRemote
+            | Purpose::OtherDomain
+            | Purpose::GoneRemote => remote | Access::REMOTE_ATOMIC,
+        }
+    }
+
+    /// Whether only this side uses it.
+    pub(crate) fn is_local(self) -> bool {
+        matches!(self, Purpose::Local | Purpose::DoomedLocal | Purpose::GoneLocal)
+    }
+}
+
+/// A memory region and which parts of it are free.
+pub(crate) struct Zone {
+    pub(crate) purpose: Purpose,
+    pub(crate) mr: Arc<Mr>,
+    pub(crate) registered: bool,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    free: BTreeMap<u64, u64>,
+}
+
+/// A piece of a host's memory.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// The zone of the host.
+    pub(crate) zone: usize,
+    /// The program's address.
+    pub(crate) va: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+}
+
+impl Zone {
+    pub(crate) fn new(purpose: Purpose, mr: Arc<Mr>, start: u64, len: u64) -> Zone {
+        Zone {
+            purpose,
+            mr,
+            registered: true,
+            start,
+            len,
+            free: BTreeMap::from([(start, len)]),
+        }
+    }
+
+    /// The address that work requests and peers use for the program's address `va`.
+    pub(crate) fn key_address(&self, va: u64) -> u64 {
+        va - self.start + self.mr.iova()
+    }
+
+    /// A scatter/gather element for a piece of the zone.
+    pub(crate) fn sge(&self, place: Place) -> Sge {
+        Sge {
+            addr: self.key_address(place.va),
+            length: place.len as u32,
+            lkey: self.mr.lkey(),
+        }
+    }
+
+    /// Takes `len` bytes, with free bytes before and behind, if there is room.
+    pub(crate) fn alloc(&mut self, rng: &mut Rng, len: u64, align: u64) -> Option<u64> {
+        let gap = rng.range(1..=40);
+        let (start, size, at) = self.free.iter().find_map(|(&start, &size)| {
+            let at = (start + gap).next_multiple_of(align);
+            (at + len < start + size).then_some((start, size, at))
+        })?;
+        self.free.insert(start, at - start);
+        self.free.insert(at + len, start + size - (at + len));
+        Some(at)
+    }
+
+    /// Gives a piece back.
+    pub(crate) fn release(&mut self, at: u64, len: u64) {
+        let (mut from, mut to) = (at, at + len);
+        if let Some(size) = self.free.remove(&to) {
+            to += size;
+        }
+        if let Some((&start, &size)) = self.free.range(..from).next_back()
+            && start + size == from
+        {
+            from = start;
+        }
+        self.free.insert(from, to - from);
+    }
+}

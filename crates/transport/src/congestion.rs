@@ -1,0 +1,194 @@
+//! How much a queue pair may have in flight.
+//!
+//! A receiver is often a socket with a small buffer, and a go-back-N sender
+//! that overruns it sends everything again. So the bytes in flight are bounded
+//! by a window that grows while answers come, and shrinks on loss, on a
+//! congestion notification, and when answers take much longer than the
+//! shortest round trip seen: a queue has built up somewhere.
+
+use ferroce_wire::Psn;
+
+use crate::time::Time;
+
+/// What a packet costs beyond its payload: headers, and the receiver's
+/// bookkeeping, which is what small socket buffers run out of.
+pub(crate) const PACKET_OVERHEAD: u32 = 256;
+
+/// Packets that may always be in flight.
+const FLOOR_PACKETS: u32 = 4;
+
+/// Delay beyond the shortest round trip that is not yet a sign of a queue.
+const TOLERATED_DELAY_NS: u64 = 500_000;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    size: u32,
+    /// Below it the window doubles each round trip, above it grows by a packet.
+    threshold: u32,
+    floor: u32,
+    ceiling: u32,
+    packet: u32,
+    shortest_rtt: u64,
+    /// The packet whose round trip is being measured.
+    probe: Option<(Psn, Time)>,
+    /// No second cut until this PSN is acknowledged.
+    cut_until: Option<Psn>,
+}
+
+impl Window {
+    pub(crate) fn new(mtu: u32, initial: u32, ceiling: u32) -> Window {
+        let packet = mtu + PACKET_OVERHEAD;
+        let floor = packet * FLOOR_PACKETS;
+        let ceiling = ceiling.max(floor);
+        Window {
+            size: initial.clamp(floor, ceiling),
+            threshold: ceiling,
+            floor,
+            ceiling,
+            packet,
+            shortest_rtt: u64::MAX,
+            probe: None,
+            cut_until: None,
+        }
+    }
+
+    /// Bytes that may be in flight, each packet counted with its overhead.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// How many packets may leave before one must ask for an answer.
+    pub(crate) fn ack_interval(&self) -> u32 {
+        (self.size / self.packet / 4).clamp(1, 64)
+    }
+
+    /// A packet that will be answered leaves.
+    pub(crate) fn sent(&mut self, psn: Psn, now: Time) {
+        if self.probe.is_none() {
+            self.probe = Some((psn, now));
+        }
+    }
+
+    /// Everything before `una` has been answered, `bytes` of it just now.
+    pub(crate) fn acked(&mut self, una: Psn, next: Psn, bytes: u32, limited: bool, now: Time) {
+        if self.cut_until.is_some_and(|psn| !una.is_before(psn)) {
+            self.cut_until = None;
+        }
+        if let Some((psn, sent)) = self.probe
+            && psn.is_before(una)
+        {
+            self.probe = None;
+            if self.is_queueing(now.nanos_since(sent)) {
+                self.cut(next, 8);
+                return;
+            }
+        }
+        if limited && self.cut_until.is_none() {
+            let more = if self.size < self.threshold {
+                bytes
+            } else {
+                (u64::from(self.packet) * u64::from(bytes) / u64::from(self.size)) as u32
+            };
+            self.size = self.size.saturating_add(more).min(self.ceiling);
+        }
+    }
+
+    /// A gap was reported, or the network said it is congested.
+    pub(crate) fn lost(&mut self, next: Psn) {
+        self.probe = None;
+        self.cut(next, 2);
+    }
+
+    /// No answer came at all.
+    pub(crate) fn timed_out(&mut self) {
+        self.probe = None;
+        self.threshold = (self.size / 2).max(self.floor);
+        self.size = self.floor;
+        self.cut_until = None;
+    }
+
+    /// Takes away one `part`th, once in a window.
+    fn cut(&mut self, next: Psn, part: u32) {
+        if self.cut_until.is_some() {
+            return;
+        }
+        self.size = (self.size - self.size / part).max(self.floor);
+        self.threshold = self.size;
+        self.cut_until = Some(next);
+    }
+
+    fn is_queueing(&mut self, rtt: u64) -> bool {
+        self.shortest_rtt = self.shortest_rtt.min(rtt);
+        rtt > self.shortest_rtt.saturating_mul(4)
+            && rtt > self.shortest_rtt.saturating_add(TOLERATED_DELAY_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u32 = 1024;
+
+    fn window() -> Window {
+        Window::new(MTU, 64 << 10, 1 << 20)
+    }
+
+    fn psn(n: u32) -> Psn {
+        Psn::new(n)
+    }
+
+    #[test]
+    fn the_window_grows_only_while_it_is_the_limit() {
+        let mut w = window();
+        w.acked(psn(10), psn(20), 10_000, false, Time::ZERO);
+        assert_eq!(w.size(), 64 << 10);
+        w.acked(psn(20), psn(30), 10_000, true, Time::ZERO);
+        assert_eq!(w.size(), (64 << 10) + 10_000);
+        for n in 0..1000 {
+            w.acked(psn(n), psn(n), 100_000, true, Time::ZERO);
+        }
+        assert_eq!(w.size(), 1 << 20, "the ceiling holds");
+    }
+
+    #[test]
+    fn loss_halves_it_once_a_window() {
+        let mut w = window();
+        w.lost(psn(50));
+        assert_eq!(w.size(), 32 << 10);
+        w.lost(psn(60));
+        assert_eq!(w.size(), 32 << 10, "the same congestion");
+        w.acked(psn(50), psn(60), 1000, true, Time::ZERO);
+        w.lost(psn(90));
+        assert!(w.size() <= 17 << 10);
+        for n in 0..100 {
+            w.acked(psn(100 + n), psn(100 + n), 0, true, Time::ZERO);
+            w.lost(psn(100 + n));
+        }
+        assert_eq!(
+            w.size(),
+            FLOOR_PACKETS * (MTU + PACKET_OVERHEAD),
+            "the floor holds"
+        );
+    }
+
+    #[test]
+    fn long_delays_shrink_it_gently() {
+        let mut w = window();
+        let at = Time::from_nanos;
+        w.sent(psn(1), at(0));
+        w.acked(psn(2), psn(3), 0, false, at(20_000));
+        w.sent(psn(3), at(20_000));
+        w.acked(psn(4), psn(9), 0, false, at(3_000_000));
+        assert_eq!(w.size(), (64 << 10) / 8 * 7);
+    }
+
+    #[test]
+    fn a_timeout_starts_over_from_the_floor() {
+        let mut w = window();
+        w.timed_out();
+        assert_eq!(w.size(), FLOOR_PACKETS * (MTU + PACKET_OVERHEAD));
+        w.acked(psn(5), psn(9), 5000, true, Time::ZERO);
+        assert_eq!(w.size(), FLOOR_PACKETS * (MTU + PACKET_OVERHEAD) + 5000);
+    }
+}

@@ -1,0 +1,94 @@
+//! Statistics, under the names rxe gives them.
+//!
+//! One engine writes, anybody reads: relaxed loads and stores suffice and cost
+//! the data path no more than plain integers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($variant:ident = $name:literal: $doc:literal,)*) => {
+        /// What is counted.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Counter {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl Counter {
+            /// All of them.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant,)*];
+
+            /// The name, as it stands in sysfs.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    SentPkts = "sent_pkts": "Packets handed to the network.",
+    RcvdPkts = "rcvd_pkts": "Packets that passed all checks, ICRC included.",
+    DuplicateRequest = "duplicate_request": "Requests with a PSN behind the expected one.",
+    OutOfSeqRequest = "out_of_seq_request": "Sequence NAKs sent, one a gap.",
+    RcvdRnrErr = "rcvd_rnr_err": "RNR NAKs received.",
+    SendRnrErr = "send_rnr_err": "RNR NAKs sent.",
+    RcvdSeqErr = "rcvd_seq_err": "Sequence NAKs received.",
+    AckDeferred = "ack_deferred": "Acknowledgements that a later one covered.",
+    RetryExceededErr = "retry_exceeded_err": "Work requests that ran out of retries.",
+    RetryRnrExceededErr = "retry_rnr_exceeded_err": "Work requests that ran out of RNR retries.",
+    CompleterRetryErr = "completer_retry_err": "Retries started.",
+    SendErr = "send_err": "Packets that the network did not take.",
+    LinkDowned = "link_downed": "Times the port went down.",
+    RdmaSends = "rdma_sends": "SENDs completed.",
+    RdmaRecvs = "rdma_recvs": "Receives completed.",
+    SentBytes = "sent_bytes": "Bytes of the packets sent, from the BTH on.",
+    RcvdBytes = "rcvd_bytes": "Bytes of the packets received, from the BTH on.",
+    BadPkey = "bad_pkey_cntr": "Packets with a foreign P_Key.",
+    BadQkey = "qkey_viol_cntr": "Datagrams with a wrong Q_Key.",
+    RxMalformed = "rx_malformed": "Packets too short, of an unknown opcode or version.",
+    RxIcrcErr = "rx_icrc_err": "Packets with a wrong ICRC.",
+    RxUnknownQp = "rx_unknown_qp": "Packets for a queue pair that does not exist.",
+    RxWrongState = "rx_wrong_state": "Packets that do not fit their queue pair's type or state.",
+    RxWrongPeer = "rx_wrong_peer": "Packets from an address that is not the peer's.",
+    RxNoReceive = "rx_no_receive": "Unreliable messages dropped for want of a fitting receive.",
+    RxDropped = "rx_dropped": "Packets out of sequence, stale or otherwise of no use.",
+    RcvdCnp = "rcvd_cnp": "Congestion notifications received.",
+    SentCnp = "sent_cnp": "Congestion notifications sent.",
+}
+
+/// A set of counters.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Counters {
+    values: [AtomicU64; Counter::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            values: [const { AtomicU64::new(0) }; Counter::ALL.len()],
+        }
+    }
+}
+
+impl Counters {
+    /// The value of one.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts `n` more. For the one writer; others would lose counts.
+    pub fn add(&self, counter: Counter, n: u64) {
+        let value = &self.values[counter as usize];
+        value.store(
+            value.load(Ordering::Relaxed).wrapping_add(n),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Counts one more.
+    pub fn count(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+}

@@ -1,0 +1,273 @@
+//! The engine: queue pairs of one shard, from datagrams in to packets out.
+
+use core::net::IpAddr;
+use core::ops::Range;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferroce_wire::Mtu;
+
+use crate::attr::{AttrMask, QpAttr, QpCap, QpInit, QpType};
+use crate::bugs::Bug;
+use crate::counters::{Counter, Counters};
+use crate::error::VerbsError;
+use crate::event::Event;
+use crate::memory::Memory;
+use crate::multicast::Groups;
+use crate::qp::{Qp, QpQuery};
+use crate::qp_table::QpTable;
+use crate::receive::{Datagram, Received};
+use crate::region::Regions;
+use crate::time::Time;
+use crate::timers::Timers;
+use crate::transmit::{Batch, Origin};
+use crate::verbs::{RecvWr, SendWr};
+
+/// What an engine needs to know once.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Queue pair numbers it may give out.
+    pub qpns: Range<u32>,
+    /// The port's active MTU: the largest datagram of UD.
+    pub port_mtu: Mtu,
+    /// Whether the ICRC of received packets is checked.
+    pub check_icrc: bool,
+    /// In-flight bytes that a queue pair starts with.
+    pub initial_window: u32,
+    /// In-flight bytes that a queue pair never exceeds.
+    pub max_window: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            qpns: 16..1 << 20,
+            port_mtu: Mtu::Mtu1024,
+            check_icrc: true,
+            initial_window: 64 << 10,
+            max_window: 1 << 20,
+        }
+    }
+}
+
+/// What all queue pairs of an engine share.
+pub(crate) struct Context {
+    pub(crate) now: Time,
+    pub(crate) config: Config,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) ready: VecDeque<u32>,
+    pub(crate) timers: Timers,
+    #[cfg(feature = "bugs")]
+    bug: Option<Bug>,
+}
+
+impl Context {
+    pub(crate) fn count(&self, counter: Counter) {
+        self.counters.count(counter);
+    }
+
+    #[cfg(feature = "bugs")]
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    #[cfg(not(feature = "bugs"))]
+    pub(crate) const fn has_bug(&self, _: Bug) -> bool {
+        false
+    }
+}
+
+/// Queue pairs, their timers and their packets.
+///
+/// Every method that may produce packets leaves them for
+/// [`poll_transmit`](Engine::poll_transmit); the caller polls until it says
+/// there is no more, sends, and calls [`finish_transmit`](Engine::finish_transmit).
+pub struct Engine {
+    qps: QpTable,
+    groups: Groups,
+    cx: Context,
+}
+
+impl Engine {
+    /// An engine without queue pairs, using keys of `regions`.
+    pub fn new(config: Config, regions: Arc<Regions>, counters: Arc<Counters>) -> Engine {
+        Engine {
+            qps: QpTable::new(config.qpns.clone()),
+            groups: Groups::default(),
+            cx: Context {
+                now: Time::ZERO,
+                config,
+                regions,
+                counters,
+                events: VecDeque::new(),
+                ready: VecDeque::new(),
+                timers: Timers::default(),
+                #[cfg(feature = "bugs")]
+                bug: None,
+            },
+        }
+    }
+
+    /// Makes the engine misbehave, to see whether anybody notices.
+    #[cfg(feature = "bugs")]
+    pub fn set_bug(&mut self, bug: Option<Bug>) {
+        self.cx.bug = bug;
+    }
+
+    /// The port's MTU has changed.
+    pub fn set_port_mtu(&mut self, mtu: Mtu) {
+        self.cx.config.port_mtu = mtu;
+    }
+
+    /// Creates a queue pair in RESET; returns its number and the sizes it got.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<(u32, QpCap), VerbsError> {
+        let qp = Qp::new(init, &self.cx.config)?;
+        let cap = qp.cap();
+        let qpn = match init.qp_type {
+            QpType::Gsi => self.qps.insert_gsi(qp)?,
+            _ => self.qps.insert(qp)?,
+        };
+        Ok((qpn, cap))
+    }
+
+    /// Changes attributes and state.
+    pub fn modify_qp(
+        &mut self,
+        now: Time,
+        qpn: u32,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), VerbsError> {
+        self.cx.now = now;
+        self.qps.verb(qpn)?.modify(&mut self.cx, attr, mask)
+    }
+
+    /// Attributes, state and sizes.
+    pub fn query_qp(&self, qpn: u32) -> Result<QpQuery, VerbsError> {
+        Ok(self.qps.get(qpn).ok_or_else(|| no_qp(qpn))?.query())
+    }
+
+    /// Destroys a queue pair. What is posted vanishes without completion.
+    pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), VerbsError> {
+        self.qps.verb(qpn)?;
+        if self.groups.has_member(qpn) {
+            return Err(VerbsError::Busy(format!(
+                "queue pair {qpn:#x} is attached to a multicast group"
+            )));
+        }
+        self.qps.remove(qpn);
+        self.cx.regions.release_windows_of(qpn);
+        Ok(())
+    }
+
+    /// Posts to the send queue.
+    pub fn post_send(&mut self, now: Time, qpn: u32, wr: SendWr<'_>) -> Result<(), VerbsError> {
+        self.cx.now = now;
+        self.qps.verb(qpn)?.post_send(&mut self.cx, wr)
+    }
+
+    /// Posts to the receive queue.
+    pub fn post_recv(&mut self, now: Time, qpn: u32, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        self.cx.now = now;
+        self.qps.verb(qpn)?.post_recv(&mut self.cx, wr)
+    }
+
+    /// Delivers a group's datagrams to a UD queue pair. Returns whether it is
+    /// the first member here: then the caller joins the group.
+    pub fn attach_multicast(&mut self, qpn: u32, group: IpAddr) -> Result<bool, VerbsError> {
+        let kind = self.qps.verb(qpn)?.kind();
+        self.groups.attach(qpn, kind, group)
+    }
+
+    /// Ends delivery. Returns whether it was the last member here.
+    pub fn detach_multicast(&mut self, qpn: u32, group: IpAddr) -> Result<bool, VerbsError> {
+        self.groups.detach(qpn, group)
+    }
+
+    /// Takes in a datagram from the network.
+    pub fn receive(&mut self, now: Time, memory: &dyn Memory, datagram: &Datagram<'_>) -> Received {
+        self.cx.now = now;
+        let received =
+            crate::receive::receive(&mut self.cx, &mut self.qps, &self.groups, memory, datagram);
+        match received {
+            Received::Accepted => {
+                self.cx.count(Counter::RcvdPkts);
+                let bytes = datagram.payload.len() as u64;
+                self.cx.counters.add(Counter::RcvdBytes, bytes);
+            }
+            Received::Dropped(why) => self.cx.count(why.counter()),
+        }
+        received
+    }
+
+    /// Adds packets to `batch` until it is full or nothing is left to send.
+    /// Returns whether there is more. The caller sends the batch and then calls
+    /// [`finish_transmit`](Engine::finish_transmit).
+    pub fn poll_transmit(&mut self, now: Time, batch: &mut Batch) -> bool {
+        self.cx.now = now;
+        while batch.has_room() {
+            let Some(qpn) = self.cx.ready.pop_front() else {
+                return false;
+            };
+            let Some(qp) = self.qps.get_mut(qpn) else {
+                continue;
+            };
+            qp.transmit(&mut self.cx, batch);
+        }
+        !self.cx.ready.is_empty()
+    }
+
+    /// The batch has been sent, apart from packets whose faults it holds.
+    /// Completes what completes by being sent, and empties the batch.
+    pub fn finish_transmit(&mut self, now: Time, batch: &mut Batch) {
+        self.cx.now = now;
+        self.cx.counters.add(Counter::SentPkts, batch.len() as u64);
+        self.cx.counters.add(Counter::SentBytes, batch.sent_bytes());
+        for (qpn, origin, fault) in batch.faults() {
+            let Some(qp) = self.qps.get_mut(qpn) else {
+                continue;
+            };
+            match origin {
+                Origin::Request(psn) => qp.request_fault(&mut self.cx, psn, fault),
+                Origin::Response(psn) => qp.response_fault(&mut self.cx, psn, fault),
+            }
+        }
+        for &(qpn, count) in &batch.handed_over {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.handed_over(&mut self.cx, count);
+            }
+        }
+        batch.clear();
+    }
+
+    /// When [`handle_timeout`](Engine::handle_timeout) wants to be called next.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.cx.timers.next()
+    }
+
+    /// Lets timers that are due act.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.cx.now = now;
+        while let Some((time, qpn)) = self.cx.timers.pop_due(now) {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.timer(&mut self.cx, time);
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.cx.events.pop_front()
+    }
+
+    /// The numbers of all queue pairs, in order.
+    pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
+        self.qps.numbers()
+    }
+}
+
+pub(crate) fn no_qp(qpn: u32) -> VerbsError {
+    VerbsError::NotFound(format!("queue pair {qpn:#x} does not exist"))
+}

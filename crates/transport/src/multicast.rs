@@ -1,0 +1,77 @@
+//! Which queue pairs listen to which multicast group.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use crate::attr::QpType;
+use crate::error::VerbsError;
+
+/// Most groups of an adapter.
+pub const MAX_GROUPS: usize = 8192;
+/// Most queue pairs of a group.
+pub const MAX_MEMBERS: usize = 56;
+
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    members: BTreeMap<IpAddr, Vec<u32>>,
+}
+
+impl Groups {
+    pub(crate) fn attach(
+        &mut self,
+        qpn: u32,
+        kind: QpType,
+        group: IpAddr,
+    ) -> Result<bool, VerbsError> {
+        if kind != QpType::Ud {
+            return Err(VerbsError::invalid(format!(
+                "queue pair {qpn:#x} is not of type UD, only those join multicast groups"
+            )));
+        }
+        if !group.is_multicast() {
+            return Err(VerbsError::invalid(format!(
+                "{group} is not a multicast address"
+            )));
+        }
+        if !self.members.contains_key(&group) && self.members.len() == MAX_GROUPS {
+            return Err(VerbsError::NoMemory(format!(
+                "{MAX_GROUPS} multicast groups are in use"
+            )));
+        }
+        let members = self.members.entry(group).or_default();
+        if members.contains(&qpn) {
+            return Ok(false);
+        }
+        if members.len() == MAX_MEMBERS {
+            return Err(VerbsError::NoMemory(format!(
+                "{MAX_MEMBERS} queue pairs are attached to {group}"
+            )));
+        }
+        members.push(qpn);
+        Ok(members.len() == 1)
+    }
+
+    pub(crate) fn detach(&mut self, qpn: u32, group: IpAddr) -> Result<bool, VerbsError> {
+        let not_attached =
+            || VerbsError::invalid(format!("queue pair {qpn:#x} is not attached to {group}"));
+        let members = self.members.get_mut(&group).ok_or_else(not_attached)?;
+        let at = members
+            .iter()
+            .position(|&m| m == qpn)
+            .ok_or_else(not_attached)?;
+        members.remove(at);
+        let last = members.is_empty();
+        if last {
+            self.members.remove(&group);
+        }
+        Ok(last)
+    }
+
+    pub(crate) fn members(&self, group: IpAddr) -> &[u32] {
+        self.members.get(&group).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn has_member(&self, qpn: u32) -> bool {
+        self.members.values().any(|members| members.contains(&qpn))
+    }
+}

@@ -1,0 +1,111 @@
+//! What a request must be like before it is executed.
+
+use ferroce_wire::{Operation, Packet};
+
+use super::Qp;
+use super::post::MAX_MESSAGE;
+use super::responder::Refusal;
+use crate::verbs::Access;
+
+impl Qp {
+    pub(super) fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let opcode = packet.opcode();
+        let fits = match &self.resp.message {
+            None => opcode.starts_message(),
+            Some(message) => {
+                !opcode.starts_message()
+                    && match message.write {
+                        Some(_) => opcode.is_write(),
+                        None => opcode.is_send(),
+                    }
+            }
+        };
+        if fits {
+            return Ok(());
+        }
+        let place = match &self.resp.message {
+            None => "outside a message",
+            Some(_) => "inside another message",
+        };
+        Err(Refusal::invalid(format!("{opcode} {place}")))
+    }
+
+    pub(super) fn check_permission(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let opcode = packet.opcode();
+        let need = match opcode.operation() {
+            _ if opcode.is_write() => Access::REMOTE_WRITE,
+            Operation::AtomicWrite => Access::REMOTE_WRITE,
+            Operation::ReadRequest => Access::REMOTE_READ,
+            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            Operation::Flush => flush_access(packet),
+            _ => Access::empty(),
+        };
+        if !self.attr.access.contains(need) {
+            return Err(Refusal::invalid(format!(
+                "{opcode}, but the queue pair does not allow {need:?}"
+            )));
+        }
+        let wants_resources = need.intersects(Access::REMOTE_READ | Access::REMOTE_ATOMIC)
+            || matches!(
+                opcode.operation(),
+                Operation::AtomicWrite | Operation::Flush
+            );
+        if wants_resources && self.kind.is_reliable() {
+            let depth = usize::from(self.attr.max_dest_rd_atomic);
+            let unanswered = self
+                .resp
+                .responses
+                .iter()
+                .filter(|r| r.is_outstanding())
+                .count();
+            if unanswered >= depth {
+                return Err(Refusal::invalid(format!(
+                    "{opcode} beyond the {depth} that may be outstanding"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// FIRST and MIDDLE are full, LAST holds something, ONLY fits; a WRITE adds
+    /// up to what its RETH promised.
+    pub(super) fn check_size(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let (opcode, length) = (packet.opcode(), packet.payload().len() as u64);
+        let mtu = u64::from(self.mtu);
+        let fits = if !opcode.ends_message() {
+            length == mtu
+        } else if opcode.is_last() {
+            (1..=mtu).contains(&length)
+        } else {
+            length <= mtu
+        };
+        let promised = match (packet.reth(), &self.resp.message) {
+            (Some(reth), _) => Some(u64::from(reth.length)),
+            (None, Some(message)) => message.write.map(|write| write.left),
+            _ => None,
+        };
+        let adds_up = promised.is_none_or(|promised| {
+            promised <= MAX_MESSAGE
+                && match opcode.ends_message() {
+                    true => promised == length,
+                    false => promised > length,
+                }
+        });
+        if fits && adds_up {
+            return Ok(());
+        }
+        Err(Refusal::invalid(format!(
+            "{opcode} with {length} bytes at path MTU {mtu}{}",
+            promised.map_or(String::new(), |p| format!(", {p} were left to come"))
+        )))
+    }
+}
+
+/// What a flush of this kind needs to be allowed to.
+pub(super) fn flush_access(packet: &Packet<'_>) -> Access {
+    let placement = packet.feth().map_or(0, |feth| feth.placement);
+    let mut need = Access::empty();
+    need.set(Access::FLUSH_GLOBAL, placement & 1 != 0);
+    need.set(Access::FLUSH_PERSISTENT, placement & 2 != 0);
+    need
+}

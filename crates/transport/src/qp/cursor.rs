@@ -1,0 +1,166 @@
+//! Where the requester stands: PSNs, the cursor in the send queue, budgets.
+
+use ferroce_wire::Psn;
+
+use crate::attr::QpAttr;
+use crate::congestion::Window;
+use crate::engine::{Config, Context};
+use crate::time::Time;
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    /// The next PSN to send.
+    pub(super) psn: Psn,
+    /// The oldest PSN without an answer.
+    pub(super) una: Psn,
+    /// One past the highest PSN ever sent.
+    pub(super) sent_up_to: Psn,
+    /// The cursor: which work request, counted from the oldest,
+    pub(super) next: usize,
+    /// and how many of its packets have left.
+    pub(super) sent: u32,
+    /// How many packets of the oldest work request have been answered.
+    pub(super) acked: u32,
+    /// READ requests, atomics and the like without an answer.
+    pub(super) responses_due: u32,
+    /// Bytes in flight, as the window counts them.
+    pub(super) in_flight: u32,
+    pub(super) window: Window,
+    /// The window, not the program, was what held sending up.
+    pub(super) limited: bool,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
+    /// A retry is on its way: further NAKs say nothing new.
+    pub(super) retrying: bool,
+    pub(super) ack_deadline: Option<Time>,
+    pub(super) rnr_until: Option<Time>,
+    /// Packets since the last that asks for an answer, and that one's PSN.
+    since_ack_req: u32,
+    last_ack_req: Option<Psn>,
+    /// The peer computes the ICRC of FLUSH as rxe does.
+    pub(super) flush_quirk: bool,
+}
+
+impl Requester {
+    pub(super) fn new(config: &Config) -> Requester {
+        let zero = Psn::new(0);
+        Requester {
+            psn: zero,
+            una: zero,
+            sent_up_to: zero,
+            next: 0,
+            sent: 0,
+            acked: 0,
+            responses_due: 0,
+            in_flight: 0,
+            window: Window::new(256, config.initial_window, config.max_window),
+            limited: false,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            retrying: false,
+            ack_deadline: None,
+            rnr_until: None,
+            since_ack_req: 0,
+            last_ack_req: None,
+            flush_quirk: false,
+        }
+    }
+
+    pub(super) fn ready(&mut self, cx: &Context, attr: &QpAttr, mtu: u32) {
+        *self = Requester::new(&cx.config);
+        self.psn = attr.sq_psn;
+        self.una = attr.sq_psn;
+        self.sent_up_to = attr.sq_psn;
+        self.window = Window::new(mtu, cx.config.initial_window, cx.config.max_window);
+        self.attributes_changed(attr);
+    }
+
+    pub(super) fn attributes_changed(&mut self, attr: &QpAttr) {
+        self.retries_left = attr.retry_cnt;
+        self.rnr_retries_left = attr.rnr_retry;
+    }
+
+    /// Nothing more is sent or awaited.
+    pub(super) fn stop(&mut self) {
+        self.next = 0;
+        self.sent = 0;
+        self.acked = 0;
+        self.responses_due = 0;
+        self.in_flight = 0;
+        self.una = self.psn;
+        self.sent_up_to = self.psn;
+        self.ack_deadline = None;
+        self.rnr_until = None;
+    }
+
+    pub(super) fn next_psn(&self) -> Psn {
+        self.psn
+    }
+
+    pub(super) fn window(&self) -> u32 {
+        self.window.size()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match (self.ack_deadline, self.rnr_until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Moves the cursor back to the oldest packet without an answer.
+    pub(super) fn rewind(&mut self) {
+        self.psn = self.una;
+        self.next = 0;
+        self.sent = self.acked;
+        self.responses_due = 0;
+        self.in_flight = 0;
+        self.since_ack_req = 0;
+        self.last_ack_req = None;
+    }
+
+    /// Moves the cursor to the next work request.
+    pub(super) fn step(&mut self) {
+        self.next += 1;
+        self.sent = 0;
+    }
+
+    /// Whether `cost` more bytes may be in flight.
+    pub(super) fn admits(&mut self, cost: u32) -> bool {
+        if self.in_flight == 0 || self.in_flight + cost <= self.window.size() {
+            return true;
+        }
+        self.limited = true;
+        // With nothing in flight that will be answered, no answer would ever
+        // open the window again: one more packet goes, and asks.
+        self.last_ack_req.is_none_or(|psn| psn.is_before(self.una))
+    }
+
+    /// Whether the packet about to leave must ask for an answer.
+    pub(super) fn must_ask(&mut self, last: bool, room_for: u32) -> bool {
+        self.since_ack_req += 1;
+        last || self.since_ack_req >= self.window.ack_interval()
+            || self.in_flight + room_for > self.window.size()
+    }
+
+    pub(super) fn asked(&mut self, psn: Psn, now: Time) {
+        self.since_ack_req = 0;
+        self.last_ack_req = Some(psn);
+        self.window.sent(psn, now);
+    }
+
+    /// Notes that packets up to the cursor are out, and starts the clock.
+    pub(super) fn note_sent(&mut self, now: Time, timeout: u8) {
+        if self.sent_up_to.is_before(self.psn) {
+            self.sent_up_to = self.psn;
+        }
+        if self.ack_deadline.is_none() {
+            self.ack_deadline = ack_timeout_ns(timeout).map(|ns| now.after_nanos(ns));
+        }
+    }
+}
+
+/// IBTA 9.9.2.1: 4.096 us times two to the power of the attribute; zero means for ever.
+pub(super) fn ack_timeout_ns(timeout: u8) -> Option<u64> {
+    (timeout > 0).then(|| 4096u64 << timeout)
+}

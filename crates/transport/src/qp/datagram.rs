@@ -1,0 +1,233 @@
+//! UD and the general services queue pair: one packet, one message, no answer.
+
+use core::net::IpAddr;
+
+use ferroce_wire::{
+    Bth, Deth, Flow, HeaderBuf, ImmDt, Opcode, Operation, Packet, Transport, ip, padding,
+    ud_source_port,
+};
+
+use super::Qp;
+use super::requester::gather;
+use super::responder::Refusal;
+use crate::attr::{QpState, QpType};
+use crate::bugs::Bug;
+use crate::engine::Context;
+use crate::error::Reason;
+use crate::memory::Memory;
+use crate::receive::{Datagram, Drop, Received};
+use crate::send_queue::Phase;
+use crate::transmit::{Batch, NewPacket, Origin, Path};
+use crate::verbs::{SendFlags, SendOp, WcFlags, WcOpcode, WcStatus};
+
+/// The Q_Key of queue pair 1.
+pub(super) const GSI_QKEY: u32 = 0x8001_0000;
+/// A Q_Key with this bit in a work request stands for the queue pair's own.
+const CONTROLLED_QKEY: u32 = 1 << 31;
+/// Room for a GRH in front of every received datagram.
+const GRH_LEN: usize = 40;
+
+impl Qp {
+    /// Adds datagrams to the batch; returns whether more could go at once.
+    pub(super) fn transmit_datagrams(
+        &mut self,
+        cx: &mut Context,
+        batch: &mut Batch,
+        limit: usize,
+    ) -> bool {
+        while self.state == QpState::Rts {
+            let index = self.req.next;
+            let Some(wqe) = self.sq.get(index) else {
+                return false;
+            };
+            if wqe.failed.is_some() {
+                return false;
+            }
+            if batch.len() >= limit || !batch.has_room() {
+                return true;
+            }
+            let mtu = cx.config.port_mtu.bytes() as u32;
+            let outcome = match wqe.length {
+                length if length > mtu => Err((
+                    WcStatus::LocalLength,
+                    Reason::DatagramTooLong {
+                        length: u64::from(length),
+                        mtu,
+                    },
+                )),
+                _ => self.send_datagram(cx, batch, index),
+            };
+            if let Err((status, reason)) = outcome {
+                // Those before it in the batch complete first.
+                self.fail_later(cx, index, status, reason);
+                return false;
+            }
+            self.hand_over(batch, index);
+            self.req.next += 1;
+        }
+        false
+    }
+
+    fn send_datagram(
+        &mut self,
+        cx: &Context,
+        batch: &mut Batch,
+        index: usize,
+    ) -> Result<(), (WcStatus, Reason)> {
+        let (psn, own_qkey) = (self.req.psn, self.qkey());
+        let Some(wqe) = self.sq.get(index) else {
+            return Ok(());
+        };
+        let Some(ud) = &wqe.ud else {
+            return Ok(());
+        };
+        let imm = match wqe.op {
+            SendOp::Send { imm } => imm,
+            _ => None,
+        };
+        let operation = match imm {
+            Some(_) => Operation::SendOnlyImm,
+            None => Operation::SendOnly,
+        };
+        let opcode = Opcode::new(Transport::Ud, operation).expect("UD has both");
+        let mut bth = Bth::new(opcode, ud.remote_qpn & 0xff_ffff, psn);
+        bth.pad = padding(wqe.length as usize) as u8;
+        bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        let qkey = match self.kind {
+            QpType::Gsi => GSI_QKEY,
+            // IBTA 10.2.5: keys with the top bit are not the program's to choose.
+            _ if ud.remote_qkey & CONTROLLED_QKEY != 0 => own_qkey,
+            _ => ud.remote_qkey,
+        };
+        let mut header = HeaderBuf::new(&bth).deth(&Deth {
+            qkey,
+            source_qpn: self.qpn,
+        });
+        if let Some(imm) = imm {
+            header = header.immediate(&ImmDt(imm));
+        }
+        let av = *ud.ah.av();
+        let path = Path {
+            flow: Flow {
+                source: av.source,
+                destination: av.destination,
+                source_port: ud_source_port(self.qpn),
+            },
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+        };
+        let mark = batch.mark();
+        if wqe.inline {
+            batch.push_inline(self.sq.inline(index));
+        } else if let Err(reason) = gather(cx, &self.pd, self.sq.sges(index), 0, wqe.length, batch)
+        {
+            batch.rollback(mark);
+            return Err((WcStatus::LocalProtection, reason));
+        }
+        batch.push(
+            &path,
+            mark,
+            NewPacket {
+                qpn: self.qpn,
+                origin: Origin::Request(psn),
+                header: header.finish().as_bytes(),
+                payload_len: wqe.length as usize,
+                flush_quirk: false,
+            },
+        );
+        if let Some(wqe) = self.sq.get_mut(index) {
+            wqe.phase = Phase::Started;
+            wqe.first_psn = psn;
+            wqe.packets = 1;
+        }
+        self.req.psn = psn.next();
+        Ok(())
+    }
+
+    /// Takes in a datagram that has passed all checks.
+    pub(crate) fn datagram(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        datagram: &Datagram<'_>,
+        packet: &Packet<'_>,
+    ) -> Received {
+        let received = self.deliver(cx, memory, datagram, packet);
+        self.settle(cx);
+        received
+    }
+
+    fn deliver(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        datagram: &Datagram<'_>,
+        packet: &Packet<'_>,
+    ) -> Received {
+        let payload = packet.payload();
+        let total = (GRH_LEN + payload.len()) as u64;
+        if self.held_capacity().is_none() && !self.take_receive(cx) {
+            return Received::Dropped(Drop::NoReceive);
+        }
+        if self.held_capacity().is_none_or(|capacity| capacity < total) {
+            // The receive stays for the next datagram.
+            return Received::Dropped(Drop::NoReceive);
+        }
+        let grh = grh(datagram);
+        let placed = self
+            .place_received(cx, memory, 0, &grh)
+            .and_then(|()| self.place_received(cx, memory, GRH_LEN as u64, payload));
+        let Some(wr_id) = self.held_wr_id() else {
+            return Received::Dropped(Drop::NoReceive);
+        };
+        if let Err(Refusal::Fatal { status, reason, .. }) = placed {
+            self.resp.release_held();
+            self.report(cx, Some(wr_id), status, reason);
+            let cq = self.recv_cq.clone();
+            self.complete_receive_error(cx, cq, wr_id, status);
+            self.enter_error(cx);
+            return Received::Accepted;
+        }
+        let mut wc = self.wc(cx, wr_id, WcStatus::Success, WcOpcode::Recv);
+        wc.byte_len = total as u32;
+        wc.flags = WcFlags::GRH;
+        wc.src_qp = packet.deth().map_or(0, |deth| deth.source_qpn);
+        if let Some(imm) = packet.immediate()
+            && !cx.has_bug(Bug::LoseImmediate)
+        {
+            wc.flags |= WcFlags::WITH_IMM;
+            wc.imm = imm.0;
+        }
+        self.finish_receive(cx, wc, packet.solicited());
+        Received::Accepted
+    }
+}
+
+/// The 40 bytes in front of a received datagram: an IPv6 header, or 20 zero
+/// bytes and an IPv4 header with a valid checksum, by which programs tell them apart.
+fn grh(datagram: &Datagram<'_>) -> [u8; GRH_LEN] {
+    let udp_len = datagram.payload.len() + 8;
+    match (datagram.source, datagram.destination) {
+        (IpAddr::V6(source), IpAddr::V6(destination)) => ip::ipv6_header(
+            source,
+            destination,
+            datagram.traffic_class,
+            0,
+            datagram.hop_limit,
+            udp_len as u16,
+        ),
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut grh = [0; GRH_LEN];
+            grh[20..].copy_from_slice(&ip::ipv4_header(
+                source,
+                destination,
+                datagram.traffic_class,
+                datagram.hop_limit,
+                datagram.ip_id.unwrap_or(0),
+                (udp_len + 20) as u16,
+            ));
+            grh
+        }
+        _ => [0; GRH_LEN],
+    }
+}

@@ -1,0 +1,130 @@
+//! The end of work: completions of sends, failures, and flushing what is left.
+
+use std::sync::Arc;
+
+use super::{Qp, queue_completion};
+use crate::attr::QpState;
+use crate::bugs::Bug;
+use crate::counters::Counter;
+use crate::cq::Cq;
+use crate::engine::Context;
+use crate::error::Reason;
+use crate::event::QpEvent;
+use crate::send_queue::Wqe;
+use crate::verbs::{SendFlags, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
+
+impl Qp {
+    /// Completes the oldest send with an error: RC ends, UC and UD stop sending.
+    pub(super) fn fail_oldest_send(&mut self, cx: &mut Context, status: WcStatus, reason: Reason) {
+        let Some(wqe) = self.sq.pop() else {
+            return;
+        };
+        self.report(cx, Some(wqe.wr_id), status, reason);
+        self.complete_send(cx, &wqe, status);
+        if self.kind.is_reliable() {
+            self.resp.silence();
+            self.enter_error(cx);
+        } else {
+            self.state = QpState::Sqe;
+            self.flush_sends(cx);
+        }
+    }
+
+    /// Moves to ERR and flushes both queues, each in order.
+    pub(super) fn enter_error(&mut self, cx: &mut Context) {
+        if self.state == QpState::Err {
+            return;
+        }
+        self.state = QpState::Err;
+        self.attr.sq_draining = false;
+        self.flush_sends(cx);
+        if !cx.has_bug(Bug::ForgetToFlushReceives) {
+            self.flush_receives(cx);
+        }
+        if self.srq.is_some() {
+            self.event(cx, QpEvent::LastWqeReached);
+        }
+    }
+
+    fn flush_sends(&mut self, cx: &mut Context) {
+        self.req.stop();
+        if cx.has_bug(Bug::FlushNewestFirst) {
+            while let Some(wqe) = self.sq.pop_newest() {
+                self.complete_send(cx, &wqe, WcStatus::WrFlush);
+            }
+        }
+        while let Some(wqe) = self.sq.pop() {
+            self.complete_send(cx, &wqe, WcStatus::WrFlush);
+        }
+    }
+
+    fn flush_receives(&mut self, cx: &mut Context) {
+        if let Some((wr_id, cq)) = self.resp.release_held() {
+            let cq = cq.or_else(|| self.recv_cq.clone());
+            self.complete_receive_error(cx, cq, wr_id, WcStatus::WrFlush);
+        }
+        while let Some(wr_id) = self.rq.discard() {
+            let cq = self.recv_cq.clone();
+            self.complete_receive_error(cx, cq, wr_id, WcStatus::WrFlush);
+        }
+    }
+
+    pub(super) fn complete_receive_error(
+        &mut self,
+        cx: &mut Context,
+        cq: Option<Arc<Cq>>,
+        wr_id: u64,
+        status: WcStatus,
+    ) {
+        if let Some(cq) = cq {
+            let wc = self.wc(cx, wr_id, status, WcOpcode::Recv);
+            queue_completion(cx, &cq, &mut self.cq_overflow, wc, true);
+        }
+    }
+
+    /// Tells the program that a send is over, if it wants to know.
+    pub(super) fn complete_send(&mut self, cx: &mut Context, wqe: &Wqe, status: WcStatus) {
+        let (opcode, imm) = match &wqe.op {
+            SendOp::Send { imm } => (WcOpcode::Send, imm.is_some()),
+            SendOp::SendInvalidate { .. } => (WcOpcode::Send, false),
+            SendOp::Write { imm, .. } => (WcOpcode::RdmaWrite, imm.is_some()),
+            SendOp::Read { .. } => (WcOpcode::RdmaRead, false),
+            SendOp::CompareSwap { .. } => (WcOpcode::CompareSwap, false),
+            SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, false),
+            SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, false),
+            SendOp::Flush { .. } => (WcOpcode::Flush, false),
+            SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInvalidate, false),
+            SendOp::BindMw(_) => (WcOpcode::BindMw, false),
+        };
+        let ok = status == WcStatus::Success;
+        if ok && opcode == WcOpcode::Send {
+            cx.count(Counter::RdmaSends);
+        }
+        if ok && !self.sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
+            return;
+        }
+        let mut wc = self.wc(cx, wqe.wr_id, status, opcode);
+        if ok {
+            wc.byte_len = wqe.length;
+            wc.flags.set(WcFlags::WITH_IMM, imm);
+        }
+        if let Some(cq) = &self.send_cq {
+            queue_completion(cx, cq, &mut self.cq_overflow, wc, false);
+        }
+    }
+
+    /// A completion of this queue pair, with nothing said beyond its name.
+    pub(super) fn wc(&self, cx: &Context, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
+        Wc {
+            wr_id,
+            timestamp: cx.now,
+            status,
+            opcode,
+            flags: WcFlags::empty(),
+            byte_len: 0,
+            imm: 0,
+            qpn: self.qpn,
+            src_qp: 0,
+        }
+    }
+}

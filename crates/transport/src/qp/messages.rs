@@ -1,0 +1,240 @@
+//! SENDs and WRITEs of the peer, on their way into memory.
+
+use ferroce_wire::{NakCode, Packet};
+
+use super::responder::{Message, Refusal, WriteTarget};
+use super::{Qp, queue_completion};
+use crate::bugs::Bug;
+use crate::counters::Counter;
+use crate::engine::Context;
+use crate::error::Reason;
+use crate::event::Event;
+use crate::memory::Memory;
+use crate::region::{AccessError, Pd};
+use crate::send_queue::spans;
+use crate::srq::Taken;
+use crate::verbs::{Access, Wc, WcFlags, WcOpcode, WcStatus};
+
+impl Qp {
+    /// One packet of a SEND or WRITE.
+    pub(super) fn take_packet(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        packet: &Packet<'_>,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        let opcode = packet.opcode();
+        let needs_receive = if opcode.is_send() {
+            opcode.starts_message()
+        } else {
+            opcode.has_immediate()
+        };
+        if needs_receive && !self.resp.holding && !self.take_receive(cx) {
+            return Err(Refusal::NotReady);
+        }
+        let mut message = match self.resp.message.take() {
+            Some(message) => message,
+            None => Message {
+                write: self.begin_write(cx, packet)?,
+                placed: 0,
+            },
+        };
+        match &mut message.write {
+            Some(target) => {
+                self.write_remote(cx, memory, target, data)?;
+            }
+            None => self.place_received(cx, memory, message.placed, data)?,
+        }
+        message.placed += data.len() as u64;
+        if !opcode.ends_message() {
+            self.resp.message = Some(message);
+            return Ok(());
+        }
+        if let Some(ieth) = packet.ieth()
+            && !cx.has_bug(Bug::SkipRemoteInvalidate)
+        {
+            self.with_pd(|qp, pd| cx.regions.invalidate(ieth.rkey, pd, qp.qpn, true))?;
+        }
+        self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
+        if opcode.is_send() || opcode.has_immediate() {
+            self.complete_receive(cx, packet, &message);
+        }
+        Ok(())
+    }
+
+    /// Runs a check against the protection domain that counts for requests.
+    pub(super) fn with_pd<T>(
+        &self,
+        check: impl FnOnce(&Qp, &Pd) -> Result<T, AccessError>,
+    ) -> Result<T, Refusal> {
+        let pd = match &self.resp.xrc_srq {
+            Some(srq) => srq.pd(),
+            None => match &self.pd {
+                Some(pd) => pd,
+                None => return Err(Refusal::invalid("no protection domain")),
+            },
+        };
+        Ok(check(self, pd)?)
+    }
+
+    /// Checks the whole range of a WRITE when its first packet comes.
+    fn begin_write(
+        &self,
+        cx: &Context,
+        packet: &Packet<'_>,
+    ) -> Result<Option<WriteTarget>, Refusal> {
+        let Some(reth) = packet.reth() else {
+            return Ok(None);
+        };
+        let length = u64::from(reth.length);
+        if length > 0 {
+            self.resolve(cx, reth.rkey, Access::REMOTE_WRITE, reth.va, length)?;
+        }
+        Ok(Some(WriteTarget {
+            va: reth.va,
+            rkey: reth.rkey,
+            left: length,
+        }))
+    }
+
+    /// Where in memory a remote range lies, if the key allows the access.
+    pub(super) fn resolve(
+        &self,
+        cx: &Context,
+        rkey: u32,
+        need: Access,
+        va: u64,
+        length: u64,
+    ) -> Result<u64, Refusal> {
+        let length = match cx.has_bug(Bug::SkipRangeCheck) {
+            true => 1,
+            false => length,
+        };
+        self.with_pd(|qp, pd| cx.regions.remote(rkey, pd, qp.qpn, need, va, length))
+    }
+
+    fn write_remote(
+        &self,
+        cx: &Context,
+        memory: &dyn Memory,
+        target: &mut WriteTarget,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let length = data.len() as u64;
+        let address = self.resolve(cx, target.rkey, Access::REMOTE_WRITE, target.va, length)?;
+        memory.write(address, data)?;
+        target.va = target.va.wrapping_add(length);
+        target.left = target.left.saturating_sub(length);
+        Ok(())
+    }
+
+    /// Gets hold of a receive; false if none is posted.
+    pub(super) fn take_receive(&mut self, cx: &mut Context) -> bool {
+        let srq = self.srq.as_ref().or(self.resp.xrc_srq.as_ref());
+        let taken = match srq {
+            None => match self.rq.take(&mut self.resp.held) {
+                true => Taken::One,
+                false => Taken::Nothing,
+            },
+            Some(srq) => srq.take(&mut self.resp.held),
+        };
+        if taken == Taken::OneBelowLimit
+            && let Some(srq) = srq
+        {
+            let srq = srq.number();
+            cx.events.push_back(Event::SrqLimitReached { srq });
+        }
+        self.resp.holding = taken != Taken::Nothing;
+        self.resp.holding
+    }
+
+    pub(super) fn held_wr_id(&self) -> Option<u64> {
+        self.resp.holding.then_some(self.resp.held.wr_id)
+    }
+
+    /// Whether a receive is held; and the bytes it has room for.
+    pub(super) fn held_capacity(&self) -> Option<u64> {
+        self.resp.holding.then_some(self.resp.held.capacity)
+    }
+
+    /// Writes received bytes into the receive in use.
+    pub(super) fn place_received(
+        &self,
+        cx: &Context,
+        memory: &dyn Memory,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        let held = &self.resp.held;
+        let end = offset + data.len() as u64;
+        if end > held.capacity {
+            return Err(Refusal::Fatal {
+                nak: NakCode::InvalidRequest,
+                status: WcStatus::LocalLength,
+                reason: Reason::ReceiveTooShort {
+                    message: end,
+                    buffer: held.capacity,
+                },
+            });
+        }
+        let local = |reason| Refusal::Fatal {
+            nak: NakCode::RemoteOperational,
+            status: WcStatus::LocalProtection,
+            reason,
+        };
+        let pd = match (&self.srq, &self.resp.xrc_srq, &self.pd) {
+            (Some(srq), _, _) | (None, Some(srq), _) => srq.pd(),
+            (None, None, Some(pd)) => pd,
+            (None, None, None) => return Err(Refusal::invalid("no protection domain")),
+        };
+        let mut rest = data;
+        for (sge, at, bytes) in spans(&held.sges, offset, data.len() as u64) {
+            let (now, later) = rest.split_at(bytes as usize);
+            rest = later;
+            let addr = sge.addr.wrapping_add(at);
+            let address = cx
+                .regions
+                .local(sge.lkey, pd, Access::LOCAL_WRITE, addr, bytes)
+                .map_err(|e| local(Reason::Access(e)))?;
+            memory
+                .write(address, now)
+                .map_err(|e| local(Reason::Fault(e)))?;
+        }
+        Ok(())
+    }
+
+    fn complete_receive(&mut self, cx: &mut Context, packet: &Packet<'_>, message: &Message) {
+        let opcode = match message.write {
+            None => WcOpcode::Recv,
+            Some(_) => WcOpcode::RecvRdmaWithImm,
+        };
+        let mut wc = self.wc(cx, self.resp.held.wr_id, WcStatus::Success, opcode);
+        wc.byte_len = message.placed as u32;
+        wc.src_qp = self.attr.dest_qpn;
+        if let Some(imm) = packet.immediate()
+            && !cx.has_bug(Bug::LoseImmediate)
+        {
+            wc.flags |= WcFlags::WITH_IMM;
+            wc.imm = imm.0;
+        }
+        if let Some(ieth) = packet.ieth() {
+            wc.flags |= WcFlags::WITH_INV;
+            wc.imm = ieth.rkey;
+        }
+        self.finish_receive(cx, wc, packet.solicited());
+    }
+
+    /// Completes the receive in use.
+    pub(super) fn finish_receive(&mut self, cx: &mut Context, wc: Wc, solicited: bool) {
+        self.resp.holding = false;
+        cx.count(Counter::RdmaRecvs);
+        let xrc_cq = self.resp.xrc_srq.as_ref().and_then(|srq| srq.xrc_cq());
+        if let Some(cq) = xrc_cq.or(self.recv_cq.as_ref()) {
+            queue_completion(cx, cq, &mut self.cq_overflow, wc, solicited);
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! A queue pair.
+//!
+//! The roles have a file each:
+//!
+//! | file | role |
+//! | --- | --- |
+//! | [`post`] | work requests come in |
+//! | [`requester`], [`read_atomic`], [`request_header`], [`cursor`] | work requests become packets |
+//! | [`completer`] | answers become completions; retries |
+//! | [`responder`], [`admission`], [`messages`], [`remote_ops`] | the peer's requests are executed |
+//! | [`responses`] | and answered |
+//! | [`datagram`] | all of this for UD |
+//! | [`ecn`] | congestion notification |
+//! | [`modify`], [`flush`] | states, and an orderly end |
+
+mod admission;
+mod completer;
+mod cursor;
+mod datagram;
+mod ecn;
+mod flush;
+mod messages;
+mod modify;
+mod post;
+mod read_atomic;
+mod remote_ops;
+mod request_header;
+mod requester;
+mod responder;
+mod responses;
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use ferroce_wire::{Flow, Transport};
+
+use crate::attr::{QpAttr, QpCap, QpInit, QpState, QpType};
+use crate::cq::{Cq, Pushed};
+use crate::engine::{Config, Context};
+use crate::error::{Failure, Reason, VerbsError};
+use crate::event::{Event, QpEvent};
+use crate::recv_queue::RecvRing;
+use crate::region::Pd;
+use crate::send_queue::SendQueue;
+use crate::srq::{Srq, Xrcd};
+use crate::time::Time;
+use crate::timers::TimerSlot;
+use crate::transmit::{Batch, Path};
+use crate::verbs::{MAX_SGE, Wc, WcStatus};
+
+use cursor::Requester;
+use ecn::Notifications;
+use responder::Responder;
+
+/// Most work requests of a queue.
+const MAX_WR: u32 = 1 << 20;
+/// Most bytes of inline data.
+const MAX_INLINE: u32 = 512;
+/// Packets a queue pair may add to a batch before others have their turn.
+const QUANTUM: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Qp {
+    qpn: u32,
+    kind: QpType,
+    state: QpState,
+    sig_all: bool,
+    /// Waits in the engine's list of those who want to send.
+    queued: bool,
+    /// A completion was lost: the queue pair is to fail.
+    cq_overflow: bool,
+    /// The peer's last IPv4 identification: the next is likely near.
+    pub(crate) peer_ip_id: u16,
+    mtu: u32,
+    path: Path,
+    pd: Option<Arc<Pd>>,
+    send_cq: Option<Arc<Cq>>,
+    recv_cq: Option<Arc<Cq>>,
+    srq: Option<Arc<Srq>>,
+    xrcd: Option<Arc<Xrcd>>,
+    cap: QpCap,
+    attr: QpAttr,
+    timer: TimerSlot,
+    sq: SendQueue,
+    rq: RecvRing,
+    req: Requester,
+    resp: Responder,
+    notifications: Notifications,
+}
+
+/// What a query reports.
+#[derive(Copy, Clone, Debug)]
+pub struct QpQuery {
+    /// Attributes; `sq_psn` and `rq_psn` are the next PSNs.
+    pub attr: QpAttr,
+    /// Sizes.
+    pub cap: QpCap,
+    /// The type.
+    pub qp_type: QpType,
+    /// Every send completes with a completion.
+    pub sq_sig_all: bool,
+    /// Sends in the queue.
+    pub sends: usize,
+    /// Receives in the queue.
+    pub receives: usize,
+    /// Bytes that may be in flight.
+    pub window: u32,
+}
+
+impl Qp {
+    pub(crate) fn new(init: &QpInit, config: &Config) -> Result<Box<Qp>, VerbsError> {
+        check_init(init)?;
+        let cap = granted(init);
+        let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Ok(Box::new(Qp {
+            qpn: 0,
+            kind: init.qp_type,
+            state: QpState::Reset,
+            sig_all: init.sq_sig_all,
+            queued: false,
+            cq_overflow: false,
+            peer_ip_id: 0,
+            mtu: config.port_mtu.bytes() as u32,
+            path: Path {
+                flow: Flow {
+                    source: nowhere,
+                    destination: nowhere,
+                    source_port: 0,
+                },
+                traffic_class: 0,
+                hop_limit: 0,
+            },
+            pd: init.pd.clone(),
+            send_cq: init.send_cq.clone(),
+            recv_cq: init.recv_cq.clone(),
+            srq: init.srq.clone(),
+            xrcd: init.xrcd.clone(),
+            attr: QpAttr::default(),
+            timer: TimerSlot::default(),
+            sq: SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
+            rq: RecvRing::new(cap.max_recv_wr, cap.max_recv_sge),
+            req: Requester::new(config),
+            resp: Responder::default(),
+            notifications: Notifications::default(),
+            cap,
+        }))
+    }
+
+    pub(crate) fn set_number(&mut self, qpn: u32) {
+        self.qpn = qpn;
+    }
+
+    pub(crate) fn kind(&self) -> QpType {
+        self.kind
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        self.state
+    }
+
+    pub(crate) fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    pub(crate) fn qkey(&self) -> u32 {
+        match self.kind {
+            QpType::Gsi => datagram::GSI_QKEY,
+            _ => self.attr.qkey,
+        }
+    }
+
+    /// Our address and the peer's, once connected.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The transport bits of packets for this queue pair.
+    pub(crate) fn transport(&self) -> Transport {
+        match self.kind {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud | QpType::Gsi => Transport::Ud,
+            QpType::XrcInitiator | QpType::XrcTarget => Transport::Xrc,
+        }
+    }
+
+    pub(crate) fn query(&self) -> QpQuery {
+        let mut attr = self.attr;
+        attr.state = self.state;
+        attr.cur_state = self.state;
+        attr.sq_psn = self.req.next_psn();
+        attr.rq_psn = self.resp.expected_psn();
+        QpQuery {
+            attr,
+            cap: self.cap,
+            qp_type: self.kind,
+            sq_sig_all: self.sig_all,
+            sends: self.sq.len(),
+            receives: self.rq.len(),
+            window: self.req.window(),
+        }
+    }
+
+    /// Adds what this queue pair has to send: answers first, they free the peer.
+    pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
+        self.queued = false;
+        let limit = batch.len() + QUANTUM;
+        self.transmit_notification(cx, batch);
+        let more = self.transmit_responses(cx, batch, limit)
+            || match self.kind {
+                QpType::Ud | QpType::Gsi => self.transmit_datagrams(cx, batch, limit),
+                QpType::XrcTarget => false,
+                _ => self.transmit_requests(cx, batch, limit),
+            };
+        if more {
+            self.wake(cx);
+        }
+        self.settle(cx);
+    }
+
+    /// A timer entry of this queue pair came up.
+    pub(crate) fn timer(&mut self, cx: &mut Context, time: Time) {
+        if self.timer.came_up(time) {
+            self.requester_timer(cx);
+            self.settle(cx);
+        }
+    }
+
+    /// Asks for a turn to send.
+    fn wake(&mut self, cx: &mut Context) {
+        if !self.queued {
+            self.queued = true;
+            cx.ready.push_back(self.qpn);
+        }
+    }
+
+    /// What every entry point ends with: consequences that were put off.
+    fn settle(&mut self, cx: &mut Context) {
+        if self.cq_overflow {
+            self.cq_overflow = false;
+            if self.state != QpState::Err && self.state != QpState::Reset {
+                self.report(cx, None, WcStatus::General, Reason::CqOverflow);
+                self.event(cx, QpEvent::Fatal);
+                self.resp.silence();
+                self.enter_error(cx);
+            }
+        }
+        self.check_drained(cx);
+        if let Some(deadline) = self.req.deadline() {
+            cx.timers.arm(&mut self.timer, self.qpn, deadline);
+        }
+    }
+
+    fn event(&self, cx: &mut Context, kind: QpEvent) {
+        let qpn = self.qpn;
+        cx.events.push_back(Event::Qp { qpn, kind });
+    }
+
+    fn report(&self, cx: &mut Context, wr_id: Option<u64>, status: WcStatus, reason: Reason) {
+        cx.events.push_back(Event::Failure(Failure {
+            qpn: self.qpn,
+            wr_id,
+            status,
+            reason,
+        }));
+    }
+}
+
+/// Queues a completion; notes in `overflow` if it is lost.
+fn queue_completion(cx: &mut Context, cq: &Cq, overflow: &mut bool, wc: Wc, solicited: bool) {
+    match cq.push(wc, solicited) {
+        Pushed::Quiet => {}
+        Pushed::Notify => cx.events.push_back(Event::CqNotify { cq: cq.id() }),
+        Pushed::Overflow => {
+            *overflow = true;
+            cx.events.push_back(Event::CqError { cq: cq.id() });
+        }
+    }
+}
+
+fn check_init(init: &QpInit) -> Result<(), VerbsError> {
+    let cap = &init.cap;
+    for (what, value, most) in [
+        ("max_send_wr", cap.max_send_wr, MAX_WR),
+        ("max_recv_wr", cap.max_recv_wr, MAX_WR),
+        ("max_send_sge", cap.max_send_sge, MAX_SGE as u32),
+        ("max_recv_sge", cap.max_recv_sge, MAX_SGE as u32),
+        ("max_inline_data", cap.max_inline_data, MAX_INLINE),
+    ] {
+        if value > most {
+            return Err(VerbsError::invalid(format!(
+                "{what} {value}, at most {most} is possible"
+            )));
+        }
+    }
+    let sends = init.qp_type != QpType::XrcTarget;
+    let receives = !matches!(init.qp_type, QpType::XrcTarget | QpType::XrcInitiator);
+    let complaint = if sends && init.pd.is_none() {
+        "no protection domain"
+    } else if sends && init.send_cq.is_none() {
+        "no completion queue for sends"
+    } else if receives && init.recv_cq.is_none() {
+        "no completion queue for receives"
+    } else if init.qp_type == QpType::XrcTarget && init.xrcd.is_none() {
+        "an XRC target without an XRC domain"
+    } else if !receives && init.srq.is_some() {
+        "an XRC queue pair names shared receive queues in its packets, it has none of its own"
+    } else if init.srq.as_ref().is_some_and(|srq| srq.xrc_cq().is_some()) {
+        "an XRC shared receive queue serves XRC targets only"
+    } else {
+        return Ok(());
+    };
+    Err(VerbsError::invalid(complaint))
+}
+
+/// Sizes as rxe grants them: inline data and gather lists share their room.
+fn granted(init: &QpInit) -> QpCap {
+    let mut cap = init.cap;
+    if init.qp_type == QpType::XrcTarget {
+        cap.max_send_wr = 0;
+    }
+    let receives = !matches!(init.qp_type, QpType::XrcTarget | QpType::XrcInitiator);
+    if init.srq.is_some() || !receives {
+        cap.max_recv_wr = 0;
+        cap.max_recv_sge = 0;
+    }
+    cap.max_inline_data = cap
+        .max_inline_data
+        .max(cap.max_send_sge * 16)
+        .min(MAX_INLINE);
+    cap.max_send_sge = cap.max_send_sge.max(cap.max_inline_data / 16);
+    cap
+}

@@ -1,0 +1,142 @@
+//! Changes of state and attributes.
+
+use ferroce_wire::{Flow, rc_source_port};
+
+use super::Qp;
+use crate::attr::{AttrMask, QpAttr, QpState, QpType};
+use crate::engine::Context;
+use crate::error::VerbsError;
+use crate::event::QpEvent;
+use crate::transitions;
+use crate::transmit::Path;
+
+impl Qp {
+    pub(crate) fn modify(
+        &mut self,
+        cx: &mut Context,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), VerbsError> {
+        let to = transitions::check(self.kind, self.state, attr, mask)?;
+        if self.attr.sq_draining && !matches!(to, QpState::Err | QpState::Reset) {
+            return Err(VerbsError::invalid(format!(
+                "queue pair {:#x} is still draining, it can only move to ERR or RESET",
+                self.qpn
+            )));
+        }
+        let from = self.state;
+        if to == QpState::Reset {
+            self.reset(cx);
+            return Ok(());
+        }
+        self.apply(attr, mask);
+        match (from, to) {
+            (_, QpState::Err) => {
+                self.resp.silence();
+                self.enter_error(cx);
+            }
+            (QpState::Init, QpState::Rtr) => {
+                self.state = to;
+                self.mtu = match self.kind.is_datagram() {
+                    true => cx.config.port_mtu.bytes() as u32,
+                    false => self.attr.path_mtu.bytes() as u32,
+                };
+                self.resp.ready(attr.rq_psn);
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                self.state = to;
+                self.req.ready(cx, &self.attr, self.mtu);
+            }
+            (QpState::Rts, QpState::Sqd) => {
+                self.state = to;
+                self.attr.sq_draining = true;
+                self.check_drained(cx);
+            }
+            _ => {
+                self.state = to;
+                self.req.attributes_changed(&self.attr);
+                if to == QpState::Rts {
+                    self.wake(cx);
+                }
+            }
+        }
+        self.settle(cx);
+        Ok(())
+    }
+
+    /// A draining send queue comes to rest once all that was begun is done.
+    pub(super) fn check_drained(&mut self, cx: &mut Context) {
+        if !self.attr.sq_draining || self.has_begun_sends() {
+            return;
+        }
+        self.attr.sq_draining = false;
+        if self.attr.en_sqd_async_notify {
+            self.event(cx, QpEvent::SqDrained);
+        }
+    }
+
+    /// Empties the queues without a word and forgets everything but sizes.
+    fn reset(&mut self, cx: &mut Context) {
+        self.state = QpState::Reset;
+        self.sq.clear();
+        self.rq.clear();
+        self.attr = QpAttr::default();
+        self.req = super::Requester::new(&cx.config);
+        self.resp = super::Responder::default();
+        self.cq_overflow = false;
+    }
+
+    fn apply(&mut self, attr: &QpAttr, mask: AttrMask) {
+        let own = &mut self.attr;
+        macro_rules! take {
+            ($($flag:ident => $($field:ident),+;)*) => {
+                $(if mask.contains(AttrMask::$flag) { $(own.$field = attr.$field;)+ })*
+            };
+        }
+        take! {
+            EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify;
+            ACCESS_FLAGS => access;
+            PKEY_INDEX => pkey_index;
+            PORT => port;
+            QKEY => qkey;
+            AV => av;
+            PATH_MTU => path_mtu;
+            TIMEOUT => timeout;
+            RETRY_CNT => retry_cnt;
+            RNR_RETRY => rnr_retry;
+            RQ_PSN => rq_psn;
+            MIN_RNR_TIMER => min_rnr_timer;
+            SQ_PSN => sq_psn;
+            DEST_QPN => dest_qpn;
+        }
+        if mask.contains(AttrMask::MAX_QP_RD_ATOMIC) {
+            own.max_rd_atomic = round_up(attr.max_rd_atomic);
+        }
+        if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
+            own.max_dest_rd_atomic = round_up(attr.max_dest_rd_atomic);
+        }
+        if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN)
+            && self.kind != QpType::Ud
+            && let Some(av) = &self.attr.av
+        {
+            self.path = Path {
+                flow: Flow {
+                    source: av.source,
+                    destination: av.destination,
+                    source_port: rc_source_port(av.flow_label, self.qpn, self.attr.dest_qpn),
+                },
+                traffic_class: av.traffic_class,
+                hop_limit: av.hop_limit,
+            };
+        }
+    }
+}
+
+/// Depths of READs and atomics are powers of two, as rxe has them: a peer that
+/// rounds its own up must not find ours smaller.
+fn round_up(depth: u8) -> u8 {
+    match depth {
+        0 => 0,
+        n => n.checked_next_power_of_two().unwrap_or(u8::MAX),
+    }
+}

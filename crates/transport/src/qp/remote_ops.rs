@@ -1,0 +1,162 @@
+//! READs, atomics and flushes of the peer: executed once, answered as often as asked.
+
+use std::sync::Arc;
+
+use ferroce_wire::{Operation, Packet, Psn};
+
+use super::Qp;
+use super::admission::flush_access;
+use super::post::MAX_MESSAGE;
+use super::responder::{Answer, Refusal, Saved};
+use super::responses::Response;
+use crate::engine::Context;
+use crate::memory::Memory;
+use crate::region::Pd;
+use crate::verbs::Access;
+
+impl Qp {
+    pub(super) fn accept_read(
+        &mut self,
+        cx: &mut Context,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(reth) = packet.reth() else {
+            return Err(Refusal::invalid("READ without RETH"));
+        };
+        if u64::from(reth.length) > MAX_MESSAGE || !packet.payload().is_empty() {
+            return Err(Refusal::invalid(format!(
+                "READ of {} bytes with {} bytes of payload",
+                reth.length,
+                packet.payload().len()
+            )));
+        }
+        if reth.length > 0 {
+            let length = u64::from(reth.length);
+            self.resolve(cx, reth.rkey, Access::REMOTE_READ, reth.va, length)?;
+        }
+        let answer = Answer::Read {
+            va: reth.va,
+            rkey: reth.rkey,
+            length: reth.length,
+        };
+        self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
+        let packets = reth.length.div_ceil(self.mtu).max(1);
+        self.answer(cx, packet.psn(), packets, answer);
+        Ok(())
+    }
+
+    pub(super) fn do_atomic(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let original = self.execute_atomic(cx, memory, packet)?;
+        self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
+        self.resp.ack_psn = packet.psn().next();
+        self.answer(cx, packet.psn(), 1, Answer::Atomic { original });
+        Ok(())
+    }
+
+    pub(super) fn execute_atomic(
+        &self,
+        cx: &Context,
+        memory: &dyn Memory,
+        packet: &Packet<'_>,
+    ) -> Result<u64, Refusal> {
+        let Some(eth) = packet.atomic_eth() else {
+            return Err(Refusal::invalid("atomic without AtomicETH"));
+        };
+        check_alignment(eth.va, packet.payload().len(), 0)?;
+        let address = self.resolve(cx, eth.rkey, Access::REMOTE_ATOMIC, eth.va, 8)?;
+        Ok(match packet.opcode().operation() {
+            Operation::CompareSwap => memory.compare_swap(address, eth.compare, eth.swap_or_add)?,
+            _ => memory.fetch_add(address, eth.swap_or_add)?,
+        })
+    }
+
+    pub(super) fn do_atomic_write(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let (Some(reth), data) = (packet.reth(), packet.payload()) else {
+            return Err(Refusal::invalid("atomic write without RETH"));
+        };
+        check_alignment(reth.va, data.len(), 8)?;
+        let Ok(bytes) = <[u8; 8]>::try_from(data) else {
+            return Err(Refusal::invalid("atomic write of other than 8 bytes"));
+        };
+        let address = self.resolve(cx, reth.rkey, Access::REMOTE_WRITE, reth.va, 8)?;
+        memory.store_release(address, bytes)?;
+        self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
+        self.resp.ack_psn = packet.psn().next();
+        self.answer(cx, packet.psn(), 1, Answer::Empty);
+        Ok(())
+    }
+
+    pub(super) fn do_flush(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let (Some(feth), Some(reth)) = (packet.feth(), packet.reth()) else {
+            return Err(Refusal::invalid("flush without FETH and RETH"));
+        };
+        if feth.selectivity > 1 || feth.placement == 0 || !packet.payload().is_empty() {
+            return Err(Refusal::invalid(format!(
+                "flush with placement {} and selectivity {}",
+                feth.placement, feth.selectivity
+            )));
+        }
+        let need = flush_access(packet);
+        let (address, length) = if feth.selectivity == 1 {
+            self.with_pd(|qp, pd| cx.regions.remote_whole(reth.rkey, pd, qp.qpn, need))?
+        } else {
+            let length = u64::from(reth.length);
+            match length {
+                0 => (0, 0),
+                _ => (self.resolve(cx, reth.rkey, need, reth.va, length)?, length),
+            }
+        };
+        if length > 0 {
+            memory.flush(address, length, need.contains(Access::FLUSH_PERSISTENT))?;
+        }
+        self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
+        self.resp.ack_psn = packet.psn().next();
+        self.answer(cx, packet.psn(), 1, Answer::Empty);
+        Ok(())
+    }
+
+    /// The protection domain that keys of XRC requests are checked against.
+    fn request_pd(&self) -> Option<Arc<Pd>> {
+        self.resp.xrc_srq.as_ref().map(|srq| srq.pd().clone())
+    }
+
+    /// Remembers an answer, and gives it.
+    fn answer(&mut self, cx: &mut Context, psn: Psn, packets: u32, answer: Answer) {
+        let saved = Saved {
+            psn,
+            packets,
+            answer,
+            pd: self.request_pd(),
+        };
+        self.resp.psn = psn.add(packets);
+        if self.resp.saved.len() >= usize::from(self.attr.max_dest_rd_atomic) {
+            self.resp.saved.pop_front();
+        }
+        self.push_response(cx, Response::data(&saved));
+        self.resp.saved.push_back(saved);
+    }
+}
+
+fn check_alignment(va: u64, payload: usize, want: usize) -> Result<(), Refusal> {
+    if !va.is_multiple_of(8) || payload != want {
+        return Err(Refusal::invalid(format!(
+            "atomic at {va:#x} with {payload} bytes of payload"
+        )));
+    }
+    Ok(())
+}

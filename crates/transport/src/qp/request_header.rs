@@ -1,0 +1,116 @@
+//! Headers of request packets.
+
+use ferroce_wire::{Bth, HeaderBuf, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth, padding};
+
+use super::Qp;
+use crate::attr::QpType;
+use crate::send_queue::Wqe;
+use crate::verbs::{SendFlags, SendOp};
+
+impl Qp {
+    /// BTH, and what XRC puts behind it.
+    pub(super) fn request_header(
+        &self,
+        wqe: &Wqe,
+        operation: Operation,
+        payload: u32,
+        ack_req: bool,
+    ) -> HeaderBuf {
+        let opcode = Opcode::new(self.transport(), operation)
+            .expect("posting has checked that the type of queue pair has the operation");
+        let mut bth = Bth::new(opcode, self.attr.dest_qpn, self.req.psn);
+        bth.ack_req = ack_req;
+        bth.pad = padding(payload as usize) as u8;
+        bth.solicited = wqe.flags.contains(SendFlags::SOLICITED)
+            && opcode.ends_message()
+            && (opcode.is_send() || opcode.has_immediate());
+        let header = HeaderBuf::new(&bth);
+        if self.kind == QpType::XrcInitiator {
+            return header.xrceth(&XrcEth {
+                srq_number: wqe.xrc_srq,
+            });
+        }
+        header
+    }
+}
+
+/// The header of packet number `packet` of a SEND or WRITE.
+pub(super) fn message_header(
+    qp: &Qp,
+    wqe: &Wqe,
+    packet: u32,
+    payload: u32,
+    ack_req: bool,
+) -> HeaderBuf {
+    use Operation::{
+        SendFirst, SendLast, SendLastImm, SendLastInvalidate, SendMiddle, SendOnly, SendOnlyImm,
+        SendOnlyInvalidate, WriteFirst, WriteLast, WriteLastImm, WriteMiddle, WriteOnly,
+        WriteOnlyImm,
+    };
+    let (first, last) = (packet == 0, packet + 1 == wqe.packets);
+    match wqe.op {
+        SendOp::Write {
+            remote_addr,
+            rkey,
+            imm,
+        } => {
+            let operation = match (first, last, imm) {
+                (true, false, _) => WriteFirst,
+                (false, false, _) => WriteMiddle,
+                (false, true, None) => WriteLast,
+                (false, true, Some(_)) => WriteLastImm,
+                (true, true, None) => WriteOnly,
+                (true, true, Some(_)) => WriteOnlyImm,
+            };
+            let mut header = qp.request_header(wqe, operation, payload, ack_req);
+            if first {
+                header = header.reth(&Reth {
+                    va: remote_addr,
+                    rkey,
+                    length: wqe.length,
+                });
+            }
+            with_immediate(header, last, imm)
+        }
+        SendOp::SendInvalidate { rkey } => {
+            let operation = match (first, last) {
+                (true, false) => SendFirst,
+                (false, false) => SendMiddle,
+                (false, true) => SendLastInvalidate,
+                (true, true) => SendOnlyInvalidate,
+            };
+            let header = qp.request_header(wqe, operation, payload, ack_req);
+            match last {
+                true => header.ieth(&Ieth { rkey }),
+                false => header,
+            }
+        }
+        _ => {
+            let imm = match wqe.op {
+                SendOp::Send { imm } => imm,
+                _ => None,
+            };
+            let operation = match (first, last, imm) {
+                (true, false, _) => SendFirst,
+                (false, false, _) => SendMiddle,
+                (false, true, None) => SendLast,
+                (false, true, Some(_)) => SendLastImm,
+                (true, true, None) => SendOnly,
+                (true, true, Some(_)) => SendOnlyImm,
+            };
+            with_immediate(
+                qp.request_header(wqe, operation, payload, ack_req),
+                last,
+                imm,
+            )
+        }
+    }
+    .finish()
+}
+
+fn with_immediate(header: HeaderBuf, last: bool, imm: Option<u32>) -> HeaderBuf {
+    match imm {
+        Some(imm) if last => header.immediate(&ImmDt(imm)),
+        _ => header,
+    }
+}

@@ -1,0 +1,328 @@
+//! From work requests to request packets.
+//!
+//! The requester walks the send queue with a cursor: a work request and how
+//! many of its packets have left. Going back means moving the cursor to the
+//! oldest packet without an answer, in the middle of a message if need be:
+//! which packet comes next depends on the cursor alone.
+//!
+//! A READ of any length asks for a bounded number of packets at a time, so that
+//! the answers, which nobody else holds back, fit the window. The bounds are
+//! fixed when the READ starts: asked again, a part lies within a part that the
+//! peer remembers.
+
+use std::sync::Arc;
+
+use ferroce_wire::Psn;
+
+use super::request_header::message_header;
+use super::{QUANTUM, Qp};
+use crate::attr::QpState;
+use crate::bugs::Bug;
+use crate::congestion::PACKET_OVERHEAD;
+use crate::engine::Context;
+use crate::error::Reason;
+use crate::memory::Fault;
+use crate::region::Pd;
+use crate::send_queue::{Phase, spans};
+use crate::transmit::{Batch, NewPacket, Origin};
+use crate::verbs::{Access, SendFlags, SendOp, Sge, WcStatus};
+
+/// Most bytes that one READ request asks for.
+const MAX_READ_CHUNK: u32 = 256 << 10;
+
+/// What stands in the way of the next packet.
+pub(super) enum Blocked {
+    /// Something that will call again when it is over.
+    Waits,
+    /// Others in the batch, or the batch itself.
+    Turn,
+}
+
+impl Qp {
+    /// Adds request packets to the batch; returns whether more could go at once.
+    pub(super) fn transmit_requests(
+        &mut self,
+        cx: &mut Context,
+        batch: &mut Batch,
+        limit: usize,
+    ) -> bool {
+        loop {
+            match self.next_request(cx, batch, limit) {
+                Ok(()) => {}
+                Err(Blocked::Turn) => return true,
+                Err(Blocked::Waits) => return false,
+            }
+        }
+    }
+
+    /// Takes one step: starts a work request, or sends some of its packets.
+    fn next_request(
+        &mut self,
+        cx: &mut Context,
+        batch: &mut Batch,
+        limit: usize,
+    ) -> Result<(), Blocked> {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.req.rnr_until.is_some() {
+            return Err(Blocked::Waits);
+        }
+        let Some(wqe) = self.sq.get(self.req.next) else {
+            self.req.limited = false;
+            return Err(Blocked::Waits);
+        };
+        if wqe.failed.is_some() {
+            return Err(Blocked::Waits);
+        }
+        match wqe.phase {
+            Phase::Posted => self.start(cx)?,
+            Phase::Started => {}
+            Phase::Done => {
+                self.req.step();
+                return Ok(());
+            }
+        }
+        let Some(wqe) = self.sq.get(self.req.next) else {
+            return Ok(()); // a local operation came and went
+        };
+        if wqe.phase != Phase::Started {
+            return Ok(());
+        }
+        if batch.len() >= limit || !batch.has_room() {
+            return Err(Blocked::Turn);
+        }
+        if self.req.sent == wqe.packets {
+            self.req.step();
+            return Ok(());
+        }
+        match wqe.op {
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
+                self.send_message(cx, batch, limit)
+            }
+            SendOp::Read { .. } => self.send_read(cx, batch),
+            _ => self.send_single(cx, batch),
+        }
+    }
+
+    /// Gives a work request its PSNs, or executes it if it needs none.
+    fn start(&mut self, cx: &mut Context) -> Result<(), Blocked> {
+        let index = self.req.next;
+        let Some(wqe) = self.sq.get(index) else {
+            return Err(Blocked::Waits);
+        };
+        if self.state == QpState::Sqd {
+            return Err(Blocked::Waits);
+        }
+        let fenced = wqe.flags.contains(SendFlags::FENCE) && !cx.has_bug(Bug::IgnoreFence);
+        if fenced && self.req.responses_due > 0 {
+            return Err(Blocked::Waits);
+        }
+        if matches!(wqe.op, SendOp::LocalInvalidate { .. }) && index > 0 {
+            return Err(Blocked::Waits); // waits for all earlier work
+        }
+        if matches!(wqe.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_)) {
+            self.execute_locally(cx, index);
+            return Ok(());
+        }
+        if wqe.wants_response() && self.attr.max_rd_atomic == 0 {
+            let why = "max_rd_atomic is 0: no READ or atomic may be outstanding".to_string();
+            self.fail_later(
+                cx,
+                index,
+                WcStatus::LocalQpOperation,
+                Reason::InvalidRequest(why),
+            );
+            return Err(Blocked::Waits);
+        }
+        let (mtu, psn, window) = (self.mtu, self.req.psn, self.req.window.size());
+        let Some(wqe) = self.sq.get_mut(index) else {
+            return Err(Blocked::Waits);
+        };
+        wqe.phase = Phase::Started;
+        wqe.first_psn = psn;
+        wqe.packets = wqe.length.div_ceil(mtu).max(1);
+        wqe.chunk = (window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD)).max(1);
+        self.req.sent = 0;
+        Ok(())
+    }
+
+    /// Executes a work request that sends nothing.
+    fn execute_locally(&mut self, cx: &mut Context, index: usize) {
+        let (Some(wqe), Some(pd)) = (self.sq.get_mut(index), &self.pd) else {
+            return;
+        };
+        let result = match &wqe.op {
+            SendOp::BindMw(bind) => cx
+                .regions
+                .bind(pd, self.qpn, bind)
+                .map(drop)
+                .map_err(|e| (WcStatus::MwBind, Reason::Bind(e))),
+            SendOp::LocalInvalidate { key } => cx
+                .regions
+                .invalidate(*key, pd, self.qpn, false)
+                .map_err(|e| (WcStatus::LocalQpOperation, Reason::Access(e))),
+            _ => Ok(()),
+        };
+        match result {
+            Ok(()) => {
+                wqe.phase = Phase::Done;
+                self.req.step();
+                self.complete_finished(cx);
+            }
+            Err((status, reason)) => self.fail_later(cx, index, status, reason),
+        }
+    }
+
+    /// Remembers that a work request fails once all before it have completed.
+    pub(super) fn fail_later(
+        &mut self,
+        cx: &mut Context,
+        index: usize,
+        status: WcStatus,
+        reason: Reason,
+    ) {
+        if let Some(wqe) = self.sq.get_mut(index)
+            && wqe.failed.is_none()
+        {
+            wqe.failed = Some(Box::new((status, reason)));
+        }
+        self.complete_finished(cx);
+    }
+
+    /// Sends packets of a SEND or WRITE.
+    fn send_message(
+        &mut self,
+        cx: &mut Context,
+        batch: &mut Batch,
+        limit: usize,
+    ) -> Result<(), Blocked> {
+        let index = self.req.next;
+        let Some(wqe) = self.sq.get(index) else {
+            return Err(Blocked::Waits);
+        };
+        let acknowledged = self.kind.is_reliable();
+        let limit = limit.min(batch.len() + QUANTUM);
+        while self.req.sent < wqe.packets {
+            if batch.len() >= limit || !batch.has_room() {
+                return Err(Blocked::Turn);
+            }
+            let packet = self.req.sent;
+            let offset = wqe.bytes_before(packet, self.mtu);
+            let payload = (wqe.bytes_before(packet + 1, self.mtu) - offset) as u32;
+            let cost = payload + PACKET_OVERHEAD;
+            if acknowledged && !self.req.admits(cost) {
+                return Err(Blocked::Waits);
+            }
+            let resumed = packet > 0 && self.req.psn == self.req.una && self.req.retrying;
+            let from = if resumed && cx.has_bug(Bug::LoseOffsetOnResume) {
+                0
+            } else {
+                offset
+            };
+            let mark = batch.mark();
+            if wqe.inline {
+                let data = &self.sq.inline(index)[from as usize..][..payload as usize];
+                batch.push_inline(data);
+            } else if let Err(reason) =
+                gather(cx, &self.pd, self.sq.sges(index), from, payload, batch)
+            {
+                batch.rollback(mark);
+                self.fail_later(cx, index, WcStatus::LocalProtection, reason);
+                return Err(Blocked::Waits);
+            }
+            let psn = self.req.psn;
+            let last = packet + 1 == wqe.packets;
+            self.req.in_flight += cost;
+            let ack_req = acknowledged && self.req.must_ask(last, self.mtu + PACKET_OVERHEAD);
+            if ack_req {
+                self.req.asked(psn, cx.now);
+            }
+            let header = message_header(self, wqe, packet, payload, ack_req);
+            batch.push(
+                &self.path,
+                mark,
+                NewPacket {
+                    qpn: self.qpn,
+                    origin: Origin::Request(psn),
+                    header: header.as_bytes(),
+                    payload_len: payload as usize,
+                    flush_quirk: false,
+                },
+            );
+            self.req.sent += 1;
+            self.req.psn = psn.next();
+            if acknowledged {
+                self.req.note_sent(cx.now, self.attr.timeout);
+            }
+        }
+        if !acknowledged {
+            self.hand_over(batch, index);
+        }
+        self.req.step();
+        Ok(())
+    }
+
+    /// An unacknowledged message is over once the batch has left.
+    pub(super) fn hand_over(&mut self, batch: &mut Batch, index: usize) {
+        self.req.in_flight = 0;
+        if let Some(wqe) = self.sq.get_mut(index) {
+            wqe.phase = Phase::Done;
+        }
+        match batch.handed_over.last_mut() {
+            Some((qpn, count)) if *qpn == self.qpn => *count += 1,
+            _ => batch.handed_over.push((self.qpn, 1)),
+        }
+    }
+
+    /// The batch with `count` unacknowledged messages has left.
+    pub(crate) fn handed_over(&mut self, cx: &mut Context, count: u32) {
+        for _ in 0..count {
+            self.complete_finished(cx);
+            match self.sq.front() {
+                Some(wqe) if wqe.phase == Phase::Done && wqe.failed.is_none() => {
+                    self.finish_oldest(cx)
+                }
+                _ => break,
+            }
+        }
+        self.complete_finished(cx);
+        self.settle(cx);
+    }
+
+    /// The payload of a request could not be read from memory.
+    pub(crate) fn request_fault(&mut self, cx: &mut Context, psn: Psn, fault: Fault) {
+        let found = (0..self.sq.len()).find(|&index| {
+            self.sq.get(index).is_some_and(|wqe| {
+                let distance = psn.distance(wqe.first_psn);
+                wqe.phase != Phase::Posted
+                    && wqe.packets > 0
+                    && distance >= 0
+                    && (distance as u32) < wqe.packets
+            })
+        });
+        if let Some(index) = found {
+            self.fail_later(cx, index, WcStatus::LocalProtection, Reason::Fault(fault));
+            self.settle(cx);
+        }
+    }
+}
+
+/// Adds the memory behind part of a gather list to the batch.
+pub(super) fn gather(
+    cx: &Context,
+    pd: &Option<Arc<Pd>>,
+    sges: &[Sge],
+    offset: u64,
+    length: u32,
+    batch: &mut Batch,
+) -> Result<(), Reason> {
+    let Some(pd) = pd else {
+        return Ok(());
+    };
+    for (sge, at, bytes) in spans(sges, offset, u64::from(length)) {
+        let addr = sge.addr.wrapping_add(at);
+        let address = cx
+            .regions
+            .local(sge.lkey, pd, Access::empty(), addr, bytes)?;
+        batch.push_memory(address, bytes);
+    }
+    Ok(())
+}

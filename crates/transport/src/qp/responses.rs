@@ -1,0 +1,388 @@
+//! Answers on their way out, always in the order of their PSNs.
+//!
+//! Acknowledgements that nothing separates merge: the latest speaks for all.
+//! A READ is answered from memory as its packets leave. If the peer asks again
+//! for a part, the answer in progress goes back, or a new one is put in its
+//! place in the order; the peer, who goes back itself, meets them as it expects.
+
+use std::sync::Arc;
+
+use ferroce_wire::{
+    Aeth, AtomicAckEth, Bth, HeaderBuf, NakCode, Opcode, Operation, Packet, Psn, Syndrome, padding,
+};
+
+use super::Qp;
+use super::responder::{Answer, Saved};
+use crate::bugs::Bug;
+use crate::counters::Counter;
+use crate::engine::Context;
+use crate::error::Reason;
+use crate::memory::{Fault, Memory};
+use crate::region::{AccessError, Pd};
+use crate::transmit::{Batch, NewPacket, Origin};
+use crate::verbs::{Access, WcStatus};
+
+#[derive(Clone, Debug)]
+pub(super) struct Response {
+    psn: Psn,
+    kind: Kind,
+    /// Given before: the peer may have heard it already.
+    replay: bool,
+}
+
+/// Most answers that wait beyond those the peer may ask for at once.
+const MAX_REPLAYS: usize = 64;
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Ack,
+    Nak(Syndrome),
+    Atomic { original: u64 },
+    Empty,
+    Read(ReadAnswer),
+}
+
+/// What is left of the answer to a READ.
+#[derive(Clone, Debug)]
+struct ReadAnswer {
+    /// The PSN of the packet that starts at `va`.
+    next: Psn,
+    va: u64,
+    rkey: u32,
+    left: u32,
+    /// The next packet starts a message.
+    starts: bool,
+    pd: Option<Arc<Pd>>,
+}
+
+impl Response {
+    pub(super) fn data(saved: &Saved) -> Response {
+        let kind = match saved.answer {
+            Answer::Atomic { original } => Kind::Atomic { original },
+            Answer::Empty => Kind::Empty,
+            Answer::Read { va, rkey, length } => Kind::Read(ReadAnswer {
+                next: saved.psn,
+                va,
+                rkey,
+                left: length,
+                starts: true,
+                pd: saved.pd.clone(),
+            }),
+        };
+        Response {
+            psn: saved.psn,
+            kind,
+            replay: false,
+        }
+    }
+
+    fn plain(psn: Psn, kind: Kind) -> Response {
+        Response {
+            psn,
+            kind,
+            replay: false,
+        }
+    }
+
+    fn is_data(&self) -> bool {
+        !matches!(self.kind, Kind::Ack | Kind::Nak(_))
+    }
+
+    /// The peer cannot have the whole answer yet: it counts as outstanding.
+    pub(super) fn is_outstanding(&self) -> bool {
+        self.is_data() && !self.replay
+    }
+}
+
+impl Qp {
+    pub(super) fn push_ack(&mut self, cx: &mut Context, psn: Psn) {
+        if let Some(last) = self.resp.responses.back_mut()
+            && matches!(last.kind, Kind::Ack)
+        {
+            cx.count(Counter::AckDeferred);
+            last.psn = psn;
+            return;
+        }
+        self.push_response(cx, Response::plain(psn, Kind::Ack));
+    }
+
+    pub(super) fn push_nak(&mut self, cx: &mut Context, psn: Psn, syndrome: Syndrome) {
+        self.push_response(cx, Response::plain(psn, Kind::Nak(syndrome)));
+    }
+
+    /// Puts an answer in its place: behind everything with a lower or equal PSN.
+    pub(super) fn push_response(&mut self, cx: &mut Context, response: Response) {
+        let queue = &mut self.resp.responses;
+        let mut at = queue.len();
+        while at > 0 && response.psn.is_before(queue[at - 1].psn) {
+            at -= 1;
+        }
+        queue.insert(at, response);
+        self.wake(cx);
+    }
+
+    /// A request that has been executed before: answers it again.
+    pub(super) fn duplicate(&mut self, cx: &mut Context, memory: &dyn Memory, packet: &Packet<'_>) {
+        if cx.has_bug(Bug::NeverReackDuplicates) {
+            return;
+        }
+        let opcode = packet.opcode();
+        if opcode.is_send() || opcode.is_write() {
+            if opcode.is_only() && opcode.is_send() && cx.has_bug(Bug::ReexecuteDuplicateSend) {
+                return self.execute_again(cx, memory, packet);
+            }
+            let psn = self.resp.ack_psn.prev();
+            let queued = |r: &Response| matches!(r.kind, Kind::Ack) && r.psn == psn;
+            if !self.resp.responses.iter().any(queued) {
+                self.push_response(cx, Response::plain(psn, Kind::Ack));
+            }
+            return;
+        }
+        let Some(mut response) = self.saved_answer(packet) else {
+            return; // forgotten, or never was
+        };
+        if let Kind::Atomic { original } = &mut response.kind
+            && cx.has_bug(Bug::ReexecuteDuplicateAtomic)
+            && let Ok(value) = self.execute_atomic(cx, memory, packet)
+        {
+            *original = value;
+        }
+        let end = response.end(self.mtu);
+        for queued in &mut self.resp.responses {
+            if queued.is_data() && queued.end(self.mtu) == end {
+                if let (Kind::Read(old), Kind::Read(new)) = (&mut queued.kind, response.kind)
+                    && new.next.is_before(old.next)
+                {
+                    *old = new;
+                    queued.replay = true;
+                    self.wake(cx);
+                }
+                return;
+            }
+        }
+        if self.resp.responses.len() < MAX_REPLAYS + usize::from(self.attr.max_dest_rd_atomic) {
+            response.replay = true;
+            self.push_response(cx, response);
+        }
+    }
+
+    /// What the saved answers say to a request asked again.
+    fn saved_answer(&self, packet: &Packet<'_>) -> Option<Response> {
+        let psn = packet.psn();
+        let saved = self.resp.saved.iter().find(|saved| {
+            let at = psn.distance(saved.psn);
+            at >= 0 && (at as u32) < saved.packets
+        })?;
+        let operation = packet.opcode().operation();
+        let mut response = Response::data(saved);
+        match &mut response.kind {
+            Kind::Read(answer) => {
+                let reth = packet
+                    .reth()
+                    .filter(|_| operation == Operation::ReadRequest)?;
+                let skipped = (psn.distance(saved.psn) as u32).checked_mul(self.mtu)?;
+                let inside = reth.va == answer.va.wrapping_add(u64::from(skipped))
+                    && u64::from(skipped) + u64::from(reth.length) <= u64::from(answer.left);
+                if reth.rkey != answer.rkey || !inside {
+                    return None;
+                }
+                answer.va = reth.va;
+                answer.left = reth.length;
+                answer.next = psn;
+                response.psn = psn;
+            }
+            Kind::Atomic { .. } => {
+                matches!(operation, Operation::CompareSwap | Operation::FetchAdd).then_some(())?;
+            }
+            _ => matches!(operation, Operation::AtomicWrite | Operation::Flush).then_some(())?,
+        }
+        Some(response)
+    }
+
+    /// Adds answers to the batch; returns whether more could go at once.
+    pub(super) fn transmit_responses(
+        &mut self,
+        cx: &mut Context,
+        batch: &mut Batch,
+        limit: usize,
+    ) -> bool {
+        while !self.resp.responses.is_empty() {
+            if batch.len() >= limit || !batch.has_room() {
+                return true;
+            }
+            let Some(front) = self.resp.responses.front() else {
+                return false;
+            };
+            let (operation, syndrome) = match &front.kind {
+                Kind::Ack => (Operation::Acknowledge, Syndrome::ACK_UNLIMITED),
+                Kind::Nak(syndrome) => (Operation::Acknowledge, *syndrome),
+                Kind::Atomic { .. } => (Operation::AtomicAcknowledge, Syndrome::ACK_UNLIMITED),
+                Kind::Empty => (Operation::ReadResponseOnly, Syndrome::ACK_UNLIMITED),
+                Kind::Read(_) => {
+                    self.transmit_read(cx, batch, limit);
+                    continue;
+                }
+            };
+            let psn = front.psn;
+            let mut header = self.response_header(operation, psn, 0, Some(syndrome));
+            if let Kind::Atomic { original } = front.kind {
+                header = header.atomic_ack(&AtomicAckEth { original });
+            }
+            self.push_answer(batch, batch.mark(), &header.finish(), psn, 0);
+            self.resp.responses.pop_front();
+        }
+        false
+    }
+
+    /// Adds packets that answer the READ at the front of the queue.
+    fn transmit_read(&mut self, cx: &mut Context, batch: &mut Batch, limit: usize) {
+        let Some(Response {
+            kind: Kind::Read(read),
+            ..
+        }) = self.resp.responses.front()
+        else {
+            return;
+        };
+        let mut read = read.clone();
+        let room = limit.saturating_sub(batch.len());
+        for _ in 0..room {
+            if !batch.has_room() {
+                break;
+            }
+            let length = read.left.min(self.mtu);
+            let last = length == read.left;
+            let mark = batch.mark();
+            if length > 0 {
+                match self.resolve_read(cx, &read, length) {
+                    Ok(address) => batch.push_memory(address, length),
+                    Err(error) => return self.read_refused(cx, read.next, error),
+                }
+            }
+            let (operation, syndrome) = match (read.starts, last) {
+                (true, true) => (Operation::ReadResponseOnly, Some(Syndrome::ACK_UNLIMITED)),
+                (true, false) => (Operation::ReadResponseFirst, Some(Syndrome::ACK_UNLIMITED)),
+                (false, true) => (Operation::ReadResponseLast, Some(Syndrome::ACK_UNLIMITED)),
+                (false, false) => (Operation::ReadResponseMiddle, None),
+            };
+            let header = self.response_header(operation, read.next, length, syndrome);
+            self.push_answer(batch, mark, &header.finish(), read.next, length);
+            if last {
+                self.resp.responses.pop_front();
+                return;
+            }
+            read.starts = false;
+            read.next = read.next.next();
+            read.va = read.va.wrapping_add(u64::from(length));
+            read.left -= length;
+        }
+        if let Some(front) = self.resp.responses.front_mut() {
+            front.kind = Kind::Read(read);
+        }
+    }
+
+    fn resolve_read(
+        &self,
+        cx: &Context,
+        read: &ReadAnswer,
+        length: u32,
+    ) -> Result<u64, AccessError> {
+        let pd = read.pd.as_ref().or(self.pd.as_ref());
+        let pd = pd.ok_or(AccessError::NotBound { key: read.rkey })?;
+        let length = match cx.has_bug(Bug::SkipRangeCheck) {
+            true => 1,
+            false => u64::from(length),
+        };
+        cx.regions.remote(
+            read.rkey,
+            pd,
+            self.qpn,
+            Access::REMOTE_READ,
+            read.va,
+            length,
+        )
+    }
+
+    /// The key became invalid while the READ was being answered.
+    fn read_refused(&mut self, cx: &mut Context, psn: Psn, error: AccessError) {
+        self.resp.silence();
+        let status = WcStatus::RemoteAccess;
+        self.refuse(
+            cx,
+            psn,
+            NakCode::RemoteAccess,
+            status,
+            Reason::Access(error),
+        );
+    }
+
+    /// The payload of an answer could not be read from memory.
+    pub(crate) fn response_fault(&mut self, cx: &mut Context, psn: Psn, fault: Fault) {
+        if self.state() == crate::attr::QpState::Err {
+            return;
+        }
+        self.resp.silence();
+        let status = WcStatus::LocalQpOperation;
+        let nak = NakCode::RemoteOperational;
+        self.refuse(cx, psn, nak, status, Reason::Fault(fault));
+        self.settle(cx);
+    }
+
+    fn response_header(
+        &self,
+        operation: Operation,
+        psn: Psn,
+        payload: u32,
+        syndrome: Option<Syndrome>,
+    ) -> HeaderBuf {
+        let opcode = Opcode::new(self.transport(), operation)
+            .expect("every reliable transport has every response");
+        let mut bth = Bth::new(opcode, self.attr.dest_qpn, psn);
+        bth.pad = padding(payload as usize) as u8;
+        let header = HeaderBuf::new(&bth);
+        match syndrome {
+            Some(syndrome) => header.aeth(&Aeth {
+                syndrome,
+                msn: self.resp.msn,
+            }),
+            None => header,
+        }
+    }
+
+    fn push_answer(
+        &self,
+        batch: &mut Batch,
+        mark: usize,
+        header: &HeaderBuf,
+        psn: Psn,
+        payload: u32,
+    ) {
+        batch.push(
+            &self.path,
+            mark,
+            NewPacket {
+                qpn: self.qpn,
+                origin: Origin::Response(psn),
+                header: header.as_bytes(),
+                payload_len: payload as usize,
+                flush_quirk: false,
+            },
+        );
+    }
+
+    /// For a queue pair that goes wrong on purpose.
+    fn execute_again(&mut self, cx: &mut Context, memory: &dyn Memory, packet: &Packet<'_>) {
+        let expected = self.resp.psn;
+        let _refused = self.execute(cx, memory, packet).is_err();
+        self.resp.psn = expected;
+    }
+}
+
+impl Response {
+    /// One past the last PSN of the answer.
+    fn end(&self, mtu: u32) -> Psn {
+        match &self.kind {
+            Kind::Read(read) => read.next.add(read.left.div_ceil(mtu).max(1)),
+            _ => self.psn.next(),
+        }
+    }
+}

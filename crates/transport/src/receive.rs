@@ -1,0 +1,246 @@
+//! Datagrams from the network: every check before a queue pair sees a packet.
+//!
+//! The order is rxe's. What fails a check is dropped without an answer, counted
+//! under its reason, and changes nothing else.
+
+use core::net::IpAddr;
+
+use ferroce_wire::{Flow, Opcode, Operation, Packet, Transport, icrc};
+
+use crate::attr::{QpState, QpType};
+use crate::bugs::Bug;
+use crate::counters::Counter;
+use crate::engine::Context;
+use crate::memory::Memory;
+use crate::multicast::Groups;
+use crate::qp::Qp;
+use crate::qp_table::QpTable;
+
+/// The queue pair number that stands for a multicast group.
+const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// A UDP datagram to port 4791, with what its IP header said.
+#[derive(Copy, Clone, Debug)]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub source: IpAddr,
+    /// To which of our addresses, or which group.
+    pub destination: IpAddr,
+    /// UDP source port.
+    pub source_port: u16,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// IPv4 identification, if the receiver could see it.
+    pub ip_id: Option<u16>,
+    /// From the BTH to the ICRC.
+    pub payload: &'a [u8],
+}
+
+/// What became of a datagram.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// A queue pair took it.
+    Accepted,
+    /// Nobody did.
+    Dropped(Drop),
+}
+
+/// Why a datagram was dropped.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Drop {
+    /// Too short, unknown opcode, wrong version.
+    Malformed,
+    /// No queue pair has the number.
+    UnknownQp,
+    /// The queue pair is of another type, or not ready.
+    WrongState,
+    /// The addresses are not those of the connection.
+    WrongPeer,
+    /// Another partition.
+    BadPkey,
+    /// Not the queue pair's Q_Key.
+    BadQkey,
+    /// The checksum does not fit.
+    BadIcrc,
+    /// An unreliable message found no fitting receive.
+    NoReceive,
+    /// An unreliable message with a hole.
+    OutOfSequence,
+    /// An answer to nothing that is outstanding.
+    Stale,
+}
+
+impl Drop {
+    /// The counter that counts it.
+    pub const fn counter(self) -> Counter {
+        match self {
+            Drop::Malformed => Counter::RxMalformed,
+            Drop::UnknownQp => Counter::RxUnknownQp,
+            Drop::WrongState => Counter::RxWrongState,
+            Drop::WrongPeer => Counter::RxWrongPeer,
+            Drop::BadPkey => Counter::BadPkey,
+            Drop::BadQkey => Counter::BadQkey,
+            Drop::BadIcrc => Counter::RxIcrcErr,
+            Drop::NoReceive => Counter::RxNoReceive,
+            Drop::OutOfSequence | Drop::Stale => Counter::RxDropped,
+        }
+    }
+}
+
+pub(crate) fn receive(
+    cx: &mut Context,
+    qps: &mut QpTable,
+    groups: &Groups,
+    memory: &dyn Memory,
+    datagram: &Datagram<'_>,
+) -> Received {
+    match try_receive(cx, qps, groups, memory, datagram) {
+        Ok(received) => received,
+        Err(why) => Received::Dropped(why),
+    }
+}
+
+fn try_receive(
+    cx: &mut Context,
+    qps: &mut QpTable,
+    groups: &Groups,
+    memory: &dyn Memory,
+    datagram: &Datagram<'_>,
+) -> Result<Received, Drop> {
+    let packet = Packet::parse(datagram.payload).map_err(|_| Drop::Malformed)?;
+    if packet.dest_qpn() == MULTICAST_QPN {
+        return receive_multicast(cx, qps, groups, memory, datagram, &packet);
+    }
+    let qp = qps.get_mut(packet.dest_qpn()).ok_or(Drop::UnknownQp)?;
+    check(qp, datagram, &packet)?;
+    check_icrc(cx, qp, datagram, &packet)?;
+    let opcode = packet.opcode();
+    if opcode.operation() == Operation::CongestionNotification {
+        qp.congestion_notified(cx);
+        return Ok(Received::Accepted);
+    }
+    let congested = datagram.traffic_class & 3 == 3;
+    if congested && opcode.transport() != Transport::Ud {
+        qp.notify_congestion(cx);
+    }
+    Ok(match qp.kind() {
+        QpType::Ud | QpType::Gsi => qp.datagram(cx, memory, datagram, &packet),
+        _ if opcode.is_response() => qp.response(cx, memory, &packet),
+        _ => qp.request(cx, memory, &packet),
+    })
+}
+
+/// A copy for every member that would take it.
+fn receive_multicast(
+    cx: &mut Context,
+    qps: &mut QpTable,
+    groups: &Groups,
+    memory: &dyn Memory,
+    datagram: &Datagram<'_>,
+    packet: &Packet<'_>,
+) -> Result<Received, Drop> {
+    if packet.opcode().transport() != Transport::Ud {
+        return Err(Drop::WrongState);
+    }
+    let mut result = Err(Drop::UnknownQp);
+    let mut verified = false;
+    for &qpn in groups.members(datagram.destination) {
+        let Some(qp) = qps.get_mut(qpn) else {
+            continue;
+        };
+        if let Err(why) = check(qp, datagram, packet) {
+            result = result.or(Err(why));
+            continue;
+        }
+        if !verified {
+            check_icrc(cx, qp, datagram, packet)?;
+            verified = true;
+        }
+        let received = qp.datagram(cx, memory, datagram, packet);
+        if result.is_err() || received == Received::Accepted {
+            result = Ok(received);
+        }
+    }
+    result
+}
+
+/// Type, state, addresses, partition and Q_Key.
+fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Drop> {
+    let opcode = packet.opcode();
+    if !fits(qp, opcode) {
+        return Err(Drop::WrongState);
+    }
+    if !qp.kind().is_datagram() {
+        let flow = &qp.path().flow;
+        if datagram.source != flow.destination || datagram.destination != flow.source {
+            return Err(Drop::WrongPeer);
+        }
+    }
+    // Both are the default partition; of the two membership bits ours is set.
+    if packet.pkey() & 0x7fff != 0x7fff {
+        return Err(Drop::BadPkey);
+    }
+    if let Some(deth) = packet.deth()
+        && deth.qkey != qp.qkey()
+    {
+        return Err(Drop::BadQkey);
+    }
+    Ok(())
+}
+
+fn fits(qp: &Qp, opcode: Opcode) -> bool {
+    let state = qp.state();
+    let receives = matches!(
+        state,
+        QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+    );
+    let sends = matches!(state, QpState::Rts | QpState::Sqd);
+    if opcode.operation() == Operation::CongestionNotification {
+        return sends && !qp.kind().is_datagram();
+    }
+    if opcode.transport() != qp.transport() {
+        return false;
+    }
+    match opcode.is_response() {
+        true => sends && qp.kind() != QpType::XrcTarget,
+        false => receives && qp.kind() != QpType::XrcInitiator,
+    }
+}
+
+fn check_icrc(
+    cx: &Context,
+    qp: &mut Qp,
+    datagram: &Datagram<'_>,
+    packet: &Packet<'_>,
+) -> Result<(), Drop> {
+    if !cx.config.check_icrc || cx.has_bug(Bug::SkipIcrcCheck) {
+        return Ok(());
+    }
+    let flow = Flow {
+        source: datagram.source,
+        destination: datagram.destination,
+        source_port: datagram.source_port,
+    };
+    let bytes = packet.bytes();
+    let flush = packet.opcode().operation() == Operation::Flush;
+    let good = match datagram.ip_id {
+        Some(id) => {
+            icrc::verify(&flow, id, bytes) || flush && icrc::verify_flush_quirk(&flow, id, bytes)
+        }
+        None => {
+            let hint = qp.peer_ip_id.wrapping_add(1);
+            let found = icrc::recover_id(&flow, hint, bytes);
+            let found = match flush {
+                true => found.or_else(|| icrc::recover_id_flush_quirk(&flow, hint, bytes)),
+                false => found,
+            };
+            if let Some(found) = found {
+                qp.peer_ip_id = found.id;
+            }
+            found.is_some()
+        }
+    };
+    good.then_some(()).ok_or(Drop::BadIcrc)
+}

@@ -1,0 +1,179 @@
+//! The ring of posted receives, used by queue pairs and shared receive queues.
+
+use std::collections::VecDeque;
+
+use crate::error::VerbsError;
+use crate::verbs::{MAX_SGE, RecvWr, Sge};
+
+/// Receives in the order they were posted.
+#[derive(Debug)]
+pub(crate) struct RecvRing {
+    heads: VecDeque<Head>,
+    sges: Box<[Sge]>,
+    capacity: usize,
+    max_sge: usize,
+    first_slot: usize,
+}
+
+#[derive(Debug)]
+struct Head {
+    wr_id: u64,
+    num_sge: u8,
+}
+
+/// A receive taken from a ring, with its place in the message being received.
+#[derive(Debug, Default)]
+pub(crate) struct HeldRecv {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: Vec<Sge>,
+    pub(crate) capacity: u64,
+}
+
+impl RecvRing {
+    pub(crate) fn new(capacity: u32, max_sge: u32) -> RecvRing {
+        let (capacity, max_sge) = (capacity as usize, max_sge as usize);
+        RecvRing {
+            heads: VecDeque::with_capacity(capacity),
+            sges: vec![Sge::default(); capacity * max_sge].into_boxed_slice(),
+            capacity,
+            max_sge,
+            first_slot: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        if wr.sges.len() > self.max_sge || wr.sges.len() > MAX_SGE {
+            return Err(VerbsError::invalid(format!(
+                "{} scatter elements, the queue was created for {}",
+                wr.sges.len(),
+                self.max_sge
+            )));
+        }
+        if self.heads.len() == self.capacity {
+            return Err(VerbsError::NoMemory(format!(
+                "{} receives are posted, the queue holds no more",
+                self.capacity
+            )));
+        }
+        let at = self.slot(self.heads.len()) * self.max_sge;
+        self.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
+        self.heads.push_back(Head {
+            wr_id: wr.wr_id,
+            num_sge: wr.sges.len() as u8,
+        });
+        Ok(())
+    }
+
+    /// Moves the oldest receive into `held`; false if there is none.
+    pub(crate) fn take(&mut self, held: &mut HeldRecv) -> bool {
+        let Some(head) = self.heads.pop_front() else {
+            return false;
+        };
+        let at = self.first_slot * self.max_sge;
+        held.wr_id = head.wr_id;
+        held.sges.clear();
+        held.sges
+            .extend_from_slice(&self.sges[at..at + head.num_sge as usize]);
+        held.capacity = held.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        self.first_slot = self.slot(1);
+        true
+    }
+
+    /// Takes the oldest receive when only its name matters.
+    pub(crate) fn discard(&mut self) -> Option<u64> {
+        let head = self.heads.pop_front()?;
+        self.first_slot = self.slot(1);
+        Some(head.wr_id)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.heads.clear();
+    }
+
+    /// The same receives in a ring of another size.
+    pub(crate) fn resized(&mut self, capacity: u32) -> RecvRing {
+        let mut new = RecvRing::new(capacity, self.max_sge as u32);
+        let mut held = HeldRecv::default();
+        while self.take(&mut held) {
+            let moved = new.post(&RecvWr {
+                wr_id: held.wr_id,
+                sges: &held.sges,
+            });
+            debug_assert!(moved.is_ok(), "the caller has checked that all fit");
+        }
+        new
+    }
+
+    fn slot(&self, ahead: usize) -> usize {
+        let slot = self.first_slot + ahead;
+        if slot >= self.capacity {
+            slot - self.capacity
+        } else {
+            slot
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sge(addr: u64) -> Sge {
+        Sge {
+            addr,
+            length: 10,
+            lkey: 1,
+        }
+    }
+
+    #[test]
+    fn receives_come_back_in_order_across_the_wrap() {
+        let mut ring = RecvRing::new(3, 2);
+        let mut held = HeldRecv::default();
+        let mut next = 0;
+        for wr_id in 0..20 {
+            let sges = [sge(wr_id), sge(wr_id + 100)];
+            ring.post(&RecvWr { wr_id, sges: &sges }).unwrap();
+            if wr_id % 3 != 0 {
+                assert!(ring.take(&mut held));
+                assert_eq!(held.wr_id, next);
+                assert_eq!(held.sges, [sge(next), sge(next + 100)]);
+                assert_eq!(held.capacity, 20);
+                next += 1;
+            }
+            if ring.len() == 3 {
+                assert_eq!(ring.discard(), Some(next));
+                next += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_ring_and_too_many_elements_are_refused() {
+        let mut ring = RecvRing::new(1, 1);
+        let two = [sge(1), sge(2)];
+        assert!(matches!(
+            ring.post(&RecvWr {
+                wr_id: 1,
+                sges: &two
+            }),
+            Err(VerbsError::Invalid(_))
+        ));
+        ring.post(&RecvWr {
+            wr_id: 1,
+            sges: &two[..1],
+        })
+        .unwrap();
+        assert!(matches!(
+            ring.post(&RecvWr {
+                wr_id: 2,
+                sges: &[]
+            }),
+            Err(VerbsError::NoMemory(_))
+        ));
+    }
+}

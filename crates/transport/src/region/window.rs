@@ -1,0 +1,251 @@
+//! Memory windows: keys that show a peer part of a region, for a time.
+//!
+//! Windows are bound and invalidated by work requests, when their turn comes;
+//! the engine calls [`Regions::bind`] and [`Regions::invalidate`] then.
+//!
+//! A bind gives the window a new key: the upper 24 bits stay, the low 8 bits are
+//! those of [`BindMw::rkey`]. For a type 2 window the consumer chooses them. For
+//! a type 1 window the adapter does, but `ibv_bind_mw` reports the new key when
+//! it posts the bind: so whoever posts asks [`Regions::next_type1_rkey`] and puts
+//! the answer into the work request. Either way the key that counts is the one
+//! in the work request, from the moment it is executed; until then, and for ever
+//! if it fails, the window keeps the key and the memory it has.
+
+use std::sync::Arc;
+
+use super::error::{AccessError, KeyRole};
+use super::object::{Mw, MwKind, Pd};
+use super::table::{Users, View};
+use super::{Control, MwEntry, NewKey, Regions, unknown_access};
+use crate::error::VerbsError;
+use crate::key;
+use crate::verbs::{Access, BindMw};
+
+/// What of a region's permissions a window may rest on.
+pub(super) const NEEDED: Access = Access::MW_BIND.union(Access::LOCAL_WRITE).union(FLUSH);
+
+const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+const FLUSH: Access = Access::FLUSH_GLOBAL.union(Access::FLUSH_PERSISTENT);
+/// What a window can permit.
+const GRANTED: Access = WRITING.union(Access::REMOTE_READ).union(FLUSH);
+
+/// The region that a window is bound to, and for type 2 the queue pair.
+#[derive(Debug)]
+pub(super) struct Binding {
+    mr: u32,
+    qpn: Option<u32>,
+}
+
+impl Regions {
+    /// A new window, not bound.
+    pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>, VerbsError> {
+        let mut control = self.control();
+        if control.mws.len() >= Regions::MAX_MW {
+            let why = format!("{} memory windows exist", control.mws.len());
+            return Err(VerbsError::NoMemory(why));
+        }
+        let NewKey { index, key } = control.new_key(&self.permutation)?;
+        let mw = Arc::new(Mw::new(index, key, kind, Arc::clone(pd)));
+        self.table.get_or_make(index).write(&unbound(&mw, key));
+        let entry = MwEntry {
+            mw: Arc::clone(&mw),
+            bound: None,
+        };
+        control.mws.insert(index, entry);
+        Ok(mw)
+    }
+
+    /// Takes a window's key back, bound or not.
+    pub fn dealloc_mw(&self, mw: &Arc<Mw>) -> Result<(), VerbsError> {
+        let mut control = self.control();
+        if control.mw(mw).is_none() {
+            return Err(VerbsError::NotFound(format!(
+                "memory window {:#x} is not allocated",
+                mw.rkey()
+            )));
+        }
+        control.unbind(mw.index);
+        control.mws.remove(&mw.index);
+        self.free(&mut control, mw.index);
+        Ok(())
+    }
+
+    /// The key that the next bind of a type 1 window shall give it: for
+    /// [`BindMw::rkey`]. Each call returns another key than the one before.
+    pub fn next_type1_rkey(&self, mw: &Mw) -> u32 {
+        let mut control = self.control();
+        let key = control.keys.other_low_byte(mw.offered());
+        mw.offer(key);
+        key
+    }
+
+    /// Binds a window, on a queue pair with the given domain and number.
+    /// Returns the window's new key. If it fails, nothing has changed.
+    pub fn bind(&self, pd: &Pd, qpn: u32, bind: &BindMw) -> Result<u32, AccessError> {
+        let mut control = self.control();
+        let mw = &bind.mw;
+        control.check_window(pd, bind)?;
+        let view = if bind.length == 0 {
+            unbound(mw, bind.rkey)
+        } else {
+            self.bound_view(&control, qpn, bind)?
+        };
+        control.unbind(mw.index);
+        if let Some(mr) = bind.mr.as_ref().filter(|_| bind.length > 0) {
+            let qpn = (mw.kind() != MwKind::Type1).then_some(qpn);
+            control.bind(mw.index, Binding { mr: mr.index, qpn });
+        }
+        self.table.get_or_make(mw.index).write(&view);
+        mw.set_key(bind.rkey);
+        Ok(bind.rkey)
+    }
+
+    /// Invalidates a key for a queue pair with the given domain and number: a
+    /// local-invalidate work request, or (`remote`) a peer's send with
+    /// invalidate. Only a bound type 2 window can be: it becomes free to be bound
+    /// again, and keeps its key, which allows nothing until then.
+    pub fn invalidate(&self, key: u32, pd: &Pd, qpn: u32, remote: bool) -> Result<(), AccessError> {
+        let role = if remote { KeyRole::Rkey } else { KeyRole::Lkey };
+        // Nobody writes while we hold the lock, so `find` does not wait for it.
+        let mut control = self.control();
+        let view = self.find(role, key)?;
+        if !view.users.contains(Users::SAME_QP) {
+            let owner = match view.users.contains(Users::WINDOW) {
+                true => "type 1 window",
+                false => "memory region",
+            };
+            return Err(AccessError::NotInvalidatable { key, owner });
+        }
+        view.permit(role, pd, qpn, Access::empty())?;
+        self.unbind(&mut control, self.permutation.index(key));
+        Ok(())
+    }
+
+    /// Unbinds all type 2 windows that were bound on a queue pair which is no
+    /// more, so that another queue pair of its number does not inherit them.
+    /// Returns how many there were.
+    pub fn release_windows_of(&self, qpn: u32) -> usize {
+        let mut control = self.control();
+        let bound = control.by_qp.range((qpn, 0)..=(qpn, u32::MAX));
+        let indices: Vec<u32> = bound.map(|&(_, index)| index).collect();
+        for &index in &indices {
+            self.unbind(&mut control, index);
+        }
+        indices.len()
+    }
+
+    /// What the slot of a window says once it is bound as asked.
+    fn bound_view(&self, control: &Control, qpn: u32, bind: &BindMw) -> Result<View, AccessError> {
+        let (mw, length) = (&bind.mw, bind.length);
+        let Some(mr) = &bind.mr else {
+            let key = mw.rkey();
+            return Err(AccessError::NoRegion { key, length });
+        };
+        let (role, key) = (KeyRole::Lkey, mr.key);
+        if control.mr(mr).is_err() {
+            return Err(AccessError::Unknown { role, key });
+        }
+        let region = self.find(role, key)?;
+        region.permit(role, mw.pd(), 0, needed(bind.access))?;
+        let program = region.translate(role, bind.addr, length)?;
+        let start = match bind.access.contains(Access::ZERO_BASED) {
+            true => 0,
+            false => bind.addr,
+        };
+        Ok(View {
+            qpn,
+            access: bind.access.intersection(GRANTED),
+            start,
+            length,
+            delta: program.wrapping_sub(start),
+            ..unbound(mw, bind.rkey)
+        })
+    }
+
+    /// Makes a window free, its key known but good for nothing.
+    fn unbind(&self, control: &mut Control, index: u32) {
+        control.unbind(index);
+        if let Some(entry) = control.mws.get(&index) {
+            let view = unbound(&entry.mw, entry.mw.rkey());
+            self.table.get_or_make(index).write(&view);
+        }
+    }
+}
+
+impl Control {
+    /// The entry of a window that is allocated, and here.
+    fn mw(&self, mw: &Arc<Mw>) -> Option<&MwEntry> {
+        let entry = self.mws.get(&mw.index);
+        entry.filter(|e| Arc::ptr_eq(&e.mw, mw))
+    }
+
+    /// Whether the window itself may be bound as asked, to whatever region.
+    fn check_window(&self, pd: &Pd, bind: &BindMw) -> Result<(), AccessError> {
+        let (mw, asked) = (&bind.mw, bind.rkey);
+        let (role, key) = (KeyRole::Window, mw.rkey());
+        let entry = self.mw(mw).ok_or(AccessError::Unknown { role, key })?;
+        if mw.pd().id() != pd.id() {
+            return Err(AccessError::OtherDomain { role, key });
+        }
+        if key::upper(asked) != key::upper(key) {
+            return Err(AccessError::WrongNewKey { key, asked });
+        }
+        let unknown = unknown_access(bind.access);
+        if unknown != 0 {
+            return Err(AccessError::UnknownFlags { key, unknown });
+        }
+        if mw.kind() == MwKind::Type1 {
+            if bind.access.contains(Access::ZERO_BASED) {
+                return Err(AccessError::ZeroBasedType1 { key });
+            }
+        } else if entry.bound.is_some() {
+            return Err(AccessError::AlreadyBound { key });
+        } else if bind.length == 0 {
+            return Err(AccessError::NothingToBind { key });
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, index: u32, binding: Binding) {
+        if let Some(mr) = self.mrs.get_mut(&binding.mr) {
+            mr.windows += 1;
+        }
+        if let Some(qpn) = binding.qpn {
+            self.by_qp.insert((qpn, index));
+        }
+        if let Some(mw) = self.mws.get_mut(&index) {
+            mw.bound = Some(binding);
+        }
+    }
+
+    fn unbind(&mut self, index: u32) {
+        let entry = self.mws.get_mut(&index);
+        let Some(binding) = entry.and_then(|entry| entry.bound.take()) else {
+            return;
+        };
+        if let Some(mr) = self.mrs.get_mut(&binding.mr) {
+            mr.windows -= 1;
+        }
+        if let Some(qpn) = binding.qpn {
+            self.by_qp.remove(&(qpn, index));
+        }
+    }
+}
+
+fn unbound(mw: &Mw, key: u32) -> View {
+    View {
+        key,
+        users: Users::of(mw.kind()),
+        pd: mw.pd().id(),
+        ..View::default()
+    }
+}
+
+/// What a region must permit so that a window may permit `asked`.
+fn needed(asked: Access) -> Access {
+    let mut needed = Access::MW_BIND | asked.intersection(FLUSH);
+    if asked.intersects(WRITING) {
+        needed |= Access::LOCAL_WRITE;
+    }
+    needed
+}

@@ -1,0 +1,194 @@
+//! The ring of posted sends, with the memory they refer to.
+
+use std::collections::VecDeque;
+
+use ferroce_wire::Psn;
+
+use crate::error::Reason;
+use crate::verbs::{SendFlags, SendOp, Sge, UdTarget, WcStatus};
+
+/// How far a work request has come.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Nothing of it has happened.
+    Posted,
+    /// It has PSNs, and packets may have left.
+    Started,
+    /// It is done and completes when it is the oldest.
+    Done,
+}
+
+/// A send work request in the queue.
+#[derive(Debug)]
+pub(crate) struct Wqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) phase: Phase,
+    pub(crate) inline: bool,
+    pub(crate) num_sge: u8,
+    /// Bytes of the message.
+    pub(crate) length: u32,
+    /// The PSN of its first packet, once started.
+    pub(crate) first_psn: Psn,
+    /// How many PSNs it takes, once started.
+    pub(crate) packets: u32,
+    /// For a READ: how many packets one request asks for.
+    pub(crate) chunk: u32,
+    pub(crate) xrc_srq: u32,
+    pub(crate) ud: Option<UdTarget>,
+    /// Why it will fail when its turn to complete comes.
+    pub(crate) failed: Option<Box<(WcStatus, Reason)>>,
+}
+
+impl Wqe {
+    /// Answered by data or by a response of its own, not by a plain ACK.
+    pub(crate) fn wants_response(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Read { .. }
+                | SendOp::CompareSwap { .. }
+                | SendOp::FetchAdd { .. }
+                | SendOp::AtomicWrite { .. }
+                | SendOp::Flush { .. }
+        )
+    }
+
+    /// Bytes of the message before its packet number `packet`.
+    pub(crate) fn bytes_before(&self, packet: u32, mtu: u32) -> u64 {
+        (u64::from(packet) * u64::from(mtu)).min(u64::from(self.length))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    wqes: VecDeque<Wqe>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    capacity: usize,
+    max_sge: usize,
+    max_inline: usize,
+    first_slot: usize,
+}
+
+impl SendQueue {
+    pub(crate) fn new(capacity: u32, max_sge: u32, max_inline: u32) -> SendQueue {
+        let (capacity, max_sge) = (capacity as usize, max_sge as usize);
+        let max_inline = max_inline as usize;
+        SendQueue {
+            wqes: VecDeque::with_capacity(capacity),
+            sges: vec![Sge::default(); capacity * max_sge].into_boxed_slice(),
+            inline: vec![0; capacity * max_inline].into_boxed_slice(),
+            capacity,
+            max_sge,
+            max_inline,
+            first_slot: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.wqes.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.wqes.len() == self.capacity
+    }
+
+    pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: &[u8]) {
+        let slot = self.slot(self.wqes.len());
+        self.sges[slot * self.max_sge..][..sges.len()].copy_from_slice(sges);
+        self.inline[slot * self.max_inline..][..inline.len()].copy_from_slice(inline);
+        self.wqes.push_back(wqe);
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Wqe> {
+        self.wqes.get(index)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Wqe> {
+        self.wqes.get_mut(index)
+    }
+
+    pub(crate) fn front(&self) -> Option<&Wqe> {
+        self.wqes.front()
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Wqe> {
+        let wqe = self.wqes.pop_front()?;
+        self.first_slot = self.slot(1);
+        Some(wqe)
+    }
+
+    /// Takes the newest: only a queue that goes wrong on purpose does so.
+    pub(crate) fn pop_newest(&mut self) -> Option<Wqe> {
+        self.wqes.pop_back()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.wqes.clear();
+    }
+
+    /// The scatter/gather list of a work request.
+    pub(crate) fn sges(&self, index: usize) -> &[Sge] {
+        let count = self.wqes[index].num_sge as usize;
+        &self.sges[self.slot(index) * self.max_sge..][..count]
+    }
+
+    /// The data that was copied when it was posted.
+    pub(crate) fn inline(&self, index: usize) -> &[u8] {
+        let length = self.wqes[index].length as usize;
+        &self.inline[self.slot(index) * self.max_inline..][..length]
+    }
+
+    fn slot(&self, ahead: usize) -> usize {
+        let slot = self.first_slot + ahead;
+        if slot >= self.capacity {
+            slot - self.capacity
+        } else {
+            slot
+        }
+    }
+}
+
+/// Walks the parts of `sges` that hold the bytes `offset..offset + length` of a
+/// message, in order: `(sge, offset in it, bytes)`.
+pub(crate) fn spans(
+    sges: &[Sge],
+    offset: u64,
+    length: u64,
+) -> impl Iterator<Item = (&Sge, u64, u32)> {
+    let end = offset + length;
+    let mut start = 0;
+    sges.iter().filter_map(move |sge| {
+        let (from, to) = (start, start + u64::from(sge.length));
+        start = to;
+        let (first, last) = (from.max(offset), to.min(end));
+        (first < last).then(|| (sge, first - from, (last - first) as u32))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_cover_exactly_the_bytes_asked_for() {
+        let sge = |addr, length| Sge {
+            addr,
+            length,
+            lkey: 0,
+        };
+        let sges = [sge(100, 10), sge(200, 0), sge(300, 5), sge(400, 20)];
+        let walk = |offset, length| -> Vec<(u64, u32)> {
+            spans(&sges, offset, length)
+                .map(|(sge, at, n)| (sge.addr + at, n))
+                .collect()
+        };
+        assert_eq!(walk(0, 35), [(100, 10), (300, 5), (400, 20)]);
+        assert_eq!(walk(9, 7), [(109, 1), (300, 5), (400, 1)]);
+        assert_eq!(walk(10, 5), [(300, 5)]);
+        assert_eq!(walk(16, 4), [(401, 4)]);
+        assert_eq!(walk(3, 0), []);
+        assert_eq!(walk(30, 100), [(415, 5)], "what is not there is not walked");
+    }
+}

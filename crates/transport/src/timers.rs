@@ -1,0 +1,81 @@
+//! Deadlines of many queue pairs, cheap to push back.
+//!
+//! Acknowledgements move a deadline all the time; the heap is not told. It
+//! holds at most one live entry a queue pair, at or before the true deadline:
+//! when it comes up early, the owner says when to look again.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::time::Time;
+
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Time, u32)>>,
+}
+
+/// A queue pair's side: when the heap will look at it.
+#[derive(Debug, Default)]
+pub(crate) struct TimerSlot {
+    queued: Option<Time>,
+}
+
+impl Timers {
+    /// Makes sure that `qpn` is looked at no later than `deadline`.
+    pub(crate) fn arm(&mut self, slot: &mut TimerSlot, qpn: u32, deadline: Time) {
+        if slot.queued.is_some_and(|queued| queued <= deadline) {
+            return;
+        }
+        slot.queued = Some(deadline);
+        self.heap.push(Reverse((deadline, qpn)));
+    }
+
+    /// When to look next.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// The next queue pair whose time has come.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, u32)> {
+        if self.next()? > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(entry)| entry)
+    }
+}
+
+impl TimerSlot {
+    /// Whether the entry that came up is the live one; it is live no longer.
+    pub(crate) fn came_up(&mut self, time: Time) -> bool {
+        let live = self.queued == Some(time);
+        if live {
+            self.queued = None;
+        }
+        live
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pushing_back_costs_no_entry_and_an_earlier_deadline_wins() {
+        let (mut timers, mut slot) = (Timers::default(), TimerSlot::default());
+        let at = Time::from_nanos;
+        timers.arm(&mut slot, 1, at(100));
+        for later in 101..200 {
+            timers.arm(&mut slot, 1, at(later));
+        }
+        assert_eq!(timers.heap.len(), 1);
+        timers.arm(&mut slot, 1, at(50));
+        assert_eq!(timers.next(), Some(at(50)));
+        assert_eq!(timers.pop_due(at(49)), None);
+        let (time, qpn) = timers.pop_due(at(60)).unwrap();
+        assert_eq!(qpn, 1);
+        assert!(slot.came_up(time));
+        let (stale, _) = timers.pop_due(at(100)).unwrap();
+        assert!(!slot.came_up(stale));
+        assert_eq!(timers.next(), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! Packets on their way out, in runs that fit generic segmentation offload.
+//!
+//! The engine writes headers and says where payload lies; nobody copies payload
+//! until the wire needs it. Consecutive packets of equal size to one peer form
+//! a [`Run`], of which only the last may be shorter: one `sendmsg` with
+//! `UDP_SEGMENT`.
+
+use core::ops::Range;
+
+use ferroce_wire::{Flow, Psn, icrc};
+
+use crate::memory::{Fault, Memory};
+
+/// Most packets in a run: what the kernel takes in one segmented send.
+pub const MAX_RUN_PACKETS: usize = 64;
+/// Most bytes in a run, UDP payload only.
+pub const MAX_RUN_BYTES: usize = 65_000;
+/// Bytes of the ICRC behind every packet.
+pub const ICRC_LEN: usize = 4;
+
+/// The way of a packet: what UDP and IP headers need to say.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// Addresses and source port.
+    pub flow: Flow,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+}
+
+/// A piece of payload.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// In the program's memory.
+    Memory {
+        /// Where.
+        address: u64,
+        /// How long.
+        length: u32,
+    },
+    /// In the batch itself: see [`Batch::bytes`].
+    Inline {
+        /// Where.
+        offset: u32,
+        /// How long.
+        length: u32,
+    },
+}
+
+/// Whose packet it is, to know what to do if its payload cannot be read.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    Request(Psn),
+    Response(Psn),
+}
+
+/// One packet: header, payload pieces, padding; the ICRC follows.
+#[derive(Copy, Clone, Debug)]
+pub struct TxPacket {
+    header: u32,
+    header_len: u8,
+    pad: u8,
+    flush_quirk: bool,
+    first_piece: u32,
+    pieces: u32,
+    payload_len: u32,
+    qpn: u32,
+    origin: Origin,
+}
+
+impl TxPacket {
+    /// Bytes of the packet on the wire, from the BTH to the ICRC.
+    pub fn wire_len(&self) -> usize {
+        self.header_len as usize + self.payload_len as usize + self.pad as usize + ICRC_LEN
+    }
+
+    /// The queue pair that sends it.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+}
+
+/// Packets of equal size to one peer; the last may be shorter.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The way.
+    pub path: Path,
+    /// Which packets of the batch.
+    pub packets: Range<usize>,
+    /// Bytes of all packets but perhaps the last.
+    pub segment: usize,
+    bytes: usize,
+}
+
+/// What [`Engine::poll_transmit`](crate::Engine::poll_transmit) fills: reused
+/// from call to call, so that nothing is allocated on the way.
+#[derive(Debug)]
+pub struct Batch {
+    limit: usize,
+    bytes: Vec<u8>,
+    pieces: Vec<Piece>,
+    packets: Vec<TxPacket>,
+    runs: Vec<Run>,
+    faults: Vec<(usize, Fault)>,
+    pub(crate) handed_over: Vec<(u32, u32)>,
+}
+
+/// A packet to be added to a batch.
+pub(crate) struct NewPacket<'a> {
+    pub(crate) qpn: u32,
+    pub(crate) origin: Origin,
+    pub(crate) header: &'a [u8],
+    pub(crate) payload_len: usize,
+    pub(crate) flush_quirk: bool,
+}
+
+impl Batch {
+    /// A batch for up to `limit` packets.
+    pub fn new(limit: usize) -> Batch {
+        Batch {
+            limit: limit.max(1),
+            bytes: Vec::with_capacity(limit * 64),
+            pieces: Vec::with_capacity(limit * 2),
+            packets: Vec::with_capacity(limit),
+            runs: Vec::with_capacity(limit),
+            faults: Vec::new(),
+            handed_over: Vec::new(),
+        }
+    }
+
+    /// The runs, in the order they must leave.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// How many packets there are.
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// A packet by its number in the batch.
+    pub fn packet(&self, index: usize) -> &TxPacket {
+        &self.packets[index]
+    }
+
+    /// The header of a packet, from the BTH to the payload.
+    pub fn header(&self, packet: &TxPacket) -> &[u8] {
+        let start = packet.header as usize;
+        &self.bytes[start..start + packet.header_len as usize]
+    }
+
+    /// The payload of a packet, in pieces.
+    pub fn payload(&self, packet: &TxPacket) -> &[Piece] {
+        let start = packet.first_piece as usize;
+        &self.pieces[start..start + packet.pieces as usize]
+    }
+
+    /// What an inline piece refers to.
+    pub fn bytes(&self, offset: u32, length: u32) -> &[u8] {
+        &self.bytes[offset as usize..][..length as usize]
+    }
+
+    /// Writes a whole packet to the front of `out`, ICRC included, and returns
+    /// its length. `ip_id` is the IPv4 identification it will travel under.
+    pub fn assemble(
+        &self,
+        index: usize,
+        path: &Path,
+        ip_id: u16,
+        memory: &dyn Memory,
+        out: &mut [u8],
+    ) -> Result<usize, Fault> {
+        let len = self.assemble_without_icrc(index, memory, out)?;
+        let packet = &self.packets[index];
+        let crc = if packet.flush_quirk {
+            icrc::compute_flush_quirk(&path.flow, ip_id, &out[..len])
+        } else {
+            icrc::compute(&path.flow, ip_id, &out[..len])
+        };
+        out[len..len + ICRC_LEN].copy_from_slice(&crc);
+        Ok(len + ICRC_LEN)
+    }
+
+    /// As [`Batch::assemble`], but leaves out the ICRC; returns the length without it.
+    pub fn assemble_without_icrc(
+        &self,
+        index: usize,
+        memory: &dyn Memory,
+        out: &mut [u8],
+    ) -> Result<usize, Fault> {
+        let packet = &self.packets[index];
+        let header = self.header(packet);
+        out[..header.len()].copy_from_slice(header);
+        let mut at = header.len();
+        for piece in self.payload(packet) {
+            match *piece {
+                Piece::Memory { address, length } => {
+                    memory.read(address, &mut out[at..at + length as usize])?;
+                    at += length as usize;
+                }
+                Piece::Inline { offset, length } => {
+                    out[at..at + length as usize].copy_from_slice(self.bytes(offset, length));
+                    at += length as usize;
+                }
+            }
+        }
+        out[at..at + packet.pad as usize].fill(0);
+        Ok(at + packet.pad as usize)
+    }
+
+    /// Reports that a packet's payload could not be read: it did not leave.
+    pub fn fault(&mut self, index: usize, fault: Fault) {
+        self.faults.push((index, fault));
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.packets.len() < self.limit
+    }
+
+    pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {
+        self.faults.iter().map(|&(index, fault)| {
+            let packet = &self.packets[index];
+            (packet.qpn, packet.origin, fault)
+        })
+    }
+
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.packets.iter().map(|p| p.wire_len() as u64).sum()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.pieces.clear();
+        self.packets.clear();
+        self.runs.clear();
+        self.faults.clear();
+        self.handed_over.clear();
+    }
+
+    /// Adds payload of the next packet, before [`Batch::push`].
+    pub(crate) fn push_memory(&mut self, address: u64, length: u32) {
+        self.pieces.push(Piece::Memory { address, length });
+    }
+
+    /// Copies payload of the next packet, before [`Batch::push`].
+    pub(crate) fn push_inline(&mut self, data: &[u8]) {
+        let offset = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(data);
+        self.pieces.push(Piece::Inline {
+            offset,
+            length: data.len() as u32,
+        });
+    }
+
+    /// How many pieces there are, to take back those of an unfinished packet.
+    pub(crate) fn mark(&self) -> usize {
+        self.pieces.len()
+    }
+
+    pub(crate) fn rollback(&mut self, mark: usize) {
+        self.pieces.truncate(mark);
+    }
+
+    /// Finishes a packet whose payload pieces are those pushed since `mark`.
+    pub(crate) fn push(&mut self, path: &Path, mark: usize, new: NewPacket<'_>) {
+        let header = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(new.header);
+        let packet = TxPacket {
+            header,
+            header_len: new.header.len() as u8,
+            pad: ferroce_wire::padding(new.payload_len) as u8,
+            flush_quirk: new.flush_quirk,
+            first_piece: mark as u32,
+            pieces: (self.pieces.len() - mark) as u32,
+            payload_len: new.payload_len as u32,
+            qpn: new.qpn,
+            origin: new.origin,
+        };
+        let len = packet.wire_len();
+        let index = self.packets.len();
+        self.packets.push(packet);
+        if let Some(run) = self.runs.last_mut()
+            && run.takes(len, path)
+        {
+            run.packets.end = index + 1;
+            run.bytes += len;
+            return;
+        }
+        self.runs.push(Run {
+            path: *path,
+            packets: index..index + 1,
+            segment: len,
+            bytes: len,
+        });
+    }
+}
+
+impl Run {
+    fn takes(&self, len: usize, path: &Path) -> bool {
+        let whole = self.segment * self.packets.len() == self.bytes;
+        whole
+            && len <= self.segment
+            && self.packets.len() < MAX_RUN_PACKETS
+            && self.bytes + len <= MAX_RUN_BYTES
+            && self.path == *path
+    }
+}

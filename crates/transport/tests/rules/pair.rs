@@ -1,0 +1,485 @@
+//! Two engines, a wire between them, and a clock that jumps.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use ferroce_transport::{
+    Access, AddressVector, AttrMask, Batch, Config, Counter, Counters, Cq, Datagram, Engine, Event,
+    Fault, Memory, Mr, Path, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions,
+    SendData, SendFlags, SendOp, SendWr, Sge, Srq, Time, Wc,
+};
+use ferroce_wire::{Mtu, Packet, Psn};
+
+/// Where the memory of a host starts.
+pub const BASE: u64 = 0x10_0000;
+/// How much of it there is.
+pub const SIZE: usize = 1 << 20;
+
+/// Memory of a host: bytes from [`BASE`] on, with holes on request.
+pub struct Ram {
+    bytes: RefCell<Vec<u8>>,
+    /// Ranges that fault.
+    pub holes: RefCell<Vec<std::ops::Range<u64>>>,
+    pub flushes: RefCell<Vec<(u64, u64, bool)>>,
+}
+
+impl Ram {
+    fn new() -> Ram {
+        Ram {
+            bytes: RefCell::new(vec![0; SIZE]),
+            holes: RefCell::default(),
+            flushes: RefCell::default(),
+        }
+    }
+
+    fn index(&self, address: u64, length: usize) -> Result<usize, Fault> {
+        let end = address + length as u64;
+        let hole = self
+            .holes
+            .borrow()
+            .iter()
+            .any(|hole| address < hole.end && hole.start < end);
+        if hole || address < BASE || end > BASE + SIZE as u64 {
+            return Err(Fault { address });
+        }
+        Ok((address - BASE) as usize)
+    }
+
+    pub fn get(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut out = vec![0; length];
+        self.read(address, &mut out).unwrap();
+        out
+    }
+
+    pub fn put(&self, address: u64, data: &[u8]) {
+        self.write(address, data).unwrap();
+    }
+
+    pub fn word(&self, address: u64) -> u64 {
+        u64::from_ne_bytes(self.get(address, 8).try_into().unwrap())
+    }
+
+    pub fn put_word(&self, address: u64, value: u64) {
+        self.put(address, &value.to_ne_bytes());
+    }
+}
+
+impl Memory for Ram {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let at = self.index(address, into.len())?;
+        into.copy_from_slice(&self.bytes.borrow()[at..at + into.len()]);
+        Ok(())
+    }
+
+    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        let at = self.index(address, data.len())?;
+        self.bytes.borrow_mut()[at..at + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+        self.index(address, 8)?;
+        let old = self.word(address);
+        if old == expected {
+            self.put_word(address, new);
+        }
+        Ok(old)
+    }
+
+    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
+        self.index(address, 8)?;
+        let old = self.word(address);
+        self.put_word(address, old.wrapping_add(add));
+        Ok(old)
+    }
+
+    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.write(address, &bytes)
+    }
+
+    fn flush(&self, address: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+        self.index(address, length as usize)?;
+        self.flushes
+            .borrow_mut()
+            .push((address, length, persistent));
+        Ok(())
+    }
+}
+
+/// One end.
+pub struct Host {
+    pub engine: Engine,
+    pub ram: Ram,
+    pub regions: Arc<Regions>,
+    pub counters: Arc<Counters>,
+    pub address: IpAddr,
+    pub pd: Arc<Pd>,
+    pub mr: Arc<Mr>,
+    pub cq: Arc<Cq>,
+    pub qpn: u32,
+    pub events: Vec<Event>,
+}
+
+/// A packet on the wire.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub from: usize,
+    pub path: Path,
+    pub ip_id: u16,
+    pub bytes: Vec<u8>,
+}
+
+impl Sent {
+    pub fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes).unwrap()
+    }
+}
+
+pub struct Pair {
+    pub now: Time,
+    pub hosts: [Host; 2],
+    pub wire: VecDeque<Sent>,
+    /// Everything ever sent.
+    pub log: Vec<Sent>,
+}
+
+/// What a test may choose.
+#[derive(Clone)]
+pub struct Knobs {
+    pub qp_type: QpType,
+    pub config: Config,
+    pub attr: QpAttr,
+    pub sig_all: bool,
+    pub cap: QpCap,
+    pub cqe: u32,
+    pub srq: Option<fn(&Host) -> Arc<Srq>>,
+}
+
+impl Default for Knobs {
+    fn default() -> Knobs {
+        Knobs {
+            qp_type: QpType::Rc,
+            config: Config::default(),
+            attr: QpAttr {
+                access: Access::REMOTE_WRITE
+                    | Access::REMOTE_READ
+                    | Access::REMOTE_ATOMIC
+                    | Access::FLUSH_GLOBAL
+                    | Access::FLUSH_PERSISTENT,
+                path_mtu: Mtu::Mtu1024,
+                timeout: 14,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                rq_psn: Psn::new(1000),
+                sq_psn: Psn::new(1000),
+                max_rd_atomic: 16,
+                max_dest_rd_atomic: 16,
+                min_rnr_timer: 12,
+                qkey: 0x1111,
+                ..QpAttr::default()
+            },
+            sig_all: true,
+            cap: QpCap {
+                max_send_wr: 256,
+                max_recv_wr: 256,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 64,
+            },
+            cqe: 1023,
+            srq: None,
+        }
+    }
+}
+
+pub const INIT: AttrMask = AttrMask::STATE
+    .union(AttrMask::PKEY_INDEX)
+    .union(AttrMask::PORT)
+    .union(AttrMask::ACCESS_FLAGS);
+pub const RTR: AttrMask = AttrMask::STATE
+    .union(AttrMask::AV)
+    .union(AttrMask::PATH_MTU)
+    .union(AttrMask::DEST_QPN)
+    .union(AttrMask::RQ_PSN);
+pub const RTS: AttrMask = AttrMask::STATE.union(AttrMask::SQ_PSN);
+pub const RC_RTR: AttrMask = RTR
+    .union(AttrMask::MAX_DEST_RD_ATOMIC)
+    .union(AttrMask::MIN_RNR_TIMER);
+pub const RC_RTS: AttrMask = RTS
+    .union(AttrMask::TIMEOUT)
+    .union(AttrMask::RETRY_CNT)
+    .union(AttrMask::RNR_RETRY)
+    .union(AttrMask::MAX_QP_RD_ATOMIC);
+pub const UD_INIT: AttrMask = AttrMask::STATE
+    .union(AttrMask::PKEY_INDEX)
+    .union(AttrMask::PORT)
+    .union(AttrMask::QKEY);
+
+pub fn all_access() -> Access {
+    Access::LOCAL_WRITE
+        | Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::MW_BIND
+        | Access::FLUSH_GLOBAL
+        | Access::FLUSH_PERSISTENT
+}
+
+impl Host {
+    fn new(number: u8, knobs: &Knobs) -> Host {
+        let regions = Arc::new(Regions::new([number; 32]));
+        let counters = Arc::new(Counters::default());
+        let pd = regions.alloc_pd();
+        let mr = regions
+            .register(&pd, BASE, SIZE as u64, BASE, all_access())
+            .unwrap();
+        let engine = Engine::new(knobs.config.clone(), regions.clone(), counters.clone());
+        let mut host = Host {
+            engine,
+            ram: Ram::new(),
+            counters,
+            address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, number)),
+            pd,
+            mr,
+            cq: Cq::new(u32::from(number), knobs.cqe).unwrap(),
+            qpn: 0,
+            events: Vec::new(),
+            regions,
+        };
+        let init = QpInit {
+            qp_type: knobs.qp_type,
+            pd: Some(host.pd.clone()),
+            send_cq: Some(host.cq.clone()),
+            recv_cq: Some(host.cq.clone()),
+            srq: knobs.srq.map(|make| make(&host)),
+            xrcd: None,
+            cap: knobs.cap,
+            sq_sig_all: knobs.sig_all,
+        };
+        host.qpn = host.engine.create_qp(&init).unwrap().0;
+        host
+    }
+
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.counters.get(counter)
+    }
+
+    pub fn completions(&self) -> Vec<Wc> {
+        let mut all = Vec::new();
+        self.cq.poll(usize::MAX, |wc| all.push(wc));
+        all
+    }
+
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge {
+            addr: BASE + offset,
+            length,
+            lkey: self.mr.lkey(),
+        }
+    }
+
+    pub fn state(&self) -> QpState {
+        self.engine.query_qp(self.qpn).unwrap().attr.state
+    }
+}
+
+/// The way from one address to another.
+pub fn av(source: IpAddr, destination: IpAddr) -> AddressVector {
+    AddressVector {
+        source,
+        destination,
+        sgid_index: 1,
+        flow_label: 0,
+        hop_limit: 64,
+        traffic_class: 0,
+        sl: 0,
+        port: 1,
+    }
+}
+
+pub fn wr(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr<'_> {
+    SendWr {
+        wr_id,
+        op,
+        flags: SendFlags::empty(),
+        data: SendData::Sges(sges),
+        ud: None,
+        xrc_srq: 0,
+    }
+}
+
+impl Pair {
+    /// Two connected queue pairs.
+    pub fn new(knobs: &Knobs) -> Pair {
+        let mut pair = Pair::unconnected(knobs);
+        pair.connect(knobs);
+        pair
+    }
+
+    pub fn rc() -> Pair {
+        Pair::new(&Knobs::default())
+    }
+
+    pub fn unconnected(knobs: &Knobs) -> Pair {
+        Pair {
+            now: Time::from_nanos(1_000_000),
+            hosts: [Host::new(1, knobs), Host::new(2, knobs)],
+            wire: VecDeque::new(),
+            log: Vec::new(),
+        }
+    }
+
+    pub fn connect(&mut self, knobs: &Knobs) {
+        for side in 0..2 {
+            self.to_rtr(side, knobs);
+            self.to_rts(side, knobs);
+        }
+    }
+
+    pub fn to_rtr(&mut self, side: usize, knobs: &Knobs) {
+        let (init, rtr) = match knobs.qp_type {
+            QpType::Rc => (INIT, RC_RTR),
+            QpType::Uc => (INIT, RTR),
+            _ => (UD_INIT, AttrMask::STATE),
+        };
+        let mut attr = knobs.attr;
+        attr.av = Some(av(self.hosts[side].address, self.hosts[1 - side].address));
+        attr.dest_qpn = self.hosts[1 - side].qpn;
+        attr.state = QpState::Init;
+        self.modify(side, &attr, init);
+        attr.state = QpState::Rtr;
+        self.modify(side, &attr, rtr);
+    }
+
+    pub fn to_rts(&mut self, side: usize, knobs: &Knobs) {
+        let rts = match knobs.qp_type {
+            QpType::Rc => RC_RTS,
+            _ => RTS,
+        };
+        let attr = QpAttr {
+            state: QpState::Rts,
+            ..knobs.attr
+        };
+        self.modify(side, &attr, rts);
+    }
+
+    pub fn modify(&mut self, side: usize, attr: &QpAttr, mask: AttrMask) {
+        let host = &mut self.hosts[side];
+        host.engine
+            .modify_qp(self.now, host.qpn, attr, mask)
+            .unwrap();
+    }
+
+    pub fn post(&mut self, side: usize, wr: SendWr<'_>) {
+        let host = &mut self.hosts[side];
+        host.engine.post_send(self.now, host.qpn, wr).unwrap();
+    }
+
+    pub fn post_recv(&mut self, side: usize, wr_id: u64, sges: &[Sge]) {
+        let host = &mut self.hosts[side];
+        host.engine
+            .post_recv(self.now, host.qpn, &RecvWr { wr_id, sges })
+            .unwrap();
+    }
+
+    /// Moves everything an end has to send onto the wire.
+    pub fn flush(&mut self, side: usize) {
+        let host = &mut self.hosts[side];
+        let mut batch = Batch::new(64);
+        loop {
+            let more = host.engine.poll_transmit(self.now, &mut batch);
+            for run in batch.runs().to_vec() {
+                for (id, index) in run.packets.clone().enumerate() {
+                    let mut bytes = vec![0; batch.packet(index).wire_len()];
+                    match batch.assemble(index, &run.path, id as u16, &host.ram, &mut bytes) {
+                        Ok(length) => {
+                            assert_eq!(length, bytes.len());
+                            let sent = Sent {
+                                from: side,
+                                path: run.path,
+                                ip_id: id as u16,
+                                bytes,
+                            };
+                            self.log.push(sent.clone());
+                            self.wire.push_back(sent);
+                        }
+                        Err(fault) => batch.fault(index, fault),
+                    }
+                }
+            }
+            host.engine.finish_transmit(self.now, &mut batch);
+            if !more {
+                break;
+            }
+        }
+        while let Some(event) = host.engine.poll_event() {
+            host.events.push(event);
+        }
+    }
+
+    /// Delivers a packet to the other end.
+    pub fn deliver(&mut self, sent: &Sent) -> Received {
+        let host = &mut self.hosts[1 - sent.from];
+        host.engine.receive(
+            self.now,
+            &host.ram,
+            &Datagram {
+                source: sent.path.flow.source,
+                destination: sent.path.flow.destination,
+                source_port: sent.path.flow.source_port,
+                traffic_class: sent.path.traffic_class,
+                hop_limit: sent.path.hop_limit,
+                ip_id: None,
+                payload: &sent.bytes,
+            },
+        )
+    }
+
+    /// Lets packets flow until both ends are silent, dropping those that `lose` names.
+    pub fn run_losing(&mut self, mut lose: impl FnMut(&Sent) -> bool) {
+        loop {
+            self.flush(0);
+            self.flush(1);
+            let Some(sent) = self.wire.pop_front() else {
+                return;
+            };
+            if !lose(&sent) {
+                self.deliver(&sent);
+            }
+        }
+    }
+
+    pub fn run(&mut self) {
+        self.run_losing(|_| false);
+    }
+
+    /// Jumps to the next timer of either end; false if there is none.
+    pub fn jump(&mut self) -> bool {
+        let next = self
+            .hosts
+            .iter()
+            .filter_map(|h| h.engine.next_timeout())
+            .min();
+        let Some(next) = next else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        for host in &mut self.hosts {
+            host.engine.handle_timeout(self.now);
+        }
+        true
+    }
+
+    /// Runs, timers included, until nothing is left to happen.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.run();
+            if !self.jump() {
+                return;
+            }
+        }
+        panic!("this does not end");
+    }
+}

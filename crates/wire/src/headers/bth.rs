@@ -1,0 +1,120 @@
+//! Base transport header.
+
+use crate::{Opcode, ParseError, Psn, be24};
+
+/// The base transport header, which starts every packet.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Bth {
+    /// What the packet is.
+    pub opcode: Opcode,
+    /// Solicited event: wake a receiver that waits for such only.
+    pub solicited: bool,
+    /// MigReq. rxe sends 0 and ConnectX 1; nobody looks at it.
+    pub migrated: bool,
+    /// Pad bytes between payload and ICRC, 0 to 3.
+    pub pad: u8,
+    /// Transport header version; only 0 exists.
+    pub version: u8,
+    /// Partition key; 0xffff on RoCE.
+    pub pkey: u16,
+    /// Forward congestion notification.
+    pub fecn: bool,
+    /// Backward congestion notification.
+    pub becn: bool,
+    /// Destination queue pair, 24 bits.
+    pub dest_qpn: u32,
+    /// The sender asks for an acknowledgement.
+    pub ack_req: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Length on the wire.
+    pub const LEN: usize = 12;
+
+    /// The default partition, with full membership.
+    pub const DEFAULT_PKEY: u16 = 0xffff;
+
+    /// A header with this opcode, destination and PSN, the default partition
+    /// and everything else clear.
+    pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Bth {
+        Bth {
+            opcode,
+            solicited: false,
+            migrated: false,
+            pad: 0,
+            version: 0,
+            pkey: Self::DEFAULT_PKEY,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_req: false,
+            psn,
+        }
+    }
+
+    /// Reads a header. The version is reported, not checked.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`] if there are fewer than 12 bytes,
+    /// [`ParseError::UnknownOpcode`] if the first is no opcode.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Bth, ParseError> {
+        let Some(bytes) = bytes.first_chunk() else {
+            return Err(ParseError::Truncated {
+                len: bytes.len(),
+                need: Self::LEN,
+            });
+        };
+        match Opcode::from_byte(bytes[0]) {
+            Some(opcode) => Ok(Bth::with_opcode(opcode, bytes)),
+            None => Err(ParseError::UnknownOpcode(bytes[0])),
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn with_opcode(opcode: Opcode, bytes: &[u8; Self::LEN]) -> Bth {
+        let b = bytes;
+        Bth {
+            opcode,
+            solicited: b[1] & 0x80 != 0,
+            migrated: b[1] & 0x40 != 0,
+            pad: b[1] >> 4 & 3,
+            version: b[1] & 0x0f,
+            pkey: u16::from_be_bytes([b[2], b[3]]),
+            fecn: b[4] & 0x80 != 0,
+            becn: b[4] & 0x40 != 0,
+            dest_qpn: be24([b[5], b[6], b[7]]),
+            ack_req: b[8] & 0x80 != 0,
+            psn: Psn::new(be24([b[9], b[10], b[11]])),
+        }
+    }
+
+    /// Writes the header to the first 12 bytes.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) {
+        let [_, qpn @ ..] = self.dest_qpn.to_be_bytes();
+        let [_, psn @ ..] = self.psn.value().to_be_bytes();
+        let pkey = self.pkey.to_be_bytes();
+        let flags = (self.solicited as u8) << 7
+            | (self.migrated as u8) << 6
+            | (self.pad & 3) << 4
+            | self.version & 0x0f;
+        let congestion = (self.fecn as u8) << 7 | (self.becn as u8) << 6;
+        out[..Self::LEN].copy_from_slice(&[
+            self.opcode.byte(),
+            flags,
+            pkey[0],
+            pkey[1],
+            congestion,
+            qpn[0],
+            qpn[1],
+            qpn[2],
+            (self.ack_req as u8) << 7,
+            psn[0],
+            psn[1],
+            psn[2],
+        ]);
+    }
+}

@@ -1,0 +1,46 @@
+//! What one field of the headers contributes to a CRC.
+
+use super::polynomial::shift;
+
+/// The contribution of a big-endian 16-bit field with a given number of bytes
+/// after it, for any value of the field.
+///
+/// A CRC being linear, the CRC of headers with this field filled in is the CRC
+/// of the headers with the field zero, plus (that is, xor) the contribution.
+pub(super) struct Field([[u32; 16]; 4]);
+
+impl Field {
+    pub(super) const fn followed_by(bytes: usize) -> Field {
+        let mut tables = [[0; 16]; 4];
+        let mut nibble = 0;
+        while nibble < 4 {
+            let mut value = 0;
+            while value < 16 {
+                let field = (value as u16) << (4 * nibble);
+                tables[nibble][value] = shift(to_register(field), bytes + 4);
+                value += 1;
+            }
+            nibble += 1;
+        }
+        Field(tables)
+    }
+
+    #[inline]
+    pub(super) fn contribution(&self, value: u16) -> u32 {
+        let nibble = |n: usize| self.0[n][value as usize >> (4 * n) & 15];
+        nibble(0) ^ nibble(1) ^ nibble(2) ^ nibble(3)
+    }
+}
+
+/// A field as a polynomial. The bit sent last is the constant term.
+pub(super) const fn to_register(field: u16) -> u32 {
+    (field.swap_bytes() as u32) << 16
+}
+
+/// The field that [`to_register`] makes this of, if there is one.
+pub(super) const fn from_register(register: u32) -> Option<u16> {
+    match register & 0xffff {
+        0 => Some(((register >> 16) as u16).swap_bytes()),
+        _ => None,
+    }
+}

@@ -1,0 +1,143 @@
+//! The ICRC of many packets of one flow.
+
+use crc32fast::Hasher;
+
+use super::field::Field;
+use super::polynomial::times_x32;
+use super::{Icrc, Recovered, recover};
+use crate::flow::Addresses;
+use crate::ip::{DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP, UDP_LEN};
+use crate::{Bth, Flow, ICRC_LEN, ROCE_PORT};
+
+/// What all packets of a flow have in common, hashed once.
+///
+/// Between packets of one flow, IP and UDP headers differ (where the ICRC covers
+/// them) in the length and the IPv4 identification only. Their contributions
+/// are added from tables, so that starting a packet takes no pass over these
+/// headers. Worth keeping per queue pair and direction.
+#[derive(Copy, Clone, Debug)]
+pub struct FlowIcrc {
+    /// The CRC register after the IP and UDP headers with those fields zero.
+    register: u32,
+    ipv4: bool,
+}
+
+/// The CRC of eight bytes of ones, which stand for the local route header that
+/// InfiniBand has where RoCEv2 has none.
+const AFTER_LRH: u32 = 0x2144_df1c;
+
+static IPV4_TOTAL_LEN: Field = Field::followed_by(IPV4_LEN - 4 + UDP_LEN);
+static IPV4_ID: Field = Field::followed_by(recover::AFTER_ID);
+static IPV6_PAYLOAD_LEN: Field = Field::followed_by(IPV6_LEN - 6 + UDP_LEN);
+static UDP_LENGTH: Field = Field::followed_by(2);
+
+impl FlowIcrc {
+    /// Prepares a flow.
+    pub fn new(flow: &Flow) -> FlowIcrc {
+        let mut headers = [0; IPV6_LEN + UDP_LEN];
+        let ip_len = match flow.addresses() {
+            Addresses::V4(source, destination) => {
+                // Type of service, time to live and checksum are masked.
+                headers[..2].copy_from_slice(&[0x45, 0xff]);
+                headers[6..12].copy_from_slice(&[DONT_FRAGMENT, 0, 0xff, UDP, 0xff, 0xff]);
+                headers[12..16].copy_from_slice(&source.octets());
+                headers[16..20].copy_from_slice(&destination.octets());
+                IPV4_LEN
+            }
+            Addresses::V6(source, destination) => {
+                // Traffic class, flow label and hop limit are masked.
+                headers[..4].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff]);
+                headers[6..8].copy_from_slice(&[UDP, 0xff]);
+                headers[8..24].copy_from_slice(&source.octets());
+                headers[24..40].copy_from_slice(&destination.octets());
+                IPV6_LEN
+            }
+        };
+        let udp = &mut headers[ip_len..ip_len + UDP_LEN];
+        udp[..2].copy_from_slice(&flow.source_port.to_be_bytes());
+        udp[2..4].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        // The checksum is masked.
+        udp[6..8].copy_from_slice(&[0xff, 0xff]);
+
+        let mut hasher = Hasher::new_with_initial(AFTER_LRH);
+        hasher.update(&headers[..ip_len + UDP_LEN]);
+        FlowIcrc {
+            register: !hasher.finalize(),
+            ipv4: ip_len == IPV4_LEN,
+        }
+    }
+
+    /// Whether the flow is over IPv4, where identifications matter.
+    pub const fn is_ipv4(&self) -> bool {
+        self.ipv4
+    }
+
+    /// As [`Icrc::begin`].
+    #[inline]
+    pub fn begin(&self, ip_id: u16, udp_payload_len: usize, header: &[u8]) -> Icrc {
+        let register = self.after_udp(ip_id, udp_payload_len);
+        let Some((bth, extension)) = header.split_first_chunk() else {
+            return Icrc::resume(register, header);
+        };
+        // Headers have just been written, in pieces, and are few words: reading
+        // them so is faster than waiting until they can be loaded as vectors.
+        let (words, rest) = extension.as_chunks();
+        let register = words.iter().fold(after_bth(register, bth), after_word);
+        Icrc::resume(register, rest)
+    }
+
+    /// As [`compute`](super::compute).
+    #[inline]
+    pub fn compute(&self, ip_id: u16, packet_without_icrc: &[u8]) -> [u8; ICRC_LEN] {
+        self.checksum(ip_id, packet_without_icrc).to_le_bytes()
+    }
+
+    /// As [`verify`](super::verify).
+    #[inline]
+    pub fn verify(&self, ip_id: u16, packet_with_icrc: &[u8]) -> bool {
+        super::split(packet_with_icrc)
+            .is_some_and(|(body, icrc)| self.checksum(ip_id, body) == icrc)
+    }
+
+    /// As [`recover_id`](super::recover_id).
+    #[inline]
+    pub fn recover_id(&self, hint: u16, packet_with_icrc: &[u8]) -> Option<Recovered> {
+        recover::recover_id(self, hint, packet_with_icrc)
+    }
+
+    #[inline]
+    pub(super) fn checksum(&self, ip_id: u16, body: &[u8]) -> u32 {
+        let register = self.after_udp(ip_id, body.len() + ICRC_LEN);
+        match body.split_first_chunk() {
+            Some((bth, rest)) => Icrc::resume(after_bth(register, bth), rest).value(),
+            None => Icrc::resume(register, body).value(),
+        }
+    }
+
+    #[inline]
+    fn after_udp(&self, ip_id: u16, udp_payload_len: usize) -> u32 {
+        // What is longer than UDP can carry has no ICRC that means anything.
+        let udp_len = (UDP_LEN + udp_payload_len) as u16;
+        let ip = if self.ipv4 {
+            let total_len = udp_len.wrapping_add(IPV4_LEN as u16);
+            IPV4_TOTAL_LEN.contribution(total_len) ^ IPV4_ID.contribution(ip_id)
+        } else {
+            IPV6_PAYLOAD_LEN.contribution(udp_len)
+        };
+        self.register ^ ip ^ UDP_LENGTH.contribution(udp_len)
+    }
+}
+
+/// The byte with FECN and BECN is masked.
+#[inline]
+fn after_bth(register: u32, bth: &[u8; Bth::LEN]) -> u32 {
+    let mut bth = *bth;
+    bth[4] = 0xff;
+    let (words, _) = bth.as_chunks();
+    words.iter().fold(register, after_word)
+}
+
+#[inline]
+fn after_word(register: u32, word: &[u8; 4]) -> u32 {
+    times_x32(register ^ u32::from_le_bytes(*word))
+}

@@ -1,0 +1,157 @@
+//! Arithmetic modulo the CRC polynomial.
+//!
+//! A CRC register is a polynomial over GF(2) of degree below 32, here as in the
+//! CRC itself with the constant term in the most significant bit. Appending a
+//! zero byte to the message multiplies it by x^8; dividing by x^8 takes that
+//! back, whatever the message was.
+
+/// The CRC polynomial without its x^32.
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// Undoes the effect on `register` of the last `bytes` zero bytes.
+pub(super) fn shift_back(mut register: u32, mut bytes: usize) -> u32 {
+    const LAST: usize = INVERSE_POWERS.len() - 1;
+    while bytes > LAST {
+        register = multiply(register, INVERSE_POWERS[LAST]);
+        bytes -= LAST;
+    }
+    multiply(register, INVERSE_POWERS[bytes])
+}
+
+/// x^(-8n) for every n that a packet of up to 4096 bytes of payload needs, so
+/// that these take one multiplication.
+static INVERSE_POWERS: [u32; 4096 + 128] = {
+    let mut powers = [0; 4096 + 128];
+    let mut power = 0x8000_0000;
+    let mut n = 0;
+    while n < powers.len() {
+        powers[n] = power;
+        let mut bit = 0;
+        while bit < 8 {
+            power = divide_by_x(power);
+            bit += 1;
+        }
+        n += 1;
+    }
+    powers
+};
+
+const fn divide_by_x(a: u32) -> u32 {
+    // Subtracting the polynomial, x^32 included, clears the constant term.
+    if a >> 31 == 1 {
+        (a ^ POLYNOMIAL) << 1 | 1
+    } else {
+        a << 1
+    }
+}
+
+const fn multiply_by_x(a: u32) -> u32 {
+    (a >> 1) ^ (POLYNOMIAL & (a & 1).wrapping_neg())
+}
+
+#[inline]
+fn multiply(a: u32, b: u32) -> u32 {
+    let product = carryless(a, b) << 1;
+    (product >> 32) as u32 ^ times_x32(product as u32)
+}
+
+/// The 63-bit product without carries.
+///
+/// Ordinary multiplication of numbers that have only every fourth bit set: at
+/// most eight ones meet in a position, so carries die in the three bits between
+/// and are masked off.
+#[inline]
+fn carryless(a: u32, b: u32) -> u64 {
+    const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
+    let a: [u64; 4] = core::array::from_fn(|i| a as u64 & EVERY_FOURTH << i);
+    let b: [u64; 4] = core::array::from_fn(|i| b as u64 & EVERY_FOURTH << i);
+    let mut product = 0;
+    for k in 0..4 {
+        let sum = (0..4).fold(0, |sum, i| sum ^ (a[i] * b[(k + 4 - i) % 4]));
+        product |= sum & EVERY_FOURTH << k;
+    }
+    product
+}
+
+/// `a` times x^32: what four zero bytes do to a register. Four other bytes are
+/// added to it first, as a little-endian number.
+#[inline]
+pub(super) fn times_x32(a: u32) -> u32 {
+    let [b0, b1, b2, b3] = a.to_le_bytes().map(usize::from);
+    SHIFTED_BYTES[3][b0] ^ SHIFTED_BYTES[2][b1] ^ SHIFTED_BYTES[1][b2] ^ SHIFTED_BYTES[0][b3]
+}
+
+/// A byte in the lowest bits of a register times x^8, x^16, x^24 and x^32: the
+/// usual CRC tables.
+static SHIFTED_BYTES: [[u32; 256]; 4] = {
+    let mut tables = [[0; 256]; 4];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut a = byte as u32;
+        let mut n = 0;
+        while n < 4 {
+            a = shift(a, 1);
+            tables[n][byte] = a;
+            n += 1;
+        }
+        byte += 1;
+    }
+    tables
+};
+
+/// `a` times x^(8 * bytes).
+pub(super) const fn shift(mut a: u32, bytes: usize) -> u32 {
+    let mut bit = 0;
+    while bit < 8 * bytes {
+        a = multiply_by_x(a);
+        bit += 1;
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bit by bit, straight from the definition.
+    fn multiply_slowly(mut a: u32, b: u32) -> u32 {
+        let mut product = 0;
+        for bit in (0..32).rev() {
+            if b >> bit & 1 == 1 {
+                product ^= a;
+            }
+            a = multiply_by_x(a);
+        }
+        product
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn multiplication_agrees_with_the_slow_way(a: u32, b: u32) {
+            assert_eq!(multiply(a, b), multiply_slowly(a, b));
+        }
+
+        #[test]
+        fn division_undoes_multiplication(a: u32) {
+            assert_eq!(divide_by_x(multiply_by_x(a)), a);
+            assert_eq!(multiply_by_x(divide_by_x(a)), a);
+        }
+
+        #[test]
+        fn shifting_back_undoes_zero_bytes(register: u32, n in 0usize..20_000) {
+            assert_eq!(shift_back(shift(register, n), n), register);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_word_at_a_time_is_four_bytes(a: u32) {
+            assert_eq!(times_x32(a), shift(a, 4));
+        }
+    }
+
+    #[test]
+    fn densest_factors_do_not_overflow() {
+        assert_eq!(carryless(u32::MAX, u32::MAX), 0x5555_5555_5555_5555);
+    }
+}

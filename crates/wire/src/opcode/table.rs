@@ -1,0 +1,163 @@
+//! The opcode table: one entry per byte value, built at compile time.
+
+use super::{Operation, Transport};
+
+pub(super) const REQUEST: u32 = 1 << 0;
+pub(super) const RESPONSE: u32 = 1 << 1;
+pub(super) const FIRST: u32 = 1 << 2;
+pub(super) const LAST: u32 = 1 << 3;
+pub(super) const SEND: u32 = 1 << 4;
+pub(super) const WRITE: u32 = 1 << 5;
+pub(super) const PAYLOAD: u32 = 1 << 6;
+pub(super) const RDETH: u32 = 1 << 7;
+pub(super) const DETH: u32 = 1 << 8;
+pub(super) const XRCETH: u32 = 1 << 9;
+pub(super) const FETH: u32 = 1 << 10;
+pub(super) const RETH: u32 = 1 << 11;
+pub(super) const ATOMIC_ETH: u32 = 1 << 12;
+pub(super) const AETH: u32 = 1 << 13;
+pub(super) const ATOMIC_ACK: u32 = 1 << 14;
+pub(super) const IMM: u32 = 1 << 15;
+pub(super) const IETH: u32 = 1 << 16;
+
+/// Every extension header with its length.
+const LENGTHS: [(u32, u8); 10] = [
+    (RDETH, 4),
+    (DETH, 8),
+    (XRCETH, 4),
+    (FETH, 4),
+    (RETH, 16),
+    (ATOMIC_ETH, 28),
+    (AETH, 4),
+    (ATOMIC_ACK, 8),
+    (IMM, 4),
+    (IETH, 4),
+];
+
+/// What there is to know about one opcode.
+#[derive(Copy, Clone)]
+pub(super) struct Entry {
+    pub(super) flags: u32,
+    pub(super) header_len: u8,
+    /// None: there is no such opcode.
+    pub(super) operation: Option<Operation>,
+}
+
+const NO_OPCODE: Entry = Entry {
+    flags: 0,
+    header_len: 0,
+    operation: None,
+};
+
+pub(super) static TABLE: [Entry; 256] = build();
+
+const fn build() -> [Entry; 256] {
+    let mut table = [NO_OPCODE; 256];
+    let transports = [
+        Transport::Rc,
+        Transport::Uc,
+        Transport::Rd,
+        Transport::Ud,
+        Transport::Cnp,
+        Transport::Xrc,
+    ];
+    let mut t = 0;
+    while t < transports.len() {
+        let mut o = 0;
+        while o < Operation::ALL.len() {
+            let operation = Operation::ALL[o];
+            if exists(transports[t], operation) {
+                let flags = flags(transports[t], operation);
+                let byte = (transports[t] as u8) << 5 | (operation as u8 & 0x1f);
+                table[byte as usize] = Entry {
+                    flags,
+                    header_len: header_len(flags),
+                    operation: Some(operation),
+                };
+            }
+            o += 1;
+        }
+        t += 1;
+    }
+    table
+}
+
+/// Which operations each transport has. XRC is RC as it was before FLUSH and
+/// ATOMIC_WRITE; RD has RESYNC and FLUSH but never got invalidation.
+const fn exists(transport: Transport, operation: Operation) -> bool {
+    use Operation as O;
+    match transport {
+        Transport::Rc => !matches!(operation, O::Resync | O::CongestionNotification),
+        Transport::Uc => operation as u8 <= O::WriteOnlyImm as u8,
+        Transport::Rd => operation as u8 <= O::Resync as u8 || matches!(operation, O::Flush),
+        Transport::Ud => matches!(operation, O::SendOnly | O::SendOnlyImm),
+        Transport::Cnp => matches!(operation, O::CongestionNotification),
+        Transport::Xrc => {
+            operation as u8 <= O::SendOnlyInvalidate as u8 && !matches!(operation, O::Resync)
+        }
+    }
+}
+
+const fn flags(transport: Transport, operation: Operation) -> u32 {
+    let flags = operation_flags(operation);
+    let request = flags & REQUEST != 0;
+    flags
+        | match transport {
+            Transport::Rd if request => RDETH | DETH,
+            Transport::Rd => RDETH,
+            Transport::Ud => DETH,
+            Transport::Xrc if request => XRCETH,
+            _ => 0,
+        }
+}
+
+/// As RC has it.
+const fn operation_flags(operation: Operation) -> u32 {
+    use Operation as O;
+    const ONLY: u32 = FIRST | LAST;
+    const SENDS: u32 = REQUEST | SEND | PAYLOAD;
+    const WRITES: u32 = REQUEST | WRITE | PAYLOAD;
+    const READ_RESPONSE: u32 = RESPONSE | PAYLOAD;
+    match operation {
+        O::SendFirst => SENDS | FIRST,
+        O::SendMiddle => SENDS,
+        O::SendLast => SENDS | LAST,
+        O::SendLastImm => SENDS | LAST | IMM,
+        O::SendOnly => SENDS | ONLY,
+        O::SendOnlyImm => SENDS | ONLY | IMM,
+        O::WriteFirst => WRITES | FIRST | RETH,
+        O::WriteMiddle => WRITES,
+        O::WriteLast => WRITES | LAST,
+        O::WriteLastImm => WRITES | LAST | IMM,
+        O::WriteOnly => WRITES | ONLY | RETH,
+        O::WriteOnlyImm => WRITES | ONLY | RETH | IMM,
+        O::ReadRequest => REQUEST | ONLY | RETH,
+        O::ReadResponseFirst => READ_RESPONSE | FIRST | AETH,
+        O::ReadResponseMiddle => READ_RESPONSE,
+        O::ReadResponseLast => READ_RESPONSE | LAST | AETH,
+        O::ReadResponseOnly => READ_RESPONSE | ONLY | AETH,
+        O::Acknowledge => RESPONSE | ONLY | AETH,
+        O::AtomicAcknowledge => RESPONSE | ONLY | AETH | ATOMIC_ACK,
+        O::CompareSwap | O::FetchAdd => REQUEST | ONLY | ATOMIC_ETH,
+        O::Resync => REQUEST | ONLY,
+        O::SendLastInvalidate => SENDS | LAST | IETH,
+        O::SendOnlyInvalidate => SENDS | ONLY | IETH,
+        O::Flush => REQUEST | ONLY | FETH | RETH,
+        O::AtomicWrite => REQUEST | ONLY | RETH | PAYLOAD,
+        // Neither a request nor a response of a queue pair's protocol. Its 16
+        // reserved bytes are taken as payload.
+        O::CongestionNotification => ONLY | PAYLOAD,
+    }
+}
+
+const fn header_len(flags: u32) -> u8 {
+    let mut len = 12;
+    let mut i = 0;
+    while i < LENGTHS.len() {
+        if flags & LENGTHS[i].0 != 0 {
+            len += LENGTHS[i].1;
+        }
+        i += 1;
+    }
+    len
+}

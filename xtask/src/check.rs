@@ -1,0 +1,72 @@
+//! Everything that can be said about the sources without running them.
+
+use anyhow::{Result, bail};
+
+use crate::rules::{self, Rule};
+use crate::step::{cargo, cargo_with, root, step};
+
+const FUZZ: &str = "fuzz/Cargo.toml";
+
+pub(crate) fn run() -> Result<()> {
+    step("Formatting", || {
+        cargo(&["fmt", "--all", "--check"])?;
+        cargo(&["fmt", "--manifest-path", FUZZ, "--check"])
+    })?;
+    step("Source rules", source_rules)?;
+    step("Lints", || {
+        clippy(&["--workspace", "--all-targets"])?;
+        // Beside the simulator the transport was built with deliberate bugs.
+        clippy(&["--package", "ferroce-transport", "--all-targets"])?;
+        clippy(&["--package", "ferroce-wire", "--no-default-features"])
+    })?;
+    step("Documentation", || {
+        cargo_with(
+            &["doc", "--workspace", "--no-deps"],
+            &[("RUSTDOCFLAGS", "-D warnings")],
+        )
+    })?;
+    step("Fuzz targets", fuzz_targets)?;
+    eprintln!("\nAll checks passed.");
+    Ok(())
+}
+
+fn clippy(packages: &[&str]) -> Result<()> {
+    let mut args = vec!["clippy", "--quiet"];
+    args.extend(packages);
+    args.extend(["--", "-D", "warnings"]);
+    cargo(&args)
+}
+
+/// Checks the fuzz targets without linking them: naming a library that is not
+/// there spares everyone a C++ compiler, which the real one is built with.
+fn fuzz_targets() -> Result<()> {
+    cargo_with(
+        &["check", "--manifest-path", FUZZ],
+        &[("CUSTOM_LIBFUZZER_PATH", "unused/libunused.a")],
+    )
+}
+
+fn source_rules() -> Result<()> {
+    let files = rules::files(&root())?;
+    let mut broken = 0;
+    for Rule { name, check } in rules::ALL {
+        let complaints: Vec<String> = check(&files);
+        let verdict = if complaints.is_empty() {
+            "ok"
+        } else {
+            "BROKEN"
+        };
+        eprintln!("   {name}: {verdict}");
+        for complaint in &complaints {
+            eprintln!("      {complaint}");
+        }
+        broken += complaints.len();
+    }
+    if broken > 0 {
+        bail!(
+            "{broken} violations of the source rules above, in {} files looked at",
+            files.len()
+        );
+    }
+    Ok(())
+}

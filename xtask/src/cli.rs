@@ -1,0 +1,142 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+/// Everything one does to this repository, under one name.
+///
+/// CI runs `check` and `test`; whatever passes here passes there.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  cargo xtask build --release      build everything, optimised
+  cargo xtask check                formatting, lints, source rules, documentation
+  cargo xtask test                 all tests
+  cargo xtask sim --seeds 2000     two thousand simulated networks
+  cargo xtask bench engine         what a packet costs
+
+EXIT STATUS
+  0 if every step succeeded, 1 if one failed, 2 if the command line was wrong.
+
+FILES
+  .ci/run       what continuous integration runs: check, then test
+  clippy.toml   what the sans-IO crates must not call";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Build everything.
+    ///
+    /// First what users run, then each tool by itself: the simulator switches
+    /// on deliberate bugs in the transport, and cargo gives packages that are
+    /// built together one set of features.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask build
+  cargo xtask build --release")]
+    Build {
+        /// Optimise; the results are then under target/release.
+        #[arg(long)]
+        release: bool,
+    },
+
+    /// Check formatting, lints, source rules and documentation.
+    ///
+    /// Changes nothing. Runs rustfmt and clippy with every warning an error,
+    /// also for the transport without its deliberate bugs and for the wire
+    /// formats without the standard library; checks the project's own source
+    /// rules (no unsafe code in the protocol crates, no file of 800 lines, no
+    /// path of somebody's machine, no deliberate bugs outside the simulator);
+    /// builds the documentation and the fuzz targets.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask check
+  cargo fmt --all && cargo xtask check      mend the formatting first")]
+    Check,
+
+    /// Run all tests.
+    ///
+    /// The whole workspace, then the transport once more by itself: together
+    /// with the simulator it is tested with its deliberate bugs compiled in
+    /// (and switched off), alone it is tested as users get it.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask test
+  cargo test -p ferroce-wire icrc      some tests of one crate")]
+    Test,
+
+    /// Run the simulator, optimised.
+    ///
+    /// All arguments go to the simulator. A failing run names its seed, and the
+    /// seed alone replays it.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask sim --seeds 2000                two thousand networks
+  cargo xtask sim --seeds 500 --start 9000    five hundred others
+  cargo xtask sim --seed 4711 --trace         one of them, packet by packet
+  cargo xtask sim --seed 4711 --steps 300     only its beginning
+  cargo xtask sim --seeds 200 --bug NAME      must fail: the bug is deliberate
+  cargo xtask sim -- --help                   the simulator's own help")]
+    Sim {
+        /// Arguments of the simulator.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// Measure.
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// What a packet costs in the protocol engine.
+    ///
+    /// Two engines back to back in memory, without a network; each cost stands
+    /// beside that of copying and checksumming the same bytes. All arguments go
+    /// to the benchmark.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask bench engine
+  cargo xtask bench engine --quick
+  cargo xtask bench engine --csv > engine.csv
+  cargo xtask bench engine -- --help      the benchmark's own help")]
+    Engine {
+        /// Arguments of the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Command {
+        Cli::try_parse_from(line.split(' '))
+            .expect("a valid command line")
+            .command
+    }
+
+    #[test]
+    fn arguments_of_tools_pass_through_untouched() {
+        let Command::Sim { args } = parse("xtask sim --seed 7 --trace --bug NAME") else {
+            panic!("not sim");
+        };
+        assert_eq!(args, ["--seed", "7", "--trace", "--bug", "NAME"]);
+        let Command::Bench(Bench::Engine { args }) = parse("xtask bench engine -- --help") else {
+            panic!("not bench engine");
+        };
+        assert_eq!(args, ["--help"]);
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

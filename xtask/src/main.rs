@@ -1,0 +1,34 @@
+//! Project automation: the same commands for people and CI.
+//!
+//! Each command is a list of steps; a step announces itself, runs, and says how
+//! long it took. The first that fails ends the run. What the steps print goes
+//! through unchanged; announcements go to standard error.
+
+mod check;
+mod cli;
+mod rules;
+mod step;
+mod tasks;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Bench, Cli, Command};
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Build { release } => tasks::build(release),
+        Command::Check => check::run(),
+        Command::Test => tasks::test(),
+        Command::Sim { args } => tasks::sim(&args),
+        Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nFAILED: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Building, testing, simulating, measuring.
+
+use anyhow::Result;
+
+use crate::step::{cargo, last_step, step};
+
+/// Packages that are built one by one; see the help of `build`.
+const TOOLS: [&str; 2] = ["ferroce-sim", "ferroce-bench"];
+
+pub(crate) fn build(release: bool) -> Result<()> {
+    let profile: &[&str] = if release { &["--release"] } else { &[] };
+    step("Build what users run", || {
+        let mut args = vec!["build", "--workspace"];
+        for tool in TOOLS {
+            args.extend(["--exclude", tool]);
+        }
+        args.extend(profile);
+        cargo(&args)
+    })?;
+    for tool in TOOLS {
+        step(&format!("Build {tool}"), || {
+            let mut args = vec!["build", "--package", tool];
+            args.extend(profile);
+            cargo(&args)
+        })?;
+    }
+    let folder = if release { "release" } else { "debug" };
+    eprintln!("\nBuilt. The programs are in target/{folder}.");
+    Ok(())
+}
+
+pub(crate) fn test() -> Result<()> {
+    step("Test the workspace", || cargo(&["test", "--workspace"]))?;
+    last_step(
+        "Test the transport as users get it, without its deliberate bugs",
+        || cargo(&["test", "--package", "ferroce-transport"]),
+    )
+}
+
+pub(crate) fn sim(args: &[String]) -> Result<()> {
+    tool("Simulate", &["ferroce-sim"], args)
+}
+
+pub(crate) fn bench_engine(args: &[String]) -> Result<()> {
+    tool(
+        "Measure the engine",
+        &["ferroce-bench", "--bin", "engine"],
+        args,
+    )
+}
+
+/// Builds and runs a tool, optimised.
+fn tool(title: &str, package: &[&str], args: &[String]) -> Result<()> {
+    last_step(title, || {
+        let mut line = vec!["run", "--quiet", "--release", "--package"];
+        line.extend(package);
+        line.push("--");
+        line.extend(args.iter().map(String::as_str));
+        cargo(&line)
+    })
+}
