@@ -208,10 +208,11 @@ fn make_memory(
 
 fn zone_size(purpose: Purpose, s: &Scenario) -> u64 {
     let message = s.longest.max(4096 + 64);
+    let users = 2 * s.pairs.len() as u64 + s.datagrams.len() as u64;
     match purpose {
-        Purpose::Local => (24 * message).max(512 << 10),
-        Purpose::Remote => (16 * message).max(256 << 10),
-        Purpose::Windows | Purpose::DoomedLocal | Purpose::DoomedRemote => 4 * message,
+        Purpose::Local => (512 << 10) + users * 10 * message,
+        Purpose::Remote => (256 << 10) + users * 6 * message,
+        Purpose::Windows | Purpose::DoomedLocal | Purpose::DoomedRemote => 8 * message,
         Purpose::Counters => 4096,
         _ => 2 * message,
     }

@@ -272,6 +272,8 @@ pub(crate) struct QpModel {
     pub(crate) naks: BTreeSet<u32>,
     /// RNR NAKs that reached it.
     pub(crate) rnr_naks: u32,
+    /// Memory of its receives may be gone.
+    pub(crate) bad_receives: bool,
     /// Requests it accepted while in RTR.
     pub(crate) early_requests: u32,
     /// Times it was reset and connected again.
@@ -333,8 +335,8 @@ impl QpModel {
 pub(crate) struct SrqModel {
     pub(crate) host: usize,
     pub(crate) srq: Arc<Srq>,
-    /// The completion queue of an XRC queue.
-    pub(crate) xrc_cq: Option<usize>,
+    /// The target of an XRC queue's domain, and the queue's completion queue.
+    pub(crate) xrc: Option<(usize, usize)>,
     pub(crate) recv_size: u64,
     /// Receives posted and not completed.
     pub(crate) outstanding: BTreeSet<usize>,
@@ -362,6 +364,8 @@ pub(crate) struct CqModel {
     pub(crate) cq: Arc<Cq>,
     pub(crate) mode: CqMode,
     pub(crate) notified: bool,
+    /// Armed for solicited completions, and nothing has been taken unaccounted for since.
+    pub(crate) armed: bool,
     /// It may overflow.
     pub(crate) small: bool,
     pub(crate) overflowed: bool,

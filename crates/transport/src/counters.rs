@@ -57,38 +57,58 @@ counters! {
     SentCnp = "sent_cnp": "Congestion notifications sent.",
 }
 
-/// A set of counters.
+/// How many there are.
+pub const COUNTERS: usize = Counter::ALL.len();
+
+/// A set of counters, in memory of its own or shared with other processes.
 #[derive(Debug)]
-#[repr(C)]
 pub struct Counters {
-    values: [AtomicU64; Counter::ALL.len()],
+    values: Values,
+}
+
+#[derive(Debug)]
+enum Values {
+    Own(Box<[AtomicU64; COUNTERS]>),
+    Shared(&'static [AtomicU64; COUNTERS]),
 }
 
 impl Default for Counters {
     fn default() -> Counters {
         Counters {
-            values: [const { AtomicU64::new(0) }; Counter::ALL.len()],
+            values: Values::Own(Box::new([const { AtomicU64::new(0) }; COUNTERS])),
         }
     }
 }
 
 impl Counters {
+    /// Counters that live where others can read them, in the order of [`Counter::ALL`].
+    pub fn shared(values: &'static [AtomicU64; COUNTERS]) -> Counters {
+        Counters {
+            values: Values::Shared(values),
+        }
+    }
+
     /// The value of one.
     pub fn get(&self, counter: Counter) -> u64 {
-        self.values[counter as usize].load(Ordering::Relaxed)
+        self.value(counter).load(Ordering::Relaxed)
     }
 
     /// Counts `n` more. For the one writer; others would lose counts.
     pub fn add(&self, counter: Counter, n: u64) {
-        let value = &self.values[counter as usize];
-        value.store(
-            value.load(Ordering::Relaxed).wrapping_add(n),
-            Ordering::Relaxed,
-        );
+        let value = self.value(counter);
+        let sum = value.load(Ordering::Relaxed).wrapping_add(n);
+        value.store(sum, Ordering::Relaxed);
     }
 
     /// Counts one more.
     pub fn count(&self, counter: Counter) {
         self.add(counter, 1);
+    }
+
+    fn value(&self, counter: Counter) -> &AtomicU64 {
+        match &self.values {
+            Values::Own(values) => &values[counter as usize],
+            Values::Shared(values) => &values[counter as usize],
+        }
     }
 }

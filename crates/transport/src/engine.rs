@@ -17,11 +17,11 @@ use crate::multicast::Groups;
 use crate::qp::{Qp, QpQuery};
 use crate::qp_table::QpTable;
 use crate::receive::{Datagram, Received};
-use crate::region::Regions;
+use crate::region::{AccessError, KeyCache, Pd, Regions};
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::transmit::{Batch, Origin};
-use crate::verbs::{RecvWr, SendWr};
+use crate::verbs::{Access, RecvWr, SendWr};
 
 /// What an engine needs to know once.
 #[derive(Clone, Debug)]
@@ -55,6 +55,7 @@ pub(crate) struct Context {
     pub(crate) now: Time,
     pub(crate) config: Config,
     pub(crate) regions: Arc<Regions>,
+    keys: KeyCache,
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) ready: VecDeque<u32>,
@@ -66,6 +67,34 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn count(&self, counter: Counter) {
         self.counters.count(counter);
+    }
+
+    /// The program's address of local memory.
+    #[inline]
+    pub(crate) fn local(
+        &self,
+        lkey: u32,
+        pd: &Pd,
+        need: Access,
+        addr: u64,
+        length: u32,
+    ) -> Result<u64, AccessError> {
+        self.keys.local(&self.regions, lkey, pd, need, addr, length)
+    }
+
+    /// The program's address of memory that a peer names.
+    #[inline]
+    pub(crate) fn remote(
+        &self,
+        rkey: u32,
+        pd: &Pd,
+        qpn: u32,
+        need: Access,
+        va: u64,
+        length: u64,
+    ) -> Result<u64, AccessError> {
+        self.keys
+            .remote(&self.regions, rkey, pd, qpn, need, va, length)
     }
 
     #[cfg(feature = "bugs")]
@@ -100,6 +129,7 @@ impl Engine {
                 now: Time::ZERO,
                 config,
                 regions,
+                keys: KeyCache::default(),
                 counters,
                 events: VecDeque::new(),
                 ready: VecDeque::new(),
@@ -142,6 +172,13 @@ impl Engine {
     ) -> Result<(), VerbsError> {
         self.cx.now = now;
         self.qps.verb(qpn)?.modify(&mut self.cx, attr, mask)
+    }
+
+    /// Chooses the UDP source port of a queue pair's packets, where the caller
+    /// cannot use the one that rxe's rule gives.
+    pub fn set_source_port(&mut self, qpn: u32, port: u16) -> Result<(), VerbsError> {
+        self.qps.verb(qpn)?.set_source_port(port);
+        Ok(())
     }
 
     /// Attributes, state and sizes.

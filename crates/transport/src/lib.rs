@@ -53,7 +53,7 @@ pub use ah::{AddressHandle, AddressVector};
 pub use attr::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType};
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
-pub use counters::{Counter, Counters};
+pub use counters::{COUNTERS, Counter, Counters};
 pub use cq::{Arm, Cq, MAX_CQE};
 pub use engine::{Config, Engine};
 pub use error::{Failure, Reason, VerbsError};

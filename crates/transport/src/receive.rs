@@ -5,7 +5,7 @@
 
 use core::net::IpAddr;
 
-use ferroce_wire::{Flow, Opcode, Operation, Packet, Transport, icrc};
+use ferroce_wire::{Flow, FlowIcrc, Opcode, Operation, Packet, Transport, icrc};
 
 use crate::attr::{QpState, QpType};
 use crate::bugs::Bug;
@@ -223,24 +223,26 @@ fn check_icrc(
         destination: datagram.destination,
         source_port: datagram.source_port,
     };
+    let prepared = match qp.kind().is_datagram() {
+        true => FlowIcrc::new(&flow),
+        false => qp.rx_icrc(datagram.source_port),
+    };
     let bytes = packet.bytes();
-    let flush = packet.opcode().operation() == Operation::Flush;
     let good = match datagram.ip_id {
-        Some(id) => {
-            icrc::verify(&flow, id, bytes) || flush && icrc::verify_flush_quirk(&flow, id, bytes)
-        }
+        Some(id) => prepared.verify(id, bytes),
         None => {
-            let hint = qp.peer_ip_id.wrapping_add(1);
-            let found = icrc::recover_id(&flow, hint, bytes);
-            let found = match flush {
-                true => found.or_else(|| icrc::recover_id_flush_quirk(&flow, hint, bytes)),
-                false => found,
-            };
+            let found = prepared.recover_id(qp.peer_ip_id, bytes);
             if let Some(found) = found {
                 qp.peer_ip_id = found.id;
             }
             found.is_some()
         }
     };
+    let quirk = || match datagram.ip_id {
+        Some(id) => icrc::verify_flush_quirk(&flow, id, bytes),
+        None => icrc::recover_id_flush_quirk(&flow, qp.peer_ip_id, bytes).is_some(),
+    };
+    let flush = packet.opcode().operation() == Operation::Flush;
+    let good = good || flush && quirk();
     good.then_some(()).ok_or(Drop::BadIcrc)
 }

@@ -78,7 +78,10 @@ impl RecvRing {
         held.sges.clear();
         held.sges
             .extend_from_slice(&self.sges[at..at + head.num_sge as usize]);
-        held.capacity = held.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        held.capacity = match held.sges[..] {
+            [sge] => u64::from(sge.length),
+            _ => held.sges.iter().map(|sge| u64::from(sge.length)).sum(),
+        };
         self.first_slot = self.slot(1);
         true
     }

@@ -24,6 +24,7 @@
 //! (deregistration, re-registration, freeing a window) must afterwards pass once
 //! through the lock of every engine: then none is in the middle of such a copy.
 
+mod cache;
 mod error;
 mod object;
 mod table;
@@ -33,8 +34,10 @@ mod window;
 
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+pub(crate) use cache::KeyCache;
 pub use error::{AccessError, KeyRole};
 use object::MrState;
 pub(crate) use object::unknown_access;
@@ -50,6 +53,8 @@ use crate::verbs::Access;
 pub struct Regions {
     permutation: Permutation,
     table: Table,
+    /// Changes with every change of the table.
+    version: AtomicU64,
     control: Mutex<Control>,
 }
 
@@ -103,6 +108,7 @@ impl Regions {
         Regions {
             permutation,
             table: Table::new(),
+            version: AtomicU64::new(1),
             control: Mutex::new(Control {
                 keys,
                 next_pd: 1,
@@ -166,7 +172,7 @@ impl Regions {
             return Err(VerbsError::NoMemory(why));
         }
         let NewKey { index, key } = control.new_key(&self.permutation)?;
-        self.table.get_or_make(index).write(&state.view(key));
+        self.put(index, &state.view(key));
         let mr = Arc::new(Mr::new(index, key, state));
         let entry = MrEntry {
             mr: Arc::clone(&mr),
@@ -202,7 +208,7 @@ impl Regions {
                 mr.key
             )));
         }
-        self.table.get_or_make(mr.index).write(&new.view(mr.key));
+        self.put(mr.index, &new.view(mr.key));
         *mr.state() = new;
         Ok(())
     }
@@ -313,8 +319,20 @@ impl Regions {
             .expect("nobody writes while we hold the writers' lock")
     }
 
+    /// Changes a slot. The caller holds the writers' lock.
+    fn put(&self, index: u32, view: &View) {
+        self.table.get_or_make(index).write(view);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// What copies of slots were made under: they are stale once it differs.
+    #[inline]
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
     fn free(&self, control: &mut Control, index: u32) {
-        self.table.get_or_make(index).write(&View::default());
+        self.put(index, &View::default());
         control.keys.release(index);
     }
 

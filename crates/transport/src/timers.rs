@@ -1,20 +1,19 @@
 //! Deadlines of many queue pairs, cheap to push back.
 //!
-//! Acknowledgements move a deadline all the time; the heap is not told. It
-//! holds at most one live entry a queue pair, at or before the true deadline:
-//! when it comes up early, the owner says when to look again.
+//! Acknowledgements move a deadline all the time; the queue is not told. It
+//! holds at most one entry a queue pair, at or before the true deadline: when
+//! it comes up early, the owner says when to look again.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 use crate::time::Time;
 
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Time, u32)>>,
+    queue: BTreeSet<(Time, u32)>,
 }
 
-/// A queue pair's side: when the heap will look at it.
+/// A queue pair's side: when the queue will look at it.
 #[derive(Debug, Default)]
 pub(crate) struct TimerSlot {
     queued: Option<Time>,
@@ -23,16 +22,19 @@ pub(crate) struct TimerSlot {
 impl Timers {
     /// Makes sure that `qpn` is looked at no later than `deadline`.
     pub(crate) fn arm(&mut self, slot: &mut TimerSlot, qpn: u32, deadline: Time) {
-        if slot.queued.is_some_and(|queued| queued <= deadline) {
-            return;
+        if let Some(queued) = slot.queued {
+            if queued <= deadline {
+                return;
+            }
+            self.queue.remove(&(queued, qpn));
         }
         slot.queued = Some(deadline);
-        self.heap.push(Reverse((deadline, qpn)));
+        self.queue.insert((deadline, qpn));
     }
 
     /// When to look next.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.heap.peek().map(|Reverse((time, _))| *time)
+        self.queue.first().map(|&(time, _)| time)
     }
 
     /// The next queue pair whose time has come.
@@ -40,12 +42,13 @@ impl Timers {
         if self.next()? > now {
             return None;
         }
-        self.heap.pop().map(|Reverse(entry)| entry)
+        self.queue.pop_first()
     }
 }
 
 impl TimerSlot {
-    /// Whether the entry that came up is the live one; it is live no longer.
+    /// Whether the entry that came up is this queue pair's, and not that of one
+    /// before it with the same number.
     pub(crate) fn came_up(&mut self, time: Time) -> bool {
         let live = self.queued == Some(time);
         if live {
@@ -67,15 +70,14 @@ mod tests {
         for later in 101..200 {
             timers.arm(&mut slot, 1, at(later));
         }
-        assert_eq!(timers.heap.len(), 1);
+        assert_eq!(timers.queue.len(), 1);
         timers.arm(&mut slot, 1, at(50));
+        assert_eq!(timers.queue.len(), 1);
         assert_eq!(timers.next(), Some(at(50)));
         assert_eq!(timers.pop_due(at(49)), None);
         let (time, qpn) = timers.pop_due(at(60)).unwrap();
         assert_eq!(qpn, 1);
         assert!(slot.came_up(time));
-        let (stale, _) = timers.pop_due(at(100)).unwrap();
-        assert!(!slot.came_up(stale));
         assert_eq!(timers.next(), None);
     }
 }

@@ -7,7 +7,7 @@
 
 use core::ops::Range;
 
-use ferroce_wire::{Flow, Psn, icrc};
+use ferroce_wire::{Flow, FlowIcrc, HeaderBuf, MAX_HEADER_LEN, Psn, icrc};
 
 use crate::memory::{Fault, Memory};
 
@@ -19,7 +19,7 @@ pub const MAX_RUN_BYTES: usize = 65_000;
 pub const ICRC_LEN: usize = 4;
 
 /// The way of a packet: what UDP and IP headers need to say.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, Debug)]
 pub struct Path {
     /// Addresses and source port.
     pub flow: Flow,
@@ -27,7 +27,31 @@ pub struct Path {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
+    /// What the ICRCs of all packets on this way begin with.
+    icrc: FlowIcrc,
 }
+
+impl Path {
+    /// A way.
+    pub fn new(flow: Flow, traffic_class: u8, hop_limit: u8) -> Path {
+        Path {
+            flow,
+            traffic_class,
+            hop_limit,
+            icrc: FlowIcrc::new(&flow),
+        }
+    }
+}
+
+impl PartialEq for Path {
+    fn eq(&self, other: &Path) -> bool {
+        self.flow == other.flow
+            && self.traffic_class == other.traffic_class
+            && self.hop_limit == other.hop_limit
+    }
+}
+
+impl Eq for Path {}
 
 /// A piece of payload.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -58,7 +82,6 @@ pub(crate) enum Origin {
 /// One packet: header, payload pieces, padding; the ICRC follows.
 #[derive(Copy, Clone, Debug)]
 pub struct TxPacket {
-    header: u32,
     header_len: u8,
     pad: u8,
     flush_quirk: bool,
@@ -98,6 +121,8 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Batch {
     limit: usize,
+    /// One for each packet, all of the same size: see [`HeaderBuf::buffer`].
+    headers: Vec<[u8; MAX_HEADER_LEN]>,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
     packets: Vec<TxPacket>,
@@ -110,7 +135,7 @@ pub struct Batch {
 pub(crate) struct NewPacket<'a> {
     pub(crate) qpn: u32,
     pub(crate) origin: Origin,
-    pub(crate) header: &'a [u8],
+    pub(crate) header: &'a HeaderBuf,
     pub(crate) payload_len: usize,
     pub(crate) flush_quirk: bool,
 }
@@ -120,7 +145,8 @@ impl Batch {
     pub fn new(limit: usize) -> Batch {
         Batch {
             limit: limit.max(1),
-            bytes: Vec::with_capacity(limit * 64),
+            headers: Vec::with_capacity(limit),
+            bytes: Vec::new(),
             pieces: Vec::with_capacity(limit * 2),
             packets: Vec::with_capacity(limit),
             runs: Vec::with_capacity(limit),
@@ -150,9 +176,8 @@ impl Batch {
     }
 
     /// The header of a packet, from the BTH to the payload.
-    pub fn header(&self, packet: &TxPacket) -> &[u8] {
-        let start = packet.header as usize;
-        &self.bytes[start..start + packet.header_len as usize]
+    pub fn header(&self, index: usize) -> &[u8] {
+        &self.headers[index][..self.packets[index].header_len as usize]
     }
 
     /// The payload of a packet, in pieces.
@@ -181,7 +206,7 @@ impl Batch {
         let crc = if packet.flush_quirk {
             icrc::compute_flush_quirk(&path.flow, ip_id, &out[..len])
         } else {
-            icrc::compute(&path.flow, ip_id, &out[..len])
+            path.icrc.compute(ip_id, &out[..len])
         };
         out[len..len + ICRC_LEN].copy_from_slice(&crc);
         Ok(len + ICRC_LEN)
@@ -195,9 +220,12 @@ impl Batch {
         out: &mut [u8],
     ) -> Result<usize, Fault> {
         let packet = &self.packets[index];
-        let header = self.header(packet);
-        out[..header.len()].copy_from_slice(header);
-        let mut at = header.len();
+        let mut at = packet.header_len as usize;
+        match out.first_chunk_mut() {
+            // The payload overwrites what is too much.
+            Some(front) => *front = self.headers[index],
+            None => out[..at].copy_from_slice(self.header(index)),
+        }
         for piece in self.payload(packet) {
             match *piece {
                 Piece::Memory { address, length } => {
@@ -235,6 +263,7 @@ impl Batch {
     }
 
     pub(crate) fn clear(&mut self) {
+        self.headers.clear();
         self.bytes.clear();
         self.pieces.clear();
         self.packets.clear();
@@ -268,11 +297,9 @@ impl Batch {
     }
 
     /// Finishes a packet whose payload pieces are those pushed since `mark`.
+    #[inline]
     pub(crate) fn push(&mut self, path: &Path, mark: usize, new: NewPacket<'_>) {
-        let header = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(new.header);
         let packet = TxPacket {
-            header,
             header_len: new.header.len() as u8,
             pad: ferroce_wire::padding(new.payload_len) as u8,
             flush_quirk: new.flush_quirk,
@@ -284,6 +311,7 @@ impl Batch {
         };
         let len = packet.wire_len();
         let index = self.packets.len();
+        self.headers.push(*new.header.buffer());
         self.packets.push(packet);
         if let Some(run) = self.runs.last_mut()
             && run.takes(len, path)

@@ -101,6 +101,20 @@ impl HeaderBuf {
         self.opcode
     }
 
+    /// The whole buffer, of which the first [`len`](Self::len) bytes count: a
+    /// copy of fixed size is cheaper than one of the exact length.
+    #[inline]
+    pub fn buffer(&self) -> &[u8; MAX_HEADER_LEN] {
+        &self.bytes
+    }
+
+    /// How many bytes there are so far.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // never empty: the BTH is there from the start
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
     /// The bytes so far.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {

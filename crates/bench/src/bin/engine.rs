@@ -47,6 +47,8 @@ EXAMPLES
 
 OUTPUT
   cost            median per message (or per queue pair), on the side named
+  fastest 10 %    the same in the fastest tenth of the rounds: what a quiet
+                  machine would show
   compared with   what was measured in turns with it: copying and checksumming
                   the same bytes once, or the same traffic over one queue pair
   ratio           the first divided by the second; median over the rounds

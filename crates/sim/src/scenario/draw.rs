@@ -8,6 +8,9 @@ use crate::model::Setup;
 use crate::network::Link;
 use crate::rng::{Rng, Stream};
 
+/// The Q_Key of those who want to hear the groups.
+const GROUP_QKEY: u32 = 0x1234;
+
 pub(super) fn draw(seed: u64) -> Scenario {
     let mut rng = Rng::new(seed, Stream::Scenario);
     let family = rng.pick(&Family::ALL);
@@ -130,6 +133,9 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
         let host = rng.below(s.hosts as u64) as usize;
         let mut end = draw_end(rng, s, QpType::Ud, host);
         end.recv_size = s.port_mtu.bytes() as u64;
+        if s.features.multicast && rng.chance(0.8) {
+            end.setup.qkey = GROUP_QKEY;
+        }
         let groups = match s.features.multicast {
             true => (0..3).filter(|_| rng.chance(0.5)).collect(),
             false => Vec::new(),

@@ -32,6 +32,9 @@ impl Qp {
 
     pub(super) fn check_permission(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let opcode = packet.opcode();
+        if opcode.is_send() {
+            return Ok(());
+        }
         let need = match opcode.operation() {
             _ if opcode.is_write() => Access::REMOTE_WRITE,
             Operation::AtomicWrite => Access::REMOTE_WRITE,

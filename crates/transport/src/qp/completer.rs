@@ -67,7 +67,7 @@ impl Qp {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 cx.count(Counter::RcvdSeqErr);
                 self.acknowledge(cx, psn);
-                if self.req.una == psn {
+                if self.req.una == psn || self.answer_is_lost() {
                     self.retry(cx, Cause::Gap);
                 }
             }
@@ -111,6 +111,12 @@ impl Qp {
         if answer_lost {
             self.retry(cx, Cause::Gap);
         }
+    }
+
+    /// Whether, now that the peer has answered something later, the oldest work
+    /// request still wants an answer of its own.
+    fn answer_is_lost(&self) -> bool {
+        self.sq.front().is_some_and(Wqe::wants_response)
     }
 
     /// Moves the oldest unanswered PSN on by `packets` of the oldest work request.
@@ -187,7 +193,7 @@ impl Qp {
         if gap && !cx.has_bug(Bug::AcceptReadResponseAhead) {
             // The answer before this one was lost, or acknowledging has already
             // noticed so.
-            if self.sq.front().is_some_and(Wqe::wants_response) {
+            if self.answer_is_lost() {
                 self.retry(cx, Cause::Gap);
             }
             return;
@@ -271,8 +277,7 @@ impl Qp {
             let (now, later) = rest.split_at(bytes as usize);
             rest = later;
             let addr = sge.addr.wrapping_add(at);
-            cx.regions
-                .local(sge.lkey, pd, Access::LOCAL_WRITE, addr, bytes)
+            cx.local(sge.lkey, pd, Access::LOCAL_WRITE, addr, bytes)
                 .map_err(Reason::from)
                 .and_then(|address| Ok(memory.write(address, now)?))
                 .map_err(|reason| (WcStatus::LocalProtection, reason))?;
@@ -286,6 +291,9 @@ impl Qp {
             return self.acknowledge(cx, psn.next());
         }
         self.acknowledge(cx, psn);
+        if self.req.una != psn && self.answer_is_lost() {
+            return self.retry(cx, Cause::Gap);
+        }
         if self.req.una != psn || self.req.rnr_until.is_some() || self.state == QpState::Err {
             return;
         }

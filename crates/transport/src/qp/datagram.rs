@@ -107,15 +107,12 @@ impl Qp {
             header = header.immediate(&ImmDt(imm));
         }
         let av = *ud.ah.av();
-        let path = Path {
-            flow: Flow {
-                source: av.source,
-                destination: av.destination,
-                source_port: ud_source_port(self.qpn),
-            },
-            traffic_class: av.traffic_class,
-            hop_limit: av.hop_limit,
+        let flow = Flow {
+            source: av.source,
+            destination: av.destination,
+            source_port: self.source_port.unwrap_or(ud_source_port(self.qpn)),
         };
+        let path = Path::new(flow, av.traffic_class, av.hop_limit);
         let mark = batch.mark();
         if wqe.inline {
             batch.push_inline(self.sq.inline(index));
@@ -130,7 +127,7 @@ impl Qp {
             NewPacket {
                 qpn: self.qpn,
                 origin: Origin::Request(psn),
-                header: header.finish().as_bytes(),
+                header: &header.finish(),
                 payload_len: wqe.length as usize,
                 flush_quirk: false,
             },

@@ -55,7 +55,7 @@ impl Qp {
             NewPacket {
                 qpn: self.qpn,
                 origin: Origin::Response(Psn::new(0)),
-                header: HeaderBuf::new(&bth).finish().as_bytes(),
+                header: &HeaderBuf::new(&bth).finish(),
                 payload_len: RESERVED.len(),
                 flush_quirk: false,
             },

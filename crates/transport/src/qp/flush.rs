@@ -83,7 +83,16 @@ impl Qp {
     }
 
     /// Tells the program that a send is over, if it wants to know.
+    #[inline]
     pub(super) fn complete_send(&mut self, cx: &mut Context, wqe: &Wqe, status: WcStatus) {
+        if status == WcStatus::Success {
+            if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) {
+                cx.count(Counter::RdmaSends);
+            }
+            if !self.sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
+                return;
+            }
+        }
         let (opcode, imm) = match &wqe.op {
             SendOp::Send { imm } => (WcOpcode::Send, imm.is_some()),
             SendOp::SendInvalidate { .. } => (WcOpcode::Send, false),
@@ -96,15 +105,8 @@ impl Qp {
             SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInvalidate, false),
             SendOp::BindMw(_) => (WcOpcode::BindMw, false),
         };
-        let ok = status == WcStatus::Success;
-        if ok && opcode == WcOpcode::Send {
-            cx.count(Counter::RdmaSends);
-        }
-        if ok && !self.sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
-            return;
-        }
         let mut wc = self.wc(cx, wqe.wr_id, status, opcode);
-        if ok {
+        if status == WcStatus::Success {
             wc.byte_len = wqe.length;
             wc.flags.set(WcFlags::WITH_IMM, imm);
         }

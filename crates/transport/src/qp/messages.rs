@@ -13,7 +13,7 @@ use crate::memory::Memory;
 use crate::region::{AccessError, Pd};
 use crate::send_queue::spans;
 use crate::srq::Taken;
-use crate::verbs::{Access, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::verbs::{Access, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
 impl Qp {
     /// One packet of a SEND or WRITE.
@@ -111,7 +111,7 @@ impl Qp {
             true => 1,
             false => length,
         };
-        self.with_pd(|qp, pd| cx.regions.remote(rkey, pd, qp.qpn, need, va, length))
+        self.with_pd(|qp, pd| cx.remote(rkey, pd, qp.qpn, need, va, length))
     }
 
     fn write_remote(
@@ -191,18 +191,26 @@ impl Qp {
             (None, None, Some(pd)) => pd,
             (None, None, None) => return Err(Refusal::invalid("no protection domain")),
         };
+        let write = |sge: &Sge, at: u64, data: &[u8]| {
+            let addr = sge.addr.wrapping_add(at);
+            let length = data.len() as u32;
+            let address = cx
+                .local(sge.lkey, pd, Access::LOCAL_WRITE, addr, length)
+                .map_err(|e| local(Reason::Access(e)))?;
+            memory
+                .write(address, data)
+                .map_err(|e| local(Reason::Fault(e)))
+        };
+        if let [sge] = held.sges[..]
+            && !data.is_empty()
+        {
+            return write(&sge, offset, data);
+        }
         let mut rest = data;
         for (sge, at, bytes) in spans(&held.sges, offset, data.len() as u64) {
             let (now, later) = rest.split_at(bytes as usize);
             rest = later;
-            let addr = sge.addr.wrapping_add(at);
-            let address = cx
-                .regions
-                .local(sge.lkey, pd, Access::LOCAL_WRITE, addr, bytes)
-                .map_err(|e| local(Reason::Access(e)))?;
-            memory
-                .write(address, now)
-                .map_err(|e| local(Reason::Fault(e)))?;
+            write(sge, at, now)?;
         }
         Ok(())
     }

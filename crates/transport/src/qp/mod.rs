@@ -32,7 +32,7 @@ mod responses;
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use ferroce_wire::{Flow, Transport};
+use ferroce_wire::{Flow, FlowIcrc, Transport};
 
 use crate::attr::{QpAttr, QpCap, QpInit, QpState, QpType};
 use crate::cq::{Cq, Pushed};
@@ -73,6 +73,10 @@ pub(crate) struct Qp {
     pub(crate) peer_ip_id: u16,
     mtu: u32,
     path: Path,
+    /// The UDP source port the caller chose.
+    source_port: Option<u16>,
+    /// What the ICRCs of the peer's packets begin with, by its source port.
+    rx_icrc: Option<(u16, FlowIcrc)>,
     pd: Option<Arc<Pd>>,
     send_cq: Option<Arc<Cq>>,
     recv_cq: Option<Arc<Cq>>,
@@ -121,15 +125,17 @@ impl Qp {
             cq_overflow: false,
             peer_ip_id: 0,
             mtu: config.port_mtu.bytes() as u32,
-            path: Path {
-                flow: Flow {
+            path: Path::new(
+                Flow {
                     source: nowhere,
                     destination: nowhere,
                     source_port: 0,
                 },
-                traffic_class: 0,
-                hop_limit: 0,
-            },
+                0,
+                0,
+            ),
+            source_port: None,
+            rx_icrc: None,
             pd: init.pd.clone(),
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),
@@ -172,6 +178,18 @@ impl Qp {
     /// Our address and the peer's, once connected.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What the ICRCs of packets from the peer's `port` begin with.
+    pub(crate) fn rx_icrc(&mut self, port: u16) -> FlowIcrc {
+        match self.rx_icrc {
+            Some((known, icrc)) if known == port => icrc,
+            _ => {
+                let icrc = FlowIcrc::new(&self.path.flow.reversed(port));
+                self.rx_icrc = Some((port, icrc));
+                icrc
+            }
+        }
     }
 
     /// The transport bits of packets for this queue pair.

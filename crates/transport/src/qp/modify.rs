@@ -3,7 +3,7 @@
 use ferroce_wire::{Flow, rc_source_port};
 
 use super::Qp;
-use crate::attr::{AttrMask, QpAttr, QpState, QpType};
+use crate::attr::{AttrMask, QpAttr, QpState};
 use crate::engine::Context;
 use crate::error::VerbsError;
 use crate::event::QpEvent;
@@ -115,20 +115,29 @@ impl Qp {
         if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
             own.max_dest_rd_atomic = round_up(attr.max_dest_rd_atomic);
         }
-        if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN)
-            && self.kind != QpType::Ud
-            && let Some(av) = &self.attr.av
-        {
-            self.path = Path {
-                flow: Flow {
-                    source: av.source,
-                    destination: av.destination,
-                    source_port: rc_source_port(av.flow_label, self.qpn, self.attr.dest_qpn),
-                },
-                traffic_class: av.traffic_class,
-                hop_limit: av.hop_limit,
-            };
+        if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) {
+            self.set_path();
         }
+    }
+
+    /// Sends from this UDP port instead of the one that rxe's rule gives.
+    pub(crate) fn set_source_port(&mut self, port: u16) {
+        self.source_port = Some(port);
+        self.set_path();
+    }
+
+    fn set_path(&mut self) {
+        let Some(av) = &self.attr.av else {
+            return;
+        };
+        let by_rule = || rc_source_port(av.flow_label, self.qpn, self.attr.dest_qpn);
+        let flow = Flow {
+            source: av.source,
+            destination: av.destination,
+            source_port: self.source_port.unwrap_or_else(by_rule),
+        };
+        self.path = Path::new(flow, av.traffic_class, av.hop_limit);
+        self.rx_icrc = None;
     }
 }
 

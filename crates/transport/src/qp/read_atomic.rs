@@ -136,7 +136,7 @@ impl Qp {
             NewPacket {
                 qpn: self.qpn,
                 origin: Origin::Request(psn),
-                header: header.as_bytes(),
+                header: &header,
                 payload_len: payload,
                 flush_quirk: quirk,
             },
@@ -153,7 +153,7 @@ impl Qp {
             NewPacket {
                 qpn: self.qpn,
                 origin: Origin::Request(self.req.psn),
-                header: header.as_bytes(),
+                header,
                 payload_len,
                 flush_quirk: quirk,
             },

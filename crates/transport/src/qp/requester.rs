@@ -46,13 +46,14 @@ impl Qp {
         batch: &mut Batch,
         limit: usize,
     ) -> bool {
-        loop {
+        while matches!(self.state, QpState::Rts | QpState::Sqd) && self.req.rnr_until.is_none() {
             match self.next_request(cx, batch, limit) {
                 Ok(()) => {}
                 Err(Blocked::Turn) => return true,
                 Err(Blocked::Waits) => return false,
             }
         }
+        false
     }
 
     /// Takes one step: starts a work request, or sends some of its packets.
@@ -62,9 +63,6 @@ impl Qp {
         batch: &mut Batch,
         limit: usize,
     ) -> Result<(), Blocked> {
-        if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.req.rnr_until.is_some() {
-            return Err(Blocked::Waits);
-        }
         let Some(wqe) = self.sq.get(self.req.next) else {
             self.req.limited = false;
             return Err(Blocked::Waits);
@@ -74,8 +72,8 @@ impl Qp {
         }
         match wqe.phase {
             Phase::Posted => self.start(cx)?,
-            Phase::Started => {}
-            Phase::Done => {
+            Phase::Started if self.req.sent < wqe.packets => {}
+            _ => {
                 self.req.step();
                 return Ok(());
             }
@@ -88,10 +86,6 @@ impl Qp {
         }
         if batch.len() >= limit || !batch.has_room() {
             return Err(Blocked::Turn);
-        }
-        if self.req.sent == wqe.packets {
-            self.req.step();
-            return Ok(());
         }
         match wqe.op {
             SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
@@ -138,8 +132,14 @@ impl Qp {
         };
         wqe.phase = Phase::Started;
         wqe.first_psn = psn;
-        wqe.packets = wqe.length.div_ceil(mtu).max(1);
-        wqe.chunk = (window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD)).max(1);
+        wqe.packets = match wqe.length <= mtu {
+            true => 1,
+            false => wqe.length.div_ceil(mtu),
+        };
+        wqe.chunk = match wqe.op {
+            SendOp::Read { .. } => (window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD)).max(1),
+            _ => 1,
+        };
         self.req.sent = 0;
         Ok(())
     }
@@ -242,7 +242,7 @@ impl Qp {
                 NewPacket {
                     qpn: self.qpn,
                     origin: Origin::Request(psn),
-                    header: header.as_bytes(),
+                    header: &header,
                     payload_len: payload as usize,
                     flush_quirk: false,
                 },
@@ -317,12 +317,19 @@ pub(super) fn gather(
     let Some(pd) = pd else {
         return Ok(());
     };
-    for (sge, at, bytes) in spans(sges, offset, u64::from(length)) {
+    let mut add = |sge: &Sge, at: u64, bytes: u32| -> Result<(), Reason> {
         let addr = sge.addr.wrapping_add(at);
-        let address = cx
-            .regions
-            .local(sge.lkey, pd, Access::empty(), addr, bytes)?;
+        let address = cx.local(sge.lkey, pd, Access::empty(), addr, bytes)?;
         batch.push_memory(address, bytes);
+        Ok(())
+    };
+    if let [sge] = sges
+        && length > 0
+    {
+        return add(sge, offset, length);
+    }
+    for (sge, at, bytes) in spans(sges, offset, u64::from(length)) {
+        add(sge, at, bytes)?;
     }
     Ok(())
 }

@@ -292,7 +292,7 @@ impl Qp {
             true => 1,
             false => u64::from(length),
         };
-        cx.regions.remote(
+        cx.remote(
             read.rkey,
             pd,
             self.qpn,
@@ -362,7 +362,7 @@ impl Qp {
             NewPacket {
                 qpn: self.qpn,
                 origin: Origin::Response(psn),
-                header: header.as_bytes(),
+                header,
                 payload_len: payload as usize,
                 flush_quirk: false,
             },

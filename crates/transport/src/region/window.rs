@@ -46,7 +46,7 @@ impl Regions {
         }
         let NewKey { index, key } = control.new_key(&self.permutation)?;
         let mw = Arc::new(Mw::new(index, key, kind, Arc::clone(pd)));
-        self.table.get_or_make(index).write(&unbound(&mw, key));
+        self.put(index, &unbound(&mw, key));
         let entry = MwEntry {
             mw: Arc::clone(&mw),
             bound: None,
@@ -95,7 +95,7 @@ impl Regions {
             let qpn = (mw.kind() != MwKind::Type1).then_some(qpn);
             control.bind(mw.index, Binding { mr: mr.index, qpn });
         }
-        self.table.get_or_make(mw.index).write(&view);
+        self.put(mw.index, &view);
         mw.set_key(bind.rkey);
         Ok(bind.rkey)
     }
@@ -167,7 +167,7 @@ impl Regions {
         control.unbind(index);
         if let Some(entry) = control.mws.get(&index) {
             let view = unbound(&entry.mw, entry.mw.rkey());
-            self.table.get_or_make(index).write(&view);
+            self.put(index, &view);
         }
     }
 }

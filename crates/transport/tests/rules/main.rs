@@ -4,6 +4,15 @@
 //! packet: see [`pair`].
 
 #![forbid(unsafe_code)]
+#![allow(unreachable_pub)] // nobody reaches into a test
 
 mod basics;
+mod congestion;
+mod duplicates;
 mod pair;
+mod ram;
+mod raw;
+mod retry;
+mod rnr;
+mod sequence;
+mod shorthand;

@@ -1,112 +1,18 @@
 //! Two engines, a wire between them, and a clock that jumps.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ferroce_transport::{
     Access, AddressVector, AttrMask, Batch, Config, Counter, Counters, Cq, Datagram, Engine, Event,
-    Fault, Memory, Mr, Path, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions,
-    SendData, SendFlags, SendOp, SendWr, Sge, Srq, Time, Wc,
+    Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData, SendFlags,
+    SendOp, SendWr, Sge, Srq, Time, Wc,
 };
 use ferroce_wire::{Mtu, Packet, Psn};
 
-/// Where the memory of a host starts.
-pub const BASE: u64 = 0x10_0000;
-/// How much of it there is.
-pub const SIZE: usize = 1 << 20;
-
-/// Memory of a host: bytes from [`BASE`] on, with holes on request.
-pub struct Ram {
-    bytes: RefCell<Vec<u8>>,
-    /// Ranges that fault.
-    pub holes: RefCell<Vec<std::ops::Range<u64>>>,
-    pub flushes: RefCell<Vec<(u64, u64, bool)>>,
-}
-
-impl Ram {
-    fn new() -> Ram {
-        Ram {
-            bytes: RefCell::new(vec![0; SIZE]),
-            holes: RefCell::default(),
-            flushes: RefCell::default(),
-        }
-    }
-
-    fn index(&self, address: u64, length: usize) -> Result<usize, Fault> {
-        let end = address + length as u64;
-        let hole = self
-            .holes
-            .borrow()
-            .iter()
-            .any(|hole| address < hole.end && hole.start < end);
-        if hole || address < BASE || end > BASE + SIZE as u64 {
-            return Err(Fault { address });
-        }
-        Ok((address - BASE) as usize)
-    }
-
-    pub fn get(&self, address: u64, length: usize) -> Vec<u8> {
-        let mut out = vec![0; length];
-        self.read(address, &mut out).unwrap();
-        out
-    }
-
-    pub fn put(&self, address: u64, data: &[u8]) {
-        self.write(address, data).unwrap();
-    }
-
-    pub fn word(&self, address: u64) -> u64 {
-        u64::from_ne_bytes(self.get(address, 8).try_into().unwrap())
-    }
-
-    pub fn put_word(&self, address: u64, value: u64) {
-        self.put(address, &value.to_ne_bytes());
-    }
-}
-
-impl Memory for Ram {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        let at = self.index(address, into.len())?;
-        into.copy_from_slice(&self.bytes.borrow()[at..at + into.len()]);
-        Ok(())
-    }
-
-    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
-        let at = self.index(address, data.len())?;
-        self.bytes.borrow_mut()[at..at + data.len()].copy_from_slice(data);
-        Ok(())
-    }
-
-    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
-        self.index(address, 8)?;
-        let old = self.word(address);
-        if old == expected {
-            self.put_word(address, new);
-        }
-        Ok(old)
-    }
-
-    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
-        self.index(address, 8)?;
-        let old = self.word(address);
-        self.put_word(address, old.wrapping_add(add));
-        Ok(old)
-    }
-
-    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.write(address, &bytes)
-    }
-
-    fn flush(&self, address: u64, length: u64, persistent: bool) -> Result<(), Fault> {
-        self.index(address, length as usize)?;
-        self.flushes
-            .borrow_mut()
-            .push((address, length, persistent));
-        Ok(())
-    }
-}
+pub use crate::ram::{BASE, Ram, SIZE};
+pub use ferroce_transport::Path;
 
 /// One end.
 pub struct Host {
@@ -238,7 +144,7 @@ impl Host {
         let engine = Engine::new(knobs.config.clone(), regions.clone(), counters.clone());
         let mut host = Host {
             engine,
-            ram: Ram::new(),
+            ram: Ram::new(number),
             counters,
             address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, number)),
             pd,

@@ -1,0 +1,233 @@
+//! Work requests that must fail: refused by the peer, or on the spot.
+
+use std::rc::Rc;
+
+use ferroce_transport::{QpType, SendOp, Sge, WcStatus};
+
+use crate::model::{Kind, Verdict};
+use crate::payload::payload;
+use crate::post::{Draft, DraftData};
+use crate::program::Choice;
+use crate::slot::Rule;
+use crate::world::{Check, World};
+use crate::zone::{Purpose, Zone};
+
+/// What is wrong with a request.
+#[derive(Copy, Clone, Debug)]
+enum Fault {
+    UnknownKey,
+    OutOfRange,
+    NotPermitted,
+    OtherDomain,
+    MemoryGone,
+    TooLong,
+    BadInvalidate,
+    LocalUnknownKey,
+    LocalOutOfRange,
+    LocalMemoryGone,
+    LocalInvalidate,
+}
+
+impl World {
+    /// Posts a request that must fail.
+    pub(crate) fn post_bad(&mut self, qp: usize) -> Check {
+        use Fault::*;
+        let kind = self.qps[qp].kind;
+        let remote = [
+            UnknownKey, OutOfRange, OutOfRange, NotPermitted, OtherDomain, MemoryGone, TooLong,
+            BadInvalidate,
+        ];
+        let local = [LocalUnknownKey, LocalOutOfRange, LocalMemoryGone];
+        let features = &self.scenario.features;
+        let fault = match (features.bad_requests, features.bad_locals) {
+            (true, _) if kind.is_reliable() => self.rng.pick(&remote),
+            (_, true) if kind == QpType::Rc && self.rng.chance(0.1) => LocalInvalidate,
+            (_, true) => self.rng.pick(&local),
+            _ => return self.post_plain(qp, Choice::Send),
+        };
+        let draft = match fault {
+            TooLong => self.draft_too_long(qp),
+            BadInvalidate => self.draft_bad_invalidate(qp),
+            LocalInvalidate => Some(self.draft_bad_local_invalidate()),
+            LocalUnknownKey | LocalOutOfRange | LocalMemoryGone => self.draft_bad_local(qp, fault),
+            _ => self.draft_refused(qp, fault),
+        };
+        match draft {
+            Some(mut draft) => {
+                draft.flags = self.draw_flags(qp);
+                draft.xrc_srq = self.draw_xrc_srq(qp);
+                self.submit(qp, draft)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A WRITE, READ or atomic that names memory it may not have.
+    fn draft_refused(&mut self, qp: usize, fault: Fault) -> Option<Draft> {
+        let host = self.qps[self.peer_of(qp)?].host;
+        let zone = |purpose| {
+            let mut zones = self.hosts[host].zones.iter();
+            zones.find(|zone: &&Zone| zone.purpose == purpose)
+        };
+        let len = self.rng.range(1..=self.scenario.longest.min(3000));
+        let (zone, status) = match fault {
+            Fault::NotPermitted => (zone(Purpose::ReadOnly)?, WcStatus::RemoteAccess),
+            Fault::OtherDomain => (zone(Purpose::OtherDomain)?, WcStatus::RemoteAccess),
+            Fault::MemoryGone => (zone(Purpose::GoneRemote)?, WcStatus::RemoteOperation),
+            _ => (zone(Purpose::Remote)?, WcStatus::RemoteAccess),
+        };
+        let start = zone.key_address(zone.start);
+        let remote_addr = match fault {
+            // Begins inside, or right behind.
+            Fault::OutOfRange => start + zone.len - self.rng.below(len),
+            _ => start + self.rng.below(zone.len - len),
+        };
+        let rkey = match fault {
+            Fault::UnknownKey => zone.mr.rkey() ^ (1 << self.rng.below(32)),
+            _ => zone.mr.rkey(),
+        };
+        let writes = matches!(fault, Fault::NotPermitted) || self.rng.chance(0.5);
+        let imm = self.rng.chance(0.3).then(|| self.rng.u32());
+        let mut draft = match writes {
+            true => {
+                let op = SendOp::Write {
+                    remote_addr,
+                    rkey,
+                    imm,
+                };
+                self.draft_with_source(qp, Kind::Write, op, len)?
+            }
+            false => self.draft_with_landing(qp, SendOp::Read { remote_addr, rkey }, len)?,
+        };
+        draft.verdict = Verdict::refused(&[status]);
+        Some(draft)
+    }
+
+    fn draft_with_source(&mut self, qp: usize, kind: Kind, op: SendOp, len: u64) -> Option<Draft> {
+        let mut draft = Draft::new(kind, op);
+        draft.payload = payload(self.seed, self.next_wr_id(), len as usize);
+        draft.data = DraftData::Places(self.alloc_source(qp, &draft.payload)?);
+        Some(draft)
+    }
+
+    fn draft_with_landing(&mut self, qp: usize, op: SendOp, len: u64) -> Option<Draft> {
+        let most = self.qps[qp].cap.max_send_sge;
+        let places = self.alloc_local(qp, Purpose::Local, len, most, |_| Rule::Buffer)?;
+        let mut draft = Draft::new(Kind::Read, op);
+        draft.payload = vec![0; len as usize].into();
+        draft.data = DraftData::Places(places);
+        Some(draft)
+    }
+
+    /// A SEND that does not fit any receive of the peer.
+    fn draft_too_long(&mut self, qp: usize) -> Option<Draft> {
+        let peer = self.peer_of(qp)?;
+        let mtu = self.qps[qp].setup.mtu.bytes() as u64;
+        let len = self.qps[peer].recv_size + self.rng.range(1..=2 * mtu);
+        let op = SendOp::Send { imm: None };
+        let mut draft = self.draft_with_source(qp, Kind::Send, op, len)?;
+        draft.verdict = Verdict::refused(&[WcStatus::RemoteInvalidRequest]);
+        Some(draft)
+    }
+
+    /// A SEND that invalidates what cannot be invalidated.
+    fn draft_bad_invalidate(&mut self, qp: usize) -> Option<Draft> {
+        let peer = self.peer_of(qp)?;
+        let zone = &self.hosts[self.qps[peer].host].zones[0];
+        let rkey = match self.rng.chance(0.5) {
+            true => zone.mr.rkey(),
+            false => self.rng.u32(),
+        };
+        let len = self.draw_len(qp, self.qps[peer].recv_size);
+        let op = SendOp::SendInvalidate { rkey };
+        let mut draft = self.draft_with_source(qp, Kind::SendInvalidate, op, len)?;
+        let either = [WcStatus::RemoteAccess, WcStatus::RemoteInvalidRequest];
+        draft.verdict = Verdict::refused(&either);
+        Some(draft)
+    }
+
+    fn draft_bad_local_invalidate(&mut self) -> Draft {
+        let op = SendOp::LocalInvalidate {
+            key: self.rng.u32(),
+        };
+        let mut draft = Draft::new(Kind::LocalInvalidate, op);
+        draft.verdict = Verdict::fails(WcStatus::LocalQpOperation);
+        draft
+    }
+
+    /// A request with local memory that it may not have, or that is gone.
+    fn draft_bad_local(&mut self, qp: usize, fault: Fault) -> Option<Draft> {
+        let peer = self.peer_of(qp)?;
+        let host = self.qps[qp].host;
+        let most = self.qps[peer].recv_size.min(self.scenario.longest);
+        let len = self.rng.range(1..=most.max(1));
+        if len > most {
+            return None; // its peer receives nothing
+        }
+        let purpose = match fault {
+            Fault::LocalMemoryGone => Purpose::GoneLocal,
+            _ => Purpose::Local,
+        };
+        let mut zones = self.hosts[host].zones.iter();
+        let zone = zones.find(|zone| zone.purpose == purpose)?;
+        let start = zone.key_address(zone.start);
+        let addr = match fault {
+            Fault::LocalOutOfRange => start + zone.len - self.rng.below(len),
+            _ => start + self.rng.below(zone.len - len),
+        };
+        let lkey = match fault {
+            Fault::LocalUnknownKey => self.rng.u32(),
+            _ => zone.mr.lkey(),
+        };
+        let sge = Sge {
+            addr,
+            length: len as u32,
+            lkey,
+        };
+        let mut draft = match self.rng.chance(0.3) && self.qps[qp].kind.is_reliable() {
+            true => {
+                let data = payload(self.seed, self.next_wr_id(), len as usize);
+                let remote = self.alloc_remote(qp, Purpose::Remote, len, 1)?;
+                let (remote_host, place) = remote;
+                let arena = &self.hosts[remote_host].arena;
+                arena.poke(place.va, &data);
+                arena.add(place.va, place.len, self.next_wr_id(), Rule::Shown);
+                let (remote_addr, rkey) = self.hosts[remote_host].remote(place);
+                let mut draft = Draft::new(Kind::Read, SendOp::Read { remote_addr, rkey });
+                draft.payload = data;
+                draft.remote = Some(remote);
+                draft
+            }
+            false => {
+                let mut draft = Draft::new(Kind::Send, SendOp::Send { imm: None });
+                draft.payload = payload(self.seed, self.next_wr_id(), len as usize);
+                draft
+            }
+        };
+        draft.data = DraftData::Bad(vec![sge]);
+        draft.verdict = Verdict::fails(WcStatus::LocalProtection);
+        Some(draft)
+    }
+
+    /// A datagram that cannot be sent.
+    pub(crate) fn spoil_datagram(&mut self, draft: &mut Draft) {
+        draft.payload = match self.rng.chance(0.5) {
+            true => {
+                draft.verdict = Verdict::fails(WcStatus::LocalLength);
+                payload(self.seed, 0, self.scenario.port_mtu.bytes() + 1)
+            }
+            false => {
+                draft.verdict = Verdict::fails(WcStatus::LocalProtection);
+                Rc::clone(&draft.payload)
+            }
+        };
+        let length = draft.payload.len().max(1) as u32;
+        let lkey = self.rng.u32();
+        draft.flags.remove(ferroce_transport::SendFlags::INLINE);
+        draft.data = DraftData::Bad(vec![Sge {
+            addr: 0,
+            length,
+            lkey,
+        }]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Completions: fetched as programs fetch them, and handed to the oracle.
+
+use ferroce_transport::{Arm, Event, QpEvent, Wc, WcStatus};
+
+use crate::model::{CqMode, Drain};
+use crate::slot::{WrRef, wr_name};
+use crate::world::{Check, World};
+
+impl World {
+    /// A program looks at a completion queue, if it has reason to.
+    pub(crate) fn look(&mut self, cq: usize) -> Check {
+        match self.cqs[cq].mode {
+            CqMode::Polled => {
+                let lazy = self.cqs[cq].small && !self.healed;
+                if self.rng.chance(if lazy { 0.3 } else { 0.8 }) {
+                    let most = self.rng.pick(&[1, 16, usize::MAX]);
+                    self.poll(cq, most)?;
+                }
+                Ok(())
+            }
+            CqMode::Any if !self.cqs[cq].notified => Ok(()),
+            CqMode::Any => self.poll_and_arm(cq, Arm::Any),
+            CqMode::Solicited => self.look_at_solicited(cq),
+        }
+    }
+
+    /// Fetches everything, asks to be told of more, and looks once again.
+    fn poll_and_arm(&mut self, cq: usize, arm: Arm) -> Check {
+        self.poll(cq, usize::MAX)?;
+        self.cqs[cq].notified = false;
+        self.cqs[cq].cq.arm(arm);
+        self.poll(cq, usize::MAX)?;
+        Ok(())
+    }
+
+    /// Notification comes if, and only if, there is something that deserves it.
+    fn look_at_solicited(&mut self, cq: usize) -> Check {
+        let notified = self.cqs[cq].notified;
+        if !notified && !self.rng.chance(0.3) && !self.healed {
+            return Ok(());
+        }
+        let before = self.cqs[cq].armed;
+        let worth_it = self.poll(cq, usize::MAX)?;
+        if before && worth_it != notified {
+            return Err(format!(
+                "completion queue {cq}, armed for solicited completions: \
+                 notified {notified}, though it should be {worth_it}"
+            ));
+        }
+        if notified || !before {
+            self.cqs[cq].notified = false;
+            self.cqs[cq].armed = true;
+            self.cqs[cq].cq.arm(Arm::Solicited);
+        }
+        Ok(())
+    }
+
+    /// Fetches all completions of a host.
+    pub(crate) fn poll_host(&mut self, host: usize) -> Check {
+        for cq in 0..self.cqs.len() {
+            if self.cqs[cq].host != host {
+                continue;
+            }
+            if self.cqs[cq].mode == CqMode::Solicited {
+                self.cqs[cq].armed = false; // what is taken here is not accounted for
+            }
+            self.poll(cq, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Fetches up to `most` completions; returns whether one was solicited or an error.
+    pub(crate) fn poll(&mut self, cq: usize, most: usize) -> Result<bool, String> {
+        let mut solicited = false;
+        for _ in 0..most {
+            let Some(wc) = self.cqs[cq].cq.pop() else {
+                break;
+            };
+            let host = self.cqs[cq].host;
+            self.trace.host(self.now, host, || {
+                let (name, status) = (wr_name(wc.wr_id), wc.status);
+                let rest = match status {
+                    WcStatus::Success => format!("{:?}, {} bytes", wc.opcode, wc.byte_len),
+                    _ => String::new(),
+                };
+                format!("completion of {name} on qp {:#x}: {status} {rest}", wc.qpn)
+            });
+            solicited |= self.completed(cq, &wc)? || wc.status != WcStatus::Success;
+        }
+        Ok(solicited)
+    }
+
+    /// Judges a completion; returns whether it is a solicited one.
+    fn completed(&mut self, cq: usize, wc: &Wc) -> Result<bool, String> {
+        let host = self.cqs[cq].host;
+        let name = wr_name(wc.wr_id);
+        let Some(&qp) = self.by_number.get(&(host, wc.qpn)) else {
+            return Err(format!("completion of {name} for unknown qp {:#x}", wc.qpn));
+        };
+        let context = format!("{name} on {}", self.qp_name(qp));
+        match WrRef::of(wc.wr_id) {
+            WrRef::Send(send) if send < self.sends.len() => {
+                if self.qps[qp].send_cq != cq {
+                    return Err(format!("{context} completed in queue {cq}"));
+                }
+                self.send_completed(qp, send, wc).map_err(|e| format!("{context}: {e}"))?;
+                Ok(false)
+            }
+            WrRef::Recv(recv) if recv < self.recvs.len() => {
+                if self.qps[qp].recv_cq != cq {
+                    return Err(format!("{context} completed in queue {cq}"));
+                }
+                self.recv_completed(qp, recv, wc).map_err(|e| format!("{context}: {e}"))
+            }
+            _ => Err(format!("completion of {context}, which nobody posted")),
+        }
+    }
+
+    /// Judges an event.
+    pub(crate) fn note_event(&mut self, host: usize, event: &Event) -> Check {
+        match event {
+            Event::Failure(_) => Ok(()),
+            Event::CqNotify { cq } => {
+                let model = &mut self.cqs[*cq as usize];
+                if model.host != host || model.mode == CqMode::Polled {
+                    return Err(format!("completion queue {cq} was never armed"));
+                }
+                model.notified = true;
+                Ok(())
+            }
+            Event::CqError { cq } => {
+                let model = &mut self.cqs[*cq as usize];
+                model.overflowed = true;
+                if !model.small {
+                    return Err(format!("completion queue {cq} overflowed with room to spare"));
+                }
+                let cq = *cq as usize;
+                for qp in &mut self.qps {
+                    if qp.send_cq == cq || qp.recv_cq == cq {
+                        qp.cause.cq_overflow = true;
+                    }
+                }
+                Ok(())
+            }
+            Event::SrqLimitReached { srq } => {
+                let found = self.srqs.iter_mut().find(|s| s.srq.number() == *srq);
+                match found {
+                    Some(model) if std::mem::take(&mut model.limit_armed) => Ok(()),
+                    _ => Err(format!("limit event of shared receive queue {srq:#x} out of turn")),
+                }
+            }
+            Event::Qp { qpn, kind } => {
+                let Some(&qp) = self.by_number.get(&(host, *qpn)) else {
+                    return Err(format!("event {kind:?} of unknown qp {qpn:#x}"));
+                };
+                self.note_qp_event(qp, *kind)
+            }
+        }
+    }
+
+    fn note_qp_event(&mut self, qp: usize, kind: QpEvent) -> Check {
+        let healed = self.healed;
+        let model = &mut self.qps[qp];
+        model.events.push(kind);
+        if kind == QpEvent::SqDrained {
+            if model.drain != Drain::Draining {
+                return Err(format!("{} drained unasked", self.qp_name(qp)));
+            }
+            model.drain = Drain::Drained;
+            if healed {
+                let at = self.now.after_nanos(1);
+                self.agenda.plan(at, crate::agenda::Happening::Resume { qp });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+//! What programs do: look for completions, post receives, post sends.
+
+use ferroce_transport::{QpState, QpType, SendFlags, SendOp};
+
+use crate::agenda::Happening;
+use crate::model::{Drain, Kind};
+use crate::payload::payload;
+use crate::post::{Draft, DraftData};
+use crate::world::{Check, World};
+
+/// What a program may choose to do next.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Choice {
+    Send,
+    Write,
+    Read,
+    FetchAdd,
+    CompareSwap,
+    AtomicWrite,
+    Flush,
+    /// A READ and then a fenced WRITE of the same memory.
+    ReadThenWrite,
+    /// A WRITE and then a READ of the same memory.
+    WriteThenRead,
+    /// Something about memory windows.
+    Window,
+}
+
+impl World {
+    /// One step of the program on a host.
+    pub(crate) fn program(&mut self, host: usize) -> Check {
+        for cq in 0..self.cqs.len() {
+            if self.cqs[cq].host == host {
+                self.look(cq)?;
+            }
+        }
+        for qp in 0..self.qps.len() {
+            if self.qps[qp].host != host || self.qps[qp].state.is_none() {
+                continue;
+            }
+            let pace = if self.healed { 1.0 } else { self.scenario.receive_pace };
+            if self.rng.chance(pace) {
+                self.post_receives(qp)?;
+            }
+            self.post_sends(qp)?;
+        }
+        self.after_engine(host)?;
+        let busy = self.qps.iter().any(|qp| qp.host == host && qp.todo > 0);
+        let step = self.scenario.step_ns * if busy { 1 } else { 4 };
+        let at = self.now.after_nanos(step / 2 + self.rng.below(step));
+        self.agenda.plan(at, Happening::Program { host });
+        Ok(())
+    }
+
+    fn post_sends(&mut self, qp: usize) -> Check {
+        if !self.qps[qp].can_send() {
+            return Ok(());
+        }
+        let host = self.qps[qp].host;
+        for _ in 0..self.rng.range(0..=6) {
+            let model = &self.qps[qp];
+            if model.todo == 0 || !self.may_post(qp) {
+                break;
+            }
+            let room = self.room(qp)?;
+            if room == 0 {
+                self.post_to_full_queue(qp)?;
+                break;
+            }
+            self.post_something(qp, room)?;
+            self.qps[qp].todo -= 1;
+            if self.rng.chance(0.3) {
+                self.after_engine(host)?;
+            }
+        }
+        self.post_closing(qp)
+    }
+
+    /// Whether the program goes on with a queue pair.
+    fn may_post(&mut self, qp: usize) -> bool {
+        match self.qps[qp].state {
+            Some(QpState::Rts | QpState::Sqd) => true,
+            // What is posted to a failed queue pair is flushed: a few suffice.
+            Some(QpState::Err | QpState::Sqe) => {
+                if !self.scenario.features.reconnect && !self.rng.chance(0.3) {
+                    self.qps[qp].todo = 0;
+                }
+                self.qps[qp].todo > 0 && self.rng.chance(0.2)
+            }
+            _ => false,
+        }
+    }
+
+    /// Work requests that the engine's queue has room for.
+    fn room(&self, qp: usize) -> Result<u32, String> {
+        let model = &self.qps[qp];
+        let query = self.hosts[model.host].engine.query_qp(model.qpn);
+        let query = query.map_err(|e| e.to_string())?;
+        if query.sends > model.pending() {
+            return Err(format!("{} holds {} sends", self.qp_name(qp), query.sends));
+        }
+        Ok(model.cap.max_send_wr - query.sends as u32)
+    }
+
+    fn post_something(&mut self, qp: usize, room: u32) -> Check {
+        let kind = self.qps[qp].kind;
+        if kind.is_datagram() {
+            return self.post_datagram(qp);
+        }
+        if self.rng.chance(self.scenario.bad) && !self.healed {
+            return self.post_bad(qp);
+        }
+        let choice = self.choose(kind, room);
+        match choice {
+            Choice::ReadThenWrite | Choice::WriteThenRead => self.post_ordered(qp, choice),
+            Choice::Window => self.post_window(qp),
+            _ => self.post_plain(qp, choice),
+        }
+    }
+
+    fn choose(&mut self, kind: QpType, room: u32) -> Choice {
+        use Choice::*;
+        if self.scenario.features.windows && kind == QpType::Rc && self.rng.chance(0.6) {
+            return Window;
+        }
+        if self.scenario.features.fences && kind != QpType::Uc && room > 1 && self.rng.chance(0.4) {
+            return self.rng.pick(&[ReadThenWrite, ReadThenWrite, WriteThenRead]);
+        }
+        match kind {
+            QpType::Uc => self.rng.pick(&[Send, Write]),
+            QpType::XrcInitiator => {
+                self.rng.pick(&[Send, Send, Write, Write, Read, Read, FetchAdd, CompareSwap])
+            }
+            _ => self.rng.pick(&[
+                Send, Send, Send, Write, Write, Write, Read, Read, Read, FetchAdd, FetchAdd,
+                CompareSwap, AtomicWrite, Flush,
+            ]),
+        }
+    }
+
+    /// The flags of a work request.
+    pub(crate) fn draw_flags(&mut self, qp: usize) -> SendFlags {
+        let mut flags = SendFlags::empty();
+        let last = self.qps[qp].todo <= 1;
+        flags.set(SendFlags::SIGNALED, last || self.rng.chance(0.5));
+        flags.set(SendFlags::SOLICITED, self.rng.chance(0.2));
+        flags.set(SendFlags::FENCE, self.rng.chance(0.1));
+        flags
+    }
+
+    /// The length of a message: often near a multiple of the path MTU.
+    pub(crate) fn draw_len(&mut self, qp: usize, most: u64) -> u64 {
+        let mtu = self.qps[qp].setup.mtu.bytes() as u64;
+        let len = match self.rng.below(10) {
+            0 => 0,
+            1 | 2 => self.rng.range(1..=16),
+            3..=5 => self.rng.range(1..=8) * mtu + self.rng.range(0..=2) - 1,
+            6 | 7 => self.rng.range(0..=most.min(4 * mtu)),
+            _ => self.rng.range(0..=most),
+        };
+        len.min(most)
+    }
+
+    /// Ends a program whose last request would not tell that it is done.
+    fn post_closing(&mut self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        let Some(&last) = model.sends.last() else {
+            return Ok(());
+        };
+        let silent = !self.sends[last].signaled && self.sends[last].end.is_none();
+        let idle = model.todo == 0 && model.is(QpState::Rts) && model.drain == Drain::No;
+        if !silent || !idle || self.room(qp)? == 0 {
+            return Ok(());
+        }
+        if self.qps[qp].is_datagram() {
+            return self.post_datagram(qp);
+        }
+        let op = SendOp::Write {
+            remote_addr: 0,
+            rkey: 0,
+            imm: None,
+        };
+        let mut draft = Draft::new(Kind::Write, op);
+        draft.flags = SendFlags::SIGNALED;
+        draft.xrc_srq = self.draw_xrc_srq(qp);
+        self.submit(qp, draft)
+    }
+
+    /// A full queue takes no more.
+    fn post_to_full_queue(&mut self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        let (host, qpn) = (model.host, model.qpn);
+        if !model.is(QpState::Rts) && !model.is(QpState::Sqd) || model.is_datagram() {
+            return Ok(());
+        }
+        let wr = ferroce_transport::SendWr {
+            wr_id: 0,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::SIGNALED,
+            data: ferroce_transport::SendData::Sges(&[]),
+            ud: None,
+            xrc_srq: 0,
+        };
+        match self.hosts[host].engine.post_send(self.now, qpn, wr) {
+            Err(_) => Ok(()),
+            Ok(()) => Err(format!("{} took more sends than fit", self.qp_name(qp))),
+        }
+    }
+
+    /// The shared receive queue that an XRC request names.
+    pub(crate) fn draw_xrc_srq(&mut self, qp: usize) -> Option<usize> {
+        if self.qps[qp].kind != QpType::XrcInitiator {
+            return None;
+        }
+        let target = self.peer_of(qp)?;
+        let named = |srq: &usize| self.srqs[*srq].xrc.is_some_and(|(t, _)| t == target);
+        let all: Vec<usize> = (0..self.srqs.len()).filter(named).collect();
+        Some(self.rng.pick(&all))
+    }
+
+    /// Payload of the next work request, from memory or inline.
+    /// `None` if there is no memory for it.
+    pub(crate) fn draw_source(&mut self, qp: usize, draft: &mut Draft, len: u64) -> Option<()> {
+        draft.payload = payload(self.seed, self.next_wr_id(), len as usize);
+        let inline = len <= u64::from(self.qps[qp].cap.max_inline_data) && self.rng.chance(0.2);
+        draft.data = if inline {
+            draft.flags |= SendFlags::INLINE;
+            DraftData::Inline
+        } else {
+            DraftData::Places(self.alloc_source(qp, &draft.payload)?)
+        };
+        Some(())
+    }
+}

@@ -1,0 +1,261 @@
+//! The oracle for receives: every message once, in order, whole and unchanged.
+
+use core::net::IpAddr;
+
+use ferroce_transport::{QpState, QpType, Wc, WcFlags, WcOpcode, WcStatus};
+use ferroce_wire::ip;
+
+use crate::model::{End, Kind, RecvOwner};
+use crate::post::UNTOUCHED;
+use crate::tap::GRH;
+use crate::world::{Check, World};
+
+impl World {
+    /// Judges the completion of a receive; returns whether it was solicited.
+    pub(crate) fn recv_completed(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+        let record = &self.recvs[recv];
+        if let Some(end) = record.end {
+            return Err(format!("completed with {}, but it ended before: {end:?}", wc.status));
+        }
+        self.check_recv_order(qp, recv)?;
+        let mut solicited = false;
+        if wc.status == WcStatus::Success {
+            solicited = match self.qps[qp].kind {
+                QpType::Ud | QpType::Gsi => self.datagram_received(qp, recv, wc)?,
+                QpType::Uc => self.unreliable_received(qp, recv, wc)?,
+                _ => self.reliable_received(qp, recv, wc)?,
+            };
+        } else {
+            self.check_recv_error(qp, recv, wc.status)?;
+        }
+        self.recv_ended(recv, End::Completed(wc.status));
+        Ok(solicited)
+    }
+
+    fn check_recv_order(&mut self, qp: usize, recv: usize) -> Check {
+        let record = &self.recvs[recv];
+        match record.owner {
+            RecvOwner::Qp(owner) if owner != qp => Err("completed on another queue pair".into()),
+            RecvOwner::Qp(_) => {
+                let next = self.qps[qp].recvs_ended;
+                let lossy = self.qps[qp].cause.cq_overflow;
+                if record.index < next || record.index > next && !lossy {
+                    return Err(format!("number {} of its queue, when {next} is next", record.index));
+                }
+                self.qps[qp].recvs_ended = record.index + 1;
+                Ok(())
+            }
+            RecvOwner::Srq(srq) => {
+                let belongs = match self.srqs[srq].xrc {
+                    Some((target, _)) => target == qp,
+                    None => self.qps[qp].srq == Some(srq),
+                };
+                match belongs {
+                    true => Ok(()),
+                    false => Err("taken by a queue pair of another shared queue".into()),
+                }
+            }
+        }
+    }
+
+    /// Gives the memory of a receive back.
+    pub(crate) fn recv_ended(&mut self, recv: usize, end: End) {
+        let host = match self.recvs[recv].owner {
+            RecvOwner::Qp(qp) => self.qps[qp].host,
+            RecvOwner::Srq(srq) => {
+                self.srqs[srq].outstanding.remove(&recv);
+                self.srqs[srq].host
+            }
+        };
+        self.recvs[recv].end = Some(end);
+        for place in std::mem::take(&mut self.recvs[recv].places) {
+            self.hosts[host].arena.remove(place.va);
+            self.hosts[host].release(place);
+        }
+    }
+
+    /// The messages of a reliable connection arrive in order, each once.
+    fn reliable_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+        let peer = self.peer_of(qp).ok_or("no peer")?;
+        if self.qps[qp].cause.cq_overflow {
+            // Completions may be missing in between.
+            let from = self.qps[qp].delivered;
+            let found = (from..self.qps[peer].messages.len()).find(|&m| {
+                let send = self.qps[peer].messages[m];
+                self.message_fits(qp, recv, send, wc).is_ok()
+            });
+            let at = found.ok_or("a message that was not sent")?;
+            self.qps[qp].delivered = at + 1;
+            return Ok(self.sends[self.qps[peer].messages[at]].solicited);
+        }
+        let number = self.qps[qp].delivered;
+        let Some(&send) = self.qps[peer].messages.get(number) else {
+            return Err(format!("received message {number}, which was never sent"));
+        };
+        if !self.sends[send].verdict.success {
+            return Err(format!("received send {send}, which should have been refused"));
+        }
+        self.message_fits(qp, recv, send, wc).map_err(|e| format!("send {send} received: {e}"))?;
+        self.qps[qp].delivered += 1;
+        Ok(self.sends[send].solicited)
+    }
+
+    /// Messages of an unreliable connection may be missing; without reordering
+    /// or duplicates on the way, those that arrive are in order.
+    fn unreliable_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+        let peer = self.peer_of(qp).ok_or("no peer")?;
+        let from = match self.scenario.disorders() {
+            true => 0,
+            false => self.qps[qp].delivered,
+        };
+        let all = self.qps[peer].messages.len();
+        let found = (from..all).find(|&m| {
+            let send = self.qps[peer].messages[m];
+            self.message_fits(qp, recv, send, wc).is_ok()
+        });
+        let at = found.ok_or("a message that was not sent, or not in this order")?;
+        self.qps[qp].delivered = self.qps[qp].delivered.max(at + 1);
+        Ok(self.sends[self.qps[peer].messages[at]].solicited)
+    }
+
+    /// Whether a completion and its buffer are what a message must lead to.
+    fn message_fits(&self, qp: usize, recv: usize, send: usize, wc: &Wc) -> Check {
+        let (message, record) = (&self.sends[send], &self.recvs[recv]);
+        let write = message.kind == Kind::Write;
+        let opcode = match write {
+            true => WcOpcode::RecvRdmaWithImm,
+            false => WcOpcode::Recv,
+        };
+        if wc.opcode != opcode {
+            return Err(format!("as {:?}", wc.opcode));
+        }
+        if wc.byte_len as usize != message.payload.len() {
+            return Err(format!("{} bytes of {}", wc.byte_len, message.payload.len()));
+        }
+        let imm = wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm);
+        if imm != message.imm {
+            return Err(format!("immediate {imm:x?}, not {:x?}", message.imm));
+        }
+        let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.imm);
+        if invalidated != message.invalidates {
+            return Err(format!("invalidated {invalidated:x?}, not {:x?}", message.invalidates));
+        }
+        if let Some(named) = message.xrc_srq
+            && record.owner != RecvOwner::Srq(named)
+        {
+            return Err("by another shared receive queue than was named".into());
+        }
+        let buffer = self.buffer(recv);
+        let placed = if write { 0 } else { message.payload.len() };
+        if buffer.get(..placed) != Some(&message.payload[..placed]) {
+            return Err("with other bytes".into());
+        }
+        // An unreliable message that broke off may have left its beginning.
+        let reliable = self.qps[qp].kind.is_reliable();
+        if reliable && buffer[placed..].iter().any(|&byte| byte != UNTOUCHED) {
+            return Err("with bytes behind the message".into());
+        }
+        if write
+            && reliable
+            && let Some((host, place)) = message.remote
+            && self.hosts[host].arena.filled(place.va) != place.len
+        {
+            return Err("before all its data was there".into());
+        }
+        Ok(())
+    }
+
+    fn buffer(&self, recv: usize) -> Vec<u8> {
+        let record = &self.recvs[recv];
+        let host = match record.owner {
+            RecvOwner::Qp(qp) => self.qps[qp].host,
+            RecvOwner::Srq(srq) => self.srqs[srq].host,
+        };
+        let arena = &self.hosts[host].arena;
+        let pieces = record.places.iter().map(|p| arena.peek(p.va, p.len));
+        pieces.flatten().collect()
+    }
+
+    /// Datagrams are delivered exactly as they came.
+    fn datagram_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+        let Some(want) = self.qps[qp].datagrams.pop_front() else {
+            return Err("a datagram that never came".into());
+        };
+        let buffer = self.buffer(recv);
+        let len = GRH as usize + want.payload.len();
+        let imm = wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm);
+        if wc.opcode != WcOpcode::Recv
+            || wc.byte_len as usize != len
+            || imm != want.imm
+            || wc.src_qp != want.src_qp
+            || !wc.flags.contains(WcFlags::GRH)
+        {
+            return Err(format!("{wc:?} for a datagram of {len} bytes from {:#x}", want.src_qp));
+        }
+        if buffer[GRH as usize..len] != want.payload[..] {
+            return Err("a datagram with other bytes".into());
+        }
+        check_grh(&buffer[..GRH as usize], want.source, want.destination)?;
+        Ok(want.solicited)
+    }
+
+    /// Whether a receive may fail like this.
+    fn check_recv_error(&self, qp: usize, recv: usize, status: WcStatus) -> Check {
+        let model = &self.qps[qp];
+        if !model.is(QpState::Err) {
+            return Err(format!("{status}, but the queue pair is in {:?}", model.state));
+        }
+        if status == WcStatus::WrFlush || self.recvs[recv].errors.contains(&status) {
+            return Ok(());
+        }
+        let peer = self.peer_of(qp).ok_or_else(|| format!("{status} without a reason"))?;
+        let message = self.qps[peer].messages.get(model.delivered);
+        let refused = message.is_some_and(|&send| {
+            self.sends[send].verdict.errors.iter().any(|error| match error {
+                WcStatus::RemoteAccess => status == WcStatus::RemoteAccess,
+                WcStatus::RemoteInvalidRequest => matches!(
+                    status,
+                    WcStatus::LocalLength | WcStatus::RemoteInvalidRequest
+                ),
+                WcStatus::RemoteOperation => status == WcStatus::LocalQpOperation,
+                _ => false,
+            })
+        });
+        match refused || model.cause.cq_overflow {
+            true => Ok(()),
+            false => Err(format!("{status} without a reason")),
+        }
+    }
+}
+
+/// The header in front of a datagram, as programs read it.
+fn check_grh(grh: &[u8], source: IpAddr, destination: IpAddr) -> Check {
+    let fits = match (source, destination) {
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            grh[0] >> 4 == 6
+                && grh[8..24] == source.octets()
+                && grh[24..40] == destination.octets()
+        }
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let header = &grh[20..];
+            let valid: Option<&[u8; ip::IPV4_LEN]> = header.first_chunk();
+            grh[0] >> 4 != 6
+                && header[0] == 0x45
+                && header[12..16] == source.octets()
+                && header[16..20] == destination.octets()
+                && valid.is_some_and(checksum_is_right)
+        }
+        _ => false,
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(format!("a datagram with the header {grh:x?}")),
+    }
+}
+
+/// The one's complement sum of a header with a right checksum is all ones.
+fn checksum_is_right(header: &[u8; ip::IPV4_LEN]) -> bool {
+    let words = header.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+    let sum: u32 = words.sum();
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}

@@ -1,0 +1,277 @@
+//! The oracle for sends: in order, exactly once, with a status that has a cause,
+//! and with the effect that the status promises.
+
+use ferroce_transport::{QpState, Wc, WcStatus};
+
+use crate::model::{End, Kind};
+use crate::world::{Check, World};
+
+impl World {
+    /// Judges the completion of a send.
+    pub(crate) fn send_completed(&mut self, qp: usize, send: usize, wc: &Wc) -> Check {
+        let record = &self.sends[send];
+        if record.qp != qp {
+            return Err(format!("completed on another queue pair than {}", record.qp));
+        }
+        if let Some(end) = record.end {
+            return Err(format!("completed with {}, but it ended before: {end:?}", wc.status));
+        }
+        let (index, signaled) = (record.index, record.signaled);
+        self.complete_silent(qp, index)?;
+        self.qps[qp].ended = index + 1;
+        if wc.status == WcStatus::Success {
+            if !signaled {
+                return Err("a completion that nobody asked for".into());
+            }
+            self.check_send_fields(send, wc)?;
+            return self.send_succeeded(qp, send);
+        }
+        let first = self.qps[qp].first_error;
+        match first {
+            None => {
+                self.check_cause(qp, send, wc.status)?;
+                self.qps[qp].first_error = Some((send, wc.status));
+            }
+            Some(_) if wc.status != WcStatus::WrFlush => {
+                return Err(format!("{} behind an error", wc.status));
+            }
+            Some(_) => {}
+        }
+        self.send_failed(send, End::Completed(wc.status));
+        Ok(())
+    }
+
+    /// Everything before `index` that has not completed must have done so in silence.
+    fn complete_silent(&mut self, qp: usize, index: usize) -> Check {
+        let (from, lossy) = (self.qps[qp].ended, self.qps[qp].cause.cq_overflow);
+        if index < from {
+            return Err(format!("number {index} of its queue, when {from} is next"));
+        }
+        for skipped in from..index {
+            let other = self.qps[qp].sends[skipped];
+            if lossy {
+                // Its completion may be lost: it may have ended in any way.
+                self.send_failed(other, End::Vanished);
+                continue;
+            }
+            if self.sends[other].signaled || self.qps[qp].first_error.is_some() {
+                return Err(format!("completed before send {other}"));
+            }
+            self.send_succeeded(qp, other)
+                .map_err(|e| format!("implies that send {other} has succeeded: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn check_send_fields(&self, send: usize, wc: &Wc) -> Check {
+        let record = &self.sends[send];
+        if wc.opcode != record.kind.wc_opcode() {
+            return Err(format!("completed as {:?}", wc.opcode));
+        }
+        let len = match record.kind {
+            Kind::Bind | Kind::LocalInvalidate | Kind::Flush => 0,
+            _ => record.payload.len(),
+        };
+        if wc.byte_len as usize != len {
+            return Err(format!("completed with {} bytes, not {len}", wc.byte_len));
+        }
+        Ok(())
+    }
+
+    /// The request has succeeded: its effect must be there.
+    fn send_succeeded(&mut self, qp: usize, send: usize) -> Check {
+        if self.qps[qp].first_error.is_some() {
+            return Err("success behind an error".into());
+        }
+        let record = &self.sends[send];
+        if !record.verdict.success {
+            return Err(format!(
+                "succeeded, where it should have failed with {:?}",
+                record.verdict.errors
+            ));
+        }
+        self.check_effect(qp, send)?;
+        self.sends[send].end = Some(End::Completed(WcStatus::Success));
+        self.free_local(send);
+        self.free_remote(qp, send);
+        let record = &self.sends[send];
+        if let Some(w) = record.window {
+            self.window_ended(w, record.kind, true);
+        }
+        Ok(())
+    }
+
+    fn check_effect(&self, qp: usize, send: usize) -> Check {
+        let record = &self.sends[send];
+        let reliable = self.qps[qp].kind.is_reliable();
+        match record.kind {
+            Kind::Write | Kind::AtomicWrite if reliable => {
+                let Some((host, place)) = record.remote else {
+                    return Ok(());
+                };
+                let filled = self.hosts[host].arena.filled(place.va);
+                if filled != place.len {
+                    return Err(format!("succeeded with {filled} of {} bytes there", place.len));
+                }
+                Ok(())
+            }
+            Kind::Read => {
+                let got = self.local_bytes(send);
+                match got == *record.payload {
+                    true => Ok(()),
+                    false => Err("succeeded, but other bytes are there than were read".into()),
+                }
+            }
+            Kind::FetchAdd | Kind::CompareSwap => self.check_atomic(send),
+            Kind::Flush => {
+                let peer = self.peer_of(qp).ok_or("no peer")?;
+                let (start, len, persistent) = record.flush.ok_or("no range")?;
+                let arena = &self.hosts[self.qps[peer].host].arena;
+                match arena.was_flushed(start, len, persistent) {
+                    true => Ok(()),
+                    false => Err("succeeded, but nothing was flushed".into()),
+                }
+            }
+            Kind::Send if self.qps[qp].is_datagram() => {
+                match self.qps[qp].datagrams_sent > record.index {
+                    true => Ok(()),
+                    false => Err("succeeded, but it has not left".into()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_atomic(&self, send: usize) -> Check {
+        let target = self.sends[send].atomic.ok_or("no target")?;
+        let op = self.hosts[target.host].arena.atomic(target.va, target.operand);
+        let Some(original) = op.original else {
+            return Err("succeeded, but was never executed".into());
+        };
+        let got = self.local_bytes(send);
+        if got != original.to_ne_bytes() {
+            return Err(format!("returned {got:x?}, not {:x?}", original.to_ne_bytes()));
+        }
+        Ok(())
+    }
+
+    /// What is in the local memory of a request.
+    fn local_bytes(&self, send: usize) -> Vec<u8> {
+        let record = &self.sends[send];
+        let arena = &self.hosts[self.qps[record.qp].host].arena;
+        let pieces = record.local.iter().map(|p| arena.peek(p.va, p.len));
+        pieces.flatten().collect()
+    }
+
+    /// The request has failed, or vanished: it may have had its effect, or part of it.
+    pub(crate) fn send_failed(&mut self, send: usize, end: End) {
+        self.sends[send].end = Some(end);
+        self.free_local(send);
+        let record = &self.sends[send];
+        if let Some(w) = record.window {
+            self.window_ended(w, record.kind, false);
+        }
+        // Late packets may still reach the peer, unless it no longer listens.
+        let listens = self.peer_of(record.qp).is_some_and(|peer| self.qps[peer].listens());
+        if !listens {
+            self.close_remote(send);
+        }
+    }
+
+    /// The program may use its memory again, and the adapter may not.
+    fn free_local(&mut self, send: usize) {
+        let host = self.qps[self.sends[send].qp].host;
+        for place in std::mem::take(&mut self.sends[send].local) {
+            self.hosts[host].arena.remove(place.va);
+            self.hosts[host].release(place);
+        }
+    }
+
+    fn free_remote(&mut self, qp: usize, send: usize) {
+        let record = &self.sends[send];
+        let unsure = !self.qps[qp].kind.is_reliable(); // it may still be on its way
+        let Some((host, place)) = record.remote else {
+            return;
+        };
+        if unsure || !record.frees_remote && record.window.is_none() {
+            return;
+        }
+        self.hosts[host].arena.remove(place.va);
+        if record.window.is_none() {
+            self.hosts[host].release(place);
+        }
+        self.sends[send].remote = None;
+    }
+
+    /// Nothing of the request may reach the peer's memory from now on.
+    pub(crate) fn close_remote(&mut self, send: usize) {
+        let record = &self.sends[send];
+        if let Some((host, place)) = record.remote {
+            self.hosts[host].arena.close(place.va);
+        }
+        if let Some(target) = record.atomic {
+            let arena = &self.hosts[target.host].arena;
+            arena.close_atomic(target.va, target.operand);
+        }
+    }
+
+    /// A queue pair no longer takes requests: none of its peer's may have an effect.
+    pub(crate) fn stopped_listening(&mut self, qp: usize) {
+        let Some(peer) = self.peer_of(qp) else {
+            return;
+        };
+        self.qps[peer].cause.peer_gone = true;
+        for at in 0..self.qps[peer].sends.len() {
+            self.close_remote(self.qps[peer].sends[at]);
+        }
+    }
+
+    /// Whether the first error of a queue pair has a cause, and both ends agree on it.
+    fn check_cause(&self, qp: usize, send: usize, status: WcStatus) -> Check {
+        let (model, record) = (&self.qps[qp], &self.sends[send]);
+        let setup = &model.setup;
+        let legal = match status {
+            WcStatus::WrFlush => self.has_cause(qp),
+            WcStatus::RetryExceeded => {
+                let most = model.sent.values().max().copied().unwrap_or(0);
+                let tries = u32::from(setup.retry_cnt) + 1;
+                if most < tries {
+                    return Err(format!("gave up after {most} tries, not {tries}"));
+                }
+                model.kind.is_reliable() && (model.cause.peer_gone || model.cause.dark)
+            }
+            WcStatus::RnrRetryExceeded => {
+                setup.rnr_retry < 7 && model.rnr_naks > u32::from(setup.rnr_retry)
+            }
+            WcStatus::RemoteOperation if record.kind == Kind::Send => {
+                record.verdict.errors.contains(&status)
+                    || self.peer_of(qp).is_some_and(|peer| self.qps[peer].bad_receives)
+            }
+            _ => record.verdict.errors.contains(&status),
+        };
+        if !legal {
+            return Err(format!("{status}, for which there is no reason"));
+        }
+        if model.kind.is_reliable() && !model.is(QpState::Err) {
+            return Err(format!("{status}, but the queue pair is in {:?}", model.state));
+        }
+        let remote = matches!(
+            status,
+            WcStatus::RemoteAccess | WcStatus::RemoteInvalidRequest | WcStatus::RemoteOperation
+        );
+        if remote && self.peer_of(qp).is_some_and(|peer| self.qps[peer].listens()) {
+            return Err(format!("{status}, but the peer goes on as if nothing were"));
+        }
+        Ok(())
+    }
+
+    /// Whether a queue pair may have failed for another reason than its own sends.
+    pub(crate) fn has_cause(&self, qp: usize) -> bool {
+        let model = &self.qps[qp];
+        let refused = self.peer_of(qp).is_some_and(|peer| {
+            let peer_sends = self.qps[peer].sends.iter();
+            model.bad_receives || peer_sends.clone().any(|&s| self.sends[s].verdict.refusable)
+        });
+        model.cause.program || model.cause.cq_overflow || refused
+    }
+}

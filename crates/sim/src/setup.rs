@@ -1,0 +1,366 @@
+//! Building the world: queues, counters, queue pairs and connections.
+
+use ferroce_transport::{
+    Access, AddressVector, AttrMask, Cq, QpAttr, QpCap, QpInit, QpState, QpType, Srq, SrqInit,
+    Time, Xrcd,
+};
+use ferroce_wire::Psn;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::agenda::Happening;
+use crate::host::group_address;
+use crate::model::{CqMode, CqModel, Drain, QpModel, Setup, SrqModel};
+use crate::scenario::{DatagramPlan, EndPlan};
+use crate::slot::Rule;
+use crate::world::{Check, World};
+use crate::zone::Purpose;
+
+/// Counters for atomics on each host.
+const COUNTERS: usize = 3;
+/// The Q_Key of queue pair 1.
+const GENERAL_SERVICES_QKEY: u32 = 0x8001_0000;
+/// Completions that a queue holds which must not overflow.
+const LARGE_CQ: u32 = 4095;
+
+impl World {
+    pub(crate) fn build(&mut self) -> Check {
+        for host in 0..self.hosts.len() {
+            self.add_counters(host);
+            let delay = self.rng.below(self.scenario.step_ns);
+            let at = Time::from_nanos(delay);
+            self.agenda.plan(at, Happening::Program { host });
+        }
+        for plan in self.scenario.pairs.clone() {
+            let kinds = match plan.kind {
+                QpType::XrcInitiator => [QpType::XrcInitiator, QpType::XrcTarget],
+                kind => [kind, kind],
+            };
+            let a = self.add_qp(kinds[0], &plan.ends[0])?;
+            let b = self.add_qp(kinds[1], &plan.ends[1])?;
+            self.qps[a].peer = Some(b);
+            self.qps[b].peer = Some(a);
+            self.connect(a, plan.ends[0].late_ns)?;
+            self.connect(b, plan.ends[1].late_ns)?;
+        }
+        for plan in self.scenario.datagrams.clone() {
+            self.add_datagram_qp(&plan)?;
+        }
+        if self.scenario.features.windows {
+            self.add_windows()?;
+        }
+        for index in 0..self.scenario.disruptions.len() {
+            let at = self.scenario.disruptions[index].0;
+            self.agenda.plan(at, Happening::Disrupt { index });
+        }
+        self.agenda.plan(self.scenario.heal, Happening::Heal);
+        Ok(())
+    }
+
+    fn add_counters(&mut self, host: usize) {
+        let mut counters = Vec::new();
+        for _ in 0..COUNTERS {
+            let side = &mut self.hosts[host];
+            let place = side.alloc(&mut self.rng, Purpose::Counters, 8, 8);
+            let va = place.expect("counters fit").va;
+            let start = self.rng.u64();
+            side.arena.poke(va, &start.to_ne_bytes());
+            side.arena.add(va, 8, 0, Rule::Counter(BTreeMap::new()));
+            counters.push(va);
+        }
+        self.counters.push(counters);
+    }
+
+    fn add_cq(&mut self, host: usize, small: bool) -> usize {
+        let size = match small {
+            true => self.rng.range(1..=12) as u32,
+            false => LARGE_CQ,
+        };
+        let modes = [CqMode::Polled, CqMode::Any, CqMode::Solicited];
+        let mode = match self.scenario.features.notifications && !small {
+            true => self.rng.pick(&modes),
+            false => CqMode::Polled,
+        };
+        let id = self.cqs.len();
+        self.cqs.push(CqModel {
+            host,
+            cq: Cq::new(id as u32, size).expect("a size that is possible"),
+            mode,
+            notified: true, // the first look arms it
+            armed: false,
+            small,
+            overflowed: false,
+        });
+        id
+    }
+
+    fn add_srq(&mut self, host: usize, recv_size: u64, xrc: Option<(Arc<Xrcd>, usize)>) -> usize {
+        let number = self.srqs.len() as u32 + 0x100;
+        let target = self.qps.len();
+        let domain = xrc.as_ref().map(|(_, cq)| (target, *cq));
+        let init = SrqInit {
+            max_wr: 64,
+            max_sge: 4,
+            xrc: xrc.map(|(xrcd, cq)| (xrcd, Arc::clone(&self.cqs[cq].cq))),
+        };
+        let pd = Arc::clone(&self.hosts[host].pd);
+        self.srqs.push(SrqModel {
+            host,
+            srq: Srq::new(number, pd, init).expect("a size that is possible"),
+            xrc: domain,
+            recv_size,
+            outstanding: BTreeSet::new(),
+            posted: 0,
+            may_be_lost: 0,
+            limit_armed: false,
+        });
+        self.srqs.len() - 1
+    }
+
+    fn add_qp(&mut self, kind: QpType, plan: &EndPlan) -> Result<usize, String> {
+        let host = plan.host;
+        let small = self.scenario.features.small_cqs && self.rng.chance(0.5);
+        let send_cq = self.add_cq(host, small);
+        let recv_cq = match self.rng.chance(0.4) {
+            true => send_cq,
+            false => self.add_cq(host, small),
+        };
+        let xrcd = (kind == QpType::XrcTarget).then(Xrcd::new);
+        let srq = match &xrcd {
+            Some(xrcd) => {
+                let xrc = (Arc::clone(xrcd), recv_cq);
+                if self.rng.chance(0.5) {
+                    self.add_srq(host, plan.recv_size, Some(xrc.clone()));
+                }
+                Some(self.add_srq(host, plan.recv_size, Some(xrc)))
+            }
+            None if plan.shared_receives && kind != QpType::XrcInitiator => {
+                Some(self.shared_srq(host, kind, plan.recv_size))
+            }
+            None => None,
+        };
+        let is_xrc = matches!(kind, QpType::XrcInitiator | QpType::XrcTarget);
+        let cq = |index: usize| Some(Arc::clone(&self.cqs[index].cq));
+        let init = QpInit {
+            qp_type: kind,
+            pd: (kind != QpType::XrcTarget).then(|| Arc::clone(&self.hosts[host].pd)),
+            send_cq: (kind != QpType::XrcTarget).then(|| cq(send_cq)).flatten(),
+            recv_cq: (!is_xrc).then(|| cq(recv_cq)).flatten(),
+            srq: srq.filter(|_| !is_xrc).map(|srq| Arc::clone(&self.srqs[srq].srq)),
+            xrcd,
+            cap: QpCap {
+                max_send_wr: plan.queue_depth,
+                max_recv_wr: plan.queue_depth,
+                max_send_sge: plan.max_sge,
+                max_recv_sge: plan.max_sge,
+                max_inline_data: self.rng.pick(&[0, 64, 256]),
+            },
+            sq_sig_all: plan.signals_all,
+        };
+        let created = self.hosts[host].engine.create_qp(&init);
+        let (qpn, cap) = created.map_err(|e| format!("create_qp: {e}"))?;
+        let recv_size = srq.map_or(plan.recv_size, |srq| self.srqs[srq].recv_size);
+        self.by_number.insert((host, qpn), self.qps.len());
+        self.qps.push(QpModel {
+            host,
+            qpn,
+            kind,
+            peer: None,
+            send_cq,
+            recv_cq,
+            srq,
+            cap,
+            signals_all: plan.signals_all,
+            setup: plan.setup,
+            recv_size,
+            state: Some(QpState::Reset),
+            todo: plan.todo,
+            sends: Vec::new(),
+            ended: 0,
+            first_error: None,
+            messages: Vec::new(),
+            recvs: Vec::new(),
+            recvs_ended: 0,
+            delivered: 0,
+            datagrams: Default::default(),
+            datagrams_taken: 0,
+            datagrams_sent: 0,
+            groups: BTreeSet::new(),
+            cause: Default::default(),
+            drain: Drain::No,
+            events: Vec::new(),
+            sent: BTreeMap::new(),
+            naks: BTreeSet::new(),
+            rnr_naks: 0,
+            bad_receives: false,
+            early_requests: 0,
+            lives: 0,
+        });
+        Ok(self.qps.len() - 1)
+    }
+
+    /// A shared queue of the host for this type, old or new.
+    fn shared_srq(&mut self, host: usize, kind: QpType, recv_size: u64) -> usize {
+        let users = self.qps.iter().filter(|qp| qp.host == host && qp.kind == kind);
+        let found = users.filter_map(|qp| qp.srq).next();
+        match found {
+            Some(srq) if self.srqs[srq].recv_size >= recv_size => srq,
+            _ => self.add_srq(host, recv_size, None),
+        }
+    }
+
+    fn add_datagram_qp(&mut self, plan: &DatagramPlan) -> Check {
+        let taken = |qp: &QpModel| qp.kind == QpType::Gsi && qp.host == plan.end.host;
+        let general = plan.general_services && !self.qps.iter().any(taken);
+        let mut end = plan.end.clone();
+        let mut kind = QpType::Ud;
+        if general {
+            kind = QpType::Gsi;
+            end.setup.qkey = GENERAL_SERVICES_QKEY;
+        }
+        let qp = self.add_qp(kind, &end)?;
+        self.modify(qp, QpState::Init)?;
+        self.post_receives(qp)?;
+        self.modify(qp, QpState::Rtr)?;
+        self.modify(qp, QpState::Rts)?;
+        if general {
+            return Ok(());
+        }
+        for &group in &plan.groups {
+            let address = group_address(group, self.scenario.ipv6);
+            let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
+            let side = &mut self.hosts[host];
+            let attached = side.engine.attach_multicast(qpn, address);
+            let first = attached.map_err(|e| format!("attach_multicast: {e}"))?;
+            if first != side.joined.insert(address) {
+                return Err(format!("wrong about being the first in {address}"));
+            }
+            self.qps[qp].groups.insert(address);
+        }
+        Ok(())
+    }
+
+    /// Takes a queue pair to RTR, and to RTS now or later.
+    pub(crate) fn connect(&mut self, qp: usize, late_ns: u64) -> Check {
+        self.modify(qp, QpState::Init)?;
+        if self.rng.chance(0.7) {
+            self.post_receives(qp)?;
+        }
+        self.modify(qp, QpState::Rtr)?;
+        if late_ns == 0 {
+            return self.modify(qp, QpState::Rts);
+        }
+        let at = self.now.after_nanos(late_ns);
+        self.agenda.plan(at, Happening::Resume { qp });
+        Ok(())
+    }
+
+    /// Moves a queue pair to a state, with the attributes that takes.
+    pub(crate) fn modify(&mut self, qp: usize, state: QpState) -> Check {
+        let model = &self.qps[qp];
+        let (host, qpn) = (model.host, model.qpn);
+        let from = model.state;
+        let (attr, mask) = self.attributes(qp, state);
+        self.trace.host(self.now, host, || format!("modify qp {qpn:#x} to {state:?}"));
+        let engine = &mut self.hosts[host].engine;
+        engine
+            .modify_qp(self.now, qpn, &attr, mask)
+            .map_err(|e| format!("qp {qpn:#x} from {from:?} to {state:?}: {e}"))?;
+        self.after_engine(host)
+    }
+
+    fn attributes(&self, qp: usize, state: QpState) -> (QpAttr, AttrMask) {
+        let model = &self.qps[qp];
+        let Setup {
+            mtu,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            min_rnr_timer,
+            depth,
+            sq_psn,
+            qkey,
+            flow_label,
+        } = model.setup;
+        let mut attr = QpAttr {
+            state,
+            access: remote_access(),
+            en_sqd_async_notify: true,
+            path_mtu: mtu,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            min_rnr_timer,
+            max_rd_atomic: depth,
+            max_dest_rd_atomic: depth,
+            sq_psn,
+            qkey,
+            ..QpAttr::default()
+        };
+        if let Some(peer) = model.peer {
+            let peer = &self.qps[peer];
+            attr.dest_qpn = peer.qpn;
+            attr.rq_psn = peer.setup.sq_psn;
+            attr.av = Some(AddressVector {
+                flow_label,
+                ..self.address_vector(model.host, self.hosts[peer.host].address)
+            });
+        }
+        let resumes = model.is(QpState::Sqd) || model.is(QpState::Sqe);
+        (attr, mask(model.kind, state, resumes))
+    }
+
+    /// The way from a host to an address.
+    pub(crate) fn address_vector(&self, host: usize, to: core::net::IpAddr) -> AddressVector {
+        AddressVector {
+            source: self.hosts[host].address,
+            destination: to,
+            sgid_index: 0,
+            flow_label: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+            sl: 0,
+            port: 1,
+        }
+    }
+
+    /// A PSN to start from, near the end of the numbers if the scenario wants that.
+    pub(crate) fn draw_psn(&mut self) -> Psn {
+        match self.scenario.features.wrap {
+            true => Psn::new(0xff_ffff - self.rng.range(0..=60) as u32),
+            false => Psn::new(self.rng.u32()),
+        }
+    }
+}
+
+fn remote_access() -> Access {
+    Access::LOCAL_WRITE
+        | Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::FLUSH_GLOBAL
+        | Access::FLUSH_PERSISTENT
+}
+
+/// The attributes that a transition takes.
+fn mask(kind: QpType, state: QpState, resumes: bool) -> AttrMask {
+    use AttrMask as M;
+    let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let responder = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    M::STATE
+        | match (state, kind) {
+            (QpState::Init, QpType::Ud) => M::PKEY_INDEX | M::PORT | M::QKEY,
+            (QpState::Init, QpType::Gsi) => M::PKEY_INDEX | M::QKEY,
+            (QpState::Init, _) => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
+            (QpState::Rtr, QpType::Rc | QpType::XrcTarget) => connected | responder,
+            (QpState::Rtr, QpType::Uc | QpType::XrcInitiator) => connected,
+            (QpState::Rts, _) if resumes => M::empty(),
+            (QpState::Rts, QpType::Rc | QpType::XrcInitiator) => {
+                M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC
+            }
+            (QpState::Rts, QpType::XrcTarget) => M::TIMEOUT | M::SQ_PSN,
+            (QpState::Rts, _) => M::SQ_PSN,
+            (QpState::Sqd, _) => M::EN_SQD_ASYNC_NOTIFY,
+            _ => M::empty(),
+        }
+}

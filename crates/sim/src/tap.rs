@@ -1,0 +1,195 @@
+//! Watching the wire: what packets say, and what no packet may say.
+
+use ferroce_transport::QpState;
+use ferroce_wire::{NakCode, Packet, Syndrome, Transport};
+
+use crate::host::Outgoing;
+use crate::model::{Drain, ExpectedDatagram, QpModel};
+use crate::network::Flying;
+use crate::world::{Check, World};
+
+/// The queue pair number that stands for a multicast group.
+pub(crate) const MULTICAST: u32 = 0xff_ffff;
+/// Bytes in front of a received datagram.
+pub(crate) const GRH: u64 = 40;
+
+/// The queue pair that a packet is for.
+pub(crate) fn destination(bytes: &[u8]) -> Option<u32> {
+    Packet::parse(bytes).ok().map(|packet| packet.dest_qpn())
+}
+
+/// A packet in words.
+pub(crate) fn describe(bytes: &[u8]) -> String {
+    let packet = match Packet::parse(bytes) {
+        Ok(packet) => packet,
+        Err(error) => return format!("not a packet: {error}"),
+    };
+    let mut text = format!(
+        "{} qp {:#x} psn {} len {}",
+        packet.opcode(),
+        packet.dest_qpn(),
+        packet.psn(),
+        packet.payload().len()
+    );
+    if packet.ack_req() {
+        text += " ack_req";
+    }
+    if packet.solicited() {
+        text += " solicited";
+    }
+    if let Some(reth) = packet.reth() {
+        text += &format!(" va {:#x} rkey {:#x} of {}", reth.va, reth.rkey, reth.length);
+    }
+    if let Some(eth) = packet.atomic_eth() {
+        text += &format!(" va {:#x} rkey {:#x}", eth.va, eth.rkey);
+    }
+    if let Some(aeth) = packet.aeth() {
+        text += &format!(" {:?} msn {}", aeth.syndrome, aeth.msn);
+    }
+    text
+}
+
+impl World {
+    /// Judges a packet that a host sends.
+    pub(crate) fn note_sent(&mut self, host: usize, out: &Outgoing) -> Check {
+        let packet = Packet::parse(&out.bytes).map_err(|e| format!("host {host} sent: {e}"))?;
+        let opcode = packet.opcode();
+        let Some(&qp) = self.by_number.get(&(host, out.qpn)) else {
+            return Err(format!("host {host} sent {opcode} for unknown qp {:#x}", out.qpn));
+        };
+        let name = self.qp_name(qp);
+        if opcode.transport() == Transport::Ud {
+            return self.note_datagram_sent(qp, out, &packet);
+        }
+        let Some(peer) = self.peer_of(qp) else {
+            return Err(format!("{name} sent {opcode}"));
+        };
+        let peer_address = self.hosts[self.qps[peer].host].address;
+        if out.path.flow.destination != peer_address || packet.dest_qpn() != self.qps[peer].qpn {
+            return Err(format!("{name} sent {opcode} to somebody else"));
+        }
+        if opcode.is_request() {
+            return note_request_sent(&mut self.qps[qp], &packet)
+                .map_err(|why| format!("{name} sent {opcode} psn {}: {why}", packet.psn()));
+        }
+        let sequence = Some(Syndrome::Nak(NakCode::PsnSequence));
+        if packet.aeth().map(|aeth| aeth.syndrome) == sequence
+            && !self.qps[qp].naks.insert(packet.psn().value())
+        {
+            return Err(format!("{name} sent a second NAK for psn {}", packet.psn()));
+        }
+        Ok(())
+    }
+
+    /// The datagrams of a queue pair are its work requests, in order.
+    fn note_datagram_sent(&mut self, qp: usize, out: &Outgoing, packet: &Packet<'_>) -> Check {
+        let name = self.qp_name(qp);
+        let model = &mut self.qps[qp];
+        let Some(&send) = model.sends.get(model.datagrams_sent) else {
+            return Err(format!("{name} sent a datagram that nobody posted"));
+        };
+        model.datagrams_sent += 1;
+        let record = &self.sends[send];
+        let (Some(target), Some(deth)) = (&record.datagram, packet.deth()) else {
+            return Err(format!("{name} sent {} without DETH", packet.opcode()));
+        };
+        let fits = packet.dest_qpn() == target.qpn
+            && out.path.flow.destination == target.address
+            && deth.source_qpn == out.qpn
+            && deth.qkey == target.qkey
+            && packet.immediate().map(|imm| imm.0) == record.imm
+            && packet.solicited() == record.solicited
+            && packet.payload() == &*record.payload;
+        if !fits {
+            return Err(format!("{name} sent a datagram unlike send {send}"));
+        }
+        Ok(())
+    }
+
+    /// Notes what a packet that was accepted tells a queue pair.
+    pub(crate) fn note_received(&mut self, qp: usize, bytes: &[u8]) -> Check {
+        let Ok(packet) = Packet::parse(bytes) else {
+            return Err("something that is not a packet was accepted".into());
+        };
+        let model = &mut self.qps[qp];
+        if let Some(aeth) = packet.aeth()
+            && matches!(aeth.syndrome, Syndrome::RnrNak { .. })
+        {
+            model.rnr_naks += 1;
+        }
+        if packet.opcode().is_request() && !model.is_datagram() && model.is(QpState::Rtr) {
+            model.early_requests += 1;
+        }
+        Ok(())
+    }
+
+    /// A datagram is about to reach an engine: who must receive it?
+    pub(crate) fn expect_datagrams(&mut self, host: usize, flying: &Flying) {
+        let Ok(packet) = Packet::parse(&flying.bytes) else {
+            return;
+        };
+        let Some(deth) = packet.deth() else {
+            return;
+        };
+        let flow = flying.path.flow;
+        for qp in 0..self.qps.len() {
+            let model = &self.qps[qp];
+            let meant = match packet.dest_qpn() {
+                MULTICAST => model.groups.contains(&flow.destination),
+                qpn => qpn == model.qpn,
+            };
+            let ready = model.host == host && model.is_datagram() && model.listens();
+            if !meant || !ready || model.setup.qkey != deth.qkey {
+                continue;
+            }
+            if !self.datagram_finds_receive(qp, GRH + packet.payload().len() as u64) {
+                continue;
+            }
+            self.qps[qp].datagrams.push_back(ExpectedDatagram {
+                payload: packet.payload().to_vec(),
+                imm: packet.immediate().map(|imm| imm.0),
+                src_qp: deth.source_qpn,
+                source: flow.source,
+                destination: flow.destination,
+                solicited: packet.solicited(),
+            });
+        }
+    }
+
+    /// Whether a receive waits that takes so many bytes. One that is too short
+    /// stays for the next datagram.
+    fn datagram_finds_receive(&mut self, qp: usize, len: u64) -> bool {
+        let model = &mut self.qps[qp];
+        match model.srq {
+            None => {
+                let Some(&recv) = model.recvs.get(model.datagrams_taken) else {
+                    return false;
+                };
+                if self.recvs[recv].capacity() < len {
+                    return false;
+                }
+                model.datagrams_taken += 1;
+                true
+            }
+            // Receives of a shared queue fit every datagram.
+            Some(srq) => self.srqs[srq].srq.posted() > 0,
+        }
+    }
+}
+
+fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>) -> Check {
+    if !matches!(model.state, Some(QpState::Rts | QpState::Sqd)) {
+        return Err(format!("in state {:?}", model.state));
+    }
+    if model.drain == Drain::Drained {
+        return Err("although its send queue has come to rest".into());
+    }
+    let (len, mtu) = (packet.payload().len(), model.setup.mtu.bytes());
+    let opcode = packet.opcode();
+    let full = (opcode.is_send() || opcode.is_write()) && !opcode.ends_message();
+    if len > mtu || full && len != mtu {
+        return Err(format!("{len} bytes at path MTU {mtu}"));
+    }
+    *model.sent.entry(packet.psn().value()).or_default() += 1;
+    Ok(())
+}

@@ -1,0 +1,327 @@
+//! How much is in flight, and what makes it less.
+
+use std::collections::BTreeMap;
+
+use ferroce_transport::{Counter, WcStatus};
+use ferroce_wire::{NakCode, Operation, Syndrome, Transport};
+
+use crate::pair::{Pair, Sent};
+use crate::shorthand::REMOTE;
+
+const OK: WcStatus = WcStatus::Success;
+
+/// What a packet counts beyond its payload.
+const OVERHEAD: u32 = 256;
+
+/// Runs to the end; returns the most bytes that were in flight.
+fn most_in_flight(pair: &mut Pair) -> u32 {
+    let (mut flying, mut most, mut seen) = (BTreeMap::new(), 0, 0);
+    loop {
+        pair.flush(0);
+        pair.flush(1);
+        for sent in pair.log[seen..].iter().filter(|sent| sent.from == 0) {
+            let packet = sent.packet();
+            let mut bytes = match packet.reth() {
+                Some(reth) if sent.is(Operation::ReadRequest) => reth.length,
+                _ => packet.payload().len() as u32,
+            };
+            for psn in sent.psn().. {
+                let here = bytes.min(1024);
+                flying.insert(psn, here + OVERHEAD);
+                bytes -= here;
+                if bytes == 0 {
+                    break;
+                }
+            }
+        }
+        seen = pair.log.len();
+        most = most.max(flying.values().sum());
+        let Some(sent) = pair.wire.pop_front() else {
+            return most;
+        };
+        pair.deliver(&sent);
+        if sent.from == 1 {
+            flying.retain(|&psn, _| psn > sent.psn());
+        }
+    }
+}
+
+#[test]
+fn the_bytes_in_flight_stay_below_the_limit() {
+    for max_window in [8 << 10, 40 << 10, 1 << 20] {
+        let mut pair = Pair::with(|knobs| {
+            knobs.config.max_window = max_window;
+            knobs.config.initial_window = max_window;
+        });
+        for wr_id in 0..20 {
+            pair.write(wr_id, 200_000);
+        }
+        let most = most_in_flight(&mut pair);
+        assert!(most <= max_window, "{most} > {max_window}");
+        assert!(most > max_window.min(256 << 10) / 2, "the window is used");
+        assert_eq!(pair.done(0).len(), 20);
+    }
+}
+
+#[test]
+fn the_bytes_that_reads_ask_for_stay_below_the_limit() {
+    for max_window in [8 << 10, 40 << 10, 1 << 20] {
+        let mut pair = Pair::with(|knobs| {
+            knobs.config.max_window = max_window;
+            knobs.config.initial_window = max_window;
+        });
+        for wr_id in 0..10 {
+            pair.read(wr_id, 300_000);
+        }
+        let most = most_in_flight(&mut pair);
+        assert!(most <= max_window, "{most} > {max_window}");
+        assert_eq!(pair.done(0).len(), 10);
+        assert!(pair.was_read(300_000));
+    }
+}
+
+#[test]
+fn a_window_smaller_than_a_packet_still_lets_four_packets_go() {
+    let mut pair = Pair::with(|knobs| knobs.config.max_window = 1);
+    pair.write(1, 100_000);
+    assert_eq!(pair.take(0).len(), 4);
+    assert_eq!(pair.hosts[0].query().window, 4 * (1024 + OVERHEAD));
+}
+
+#[test]
+fn a_gap_halves_the_window_and_a_timeout_takes_it_to_the_floor() {
+    let mut pair = Pair::rc();
+    pair.write(1, 40_000);
+    pair.take(0);
+    let before = pair.hosts[0].query().window;
+    let nak = pair.ack(1000, Syndrome::Nak(NakCode::PsnSequence));
+    pair.deliver(&nak);
+    assert_eq!(pair.hosts[0].query().window, before / 2);
+    pair.take(0);
+    pair.jump();
+    assert_eq!(pair.hosts[0].query().window, 4 * (1024 + OVERHEAD));
+}
+
+#[test]
+fn the_window_recovers_while_answers_come() {
+    let mut pair = Pair::rc();
+    pair.write(1, 1000);
+    pair.take(0);
+    pair.jump();
+    let small = pair.hosts[0].query().window;
+    for wr_id in 2..100 {
+        pair.write(wr_id, 200_000);
+    }
+    pair.run();
+    assert_eq!(pair.done(0).len(), 99);
+    let window = pair.hosts[0].query().window;
+    assert!(window > 20 * small, "{window}");
+    assert!(window <= 1 << 20);
+}
+
+#[test]
+fn an_idle_connection_does_not_grow_its_window() {
+    let mut pair = Pair::rc();
+    let before = pair.hosts[0].query().window;
+    for wr_id in 0..1000 {
+        pair.write(wr_id, 100);
+        pair.run();
+    }
+    assert_eq!(pair.hosts[0].query().window, before);
+}
+
+/// The parts that a READ was asked for in: first PSN and number of packets.
+fn parts(pair: &Pair) -> Vec<(u32, u32)> {
+    let requests = pair.log.iter().filter(|s| s.is(Operation::ReadRequest));
+    let part = |sent: &Sent| {
+        let reth = sent.packet().reth().unwrap();
+        let offset = u64::from(sent.psn() - 1000) * 1024;
+        assert_eq!(reth.va, REMOTE + offset, "PSN and address go together");
+        (sent.psn(), reth.length.div_ceil(1024))
+    };
+    requests.map(part).collect()
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_parts() {
+    let mut pair = Pair::rc();
+    pair.read(1, 300_000);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    let parts = parts(&pair);
+    assert!(parts.len() > 4, "{parts:?}");
+    let mut next = 1000;
+    for (psn, packets) in parts {
+        assert_eq!(psn, next);
+        assert!(packets * (1024 + OVERHEAD) <= 64 << 10);
+        next += packets;
+    }
+    assert_eq!(next, 1000 + 300_000u32.div_ceil(1024));
+}
+
+#[test]
+fn parts_asked_for_again_stay_within_the_first_ones() {
+    let mut pair = Pair::rc();
+    pair.read(1, 300_000);
+    pair.run();
+    let first = parts(&pair);
+    let mut pair = Pair::rc();
+    pair.read(1, 300_000);
+    let mut n = 0;
+    pair.run_losing(|sent| {
+        n += 1;
+        sent.from == 1 && n % 37 == 0
+    });
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_read(300_000));
+    let again = parts(&pair);
+    assert!(again.len() > first.len());
+    for (psn, packets) in again {
+        let within = |&&(from, n): &&(u32, u32)| from <= psn && psn + packets == from + n;
+        assert!(first.iter().any(|part| within(&part)), "{psn} {packets}");
+    }
+}
+
+#[test]
+fn a_sender_at_the_limit_of_its_window_never_waits_for_a_timer() {
+    for (max_window, mtu_packets) in [(1, 4), (10_000, 7), (100_000, 64), (1 << 20, 64)] {
+        let mut pair = Pair::with(|knobs| {
+            knobs.attr.timeout = 0;
+            knobs.config.max_window = max_window;
+            knobs.config.initial_window = max_window;
+        });
+        pair.write(1, 500_000);
+        pair.run();
+        assert_eq!(pair.done(0), [(1, OK)], "window {max_window}");
+        let mut quiet = 0;
+        for sent in pair.log.iter().filter(|sent| sent.from == 0) {
+            quiet = if sent.packet().ack_req() {
+                0
+            } else {
+                quiet + 1
+            };
+            assert!(quiet < mtu_packets);
+        }
+    }
+}
+
+#[test]
+fn a_window_that_shrinks_under_packets_in_flight_does_not_stall() {
+    for notifications in 1..6 {
+        let mut pair = Pair::with(|knobs| {
+            knobs.attr.timeout = 0;
+            knobs.config.initial_window = 1 << 20;
+        });
+        pair.write(1, 500_000);
+        // Two packets leave, then the window goes.
+        let mut batch = ferroce_transport::Batch::new(2);
+        let host = &mut pair.hosts[0];
+        host.engine.poll_transmit(pair.now, &mut batch);
+        host.engine.finish_transmit(pair.now, &mut batch);
+        for _ in 0..notifications {
+            let cnp = notification(&pair);
+            pair.deliver(&cnp);
+        }
+        // The two are lost, which only a NAK can tell.
+        pair.run();
+        assert_eq!(pair.done(0), [(1, OK)]);
+    }
+}
+
+/// A congestion notification for host 0.
+fn notification(pair: &Pair) -> Sent {
+    let ack = pair.ack(0, Syndrome::ACK_UNLIMITED);
+    ack.edited(|bytes| {
+        bytes[0] = 0x81;
+        bytes[4] = 0x40;
+        bytes.truncate(12);
+        bytes.extend([0; 16]);
+    })
+}
+
+#[test]
+fn a_notification_halves_the_window_once_for_the_packets_in_flight() {
+    let mut pair = Pair::rc();
+    pair.write(1, 40_000);
+    let packets = pair.take(0);
+    let before = pair.hosts[0].query().window;
+    for _ in 0..3 {
+        let cnp = notification(&pair);
+        pair.deliver(&cnp);
+    }
+    assert_eq!(pair.hosts[0].query().window, before / 2);
+    assert_eq!(pair.hosts[0].count(Counter::RcvdCnp), 3);
+    for packet in &packets {
+        pair.deliver(packet);
+    }
+    pair.run();
+    let cnp = notification(&pair);
+    pair.deliver(&cnp);
+    assert_eq!(
+        pair.hosts[0].query().window,
+        before / 4,
+        "news of new packets"
+    );
+    assert_eq!(pair.done(0), [(1, OK)]);
+}
+
+/// The packet as a congested router passes it on.
+fn marked(sent: &Sent, ecn: u8) -> Sent {
+    let mut sent = sent.clone();
+    sent.path.traffic_class |= ecn;
+    sent
+}
+
+#[test]
+fn a_marked_packet_is_answered_with_a_notification() {
+    let mut pair = Pair::rc();
+    pair.write(1, 100);
+    let packet = pair.take(0).remove(0);
+    pair.deliver(&marked(&packet, 3));
+    let answers = pair.take(1);
+    assert_eq!(answers.len(), 2, "and with what it is due otherwise");
+    let cnp = answers[0].packet();
+    assert_eq!(cnp.opcode().transport(), Transport::Cnp);
+    assert_eq!(cnp.opcode().byte(), 0x81);
+    assert_eq!(answers[0].bytes[12..28], [0; 16]);
+    assert_eq!(answers[0].bytes.len(), 12 + 16 + 4);
+    let bth = cnp.bth();
+    assert!(bth.becn && !bth.fecn && !bth.ack_req);
+    assert_eq!((bth.psn.value(), bth.pkey), (0, 0xffff));
+    assert_eq!(bth.dest_qpn, pair.hosts[0].qpn);
+    let before = pair.hosts[0].query().window;
+    pair.deliver(&answers[0]);
+    assert_eq!(pair.hosts[0].query().window, before / 2);
+}
+
+#[test]
+fn only_congestion_experienced_is_answered() {
+    for (ecn, answers) in [(0, 1), (1, 1), (2, 1), (3, 2)] {
+        let mut pair = Pair::rc();
+        pair.write(1, 100);
+        let packet = pair.take(0).remove(0);
+        pair.deliver(&marked(&packet, ecn));
+        assert_eq!(pair.take(1).len(), answers, "{ecn}");
+    }
+}
+
+#[test]
+fn there_is_one_notification_in_50_microseconds() {
+    let mut pair = Pair::rc();
+    for (wait, total) in [
+        (0, 1),
+        (10_000, 1),
+        (39_999, 1),
+        (1, 2),
+        (49_999, 2),
+        (1, 3),
+    ] {
+        pair.wait(wait);
+        pair.write(1, 100);
+        for packet in pair.take(0) {
+            pair.deliver(&marked(&packet, 3));
+        }
+        pair.run();
+        assert_eq!(pair.hosts[1].count(Counter::SentCnp), total);
+    }
+}

@@ -1,0 +1,316 @@
+//! A request that comes again has been executed: it is only answered again.
+
+use ferroce_transport::{Counter, SendOp, WcStatus};
+use ferroce_wire::{AtomicEth, Operation, Psn};
+
+use crate::pair::{BASE, Pair, Sent};
+use crate::shorthand::{INBOX, REMOTE};
+
+const OK: WcStatus = WcStatus::Success;
+
+/// Sends what host 0 has posted, throws the answers away, and returns the requests.
+fn unanswered(pair: &mut Pair) -> Vec<Sent> {
+    let packets = pair.take(0);
+    for packet in &packets {
+        pair.deliver(packet);
+    }
+    pair.take(1);
+    pair.trace();
+    packets
+}
+
+/// What host 1 answers to a packet.
+fn answers(pair: &mut Pair, packet: &Sent) -> Vec<String> {
+    pair.deliver(packet);
+    pair.flush(1);
+    pair.trace()
+}
+
+#[test]
+fn a_duplicate_send_is_acknowledged_and_takes_no_receive() {
+    let mut pair = Pair::rc();
+    pair.recv(7, 100);
+    pair.recv(8, 100);
+    pair.send(1, 100);
+    let packets = unanswered(&mut pair);
+    pair.hosts[1].ram.put(BASE + INBOX, &[9; 100]);
+    assert_eq!(answers(&mut pair, &packets[0]), ["ACK 1000"]);
+    assert_eq!(pair.done(1), [(7, OK)]);
+    assert_eq!(pair.hosts[1].ram.get(BASE + INBOX, 100), [9; 100]);
+    assert_eq!(pair.hosts[1].count(Counter::DuplicateRequest), 1);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+}
+
+#[test]
+fn a_duplicate_write_is_acknowledged_and_writes_nothing() {
+    let mut pair = Pair::rc();
+    pair.write(1, 3000);
+    let packets = unanswered(&mut pair);
+    pair.hosts[1].ram.put(REMOTE, &[9; 3000]);
+    for packet in &packets {
+        assert_eq!(
+            answers(&mut pair, packet),
+            ["ACK 1002"],
+            "what was executed last"
+        );
+    }
+    assert_eq!(pair.hosts[1].ram.get(REMOTE, 3000), [9; 3000]);
+}
+
+#[test]
+fn duplicates_do_not_count_as_messages() {
+    let mut pair = Pair::rc();
+    pair.write(1, 100);
+    let packets = unanswered(&mut pair);
+    pair.deliver(&packets[0]);
+    let again = pair.take(1);
+    assert_eq!(again[0].packet().aeth().unwrap().msn, 1);
+    assert_eq!(pair.hosts[1].query().attr.rq_psn, Psn::new(1001));
+}
+
+#[test]
+fn a_duplicate_inside_an_unfinished_message_does_not_disturb_it() {
+    let mut pair = Pair::rc();
+    pair.recv(7, 5000);
+    pair.send(1, 3000);
+    let packets = pair.take(0);
+    for n in [0, 0, 1, 0, 1, 2, 1] {
+        pair.deliver(&packets[n]);
+    }
+    assert_eq!(pair.done(1), [(7, OK)]);
+    assert!(pair.was_received(3000));
+}
+
+#[test]
+fn a_duplicate_acknowledgement_never_speaks_for_a_read() {
+    let mut pair = Pair::rc();
+    pair.write(1, 100);
+    pair.read(2, 3000);
+    let packets = unanswered(&mut pair);
+    assert_eq!(answers(&mut pair, &packets[0]), ["ACK 1000"]);
+}
+
+#[test]
+fn a_duplicate_read_is_read_from_memory_again() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    let packets = unanswered(&mut pair);
+    pair.hosts[1].ram.put(REMOTE, &[9; 3000]);
+    pair.deliver(&packets[0]);
+    pair.run();
+    assert_eq!(
+        pair.trace(),
+        [
+            "READ_RESPONSE_FIRST 1000",
+            "READ_RESPONSE_MIDDLE 1001",
+            "READ_RESPONSE_LAST 1002"
+        ]
+    );
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert_eq!(pair.hosts[0].ram.get(BASE + INBOX, 3000), [9; 3000]);
+}
+
+#[test]
+fn a_part_of_a_read_is_answered_as_a_message_of_its_own() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    unanswered(&mut pair);
+    let part = pair.read_request(1001, REMOTE + 1024, 3000 - 1024);
+    assert_eq!(
+        answers(&mut pair, &part),
+        ["READ_RESPONSE_FIRST 1001", "READ_RESPONSE_LAST 1002"]
+    );
+    let tail = pair.read_request(1002, REMOTE + 2048, 3000 - 2048);
+    assert_eq!(answers(&mut pair, &tail), ["READ_RESPONSE_ONLY 1002"]);
+    let middle = pair.read_request(1001, REMOTE + 1024, 1024);
+    assert_eq!(answers(&mut pair, &middle), ["READ_RESPONSE_ONLY 1001"]);
+}
+
+#[test]
+fn a_duplicate_atomic_returns_the_first_answer_and_changes_nothing() {
+    let mut pair = Pair::rc();
+    pair.hosts[1].ram.put_word(REMOTE, 40);
+    pair.fetch_add(1, 2);
+    let packets = unanswered(&mut pair);
+    pair.hosts[1].ram.put_word(REMOTE, 1000);
+    assert_eq!(answers(&mut pair, &packets[0]), ["ATOMIC_ACKNOWLEDGE 1000"]);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert_eq!(pair.hosts[0].ram.word(BASE + INBOX), 40);
+    assert_eq!(pair.hosts[1].ram.word(REMOTE), 1000);
+}
+
+#[test]
+fn a_duplicate_compare_swap_returns_the_first_answer_and_changes_nothing() {
+    let mut pair = Pair::rc();
+    pair.hosts[1].ram.put_word(REMOTE, 40);
+    let op = SendOp::CompareSwap {
+        remote_addr: REMOTE,
+        rkey: pair.rkey(),
+        compare: 40,
+        swap: 50,
+    };
+    pair.ask(1, op, INBOX, 8);
+    let packets = unanswered(&mut pair);
+    assert_eq!(pair.hosts[1].ram.word(REMOTE), 50);
+    pair.hosts[1].ram.put_word(REMOTE, 40);
+    pair.deliver(&packets[0]);
+    pair.run();
+    assert_eq!(pair.hosts[0].ram.word(BASE + INBOX), 40);
+    assert_eq!(pair.hosts[1].ram.word(REMOTE), 40, "not swapped again");
+}
+
+#[test]
+fn a_duplicate_atomic_write_is_answered_and_writes_nothing() {
+    let mut pair = Pair::rc();
+    let op = SendOp::AtomicWrite {
+        remote_addr: REMOTE,
+        rkey: pair.rkey(),
+    };
+    pair.ask(1, op, 0, 8);
+    let packets = unanswered(&mut pair);
+    pair.hosts[1].ram.put_word(REMOTE, 1000);
+    assert_eq!(answers(&mut pair, &packets[0]), ["READ_RESPONSE_ONLY 1000"]);
+    assert_eq!(pair.hosts[1].ram.word(REMOTE), 1000);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+}
+
+#[test]
+fn a_duplicate_flush_is_answered_and_not_done_again() {
+    let mut pair = Pair::rc();
+    let op = SendOp::Flush {
+        remote_addr: REMOTE,
+        rkey: pair.rkey(),
+        length: 64,
+        placement: 1,
+        selectivity: 0,
+    };
+    pair.ask(1, op, 0, 0);
+    let packets = unanswered(&mut pair);
+    assert_eq!(answers(&mut pair, &packets[0]), ["READ_RESPONSE_ONLY 1000"]);
+    assert_eq!(*pair.hosts[1].ram.flushes.borrow(), [(REMOTE, 64, false)]);
+}
+
+#[test]
+fn duplicates_are_answered_across_the_psn_wrap() {
+    let mut pair = Pair::with(|knobs| {
+        knobs.attr.sq_psn = Psn::new(0xff_ffff);
+        knobs.attr.rq_psn = Psn::new(0xff_ffff);
+    });
+    pair.read(1, 3000);
+    unanswered(&mut pair);
+    let part = pair.read_request(0, REMOTE + 1024, 1024);
+    assert_eq!(answers(&mut pair, &part), ["READ_RESPONSE_ONLY 0"]);
+}
+
+#[test]
+fn a_duplicate_read_that_is_not_part_of_the_first_is_dropped() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    unanswered(&mut pair);
+    for (psn, va, length, what) in [
+        (1000, REMOTE, 3001, "longer"),
+        (1001, REMOTE + 1024, 3000, "beyond the end"),
+        (1000, REMOTE - 1, 100, "before the start"),
+        (1001, REMOTE, 100, "not where the PSN points"),
+        (999, REMOTE, 100, "another PSN"),
+    ] {
+        let other = pair.read_request(psn, va, length);
+        assert_eq!(answers(&mut pair, &other), [""; 0], "{what}");
+    }
+    let request = pair.read_request(1000, REMOTE, 3000);
+    let foreign = request.edited(|bytes| bytes[20] ^= 1);
+    assert_ne!(foreign.packet().reth().unwrap().rkey, pair.rkey());
+    assert_eq!(answers(&mut pair, &foreign), [""; 0], "another key");
+    pair.settle();
+    assert_eq!(pair.done(0), [(1, OK)], "and the connection lives");
+}
+
+#[test]
+fn a_duplicate_is_not_mistaken_for_another_kind_of_request() {
+    let mut pair = Pair::rc();
+    pair.read(1, 100);
+    unanswered(&mut pair);
+    let eth = AtomicEth {
+        va: REMOTE,
+        rkey: pair.rkey(),
+        swap_or_add: 1,
+        compare: 0,
+    };
+    let atomic = pair.craft(0, Operation::FetchAdd, 1000, |h| h.atomic_eth(&eth), &[]);
+    let before = pair.hosts[1].ram.word(REMOTE);
+    assert_eq!(answers(&mut pair, &atomic), [""; 0]);
+    assert_eq!(pair.hosts[1].ram.word(REMOTE), before);
+}
+
+#[test]
+fn what_has_been_forgotten_is_dropped_never_executed_again() {
+    let mut pair = Pair::with(|knobs| {
+        knobs.attr.max_rd_atomic = 1;
+        knobs.attr.max_dest_rd_atomic = 1;
+    });
+    pair.hosts[1].ram.put_word(REMOTE, 0);
+    pair.fetch_add(1, 1);
+    pair.flush(0);
+    let old = pair.wire[0].clone();
+    pair.fetch_add(2, 1);
+    pair.run();
+    pair.trace();
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
+    assert_eq!(answers(&mut pair, &old), [""; 0]);
+    assert_eq!(pair.hosts[1].ram.word(REMOTE), 2);
+    pair.assert_works();
+}
+
+#[test]
+fn as_many_answers_are_remembered_as_may_be_outstanding() {
+    let mut pair = Pair::with(|knobs| {
+        knobs.attr.max_rd_atomic = 4;
+        knobs.attr.max_dest_rd_atomic = 4;
+    });
+    for wr_id in 0..4 {
+        pair.fetch_add(wr_id, 1);
+    }
+    let packets = unanswered(&mut pair);
+    for packet in &packets {
+        let want = format!("ATOMIC_ACKNOWLEDGE {}", packet.psn());
+        assert_eq!(answers(&mut pair, packet), [want]);
+    }
+}
+
+#[test]
+fn a_read_that_the_network_duplicates_does_not_exhaust_the_depth() {
+    let mut pair = Pair::with(|knobs| {
+        knobs.attr.max_rd_atomic = 1;
+        knobs.attr.max_dest_rd_atomic = 1;
+    });
+    pair.read(1, 3000);
+    let first = pair.take(0);
+    pair.deliver(&first[0]);
+    let answered = pair.take(1);
+    pair.deliver(&first[0]); // its answer waits in the responder
+    for packet in &answered {
+        pair.deliver(packet);
+    }
+    pair.read(2, 3000);
+    for packet in pair.take(0) {
+        pair.deliver(&packet);
+    }
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
+    pair.assert_works();
+}
+
+#[test]
+fn a_read_asked_twice_before_its_answer_leaves_is_answered_once() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    let packets = pair.take(0);
+    pair.trace();
+    pair.deliver(&packets[0]);
+    pair.deliver(&packets[0]);
+    pair.flush(1);
+    assert_eq!(pair.trace().len(), 3);
+}

@@ -1,0 +1,75 @@
+//! Packets made by hand.
+
+use ferroce_transport::QpType;
+use ferroce_wire::{
+    Aeth, Bth, Flow, HeaderBuf, ICRC_LEN, Opcode, Operation, Psn, Reth, Syndrome, Transport, icrc,
+    padding,
+};
+
+use crate::pair::{Pair, Path, Sent};
+
+impl Pair {
+    /// A packet from one host to the other, with extension headers and payload as told.
+    pub fn craft(
+        &self,
+        from: usize,
+        operation: Operation,
+        psn: u32,
+        extend: impl FnOnce(HeaderBuf) -> HeaderBuf,
+        payload: &[u8],
+    ) -> Sent {
+        let transport = match self.hosts[from].query().qp_type {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud | QpType::Gsi => Transport::Ud,
+            QpType::XrcInitiator | QpType::XrcTarget => Transport::Xrc,
+        };
+        let opcode = Opcode::new(transport, operation).unwrap();
+        let mut bth = Bth::new(opcode, self.hosts[1 - from].qpn, Psn::new(psn));
+        bth.ack_req = opcode.is_request();
+        bth.pad = padding(payload.len()) as u8;
+        let header = extend(HeaderBuf::new(&bth)).finish();
+        let mut bytes = [header.as_bytes(), payload].concat();
+        bytes.resize(bytes.len() + padding(payload.len()), 0);
+        let sent = Sent {
+            from,
+            path: Path::new(self.flow(from), 0, 64),
+            ip_id: 0,
+            bytes: [bytes, vec![0; ICRC_LEN]].concat(),
+        };
+        sent.edited(|_| {})
+    }
+
+    pub fn flow(&self, from: usize) -> Flow {
+        Flow {
+            source: self.hosts[from].address,
+            destination: self.hosts[1 - from].address,
+            source_port: 0xc000,
+        }
+    }
+
+    /// An acknowledgement of host 1 that it never sent.
+    pub fn ack(&self, psn: u32, syndrome: Syndrome) -> Sent {
+        let aeth = Aeth { syndrome, msn: 1 };
+        self.craft(1, Operation::Acknowledge, psn, |h| h.aeth(&aeth), &[])
+    }
+
+    /// The READ request that host 0 would send.
+    pub fn read_request(&self, psn: u32, va: u64, length: u32) -> Sent {
+        let rkey = self.rkey();
+        let reth = Reth { va, rkey, length };
+        self.craft(0, Operation::ReadRequest, psn, |h| h.reth(&reth), &[])
+    }
+}
+
+impl Sent {
+    /// The packet with other bytes before the ICRC, and an ICRC that fits them.
+    pub fn edited(&self, change: impl FnOnce(&mut Vec<u8>)) -> Sent {
+        let mut sent = self.clone();
+        sent.bytes.truncate(self.bytes.len() - ICRC_LEN);
+        change(&mut sent.bytes);
+        let crc = icrc::compute(&sent.path.flow, sent.ip_id, &sent.bytes);
+        sent.bytes.extend_from_slice(&crc);
+        sent
+    }
+}

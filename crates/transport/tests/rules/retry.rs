@@ -1,0 +1,321 @@
+//! What is not answered is asked again, from where it stopped, for as long as allowed.
+
+use ferroce_transport::{Counter, QpState, Reason, WcStatus};
+use ferroce_wire::{NakCode, Operation, Syndrome};
+
+use crate::pair::{BASE, Pair, Sent};
+use crate::shorthand::{INBOX, REMOTE, once};
+
+const OK: WcStatus = WcStatus::Success;
+
+/// How long the retransmit timer runs with the attribute that pairs start with.
+const TIMEOUT: u64 = 4096 << 14;
+
+fn from_peer(sent: &Sent) -> bool {
+    sent.from == 1
+}
+
+#[test]
+fn a_write_resumes_in_the_middle_without_a_new_reth() {
+    let mut pair = Pair::rc();
+    pair.write(1, 5000);
+    pair.take(0);
+    let ack = pair.ack(1001, Syndrome::ACK_UNLIMITED);
+    pair.deliver(&ack);
+    pair.trace();
+    pair.jump();
+    let again = pair.take(0);
+    assert_eq!(
+        pair.trace(),
+        ["WRITE_MIDDLE 1002", "WRITE_MIDDLE 1003", "WRITE_LAST 1004"]
+    );
+    for (n, sent) in (2..).zip(&again) {
+        let want = pair.hosts[0].ram.get(BASE, 5000)[n * 1024..5000.min((n + 1) * 1024)].to_vec();
+        assert_eq!(sent.packet().payload(), want);
+        assert_eq!(sent.packet().reth(), None);
+    }
+}
+
+#[test]
+fn a_send_resumes_in_the_middle_of_its_gather_list() {
+    let mut pair = Pair::rc();
+    let host = &pair.hosts[0];
+    let sges = [
+        host.sge(0, 1500),
+        host.sge(0x1000, 0),
+        host.sge(0x2000, 2000),
+    ];
+    let mut data = host.ram.get(BASE, 1500);
+    data.extend(host.ram.get(BASE + 0x2000, 2000));
+    pair.recv(7, 5000);
+    let op = ferroce_transport::SendOp::Send { imm: None };
+    pair.post(0, crate::pair::wr(1, op, &sges));
+    pair.run_losing(once(|sent| sent.psn() == 1001));
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert_eq!(pair.hosts[1].ram.get(BASE + INBOX, 3500), data);
+}
+
+#[test]
+fn a_read_is_asked_for_again_from_the_first_missing_packet() {
+    let mut pair = Pair::rc();
+    pair.read(1, 5000);
+    let request = pair.take(0);
+    pair.deliver(&request[0]);
+    let answers = pair.take(1);
+    pair.deliver(&answers[0]);
+    pair.deliver(&answers[1]);
+    pair.jump();
+    let again = pair.take(0);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].brief(), "READ_REQUEST 1002");
+    let reth = again[0].packet().reth().unwrap();
+    assert_eq!((reth.va, reth.length), (REMOTE + 2048, 5000 - 2048));
+    pair.deliver(&again[0]);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_read(5000));
+}
+
+#[test]
+fn an_atomic_is_asked_for_again_unchanged() {
+    let mut pair = Pair::rc();
+    pair.fetch_add(1, 5);
+    let first = pair.take(0);
+    pair.jump();
+    let again = pair.take(0);
+    assert_eq!(first[0].bytes, again[0].bytes);
+}
+
+#[test]
+fn a_lost_read_response_is_asked_for_at_once() {
+    for lost in [1000, 1001, 1003] {
+        let mut pair = Pair::rc();
+        pair.read(1, 5000);
+        let before = pair.now;
+        pair.run_losing(once(|sent| from_peer(sent) && sent.psn() == lost));
+        assert_eq!(pair.now, before, "no timer was needed");
+        assert_eq!(pair.done(0), [(1, OK)]);
+        assert!(pair.was_read(5000));
+        let again = pair.log.iter().filter(|s| s.is(Operation::ReadRequest));
+        let psns: Vec<u32> = again.map(Sent::psn).collect();
+        assert_eq!(psns, [1000, lost]);
+    }
+}
+
+#[test]
+fn an_acknowledgement_from_beyond_a_read_says_its_answer_was_lost() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    pair.write(2, 100);
+    let before = pair.now;
+    let mut left = 3;
+    pair.run_losing(|sent| {
+        let lose = from_peer(sent) && left > 0;
+        left -= u32::from(lose);
+        lose
+    });
+    assert_eq!(pair.now, before, "no timer was needed");
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
+    assert!(pair.was_read(3000));
+}
+
+#[test]
+fn an_acknowledgement_from_beyond_an_atomic_does_not_complete_it() {
+    let mut pair = Pair::rc();
+    pair.hosts[1].ram.put_word(REMOTE, 40);
+    pair.fetch_add(1, 2);
+    pair.write(2, 100);
+    pair.take(0);
+    let ack = pair.ack(1001, Syndrome::ACK_UNLIMITED);
+    pair.deliver(&ack);
+    assert_eq!(pair.done(0), []);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
+    assert_eq!(pair.hosts[0].ram.word(BASE + INBOX), 40);
+}
+
+#[test]
+fn a_plain_acknowledgement_inside_a_read_is_ignored() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    pair.take(0);
+    pair.trace();
+    for psn in 1000..1003 {
+        let ack = pair.ack(psn, Syndrome::ACK_UNLIMITED);
+        pair.deliver(&ack);
+    }
+    pair.flush(0);
+    assert_eq!(pair.trace(), [""; 0]);
+    assert_eq!(pair.done(0), []);
+}
+
+#[test]
+fn a_nak_from_beyond_a_read_says_its_answer_was_lost() {
+    for (what, syndrome) in [
+        ("sequence", Syndrome::Nak(NakCode::PsnSequence)),
+        ("not ready", Syndrome::RnrNak { timer: 12 }),
+    ] {
+        let mut pair = Pair::rc();
+        pair.read(1, 3000);
+        pair.send(2, 100);
+        pair.take(0);
+        pair.trace();
+        let nak = pair.ack(1003, syndrome);
+        pair.deliver(&nak);
+        pair.flush(0);
+        assert_eq!(
+            pair.trace(),
+            ["READ_REQUEST 1000", "SEND_ONLY 1003"],
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn naks_during_a_retry_cost_nothing() {
+    let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 1);
+    pair.write(1, 5000);
+    pair.take(0);
+    for _ in 0..5 {
+        let nak = pair.ack(1000, Syndrome::Nak(NakCode::PsnSequence));
+        pair.deliver(&nak);
+    }
+    assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 1);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+}
+
+#[test]
+fn retry_cnt_counts_retries_also_when_it_is_7() {
+    for retry_cnt in 0..=7 {
+        let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = retry_cnt);
+        pair.write(1, 100);
+        pair.write(2, 100);
+        pair.read(3, 100);
+        pair.recv(9, 100);
+        let start = pair.now;
+        let mut jumps = 0;
+        loop {
+            pair.run_losing(|_| true);
+            if pair.hosts[0].state() == QpState::Err {
+                break;
+            }
+            assert!(pair.jump());
+            jumps += 1;
+        }
+        let sent = pair.log.iter().filter(|sent| sent.psn() == 1000).count();
+        assert_eq!(sent, usize::from(retry_cnt) + 1);
+        assert_eq!(jumps, usize::from(retry_cnt) + 1);
+        assert_eq!(
+            pair.now.nanos_since(start),
+            TIMEOUT * (u64::from(retry_cnt) + 1)
+        );
+        let flushed = WcStatus::WrFlush;
+        assert_eq!(
+            pair.done(0),
+            [(1, WcStatus::RetryExceeded), (2, flushed), (3, flushed)]
+        );
+        assert_eq!(pair.hosts[0].count(Counter::RetryExceededErr), 1);
+        let why = pair.hosts[0].why();
+        let want = format!("no answer to PSN 0x0003e8 after {retry_cnt} retries, 67108 us each");
+        assert_eq!(why, want);
+        assert!(!pair.jump(), "nothing is left to wait for");
+    }
+}
+
+#[test]
+fn any_progress_restores_the_retries() {
+    let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 1);
+    pair.write(1, 4 * 1024);
+    pair.run_losing(|_| true);
+    for psn in 1000..1003 {
+        pair.jump();
+        pair.run_losing(|_| true);
+        let ack = pair.ack(psn, Syndrome::ACK_UNLIMITED);
+        pair.deliver(&ack);
+        pair.run_losing(|_| true);
+    }
+    assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 3);
+    pair.jump();
+    pair.run_losing(|_| true);
+    assert_eq!(pair.done(0), []);
+    pair.jump();
+    assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
+}
+
+#[test]
+fn read_data_is_progress() {
+    let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 1);
+    pair.read(1, 10 * 1024);
+    // Of each try only the first packet of the answer arrives.
+    for _ in 0..10 {
+        let requests = pair.take(0);
+        pair.deliver(&requests[0]);
+        let answers = pair.take(1);
+        pair.deliver(&answers[0]);
+        pair.jump();
+    }
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_read(10 * 1024));
+}
+
+#[test]
+fn losses_without_progress_are_counted_too() {
+    let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 0);
+    pair.write(1, 3000);
+    pair.run_losing(once(|sent| sent.psn() == 1000));
+    assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
+    let failures = pair.hosts[0].failures();
+    assert!(matches!(
+        failures[0].reason,
+        Reason::NoProgress {
+            psn: 1000,
+            retries: 0
+        }
+    ));
+}
+
+#[test]
+fn the_timeout_is_4096_ns_times_a_power_of_two() {
+    for timeout in 1..=31 {
+        let mut pair = Pair::with(|knobs| knobs.attr.timeout = timeout);
+        pair.write(1, 100);
+        pair.run_losing(|_| true);
+        let due = pair.now.after_nanos(4096 << timeout);
+        assert_eq!(pair.next_timer(), Some(due), "{timeout}");
+        pair.trace();
+        pair.wait((4096 << timeout) - 1);
+        assert_eq!(pair.trace(), [""; 0]);
+        pair.wait(1);
+        assert_eq!(pair.trace(), ["WRITE_ONLY 1000", "ACK 1000"]);
+    }
+}
+
+#[test]
+fn timeout_zero_waits_for_ever() {
+    let mut pair = Pair::with(|knobs| knobs.attr.timeout = 0);
+    pair.write(1, 100);
+    pair.run_losing(|_| true);
+    assert_eq!(pair.next_timer(), None);
+    pair.write(2, 100);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)], "a NAK still helps");
+}
+
+#[test]
+fn progress_pushes_the_timer_back_and_completion_stops_it() {
+    let mut pair = Pair::rc();
+    pair.write(1, 3000);
+    pair.take(0);
+    pair.trace();
+    pair.wait(TIMEOUT - 1);
+    let ack = pair.ack(1000, Syndrome::ACK_UNLIMITED);
+    pair.deliver(&ack);
+    pair.wait(TIMEOUT - 1);
+    assert_eq!(pair.trace(), [""; 0]);
+    let ack = pair.ack(1002, Syndrome::ACK_UNLIMITED);
+    pair.deliver(&ack);
+    pair.wait(10 * TIMEOUT);
+    assert_eq!(pair.trace(), [""; 0]);
+    assert_eq!(pair.done(0), [(1, OK)]);
+}

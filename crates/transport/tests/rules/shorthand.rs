@@ -1,0 +1,203 @@
+//! What most tests say, in few words: host 0 asks, host 1 answers.
+
+use ferroce_transport::{
+    Event, Failure, QpEvent, QpQuery, QpState, SendFlags, SendOp, SendWr, Time, WcStatus,
+};
+use ferroce_wire::{Operation, Syndrome};
+
+use crate::pair::{BASE, Host, Knobs, Pair, Sent, wr};
+
+/// Where host 1 lets itself be written and read.
+pub const REMOTE: u64 = BASE + 0x4_0000;
+/// Where host 1 receives, and host 0 puts what it reads: an offset.
+pub const INBOX: u64 = 0x8_0000;
+
+impl Pair {
+    /// Connected with other than the usual choices.
+    pub fn with(change: impl FnOnce(&mut Knobs)) -> Pair {
+        let mut knobs = Knobs::default();
+        change(&mut knobs);
+        Pair::new(&knobs)
+    }
+
+    pub fn send(&mut self, wr_id: u64, length: u32) {
+        self.ask(wr_id, SendOp::Send { imm: None }, 0, length);
+    }
+
+    pub fn write(&mut self, wr_id: u64, length: u32) {
+        let op = self.write_op(None);
+        self.ask(wr_id, op, 0, length);
+    }
+
+    pub fn read(&mut self, wr_id: u64, length: u32) {
+        let op = self.read_op();
+        self.ask(wr_id, op, INBOX, length);
+    }
+
+    pub fn fetch_add(&mut self, wr_id: u64, add: u64) {
+        let op = SendOp::FetchAdd {
+            remote_addr: REMOTE,
+            rkey: self.rkey(),
+            add,
+        };
+        self.ask(wr_id, op, INBOX, 8);
+    }
+
+    /// Posts to host 0, with local memory at an offset.
+    pub fn ask(&mut self, wr_id: u64, op: SendOp, offset: u64, length: u32) {
+        self.ask_with(wr_id, op, offset, length, SendFlags::empty());
+    }
+
+    pub fn ask_with(&mut self, wr_id: u64, op: SendOp, offset: u64, length: u32, flags: SendFlags) {
+        let sges = [self.hosts[0].sge(offset, length)];
+        let wr = wr(wr_id, op, &sges);
+        self.post(0, SendWr { flags, ..wr });
+    }
+
+    /// Posts a receive to host 1.
+    pub fn recv(&mut self, wr_id: u64, length: u32) {
+        let sge = self.hosts[1].sge(INBOX, length);
+        self.post_recv(1, wr_id, &[sge]);
+    }
+
+    pub fn rkey(&self) -> u32 {
+        self.hosts[1].mr.rkey()
+    }
+
+    pub fn write_op(&self, imm: Option<u32>) -> SendOp {
+        SendOp::Write {
+            remote_addr: REMOTE,
+            rkey: self.rkey(),
+            imm,
+        }
+    }
+
+    pub fn read_op(&self) -> SendOp {
+        SendOp::Read {
+            remote_addr: REMOTE,
+            rkey: self.rkey(),
+        }
+    }
+
+    /// Whether a WRITE of host 0 has arrived whole.
+    pub fn was_written(&self, length: usize) -> bool {
+        self.hosts[1].ram.get(REMOTE, length) == self.hosts[0].ram.get(BASE, length)
+    }
+
+    /// Whether a SEND of host 0 has arrived whole.
+    pub fn was_received(&self, length: usize) -> bool {
+        self.hosts[1].ram.get(BASE + INBOX, length) == self.hosts[0].ram.get(BASE, length)
+    }
+
+    /// Whether host 0 has read what host 1 has.
+    pub fn was_read(&self, length: usize) -> bool {
+        self.hosts[0].ram.get(BASE + INBOX, length) == self.hosts[1].ram.get(REMOTE, length)
+    }
+
+    /// Completions of a host: which, and how it went.
+    pub fn done(&self, side: usize) -> Vec<(u64, WcStatus)> {
+        let all = self.hosts[side].completions();
+        all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+
+    /// Names and PSNs of the packets sent since this was last asked.
+    pub fn trace(&mut self) -> Vec<String> {
+        self.log.drain(..).map(|sent| sent.brief()).collect()
+    }
+
+    /// Puts onto the wire what a host has to send, and takes it from there.
+    pub fn take(&mut self, side: usize) -> Vec<Sent> {
+        self.flush(side);
+        let (taken, rest): (Vec<Sent>, Vec<Sent>) =
+            self.wire.drain(..).partition(|sent| sent.from == side);
+        self.wire = rest.into();
+        taken
+    }
+
+    /// Lets time pass, and timers act that come up on the way.
+    pub fn wait(&mut self, nanos: u64) {
+        let until = self.now.after_nanos(nanos);
+        while self.next_timer().is_some_and(|next| next <= until) {
+            self.jump();
+            self.run();
+        }
+        self.now = until;
+    }
+
+    pub fn next_timer(&self) -> Option<Time> {
+        let timers = self.hosts.iter().filter_map(|h| h.engine.next_timeout());
+        timers.min()
+    }
+
+    /// Lets a READ or the like go to and fro, to see that the connection works.
+    pub fn assert_works(&mut self) {
+        self.read(0xcafe, 100);
+        self.settle();
+        assert_eq!(self.done(0), [(0xcafe, WcStatus::Success)]);
+        assert!(self.was_read(100));
+        assert_eq!(self.states(), [QpState::Rts; 2]);
+    }
+
+    pub fn states(&self) -> [QpState; 2] {
+        [self.hosts[0].state(), self.hosts[1].state()]
+    }
+}
+
+impl Host {
+    pub fn query(&self) -> QpQuery {
+        self.engine.query_qp(self.qpn).unwrap()
+    }
+
+    /// Asynchronous events of the queue pair so far.
+    pub fn qp_events(&self) -> Vec<QpEvent> {
+        let kind = |event: &Event| match event {
+            Event::Qp { kind, .. } => Some(*kind),
+            _ => None,
+        };
+        self.events.iter().filter_map(kind).collect()
+    }
+
+    /// Failures so far.
+    pub fn failures(&self) -> Vec<Failure> {
+        let failure = |event: &Event| match event {
+            Event::Failure(failure) => Some(failure.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(failure).collect()
+    }
+
+    /// Why the queue pair failed, in words.
+    pub fn why(&self) -> String {
+        let failures = self.failures();
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        failures[0].reason.to_string()
+    }
+}
+
+impl Sent {
+    /// Name and PSN: `SEND_FIRST 1000`, `ACK 1003`, `NAK 60 1000`.
+    pub fn brief(&self) -> String {
+        let packet = self.packet();
+        let operation = packet.opcode().operation();
+        let name = match packet.aeth().map(|aeth| aeth.syndrome) {
+            _ if operation != Operation::Acknowledge => operation.name().into(),
+            Some(Syndrome::Ack { .. }) | None => "ACK".to_string(),
+            Some(other) => format!("NAK {:02x}", other.byte()),
+        };
+        format!("{name} {}", packet.psn().value())
+    }
+
+    pub fn is(&self, operation: Operation) -> bool {
+        self.packet().opcode().operation() == operation
+    }
+
+    pub fn psn(&self) -> u32 {
+        self.packet().psn().value()
+    }
+}
+
+/// True the first time that `which` is.
+pub fn once(mut which: impl FnMut(&Sent) -> bool) -> impl FnMut(&Sent) -> bool {
+    let mut over = false;
+    move |sent| !over && which(sent) && std::mem::replace(&mut over, true) != over
+}
