@@ -63,10 +63,8 @@ fn source_rules() -> Result<()> {
         broken += complaints.len();
     }
     if broken > 0 {
-        bail!(
-            "{broken} violations of the source rules above, in {} files looked at",
-            files.len()
-        );
+        bail!("the sources break their own rules, see above ({broken} places)");
     }
+    eprintln!("   {} files looked at", files.len());
     Ok(())
 }

@@ -19,7 +19,7 @@ pub struct Effort {
     pub exchanges: usize,
 }
 
-/// Queue pairs of "many".
+/// Queue pairs of "many", unless somebody wants to know about others.
 pub const MANY: usize = 10_000;
 
 const ONE: Setup = Setup {
@@ -32,6 +32,16 @@ const RECEIVER: Part = |cost| cost.receiver;
 const BOTH: Part = Cost::both;
 const LARGE: usize = 4096;
 const SMALL: usize = 64;
+
+/// Room for an exchange, which over few queue pairs comes round to the first
+/// again. Where messages are small the ICRC would hide the rest.
+fn setup_of(qps: usize, traffic: Traffic) -> Setup {
+    Setup {
+        qps,
+        queue: MESSAGES.div_ceil(qps).max(16) as u32,
+        icrc: traffic.size == LARGE,
+    }
+}
 
 fn traffic(op: Op, size: usize, burst: usize) -> Traffic {
     Traffic { op, size, burst }
@@ -118,11 +128,11 @@ pub fn small(effort: Effort, heap: Heap) -> Result<Vec<Row>> {
     ])
 }
 
-/// Ten thousand queue pairs in turn beside one.
+/// Many queue pairs in turn beside one.
 ///
 /// One message at a time is the hard case: each needs an acknowledgement of its
 /// own, while one queue pair has many messages acknowledged at once.
-pub fn many(effort: Effort) -> Result<Vec<Row>> {
+pub fn many(effort: Effort, qps: usize) -> Result<Vec<Row>> {
     let goal = Some(Goal::Ratio(1.3));
     let rows = [
         ("64 B SEND", Op::Send, SMALL, 16, goal),
@@ -133,30 +143,26 @@ pub fn many(effort: Effort) -> Result<Vec<Row>> {
     rows.into_iter()
         .map(|(name, op, size, burst, goal)| {
             let what = match burst {
-                1 => format!("{name}, {MANY} QPs, one at a time"),
-                _ => format!("{name}, {MANY} QPs, bursts of {burst}"),
+                1 => format!("{name}, {qps} QPs, one at a time"),
+                _ => format!("{name}, {qps} QPs, bursts of {burst}"),
             };
             let traffic = traffic(op, size, burst);
-            many_against_one(effort, what, traffic, size == LARGE, goal)
+            many_against_one(effort, qps, what, traffic, goal)
         })
         .collect()
 }
 
 fn many_against_one(
     effort: Effort,
+    qps: usize,
     what: String,
     traffic: Traffic,
-    icrc: bool,
     goal: Option<Goal>,
 ) -> Result<Row> {
-    let mut one = Pair::new(Setup { icrc, ..ONE })?;
-    let mut many = Pair::new(Setup {
-        qps: MANY,
-        queue: 16,
-        icrc,
-    })?;
+    let mut one = Pair::new(setup_of(1, traffic))?;
+    let mut many = Pair::new(setup_of(qps, traffic))?;
     // Everyone has had a turn: what is measured is not the first touch.
-    for _ in 0..(MANY * traffic.burst).div_ceil(MESSAGES) {
+    for _ in 0..(qps * traffic.burst).div_ceil(MESSAGES) {
         many.exchange(traffic)?;
     }
     let [figures] = turns(
@@ -178,18 +184,17 @@ fn many_against_one(
 }
 
 /// Where the time goes, side by side and stage by stage.
-pub fn stages(effort: Effort) -> Result<Vec<Row>> {
+pub fn stages(effort: Effort, qps: usize) -> Result<Vec<Row>> {
+    let large = |op| traffic(op, LARGE, MESSAGES);
+    let small = |burst| traffic(Op::Send, SMALL, burst);
     let mut rows = Vec::new();
-    for (name, traffic, icrc) in [
-        (
-            "64 B SEND without ICRC",
-            traffic(Op::Send, SMALL, MESSAGES),
-            false,
-        ),
-        ("4 KiB WRITE", traffic(Op::Write, LARGE, MESSAGES), true),
-        ("4 KiB READ", traffic(Op::Read, LARGE, MESSAGES), true),
+    for (name, qps, traffic) in [
+        ("4 KiB WRITE", 1, large(Op::Write)),
+        ("4 KiB READ", 1, large(Op::Read)),
+        ("64 B SEND without ICRC", 1, small(MESSAGES)),
+        ("the same, many QPs, one at a time", qps, small(1)),
     ] {
-        let mut pair = Pair::new(Setup { icrc, ..ONE })?;
+        let mut pair = Pair::new(setup_of(qps, traffic))?;
         let samples = (0..effort.rounds * effort.exchanges)
             .map(|_| pair.stages(traffic))
             .collect::<Result<Vec<_>>>()?;

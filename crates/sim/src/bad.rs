@@ -171,8 +171,10 @@ impl World {
         let mut zones = self.hosts[host].zones.iter();
         let zone = zones.find(|zone| zone.purpose == purpose)?;
         let start = zone.key_address(zone.start);
+        let mtu = self.qps[qp].setup.mtu.bytes() as u64;
         let addr = match fault {
-            Fault::LocalOutOfRange => start + zone.len - self.rng.below(len),
+            // The first packet shows it.
+            Fault::LocalOutOfRange => start + zone.len - self.rng.below(len.min(mtu)),
             _ => start + self.rng.below(zone.len - len),
         };
         let lkey = match fault {

@@ -2,7 +2,7 @@
 
 use ferroce_transport::{Arm, Event, QpEvent, Wc, WcStatus};
 
-use crate::model::{CqMode, Drain};
+use crate::model::{CqMode, Drain, Solicited};
 use crate::slot::{WrRef, wr_name};
 use crate::world::{Check, World};
 
@@ -40,11 +40,12 @@ impl World {
             return Ok(());
         }
         let before = self.cqs[cq].armed;
-        let worth_it = self.poll(cq, usize::MAX)?;
-        if before && worth_it != notified {
+        let solicited = self.poll(cq, usize::MAX)?;
+        let right = solicited == Solicited::Unknown || solicited == notified.into();
+        if before && !right {
             return Err(format!(
                 "completion queue {cq}, armed for solicited completions: \
-                 notified {notified}, though it should be {worth_it}"
+                 notified {notified}, with a solicited one among them: {solicited:?}"
             ));
         }
         if notified || !before {
@@ -69,9 +70,9 @@ impl World {
         Ok(())
     }
 
-    /// Fetches up to `most` completions; returns whether one was solicited or an error.
-    pub(crate) fn poll(&mut self, cq: usize, most: usize) -> Result<bool, String> {
-        let mut solicited = false;
+    /// Fetches up to `most` completions; returns whether one was solicited.
+    pub(crate) fn poll(&mut self, cq: usize, most: usize) -> Result<Solicited, String> {
+        let mut solicited = Solicited::No;
         for _ in 0..most {
             let Some(wc) = self.cqs[cq].cq.pop() else {
                 break;
@@ -85,13 +86,13 @@ impl World {
                 };
                 format!("completion of {name} on qp {:#x}: {status} {rest}", wc.qpn)
             });
-            solicited |= self.completed(cq, &wc)? || wc.status != WcStatus::Success;
+            solicited = solicited.max(self.completed(cq, &wc)?);
         }
         Ok(solicited)
     }
 
-    /// Judges a completion; returns whether it is a solicited one.
-    fn completed(&mut self, cq: usize, wc: &Wc) -> Result<bool, String> {
+    /// Judges a completion.
+    fn completed(&mut self, cq: usize, wc: &Wc) -> Result<Solicited, String> {
         let host = self.cqs[cq].host;
         let name = wr_name(wc.wr_id);
         let Some(&qp) = self.by_number.get(&(host, wc.qpn)) else {
@@ -104,7 +105,7 @@ impl World {
                     return Err(format!("{context} completed in queue {cq}"));
                 }
                 self.send_completed(qp, send, wc).map_err(|e| format!("{context}: {e}"))?;
-                Ok(false)
+                Ok((wc.status != WcStatus::Success).into())
             }
             WrRef::Recv(recv) if recv < self.recvs.len() => {
                 if self.qps[qp].recv_cq != cq {
@@ -144,9 +145,10 @@ impl World {
             }
             Event::SrqLimitReached { srq } => {
                 let found = self.srqs.iter_mut().find(|s| s.srq.number() == *srq);
-                match found {
-                    Some(model) if std::mem::take(&mut model.limit_armed) => Ok(()),
-                    _ => Err(format!("limit event of shared receive queue {srq:#x} out of turn")),
+                let armed = found.is_some_and(|model| std::mem::take(&mut model.limit_armed));
+                match armed {
+                    true => Ok(()),
+                    false => Err(format!("limit event of shared receive queue {srq:#x} out of turn")),
                 }
             }
             Event::Qp { qpn, kind } => {

@@ -276,8 +276,10 @@ pub(crate) struct QpModel {
     pub(crate) bad_receives: bool,
     /// Requests it accepted while in RTR.
     pub(crate) early_requests: u32,
-    /// Times it was reset and connected again.
+    /// Times it was reset to be connected again.
     pub(crate) lives: u32,
+    /// It waits to be connected again.
+    pub(crate) reconnecting: bool,
 }
 
 impl QpModel {
@@ -327,6 +329,8 @@ impl QpModel {
         self.sent.clear();
         self.naks.clear();
         self.rnr_naks = 0;
+        self.bad_receives = false;
+        self.events.clear();
         self.early_requests = 0;
     }
 }
@@ -345,6 +349,23 @@ pub(crate) struct SrqModel {
     pub(crate) may_be_lost: usize,
     /// A limit event is due when fewer receives are left.
     pub(crate) limit_armed: bool,
+}
+
+/// Whether a completion wakes those who wait for solicited ones.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Solicited {
+    No,
+    Unknown,
+    Yes,
+}
+
+impl From<bool> for Solicited {
+    fn from(solicited: bool) -> Solicited {
+        match solicited {
+            true => Solicited::Yes,
+            false => Solicited::No,
+        }
+    }
 }
 
 /// How a program learns of completions.

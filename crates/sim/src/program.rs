@@ -43,6 +43,11 @@ impl World {
                 self.post_receives(qp)?;
             }
             self.post_sends(qp)?;
+            if self.scenario.features.reconnect {
+                self.consider_reconnecting(qp)?;
+            }
+            self.conclude_silent(qp)?;
+            self.recover(qp)?;
         }
         self.after_engine(host)?;
         let busy = self.qps.iter().any(|qp| qp.host == host && qp.todo > 0);
@@ -89,6 +94,17 @@ impl World {
             }
             _ => false,
         }
+    }
+
+    /// A send queue that has stopped may go on, once all of it has been flushed.
+    fn recover(&mut self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        if !model.is(QpState::Sqe) || model.pending() > 0 || !self.rng.chance(0.3) {
+            return Ok(());
+        }
+        self.modify(qp, QpState::Rts)?;
+        self.qps[qp].first_error = None;
+        Ok(())
     }
 
     /// Work requests that the engine's queue has room for.

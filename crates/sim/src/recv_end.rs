@@ -5,20 +5,25 @@ use core::net::IpAddr;
 use ferroce_transport::{QpState, QpType, Wc, WcFlags, WcOpcode, WcStatus};
 use ferroce_wire::ip;
 
-use crate::model::{End, Kind, RecvOwner};
+use crate::model::{End, Kind, RecvOwner, Solicited};
 use crate::post::UNTOUCHED;
 use crate::tap::GRH;
 use crate::world::{Check, World};
 
 impl World {
-    /// Judges the completion of a receive; returns whether it was solicited.
-    pub(crate) fn recv_completed(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+    /// Judges the completion of a receive.
+    pub(crate) fn recv_completed(
+        &mut self,
+        qp: usize,
+        recv: usize,
+        wc: &Wc,
+    ) -> Result<Solicited, String> {
         let record = &self.recvs[recv];
         if let Some(end) = record.end {
             return Err(format!("completed with {}, but it ended before: {end:?}", wc.status));
         }
         self.check_recv_order(qp, recv)?;
-        let mut solicited = false;
+        let mut solicited = Solicited::Yes; // an error counts as such
         if wc.status == WcStatus::Success {
             solicited = match self.qps[qp].kind {
                 QpType::Ud | QpType::Gsi => self.datagram_received(qp, recv, wc)?,
@@ -75,7 +80,12 @@ impl World {
     }
 
     /// The messages of a reliable connection arrive in order, each once.
-    fn reliable_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+    fn reliable_received(
+        &mut self,
+        qp: usize,
+        recv: usize,
+        wc: &Wc,
+    ) -> Result<Solicited, String> {
         let peer = self.peer_of(qp).ok_or("no peer")?;
         if self.qps[qp].cause.cq_overflow {
             // Completions may be missing in between.
@@ -86,7 +96,7 @@ impl World {
             });
             let at = found.ok_or("a message that was not sent")?;
             self.qps[qp].delivered = at + 1;
-            return Ok(self.sends[self.qps[peer].messages[at]].solicited);
+            return Ok(Solicited::Unknown);
         }
         let number = self.qps[qp].delivered;
         let Some(&send) = self.qps[peer].messages.get(number) else {
@@ -97,12 +107,17 @@ impl World {
         }
         self.message_fits(qp, recv, send, wc).map_err(|e| format!("send {send} received: {e}"))?;
         self.qps[qp].delivered += 1;
-        Ok(self.sends[send].solicited)
+        Ok(self.sends[send].solicited.into())
     }
 
     /// Messages of an unreliable connection may be missing; without reordering
     /// or duplicates on the way, those that arrive are in order.
-    fn unreliable_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+    fn unreliable_received(
+        &mut self,
+        qp: usize,
+        recv: usize,
+        wc: &Wc,
+    ) -> Result<Solicited, String> {
         let peer = self.peer_of(qp).ok_or("no peer")?;
         let from = match self.scenario.disorders() {
             true => 0,
@@ -115,7 +130,10 @@ impl World {
         });
         let at = found.ok_or("a message that was not sent, or not in this order")?;
         self.qps[qp].delivered = self.qps[qp].delivered.max(at + 1);
-        Ok(self.sends[self.qps[peer].messages[at]].solicited)
+        // Two messages without content look the same.
+        let sure = wc.byte_len > 0 || wc.flags.contains(WcFlags::WITH_IMM);
+        let solicited = self.sends[self.qps[peer].messages[at]].solicited;
+        Ok(if sure { solicited.into() } else { Solicited::Unknown })
     }
 
     /// Whether a completion and its buffer are what a message must lead to.
@@ -177,7 +195,12 @@ impl World {
     }
 
     /// Datagrams are delivered exactly as they came.
-    fn datagram_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<bool, String> {
+    fn datagram_received(
+        &mut self,
+        qp: usize,
+        recv: usize,
+        wc: &Wc,
+    ) -> Result<Solicited, String> {
         let Some(want) = self.qps[qp].datagrams.pop_front() else {
             return Err("a datagram that never came".into());
         };
@@ -196,7 +219,7 @@ impl World {
             return Err("a datagram with other bytes".into());
         }
         check_grh(&buffer[..GRH as usize], want.source, want.destination)?;
-        Ok(want.solicited)
+        Ok(want.solicited.into())
     }
 
     /// Whether a receive may fail like this.

@@ -63,6 +63,21 @@ impl World {
         Ok(())
     }
 
+    /// Of a queue pair that has failed, what has not completed with an error has
+    /// succeeded in silence before.
+    pub(crate) fn conclude_silent(&mut self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        let over = model.is(QpState::Err) || model.is(QpState::Sqe);
+        if !over || model.pending() == 0 || !self.cqs[model.send_cq].cq.is_empty() {
+            return Ok(());
+        }
+        let all = model.sends.len();
+        let done = self.complete_silent(qp, all);
+        done.map_err(|e| format!("the failure of {}: {e}", self.qp_name(qp)))?;
+        self.qps[qp].ended = all;
+        Ok(())
+    }
+
     fn check_send_fields(&self, send: usize, wc: &Wc) -> Check {
         let record = &self.sends[send];
         if wc.opcode != record.kind.wc_opcode() {
@@ -167,12 +182,12 @@ impl World {
     pub(crate) fn send_failed(&mut self, send: usize, end: End) {
         self.sends[send].end = Some(end);
         self.free_local(send);
-        let record = &self.sends[send];
-        if let Some(w) = record.window {
-            self.window_ended(w, record.kind, false);
+        let (owner, kind) = (self.sends[send].qp, self.sends[send].kind);
+        if let Some(w) = self.sends[send].window {
+            self.window_ended(w, kind, false);
         }
         // Late packets may still reach the peer, unless it no longer listens.
-        let listens = self.peer_of(record.qp).is_some_and(|peer| self.qps[peer].listens());
+        let listens = self.peer_of(owner).is_some_and(|peer| self.qps[peer].listens());
         if !listens {
             self.close_remote(send);
         }
@@ -193,11 +208,14 @@ impl World {
         let Some((host, place)) = record.remote else {
             return;
         };
-        if unsure || !record.frees_remote && record.window.is_none() {
+        if unsure {
             return;
         }
-        self.hosts[host].arena.remove(place.va);
-        if record.window.is_none() {
+        let (last, window) = (record.frees_remote, record.window.is_some());
+        if last || window {
+            self.hosts[host].arena.remove(place.va);
+        }
+        if last {
             self.hosts[host].release(place);
         }
         self.sends[send].remote = None;

@@ -195,6 +195,7 @@ impl World {
             bad_receives: false,
             early_requests: 0,
             lives: 0,
+            reconnecting: false,
         });
         Ok(self.qps.len() - 1)
     }

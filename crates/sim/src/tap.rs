@@ -1,7 +1,9 @@
 //! Watching the wire: what packets say, and what no packet may say.
 
+use std::collections::BTreeMap;
+
 use ferroce_transport::QpState;
-use ferroce_wire::{NakCode, Packet, Syndrome, Transport};
+use ferroce_wire::{NakCode, Operation, Packet, Syndrome, Transport};
 
 use crate::host::Outgoing;
 use crate::model::{Drain, ExpectedDatagram, QpModel};
@@ -132,6 +134,7 @@ impl World {
             return;
         };
         let flow = flying.path.flow;
+        let mut taken = BTreeMap::new();
         for qp in 0..self.qps.len() {
             let model = &self.qps[qp];
             let meant = match packet.dest_qpn() {
@@ -142,7 +145,8 @@ impl World {
             if !meant || !ready || model.setup.qkey != deth.qkey {
                 continue;
             }
-            if !self.datagram_finds_receive(qp, GRH + packet.payload().len() as u64) {
+            let len = GRH + packet.payload().len() as u64;
+            if !self.datagram_finds_receive(qp, len, &mut taken) {
                 continue;
             }
             self.qps[qp].datagrams.push_back(ExpectedDatagram {
@@ -157,8 +161,14 @@ impl World {
     }
 
     /// Whether a receive waits that takes so many bytes. One that is too short
-    /// stays for the next datagram.
-    fn datagram_finds_receive(&mut self, qp: usize, len: u64) -> bool {
+    /// stays for the next datagram. `taken` counts what copies of the same
+    /// datagram take from shared queues.
+    fn datagram_finds_receive(
+        &mut self,
+        qp: usize,
+        len: u64,
+        taken: &mut BTreeMap<usize, usize>,
+    ) -> bool {
         let model = &mut self.qps[qp];
         match model.srq {
             None => {
@@ -172,7 +182,12 @@ impl World {
                 true
             }
             // Receives of a shared queue fit every datagram.
-            Some(srq) => self.srqs[srq].srq.posted() > 0,
+            Some(srq) => {
+                let taken = taken.entry(srq).or_default();
+                let found = self.srqs[srq].srq.posted() > *taken;
+                *taken += usize::from(found);
+                found
+            }
         }
     }
 }
@@ -190,6 +205,16 @@ fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>) -> Check {
     if len > mtu || full && len != mtu {
         return Err(format!("{len} bytes at path MTU {mtu}"));
     }
-    *model.sent.entry(packet.psn().value()).or_default() += 1;
+    // A READ asks for as many PSNs as its answer has packets.
+    let packets = match packet.reth() {
+        Some(reth) if opcode.operation() == Operation::ReadRequest => {
+            (reth.length as usize).div_ceil(mtu).max(1)
+        }
+        _ => 1,
+    };
+    for ahead in 0..packets {
+        let psn = packet.psn().add(ahead as u32).value();
+        *model.sent.entry(psn).or_default() += 1;
+    }
     Ok(())
 }

@@ -257,7 +257,8 @@ impl Engine {
     }
 
     /// The batch has been sent, apart from packets whose faults it holds.
-    /// Completes what completes by being sent, and empties the batch.
+    /// Completes what completes by being sent, and empties the batch. A fault may
+    /// make new packets ready: poll again until a batch stays empty.
     pub fn finish_transmit(&mut self, now: Time, batch: &mut Batch) {
         self.cx.now = now;
         self.cx.counters.add(Counter::SentPkts, batch.len() as u64);

@@ -13,7 +13,7 @@ use ferroce_bench::{Heap, Op, Report};
 /// Two engines stand back to back in memory, without a network. Each cost is
 /// taken in turns with something to compare it with; figures are medians, and
 /// ratios are medians of the ratios round by round, so that a busy machine
-/// shifts both sides of a comparison alike. Nanoseconds are per message, which
+/// disturbs a comparison least. Nanoseconds are per message, which
 /// here is one packet.
 #[derive(Parser)]
 #[command(name = "engine", after_help = EXAMPLES)]
@@ -29,6 +29,10 @@ struct Cli {
     /// Measure only this; may be given several times.
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<Part>,
+
+    /// Queue pairs of the comparison of many with one.
+    #[arg(long, value_name = "N", default_value_t = suite::MANY, value_parser = at_least_one)]
+    qps: usize,
 
     /// Rounds per measurement.
     #[arg(long, value_name = "N")]
@@ -65,7 +69,7 @@ enum Part {
     Read,
     /// 64-byte SENDs.
     Send,
-    /// Ten thousand queue pairs against one.
+    /// Many queue pairs against one.
     Many,
     /// Memory of an idle queue pair.
     Memory,
@@ -106,9 +110,9 @@ fn main() -> Result<()> {
                 Part::Write => suite::large(effort, Op::Write),
                 Part::Read => suite::large(effort, Op::Read),
                 Part::Send => suite::small(effort, HEAP),
-                Part::Many => suite::many(effort),
+                Part::Many => suite::many(effort, cli.qps),
                 Part::Memory => suite::memory(HEAP),
-                Part::Stages => suite::stages(effort),
+                Part::Stages => suite::stages(effort, cli.qps),
             }?);
         }
     }
@@ -118,6 +122,13 @@ fn main() -> Result<()> {
         println!("{report}\n{}", report.summary());
     }
     Ok(())
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err("a number of at least 1 is needed".into()),
+    }
 }
 
 /// The system's allocator, with a tally.

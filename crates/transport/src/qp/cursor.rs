@@ -34,9 +34,10 @@ pub(super) struct Requester {
     pub(super) retrying: bool,
     pub(super) ack_deadline: Option<Time>,
     pub(super) rnr_until: Option<Time>,
-    /// Packets since the last that asks for an answer, and that one's PSN.
+    /// Packets since the last that asks for an answer, and the PSN of the last
+    /// answer that will come.
     since_ack_req: u32,
-    last_ack_req: Option<Psn>,
+    last_answer: Option<Psn>,
     /// The peer computes the ICRC of FLUSH as rxe does.
     pub(super) flush_quirk: bool,
 }
@@ -61,7 +62,7 @@ impl Requester {
             ack_deadline: None,
             rnr_until: None,
             since_ack_req: 0,
-            last_ack_req: None,
+            last_answer: None,
             flush_quirk: false,
         }
     }
@@ -116,7 +117,7 @@ impl Requester {
         self.responses_due = 0;
         self.in_flight = 0;
         self.since_ack_req = 0;
-        self.last_ack_req = None;
+        self.last_answer = None;
     }
 
     /// Moves the cursor to the next work request.
@@ -133,7 +134,7 @@ impl Requester {
         self.limited = true;
         // With nothing in flight that will be answered, no answer would ever
         // open the window again: one more packet goes, and asks.
-        self.last_ack_req.is_none_or(|psn| psn.is_before(self.una))
+        self.last_answer.is_none_or(|psn| psn.is_before(self.una))
     }
 
     /// Whether the packet about to leave must ask for an answer.
@@ -143,9 +144,10 @@ impl Requester {
             || self.in_flight + room_for > self.window.size()
     }
 
-    pub(super) fn asked(&mut self, psn: Psn, now: Time) {
+    /// A packet leaves that `answers` packets from its PSN on will answer.
+    pub(super) fn asked(&mut self, psn: Psn, answers: u32, now: Time) {
         self.since_ack_req = 0;
-        self.last_ack_req = Some(psn);
+        self.last_answer = Some(psn.add(answers - 1));
         self.window.sent(psn, now);
     }
 

@@ -50,6 +50,7 @@ impl Qp {
             (QpState::Rts, QpState::Sqd) => {
                 self.state = to;
                 self.attr.sq_draining = true;
+                self.attr.en_sqd_async_notify &= mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY);
                 self.check_drained(cx);
             }
             _ => {
@@ -83,6 +84,7 @@ impl Qp {
         self.attr = QpAttr::default();
         self.req = super::Requester::new(&cx.config);
         self.resp = super::Responder::default();
+        self.notifications = super::Notifications::default();
         self.cq_overflow = false;
     }
 

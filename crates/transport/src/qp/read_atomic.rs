@@ -165,7 +165,7 @@ impl Qp {
         let psn = self.req.psn;
         self.req.responses_due += 1;
         self.req.in_flight += cost;
-        self.req.asked(psn, cx.now);
+        self.req.asked(psn, packets, cx.now);
         self.req.sent += packets;
         self.req.psn = psn.add(packets);
         self.req.note_sent(cx.now, self.attr.timeout);

@@ -230,10 +230,13 @@ impl Qp {
             }
             let psn = self.req.psn;
             let last = packet + 1 == wqe.packets;
-            self.req.in_flight += cost;
-            let ack_req = acknowledged && self.req.must_ask(last, self.mtu + PACKET_OVERHEAD);
+            let mut ack_req = false;
+            if acknowledged {
+                self.req.in_flight += cost;
+                ack_req = self.req.must_ask(last, self.mtu + PACKET_OVERHEAD);
+            }
             if ack_req {
-                self.req.asked(psn, cx.now);
+                self.req.asked(psn, 1, cx.now);
             }
             let header = message_header(self, wqe, packet, payload, ack_req);
             batch.push(
@@ -262,7 +265,6 @@ impl Qp {
 
     /// An unacknowledged message is over once the batch has left.
     pub(super) fn hand_over(&mut self, batch: &mut Batch, index: usize) {
-        self.req.in_flight = 0;
         if let Some(wqe) = self.sq.get_mut(index) {
             wqe.phase = Phase::Done;
         }

@@ -13,6 +13,7 @@ use ferroce_wire::{
 
 use super::Qp;
 use super::responder::{Answer, Saved};
+use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::counters::Counter;
 use crate::engine::Context;
@@ -317,7 +318,7 @@ impl Qp {
 
     /// The payload of an answer could not be read from memory.
     pub(crate) fn response_fault(&mut self, cx: &mut Context, psn: Psn, fault: Fault) {
-        if self.state() == crate::attr::QpState::Err {
+        if matches!(self.state(), QpState::Err | QpState::Reset) {
             return;
         }
         self.resp.silence();

@@ -6,13 +6,28 @@
 #![forbid(unsafe_code)]
 #![allow(unreachable_pub)] // nobody reaches into a test
 
+mod access;
+mod bad_input;
+mod bad_packets;
 mod basics;
 mod congestion;
+mod drive;
 mod duplicates;
+mod faults;
+mod flush;
+mod numbers;
+mod operations;
 mod pair;
 mod ram;
 mod raw;
+mod receive_path;
 mod retry;
 mod rnr;
+mod runs;
 mod sequence;
 mod shorthand;
+mod states;
+mod unreliable_connected;
+mod unreliable_datagram;
+mod windows;
+mod xrc;

@@ -24,6 +24,7 @@ pub struct Host {
     pub pd: Arc<Pd>,
     pub mr: Arc<Mr>,
     pub cq: Arc<Cq>,
+    pub srq: Option<Arc<Srq>>,
     pub qpn: u32,
     pub events: Vec<Event>,
 }
@@ -150,22 +151,29 @@ impl Host {
             pd,
             mr,
             cq: Cq::new(u32::from(number), knobs.cqe).unwrap(),
+            srq: None,
             qpn: 0,
             events: Vec::new(),
             regions,
         };
-        let init = QpInit {
+        host.srq = knobs.srq.map(|make| make(&host));
+        let init = host.qp_init(knobs);
+        host.qpn = host.engine.create_qp(&init).unwrap().0;
+        host
+    }
+
+    /// What the queue pair is made of, to make more like it.
+    pub fn qp_init(&self, knobs: &Knobs) -> QpInit {
+        QpInit {
             qp_type: knobs.qp_type,
-            pd: Some(host.pd.clone()),
-            send_cq: Some(host.cq.clone()),
-            recv_cq: Some(host.cq.clone()),
-            srq: knobs.srq.map(|make| make(&host)),
+            pd: Some(self.pd.clone()),
+            send_cq: Some(self.cq.clone()),
+            recv_cq: Some(self.cq.clone()),
+            srq: self.srq.clone(),
             xrcd: None,
             cap: knobs.cap,
             sq_sig_all: knobs.sig_all,
-        };
-        host.qpn = host.engine.create_qp(&init).unwrap().0;
-        host
+        }
     }
 
     pub fn count(&self, counter: Counter) -> u64 {
@@ -239,15 +247,16 @@ impl Pair {
 
     pub fn connect(&mut self, knobs: &Knobs) {
         for side in 0..2 {
-            self.to_rtr(side, knobs);
-            self.to_rts(side, knobs);
+            self.bring_to_rtr(side, knobs);
+            self.bring_to_rts(side, knobs);
         }
     }
 
-    pub fn to_rtr(&mut self, side: usize, knobs: &Knobs) {
+    pub fn bring_to_rtr(&mut self, side: usize, knobs: &Knobs) {
         let (init, rtr) = match knobs.qp_type {
             QpType::Rc => (INIT, RC_RTR),
             QpType::Uc => (INIT, RTR),
+            QpType::Gsi => (UD_INIT - AttrMask::PORT, AttrMask::STATE),
             _ => (UD_INIT, AttrMask::STATE),
         };
         let mut attr = knobs.attr;
@@ -259,7 +268,7 @@ impl Pair {
         self.modify(side, &attr, rtr);
     }
 
-    pub fn to_rts(&mut self, side: usize, knobs: &Knobs) {
+    pub fn bring_to_rts(&mut self, side: usize, knobs: &Knobs) {
         let rts = match knobs.qp_type {
             QpType::Rc => RC_RTS,
             _ => RTS,
@@ -292,37 +301,39 @@ impl Pair {
 
     /// Moves everything an end has to send onto the wire.
     pub fn flush(&mut self, side: usize) {
+        while self.flush_some(side, 64) {}
+    }
+
+    /// Moves up to so many packets onto the wire; returns whether there may be more.
+    pub fn flush_some(&mut self, side: usize, limit: usize) -> bool {
         let host = &mut self.hosts[side];
-        let mut batch = Batch::new(64);
-        loop {
-            let more = host.engine.poll_transmit(self.now, &mut batch);
-            for run in batch.runs().to_vec() {
-                for (id, index) in run.packets.clone().enumerate() {
-                    let mut bytes = vec![0; batch.packet(index).wire_len()];
-                    match batch.assemble(index, &run.path, id as u16, &host.ram, &mut bytes) {
-                        Ok(length) => {
-                            assert_eq!(length, bytes.len());
-                            let sent = Sent {
-                                from: side,
-                                path: run.path,
-                                ip_id: id as u16,
-                                bytes,
-                            };
-                            self.log.push(sent.clone());
-                            self.wire.push_back(sent);
-                        }
-                        Err(fault) => batch.fault(index, fault),
+        let mut batch = Batch::new(limit);
+        host.engine.poll_transmit(self.now, &mut batch);
+        let more = !batch.is_empty();
+        for run in batch.runs().to_vec() {
+            for (id, index) in run.packets.clone().enumerate() {
+                let mut bytes = vec![0; batch.packet(index).wire_len()];
+                match batch.assemble(index, &run.path, id as u16, &host.ram, &mut bytes) {
+                    Ok(length) => {
+                        assert_eq!(length, bytes.len());
+                        let sent = Sent {
+                            from: side,
+                            path: run.path,
+                            ip_id: id as u16,
+                            bytes,
+                        };
+                        self.log.push(sent.clone());
+                        self.wire.push_back(sent);
                     }
+                    Err(fault) => batch.fault(index, fault),
                 }
             }
-            host.engine.finish_transmit(self.now, &mut batch);
-            if !more {
-                break;
-            }
         }
+        host.engine.finish_transmit(self.now, &mut batch);
         while let Some(event) = host.engine.poll_event() {
             host.events.push(event);
         }
+        more
     }
 
     /// Delivers a packet to the other end.

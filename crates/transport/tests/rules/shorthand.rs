@@ -1,11 +1,14 @@
 //! What most tests say, in few words: host 0 asks, host 1 answers.
 
+use std::net::IpAddr;
+
 use ferroce_transport::{
-    Event, Failure, QpEvent, QpQuery, QpState, SendFlags, SendOp, SendWr, Time, WcStatus,
+    AddressHandle, Event, Failure, QpEvent, QpQuery, QpState, SendFlags, SendOp, SendWr, Time,
+    UdTarget, WcStatus,
 };
 use ferroce_wire::{Operation, Syndrome};
 
-use crate::pair::{BASE, Host, Knobs, Pair, Sent, wr};
+use crate::pair::{BASE, Host, Knobs, Pair, Sent, av, wr};
 
 /// Where host 1 lets itself be written and read.
 pub const REMOTE: u64 = BASE + 0x4_0000;
@@ -52,6 +55,29 @@ impl Pair {
         let sges = [self.hosts[0].sge(offset, length)];
         let wr = wr(wr_id, op, &sges);
         self.post(0, SendWr { flags, ..wr });
+    }
+
+    /// Where datagrams of host 0 go.
+    pub fn target(&self, destination: IpAddr, remote_qpn: u32) -> UdTarget {
+        let host = &self.hosts[0];
+        UdTarget {
+            ah: AddressHandle::new(host.pd.clone(), av(host.address, destination)),
+            remote_qpn,
+            remote_qkey: 0x1111,
+        }
+    }
+
+    /// Sends a datagram to host 1.
+    pub fn datagram(&mut self, wr_id: u64, length: u32) {
+        let target = self.target(self.hosts[1].address, self.hosts[1].qpn);
+        self.datagram_to(wr_id, length, target);
+    }
+
+    pub fn datagram_to(&mut self, wr_id: u64, length: u32, target: UdTarget) {
+        let sges = [self.hosts[0].sge(0, length)];
+        let mut wr = wr(wr_id, SendOp::Send { imm: None }, &sges);
+        wr.ud = Some(target);
+        self.post(0, wr);
     }
 
     /// Posts a receive to host 1.
@@ -129,11 +155,18 @@ impl Pair {
         timers.min()
     }
 
-    /// Lets a READ or the like go to and fro, to see that the connection works.
+    /// Lets a READ go to and fro, to see that the connection works.
     pub fn assert_works(&mut self) {
+        self.assert_works_after(0);
+    }
+
+    /// As before, with so many requests still to complete.
+    pub fn assert_works_after(&mut self, pending: usize) {
         self.read(0xcafe, 100);
         self.settle();
-        assert_eq!(self.done(0), [(0xcafe, WcStatus::Success)]);
+        let done = self.done(0);
+        assert_eq!(done.len(), pending + 1);
+        assert!(done.iter().all(|done| done.1 == WcStatus::Success));
         assert!(self.was_read(100));
         assert_eq!(self.states(), [QpState::Rts; 2]);
     }

@@ -1,0 +1,57 @@
+//! The command line.
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::command::Command;
+use crate::output::Format;
+
+/// Soft-RoCE in user space: RDMA without an RDMA NIC, a kernel module or root.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ferroce",
+    version,
+    infer_subcommands = true,
+    long_about = "\
+Ferroce is Soft-RoCE in user space. This command makes links, which are RDMA devices on top of \
+ordinary netdevs, and shows them and their counters, in the words of iproute2's `rdma`.
+
+Everybody can do this; root is not needed. Links live in a daemon, ferroced, which is started \
+when the first link is added and ends when the last one is deleted. There is one for each network \
+namespace and user.",
+    after_long_help = "\
+ENVIRONMENT
+    FERROCE_RUNTIME_DIR   where to find ferroced's control socket (see `ferroced --help`)
+    FERROCE_LOG           what a ferroced that is started logs: error, warn, info, debug
+
+EXIT STATUS
+    0 if it worked, 1 if not, 2 if the command line makes no sense
+
+EXAMPLES
+    ferroce link add rxe0 type rxe netdev eth0
+    ferroce link
+    ferroce stat rxe0
+    ferroce link delete rxe0"
+)]
+struct Cli {
+    #[command(flatten)]
+    format: Format,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+pub(crate) fn run() -> Result<()> {
+    let Cli { format, command } = Cli::parse();
+    command.run(format)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,29 @@
+//! Reaching ferroced.
+
+use std::ffi::OsStr;
+
+use anyhow::Result;
+use ferroce_control::path::{STATE_FILE, own_dirs};
+use ferroce_control::{Connection, find_daemon, find_or_start};
+
+/// This very program, whatever has become of its file.
+const OURSELVES: &str = "/proc/self/exe";
+
+/// Connects, and starts a ferroced if none runs.
+pub(crate) fn connect_or_start() -> Result<Connection> {
+    Ok(find_or_start(OsStr::new(OURSELVES))?)
+}
+
+/// Connects to a ferroced that runs, or should: if one was killed and has left its
+/// notes, there are links, and a new one is started to go on with them.
+pub(crate) fn connect() -> Result<Option<Connection>> {
+    if let Some(connection) = find_daemon()? {
+        return Ok(Some(connection));
+    }
+    for dir in own_dirs()? {
+        if dir.is_usable()? && dir.path().join(STATE_FILE).exists() {
+            return Ok(Some(connect_or_start()?));
+        }
+    }
+    Ok(None)
+}

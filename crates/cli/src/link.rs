@@ -1,0 +1,104 @@
+//! `ferroce link`: like `rdma link` of iproute2.
+
+pub(crate) mod show;
+mod words;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use ferroce_control::{Error, Request};
+
+use crate::daemon;
+use crate::output::Format;
+
+/// Add, delete and show links.
+#[derive(Debug, Args)]
+#[command(
+    infer_subcommands = true,
+    args_conflicts_with_subcommands = true,
+    long_about = "\
+A link is an RDMA device on top of a netdev: what `ibv_devices` lists and programs open. Without \
+a subcommand, shows all links.",
+    after_long_help = "\
+EXAMPLES
+    ferroce link add rxe0 type rxe netdev eth0
+    ferroce link add rxe1 type rxe netdev lo mtu 1024
+    ferroce link
+        link rxe0/1 state ACTIVE physical_state LINK_UP netdev eth0
+        link rxe1/1 state ACTIVE physical_state LINK_UP netdev lo
+    ferroce -j link show rxe0
+    ferroce link delete rxe1"
+)]
+pub(crate) struct LinkArgs {
+    #[command(subcommand)]
+    command: Option<LinkCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum LinkCommand {
+    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off]
+    #[command(
+        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off]",
+        long_about = "\
+Adds a link: an RDMA device called NAME on the netdev IF, which must have an IP address and \
+cannot have another link. Any netdev will do, `lo` included. Starts ferroced if none runs.",
+        after_long_help = "\
+WORDS
+    type rxe        RoCEv2, the protocol of the kernel's rdma_rxe and of RoCE NICs
+    type siw        iWARP: not yet
+    netdev IF       the netdev to use
+    mtu N           carry at most N bytes in a packet: 256, 512, 1024, 2048 or 4096;
+                    by default as much as the netdev's MTU, less 80 bytes, allows
+    crc on|off      compute and check the ICRC of packets (on); off helps only
+                    against a peer that has it off, too
+
+EXAMPLES
+    ferroce link add rxe0 type rxe netdev eth0
+    ferroce link add rxe_lo type rxe netdev lo mtu 1024"
+    )]
+    Add {
+        /// NAME type rxe netdev IF [mtu N] [crc on|off]
+        #[arg(required = true, num_args = 1.., hide = true)]
+        words: Vec<String>,
+    },
+
+    /// Delete a link
+    #[command(long_about = "\
+Deletes a link. A link that programs use is not deleted, and their process numbers are shown, \
+unless --force is given: then their device goes away, as that of a NIC that is unplugged does.")]
+    Delete {
+        /// The link
+        name: String,
+        /// Even while programs use it
+        #[arg(short, long)]
+        force: bool,
+    },
+
+    /// Show links
+    #[command(visible_alias = "list")]
+    Show {
+        /// Only this link: NAME or NAME/PORT
+        link: Option<String>,
+    },
+}
+
+impl LinkArgs {
+    pub(crate) fn run(self, format: Format) -> Result<()> {
+        match self.command {
+            Some(LinkCommand::Add { words }) => add(&words),
+            Some(LinkCommand::Delete { name, force }) => delete(name, force),
+            Some(LinkCommand::Show { link }) => show::run(link.as_deref(), format),
+            None => show::run(None, format),
+        }
+    }
+}
+
+fn add(words: &[String]) -> Result<()> {
+    let config = words::parse(words)?;
+    let mut connection = daemon::connect_or_start()?;
+    Ok(connection.perform(&Request::LinkAdd(config))?)
+}
+
+fn delete(name: String, force: bool) -> Result<()> {
+    let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
+    Ok(connection.perform(&Request::LinkDelete { name, force })?)
+}

@@ -1,0 +1,108 @@
+//! The words after `link add`: a name, then pairs of a key and a value, as in iproute2.
+
+use anyhow::{Context, Result, bail};
+use ferroce_control::{LinkConfig, check_name};
+
+const USAGE: &str = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off]";
+
+/// What the words ask for.
+pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
+    let (name, pairs) = words.split_first().context("a name is missing")?;
+    check_name(name)?;
+    let (mut kind, mut netdev, mut mtu, mut crc) = (None, None, None, None);
+    for pair in pairs.chunks(2) {
+        let [key, value] = pair else {
+            bail!("a value for `{}` is missing: {USAGE}", pair[0]);
+        };
+        let seen = match key.as_str() {
+            "type" => kind.replace(value.clone()).is_some(),
+            "netdev" => netdev.replace(value.clone()).is_some(),
+            "mtu" => mtu.replace(number(value)?).is_some(),
+            "crc" => crc.replace(switch(value)?).is_some(),
+            other => bail!("`{other}` is not known here: {USAGE}"),
+        };
+        if seen {
+            bail!("`{key}` is there twice");
+        }
+    }
+    Ok(LinkConfig {
+        name: name.clone(),
+        kind: kind.with_context(|| format!("`type` is missing: {USAGE}"))?,
+        netdev: netdev.with_context(|| format!("`netdev` is missing: {USAGE}"))?,
+        mtu,
+        crc: crc.unwrap_or(true),
+    })
+}
+
+fn number(value: &str) -> Result<u32> {
+    value
+        .parse()
+        .with_context(|| format!("mtu `{value}` is not a number of bytes"))
+}
+
+fn switch(value: &str) -> Result<bool> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => bail!("crc `{other}` is neither on nor off"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<LinkConfig> {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        parse(&words)
+    }
+
+    #[test]
+    fn as_guides_write_it() {
+        let config = parsed("rxe_ens3 type rxe netdev ens3").unwrap();
+        assert_eq!(
+            (config.name, config.kind),
+            ("rxe_ens3".into(), "rxe".into())
+        );
+        assert_eq!(
+            (config.netdev, config.mtu, config.crc),
+            ("ens3".into(), None, true)
+        );
+    }
+
+    #[test]
+    fn in_any_order() {
+        let config = parsed("r crc off mtu 1024 netdev lo type rxe").unwrap();
+        assert_eq!((config.mtu, config.crc), (Some(1024), false));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, complaint) in [
+            ("", "a name is missing"),
+            ("rxe0 netdev lo", "`type` is missing"),
+            ("rxe0 type rxe", "`netdev` is missing"),
+            ("rxe0 type rxe netdev", "a value for `netdev` is missing"),
+            (
+                "rxe0 type rxe netdev lo mtu big",
+                "mtu `big` is not a number",
+            ),
+            (
+                "rxe0 type rxe netdev lo crc maybe",
+                "crc `maybe` is neither on nor off",
+            ),
+            (
+                "rxe0 type rxe netdev lo speed 9",
+                "`speed` is not known here",
+            ),
+            (
+                "rxe0 type rxe netdev lo netdev eth0",
+                "`netdev` is there twice",
+            ),
+            ("a/b type rxe netdev lo", "link name `a/b` is not valid"),
+        ] {
+            let error = format!("{:#}", parsed(line).unwrap_err());
+            assert!(error.contains(complaint), "{line}: {error}");
+        }
+    }
+}

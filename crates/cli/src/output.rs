@@ -1,0 +1,42 @@
+//! Ways of showing things, as iproute2 has them.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+
+/// How to show things.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct Format {
+    /// Show JSON instead of text
+    #[arg(short, long, global = true)]
+    pub(crate) json: bool,
+
+    /// Show JSON that people can read
+    #[arg(short, long, global = true)]
+    pub(crate) pretty: bool,
+
+    /// Show more: MTU, speed, GIDs
+    #[arg(short, long, global = true)]
+    pub(crate) details: bool,
+}
+
+impl Format {
+    /// Writes a JSON array.
+    pub(crate) fn write_json<T: Serialize>(self, values: &[T]) -> Result<()> {
+        let text = match self.pretty {
+            true => serde_json::to_string_pretty(values)?,
+            false => serde_json::to_string(values)?,
+        };
+        write(&format!("{text}\n"))
+    }
+}
+
+/// Writes text. Nobody listening any more (`| head`) is no error.
+pub(crate) fn write(text: &str) -> Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
+}

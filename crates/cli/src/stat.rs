@@ -1,0 +1,126 @@
+//! `ferroce stat`: counters, as `rdma statistic` prints them.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use ferroce_control::LinkCounters;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::daemon;
+use crate::link::show::{PORT, link_name};
+use crate::output::{self, Format};
+
+/// Show counters of links.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "\
+Shows the counters of one link, or of all. They have the names that rxe gives them, and some \
+more; they count everything since the link was added, also what programs did that have ended. \
+Reading them costs running programs nothing.",
+    after_long_help = "\
+EXAMPLES
+    ferroce stat rxe0
+        link rxe0/1 sent_pkts 7 rcvd_pkts 5 duplicate_request 0 ...
+    ferroce stat --processes
+        also the share of each program that runs
+    ferroce -j stat rxe0 | jq '.[0].sent_pkts'"
+)]
+pub(crate) struct StatArgs {
+    /// Only this link: NAME or NAME/PORT. `show` and `link` before it mean nothing:
+    /// `rdma statistic` has them
+    #[arg(value_name = "LINK", num_args = 0..=3)]
+    words: Vec<String>,
+
+    /// Show what each running program has counted, too
+    #[arg(short = 'P', long)]
+    processes: bool,
+}
+
+impl StatArgs {
+    pub(crate) fn run(self, format: Format) -> Result<()> {
+        let link = link_of(&self.words)?;
+        let counters = match daemon::connect()? {
+            Some(mut connection) => connection.counters(link, self.processes)?,
+            None => match link {
+                Some(name) => bail!("no link `{name}`: no ferroced runs here"),
+                None => Vec::new(),
+            },
+        };
+        if format.json || format.pretty {
+            return format.write_json(&counters.iter().map(Shown).collect::<Vec<_>>());
+        }
+        output::write(&counters.iter().map(text).collect::<String>())
+    }
+}
+
+/// The link in `[show] [link] [NAME[/PORT]]`.
+fn link_of(words: &[String]) -> Result<Option<&str>> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let rest = words.strip_prefix(&["show"]).unwrap_or(&words);
+    let rest = rest.strip_prefix(&["link"]).unwrap_or(rest);
+    match rest {
+        [] => Ok(None),
+        [link] => Ok(Some(link_name(link)?)),
+        [_, other, ..] => bail!("`{other}` is one word too many: ferroce stat [LINK]"),
+    }
+}
+
+fn text(counters: &LinkCounters) -> String {
+    let mut text = format!("link {}/{PORT} ", counters.link);
+    if let Some(process) = &counters.process {
+        text += &format!("pid {} comm {} ", process.pid, process.program);
+    }
+    for (name, value) in &counters.values {
+        text += &format!("{name} {value} ");
+    }
+    text + "\n"
+}
+
+/// Counters as JSON: one object, in the order of the text.
+struct Shown<'a>(&'a LinkCounters);
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("ifname", &self.0.link)?;
+        map.serialize_entry("port", &PORT)?;
+        if let Some(process) = &self.0.process {
+            map.serialize_entry("pid", &process.pid)?;
+            map.serialize_entry("comm", &process.program)?;
+            map.serialize_entry("slots", &process.slots)?;
+        }
+        for (name, value) in &self.0.values {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rdmas_words_are_understood() {
+        let of = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+            link_of(&words).map(|link| link.map(String::from))
+        };
+        assert_eq!(of("").unwrap(), None);
+        assert_eq!(of("show").unwrap(), None);
+        assert_eq!(of("rxe0").unwrap(), Some("rxe0".into()));
+        assert_eq!(of("show link rxe0/1").unwrap(), Some("rxe0".into()));
+        assert!(of("rxe0 rxe1").is_err());
+    }
+
+    #[test]
+    fn one_line_of_pairs() {
+        let counters = LinkCounters {
+            link: "rxe0".into(),
+            process: None,
+            values: vec![("sent_pkts".into(), 7), ("rcvd_pkts".into(), 0)],
+        };
+        assert_eq!(text(&counters), "link rxe0/1 sent_pkts 7 rcvd_pkts 0 \n");
+        let expected = r#"{"ifname":"rxe0","port":1,"sent_pkts":7,"rcvd_pkts":0}"#;
+        assert_eq!(serde_json::to_string(&Shown(&counters)).unwrap(), expected);
+    }
+}

@@ -1,0 +1,285 @@
+//! A program's end of the line to ferroced.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::sockopt::Timeout;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::error::Error;
+use crate::link::{LinkEvent, LinkInfo};
+use crate::path::{RuntimeDir, runtime_dirs};
+use crate::protocol::{self, LinkCounters, MAX_REPLY, PROTOCOL, Reply, Request};
+use crate::{packet, sockopt, unix};
+
+/// How long ferroced may take to answer. An attachment can wait some seconds for
+/// programs that ferroced knew before it was restarted.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A connection to ferroced.
+///
+/// Requests block until they are answered; events that arrive meanwhile are kept
+/// for [`Connection::try_event`]. The descriptor (`as_fd`) becomes readable when there
+/// is an event or ferroced has gone.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    /// The runtime directory of the daemon.
+    dir: PathBuf,
+    daemon_pid: u32,
+    version: String,
+    /// Who opened it: a forked child must not close it for its parent.
+    owner: rustix::process::Pid,
+    events: VecDeque<LinkEvent>,
+    buffer: Vec<u8>,
+}
+
+/// Connects to the ferroced that serves this user in this network namespace. None if
+/// there is none.
+pub fn find_daemon() -> Result<Option<Connection>, Error> {
+    let mut refused = None;
+    for dir in runtime_dirs()? {
+        match open_in(&dir) {
+            Ok(Some(connection)) => return Ok(Some(connection)),
+            Ok(None) => {}
+            // Perhaps the next one will have us.
+            Err(error @ Error::NotPermitted(_)) => refused = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    refused.map_or(Ok(None), Err)
+}
+
+fn open_in(dir: &RuntimeDir) -> Result<Option<Connection>, Error> {
+    if !dir.is_usable()? {
+        return Ok(None);
+    }
+    match Connection::connect(dir.path()) {
+        Err(Error::NoDaemon) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+impl Connection {
+    /// Connects to the ferroced whose runtime directory is `dir`.
+    pub fn connect(dir: &Path) -> Result<Connection, Error> {
+        let path = dir.join(crate::path::SOCKET);
+        let socket = match unix::connect(&path) {
+            Ok(socket) => socket,
+            Err(error) => return Err(connect_error(path, error)),
+        };
+        let peer = sockopt::peer(&socket).map_err(|e| Error::system("SO_PEERCRED", e))?;
+        let me = rustix::process::geteuid().as_raw();
+        if peer.uid != me && peer.uid != 0 {
+            return Err(Error::UnsafeDirectory {
+                path,
+                reason: "is another user's socket",
+            });
+        }
+        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
+            .map_err(|e| Error::system("SO_RCVTIMEO", e))?;
+        let mut connection = Connection {
+            socket,
+            dir: dir.into(),
+            daemon_pid: 0,
+            version: String::new(),
+            owner: rustix::process::getpid(),
+            events: VecDeque::new(),
+            buffer: vec![0; MAX_REPLY],
+        };
+        connection.hello()?;
+        Ok(connection)
+    }
+
+    fn hello(&mut self) -> Result<(), Error> {
+        let hello = Request::Hello {
+            protocol: PROTOCOL,
+            program: program_name(),
+        };
+        match self.request(&hello)?.0 {
+            Reply::Welcome {
+                protocol,
+                version,
+                pid,
+            } => {
+                if protocol != PROTOCOL {
+                    return Err(Error::Version { theirs: protocol });
+                }
+                self.daemon_pid = pid;
+                self.version = version;
+                Ok(())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks, and waits for the first answer.
+    pub fn request(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        self.request_with(request, &[])
+    }
+
+    /// Asks with descriptors, and waits for the first answer.
+    pub fn request_with(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        let bytes = protocol::encode(request);
+        packet::send(&self.socket, &bytes, fds, SendFlags::empty()).map_err(broken)?;
+        self.answer()
+    }
+
+    /// The next answer to a request that has several.
+    pub fn answer(&mut self) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        loop {
+            match self.receive(RecvFlags::empty())? {
+                None => return Err(Error::Timeout(PATIENCE.as_secs())),
+                Some((Reply::Event(event), _)) => self.events.push_back(event),
+                Some((Reply::Error { errno, message }, _)) => {
+                    return Err(Error::Refused { errno, message });
+                }
+                Some(reply) => return Ok(reply),
+            }
+        }
+    }
+
+    /// An event that has arrived, if there is one; never waits. [`Error::Closed`] when
+    /// ferroced has gone.
+    pub fn try_event(&mut self) -> Result<Option<LinkEvent>, Error> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
+        }
+        match self.receive(RecvFlags::DONTWAIT)? {
+            None => Ok(None),
+            Some((Reply::Event(event), _)) => Ok(Some(event)),
+            Some((other, _)) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for something that is answered by [`Reply::Done`].
+    pub fn perform(&mut self, request: &Request) -> Result<(), Error> {
+        match self.request(request)?.0 {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All links.
+    pub fn links(&mut self) -> Result<Vec<LinkInfo>, Error> {
+        let mut links = Vec::new();
+        let mut reply = self.request(&Request::Links)?.0;
+        loop {
+            match reply {
+                Reply::Link(link) => links.push(link),
+                Reply::Done => return Ok(links),
+                other => return Err(unexpected(&other)),
+            }
+            reply = self.answer()?.0;
+        }
+    }
+
+    /// Counters of one link or of all; with `processes`, also the share of each
+    /// running program.
+    pub fn counters(
+        &mut self,
+        link: Option<&str>,
+        processes: bool,
+    ) -> Result<Vec<LinkCounters>, Error> {
+        let request = Request::Counters {
+            link: link.map(str::to_owned),
+            processes,
+        };
+        let mut counters = Vec::new();
+        let mut reply = self.request(&request)?.0;
+        loop {
+            match reply {
+                Reply::Counters(values) => counters.push(values),
+                Reply::Done => return Ok(counters),
+                other => return Err(unexpected(&other)),
+            }
+            reply = self.answer()?.0;
+        }
+    }
+
+    /// The runtime directory of the daemon.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The daemon's process.
+    pub fn daemon_pid(&self) -> u32 {
+        self.daemon_pid
+    }
+
+    /// The daemon's release.
+    pub fn daemon_version(&self) -> &str {
+        &self.version
+    }
+
+    /// The next packet; None if there was none in time.
+    fn receive(&mut self, flags: RecvFlags) -> Result<Option<(Reply, Vec<OwnedFd>)>, Error> {
+        let packet = match packet::receive(&self.socket, &mut self.buffer, flags) {
+            Ok(packet) => packet,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(broken(error)),
+        };
+        if packet.len == 0 {
+            return Err(Error::Closed);
+        }
+        if packet.fds_lost {
+            return Err(Error::DescriptorsLost);
+        }
+        if packet.truncated {
+            return Err(Error::Unexpected("a message that is too long".into()));
+        }
+        let reply = protocol::decode(&self.buffer[..packet.len])
+            .map_err(|garbage| Error::Unexpected(garbage.to_string()))?;
+        Ok(Some((reply, packet.fds)))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A forked child may still have the descriptor: closing ours would not tell
+        // ferroced that we are done. And in that child this must do nothing.
+        if rustix::process::getpid() == self.owner {
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+fn connect_error(path: PathBuf, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ECONNREFUSED | libc::ENOTDIR) => Error::NoDaemon,
+        Some(libc::EACCES | libc::EPERM) => Error::NotPermitted(path),
+        _ => Error::system(format!("cannot connect to {}", path.display()), error),
+    }
+}
+
+fn broken(error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => Error::Closed,
+        _ => Error::system("cannot talk to ferroced", error),
+    }
+}
+
+/// What a reply is that does not belong there.
+pub(crate) fn unexpected(reply: &Reply) -> Error {
+    let text = format!("{reply:?}");
+    Error::Unexpected(text.chars().take(200).collect())
+}
+
+/// What `ps` shows for this process.
+fn program_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    name.trim_end().to_owned()
+}

@@ -1,0 +1,117 @@
+//! The few socket options that rustix does not have, or not for every case.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+/// SO_PEERPIDFD, Linux 6.5 and newer; not in every libc crate yet.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Who is at the other end of a unix socket, as the kernel saw it when it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The process; 0 if it is in a pid namespace that we cannot see into.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// SO_PEERCRED. rustix cannot express a process number of 0.
+pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    let cred: libc::ucred = get(socket, libc::SO_PEERCRED)?;
+    Ok(Peer {
+        pid: u32::try_from(cred.pid).unwrap_or(0),
+        uid: cred.uid,
+        gid: cred.gid,
+    })
+}
+
+/// SO_PEERGROUPS: the supplementary groups of the peer.
+pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut bytes = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: the pointer is valid for `bytes` bytes of u32, which have no
+        // invalid values; the kernel says how many it has written.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut bytes,
+            )
+        };
+        let count = bytes as usize / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // ERANGE comes with the size that would have been enough.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+/// SO_PEERPIDFD: a descriptor for the peer's process, immune to reuse of its number.
+pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let fd: libc::c_int = get(socket, SO_PEERPIDFD)?;
+    // SAFETY: the kernel has just installed this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// SO_NETNS_COOKIE (Linux 5.14): a number for the socket's network namespace that is
+/// never given to another one until the machine reboots.
+pub fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
+    get(socket, libc::SO_NETNS_COOKIE)
+}
+
+/// SO_PEEK_OFF: where MSG_PEEK looks next; it moves on by what was seen.
+pub fn set_peek_offset(socket: impl AsFd, offset: i32) -> io::Result<()> {
+    // SAFETY: the pointer is valid for the size given, and only read.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEEK_OFF,
+            (&raw const offset).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Plain data of C for which any bytes are a value.
+trait Plain: Copy {}
+impl Plain for libc::c_int {}
+impl Plain for u64 {}
+impl Plain for libc::ucred {}
+
+fn get<T: Plain>(socket: impl AsFd, option: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointer is valid for the size given.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            value.as_mut_ptr().cast(),
+            &mut size,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed, then perhaps overwritten; any bytes are a value of T.
+    Ok(unsafe { value.assume_init() })
+}

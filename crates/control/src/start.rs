@@ -1,0 +1,47 @@
+//! Starting ferroced.
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::connection::{Connection, find_daemon};
+use crate::error::Error;
+
+/// Connects to ferroced, and starts it first if none runs. `program` is the executable
+/// to start, which is called as `ferroced`; it goes to the background by itself and
+/// returns when it is ready.
+pub fn find_or_start(program: &OsStr) -> Result<Connection, Error> {
+    // A daemon with nothing to do may end between our steps: then begin again.
+    for _ in 0..3 {
+        match find_daemon() {
+            Ok(Some(connection)) => return Ok(connection),
+            Ok(None) => start(program)?,
+            Err(Error::Closed) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    find_daemon()?.ok_or(Error::NoDaemon)
+}
+
+/// Runs `program` as `ferroced`, one that ends when it is no longer needed.
+pub fn start(program: &OsStr) -> Result<(), Error> {
+    let output = Command::new(program)
+        .arg0("ferroced")
+        .arg("--exit-when-unused")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|e| Error::Start(format!("{}: {e}", program.to_string_lossy())))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim();
+    let said = said.strip_prefix("error: ").unwrap_or(said);
+    Err(Error::Start(if said.is_empty() {
+        output.status.to_string()
+    } else {
+        said.into()
+    }))
+}

@@ -1,0 +1,54 @@
+//! Unix sockets by path, of any length.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// A socket address holds 108 bytes of path.
+const MAX_PATH: usize = 107;
+
+/// A new control socket, close-on-exec.
+pub fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    let kind = SocketType::SEQPACKET;
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        kind,
+        flags,
+        None,
+    )?)
+}
+
+/// Connects to the socket at `path`.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket(SocketFlags::empty())?;
+    with_address(path, |address| {
+        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, address))
+    })?;
+    Ok(socket)
+}
+
+/// Gives `socket` the name `path`, which must not exist.
+pub fn bind(socket: &OwnedFd, path: &Path) -> io::Result<()> {
+    with_address(path, |address| rustix::net::bind(socket, address))
+}
+
+/// Calls `f` with the address of `path`; of a long path by way of its directory.
+fn with_address(
+    path: &Path,
+    f: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>,
+) -> io::Result<()> {
+    if path.as_os_str().len() <= MAX_PATH {
+        return Ok(f(&SocketAddrUnix::new(path)?)?);
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(parent, flags, Mode::empty())?;
+    let short = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+    Ok(f(&SocketAddrUnix::new(&short)?)?)
+}

@@ -1,0 +1,134 @@
+//! Who may ask what. The kernel says who is at the other end (SO_PEERCRED).
+
+use std::os::fd::AsFd;
+
+use ferroce_control::Request;
+use ferroce_control::sockopt::{self, Peer};
+
+use crate::refusal::Refusal;
+
+/// The group that a system-wide ferroced serves unless told otherwise.
+pub(crate) const DEFAULT_GROUP: &str = "ferroce";
+
+/// The rules.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    /// The user that ferroced runs as.
+    pub(crate) uid: u32,
+    /// A group whose members are served as well.
+    pub(crate) group: Option<u32>,
+}
+
+impl Access {
+    /// Whether this peer is served at all.
+    pub(crate) fn admits(&self, peer: Peer, socket: impl AsFd) -> Result<(), Refusal> {
+        let groups = || sockopt::peer_groups(socket).unwrap_or_default();
+        if self.is_admin(peer) || self.in_group(peer, groups) {
+            return Ok(());
+        }
+        let served = match self.group {
+            Some(gid) => format!("user {} and members of group {gid}", self.uid),
+            None => format!("user {} alone", self.uid),
+        };
+        Err(Refusal::new(
+            libc::EACCES,
+            format!("this ferroced serves {served}, not user {}", peer.uid),
+        ))
+    }
+
+    /// Whether this peer may ask this.
+    pub(crate) fn permits(&self, peer: Peer, request: &Request) -> Result<(), Refusal> {
+        let what = match request {
+            Request::LinkAdd(_) => "add links",
+            Request::LinkDelete { .. } => "delete links",
+            Request::Shutdown => "stop it",
+            _ => return Ok(()),
+        };
+        if self.is_admin(peer) {
+            return Ok(());
+        }
+        let who = match self.uid {
+            0 => "root".to_owned(),
+            uid => format!("user {uid} or root"),
+        };
+        Err(Refusal::new(
+            libc::EPERM,
+            format!(
+                "this ferroced lets only {who} {what}; you are user {}",
+                peer.uid
+            ),
+        ))
+    }
+
+    pub(crate) fn is_admin(&self, peer: Peer) -> bool {
+        peer.uid == self.uid || peer.uid == 0
+    }
+
+    fn in_group(&self, peer: Peer, groups: impl FnOnce() -> Vec<u32>) -> bool {
+        self.group
+            .is_some_and(|gid| peer.gid == gid || groups().contains(&gid))
+    }
+}
+
+/// The number of a group given by name or number.
+pub(crate) fn group_id(group: &str) -> Option<u32> {
+    if let Ok(gid) = group.parse() {
+        return Some(gid);
+    }
+    find_group(&std::fs::read_to_string("/etc/group").ok()?, group)
+}
+
+/// Lines are `name:password:number:members`.
+fn find_group(table: &str, name: &str) -> Option<u32> {
+    let line = table
+        .lines()
+        .find(|line| line.split(':').next() == Some(name))?;
+    line.split(':').nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, gid: u32) -> Peer {
+        Peer { pid: 1, uid, gid }
+    }
+
+    #[test]
+    fn others_look_and_owners_change() {
+        let access = Access {
+            uid: 5,
+            group: Some(70),
+        };
+        let delete = Request::LinkDelete {
+            name: "rxe0".into(),
+            force: false,
+        };
+        assert!(access.permits(peer(5, 5), &delete).is_ok());
+        assert!(access.permits(peer(0, 0), &delete).is_ok());
+        assert_eq!(
+            access.permits(peer(9, 70), &delete).unwrap_err().errno,
+            libc::EPERM
+        );
+        assert!(access.permits(peer(9, 70), &Request::Links).is_ok());
+    }
+
+    #[test]
+    fn members_of_the_group_are_let_in() {
+        let access = Access {
+            uid: 5,
+            group: Some(70),
+        };
+        assert!(access.in_group(peer(9, 70), Vec::new));
+        assert!(access.in_group(peer(9, 1), || vec![3, 70]));
+        assert!(!access.in_group(peer(9, 1), || vec![3]));
+    }
+
+    #[test]
+    fn groups_have_names() {
+        let table = "root:x:0:\nferroce:x:990:ann,bob\nferroce2:x:991:\n";
+        assert_eq!(find_group(table, "ferroce"), Some(990));
+        assert_eq!(find_group(table, "nobody"), None);
+        assert_eq!(group_id("4242"), Some(4242));
+    }
+}

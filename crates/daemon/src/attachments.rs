@@ -1,0 +1,410 @@
+//! Slots: giving them out, getting them back, and a restart in between.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use ferroce_control::protocol::{MAX_SHARDS, SlotGrant};
+use ferroce_control::{Parcel, Reply};
+
+use crate::client::ClientId;
+use crate::group::{Group, GroupError};
+use crate::owner::Owner;
+use crate::poller::{Token, now};
+use crate::process::{self, ProcessId};
+use crate::refusal::{Refusal, listed};
+use crate::server::{Farewell, Server};
+use crate::slots::{FOR_PROGRAMS, OwnerId};
+
+/// How long an attachment waits for programs from before a restart.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// An attachment that cannot be answered yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) client: ClientId,
+    pub(crate) until: Instant,
+    link: String,
+    shards: u8,
+}
+
+/// Why an attachment did not work.
+enum Hindrance {
+    /// It may yet.
+    NotYet(String),
+    /// It will not.
+    No(Refusal),
+}
+
+impl From<Refusal> for Hindrance {
+    fn from(refusal: Refusal) -> Hindrance {
+        Hindrance::No(refusal)
+    }
+}
+
+impl From<GroupError> for Hindrance {
+    fn from(error: GroupError) -> Hindrance {
+        match error {
+            GroupError::Held(why) => Hindrance::NotYet(why),
+            GroupError::Refused(refusal) => Hindrance::No(refusal),
+        }
+    }
+}
+
+impl Server {
+    /// Attaches a program now or, after a restart, when the others have come back.
+    pub(crate) fn attach_or_wait(&mut self, client: ClientId, link: String, shards: u8) {
+        let until = now() + PATIENCE;
+        self.pending.push(Pending {
+            client,
+            until,
+            link,
+            shards,
+        });
+        self.serve_pending();
+    }
+
+    /// Tries again what could not be answered before.
+    pub(crate) fn serve_pending(&mut self) {
+        for pending in std::mem::take(&mut self.pending) {
+            match self.attach(&pending) {
+                Ok((reply, fds)) => self.reply_with(pending.client, &reply, fds),
+                Err(Hindrance::No(refusal)) => self.reply(pending.client, refusal.into()),
+                Err(Hindrance::NotYet(_)) if now() < pending.until => self.pending.push(pending),
+                Err(Hindrance::NotYet(why)) => {
+                    let refusal = self.absent_owners(&why);
+                    self.reply(pending.client, refusal.into());
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, request: &Pending) -> Result<(Reply, Vec<OwnedFd>), Hindrance> {
+        let link = self.links.find(&request.link)?.info.clone();
+        let count = check_shards(request.shards)?;
+        let client = self.clients.get(&request.client);
+        let client = client.ok_or_else(|| Refusal::new(libc::ECONNRESET, "gone"))?;
+        if client.owner.is_some() {
+            let reason = "this connection is attached already; open another";
+            return Err(Refusal::new(libc::EINVAL, reason).into());
+        }
+        let peer = client.peer;
+        let process = ProcessId::of(peer);
+        let pidfd = process::watch_peer(client, process);
+        let program = client.program.clone().unwrap_or_default();
+        if self.hold_until.is_some_and(|until| now() < until) {
+            return Err(Hindrance::NotYet(
+                "other programs may still come back".into(),
+            ));
+        }
+        let owner = self.new_id();
+        let slots = self.take_slots(count, owner)?;
+        tracing::debug!(
+            pid = peer.pid,
+            program,
+            ?slots,
+            link = link.name,
+            "attached"
+        );
+        self.insert_owner(
+            owner,
+            Owner {
+                process,
+                program,
+                link: link.index,
+                slots: slots.clone(),
+                pidfd,
+                client: Some(request.client),
+                dead: false,
+            },
+        );
+        match self.grant(&slots) {
+            Ok((grants, fds)) => {
+                let slots = grants;
+                Ok((Reply::Attached { link, slots }, fds))
+            }
+            Err(refusal) => {
+                self.release(owner);
+                Err(refusal.into())
+            }
+        }
+    }
+
+    /// Finds or makes slots that nobody has.
+    fn take_slots(&mut self, count: usize, owner: OwnerId) -> Result<Vec<u8>, Hindrance> {
+        if self.group.is_none() {
+            self.begin_with(Group::create()?);
+        }
+        let group = self.group.as_mut().expect("there is one now");
+        let available = group.slots.available();
+        if available < count {
+            let users = listed(self.owners.values().map(Owner::described));
+            let reason = format!(
+                "{count} slots are wanted and {available} of {FOR_PROGRAMS} are left; \
+                 they are in use by process {users}"
+            );
+            return Err(Refusal::new(libc::ENOSPC, reason).into());
+        }
+        for _ in 0..group.slots.missing(count) {
+            match group.grow() {
+                Ok(()) => {}
+                // The group is ours: a stranger has joined it.
+                Err(GroupError::Held(why)) => {
+                    return Err(Refusal::new(libc::EADDRINUSE, why).into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(group.slots.take(count, owner))
+    }
+
+    fn grant(&self, slots: &[u8]) -> Result<(Vec<SlotGrant>, Vec<OwnedFd>), Refusal> {
+        let group = self.group.as_ref().expect("the slots are from it");
+        let failed = |error| Refusal::system("cannot hand out slots", &error);
+        for slot in slots {
+            group.open(*slot).map_err(failed)?;
+        }
+        let fds = group.descriptors(slots).map_err(failed)?;
+        let grants = slots.iter().map(|slot| SlotGrant {
+            slot: *slot,
+            v6: group.has_v6(*slot),
+        });
+        Ok((grants.collect(), fds))
+    }
+
+    /// A program comes back with the slots it had before a restart.
+    pub(crate) fn resume(
+        &mut self,
+        client: ClientId,
+        link: &str,
+        slots: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Reply, Refusal> {
+        let wrong = |why: &str| Refusal::new(libc::EINVAL, format!("cannot resume: {why}"));
+        let parcel = <[OwnedFd; 2]>::try_from(fds)
+            .map(Parcel::from_fds)
+            .map_err(|_| wrong("a parcel is two descriptors"))?;
+        let (peer, program) = match self.clients.get(&client) {
+            Some(c) if c.owner.is_none() => (c.peer, c.program.clone().unwrap_or_default()),
+            _ => return Err(wrong("this connection is attached already")),
+        };
+        let process = ProcessId::of(peer);
+        let known = self.owners.iter().find(|(_, owner)| {
+            owner.process == process && owner.slots == slots && owner.client.is_none()
+        });
+        let known = known.map(|(id, _)| *id);
+        if known.is_none() && !self.access.is_admin(peer) {
+            return Err(wrong("these slots are not known to be yours"));
+        }
+        match &self.group {
+            None => self.adopt(parcel)?,
+            Some(group) if group.is_held_by(&parcel) => {}
+            Some(_) => return Err(wrong("these sockets are not of the group there is now")),
+        }
+        let owner = match known {
+            Some(owner) => owner,
+            None => self.admit_unknown(client, process, program, link, slots)?,
+        };
+        let (Some(entry), Some(c)) = (self.owners.get_mut(&owner), self.clients.get_mut(&client))
+        else {
+            return Err(wrong("the process has ended"));
+        };
+        entry.client = Some(client);
+        c.owner = Some(owner);
+        let link = self.links.by_index(entry.link).map(|l| l.info.clone());
+        tracing::info!(pid = peer.pid, ?slots, "is back");
+        self.save();
+        Ok(Reply::Resumed { link })
+    }
+
+    /// Registers an owner that the notes do not mention, because there are none.
+    fn admit_unknown(
+        &mut self,
+        client: ClientId,
+        process: ProcessId,
+        program: String,
+        link: &str,
+        slots: &[u8],
+    ) -> Result<OwnerId, Refusal> {
+        let taken = |slot| {
+            let reason = format!("cannot resume: slot {slot} does not exist or is another's");
+            Refusal::new(libc::EBUSY, reason)
+        };
+        let owner = self.new_id();
+        let group = self.group.as_mut().expect("adopted before");
+        for (n, slot) in slots.iter().enumerate() {
+            if !group.slots.claim(*slot, owner) {
+                for claimed in &slots[..n] {
+                    group.slots.release(*claimed);
+                }
+                return Err(taken(*slot));
+            }
+        }
+        let index = self.links.find(link).map_or(u32::MAX, |l| l.info.index);
+        let pidfd = self
+            .clients
+            .get(&client)
+            .and_then(|c| process::watch_peer(c, process));
+        self.insert_owner(
+            owner,
+            Owner {
+                process,
+                program,
+                link: index,
+                slots: slots.into(),
+                pidfd,
+                client: None,
+                dead: false,
+            },
+        );
+        Ok(owner)
+    }
+
+    /// Takes over the group that a surviving program has kept.
+    fn adopt(&mut self, parcel: Parcel) -> Result<(), Refusal> {
+        let mut group = Group::adopt(parcel)
+            .map_err(|error| Refusal::system("cannot take the sockets over", &error))?;
+        tracing::info!(
+            slots = group.slots.existing(),
+            "group of sockets taken over"
+        );
+        for (id, owner) in &self.owners {
+            for slot in &owner.slots {
+                if !group.slots.claim(*slot, *id) {
+                    tracing::warn!(slot, pid = owner.process.pid, "slot is not there");
+                }
+            }
+        }
+        self.group = Some(group);
+        if !self.has_notes {
+            self.hold_until = Some(now() + PATIENCE);
+        }
+        let dead: Vec<OwnerId> = self
+            .owners
+            .iter()
+            .filter(|(_, o)| o.dead)
+            .map(|(id, _)| *id)
+            .collect();
+        for owner in dead {
+            self.release(owner);
+        }
+        Ok(())
+    }
+
+    /// Starts with a group of our own: nobody has kept another.
+    pub(crate) fn begin_with(&mut self, group: Group) {
+        for owner in std::mem::take(&mut self.owners).into_values() {
+            tracing::info!(pid = owner.process.pid, "has not kept its slots");
+            owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
+        }
+        self.group = Some(group);
+    }
+
+    fn insert_owner(&mut self, id: OwnerId, owner: Owner) {
+        self.watch_owner(id, owner);
+        // Before anybody can use the slots: a new ferroced must know about them.
+        self.save();
+    }
+
+    pub(crate) fn watch_owner(&mut self, id: OwnerId, owner: Owner) {
+        if let Some(pidfd) = &owner.pidfd
+            && let Err(error) = self.poller.add(pidfd, Token::Process(id))
+        {
+            tracing::warn!(%error, "cannot watch a process");
+        }
+        if let Some(client) = owner
+            .client
+            .and_then(|client| self.clients.get_mut(&client))
+        {
+            client.owner = Some(id);
+        }
+        self.owners.insert(id, owner);
+    }
+
+    /// The connection of an owner has ended.
+    pub(crate) fn on_disconnect(&mut self, id: OwnerId, farewell: Farewell) {
+        let Some(owner) = self.owners.get_mut(&id) else {
+            return;
+        };
+        owner.client = None;
+        // Without a connection only the end of the process can tell us.
+        if farewell == Farewell::Theirs || owner.pidfd.is_none() {
+            self.release(id);
+        }
+    }
+
+    /// The process of an owner has ended.
+    pub(crate) fn on_process_end(&mut self, id: OwnerId) {
+        let Some(owner) = self.owners.get_mut(&id) else {
+            return;
+        };
+        if self.group.is_none() {
+            // Its slots can be cleaned up when another program brings the group back.
+            owner.dead = true;
+            if let Some(pidfd) = owner.pidfd.take() {
+                self.poller.remove(pidfd);
+            }
+            return;
+        }
+        let client = owner.client.take();
+        self.release(id);
+        // A child of it may have the connection still.
+        if let Some(client) = client {
+            if let Some(client) = self.clients.get_mut(&client) {
+                client.owner = None;
+            }
+            self.close(client, Farewell::Ours);
+        }
+    }
+
+    /// Takes slots back: drained, counted, free for the next one.
+    fn release(&mut self, id: OwnerId) {
+        let Some(owner) = self.owners.remove(&id) else {
+            return;
+        };
+        owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
+        if let Some(client) = owner
+            .client
+            .and_then(|client| self.clients.get_mut(&client))
+        {
+            client.owner = None;
+        }
+        tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "released");
+        if let Some(group) = &mut self.group {
+            for slot in owner.slots {
+                if !group.slots.exists(slot) {
+                    continue;
+                }
+                let counted = group.close(slot);
+                if let Some(link) = self.links.by_index_mut(owner.link) {
+                    link.totals.add(&counted);
+                }
+                group.slots.release(slot);
+            }
+        }
+        self.save();
+    }
+
+    fn absent_owners(&self, why: &str) -> Refusal {
+        let absent = self
+            .owners
+            .values()
+            .filter(|o| o.client.is_none() && !o.dead);
+        let absent = listed(absent.map(Owner::described));
+        let reason = match absent.as_str() {
+            "" => why.to_owned(),
+            pids => format!(
+                "process {pids} holds the sockets since before ferroced was restarted, and \
+                 does not answer; is it stopped? End it, or let it go on"
+            ),
+        };
+        Refusal::new(libc::EAGAIN, reason)
+    }
+}
+
+fn check_shards(shards: u8) -> Result<usize, Refusal> {
+    if (1..=MAX_SHARDS).contains(&shards) {
+        return Ok(shards.into());
+    }
+    let reason = format!("{shards} shards are wanted: a program can have 1 to {MAX_SHARDS}");
+    Err(Refusal::new(libc::EINVAL, reason))
+}

@@ -1,0 +1,189 @@
+//! The order of the table, and that nothing in it moves.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ETH: Netdev = Netdev {
+    ifindex: 2,
+    loopback: false,
+};
+const LO: Netdev = Netdev {
+    ifindex: 1,
+    loopback: true,
+};
+
+fn on(ifindex: u32, address: &str) -> Entry {
+    Entry {
+        address: address.parse().unwrap(),
+        ifindex,
+    }
+}
+
+fn updated(table: &mut GidTable, netdev: Netdev, addresses: &[&str]) -> Vec<String> {
+    let entries: Vec<_> = addresses.iter().map(|a| on(netdev.ifindex, a)).collect();
+    table.update(netdev, &entries);
+    shown(table)
+}
+
+fn shown(table: &GidTable) -> Vec<String> {
+    let entries = table.entries().into_iter();
+    entries
+        .map(|(index, entry)| format!("{index} {}", entry.address))
+        .collect()
+}
+
+fn fresh(netdev: Netdev, addresses: &[&str]) -> Vec<String> {
+    updated(&mut GidTable::default(), netdev, addresses)
+}
+
+#[test]
+fn link_local_then_ipv4_then_the_rest() {
+    let expected = ["0 fe80::1", "1 10.0.0.1", "2 10.0.0.2", "3 2001:db8::1"];
+    let kernels_order = ["10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1"];
+    assert_eq!(fresh(ETH, &kernels_order), expected);
+}
+
+#[test]
+fn loopback_has_its_two() {
+    assert_eq!(fresh(LO, &["127.0.0.1", "::1"]), ["0 ::1", "1 127.0.0.1"]);
+    let more = fresh(LO, &["10.9.9.9", "127.0.0.1", "::1", "fd00::1"]);
+    assert_eq!(more, ["0 ::1", "1 127.0.0.1", "2 10.9.9.9", "3 fd00::1"]);
+    let v4_only = fresh(LO, &["127.0.0.1"]);
+    assert_eq!(v4_only, ["0 127.0.0.1", "1 127.0.0.1"]);
+}
+
+#[test]
+fn without_ipv6_both_indices_are_the_ipv4_address() {
+    assert_eq!(fresh(ETH, &["10.0.0.1"]), ["0 10.0.0.1", "1 10.0.0.1"]);
+}
+
+#[test]
+fn without_ipv4_index_1_is_the_next_ipv6() {
+    assert_eq!(fresh(ETH, &["fe80::1"]), ["0 fe80::1", "1 fe80::1"]);
+    let two = fresh(ETH, &["2001:db8::1", "fe80::1"]);
+    assert_eq!(two, ["0 fe80::1", "1 2001:db8::1", "2 2001:db8::1"]);
+    let global = fresh(ETH, &["2001:db8::1"]);
+    assert_eq!(global, ["0 2001:db8::1", "1 2001:db8::1", "2 2001:db8::1"]);
+}
+
+#[test]
+fn stand_ins_step_back_when_the_owner_comes() {
+    let mut table = GidTable::default();
+    updated(&mut table, ETH, &["10.0.0.1"]);
+    let late_link_local = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
+    assert_eq!(late_link_local, ["0 fe80::1", "1 10.0.0.1"]);
+
+    let mut table = GidTable::default();
+    updated(&mut table, ETH, &["fe80::1", "fd00::1"]);
+    let late_ipv4 = updated(&mut table, ETH, &["fe80::1", "fd00::1", "10.0.0.1"]);
+    assert_eq!(late_ipv4, ["0 fe80::1", "1 10.0.0.1", "2 fd00::1"]);
+}
+
+#[test]
+fn indices_stay_and_holes_are_used_again() {
+    let mut table = GidTable::default();
+    updated(
+        &mut table,
+        ETH,
+        &["10.0.0.1", "10.0.0.2", "10.0.0.3", "fe80::1"],
+    );
+    let removed = updated(&mut table, ETH, &["10.0.0.1", "10.0.0.3", "fe80::1"]);
+    assert_eq!(removed, ["0 fe80::1", "1 10.0.0.1", "3 10.0.0.3"]);
+    let added = updated(
+        &mut table,
+        ETH,
+        &["10.0.0.1", "10.0.0.3", "fe80::1", "10.0.0.9"],
+    );
+    assert_eq!(
+        added,
+        ["0 fe80::1", "1 10.0.0.1", "2 10.0.0.9", "3 10.0.0.3"]
+    );
+    let first_gone = updated(&mut table, ETH, &["10.0.0.3", "fe80::1", "10.0.0.9"]);
+    assert_eq!(
+        first_gone,
+        ["0 fe80::1", "1 10.0.0.9", "2 10.0.0.9", "3 10.0.0.3"]
+    );
+    assert_eq!(updated(&mut table, ETH, &[]), [""; 0]);
+}
+
+#[test]
+fn netdevs_above_come_after_and_claim_nothing() {
+    let mut table = GidTable::default();
+    let vlan = 7;
+    table.update(ETH, &[on(vlan, "10.1.0.1"), on(vlan, "fe80::1")]);
+    assert_eq!(
+        shown(&table),
+        ["0 10.1.0.1", "1 10.1.0.1", "2 10.1.0.1", "3 fe80::1"]
+    );
+    let all = [
+        on(vlan, "10.1.0.1"),
+        on(vlan, "fe80::1"),
+        on(2, "fe80::1"),
+        on(2, "10.0.0.1"),
+    ];
+    table.update(ETH, &all);
+    assert_eq!(
+        shown(&table),
+        ["0 fe80::1", "1 10.0.0.1", "2 10.1.0.1", "3 fe80::1"]
+    );
+    assert_eq!(table.entries()[0].1.ifindex, 2);
+    assert_eq!(table.entries()[3].1.ifindex, vlan);
+}
+
+#[test]
+fn a_full_table_takes_no_more() {
+    let many: Vec<_> = (0..2000u32)
+        .map(|n| on(2, &Ipv4Addr::from(0x0A00_0000 + n).to_string()))
+        .collect();
+    let mut table = GidTable::default();
+    table.update(ETH, &many);
+    let entries = table.entries();
+    assert_eq!(entries.len(), 1024, "index 0 is stood in for");
+    assert_eq!(entries.last().unwrap().0, 1023);
+}
+
+/// The index of each address that has one of its own.
+fn homes(table: &GidTable) -> BTreeMap<String, usize> {
+    let places = table.places.iter().enumerate();
+    places
+        .filter_map(|(index, entry)| Some((format!("{:?}", (*entry)?), index)))
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_and_goes(steps in prop::collection::vec((0usize..12, any::<bool>()), 0..60)) {
+        let pool = [
+            "10.0.0.1", "10.0.0.2", "10.0.0.3", "fe80::1", "fe80::2", "2001:db8::1",
+            "2001:db8::2", "fd00::1", "192.168.1.1", "10.0.0.4", "fe80::3", "127.0.0.1",
+        ];
+        let mut present: Vec<Entry> = Vec::new();
+        let mut table = GidTable::default();
+        for (which, add) in steps {
+            let entry = on(2, pool[which]);
+            let before = homes(&table);
+            present.retain(|e| *e != entry);
+            if add {
+                present.push(entry);
+            }
+            table.update(ETH, &present);
+            let after = homes(&table);
+            for (address, index) in &before {
+                if let Some(now) = after.get(address) {
+                    prop_assert_eq!(now, index, "{} moved", address);
+                }
+            }
+            prop_assert_eq!(after.len(), present.len(), "each has a place");
+            let entries = table.entries();
+            prop_assert!(entries.iter().all(|(_, e)| present.contains(e)), "all work");
+            let low: Vec<u32> = entries.iter().map(|(i, _)| *i).take(2).collect();
+            prop_assert!(present.is_empty() || low == [0, 1], "guides work");
+            let mut sorted: Vec<u32> = entries.iter().map(|(i, _)| *i).collect();
+            sorted.dedup();
+            prop_assert_eq!(sorted.len(), entries.len());
+        }
+    }
+}

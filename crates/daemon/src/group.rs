@@ -1,0 +1,194 @@
+//! The group of sockets on UDP port 4791: one member per slot, in slot order.
+//!
+//! It grows when a slot is needed that does not exist yet, and never shrinks. Every
+//! program holds all of it by its parcel, so it outlives ferroced; then a new ferroced
+//! adopts it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ferroce_control::{CounterPage, CounterValues, Parcel};
+use ferroce_net::{BindError, SlotSockets, create_slot};
+use ferroce_wire::ROCE_PORT;
+use rustix::net::SocketAddrAny;
+
+use crate::refusal::Refusal;
+use crate::slots::Slots;
+
+/// The group, and who owns which slot of it.
+#[derive(Debug)]
+pub(crate) struct Group {
+    members: Vec<Member>,
+    parcel: Parcel,
+    pub(crate) slots: Slots,
+}
+
+#[derive(Debug)]
+struct Member {
+    sockets: SlotSockets,
+    counters: CounterPage,
+}
+
+/// Why the group is not to be had.
+#[derive(Debug)]
+pub(crate) enum GroupError {
+    /// Programs from before a restart hold it and have not come back yet.
+    Held(String),
+    /// For good.
+    Refused(Refusal),
+}
+
+impl From<io::Error> for GroupError {
+    fn from(error: io::Error) -> GroupError {
+        GroupError::Refused(Refusal::system("the sockets of a slot", &error))
+    }
+}
+
+impl From<BindError> for GroupError {
+    fn from(error: BindError) -> GroupError {
+        let message = error.to_string();
+        let errno = match &error {
+            BindError::WrongPlace { .. } => return GroupError::Held(message),
+            BindError::PortTaken { .. } => libc::EADDRINUSE,
+            BindError::NoSteering(error) | BindError::Socket { error, .. } => {
+                error.raw_os_error().unwrap_or(libc::EIO)
+            }
+        };
+        GroupError::Refused(Refusal { errno, message })
+    }
+}
+
+impl Group {
+    /// A new group, with slot 0 in it.
+    pub(crate) fn create() -> Result<Group, GroupError> {
+        let mut group = Group {
+            members: Vec::new(),
+            parcel: Parcel::new()?,
+            slots: Slots::default(),
+        };
+        group.grow()?;
+        Ok(group)
+    }
+
+    /// The group that a surviving program has kept. All slots are without an owner at
+    /// first.
+    pub(crate) fn adopt(parcel: Parcel) -> io::Result<Group> {
+        let mut group = Group {
+            members: Vec::new(),
+            slots: Slots::default(),
+            parcel,
+        };
+        for slot in group.parcel.contents()? {
+            check_socket(&slot.v4)?;
+            slot.v6.as_ref().map_or(Ok(()), check_socket)?;
+            group.members.push(Member {
+                sockets: SlotSockets {
+                    v4: slot.v4,
+                    v6: slot.v6,
+                },
+                counters: slot.counters,
+            });
+            group.slots.grow();
+        }
+        if group.members.is_empty() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(group)
+    }
+
+    /// Adds the next slot.
+    pub(crate) fn grow(&mut self) -> Result<(), GroupError> {
+        let slot = u8::try_from(self.members.len()).expect("the caller counts slots");
+        let counters = CounterPage::new()?;
+        let sockets = create_slot(slot)?;
+        let fds = (sockets.v4.as_fd(), sockets.v6.as_ref().map(AsFd::as_fd));
+        // If this fails the new sockets close, as the last ones of the group.
+        self.parcel
+            .append(slot, fds, &counters)
+            .map_err(|error| parcel_error(slot, &error))?;
+        // Nobody reads it yet. Slot 0 is ferroced's own, and has nothing to read either.
+        sockets.park()?;
+        self.members.push(Member { sockets, counters });
+        self.slots.grow();
+        Ok(())
+    }
+
+    /// Prepares a slot for its owner: from now on its packets arrive.
+    pub(crate) fn open(&self, slot: u8) -> io::Result<()> {
+        let member = self.member(slot);
+        // Normally its last owner's end has done this already.
+        member.sockets.park()?;
+        member.counters.clear()?;
+        member.sockets.unpark()
+    }
+
+    /// Closes a slot whose owner has gone: nothing arrives any more, and what had
+    /// arrived is gone. What the owner has counted.
+    pub(crate) fn close(&self, slot: u8) -> CounterValues {
+        let member = self.member(slot);
+        if let Err(error) = member.sockets.park() {
+            tracing::warn!(slot, %error, "cannot drain the slot");
+        }
+        let counted = self.counted(slot);
+        if let Err(error) = member.counters.clear() {
+            tracing::warn!(slot, %error, "cannot clear the counters of the slot");
+        }
+        counted
+    }
+
+    /// What the owner of a slot has counted so far.
+    pub(crate) fn counted(&self, slot: u8) -> CounterValues {
+        self.member(slot).counters.read().unwrap_or_else(|error| {
+            tracing::warn!(slot, %error, "cannot read the counters of the slot");
+            CounterValues::default()
+        })
+    }
+
+    /// Whether a program's parcel is the one of this group.
+    pub(crate) fn is_held_by(&self, parcel: &Parcel) -> bool {
+        self.parcel.is_same(parcel).unwrap_or(false)
+    }
+
+    /// Whether the slot has an IPv6 socket.
+    pub(crate) fn has_v6(&self, slot: u8) -> bool {
+        self.member(slot).sockets.v6.is_some()
+    }
+
+    /// The descriptors of the parcel, then those of each slot, as the protocol wants them.
+    pub(crate) fn descriptors(&self, slots: &[u8]) -> io::Result<Vec<OwnedFd>> {
+        let mut fds: Vec<BorrowedFd<'_>> = self.parcel.fds().into();
+        for member in slots.iter().map(|slot| self.member(*slot)) {
+            fds.push(member.sockets.v4.as_fd());
+            fds.extend(member.sockets.v6.as_ref().map(AsFd::as_fd));
+            fds.push(member.counters.as_fd());
+        }
+        fds.into_iter().map(|fd| fd.try_clone_to_owned()).collect()
+    }
+
+    fn member(&self, slot: u8) -> &Member {
+        &self.members[usize::from(slot)]
+    }
+}
+
+/// A program could hand us anything.
+fn check_socket(fd: &OwnedFd) -> io::Result<()> {
+    let not_ours = || io::Error::new(io::ErrorKind::InvalidData, "not a socket of port 4791");
+    let address: SocketAddrAny = rustix::net::getsockname(fd)?;
+    let address = std::net::SocketAddr::try_from(address).map_err(|_| not_ours())?;
+    if address.port() != ROCE_PORT || !address.ip().is_unspecified() {
+        return Err(not_ours());
+    }
+    Ok(())
+}
+
+fn parcel_error(slot: u8, error: &io::Error) -> GroupError {
+    let message = match error.raw_os_error() {
+        Some(libc::ETOOMANYREFS) => format!(
+            "slot {slot} needs more descriptors than ferroced may keep: raise its limit of \
+             open files (`ulimit -n`, or LimitNOFILE= of the service) and restart it"
+        ),
+        _ => format!("cannot keep the sockets of slot {slot}: {error}"),
+    };
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    GroupError::Refused(Refusal { errno, message })
+}

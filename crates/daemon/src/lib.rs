@@ -1,0 +1,51 @@
+//! ferroced: what the kernel's RDMA core does for rxe, as a process.
+//!
+//! ```text
+//!   ferroce link add ...      programs                     the kernel
+//!         |                      |  attach, resume             |  addresses, MTU, carrier
+//!         v                      v                             v
+//!   +-----------------------------------------------------------------+
+//!   |  requests, attachments        server (epoll)        netlink      |
+//!   |     |            |                                     |         |
+//!   |   links  <---- GID tables  <--------------------  netdevs        |
+//!   |     |            |                                               |
+//!   |   counters     slots, group of sockets on UDP port 4791          |
+//!   +--------------------------------|---------------------------------+
+//!                                 state file: what the next ferroced must know
+//! ```
+//!
+//! It holds links, GID tables, slots and counters of one network namespace, and carries
+//! no payload. It has one thread and sleeps unless somebody wants something. It can be
+//! killed at any moment: programs keep the sockets alive (see
+//! [`ferroce_control::parcel`]), the state file says who has what, and the next one goes
+//! on.
+//!
+//! `links`, `gids`, `netdevs`, `slots` and `access` decide and do no input or output;
+//! the rest does it for them.
+
+mod access;
+mod attachments;
+mod background;
+mod client;
+mod ethtool;
+mod gids;
+mod group;
+mod links;
+mod listener;
+mod netdevs;
+mod netlink;
+mod notes;
+mod options;
+mod owner;
+mod poller;
+mod process;
+mod refusal;
+mod requests;
+mod rtnetlink;
+mod server;
+mod slots;
+mod startup;
+mod state;
+
+pub use options::Options;
+pub use startup::{main, run};

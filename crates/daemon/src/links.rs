@@ -1,0 +1,343 @@
+//! Links: adding, deleting, and what becomes of them when their netdevs change.
+
+use std::net::IpAddr;
+
+use ferroce_control::link::{HEADERS, MTUS, largest_mtu};
+use ferroce_control::{
+    CounterValues, Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PortState, check_name,
+};
+use ferroce_transport::Counter;
+
+use crate::gids::{self, GidTable};
+use crate::netdevs::{Netdev, Netdevs};
+use crate::refusal::{Refusal, listed};
+use crate::state::SavedLink;
+
+/// A link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) config: LinkConfig,
+    pub(crate) ifindex: u32,
+    pub(crate) gids: GidTable,
+    /// Counters of programs that have ended, and ferroced's own.
+    pub(crate) totals: CounterValues,
+    /// As it was when anybody looked last.
+    pub(crate) info: LinkInfo,
+}
+
+/// All links, in the order they were added.
+#[derive(Debug)]
+pub(crate) struct Links {
+    links: Vec<Link>,
+    next_index: u32,
+    /// How to learn a netdev's speed.
+    speed: fn(&str) -> Option<u32>,
+}
+
+impl Links {
+    pub(crate) fn new(speed: fn(&str) -> Option<u32>) -> Links {
+        Links {
+            links: Vec::new(),
+            next_index: 0,
+            speed,
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    pub(crate) fn next_index(&self) -> u32 {
+        self.next_index
+    }
+
+    pub(crate) fn by_index(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.info.index == index)
+    }
+
+    pub(crate) fn by_index_mut(&mut self, index: u32) -> Option<&mut Link> {
+        self.links.iter_mut().find(|link| link.info.index == index)
+    }
+
+    /// The link of that name, or why there is none.
+    pub(crate) fn find(&self, name: &str) -> Result<&Link, Refusal> {
+        let found = self.links.iter().find(|link| link.config.name == name);
+        found.ok_or_else(|| {
+            let there = match self.links.len() {
+                0 => "there is none; `ferroce link add NAME type rxe netdev IF` adds one".into(),
+                _ => format!("there is {}", listed(self.names())),
+            };
+            Refusal::new(libc::ENODEV, format!("no link `{name}`; {there}"))
+        })
+    }
+
+    /// Adds a link.
+    pub(crate) fn add(
+        &mut self,
+        config: LinkConfig,
+        netdevs: &Netdevs,
+    ) -> Result<LinkEvent, Refusal> {
+        let netdev = self.check(&config, netdevs)?;
+        self.insert(
+            config,
+            netdev.ifindex,
+            self.next_index,
+            GidTable::default(),
+            netdevs,
+        );
+        self.next_index += 1;
+        let link = self.links.last().expect("just added");
+        Ok(happened(LinkEventKind::Added, link.info.clone()))
+    }
+
+    /// Numbers for new links begin here.
+    pub(crate) fn begin_at(&mut self, index: u32) {
+        self.next_index = self.next_index.max(index);
+    }
+
+    /// Puts back a link that an earlier ferroced had, if its netdev still exists.
+    pub(crate) fn restore(&mut self, saved: SavedLink, netdevs: &Netdevs) {
+        self.begin_at(saved.index.saturating_add(1));
+        let totals = saved.counters();
+        if netdevs.get(saved.ifindex).is_none() {
+            tracing::info!(
+                link = saved.config.name,
+                "its netdev is gone, so it is, too"
+            );
+            return;
+        }
+        self.insert(
+            saved.config,
+            saved.ifindex,
+            saved.index,
+            saved.gids,
+            netdevs,
+        );
+        self.links.last_mut().expect("just added").totals = totals;
+    }
+
+    /// Takes a link away.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<LinkEvent> {
+        let at = self.links.iter().position(|l| l.info.index == index)?;
+        Some(happened(LinkEventKind::Removed, self.links.remove(at).info))
+    }
+
+    /// Looks at the netdevs again. What has happened to which link, in order.
+    pub(crate) fn refresh(&mut self, netdevs: &Netdevs) -> Vec<LinkEvent> {
+        let mut events = Vec::new();
+        let speed = self.speed;
+        self.links.retain_mut(|link| {
+            let Some(netdev) = netdevs.get(link.ifindex) else {
+                events.push(happened(LinkEventKind::Removed, link.info.clone()));
+                return false;
+            };
+            let old = link.look(netdev, netdevs, speed);
+            for kind in differences(&old, &link.info) {
+                if kind == LinkEventKind::PortErr {
+                    link.totals.count(Counter::LinkDowned);
+                }
+                events.push(happened(kind, link.info.clone()));
+            }
+            true
+        });
+        events
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.links.iter().map(|link| link.config.name.as_str())
+    }
+
+    fn insert(
+        &mut self,
+        config: LinkConfig,
+        ifindex: u32,
+        index: u32,
+        gids: GidTable,
+        netdevs: &Netdevs,
+    ) {
+        let netdev = netdevs.get(ifindex).expect("checked by the caller");
+        let info = LinkInfo {
+            name: config.name.clone(),
+            index,
+            kind: config.kind.clone(),
+            netdev: netdev.name.clone(),
+            ifindex,
+            up: false,
+            carrier: false,
+            netdev_mtu: 0,
+            mtu: config.mtu,
+            active_mtu: 0,
+            speed_mbps: None,
+            mac: [0; 6],
+            crc: config.crc,
+            gids: Vec::new(),
+        };
+        let mut link = Link {
+            config,
+            ifindex,
+            gids,
+            totals: CounterValues::default(),
+            info,
+        };
+        link.look(netdev, netdevs, self.speed);
+        self.links.push(link);
+    }
+
+    /// Whether such a link can be; its netdev.
+    fn check<'a>(&self, config: &LinkConfig, netdevs: &'a Netdevs) -> Result<&'a Netdev, Refusal> {
+        check_name(&config.name).map_err(|e| Refusal::new(libc::EINVAL, e))?;
+        check_kind(&config.kind)?;
+        let netdev = find_netdev(&config.netdev, netdevs)?;
+        if let Some(link) = self.links.iter().find(|l| l.config.name == config.name) {
+            let (name, netdev) = (&config.name, &link.info.netdev);
+            return Err(Refusal::new(
+                libc::EEXIST,
+                format!("link {name} is there already, on netdev {netdev}"),
+            ));
+        }
+        if let Some(link) = self.links.iter().find(|l| l.ifindex == netdev.ifindex) {
+            let (netdev, name) = (&netdev.name, &link.config.name);
+            return Err(Refusal::new(
+                libc::EEXIST,
+                format!(
+                    "netdev {netdev} already has link {name} \
+                     (`ferroce link delete {name}` removes it)"
+                ),
+            ));
+        }
+        check_mtu(config, netdev)?;
+        check_addresses(netdev, netdevs)?;
+        Ok(netdev)
+    }
+}
+
+impl Link {
+    /// Brings everything up to date; returns what it was like before.
+    fn look(
+        &mut self,
+        netdev: &Netdev,
+        netdevs: &Netdevs,
+        speed: fn(&str) -> Option<u32>,
+    ) -> LinkInfo {
+        let this = gids::Netdev {
+            ifindex: netdev.ifindex,
+            loopback: netdev.loopback,
+        };
+        self.gids.update(this, &netdevs.addresses_of(self.ifindex));
+        let entries = self.gids.entries().into_iter();
+        let gids = entries.map(|(index, entry)| Gid {
+            index,
+            address: entry.address,
+            ifindex: entry.ifindex,
+            netdev: netdevs
+                .get(entry.ifindex)
+                .map_or(String::new(), |n| n.name.clone()),
+        });
+        let largest = largest_mtu(netdev.mtu);
+        let new = LinkInfo {
+            netdev: netdev.name.clone(),
+            up: netdev.up,
+            carrier: netdev.carrier,
+            netdev_mtu: netdev.mtu,
+            active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
+            speed_mbps: speed(&netdev.name),
+            mac: netdev.mac,
+            gids: gids.collect(),
+            ..self.info.clone()
+        };
+        std::mem::replace(&mut self.info, new)
+    }
+}
+
+fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {
+    LinkEvent { kind, link }
+}
+
+/// The events that lie between two looks at a link.
+fn differences(old: &LinkInfo, new: &LinkInfo) -> Vec<LinkEventKind> {
+    let mut kinds = Vec::new();
+    match (old.state(), new.state()) {
+        (PortState::Active, PortState::Down) => kinds.push(LinkEventKind::PortErr),
+        (PortState::Down, PortState::Active) => kinds.push(LinkEventKind::PortActive),
+        _ => {}
+    }
+    let places = |link: &LinkInfo| -> Vec<(u32, IpAddr, u32)> {
+        let gids = link.gids.iter();
+        gids.map(|g| (g.index, g.address, g.ifindex)).collect()
+    };
+    if places(old) != places(new) {
+        kinds.push(LinkEventKind::GidChange);
+    }
+    if kinds.is_empty() && old != new {
+        kinds.push(LinkEventKind::Changed);
+    }
+    kinds
+}
+
+fn check_kind(kind: &str) -> Result<(), Refusal> {
+    match kind {
+        "rxe" => Ok(()),
+        "siw" => Err(Refusal::new(
+            libc::EOPNOTSUPP,
+            "type siw (iWARP) is not built yet; type rxe works",
+        )),
+        other => Err(Refusal::new(
+            libc::EINVAL,
+            format!("type `{other}` is not known; rxe is"),
+        )),
+    }
+}
+
+fn find_netdev<'a>(name: &str, netdevs: &'a Netdevs) -> Result<&'a Netdev, Refusal> {
+    netdevs.by_name(name).ok_or_else(|| {
+        let there = listed(netdevs.names());
+        Refusal::new(
+            libc::ENODEV,
+            format!("no netdev `{name}`; there is {there}"),
+        )
+    })
+}
+
+fn check_mtu(config: &LinkConfig, netdev: &Netdev) -> Result<(), Refusal> {
+    let Some(mtu) = config.mtu else {
+        return Ok(());
+    };
+    if !MTUS.contains(&mtu) {
+        let message = format!("mtu {mtu} is none of {}", listed(MTUS));
+        return Err(Refusal::new(libc::EINVAL, message));
+    }
+    let largest = largest_mtu(netdev.mtu);
+    if mtu > largest {
+        let (name, has, needed) = (&netdev.name, netdev.mtu, mtu + HEADERS);
+        let message = format!(
+            "mtu {mtu} does not fit netdev {name}, whose own is {has}: at most {largest} does \
+             (`ip link set {name} mtu {needed}` would make room)"
+        );
+        return Err(Refusal::new(libc::EINVAL, message));
+    }
+    Ok(())
+}
+
+fn check_addresses(netdev: &Netdev, netdevs: &Netdevs) -> Result<(), Refusal> {
+    if !netdevs.addresses_of(netdev.ifindex).is_empty() {
+        return Ok(());
+    }
+    let name = &netdev.name;
+    let remedy = match (netdev.loopback, netdev.up) {
+        (true, false) => format!("`ip link set {name} up` gives it 127.0.0.1"),
+        (_, false) => format!(
+            "`ip link set {name} up` may give it an IPv6 one, \
+             `ip address add ADDRESS/PREFIX dev {name}` any"
+        ),
+        (_, true) => format!("`ip address add ADDRESS/PREFIX dev {name}` gives it one"),
+    };
+    let message = format!("netdev {name} has no IP address, and RoCEv2 needs one: {remedy}");
+    Err(Refusal::new(libc::EADDRNOTAVAIL, message))
+}
+
+#[cfg(test)]
+mod tests;

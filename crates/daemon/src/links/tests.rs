@@ -1,0 +1,175 @@
+//! What is refused and in which words; what changes mean.
+
+use ferroce_control::PhysicalState;
+
+use super::*;
+use crate::gids::Entry;
+use crate::netdevs::Change;
+
+fn netdev(ifindex: u32, name: &str, mtu: u32) -> Netdev {
+    Netdev {
+        ifindex,
+        name: name.into(),
+        up: true,
+        carrier: true,
+        mtu,
+        mac: [0x52, 0x54, 0, 0xd5, 0xe0, 0xfb],
+        ..Netdev::default()
+    }
+}
+
+fn address(ifindex: u32, text: &str) -> Change {
+    Change::Address {
+        entry: Entry {
+            address: text.parse().unwrap(),
+            ifindex,
+        },
+        usable: true,
+    }
+}
+
+/// eth0 (1500) with an address, eth1 (9000) without.
+fn netdevs() -> Netdevs {
+    let mut all = Netdevs::default();
+    all.apply(Change::Netdev(netdev(2, "eth0", 1500)));
+    all.apply(Change::Netdev(netdev(3, "eth1", 9000)));
+    all.apply(address(2, "10.0.0.1"));
+    all
+}
+
+fn config(name: &str, netdev: &str) -> LinkConfig {
+    LinkConfig {
+        name: name.into(),
+        kind: "rxe".into(),
+        netdev: netdev.into(),
+        mtu: None,
+        crc: true,
+    }
+}
+
+fn refused(config: LinkConfig) -> (i32, String) {
+    let mut links = Links::new(|_| None);
+    links
+        .add(self::config("there", "eth0"), &netdevs())
+        .unwrap();
+    let refusal = links.add(config, &netdevs()).unwrap_err();
+    (refusal.errno, refusal.message)
+}
+
+#[test]
+fn refusals_name_the_value_and_the_remedy() {
+    let (errno, words) = refused(config("x", "eth7"));
+    assert_eq!(errno, libc::ENODEV);
+    assert_eq!(
+        words,
+        "No such device: no netdev `eth7`; there is eth0, eth1"
+    );
+
+    let (errno, words) = refused(config("x", "eth0"));
+    assert_eq!(errno, libc::EEXIST);
+    assert_eq!(
+        words,
+        "File exists: netdev eth0 already has link there (`ferroce link delete there` removes it)"
+    );
+
+    let (errno, words) = refused(config("there", "eth1"));
+    assert_eq!(errno, libc::EEXIST);
+    assert_eq!(
+        words,
+        "File exists: link there is there already, on netdev eth0"
+    );
+
+    let (errno, words) = refused(config("x", "eth1"));
+    assert_eq!(errno, libc::EADDRNOTAVAIL);
+    assert!(
+        words.contains("`ip address add ADDRESS/PREFIX dev eth1`"),
+        "{words}"
+    );
+
+    let (errno, words) = refused(config("a/b", "eth1"));
+    assert_eq!(errno, libc::EINVAL);
+    assert!(words.contains("`a/b`"), "{words}");
+
+    let siw = LinkConfig {
+        kind: "siw".into(),
+        ..config("x", "eth1")
+    };
+    assert_eq!(refused(siw).0, libc::EOPNOTSUPP);
+}
+
+#[test]
+fn mtus_that_do_not_fit_are_refused() {
+    let mut links = Links::new(|_| None);
+    let with = |mtu| LinkConfig {
+        mtu: Some(mtu),
+        ..config("x", "eth0")
+    };
+    let odd = links.add(with(1500), &netdevs()).unwrap_err().message;
+    assert_eq!(
+        odd,
+        "Invalid argument: mtu 1500 is none of 256, 512, 1024, 2048, 4096"
+    );
+    let large = links.add(with(4096), &netdevs()).unwrap_err().message;
+    assert!(large.contains("`ip link set eth0 mtu 4176`"), "{large}");
+    let event = links.add(with(512), &netdevs()).unwrap();
+    assert_eq!(event.link.active_mtu, 512);
+}
+
+#[test]
+fn an_unknown_link_is_told_from_those_there_are() {
+    let mut links = Links::new(|_| None);
+    let words = links.find("rxe0").unwrap_err().message;
+    assert!(words.contains("`ferroce link add"), "{words}");
+    links.add(config("rxe1", "eth0"), &netdevs()).unwrap();
+    let words = links.find("rxe0").unwrap_err().message;
+    assert_eq!(words, "No such device: no link `rxe0`; there is rxe1");
+}
+
+#[test]
+fn changes_become_events() {
+    let mut all = netdevs();
+    let mut links = Links::new(|_| Some(10_000));
+    let info = links.add(config("rxe0", "eth0"), &all).unwrap().link;
+    assert_eq!(info.active_mtu, 1024);
+    assert_eq!(
+        info.guid(),
+        [0x50, 0x54, 0x00, 0xff, 0xfe, 0xd5, 0xe0, 0xfb]
+    );
+    assert_eq!(info.speed_mbps, Some(10_000));
+    assert!(links.refresh(&all).is_empty());
+
+    let mut kinds = |all: &Netdevs| -> Vec<LinkEventKind> {
+        links.refresh(all).into_iter().map(|e| e.kind).collect()
+    };
+    let mut eth0 = netdev(2, "eth0", 1500);
+    eth0.carrier = false;
+    all.apply(Change::Netdev(eth0.clone()));
+    assert_eq!(kinds(&all), [LinkEventKind::PortErr]);
+    eth0.carrier = true;
+    all.apply(Change::Netdev(eth0.clone()));
+    assert_eq!(kinds(&all), [LinkEventKind::PortActive]);
+    all.apply(address(2, "fe80::1"));
+    assert_eq!(kinds(&all), [LinkEventKind::GidChange]);
+    eth0.mtu = 9000;
+    all.apply(Change::Netdev(eth0));
+    assert_eq!(kinds(&all), [LinkEventKind::Changed]);
+    all.apply(address(3, "10.7.7.7"));
+    assert_eq!(kinds(&all), [], "not its netdev");
+    all.apply(Change::NetdevGone { ifindex: 2 });
+    assert_eq!(kinds(&all), [LinkEventKind::Removed]);
+    assert!(links.is_empty());
+}
+
+#[test]
+fn going_down_is_counted_and_shown() {
+    let mut all = netdevs();
+    let mut links = Links::new(|_| None);
+    links.add(config("rxe0", "eth0"), &all).unwrap();
+    let mut eth0 = netdev(2, "eth0", 1500);
+    eth0.up = false;
+    all.apply(Change::Netdev(eth0));
+    let event = links.refresh(&all).remove(0);
+    assert_eq!(event.link.physical_state(), PhysicalState::Disabled);
+    let link = links.by_index(0).unwrap();
+    assert_eq!(link.totals.0[Counter::LinkDowned as usize], 1);
+}

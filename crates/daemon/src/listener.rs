@@ -1,0 +1,166 @@
+//! The runtime directory: one ferroced at a time, and its control socket.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use ferroce_control::path::{self, LOG_FILE, PID_FILE, SOCKET, STATE_FILE, own_dirs};
+use ferroce_control::unix;
+use rustix::fs::FlockOperation;
+use rustix::net::SocketFlags;
+
+/// Connections that may wait for us to accept them.
+const BACKLOG: i32 = 128;
+
+/// A runtime directory that is ours as long as this lives: its pid file is locked.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    dir: PathBuf,
+    _file: File,
+}
+
+/// Why there is no lock.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LockError {
+    /// There is one already.
+    #[error("ferroced runs already{}: {}", pid_note(.0), .0.display())]
+    Taken(PathBuf),
+    #[error(transparent)]
+    Path(#[from] ferroce_control::Error),
+    #[error("{}: {error}", .path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl Lock {
+    /// Takes the first runtime directory that can be had.
+    pub(crate) fn take() -> Result<Lock, LockError> {
+        let mut first_error = None;
+        for dir in own_dirs()? {
+            match dir.create() {
+                Ok(()) => return Lock::take_in(dir.path()),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.expect("there is always a candidate").into())
+    }
+
+    fn take_in(dir: &Path) -> Result<Lock, LockError> {
+        let path = dir.join(PID_FILE);
+        let failed = |error| LockError::File {
+            path: path.clone(),
+            error,
+        };
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o644)
+            .open(&path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(LockError::Taken(dir.into())),
+            Err(error) => return Err(failed(error.into())),
+        }
+        let write = |file: &mut File| {
+            file.set_len(0)?;
+            writeln!(file, "{}", std::process::id())
+        };
+        write(&mut file).map_err(failed)?;
+        Ok(Lock {
+            dir: dir.into(),
+            _file: file,
+        })
+    }
+
+    pub(crate) fn state_file(&self) -> PathBuf {
+        self.dir.join(STATE_FILE)
+    }
+
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.dir.join(LOG_FILE)
+    }
+
+    /// Opens the control socket. Whoever finds it can connect at once.
+    pub(crate) fn listen(&self, group: Option<u32>) -> io::Result<Listener> {
+        let path = self.dir.join(SOCKET);
+        let new = self.dir.join(format!("{SOCKET}.new"));
+        remove(&new)?;
+        let socket = unix::socket(SocketFlags::NONBLOCK)?;
+        unix::bind(&socket, &new)?;
+        fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+        if group.is_some() {
+            std::os::unix::fs::chown(&new, None, group)?;
+            fs::set_permissions(&new, Permissions::from_mode(0o660))?;
+        }
+        rustix::net::listen(&socket, BACKLOG)?;
+        // Replaces the socket that a killed ferroced has left.
+        fs::rename(&new, &path)?;
+        Ok(Listener { socket, path })
+    }
+
+    /// Removes everything, because nobody will come back for it.
+    pub(crate) fn clear(self) {
+        let _ = fs::remove_file(self.state_file());
+        let log = self.log_file();
+        if fs::metadata(&log).is_ok_and(|metadata| metadata.len() == 0) {
+            let _ = fs::remove_file(log);
+        }
+        let _ = fs::remove_file(self.dir.join(PID_FILE));
+        // Both only if they are empty.
+        if fs::remove_dir(&self.dir).is_ok() {
+            let _ = self.dir.parent().map(fs::remove_dir);
+        }
+    }
+}
+
+/// The control socket.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// The next connection, if one waits.
+    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Ok(rustix::net::accept_with(&self.socket, flags)?)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn pid_note(dir: &Path) -> String {
+    match fs::read_to_string(dir.join(path::PID_FILE)) {
+        Ok(text) if !text.trim().is_empty() => format!(" (process {})", text.trim()),
+        _ => String::new(),
+    }
+}

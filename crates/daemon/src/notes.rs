@@ -1,0 +1,46 @@
+//! Writing down what the next ferroced must know, and reading what the last one wrote.
+
+use crate::owner::Owner;
+use crate::server::Server;
+use crate::state::{SavedLink, State};
+
+impl Server {
+    /// Writes everything down. Called after each change, before anybody is told.
+    pub(crate) fn save(&self) {
+        let links = self.links.iter().map(|link| SavedLink {
+            config: link.config.clone(),
+            index: link.info.index,
+            ifindex: link.ifindex,
+            gids: link.gids.clone(),
+            totals: link
+                .totals
+                .named()
+                .map(|(n, v)| (n.to_owned(), v))
+                .collect(),
+        });
+        let owners = self.owners.values().map(Owner::saved);
+        let state = State::new(
+            self.place.clone(),
+            self.links.next_index(),
+            links.collect(),
+            owners.collect(),
+        );
+        let path = self.lock.state_file();
+        if let Err(error) = state.save(&path) {
+            tracing::error!(path = %path.display(), %error, "a restart will not go unnoticed");
+        }
+    }
+
+    /// Goes on where another ferroced stopped.
+    pub(crate) fn restore(&mut self, state: State) {
+        self.links.begin_at(state.next_index);
+        for link in state.links {
+            self.links.restore(link, &self.netdevs);
+        }
+        for saved in state.owners {
+            let id = self.new_id();
+            self.watch_owner(id, Owner::restored(saved));
+        }
+        self.save();
+    }
+}

@@ -1,0 +1,62 @@
+//! The command line of ferroced.
+
+use clap::Parser;
+
+/// Keeps links, GID tables, slots and counters for programs that use RDMA.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "ferroced",
+    version,
+    long_about = "\
+ferroced keeps what the programs of one network namespace share: the RDMA links that \
+`ferroce link add` makes, their GID tables, the slots on UDP port 4791, and the counters. It \
+carries no data: programs talk to the network themselves.
+
+There is one ferroced for each network namespace and user. Root's is system-wide and also \
+serves the members of a group. `ferroce link add` starts one in the background when none runs, \
+so you need this command only to run it under a service manager.
+
+ferroced can be stopped, killed and started again at any time. Programs that run go on, and \
+keep their slots; links and counters are there again when it is.",
+    after_long_help = "\
+FILES
+    /run/ferroce/NETNS/                      root's runtime directory
+    $XDG_RUNTIME_DIR/ferroce/NETNS/          a user's
+    /tmp/ferroce-UID/NETNS/                  a user's, where there is no XDG_RUNTIME_DIR
+        control.sock    where programs connect
+        ferroced.pid    the process number; locked while ferroced runs
+        state.json      what the next ferroced has to know
+        ferroced.log    messages of a ferroced in the background
+    NETNS is the inode number of the network namespace (`stat -Lc %i /proc/self/ns/net`).
+
+ENVIRONMENT
+    FERROCE_RUNTIME_DIR   replaces the directory above NETNS
+    FERROCE_LOG           what to log: error, warn (default), info, debug
+
+EXAMPLES
+    ferroced
+        start in the background, and return when programs can connect
+    ferroced --foreground
+        stay, and log to standard error: for service managers
+    ferroced --foreground --group rdma
+        serve members of the group rdma as well
+    ip netns exec blue ferroced
+        serve the network namespace blue"
+)]
+pub struct Options {
+    /// Stay in the foreground and log to standard error
+    #[arg(short, long)]
+    pub foreground: bool,
+
+    /// Serve members of this group, too (name or number) [default: root's serves `ferroce`]
+    #[arg(short, long)]
+    pub group: Option<String>,
+
+    /// End when there is no link and no program left
+    #[arg(long)]
+    pub exit_when_unused: bool,
+
+    /// We are the process that stays, and standard output leads to the one that waits.
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}

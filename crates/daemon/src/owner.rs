@@ -1,0 +1,56 @@
+//! An attachment: a program's slots on a link.
+
+use std::os::fd::OwnedFd;
+
+use crate::client::ClientId;
+use crate::process::ProcessId;
+use crate::state::SavedOwner;
+
+/// Who owns some slots.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) process: ProcessId,
+    pub(crate) program: String,
+    /// The index of its link, which may be gone.
+    pub(crate) link: u32,
+    pub(crate) slots: Vec<u8>,
+    /// Readable when the process has ended.
+    pub(crate) pidfd: Option<OwnedFd>,
+    /// Its connection. None: it has lost it, and may come back.
+    pub(crate) client: Option<ClientId>,
+    /// It has ended while nobody held the group; its slots must still be cleaned up.
+    pub(crate) dead: bool,
+}
+
+impl Owner {
+    pub(crate) fn saved(&self) -> SavedOwner {
+        SavedOwner {
+            process: self.process,
+            program: self.program.clone(),
+            link: self.link,
+            slots: self.slots.clone(),
+        }
+    }
+
+    /// An owner that an earlier ferroced knew.
+    pub(crate) fn restored(saved: SavedOwner) -> Owner {
+        let pidfd = saved.process.open();
+        Owner {
+            process: saved.process,
+            program: saved.program,
+            link: saved.link,
+            slots: saved.slots,
+            dead: pidfd.is_none(),
+            pidfd,
+            client: None,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn described(&self) -> String {
+        match self.program.as_str() {
+            "" => self.process.pid.to_string(),
+            program => format!("{} ({program})", self.process.pid),
+        }
+    }
+}

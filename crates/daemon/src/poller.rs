@@ -1,0 +1,137 @@
+//! Waiting for descriptors: epoll with names.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::time::Timespec;
+
+/// What a descriptor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    Listener,
+    Netlink,
+    /// A connection.
+    Client(u64),
+    /// The process of an attachment: readable when it has ended.
+    Process(u64),
+}
+
+/// A descriptor that something happened to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ready {
+    pub(crate) token: Token,
+    /// There is something to read, or the other end has gone.
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+}
+
+/// Descriptors to wait for.
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<Event>,
+}
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Poller> {
+        Ok(Poller {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(64),
+        })
+    }
+
+    /// Watches for something to read.
+    pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, token.into(), EventFlags::IN)?)
+    }
+
+    /// Watches for room to write as well, or no longer.
+    pub(crate) fn want_write(&self, fd: impl AsFd, token: Token, write: bool) -> io::Result<()> {
+        let mut flags = EventFlags::IN;
+        flags.set(EventFlags::OUT, write);
+        Ok(epoll::modify(&self.epoll, fd, token.into(), flags)?)
+    }
+
+    /// Watches no more. Closing a descriptor is not enough: duplicates keep it watched.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Waits until something happens or the time has come.
+    pub(crate) fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<Ready>> {
+        let timeout = until.map(|until| timespec(until.saturating_duration_since(now())));
+        self.events.clear();
+        let room = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, room, timeout.as_ref()) {
+            Ok(_) => Ok(self.events.iter().filter_map(ready).collect()),
+            Err(rustix::io::Errno::INTR) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The time. ferroced is a program and not a protocol: it may look at the clock.
+#[allow(clippy::disallowed_methods, reason = "deadlines of waiting requests")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+fn ready(event: &Event) -> Option<Ready> {
+    let flags = event.flags;
+    let gone = EventFlags::HUP | EventFlags::ERR;
+    Some(Ready {
+        token: Token::from_data(event.data)?,
+        readable: flags.intersects(EventFlags::IN | gone),
+        writable: flags.contains(EventFlags::OUT),
+    })
+}
+
+impl Token {
+    fn from_data(data: EventData) -> Option<Token> {
+        let id = data.u64() >> 2;
+        Some(match data.u64() & 3 {
+            0 if id == 0 => Token::Listener,
+            0 => Token::Netlink,
+            1 => Token::Client(id),
+            2 => Token::Process(id),
+            _ => return None,
+        })
+    }
+}
+
+impl From<Token> for EventData {
+    fn from(token: Token) -> EventData {
+        EventData::new_u64(match token {
+            Token::Listener => 0,
+            Token::Netlink => 1 << 2,
+            Token::Client(id) => id << 2 | 1,
+            Token::Process(id) => id << 2 | 2,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in [
+            Token::Listener,
+            Token::Netlink,
+            Token::Client(1),
+            Token::Client(1 << 40),
+            Token::Process(7),
+        ] {
+            assert_eq!(Token::from_data(token.into()), Some(token));
+        }
+    }
+}

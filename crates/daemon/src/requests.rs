@@ -1,0 +1,270 @@
+//! Requests and their answers.
+
+use std::os::fd::OwnedFd;
+
+use ferroce_control::{
+    CounterValues, LinkConfig, LinkCounters, LinkEvent, LinkEventKind, PROTOCOL, Process, Reply,
+    Request,
+};
+
+use crate::client::ClientId;
+use crate::group::{Group, GroupError};
+use crate::netlink::{self, News};
+use crate::owner::Owner;
+use crate::refusal::{Refusal, listed};
+use crate::server::{Farewell, Server};
+
+impl Server {
+    /// Answers a request.
+    pub(crate) fn handle(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let introduced = client.program.is_some();
+        if introduced == matches!(request, Request::Hello { .. }) {
+            return self.reject(id, "a hello at the wrong time, or none");
+        }
+        if self.pending.iter().any(|pending| pending.client == id) {
+            return self.reject(id, "a request before the last one was answered");
+        }
+        if let Err(refusal) = self.access.permits(client.peer, &request) {
+            return self.reply(id, refusal.into());
+        }
+        // What the caller has done before asking must be known when we answer.
+        self.hear_news();
+        let result = match request {
+            Request::Hello { protocol, program } => return self.hello(id, protocol, program),
+            Request::LinkAdd(config) => self.link_add(config),
+            Request::LinkDelete { name, force } => self.link_delete(&name, force),
+            Request::Links => self.list(id),
+            Request::Attach { link, shards } => return self.attach_or_wait(id, link, shards),
+            Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),
+            Request::Subscribe => self.subscribe(id),
+            Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
+            Request::Shutdown => {
+                self.stop = true;
+                Ok(Reply::Done)
+            }
+        };
+        self.reply(id, result.unwrap_or_else(Reply::from));
+    }
+
+    /// Says something to a client.
+    pub(crate) fn reply(&mut self, id: ClientId, reply: Reply) {
+        self.reply_with(id, &reply, Vec::new());
+    }
+
+    /// Says something, with descriptors.
+    pub(crate) fn reply_with(&mut self, id: ClientId, reply: &Reply, fds: Vec<OwnedFd>) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            let sent = client.send(reply, fds);
+            self.after_sending(id, sent);
+        }
+    }
+
+    /// Tells everybody whom it concerns.
+    pub(crate) fn announce(&mut self, event: LinkEvent) {
+        let link = event.link.index;
+        tracing::debug!(link = event.link.name, kind = ?event.kind, "event");
+        let uses = |owner: &Owner| owner.link == link && event.kind != LinkEventKind::Added;
+        let listeners: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| {
+                let owner = client.owner.and_then(|owner| self.owners.get(&owner));
+                client.subscribed || owner.is_some_and(uses)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        let reply = Reply::Event(event);
+        for id in listeners {
+            self.reply_with(id, &reply, Vec::new());
+        }
+    }
+
+    /// Takes in what netlink has to say.
+    pub(crate) fn hear_news(&mut self) {
+        loop {
+            match self.monitor.read() {
+                Ok(News::None) => return,
+                // One by one: a port that went down and up again did both.
+                Ok(News::Changes(changes)) => {
+                    for change in changes {
+                        if self.netdevs.apply(change) {
+                            self.refresh();
+                        }
+                    }
+                }
+                Ok(News::Lost) => self.look_again(),
+                Err(error) => {
+                    tracing::error!(%error, "netlink");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn look_again(&mut self) {
+        match netlink::look() {
+            Ok(fresh) => {
+                self.netdevs.replace(fresh);
+                self.refresh();
+            }
+            Err(error) => tracing::error!(%error, "cannot list netdevs"),
+        }
+    }
+
+    fn refresh(&mut self) {
+        let events = self.links.refresh(&self.netdevs);
+        if events.is_empty() {
+            return;
+        }
+        self.save();
+        for event in events {
+            self.announce(event);
+        }
+    }
+
+    fn hello(&mut self, id: ClientId, protocol: u32, program: String) {
+        let welcome = Reply::Welcome {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+        };
+        self.reply(id, welcome);
+        if protocol != PROTOCOL {
+            tracing::warn!(program, protocol, "speaks another version of the protocol");
+            return self.close(id, Farewell::Ours);
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            let shown = program.chars().filter(|c| !c.is_control());
+            client.program = Some(shown.take(32).collect());
+        }
+    }
+
+    fn link_add(&mut self, config: LinkConfig) -> Result<Reply, Refusal> {
+        let event = self.links.add(config, &self.netdevs)?;
+        // Better to hear now that the port is taken than from the first program.
+        if let Err(refusal) = self.need_port() {
+            self.links.remove(event.link.index);
+            return Err(refusal);
+        }
+        tracing::info!(link = event.link.name, netdev = event.link.netdev, "added");
+        self.save();
+        self.announce(event);
+        Ok(Reply::Done)
+    }
+
+    fn need_port(&mut self) -> Result<(), Refusal> {
+        if self.group.is_some() {
+            return Ok(());
+        }
+        match Group::create() {
+            Ok(group) => {
+                self.begin_with(group);
+                Ok(())
+            }
+            // It is ours, in the hands of programs from before a restart.
+            Err(GroupError::Held(_)) => Ok(()),
+            Err(GroupError::Refused(refusal)) => Err(refusal),
+        }
+    }
+
+    fn link_delete(&mut self, name: &str, force: bool) -> Result<Reply, Refusal> {
+        let index = self.links.find(name)?.info.index;
+        let users = self.users_of(index).map(Owner::described);
+        let users: Vec<String> = users.collect();
+        if !users.is_empty() && !force {
+            return Err(Refusal::new(
+                libc::EBUSY,
+                format!(
+                    "link {name} is in use by process {}; end it first, or take its device \
+                     away with `ferroce link delete {name} --force`",
+                    listed(users)
+                ),
+            ));
+        }
+        if let Some(event) = self.links.remove(index) {
+            tracing::info!(link = name, "deleted");
+            self.save();
+            self.announce(event);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// The programs on a link, as far as they are alive.
+    fn users_of(&self, link: u32) -> impl Iterator<Item = &Owner> {
+        let owners = self.owners.values();
+        owners.filter(move |owner| owner.link == link && !owner.dead)
+    }
+
+    fn list(&mut self, id: ClientId) -> Result<Reply, Refusal> {
+        let links: Vec<_> = self.links.iter().map(|link| link.info.clone()).collect();
+        for link in links {
+            self.reply(id, Reply::Link(link));
+        }
+        Ok(Reply::Done)
+    }
+
+    fn subscribe(&mut self, id: ClientId) -> Result<Reply, Refusal> {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.subscribed = true;
+        }
+        Ok(Reply::Done)
+    }
+
+    fn counters(
+        &mut self,
+        id: ClientId,
+        only: Option<&str>,
+        processes: bool,
+    ) -> Result<Reply, Refusal> {
+        if let Some(name) = only {
+            self.links.find(name)?;
+        }
+        let mut answers = Vec::new();
+        for link in self.links.iter() {
+            if only.is_some_and(|name| name != link.config.name) {
+                continue;
+            }
+            let mut sum = link.totals;
+            let mut shares = Vec::new();
+            for owner in self.owners.values() {
+                if owner.link == link.info.index {
+                    let counted = self.counted(owner);
+                    sum.add(&counted);
+                    shares.push(report(&link.config.name, Some(owner), &counted));
+                }
+            }
+            answers.push(report(&link.config.name, None, &sum));
+            answers.extend(shares.into_iter().filter(|_| processes));
+        }
+        for answer in answers {
+            self.reply(id, Reply::Counters(answer));
+        }
+        Ok(Reply::Done)
+    }
+
+    /// What an owner has counted so far. Nothing is known before its group is.
+    fn counted(&self, owner: &Owner) -> CounterValues {
+        let mut sum = CounterValues::default();
+        if let Some(group) = &self.group {
+            for slot in &owner.slots {
+                sum.add(&group.counted(*slot));
+            }
+        }
+        sum
+    }
+}
+
+fn report(link: &str, owner: Option<&Owner>, values: &CounterValues) -> LinkCounters {
+    LinkCounters {
+        link: link.into(),
+        process: owner.map(|owner| Process {
+            pid: owner.process.pid,
+            program: owner.program.clone(),
+            slots: owner.slots.clone(),
+        }),
+        values: values.named().map(|(n, v)| (n.to_owned(), v)).collect(),
+    }
+}

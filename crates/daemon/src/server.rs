@@ -1,0 +1,286 @@
+//! The loop: one thread, which sleeps until a descriptor has something for it.
+//!
+//! Nothing happens at regular times. A timeout is set only while a request waits for
+//! programs from before a restart.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant};
+
+use ferroce_control::protocol::MAX_REQUEST;
+use ferroce_control::sockopt;
+
+use crate::access::Access;
+use crate::attachments::Pending;
+use crate::client::{Client, ClientId, Received, Sent};
+use crate::ethtool;
+use crate::group::Group;
+use crate::links::Links;
+use crate::listener::{Listener, Lock};
+use crate::netdevs::Netdevs;
+use crate::netlink::{self, Monitor};
+use crate::owner::Owner;
+use crate::poller::{Poller, Ready, Token, now};
+use crate::slots::OwnerId;
+use crate::state::{Place, State};
+
+/// Connections at a time. Descriptors are reserved for slots.
+const MAX_CLIENTS: usize = 1024;
+/// Connections that have not said hello yet.
+const MAX_STRANGERS: usize = 64;
+/// Requests of one connection before others have their turn.
+const TURN: usize = 16;
+/// How long a ferroced that was started for somebody waits for them.
+const FIRST_CLIENT: Duration = Duration::from_secs(30);
+
+/// ferroced.
+pub(crate) struct Server {
+    pub(crate) poller: Poller,
+    listener: Listener,
+    pub(crate) monitor: Monitor,
+    pub(crate) lock: Lock,
+    pub(crate) access: Access,
+    pub(crate) place: Place,
+    pub(crate) netdevs: Netdevs,
+    pub(crate) links: Links,
+    pub(crate) group: Option<Group>,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
+    pub(crate) owners: BTreeMap<OwnerId, Owner>,
+    /// Requests that cannot be answered yet.
+    pub(crate) pending: Vec<Pending>,
+    /// Whether an earlier ferroced has left notes about who owns what.
+    pub(crate) has_notes: bool,
+    /// No slot is given away before: owners that nobody knows of may still come.
+    pub(crate) hold_until: Option<Instant>,
+    pub(crate) next_id: u64,
+    pub(crate) stop: bool,
+    buffer: Vec<u8>,
+    /// Closed and opened again to turn a connection away when descriptors run out.
+    spare: Option<File>,
+    /// When to give up on a first client; None once there was one, or if we stay anyway.
+    first_client_until: Option<Instant>,
+    exit_when_unused: bool,
+}
+
+/// Why a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// The program has closed it: it needs its slots no longer.
+    Theirs,
+    /// We close it: the program may still use its slots.
+    Ours,
+}
+
+impl Server {
+    pub(crate) fn new(lock: Lock, access: Access, exit_when_unused: bool) -> io::Result<Server> {
+        let poller = Poller::new()?;
+        let monitor = Monitor::new()?;
+        poller.add(&monitor, Token::Netlink)?;
+        let netdevs = netlink::look()?;
+        let place = Place::here();
+        let state = State::load(&lock.state_file(), &place);
+        let listener = lock.listen(access.group)?;
+        poller.add(&listener, Token::Listener)?;
+        let mut server = Server {
+            poller,
+            listener,
+            monitor,
+            lock,
+            access,
+            place,
+            netdevs,
+            links: Links::new(ethtool::speed),
+            group: None,
+            clients: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            pending: Vec::new(),
+            has_notes: state.is_some(),
+            hold_until: None,
+            next_id: 1,
+            stop: false,
+            buffer: vec![0; MAX_REQUEST],
+            spare: File::open("/dev/null").ok(),
+            first_client_until: exit_when_unused.then(|| now() + FIRST_CLIENT),
+            exit_when_unused,
+        };
+        server.restore(state.unwrap_or_default());
+        tracing::info!(socket = %server.listener.path().display(), "ready");
+        Ok(server)
+    }
+
+    /// Serves until told to stop, or until nobody needs it any more.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        while !self.stop && !self.is_unused() {
+            let until = self.next_deadline();
+            for ready in self.poller.wait(until)? {
+                self.on_ready(ready);
+            }
+            self.serve_pending();
+        }
+        tracing::info!("ends");
+        let unused = self.links.is_empty() && self.owners.is_empty();
+        let Server { lock, listener, .. } = self;
+        drop(listener);
+        if unused {
+            lock.clear();
+        }
+        Ok(())
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        match ready.token {
+            Token::Listener => self.accept(),
+            Token::Netlink => self.hear_news(),
+            Token::Process(owner) => self.on_process_end(owner),
+            Token::Client(client) => {
+                if ready.writable {
+                    self.flush(client);
+                }
+                if ready.readable {
+                    self.read(client);
+                }
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let waiting = self.pending.iter().map(|pending| pending.until);
+        waiting.chain(self.first_client_until).min()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.exit_when_unused
+            && self.links.is_empty()
+            && self.owners.is_empty()
+            && self.clients.is_empty()
+            && self.first_client_until.is_none_or(|until| now() >= until)
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok(socket) => self.welcome(socket),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return,
+                    Some(libc::EMFILE | libc::ENFILE) => {
+                        tracing::warn!("too many open files: a connection is turned away");
+                        // Or epoll would wake us for ever.
+                        self.spare = None;
+                        let _ = self.listener.accept();
+                        self.spare = File::open("/dev/null").ok();
+                    }
+                    _ => tracing::debug!(%error, "accept"),
+                },
+            }
+        }
+    }
+
+    fn welcome(&mut self, socket: std::os::fd::OwnedFd) {
+        let Ok(peer) = sockopt::peer(&socket) else {
+            return;
+        };
+        let admitted = self.access.admits(peer, &socket);
+        let mut client = Client::new(socket, peer);
+        if let Err(refusal) = admitted {
+            tracing::warn!(pid = peer.pid, uid = peer.uid, "not served: {refusal}");
+            client.send(&refusal.into(), Vec::new());
+            return;
+        }
+        self.make_room();
+        let id = self.new_id();
+        if let Err(error) = self.poller.add(&client, Token::Client(id)) {
+            tracing::warn!(%error, "cannot serve a connection");
+            return;
+        }
+        tracing::debug!(client = id, pid = peer.pid, uid = peer.uid, "connected");
+        self.first_client_until = None;
+        self.clients.insert(id, client);
+    }
+
+    /// Closes the oldest connection that says nothing, if there are too many.
+    fn make_room(&mut self) {
+        let stranger = |client: &Client| client.program.is_none();
+        let strangers = self.clients.values().filter(|c| stranger(c)).count();
+        if strangers < MAX_STRANGERS && self.clients.len() < MAX_CLIENTS {
+            return;
+        }
+        let idle = |client: &Client| stranger(client) || client.owner.is_none();
+        let mut candidates = self.clients.iter();
+        let oldest = candidates.find(|(_, c)| if strangers > 0 { stranger(c) } else { idle(c) });
+        if let Some((&id, _)) = oldest {
+            tracing::warn!(client = id, "too many connections: one is closed");
+            self.close(id, Farewell::Ours);
+        }
+    }
+
+    fn read(&mut self, id: ClientId) {
+        for _ in 0..TURN {
+            let Some(client) = self.clients.get(&id) else {
+                return;
+            };
+            match client.receive(&mut self.buffer) {
+                Received::Request(request, fds) => self.handle(id, request, fds),
+                Received::Nothing => return,
+                Received::Closed => return self.close(id, Farewell::Theirs),
+                Received::Garbage(what) => return self.reject(id, &what),
+            }
+        }
+    }
+
+    /// Ends a connection that has sent what it should not have.
+    pub(crate) fn reject(&mut self, id: ClientId, what: &str) {
+        if let Some(client) = self.clients.get(&id) {
+            let (pid, uid) = (client.peer.pid, client.peer.uid);
+            tracing::warn!(pid, uid, "connection closed: it sent {what}");
+        }
+        self.close(id, Farewell::Ours);
+    }
+
+    /// Ends a connection.
+    pub(crate) fn close(&mut self, id: ClientId, farewell: Farewell) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        self.poller.remove(&client);
+        self.pending.retain(|pending| pending.client != id);
+        tracing::debug!(client = id, ?farewell, "disconnected");
+        if let Some(owner) = client.owner {
+            self.on_disconnect(owner, farewell);
+        }
+    }
+
+    fn flush(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            let sent = client.flush();
+            self.after_sending(id, sent);
+        }
+    }
+
+    /// Sees to it that the rest goes out, or ends the connection.
+    pub(crate) fn after_sending(&mut self, id: ClientId, sent: Sent) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        match sent {
+            Sent::All | Sent::Waiting => {
+                let waiting = sent == Sent::Waiting;
+                let token = Token::Client(id);
+                if self.poller.want_write(client, token, waiting).is_err() {
+                    self.close(id, Farewell::Ours);
+                }
+            }
+            Sent::Gone => self.close(id, Farewell::Theirs),
+            Sent::Stuck => {
+                let pid = client.peer.pid;
+                tracing::warn!(pid, "connection closed: it does not read");
+                self.close(id, Farewell::Ours);
+            }
+        }
+    }
+
+    pub(crate) fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}

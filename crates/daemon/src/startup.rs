@@ -1,0 +1,136 @@
+//! From the command line to the loop.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use ferroce_control::{Connection, Watch};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::Timespec;
+use tracing_subscriber::EnvFilter;
+
+use crate::access::{Access, DEFAULT_GROUP, group_id};
+use crate::background;
+use crate::listener::{Lock, LockError};
+use crate::options::Options;
+use crate::poller::now;
+use crate::server::Server;
+
+/// How long one that was started at the same time as another waits for the other.
+const OTHER: Duration = Duration::from_secs(10);
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs ferroced as the options say: until it ends, or until it is in the background.
+///
+/// # Errors
+/// If it cannot start, or the system fails it.
+pub fn run(options: &Options) -> Result<()> {
+    if !options.foreground {
+        return background::start(options);
+    }
+    let access = access(options)?;
+    start_logging(if options.detached { "warn" } else { "info" });
+    // What `ps` shows, whatever the file is called.
+    let _ = rustix::thread::set_name(c"ferroced");
+    let _ = rustix::process::umask(Mode::from_raw_mode(0o077));
+    raise_file_limit();
+    let Some(lock) = take_lock(options)? else {
+        // Another one was faster, and is ready.
+        return background::report_ready(Path::new("/dev/null"));
+    };
+    let log = lock.log_file();
+    if options.detached {
+        background::leave_session()?;
+    }
+    let server = Server::new(lock, access, options.exit_when_unused)?;
+    if options.detached {
+        background::report_ready(&log)?;
+    }
+    Ok(server.run()?)
+}
+
+fn access(options: &Options) -> Result<Access> {
+    let uid = rustix::process::geteuid().as_raw();
+    let group = match &options.group {
+        Some(name) => Some(group_id(name).with_context(|| format!("there is no group `{name}`"))?),
+        None if uid == 0 => group_id(DEFAULT_GROUP),
+        None => None,
+    };
+    Ok(Access { uid, group })
+}
+
+/// Takes the runtime directory. None if another ferroced has it and is ready; one that
+/// was started by hand complains instead.
+fn take_lock(options: &Options) -> Result<Option<Lock>> {
+    let until = now() + OTHER;
+    loop {
+        let error = match Lock::take() {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(error) => error,
+        };
+        let LockError::Taken(dir) = &error else {
+            return Err(error.into());
+        };
+        if !options.exit_when_unused || now() >= until {
+            return Err(error.into());
+        }
+        // Watching first: what happens between two looks is not missed.
+        let watch = Watch::new(dir)?;
+        if Connection::connect(dir).is_ok() {
+            return Ok(None);
+        }
+        // The other one may also be about to end, which nothing announces.
+        wait_briefly(&watch)?;
+    }
+}
+
+fn wait_briefly(watch: &Watch) -> Result<()> {
+    let timeout = Timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000_000,
+    };
+    let mut fds = [PollFd::new(watch, PollFlags::IN)];
+    match rustix::event::poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn start_logging(default: &str) {
+    let filter = EnvFilter::try_from_env("FERROCE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let colours = std::io::stderr().is_terminal();
+    // Fails if there is a logger already, and then that one will do.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .with_target(false)
+        .try_init();
+}
+
+/// A full machine has a thousand descriptors, and as many lie in the parcel.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "cannot raise the limit of open files");
+    }
+}

@@ -1,0 +1,169 @@
+//! A real ferroced, and programs that use it, in a network namespace of the test's own.
+
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+pub(crate) mod holder;
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+
+use ferroce_control::{
+    Connection, Error, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, Request, RuntimeDir, Watch,
+    find_daemon, runtime_dirs,
+};
+use ferroce_testnet::deadline;
+
+/// A ferroced in the foreground. Killed when it is dropped.
+pub(crate) struct Ferroced(Child);
+
+impl Ferroced {
+    pub(crate) fn start() -> Ferroced {
+        Ferroced::start_with(&[])
+    }
+
+    pub(crate) fn start_with(arguments: &[&str]) -> Ferroced {
+        let dir = dir();
+        dir.create().expect("a runtime directory");
+        let watch = Watch::new(dir.path()).expect("inotify");
+        let child = command().args(arguments).spawn().expect("ferroced starts");
+        let mut ferroced = Ferroced(child);
+        while find_daemon().expect("no other trouble").is_none() {
+            let ended = ferroced.0.try_wait().expect("our child");
+            assert!(ended.is_none(), "ferroced ended: {ended:?}");
+            deadline::readable(&watch, "ferroced's control socket");
+            watch.clear();
+        }
+        ferroced
+    }
+
+    /// `kill -9`
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("our child");
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// How often it has gone to sleep so far: with nothing to do it does not even wake.
+    pub(crate) fn sleeps(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("it runs");
+        let line = status
+            .lines()
+            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+        line.expect("counted").trim().parse().expect("a number")
+    }
+
+    /// How many descriptors it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        fds.expect("ours to look at").count()
+    }
+}
+
+/// `ferroced --foreground`, with something in the log only if something is wrong.
+pub(crate) fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroced"));
+    command.arg("--foreground").stdin(Stdio::null());
+    if std::env::var_os("FERROCE_LOG").is_none() {
+        command.env("FERROCE_LOG", "error");
+    }
+    command
+}
+
+impl Drop for Ferroced {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn dir() -> RuntimeDir {
+    runtime_dirs().expect("known").remove(0)
+}
+
+pub(crate) fn connect() -> Connection {
+    find_daemon().expect("reachable").expect("running")
+}
+
+/// Adds a link.
+pub(crate) fn add(name: &str, netdev: &str) -> Result<(), Error> {
+    connect().perform(&Request::LinkAdd(LinkConfig {
+        name: name.into(),
+        kind: "rxe".into(),
+        netdev: netdev.into(),
+        mtu: None,
+        crc: true,
+    }))
+}
+
+pub(crate) fn delete(name: &str, force: bool) -> Result<(), Error> {
+    connect().perform(&Request::LinkDelete {
+        name: name.into(),
+        force,
+    })
+}
+
+/// A link as it is now.
+pub(crate) fn link(name: &str) -> LinkInfo {
+    let links = connect().links().expect("listed");
+    links.into_iter().find(|l| l.name == name).expect("there")
+}
+
+/// `INDEX ADDRESS` of all GIDs of a link.
+pub(crate) fn gids(link: &LinkInfo) -> Vec<String> {
+    let gids = link.gids.iter();
+    gids.map(|g| format!("{} {}", g.index, g.address)).collect()
+}
+
+/// A connection that hears all events.
+pub(crate) fn subscribe() -> Connection {
+    let mut connection = connect();
+    connection.perform(&Request::Subscribe).expect("subscribed");
+    connection
+}
+
+/// The next event.
+pub(crate) fn next_event(connection: &mut Connection) -> LinkEvent {
+    loop {
+        if let Some(event) = connection.try_event().expect("connected") {
+            return event;
+        }
+        deadline::readable(connection.as_fd(), "an event");
+    }
+}
+
+/// Waits for an event of this kind, and returns the link as it is then.
+pub(crate) fn await_event(connection: &mut Connection, kind: LinkEventKind) -> LinkInfo {
+    loop {
+        let event = next_event(connection);
+        if event.kind == kind {
+            return event.link;
+        }
+    }
+}
+
+/// One counter of a link.
+pub(crate) fn counter(link: &str, name: &str) -> u64 {
+    let counters = connect().counters(Some(link), false).expect("counted");
+    let values = &counters[0].values;
+    values.iter().find(|(n, _)| n == name).expect("known").1
+}
+
+/// Sends a packet that is for `slot`, with `mark` in it, to a local address.
+pub(crate) fn send(slot: u8, mark: u8, to: &str) {
+    let any = if to.contains(':') {
+        "[::]:0"
+    } else {
+        "0.0.0.0:0"
+    };
+    #[allow(clippy::disallowed_methods, reason = "a peer of flesh and blood")]
+    let socket = UdpSocket::bind(any).expect("a socket");
+    let mut packet = [0; 20];
+    packet[5] = slot;
+    packet[19] = mark;
+    socket.send_to(&packet, (to, 4791)).expect("sent");
+}

@@ -1,0 +1,260 @@
+//! Whatever is sent to the control socket, nobody but the sender feels it.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use common::holder::Holder;
+use common::{Ferroced, add, connect, dir, send, subscribe};
+use ferroce_control::protocol::{MAX_REQUEST, encode};
+use ferroce_control::{PROTOCOL, Reply, Request, attach, packet, protocol, unix};
+use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::net::{RecvFlags, SendFlags};
+
+/// A bare connection.
+fn stranger() -> OwnedFd {
+    unix::connect(&dir().socket()).expect("connected")
+}
+
+fn hello() -> Vec<u8> {
+    encode(&Request::Hello {
+        protocol: PROTOCOL,
+        program: "stranger".into(),
+    })
+}
+
+fn say(socket: &OwnedFd, bytes: &[u8]) {
+    packet::send(socket, bytes, &[], SendFlags::empty()).expect("sent");
+}
+
+/// The next packet; None if the other end has closed.
+fn hear(socket: &OwnedFd) -> Option<Reply> {
+    deadline::readable(socket, "an answer, or the end");
+    let mut buffer = vec![0; 1 << 18];
+    let packet = packet::receive(socket, &mut buffer, RecvFlags::empty()).ok()?;
+    match packet.len {
+        0 => None,
+        length => Some(protocol::decode(&buffer[..length]).expect("a reply")),
+    }
+}
+
+#[test]
+fn garbage_closes_that_connection_and_nothing_else() {
+    isolated("garbage_closes_that_connection_and_nothing_else", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut user = attach("rxe0", 1).unwrap();
+        let mut long = encode(&Request::Attach {
+            link: "x".repeat(MAX_REQUEST),
+            shards: 1,
+        });
+        let whole = encode(&Request::Attach {
+            link: "rxe0".into(),
+            shards: 1,
+        });
+        let garbage: Vec<(&str, Vec<u8>)> = vec![
+            ("noise", vec![0xff, 0, 0x17]),
+            ("zeroes", vec![0; 100]),
+            ("too long", std::mem::take(&mut long)),
+            ("cut off", whole[..whole.len() - 3].into()),
+            ("two in one", [whole.clone(), whole].concat()),
+            ("unknown", br#"{"format_disk":{"sure":true}}"#.into()),
+            ("missing field", br#"{"attach":{"link":"rxe0"}}"#.into()),
+            (
+                "wrong type",
+                br#"{"attach":{"link":"rxe0","shards":-1}}"#.into(),
+            ),
+            ("nonsense", br#""links please""#.into()),
+            ("deep", [vec![b'['; 60_000], vec![b']'; 60_000]].concat()),
+            ("second hello", hello()),
+        ];
+        for (what, bytes) in garbage {
+            let socket = stranger();
+            say(&socket, &hello());
+            assert!(
+                matches!(hear(&socket), Some(Reply::Welcome { .. })),
+                "{what}"
+            );
+            say(&socket, &bytes);
+            assert_eq!(hear(&socket), None, "{what}: the connection is closed");
+            assert_eq!(connect().links().unwrap().len(), 1, "{what}: others go on");
+        }
+        assert!(
+            user.connection.try_event().unwrap().is_none(),
+            "and so does the user"
+        );
+        send(user.slots[0].slot, 1, "127.0.0.1");
+        deadline::readable(&user.slots[0].sockets.0, "its packet");
+    });
+}
+
+#[test]
+fn who_does_not_say_hello_is_not_served() {
+    isolated("who_does_not_say_hello_is_not_served", || {
+        let _ferroced = Ferroced::start();
+        let socket = stranger();
+        say(&socket, &encode(&Request::Links));
+        assert_eq!(hear(&socket), None);
+    });
+}
+
+#[test]
+fn other_versions_hear_which_one_this_is() {
+    isolated("other_versions_hear_which_one_this_is", || {
+        let _ferroced = Ferroced::start();
+        let socket = stranger();
+        // A later version says more, and must still be understood.
+        say(
+            &socket,
+            br#"{"hello":{"protocol":2,"program":"new","colour":"red"}}"#,
+        );
+        let Some(Reply::Welcome { protocol, .. }) = hear(&socket) else {
+            panic!("no welcome");
+        };
+        assert_eq!(protocol, PROTOCOL);
+        assert_eq!(
+            hear(&socket),
+            None,
+            "and then there is nothing to talk about"
+        );
+    });
+}
+
+/// A program that talks nonsense loses its connection, not its slots: it may still be
+/// using them.
+#[test]
+fn slots_stay_with_a_living_process() {
+    isolated("slots_stay_with_a_living_process", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut user = attach("rxe0", 2).unwrap();
+        packet::send(&user.connection, b"nonsense", &[], SendFlags::empty()).unwrap();
+        deadline::readable(user.connection.as_fd(), "the end of the connection");
+        assert!(user.connection.try_event().is_err());
+        assert_eq!(
+            attach("rxe0", 1).unwrap().slots[0].slot,
+            3,
+            "1 and 2 are taken"
+        );
+        let (connection, link) =
+            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.parcel).unwrap();
+        assert_eq!(link.unwrap().name, "rxe0");
+        user.connection = connection;
+        drop(user);
+        deadline::until("1 and 2 are free", || {
+            attach("rxe0", 3)
+                .unwrap()
+                .slots
+                .iter()
+                .any(|slot| slot.slot == 1)
+        });
+    });
+}
+
+/// The end of a process counts even if a child of it still has the connection.
+#[test]
+fn a_process_ends_and_its_child_does_not() {
+    isolated("a_process_ends_and_its_child_does_not", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut user = Holder::start("rxe0", 1);
+        // Another process that holds the same open connection: we, by pidfd_getfd.
+        let pid = rustix::process::Pid::from_raw(user.actor.pid().cast_signed()).unwrap();
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+        let pidfd = pidfd.unwrap();
+        let mut kept = Vec::new();
+        for fd in 3..30 {
+            let flags = rustix::process::PidfdGetfdFlags::empty();
+            kept.extend(rustix::process::pidfd_getfd(&pidfd, fd, flags).ok());
+        }
+        assert!(kept.len() > 4, "the connection is among them");
+        user.actor.kill();
+        deadline::until("slot 1 is free", || {
+            attach("rxe0", 1).unwrap().slots[0].slot == 1
+        });
+    });
+}
+
+#[test]
+fn silent_strangers_keep_nobody_out() {
+    isolated("silent_strangers_keep_nobody_out", || {
+        let ferroced = Ferroced::start();
+        let strangers: Vec<OwnedFd> = (0..300).map(|_| stranger()).collect();
+        connect().links().expect("served");
+        assert!(ferroced.descriptors() < 200, "{}", ferroced.descriptors());
+        drop(strangers);
+    });
+}
+
+#[test]
+fn descriptors_that_nobody_asked_for_are_closed() {
+    isolated("descriptors_that_nobody_asked_for_are_closed", || {
+        let ferroced = Ferroced::start();
+        let mut connection = connect();
+        connection.links().unwrap();
+        let before = ferroced.descriptors();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let many = vec![null.as_fd(); 200];
+        for _ in 0..20 {
+            let links = connection.request_with(&Request::Links, &many).unwrap();
+            assert!(matches!(links.0, Reply::Done));
+        }
+        assert_eq!(ferroced.descriptors(), before);
+        let error = connection.request_with(
+            &Request::Resume {
+                link: "rxe0".into(),
+                slots: vec![1],
+            },
+            &many,
+        );
+        assert_eq!(error.unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(ferroced.descriptors(), before);
+    });
+}
+
+/// A subscriber that does not read is let go; others do not even wait.
+#[test]
+fn one_that_does_not_read_is_let_go() {
+    isolated("one_that_does_not_read_is_let_go", || {
+        netdev::add_veth("near", "far");
+        netdev::add_address("near", "10.0.0.1/24");
+        let _ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let mut deaf = subscribe();
+        for _ in 0..2500 {
+            netdev::add_address("near", "10.0.0.2/24");
+            netdev::delete_address("near", "10.0.0.2/24");
+        }
+        assert_eq!(connect().links().unwrap().len(), 1);
+        let mut heard = 0;
+        while deaf.try_event().is_ok_and(|event| event.is_some()) {
+            heard += 1;
+        }
+        assert!(heard > 10, "{heard} events had room");
+        assert!(deaf.try_event().is_err(), "then the connection is closed");
+    });
+}
+
+#[test]
+fn idle_means_idle() {
+    isolated("idle_means_idle", || {
+        let ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let user = attach("rxe0", 1).unwrap();
+        // Until what this has set in motion is over.
+        deadline::until("it sleeps", || {
+            let before = ferroced.sleeps();
+            !deadline::readable_within(user.connection.as_fd(), Duration::from_millis(50))
+                && ferroced.sleeps() == before
+        });
+        let before = ferroced.sleeps();
+        // Packets are none of its business, not even those for slot 0.
+        for slot in [0, 0, 1, 9] {
+            send(slot, 0, "127.0.0.1");
+        }
+        let quiet = Duration::from_millis(1500);
+        assert!(!deadline::readable_within(user.connection.as_fd(), quiet));
+        assert_eq!(ferroced.sleeps(), before);
+    });
+}

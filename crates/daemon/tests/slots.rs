@@ -1,0 +1,219 @@
+//! Slots are handed out, used, given back and handed out again.
+
+mod common;
+
+use std::os::fd::AsFd;
+
+use common::holder::Holder;
+use common::{Ferroced, add, await_event, connect, counter, delete, send, subscribe};
+use ferroce_control::{Attachment, Error, LinkEventKind, attach};
+use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::net::RecvFlags;
+
+fn slots(attachment: &Attachment) -> Vec<u8> {
+    attachment.slots.iter().map(|slot| slot.slot).collect()
+}
+
+fn refusal(error: Error) -> (i32, String) {
+    (error.errno(), error.to_string())
+}
+
+/// The mark of the next packet of an attachment's slot.
+fn receive(attachment: &Attachment, slot: usize) -> u8 {
+    let socket = &attachment.slots[slot].sockets.0;
+    deadline::readable(socket, "a packet");
+    let mut packet = [0; 64];
+    let (_, length) = rustix::net::recv(socket, &mut packet[..], RecvFlags::DONTWAIT).unwrap();
+    packet[length - 1]
+}
+
+fn is_empty(attachment: &Attachment) -> bool {
+    let mut packet = [0; 64];
+    let socket = &attachment.slots[0].sockets.0;
+    rustix::net::recv(socket, &mut packet[..], RecvFlags::DONTWAIT).is_err()
+}
+
+#[test]
+fn each_slot_gets_its_own_packets() {
+    isolated("each_slot_gets_its_own_packets", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let one = attach("rxe0", 1).unwrap();
+        let two = attach("rxe0", 3).unwrap();
+        assert_eq!(slots(&one), [1]);
+        assert_eq!(slots(&two), [2, 3, 4]);
+        for slot in 1..=4 {
+            send(slot, 100 + slot, "127.0.0.1");
+        }
+        assert_eq!(receive(&one, 0), 101);
+        assert_eq!(receive(&two, 0), 102);
+        assert_eq!(receive(&two, 1), 103);
+        assert_eq!(receive(&two, 2), 104);
+        let v6 = one.slots[0].sockets.1.as_ref().expect("IPv6");
+        send(1, 66, "::1");
+        deadline::readable(v6, "an IPv6 packet");
+    });
+}
+
+#[test]
+fn a_slot_is_drained_before_the_next_one_gets_it() {
+    isolated("a_slot_is_drained_before_the_next_one_gets_it", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut holder = Holder::start("rxe0", 1);
+        assert_eq!(holder.slots, [1]);
+        for mark in 0..20 {
+            send(1, mark, "127.0.0.1");
+        }
+        assert_eq!(holder.receive(), 0, "the rest is there as well");
+        holder.actor.kill();
+        let mut next = None;
+        deadline::until("the slot is free", || {
+            let attachment = attach("rxe0", 1).unwrap();
+            let same = slots(&attachment) == [1];
+            next = same.then_some(attachment);
+            same
+        });
+        let next = next.unwrap();
+        assert!(is_empty(&next), "what was for the dead one is gone");
+        send(1, 77, "127.0.0.1");
+        assert_eq!(receive(&next, 0), 77);
+    });
+}
+
+/// Also when the program is alive, but has closed its device.
+#[test]
+fn closing_gives_slots_back() {
+    isolated("closing_gives_slots_back", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        drop(attach("rxe0", 5).unwrap());
+        // Slots that have rested longest come first; none has to be made.
+        deadline::until("slots 1 to 5 are free", || {
+            slots(&attach("rxe0", 5).unwrap())
+                .iter()
+                .all(|slot| *slot <= 5)
+        });
+    });
+}
+
+/// 255 slots, and then a clear word; one given back is one to be had.
+#[test]
+fn a_full_machine_says_so() {
+    isolated("a_full_machine_says_so", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut all: Vec<Attachment> = [60, 60, 60, 60, 14]
+            .into_iter()
+            .map(|shards| attach("rxe0", shards).unwrap())
+            .collect();
+        let (errno, words) = refusal(attach("rxe0", 2).unwrap_err());
+        assert_eq!(errno, libc::ENOSPC);
+        let expected = "No space left on device: 2 slots are wanted and 1 of 255 are left; \
+             they are in use by process ";
+        assert!(words.starts_with(expected), "{words}");
+        assert!(words.contains(&std::process::id().to_string()), "{words}");
+        let last = attach("rxe0", 1).unwrap();
+        assert_eq!(slots(&last), [255]);
+        send(255, 9, "127.0.0.1");
+        assert_eq!(receive(&last, 0), 9, "steering works up to the last one");
+        assert_eq!(refusal(attach("rxe0", 1).unwrap_err()).0, libc::ENOSPC);
+        drop(all.remove(0));
+        deadline::until("60 slots are free", || attach("rxe0", 60).is_ok());
+    });
+}
+
+#[test]
+fn wrong_attachments_are_refused() {
+    isolated("wrong_attachments_are_refused", || {
+        let _ferroced = Ferroced::start();
+        let (errno, words) = refusal(attach("rxe0", 1).unwrap_err());
+        assert_eq!(errno, libc::ENODEV);
+        assert!(words.contains("no link `rxe0`"), "{words}");
+        add("rxe0", "lo").unwrap();
+        assert_eq!(refusal(attach("rxe0", 0).unwrap_err()).0, libc::EINVAL);
+        assert_eq!(refusal(attach("rxe0", 61).unwrap_err()).0, libc::EINVAL);
+    });
+}
+
+#[test]
+fn counters_survive_the_process() {
+    isolated("counters_survive_the_process", || {
+        let mut ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let (mut one, mut two) = (Holder::start("rxe0", 1), Holder::start("rxe0", 2));
+        one.count(100);
+        two.count(23);
+        assert_eq!(counter("rxe0", "sent_pkts"), 123, "live");
+        let shares = connect().counters(Some("rxe0"), true).unwrap();
+        let share = |holder: &Holder| {
+            let pid = holder.actor.pid();
+            let mine = |c: &&ferroce_control::LinkCounters| {
+                c.process.as_ref().is_some_and(|p| p.pid == pid)
+            };
+            shares.iter().find(mine).unwrap().values[0].clone()
+        };
+        assert_eq!(share(&one), ("sent_pkts".into(), 100));
+        assert_eq!(share(&two), ("sent_pkts".into(), 23));
+        one.actor.kill();
+        deadline::until("the process is gone", || {
+            connect().counters(Some("rxe0"), true).unwrap().len() == 2
+        });
+        assert_eq!(counter("rxe0", "sent_pkts"), 123, "kept");
+        let mut three = Holder::start("rxe0", 1);
+        three.count(1);
+        assert_eq!(counter("rxe0", "sent_pkts"), 124, "begun at zero");
+        ferroced.kill();
+        let _ferroced = Ferroced::start();
+        two.resume();
+        three.resume();
+        assert_eq!(counter("rxe0", "sent_pkts"), 124, "and survive ferroced");
+    });
+}
+
+#[test]
+fn programs_hear_of_their_link() {
+    isolated("programs_hear_of_their_link", || {
+        netdev::add_veth("near", "far");
+        netdev::add_address("near", "10.0.0.1/24");
+        let _ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        add("rxe1", "lo").unwrap();
+        let mut here = attach("rxe0", 1).unwrap();
+        let mut other = attach("rxe1", 1).unwrap();
+        netdev::add_address("near", "10.0.0.2/24");
+        let now = await_event(&mut here.connection, LinkEventKind::GidChange);
+        assert_eq!(now.name, "rxe0");
+        assert!(
+            other.connection.try_event().unwrap().is_none(),
+            "not their link"
+        );
+    });
+}
+
+#[test]
+fn a_link_in_use_is_deleted_only_by_force() {
+    isolated("a_link_in_use_is_deleted_only_by_force", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut user = attach("rxe0", 1).unwrap();
+        let (errno, words) = refusal(delete("rxe0", false).unwrap_err());
+        assert_eq!(errno, libc::EBUSY);
+        assert!(words.contains(&std::process::id().to_string()), "{words}");
+        assert!(
+            words.contains("ferroce link delete rxe0 --force"),
+            "{words}"
+        );
+        delete("rxe0", true).unwrap();
+        await_event(&mut user.connection, LinkEventKind::Removed);
+        let slot = slots(&user)[0];
+        add("rxe0", "lo").unwrap();
+        let other = attach("rxe0", 1).unwrap();
+        assert_ne!(slots(&other)[0], slot, "it may still use its slot");
+        assert!(user.slots[0].counters.as_fd().try_clone_to_owned().is_ok());
+        let mut events = subscribe();
+        drop(user);
+        delete("rxe0", true).unwrap();
+        await_event(&mut events, LinkEventKind::Removed);
+    });
+}

@@ -1,0 +1,89 @@
+//! Completion queues of a device: polled, or armed and waited for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ferroce_transport::{Arm, Cq as Queue, VerbsError, Wc};
+
+use crate::channel::Channel;
+use crate::shard::Shard;
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    queue: Arc<Queue>,
+    channel: Option<Arc<Channel>>,
+    /// All shards of the device.
+    shards: Arc<[Arc<Shard>]>,
+    /// Which of them have queue pairs that complete here, a bit each.
+    used: AtomicU64,
+    /// What a record in the channel says; the queue's id if not set.
+    cookie: OnceLock<u64>,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        id: u32,
+        entries: u32,
+        channel: Option<Arc<Channel>>,
+        shards: Arc<[Arc<Shard>]>,
+    ) -> Result<Cq, VerbsError> {
+        Ok(Cq {
+            queue: Queue::new(id, entries)?,
+            channel,
+            shards,
+            used: AtomicU64::new(0),
+            cookie: OnceLock::new(),
+        })
+    }
+
+    /// Its id in events.
+    pub fn id(&self) -> u32 {
+        self.queue.id()
+    }
+
+    /// The queue itself.
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Chooses what its records in the channel say. Once, before it is armed.
+    pub fn set_cookie(&self, cookie: u64) {
+        let _set_before = self.cookie.set(cookie);
+    }
+
+    /// Takes up to `max` completions. If there is none, looks at the network:
+    /// while a program polls, nobody else need do so.
+    pub fn poll(&self, max: usize, mut take: impl FnMut(Wc)) -> usize {
+        let taken = self.queue.poll(max, &mut take);
+        if taken > 0 || max == 0 {
+            return taken;
+        }
+        let mut used = self.used.load(Ordering::Acquire);
+        while used != 0 {
+            self.shards[used.trailing_zeros() as usize].poll();
+            used &= used - 1;
+        }
+        self.queue.poll(max, take)
+    }
+
+    /// Asks for a record in the channel when the next completion comes.
+    pub fn arm(&self, what: Arm) {
+        self.queue.arm(what);
+        let mut used = self.used.load(Ordering::Acquire);
+        while used != 0 {
+            self.shards[used.trailing_zeros() as usize].stop_relying_on_polls();
+            used &= used - 1;
+        }
+    }
+
+    pub(crate) fn serve(&self, shard: usize) {
+        self.used.fetch_or(1 << shard, Ordering::AcqRel);
+    }
+
+    pub(crate) fn notify(&self) {
+        if let Some(channel) = &self.channel {
+            channel.put(*self.cookie.get_or_init(|| u64::from(self.queue.id())));
+        }
+    }
+}

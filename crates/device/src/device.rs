@@ -1,0 +1,266 @@
+//! A device: a link that a program has opened.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::thread::JoinHandle;
+
+use ferroce_control::{AttachedSlot, LinkInfo};
+use ferroce_net::{Receiver, SlotSockets};
+use ferroce_transport::{
+    Access, AddressHandle, Config, Engine, Mr, Pd, QpInit, Regions, Rereg, Srq, SrqInit, VerbsError,
+};
+use ferroce_wire::Mtu;
+
+use crate::address::AhAttr;
+use crate::channel::Channel;
+use crate::counters;
+use crate::cq::Cq;
+use crate::error::Error;
+use crate::notices::{AsyncEvent, Notices};
+use crate::progress;
+use crate::qp::Qp;
+use crate::shard::Shard;
+use crate::supervisor::Supervisor;
+
+/// An open device.
+#[derive(Debug)]
+pub struct Device {
+    link: Arc<RwLock<LinkInfo>>,
+    regions: Arc<Regions>,
+    shards: Arc<[Arc<Shard>]>,
+    notices: Arc<Notices>,
+    next_cq: AtomicU32,
+    next_srq: AtomicU32,
+    next_shard: AtomicUsize,
+    supervisor: Option<Supervisor>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Device {
+    /// Opens a link by its name, with as many shards as `FERROCE_SHARDS` says.
+    pub fn open(link: &str) -> Result<Arc<Device>, Error> {
+        let shards = std::env::var("FERROCE_SHARDS")
+            .ok()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(1u8)
+            .clamp(1, ferroce_control::MAX_SHARDS);
+        let attachment = ferroce_control::attach(link, shards)?;
+        let notices = Arc::new(Notices::new().map_err(Error::system("event channel"))?);
+        let regions = Arc::new(Regions::new(seed()?));
+        let mut opened = Vec::new();
+        let mut numbers = Vec::new();
+        for slot in attachment.slots {
+            numbers.push(slot.slot);
+            let shard = open_shard(&attachment.link, slot, &regions, &notices)?;
+            opened.push(Arc::new(shard));
+        }
+        let shards: Arc<[Arc<Shard>]> = opened.into();
+        let mut threads = Vec::new();
+        for (shard, &number) in shards.iter().zip(&numbers) {
+            let thread = progress::start(Arc::clone(shard), number);
+            threads.push(thread.map_err(Error::system("progress thread"))?);
+        }
+        let link = Arc::new(RwLock::new(attachment.link));
+        let supervisor = Supervisor::start(
+            Arc::clone(&link),
+            numbers,
+            attachment.parcel,
+            attachment.connection,
+            Arc::clone(&notices),
+            Arc::clone(&shards),
+        )
+        .map_err(Error::system("control thread"))?;
+        Ok(Arc::new(Device {
+            link,
+            regions,
+            shards,
+            notices,
+            next_cq: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
+            next_shard: AtomicUsize::new(0),
+            supervisor: Some(supervisor),
+            threads: Mutex::new(threads),
+        }))
+    }
+
+    /// The link as it is now.
+    pub fn link(&self) -> LinkInfo {
+        self.link
+            .read()
+            .expect("no code panics while it holds the link")
+            .clone()
+    }
+
+    /// Becomes readable when an asynchronous event waits.
+    pub fn events(&self) -> &Channel {
+        self.notices.channel()
+    }
+
+    /// Takes the oldest asynchronous event; waits for one unless the channel is
+    /// non-blocking.
+    pub fn take_event(&self) -> std::io::Result<AsyncEvent> {
+        self.notices.take()
+    }
+
+    /// Why the last work request that failed did so.
+    pub fn last_failure(&self) -> Option<String> {
+        self.notices.last_failure().map(|failure| failure.to_string())
+    }
+
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&self) -> Arc<Pd> {
+        self.regions.alloc_pd()
+    }
+
+    /// Frees a protection domain that nothing uses.
+    pub fn dealloc_pd(&self, pd: Arc<Pd>) -> Result<(), VerbsError> {
+        self.regions.dealloc_pd(pd).map_err(|(_, error)| error)
+    }
+
+    /// Keys: registration, windows.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
+    /// Registers memory of the program.
+    pub fn register(
+        &self,
+        pd: &Arc<Pd>,
+        addr: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, VerbsError> {
+        self.regions.register(pd, addr, length, iova, access)
+    }
+
+    /// Changes a registration.
+    pub fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
+        self.regions.reregister(mr, change)?;
+        self.pass_through();
+        Ok(())
+    }
+
+    /// Takes memory back. When it returns, nobody touches it any more.
+    pub fn deregister(&self, mr: &Arc<Mr>) -> Result<(), VerbsError> {
+        self.regions.deregister(mr)?;
+        self.pass_through();
+        Ok(())
+    }
+
+    /// Creates a completion channel.
+    pub fn create_channel(&self) -> Result<Arc<Channel>, Error> {
+        let channel = Channel::new().map_err(Error::system("completion channel"))?;
+        Ok(Arc::new(channel))
+    }
+
+    /// Creates a completion queue.
+    pub fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<Arc<Channel>>,
+    ) -> Result<Arc<Cq>, VerbsError> {
+        let id = self.next_cq.fetch_add(1, Ordering::Relaxed);
+        let cq = Arc::new(Cq::new(id, entries, channel, Arc::clone(&self.shards))?);
+        self.notices.register(&cq);
+        Ok(cq)
+    }
+
+    /// Destroys a completion queue that no queue pair uses.
+    pub fn destroy_cq(&self, cq: Arc<Cq>) -> Result<(), VerbsError> {
+        if Arc::strong_count(cq.queue()) > 1 {
+            return Err(VerbsError::Busy(
+                "queue pairs or shared receive queues complete here".into(),
+            ));
+        }
+        self.notices.forget(cq.id());
+        Ok(())
+    }
+
+    /// Creates a shared receive queue.
+    pub fn create_srq(&self, pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, VerbsError> {
+        let number = self.next_srq.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
+        Srq::new(number, Arc::clone(pd), init)
+    }
+
+    /// Creates a queue pair that completes in these queues.
+    pub fn create_qp(
+        self: &Arc<Device>,
+        init: &QpInit,
+        completes_in: &[&Arc<Cq>],
+    ) -> Result<Qp, VerbsError> {
+        let index = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+        let shard = &self.shards[index];
+        for cq in completes_in {
+            cq.serve(index);
+        }
+        let (qpn, cap) = shard.with(|engine, _| engine.create_qp(init))?;
+        let (device, shard) = (Arc::clone(self), Arc::clone(shard));
+        Ok(Qp::new(device, shard, qpn, cap, init.qp_type))
+    }
+
+    /// Creates an address handle.
+    pub fn create_ah(&self, pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<AddressHandle>, VerbsError> {
+        let av = attr.resolve(&self.link())?;
+        Ok(AddressHandle::new(Arc::clone(pd), av))
+    }
+
+    fn pass_through(&self) {
+        for shard in self.shards.iter() {
+            shard.pass_through();
+        }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads
+            .lock()
+            .expect("no code panics while it holds the list of threads")
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        for shard in self.shards.iter() {
+            shard.stopped.store(true, Ordering::Release);
+            shard.ring();
+        }
+        for thread in self.threads().drain(..) {
+            let _panicked = thread.join();
+        }
+        // Only now may ferroced have the slots back.
+        drop(self.supervisor.take());
+    }
+}
+
+fn open_shard(
+    link: &LinkInfo,
+    slot: AttachedSlot,
+    regions: &Arc<Regions>,
+    notices: &Arc<Notices>,
+) -> Result<Shard, Error> {
+    let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
+    let first = u32::from(slot.slot) << 16;
+    let config = Config {
+        qpns: first..first + (1 << 16),
+        port_mtu: port_mtu(link),
+        check_icrc: link.crc,
+        ..Config::default()
+    };
+    let engine = Engine::new(config, Arc::clone(regions), Arc::new(counters));
+    let (v4, v6) = slot.sockets;
+    let receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
+    Shard::new(engine, receiver, link.ifindex, Arc::clone(notices)).map_err(Error::system("shard"))
+}
+
+/// The port's MTU, as engines want it.
+pub(crate) fn port_mtu(link: &LinkInfo) -> Mtu {
+    Mtu::from_bytes(link.active_mtu as usize).unwrap_or(Mtu::Mtu256)
+}
+
+/// Unpredictable bytes, for keys.
+fn seed() -> Result<[u8; 32], Error> {
+    let mut seed = [0; 32];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::system("random numbers")(e.into()))?;
+    Ok(seed)
+}

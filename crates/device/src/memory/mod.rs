@@ -1,0 +1,108 @@
+//! The program's memory, which may vanish at any time.
+//!
+//! Registered memory is the program's: it may unmap it, or make it read-only,
+//! while a peer writes to it. Such an access must fail the operation, not the
+//! process. So every access goes through a few routines in [`access`] that may
+//! fault: a handler for SIGSEGV and SIGBUS in [`handler`] recognises a fault in
+//! one of them and makes it return an error; every other fault goes to
+//! whatever handler the program had.
+//!
+//! A program may replace the handler later. Then, or where there are no such
+//! routines for the processor, [`syscalls`] does the same through the kernel:
+//! slowly, but as safely.
+
+#[cfg(target_arch = "x86_64")]
+mod access;
+#[cfg(target_arch = "x86_64")]
+mod handler;
+mod syscalls;
+
+use ferroce_transport::{Fault, Memory};
+
+/// Memory of this process.
+#[derive(Copy, Clone, Debug)]
+pub struct ProcessMemory {
+    direct: bool,
+}
+
+impl ProcessMemory {
+    /// Looks which way of access is safe now. Call it once for each turn of
+    /// work: it notices if the program has replaced the fault handler.
+    pub fn current() -> ProcessMemory {
+        #[cfg(target_arch = "x86_64")]
+        let direct = handler::is_ours();
+        #[cfg(not(target_arch = "x86_64"))]
+        let direct = false;
+        ProcessMemory { direct }
+    }
+
+    /// Whether accesses go through the kernel.
+    pub fn is_slow(&self) -> bool {
+        !self.direct
+    }
+}
+
+/// Runs the direct routine, or the one through the kernel.
+macro_rules! either {
+    ($self:ident, $direct:expr, $slow:expr) => {{
+        #[cfg(target_arch = "x86_64")]
+        if $self.direct {
+            return $direct;
+        }
+        $slow
+    }};
+}
+
+impl Memory for ProcessMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        either!(
+            self,
+            access::read(address, into),
+            syscalls::read(address, into)
+        )
+    }
+
+    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        either!(
+            self,
+            access::write(address, data),
+            syscalls::write(address, data)
+        )
+    }
+
+    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+        either!(
+            self,
+            access::compare_swap(address, expected, new),
+            syscalls::compare_swap(address, expected, new)
+        )
+    }
+
+    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
+        either!(
+            self,
+            access::fetch_add(address, add),
+            syscalls::fetch_add(address, add)
+        )
+    }
+
+    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        let value = u64::from_ne_bytes(bytes);
+        either!(
+            self,
+            access::store(address, value),
+            syscalls::store(address, value)
+        )
+    }
+
+    fn flush(&self, address: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        match persistent {
+            true => syscalls::persist(address, length),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Accesses that must fail, do so, and the process lives.
+
+use core::ptr;
+
+use ferroce_transport::Memory;
+
+use super::ProcessMemory;
+
+const PAGE: usize = 4096;
+
+/// Pages of our own that a test may unmap or protect.
+struct Pages {
+    start: *mut libc::c_void,
+}
+
+impl Pages {
+    fn new(count: usize) -> Pages {
+        // SAFETY: a fresh anonymous mapping.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                count * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        Pages { start }
+    }
+
+    fn address(&self) -> u64 {
+        self.start as u64
+    }
+
+    fn protect(&self, page: usize, how: libc::c_int) {
+        // SAFETY: the page is ours and nobody holds a reference into it.
+        let done = unsafe { libc::mprotect(self.start.byte_add(page * PAGE), PAGE, how) };
+        assert_eq!(done, 0);
+    }
+
+    fn unmap(&self, page: usize) {
+        // SAFETY: the page is ours and nobody holds a reference into it.
+        let done = unsafe { libc::munmap(self.start.byte_add(page * PAGE), PAGE) };
+        assert_eq!(done, 0);
+    }
+}
+
+fn both_ways(test: impl Fn(&ProcessMemory)) {
+    let memory = ProcessMemory::current();
+    assert!(!memory.is_slow(), "the handler is ours");
+    test(&memory);
+    test(&ProcessMemory { direct: false });
+}
+
+#[test]
+fn copies_of_every_length_are_exact() {
+    both_ways(|memory| {
+        let pages = Pages::new(2);
+        for length in (0..300).chain([511, 512, 1000, 1024, 4096, 4099]) {
+            let data: Vec<u8> = (0..length).map(|n| (n * 7 + length) as u8).collect();
+            let address = pages.address() + (length % 61) as u64;
+            memory.write(address, &data).unwrap();
+            let mut back = vec![0; length];
+            memory.read(address, &mut back).unwrap();
+            assert_eq!(back, data);
+        }
+    });
+}
+
+#[test]
+fn unmapped_memory_is_an_error_not_a_crash() {
+    both_ways(|memory| {
+        let pages = Pages::new(2);
+        pages.unmap(1);
+        let across = pages.address() + PAGE as u64 - 100;
+        let mut buffer = [0; 200];
+        assert!(memory.read(across, &mut buffer).is_err());
+        assert!(memory.write(across, &buffer).is_err());
+        let gone = pages.address() + PAGE as u64;
+        assert!(memory.compare_swap(gone, 0, 1).is_err());
+        assert!(memory.fetch_add(gone, 1).is_err());
+        assert!(memory.store_release(gone, [1; 8]).is_err());
+        assert!(memory.read(8, &mut buffer).is_err());
+        assert!(memory.flush(gone, 8, true).is_err());
+    });
+}
+
+#[test]
+fn read_only_memory_can_be_read_and_not_written() {
+    both_ways(|memory| {
+        let pages = Pages::new(1);
+        memory.write(pages.address(), &[7; 16]).unwrap();
+        pages.protect(0, libc::PROT_READ);
+        let mut buffer = [0; 16];
+        memory.read(pages.address(), &mut buffer).unwrap();
+        assert_eq!(buffer, [7; 16]);
+        assert!(memory.write(pages.address(), &[1; 16]).is_err());
+        assert!(memory.fetch_add(pages.address(), 1).is_err());
+        assert!(memory.compare_swap(pages.address(), 0, 1).is_err());
+        assert!(memory.store_release(pages.address(), [1; 8]).is_err());
+    });
+}
+
+#[test]
+fn atomics_do_what_they_say() {
+    both_ways(|memory| {
+        let pages = Pages::new(1);
+        let at = pages.address() + 64;
+        memory.store_release(at, 5u64.to_ne_bytes()).unwrap();
+        assert_eq!(memory.fetch_add(at, 3), Ok(5));
+        assert_eq!(memory.compare_swap(at, 7, 1), Ok(8));
+        assert_eq!(memory.compare_swap(at, 8, 1), Ok(8));
+        assert_eq!(memory.fetch_add(at, 0), Ok(1));
+    });
+}

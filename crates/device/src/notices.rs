@@ -1,0 +1,116 @@
+//! Who is told of what an engine reports.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use ferroce_transport::{Event, Failure, QpEvent};
+
+use crate::channel::Channel;
+use crate::cq::Cq;
+
+/// An asynchronous event of a device, in the order of `ibv_event_type`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AsyncEvent {
+    /// A completion was lost for want of room.
+    CqError {
+        /// The completion queue's id.
+        cq: u32,
+    },
+    /// Something about a queue pair.
+    Qp {
+        /// Its number.
+        qpn: u32,
+        /// What.
+        kind: QpEvent,
+    },
+    /// A shared receive queue runs low.
+    SrqLimitReached {
+        /// Its number.
+        srq: u32,
+    },
+    /// The port works.
+    PortActive,
+    /// The port does not.
+    PortError,
+    /// The GID table has changed.
+    GidChange,
+    /// The link is gone.
+    DeviceFatal,
+}
+
+/// Receives what engines report, and passes it on.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    cqs: Mutex<HashMap<u32, Weak<Cq>>>,
+    events: Mutex<VecDeque<AsyncEvent>>,
+    /// One record for each event in the queue.
+    channel: Channel,
+    last_failure: Mutex<Option<Failure>>,
+}
+
+impl Notices {
+    pub(crate) fn new() -> std::io::Result<Notices> {
+        Ok(Notices {
+            cqs: Mutex::default(),
+            events: Mutex::default(),
+            channel: Channel::new()?,
+            last_failure: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    pub(crate) fn register(&self, cq: &Arc<Cq>) {
+        lock(&self.cqs).insert(cq.id(), Arc::downgrade(cq));
+    }
+
+    pub(crate) fn forget(&self, cq: u32) {
+        lock(&self.cqs).remove(&cq);
+    }
+
+    /// Takes the oldest event; waits for one unless the channel is non-blocking.
+    pub(crate) fn take(&self) -> std::io::Result<AsyncEvent> {
+        loop {
+            self.channel.take()?;
+            if let Some(event) = lock(&self.events).pop_front() {
+                return Ok(event);
+            }
+        }
+    }
+
+    pub(crate) fn last_failure(&self) -> Option<Failure> {
+        lock(&self.last_failure).clone()
+    }
+
+    pub(crate) fn report(&self, event: Event) {
+        match event {
+            Event::CqNotify { cq } => {
+                let cq = lock(&self.cqs).get(&cq).and_then(Weak::upgrade);
+                if let Some(cq) = cq {
+                    cq.notify();
+                }
+            }
+            Event::CqError { cq } => self.post(AsyncEvent::CqError { cq }),
+            Event::SrqLimitReached { srq } => self.post(AsyncEvent::SrqLimitReached { srq }),
+            Event::Qp { qpn, kind } => self.post(AsyncEvent::Qp { qpn, kind }),
+            Event::Failure(failure) => {
+                tracing::info!("{failure}");
+                *lock(&self.last_failure) = Some(failure);
+            }
+        }
+    }
+
+    pub(crate) fn post(&self, event: AsyncEvent) {
+        lock(&self.events).push_back(event);
+        if !self.channel.put(1) {
+            lock(&self.events).pop_back();
+            tracing::warn!("nobody reads asynchronous events, one is lost");
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no code panics while it holds a list")
+}

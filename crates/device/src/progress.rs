@@ -1,0 +1,70 @@
+//! The progress thread of a shard.
+//!
+//! Nobody calls into an adapter to make it answer a READ, so somebody must be
+//! there when the program is busy elsewhere. The thread sleeps on the sockets
+//! and wakes for packets and timers. While the program polls, it would only be
+//! in the way: then it leaves the sockets alone and looks every now and then
+//! whether the program still does.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use ferroce_transport::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::clock;
+use crate::shard::Shard;
+use crate::signals;
+
+/// Starts the thread.
+pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
+    let sockets = shard.sockets()?;
+    let _blocked = signals::block_all();
+    #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
+    std::thread::Builder::new()
+        .name(format!("ferroce-{number}"))
+        .spawn(move || run(&shard, &sockets))
+}
+
+fn run(shard: &Shard, sockets: &[OwnedFd]) {
+    while !shard.stopped.load(Ordering::Acquire) {
+        let now = clock::now();
+        if let Some(left) = shard.standby_ns(now) {
+            sleep(shard, &[], false, Some(now.after_nanos(left)), now);
+            continue;
+        }
+        let (due, blocked, more) = shard.progress();
+        if !more {
+            sleep(shard, sockets, blocked, due, now);
+        }
+    }
+}
+
+/// Waits for the bell, for packets in `sockets`, or until `due`.
+fn sleep(shard: &Shard, sockets: &[OwnedFd], blocked: bool, due: Option<Time>, now: Time) {
+    let until = due.map_or(u64::MAX, Time::as_nanos);
+    shard.sleeps_until.store(until, Ordering::Relaxed);
+    let mut fds = vec![PollFd::from_borrowed_fd(shard.bell(), PollFlags::IN)];
+    for socket in sockets {
+        fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
+    }
+    let mut timeout = due.map(|due| due.nanos_since(now));
+    if blocked {
+        // Room in a socket is soon there; no descriptor of ours says when.
+        timeout = Some(timeout.unwrap_or(u64::MAX).min(BLOCKED_RETRY_NS));
+    }
+    let timeout = timeout.map(|ns| Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    if poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
+        let mut count = [0; 8];
+        let _empty_is_as_good = rustix::io::read(shard.bell(), &mut count);
+    }
+    shard.sleeps_until.store(0, Ordering::Relaxed);
+}
+
+/// How soon a send that found no room is tried again.
+const BLOCKED_RETRY_NS: u64 = 200_000;

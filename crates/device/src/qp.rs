@@ -1,0 +1,149 @@
+//! Queue pairs of a device.
+
+use std::sync::Arc;
+
+use ferroce_transport::{
+    AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, VerbsError,
+};
+use ferroce_wire::{rc_source_port, ud_source_port};
+
+use crate::address::AhAttr;
+use crate::device::Device;
+use crate::shard::Shard;
+
+/// A queue pair. Dropping it destroys it.
+#[derive(Debug)]
+pub struct Qp {
+    device: Arc<Device>,
+    shard: Arc<Shard>,
+    qpn: u32,
+    cap: QpCap,
+    kind: QpType,
+}
+
+impl Qp {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        shard: Arc<Shard>,
+        qpn: u32,
+        cap: QpCap,
+        kind: QpType,
+    ) -> Qp {
+        Qp {
+            device,
+            shard,
+            qpn,
+            cap,
+            kind,
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The sizes it got.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// Changes attributes and state. With [`AttrMask::AV`], `ah` says the way.
+    pub fn modify(
+        &self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        ah: Option<&AhAttr>,
+    ) -> Result<(), VerbsError> {
+        let mut attr = *attr;
+        if mask.contains(AttrMask::AV) {
+            attr.av = match ah {
+                Some(ah) => Some(ah.resolve(&self.device.link())?),
+                None => None,
+            };
+        }
+        self.shard.with_port(|core, now| {
+            core.engine.modify_qp(now, self.qpn, &attr, mask)?;
+            let port = match (self.kind.is_datagram(), attr.av) {
+                (false, Some(av)) if mask.contains(AttrMask::AV) => Some((
+                    rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
+                    av.source.is_ipv6(),
+                )),
+                (true, _) if mask.contains(AttrMask::STATE) && attr.state == QpState::Init => {
+                    Some((ud_source_port(self.qpn), false))
+                }
+                _ => None,
+            };
+            if let Some((want, v6)) = port
+                && let Err(error) = core.choose_port(self.qpn, want, v6)
+            {
+                tracing::warn!("no UDP source port for queue pair {:#x}: {error}", self.qpn);
+            }
+            Ok(())
+        })
+    }
+
+    /// Attributes, state and sizes.
+    pub fn query(&self) -> Result<QpQuery, VerbsError> {
+        self.shard.with(|engine, _| engine.query_qp(self.qpn))
+    }
+
+    /// Posts to the send queue; what can leave at once, does.
+    pub fn post_send(&self, wr: SendWr<'_>) -> Result<(), VerbsError> {
+        self.shard
+            .with(|engine, now| engine.post_send(now, self.qpn, wr))
+    }
+
+    /// Posts several, and sends them together. Returns how many were taken, and
+    /// why the next was not.
+    pub fn post_sends<'a>(
+        &self,
+        wrs: impl IntoIterator<Item = SendWr<'a>>,
+    ) -> (usize, Option<VerbsError>) {
+        self.shard.with(|engine, now| {
+            let mut taken = 0;
+            for wr in wrs {
+                if let Err(error) = engine.post_send(now, self.qpn, wr) {
+                    return (taken, Some(error));
+                }
+                taken += 1;
+            }
+            (taken, None)
+        })
+    }
+
+    /// Posts to the receive queue.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        self.shard
+            .with(|engine, now| engine.post_recv(now, self.qpn, wr))
+    }
+
+    /// Destroys it, unless it is attached to a multicast group.
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.shard.with(|engine, _| engine.destroy_qp(self.qpn))
+    }
+
+    /// Receives datagrams of a multicast group, or no longer.
+    pub fn multicast(&self, group: core::net::IpAddr, join: bool) -> Result<(), VerbsError> {
+        let ifindex = self.device.link().ifindex;
+        self.shard.with_port(|core, _| {
+            let changed = match join {
+                true => core.engine.attach_multicast(self.qpn, group)?,
+                false => core.engine.detach_multicast(self.qpn, group)?,
+            };
+            if changed && let Err(error) = core.join(group, ifindex, join) {
+                if join {
+                    let _undone = core.engine.detach_multicast(self.qpn, group);
+                }
+                return Err(VerbsError::Invalid(format!("multicast group {group}: {error}")));
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let _gone_already = self.destroy();
+    }
+}

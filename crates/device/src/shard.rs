@@ -1,0 +1,226 @@
+//! A shard: one slot, one engine, one lock, one progress thread.
+//!
+//! Whoever has something to do takes the lock and does a turn of work: takes in
+//! what the sockets hold, lets timers act, sends what is to be sent. A program
+//! that posts or polls does so on its own thread. The progress thread steps in
+//! when nobody has polled for a while, so that peers are served while the
+//! program does something else; while somebody polls, it keeps out of the way.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use ferroce_net::{Incoming, Receiver};
+use ferroce_transport::{Engine, Time, VerbsError};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::clock;
+use crate::memory::ProcessMemory;
+use crate::notices::Notices;
+use crate::transmitter::Transmitter;
+
+/// Datagrams taken in before others get the lock.
+const RECEIVE_BUDGET: usize = 256;
+/// How long the progress thread trusts that a program that polled polls again.
+pub(crate) const STANDBY_NS: u64 = 80_000;
+
+/// One slot of the process.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    core: Mutex<Core>,
+    notices: Arc<Notices>,
+    /// When somebody last polled; zero if nobody is to be relied on.
+    polled_at: AtomicU64,
+    /// When the progress thread will look by itself.
+    pub(crate) sleeps_until: AtomicU64,
+    pub(crate) stopped: AtomicBool,
+    bell: OwnedFd,
+}
+
+/// What the lock protects.
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    receiver: Receiver,
+    transmitter: Transmitter,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+impl Shard {
+    pub(crate) fn new(
+        engine: Engine,
+        receiver: Receiver,
+        ifindex: u32,
+        notices: Arc<Notices>,
+    ) -> std::io::Result<Shard> {
+        Ok(Shard {
+            core: Mutex::new(Core {
+                engine,
+                receiver,
+                transmitter: Transmitter::new(ifindex),
+            }),
+            notices,
+            polled_at: AtomicU64::new(0),
+            sleeps_until: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Does something with the engine, and sends what comes of it.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Engine, Time) -> T) -> T {
+        let now = clock::now();
+        let mut core = self.lock();
+        let result = work(&mut core.engine, now);
+        core.transmit(now, &self.notices);
+        self.mind_timer(&core);
+        result
+    }
+
+    /// As [`Shard::with`], and opens the UDP source port that a queue pair wants.
+    pub(crate) fn with_port(
+        &self,
+        work: impl FnOnce(&mut Core, Time) -> Result<(), VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let now = clock::now();
+        let mut core = self.lock();
+        let result = work(&mut core, now);
+        core.transmit(now, &self.notices);
+        self.mind_timer(&core);
+        result
+    }
+
+    /// A turn of work on behalf of somebody who polls; nothing if another is at it.
+    pub(crate) fn poll(&self) {
+        let now = clock::now();
+        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        match self.core.try_lock() {
+            Ok(mut core) => {
+                core.turn(now, &self.notices, true);
+                self.mind_timer(&core);
+            }
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
+        }
+    }
+
+    /// Somebody waits for an event instead of polling: the progress thread is needed.
+    pub(crate) fn stop_relying_on_polls(&self) {
+        if self.polled_at.swap(0, Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    /// How much longer somebody who polls may be relied on.
+    pub(crate) fn standby_ns(&self, now: Time) -> Option<u64> {
+        let polled = Time::from_nanos(self.polled_at.load(Ordering::Relaxed));
+        STANDBY_NS
+            .checked_sub(now.nanos_since(polled))
+            .filter(|&left| left > 0)
+    }
+
+    /// A turn of work of the progress thread; returns when the next is due by
+    /// itself, and whether packets wait for room in a socket.
+    pub(crate) fn progress(&self) -> (Option<Time>, bool, bool) {
+        let now = clock::now();
+        let mut core = self.lock();
+        let received = core.turn(now, &self.notices, false);
+        (
+            core.engine.next_timeout(),
+            core.transmitter.is_blocked(),
+            received >= RECEIVE_BUDGET,
+        )
+    }
+
+    /// Wakes the progress thread.
+    pub(crate) fn ring(&self) {
+        let _full_is_as_good = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Duplicates of the descriptors that say when there is something to receive.
+    pub(crate) fn sockets(&self) -> std::io::Result<Vec<OwnedFd>> {
+        let sockets = self.lock().receiver.sockets().try_clone()?;
+        Ok([Some(sockets.v4), sockets.v6].into_iter().flatten().collect())
+    }
+
+    /// Waits until no thread is in the middle of moving bytes of memory that
+    /// has just been deregistered.
+    pub(crate) fn pass_through(&self) {
+        drop(self.lock());
+    }
+
+    /// The progress thread must not sleep past a timer that has just been set.
+    fn mind_timer(&self, core: &Core) {
+        if let Some(next) = core.engine.next_timeout()
+            && next.as_nanos() < self.sleeps_until.load(Ordering::Relaxed)
+        {
+            self.sleeps_until.store(next.as_nanos(), Ordering::Relaxed);
+            self.ring();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("a thread panicked in the engine")
+    }
+}
+
+impl Core {
+    /// Takes in datagrams, lets timers act, sends; returns how many came in.
+    /// `busy` says that the caller comes again soon.
+    fn turn(&mut self, now: Time, notices: &Notices, busy: bool) -> usize {
+        let memory = ProcessMemory::current();
+        let engine = &mut self.engine;
+        let take = |incoming: Incoming<'_>| {
+            engine.receive(now, &memory, &incoming.datagram());
+        };
+        let received = match busy {
+            true => self.receiver.receive_busy(RECEIVE_BUDGET, take),
+            false => self.receiver.receive(RECEIVE_BUDGET, take),
+        };
+        let received = received.unwrap_or_else(|error| {
+            tracing::warn!("receiving failed: {error}");
+            0
+        });
+        if engine.next_timeout().is_some_and(|due| due <= now) {
+            engine.handle_timeout(now);
+        }
+        self.transmit(now, notices);
+        received
+    }
+
+    fn transmit(&mut self, now: Time, notices: &Notices) {
+        self.transmitter.run(&mut self.engine, now);
+        while let Some(event) = self.engine.poll_event() {
+            notices.report(event);
+        }
+    }
+
+    /// Gives a queue pair a UDP source port that it can send from.
+    pub(crate) fn choose_port(&mut self, qpn: u32, want: u16, v6: bool) -> std::io::Result<u16> {
+        let port = self.transmitter.bind(want, v6)?;
+        if let Err(error) = self.engine.set_source_port(qpn, port) {
+            tracing::debug!("{error}");
+        }
+        Ok(port)
+    }
+
+    pub(crate) fn join(
+        &mut self,
+        group: std::net::IpAddr,
+        ifindex: u32,
+        join: bool,
+    ) -> std::io::Result<()> {
+        match join {
+            true => self.receiver.join_multicast(group, ifindex),
+            false => self.receiver.leave_multicast(group, ifindex),
+        }
+    }
+}

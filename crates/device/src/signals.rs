@@ -1,0 +1,42 @@
+//! Signals are the program's: our threads take none.
+
+/// Restores the signal mask when dropped.
+pub(crate) struct Blocked {
+    before: libc::sigset_t,
+}
+
+/// Blocks all signals in this thread but those that a fault raises, which must
+/// reach the fault handler. A thread started now inherits that.
+pub(crate) fn block_all() -> Blocked {
+    // SAFETY: sigset_t is plain data; the calls fill it and set this thread's mask.
+    unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        let mut before: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        for fault in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGILL,
+            libc::SIGFPE,
+            libc::SIGTRAP,
+            libc::SIGSYS,
+        ] {
+            libc::sigdelset(&raw mut all, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        Blocked { before }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: restores the mask that this thread had.
+        unsafe {
+            libc::pthread_sigmask(
+                libc::SIG_SETMASK,
+                &raw const self.before,
+                core::ptr::null_mut(),
+            );
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The control thread of a device: hears from ferroced, and outlives it.
+//!
+//! It sleeps until ferroced says that the link has changed. If ferroced is gone,
+//! nothing stops: sockets and slots are the program's. The thread waits for the
+//! next ferroced and tells it what is ours.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, RwLock};
+use std::thread::JoinHandle;
+
+use ferroce_control::{Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, Watch, resume};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::device::port_mtu;
+use crate::notices::{AsyncEvent, Notices};
+use crate::shard::Shard;
+use crate::signals;
+
+/// Ends the thread when dropped, and gives the slots back.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    end: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Work {
+    link: Arc<RwLock<LinkInfo>>,
+    slots: Vec<u8>,
+    parcel: Parcel,
+    notices: Arc<Notices>,
+    shards: Arc<[Arc<Shard>]>,
+    end: OwnedFd,
+}
+
+impl Supervisor {
+    pub(crate) fn start(
+        link: Arc<RwLock<LinkInfo>>,
+        slots: Vec<u8>,
+        parcel: Parcel,
+        connection: Connection,
+        notices: Arc<Notices>,
+        shards: Arc<[Arc<Shard>]>,
+    ) -> std::io::Result<Supervisor> {
+        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let work = Work {
+            link,
+            slots,
+            parcel,
+            notices,
+            shards,
+            end: end.try_clone()?,
+        };
+        let _blocked = signals::block_all();
+        #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
+        let thread = std::thread::Builder::new()
+            .name("ferroce-control".into())
+            .spawn(move || work.run(connection))?;
+        Ok(Supervisor {
+            end,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _cannot_fail = rustix::io::write(&self.end, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+impl Work {
+    fn run(&self, mut connection: Connection) {
+        loop {
+            match connection.try_event() {
+                Ok(Some(event)) => self.handle(event),
+                Ok(None) => {
+                    if !self.wait(connection.as_fd()) {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::info!("ferroced is gone ({error}); queue pairs go on without it");
+                    let dir = connection.dir().to_owned();
+                    drop(connection);
+                    match self.reconnect(&dir) {
+                        Some(new) => connection = new,
+                        None => return,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the next ferroced; none if the device is closed first.
+    fn reconnect(&self, dir: &std::path::Path) -> Option<Connection> {
+        let name = self.link().name;
+        let watch = match Watch::new(dir) {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::warn!("cannot wait for another ferroced: {error}");
+                return None;
+            }
+        };
+        loop {
+            watch.clear();
+            match resume(dir, &name, &self.slots, &self.parcel) {
+                Ok((connection, link)) => {
+                    tracing::info!("ferroced is back");
+                    match link {
+                        Some(link) => self.changed(link),
+                        None => self.notices.post(AsyncEvent::DeviceFatal),
+                    }
+                    return Some(connection);
+                }
+                Err(error) => tracing::debug!("no ferroced yet: {error}"),
+            }
+            if !self.wait(watch.as_fd()) {
+                return None;
+            }
+        }
+    }
+
+    /// Sleeps until the descriptor is readable; false if it is time to end.
+    fn wait(&self, fd: BorrowedFd<'_>) -> bool {
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.end.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(fd, PollFlags::IN),
+        ];
+        let _interrupted = poll(&mut fds, None);
+        fds[0].revents().is_empty()
+    }
+
+    fn handle(&self, event: LinkEvent) {
+        self.changed(event.link);
+        match event.kind {
+            LinkEventKind::PortActive => self.notices.post(AsyncEvent::PortActive),
+            LinkEventKind::PortErr => self.notices.post(AsyncEvent::PortError),
+            LinkEventKind::GidChange => self.notices.post(AsyncEvent::GidChange),
+            LinkEventKind::Removed => self.notices.post(AsyncEvent::DeviceFatal),
+            LinkEventKind::Added | LinkEventKind::Changed => {}
+        }
+    }
+
+    fn changed(&self, link: LinkInfo) {
+        let mtu = port_mtu(&link);
+        for shard in self.shards.iter() {
+            shard.with(|engine, _| engine.set_port_mtu(mtu));
+        }
+        *self
+            .link
+            .write()
+            .expect("no code panics while it holds the link") = link;
+    }
+
+    fn link(&self) -> LinkInfo {
+        self.link
+            .read()
+            .expect("no code panics while it holds the link")
+            .clone()
+    }
+}

@@ -1,0 +1,252 @@
+//! Passing on what the kernel delivered to the wrong slot.
+//!
+//! UDP_GRO, and a segmented send that stays on the machine, put packets of one
+//! flow into one buffer, and the group's BPF program looks only at the first of
+//! them. When packets to different slots share a source port, a slot finds
+//! packets of others behind its own. It must not drop them: the sender would
+//! merge the repetition just the same.
+//!
+//! They cannot simply be sent again, since a UDP socket cannot send under
+//! somebody else's address. So they travel with their addresses in front, from
+//! the slot's own socket to 127.0.0.1, port 4791, where the same BPF program
+//! steers them:
+//!
+//! ```text
+//!   0        4     5      6    7    8       10       11  12        16       32       48
+//!   | "\xffFWD" | 1 | slot | tc | hl | port | family | 0 | ifindex | source | dest. | packet
+//! ```
+//!
+//! The receiver knows them by their own source, 127.0.0.1 and port 4791. Nobody
+//! else can send from there: port 4791 belongs to the group, whose sockets only
+//! the daemon hands out, and packets from 127.0.0.1 never come from a network. So
+//! a wrapped source address is as good as one from an IP header. (The first byte
+//! is an opcode that no standard packet has, for those who look at captures.)
+//!
+//! A packet is passed on at most once, and the first of a buffer never: that one
+//! the kernel did steer, so if it is foreign its slot does not exist.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+
+use ferroce_wire::ROCE_PORT;
+
+use crate::address::{self, Name};
+use crate::incoming::Incoming;
+use crate::steering;
+use crate::syscall::{self, Outgoing};
+
+const MAGIC: [u8; 5] = *b"\xffFWD\x01";
+const HEADER: usize = 48;
+/// What fits into one UDP datagram, and so into one segmented send.
+const ROOM: usize = 65_507;
+/// Most segments of one send that every kernel with UDP_SEGMENT takes.
+const MAX_SEGMENTS: usize = 64;
+
+/// Whether a datagram is, by where it came from, one that a slot passed on.
+pub(crate) fn is_forwarded(source: IpAddr, source_port: u16, destination: IpAddr) -> bool {
+    source_port == ROCE_PORT
+        && source == IpAddr::V4(Ipv4Addr::LOCALHOST)
+        && destination == IpAddr::V4(Ipv4Addr::LOCALHOST)
+}
+
+/// Reads a packet that another slot passed on.
+pub(crate) fn unwrap(bytes: &[u8]) -> Option<Incoming<'_>> {
+    let (header, payload) = bytes.split_first_chunk::<HEADER>()?;
+    if header[..5] != MAGIC {
+        return None;
+    }
+    let read = |bytes| match header[10] {
+        4 => address::v4(bytes).map(IpAddr::V4),
+        6 => address::v6(bytes).map(IpAddr::V6),
+        _ => None,
+    };
+    Some(Incoming {
+        source: read(&header[16..])?,
+        source_port: u16::from_be_bytes([header[8], header[9]]),
+        destination: read(&header[32..])?,
+        ifindex: u32::from_be_bytes(*header[12..].first_chunk()?),
+        traffic_class: header[6],
+        hop_limit: header[7],
+        payload,
+    })
+}
+
+fn wrap(packet: &Incoming<'_>, slot: u8) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..5].copy_from_slice(&MAGIC);
+    header[steering::SLOT_OFFSET] = slot;
+    header[6] = packet.traffic_class;
+    header[7] = packet.hop_limit;
+    header[8..10].copy_from_slice(&packet.source_port.to_be_bytes());
+    header[10] = if packet.source.is_ipv4() { 4 } else { 6 };
+    header[12..16].copy_from_slice(&packet.ifindex.to_be_bytes());
+    write_address(&mut header[16..32], packet.source);
+    write_address(&mut header[32..48], packet.destination);
+    header
+}
+
+fn write_address(out: &mut [u8], address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => out[..4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => out.copy_from_slice(&v6.octets()),
+    }
+}
+
+/// Collects packets for one slot, of one size, to pass them on in one go.
+pub(crate) struct Forwarder {
+    wrapped: Vec<u8>,
+    slot: u8,
+    segment: usize,
+    count: usize,
+    gso: bool,
+    complained: bool,
+}
+
+/// How many packets left and how many could not.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Flushed {
+    pub(crate) sent: usize,
+    pub(crate) lost: usize,
+}
+
+impl Forwarder {
+    pub(crate) fn new(gso: bool) -> Forwarder {
+        Forwarder {
+            wrapped: Vec::new(),
+            slot: 0,
+            segment: 0,
+            count: 0,
+            gso,
+            complained: false,
+        }
+    }
+
+    /// Adds a packet; sends those before it if it does not fit to them.
+    pub(crate) fn push(&mut self, fd: &impl AsFd, packet: &Incoming<'_>) -> Flushed {
+        let slot = steering::slot_of(packet.payload);
+        let len = HEADER + packet.payload.len();
+        let flushed = match self.takes(slot, len) {
+            true => Flushed::default(),
+            false => self.flush(fd),
+        };
+        if len > ROOM {
+            return flushed.plus(Flushed { sent: 0, lost: 1 });
+        }
+        if self.count == 0 {
+            // The first foreign packet of all is the only one to allocate.
+            self.wrapped.reserve(ROOM);
+            self.slot = slot;
+            self.segment = len;
+        }
+        self.wrapped.extend_from_slice(&wrap(packet, slot));
+        self.wrapped.extend_from_slice(packet.payload);
+        self.count += 1;
+        flushed
+    }
+
+    fn takes(&self, slot: u8, len: usize) -> bool {
+        let whole = self.wrapped.len() == self.count * self.segment;
+        self.count == 0
+            || self.gso
+                && whole
+                && slot == self.slot
+                && len <= self.segment
+                && self.count < MAX_SEGMENTS
+                && self.wrapped.len() + len <= ROOM
+    }
+
+    /// Sends what has been collected.
+    pub(crate) fn flush(&mut self, fd: &impl AsFd) -> Flushed {
+        if self.count == 0 {
+            return Flushed::default();
+        }
+        let count = std::mem::take(&mut self.count);
+        let result = self.send(fd, count);
+        self.wrapped.clear();
+        match result {
+            Ok(()) => Flushed {
+                sent: count,
+                lost: 0,
+            },
+            Err(error) => {
+                if !std::mem::replace(&mut self.complained, true) {
+                    tracing::warn!(
+                        %error,
+                        slot = self.slot,
+                        "a packet that arrived at the wrong slot could not be passed on \
+                         over 127.0.0.1; is the interface lo up?"
+                    );
+                }
+                Flushed {
+                    sent: 0,
+                    lost: count,
+                }
+            }
+        }
+    }
+
+    fn send(&self, fd: &impl AsFd, count: usize) -> std::io::Result<()> {
+        let (name, name_len) = Name::new(Ipv4Addr::LOCALHOST.into(), ROCE_PORT, 0);
+        let mut message = Outgoing {
+            name,
+            name_len,
+            body: &self.wrapped,
+            ..Outgoing::EMPTY
+        };
+        if count > 1 {
+            let segment = (self.segment as u16).to_ne_bytes();
+            let control = &mut message.control;
+            message.control_len = control.put(0, libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+        }
+        syscall::send(fd, &message)
+    }
+}
+
+impl Flushed {
+    pub(crate) fn plus(self, other: Flushed) -> Flushed {
+        Flushed {
+            sent: self.sent + other.sent,
+            lost: self.lost + other.lost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrapped_can_be_unwrapped() {
+        for (source, destination) in [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "ff02::9")] {
+            let packet = Incoming {
+                source: source.parse().unwrap(),
+                source_port: 0xc0de,
+                destination: destination.parse().unwrap(),
+                ifindex: 0x0102_0304,
+                traffic_class: 0x69,
+                hop_limit: 63,
+                payload: &[1, 2, 3, 4, 5, 6, 7, 8],
+            };
+            let mut bytes = wrap(&packet, 6).to_vec();
+            bytes.extend_from_slice(packet.payload);
+            assert_eq!(steering::slot_of(&bytes), 6);
+            let read = unwrap(&bytes).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{packet:?}"));
+            for len in 0..HEADER {
+                assert!(unwrap(&bytes[..len]).is_none(), "{len} bytes");
+            }
+            bytes[10] = 5;
+            assert!(unwrap(&bytes).is_none(), "no such family");
+        }
+    }
+
+    #[test]
+    fn only_the_groups_own_port_on_loopback_is_believed() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let local = ip("127.0.0.1");
+        assert!(is_forwarded(local, ROCE_PORT, local));
+        assert!(!is_forwarded(local, 0xc000, local));
+        assert!(!is_forwarded(ip("127.0.0.2"), ROCE_PORT, local));
+        assert!(!is_forwarded(ip("192.0.2.1"), ROCE_PORT, ip("192.0.2.1")));
+    }
+}

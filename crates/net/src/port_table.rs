@@ -1,0 +1,105 @@
+//! Who holds a UDP port, as `/proc/net/udp` shows it.
+//!
+//! Read when a slot is created and when binding fails; never on the data path.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Of the calling thread's network namespace, which need not be the process's.
+const V4: &str = "/proc/thread-self/net/udp";
+const V6: &str = "/proc/thread-self/net/udp6";
+
+/// A UDP socket bound to the port.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Bound {
+    /// Bound to no particular address.
+    pub(crate) wildcard: bool,
+    /// Who created it.
+    pub(crate) uid: u32,
+    /// Its number in the socket file system.
+    pub(crate) inode: u64,
+}
+
+/// The sockets on a port, of one IP family.
+pub(crate) fn sockets_on(port: u16, v6: bool) -> io::Result<Vec<Bound>> {
+    let table = fs::read_to_string(if v6 { V6 } else { V4 })?;
+    Ok(parse(&table, port))
+}
+
+fn parse(table: &str, port: u16) -> Vec<Bound> {
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| parse_line(line, port))
+        .collect()
+}
+
+/// `sl local_address remote st queues timer retransmits uid timeout inode ...`
+fn parse_line(line: &str, port: u16) -> Option<Bound> {
+    let mut fields = line.split_ascii_whitespace();
+    let (address, bound_port) = fields.nth(1)?.rsplit_once(':')?;
+    if u16::from_str_radix(bound_port, 16) != Ok(port) {
+        return None;
+    }
+    Some(Bound {
+        wildcard: address.bytes().all(|digit| digit == b'0'),
+        uid: fields.nth(5)?.parse().ok()?,
+        inode: fields.nth(1)?.parse().ok()?,
+    })
+}
+
+/// The process that has a socket open, as far as we may look: its number and
+/// its name.
+pub(crate) fn process_with(inode: u64) -> Option<(u32, String)> {
+    let wanted = format!("socket:[{inode}]");
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, entry.path()))
+        })
+        .find(|(_, folder)| has_open(folder, &wanted))
+        .map(|(pid, folder)| {
+            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            (pid, name.trim_end().to_owned())
+        })
+}
+
+fn has_open(process: &Path, wanted: &str) -> bool {
+    let Ok(descriptors) = fs::read_dir(process.join("fd")) else {
+        return false;
+    };
+    descriptors
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .any(|target| target.to_str() == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_table_is_understood() {
+        let v4 = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n \
+             1047: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 22530 2 0000000000000000 0\n \
+             1047: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 22531 2 0000000000000000 0\n \
+             1048: 00000000:12B8 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 22532 2 0000000000000000 0\n";
+        let found = parse(v4, 4791);
+        let expected = [(true, 1000, 22530), (false, 0, 22531)];
+        assert_eq!(
+            found,
+            expected.map(|(wildcard, uid, inode)| Bound {
+                wildcard,
+                uid,
+                inode
+            })
+        );
+        let v6 = "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n \
+             1047: 00000000000000000000000000000000:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000  1001        0 9 2 0000000000000000 0\n";
+        assert_eq!(parse(v6, 4791)[0].uid, 1001);
+        assert_eq!(parse("", 4791), []);
+        assert_eq!(parse("header\nnonsense\n", 4791), []);
+    }
+}

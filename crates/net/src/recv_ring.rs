@@ -1,0 +1,157 @@
+//! Receive buffers, filled several at a time.
+//!
+//! A buffer takes what UDP_GRO may merge into one, 64 KiB; the kernel fills as
+//! many as there are datagrams, or merged runs of them, waiting. Always from the
+//! first on, so that light traffic stays in the cache.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use crate::address::{NAME_LEN, Name};
+use crate::control::{ControlBuf, Messages};
+use crate::syscall::empty_header;
+
+/// Buffers, and so most messages per system call.
+pub(crate) const BUFFERS: usize = 16;
+/// The longest a merged buffer gets.
+const BUFFER_LEN: usize = 1 << 16;
+/// A little more, lest the beginnings of all buffers share a cache set.
+const STRIDE: usize = BUFFER_LEN + 9 * 64;
+/// Address, traffic class, hop limit, segment size and drop count.
+const CONTROL_LEN: usize = 192;
+
+pub(crate) struct RecvRing {
+    data: Box<[u8]>,
+    names: Box<[Name; BUFFERS]>,
+    controls: Box<[ControlBuf<CONTROL_LEN>; BUFFERS]>,
+    filled: [Filled; BUFFERS],
+}
+
+/// How much the kernel wrote where.
+#[derive(Copy, Clone, Default)]
+struct Filled {
+    data: usize,
+    name: usize,
+    control: usize,
+    flags: i32,
+}
+
+/// One message: a datagram, or a run of merged ones.
+pub(crate) struct Received<'a> {
+    pub(crate) data: &'a [u8],
+    pub(crate) name: &'a Name,
+    pub(crate) name_len: usize,
+    pub(crate) control: Messages<'a>,
+    /// Not all of it fit.
+    pub(crate) truncated: bool,
+}
+
+impl RecvRing {
+    pub(crate) fn new() -> RecvRing {
+        RecvRing {
+            data: vec![0; BUFFERS * STRIDE].into_boxed_slice(),
+            names: Box::new([Name::EMPTY; BUFFERS]),
+            controls: Box::new([ControlBuf::EMPTY; BUFFERS]),
+            filled: [Filled::default(); BUFFERS],
+        }
+    }
+
+    /// Takes up to `want` messages from a socket, at most [`BUFFERS`]; none if
+    /// there is none. `mmsg`: whether the kernel gives several per call.
+    pub(crate) fn fill(&mut self, fd: &impl AsFd, want: usize, mmsg: bool) -> io::Result<usize> {
+        let want = want.clamp(1, if mmsg { BUFFERS } else { 1 });
+        let data = self.data.as_mut_ptr();
+        let mut parts: [libc::iovec; BUFFERS] = std::array::from_fn(|i| libc::iovec {
+            iov_base: data.wrapping_add(i * STRIDE).cast(),
+            iov_len: BUFFER_LEN,
+        });
+        let mut headers = [(); BUFFERS].map(|()| libc::mmsghdr {
+            msg_hdr: empty_header(),
+            msg_len: 0,
+        });
+        let names = self.names.as_mut_ptr();
+        let controls = self.controls.as_mut_ptr();
+        let parts = parts.as_mut_ptr();
+        for (i, header) in headers[..want].iter_mut().enumerate() {
+            let header = &mut header.msg_hdr;
+            header.msg_name = names.wrapping_add(i).cast();
+            header.msg_namelen = NAME_LEN as libc::socklen_t;
+            header.msg_iov = parts.wrapping_add(i);
+            header.msg_iovlen = 1;
+            header.msg_control = controls.wrapping_add(i).cast();
+            header.msg_controllen = CONTROL_LEN as _;
+        }
+        let got = receive(fd.as_fd(), &mut headers[..want], mmsg)?;
+        for (filled, header) in self.filled.iter_mut().zip(&headers[..got]) {
+            *filled = Filled {
+                data: header.msg_len as usize,
+                name: header.msg_hdr.msg_namelen as usize,
+                control: header.msg_hdr.msg_controllen as _,
+                flags: header.msg_hdr.msg_flags,
+            };
+        }
+        Ok(got)
+    }
+
+    /// A message that the last [`RecvRing::fill`] brought.
+    pub(crate) fn message(&self, index: usize) -> Received<'_> {
+        let filled = &self.filled[index];
+        Received {
+            data: &self.data[index * STRIDE..][..filled.data.min(BUFFER_LEN)],
+            name: &self.names[index],
+            name_len: filled.name.min(NAME_LEN),
+            control: self.controls[index].messages(filled.control),
+            truncated: filled.flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
+        }
+    }
+}
+
+/// The system call: how many of the headers were filled, 0 if nothing waits.
+fn receive(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr], mmsg: bool) -> io::Result<usize> {
+    loop {
+        let got = match mmsg {
+            true => receive_many(fd, headers),
+            false => receive_one(fd, &mut headers[0]),
+        };
+        match got {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            got => return got,
+        }
+    }
+}
+
+fn receive_many(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    // SAFETY: every header either is empty or points to a part, a name and a
+    // control buffer of its own, with their true lengths, which `fill` keeps
+    // borrowed during the call.
+    let got = unsafe {
+        libc::recvmmsg(
+            fd.as_raw_fd(),
+            headers.as_mut_ptr(),
+            headers.len() as u32,
+            libc::MSG_DONTWAIT as _,
+            std::ptr::null_mut(),
+        )
+    };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+fn receive_one(fd: BorrowedFd<'_>, header: &mut libc::mmsghdr) -> io::Result<usize> {
+    // SAFETY: as in `receive_many`.
+    let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header.msg_hdr, libc::MSG_DONTWAIT) };
+    header.msg_len = u32::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    Ok(1)
+}
+
+/// Whether `recvmmsg` works, tried on a socket on which nothing waits.
+pub(crate) fn can_receive_many(fd: BorrowedFd<'_>) -> bool {
+    let mut header = libc::mmsghdr {
+        msg_hdr: empty_header(),
+        msg_len: 0,
+    };
+    match receive_many(fd, std::slice::from_mut(&mut header)) {
+        Ok(_) => true,
+        Err(e) => e.kind() == io::ErrorKind::WouldBlock,
+    }
+}

@@ -1,0 +1,61 @@
+//! Options that `socket2` has no name for.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// What we ask for; the kernel grants an ordinary user `net.core.rmem_max` and
+/// `wmem_max`, and doubles either for its own bookkeeping.
+const RECEIVE_BUFFER: usize = 8 << 20;
+const SEND_BUFFER: usize = 4 << 20;
+
+/// A UDP socket that neither blocks nor survives `exec`.
+pub(crate) fn udp(domain: Domain) -> io::Result<Socket> {
+    Socket::new(
+        domain,
+        Type::DGRAM.nonblocking().cloexec(),
+        Some(Protocol::UDP),
+    )
+}
+
+/// Sets an option to a plain value.
+pub(crate) fn set<T: Copy>(fd: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    // SAFETY: pointer and length describe `value`, which outlives the call; the
+    // kernel only reads it.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            name,
+            (value as *const T).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Sets an option that is a number.
+pub(crate) fn set_number(fd: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set(fd, level, name, &value)
+}
+
+/// Raises the receive buffer as far as the kernel lets us.
+pub(crate) fn raise_receive_buffer(fd: &impl AsFd) {
+    let bytes = RECEIVE_BUFFER as i32;
+    if set_number(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+        // What the kernel does not grant it cuts down; it does not fail.
+        let _ = SockRef::from(fd).set_recv_buffer_size(RECEIVE_BUFFER);
+    }
+}
+
+/// Raises the send buffer as far as the kernel lets us.
+pub(crate) fn raise_send_buffer(fd: &impl AsFd) {
+    let bytes = SEND_BUFFER as i32;
+    if set_number(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes).is_err() {
+        let _ = SockRef::from(fd).set_send_buffer_size(SEND_BUFFER);
+    }
+}

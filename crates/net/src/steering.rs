@@ -1,0 +1,70 @@
+//! The BPF programs: which slot gets a packet, and which socket gets none.
+//!
+//! Classic BPF may be attached without privilege.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use libc::{sock_filter, sock_fprog};
+
+use crate::socket;
+
+const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+const RETURN_CONSTANT: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
+
+/// Where the top byte of the destination QPN lies in the UDP payload.
+pub(crate) const SLOT_OFFSET: usize = 5;
+
+/// The slot a packet is for. What is too short to say goes to slot 0, as the
+/// kernel decides it.
+pub(crate) fn slot_of(payload: &[u8]) -> u8 {
+    payload.get(SLOT_OFFSET).copied().unwrap_or(0)
+}
+
+/// Makes the group that `fd` belongs to choose the socket by the top byte of the
+/// destination QPN: the socket's index in the group is its slot.
+pub(crate) fn steer_by_slot(fd: &impl AsFd) -> io::Result<()> {
+    attach(
+        fd,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        &mut [
+            instruction(LOAD_BYTE, SLOT_OFFSET as u32),
+            instruction(RETURN_ACCUMULATOR, 0),
+        ],
+    )
+}
+
+/// Makes a socket throw away what arrives.
+pub(crate) fn drop_all(fd: &impl AsFd) -> io::Result<()> {
+    attach(
+        fd,
+        libc::SO_ATTACH_FILTER,
+        &mut [instruction(RETURN_CONSTANT, 0)],
+    )
+}
+
+/// Ends [`drop_all`].
+pub(crate) fn drop_none(fd: &impl AsFd) -> io::Result<()> {
+    match socket::set_number(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        result => result,
+    }
+}
+
+fn attach(fd: &impl AsFd, option: i32, program: &mut [sock_filter]) -> io::Result<()> {
+    let program = sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    socket::set(fd, libc::SOL_SOCKET, option, &program)
+}
+
+const fn instruction(code: u16, k: u32) -> sock_filter {
+    sock_filter {
+        code,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}

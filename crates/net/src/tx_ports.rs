@@ -1,0 +1,141 @@
+//! Sockets to send from, one per UDP source port.
+//!
+//! They are apart from those of the slot: a socket has one source port, and flows
+//! want different ones, to be spread over network paths and receive queues. They
+//! are not connected, and forbid fragmentation, so that their IPv4 identification
+//! is known: 0, and counting up within a segmented send. Nothing is received on
+//! them.
+//!
+//! There are at most as many as the limit says. Once they are all open, queue
+//! pairs share them; none is ever closed under a queue pair that uses it.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use socket2::{Domain, Socket};
+
+use crate::{socket, steering};
+
+/// The dynamic ports, from which RoCEv2 sends.
+const FIRST: u16 = 0xc000;
+const PORTS: usize = 0x4000;
+
+/// The sockets of one IP family.
+pub(crate) struct TxPorts {
+    v6: bool,
+    limit: usize,
+    open: Vec<(u16, OwnedFd)>,
+    /// For each dynamic port that was asked for, which of `open` serves it, plus
+    /// one. Empty until somebody asks.
+    serves: Vec<u16>,
+}
+
+impl TxPorts {
+    pub(crate) fn new(v6: bool, limit: usize) -> TxPorts {
+        TxPorts {
+            v6,
+            limit: limit.clamp(1, PORTS),
+            open: Vec::new(),
+            serves: Vec::new(),
+        }
+    }
+
+    /// The port that serves `want`; opens a socket if there is none yet. The same
+    /// question has the same answer ever after.
+    pub(crate) fn bind(&mut self, want: u16) -> io::Result<u16> {
+        if self.serves.is_empty() {
+            self.serves = vec![0; PORTS];
+        }
+        let place = place(want);
+        if self.serves[place] == 0 {
+            let index = self.choose(want | FIRST)?;
+            self.serves[place] = index as u16 + 1;
+        }
+        Ok(self.open[usize::from(self.serves[place]) - 1].0)
+    }
+
+    /// The socket on exactly this port.
+    pub(crate) fn socket(&self, port: u16) -> Option<&OwnedFd> {
+        let served_by = *self.serves.get(place(port))?;
+        let (bound, socket) = self.open.get(usize::from(served_by).checked_sub(1)?)?;
+        (*bound == port).then_some(socket)
+    }
+
+    /// An index into `open` for a port that is asked for the first time.
+    fn choose(&mut self, want: u16) -> io::Result<usize> {
+        if self.open.len() < self.limit {
+            match self.open_near(want) {
+                Ok((port, socket)) => {
+                    self.open.push((port, socket));
+                    let index = self.open.len() - 1;
+                    self.serves[place(port)] = index as u16 + 1;
+                    return Ok(index);
+                }
+                Err(error) if self.open.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, "no further source port: sharing those open");
+                }
+            }
+        }
+        Ok(place(want) % self.open.len())
+    }
+
+    /// Opens a socket on a port, or on the next one that is free.
+    fn open_near(&self, want: u16) -> io::Result<(u16, OwnedFd)> {
+        let socket = self.prepare()?;
+        for step in 0..PORTS as u16 {
+            let port = want.wrapping_add(step) | FIRST;
+            if self.serves[place(port)] != 0 {
+                continue;
+            }
+            match socket.bind(&self.address(port).into()) {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+                result => return result.map(|()| (port, socket.into())),
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            "all UDP ports from 49152 to 65535 are in use",
+        ))
+    }
+
+    fn prepare(&self) -> io::Result<Socket> {
+        let on = |s: &Socket, level, option, value| socket::set_number(s, level, option, value);
+        let socket = if self.v6 {
+            let s = socket::udp(Domain::IPV6)?;
+            s.set_only_v6(true)?;
+            on(
+                &s,
+                libc::SOL_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_DO,
+            )?;
+            s
+        } else {
+            let s = socket::udp(Domain::IPV4)?;
+            on(
+                &s,
+                libc::SOL_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_DO,
+            )?;
+            s
+        };
+        socket::raise_send_buffer(&socket);
+        // Peers answer to port 4791. Whatever else comes would only lie around.
+        let _ = steering::drop_all(&socket);
+        Ok(socket)
+    }
+
+    fn address(&self, port: u16) -> SocketAddr {
+        match self.v6 {
+            true => (Ipv6Addr::UNSPECIFIED, port).into(),
+            false => (Ipv4Addr::UNSPECIFIED, port).into(),
+        }
+    }
+}
+
+fn place(port: u16) -> usize {
+    usize::from(port | FIRST) - usize::from(FIRST)
+}

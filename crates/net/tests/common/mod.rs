@@ -1,0 +1,84 @@
+//! Tests of real sockets, each in a network namespace of its own, so that they
+//! all have port 4791 to themselves.
+//!
+//! A test starts this program again, in a fresh namespace, to run just itself.
+//! Root needs nothing for that; others use a user namespace. Where neither works
+//! the test says loudly that it was skipped, and fails if it was root who ran it.
+
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+pub(crate) mod namespace;
+pub(crate) mod packet;
+pub(crate) mod veth;
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+use ferroce_net::{Incoming, Receiver};
+
+/// What was received, kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    pub(crate) source: std::net::IpAddr,
+    pub(crate) source_port: u16,
+    pub(crate) destination: std::net::IpAddr,
+    pub(crate) ifindex: u32,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl From<Incoming<'_>> for Kept {
+    fn from(i: Incoming<'_>) -> Kept {
+        Kept {
+            source: i.source,
+            source_port: i.source_port,
+            destination: i.destination,
+            ifindex: i.ifindex,
+            traffic_class: i.traffic_class,
+            hop_limit: i.hop_limit,
+            payload: i.payload.to_vec(),
+        }
+    }
+}
+
+/// Receives `count` datagrams, or as many as come within a second.
+pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Kept> {
+    let mut kept = Vec::new();
+    while kept.len() < count {
+        let got = receiver.receive(usize::MAX, |i| kept.push(i.into()));
+        if got.expect("receiving works") == 0 && !readable(receiver, Duration::from_secs(1)) {
+            break;
+        }
+    }
+    kept
+}
+
+/// Receives what is there, after waiting a little for stragglers.
+pub(crate) fn receive_rest(receiver: &mut Receiver) -> Vec<Kept> {
+    let mut kept = Vec::new();
+    while readable(receiver, Duration::from_millis(100)) {
+        let got = receiver.receive(usize::MAX, |i| kept.push(i.into()));
+        if got.expect("receiving works") == 0 {
+            break;
+        }
+    }
+    kept
+}
+
+/// Whether something waits, or comes soon.
+pub(crate) fn readable(receiver: &Receiver, patience: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let (v4, v6) = receiver.fds();
+    let fds: Vec<RawFd> = std::iter::once(v4).chain(v6).collect();
+    let mut polled: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| {
+            // SAFETY: the receiver, borrowed meanwhile, keeps its sockets open.
+            let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+            PollFd::from_borrowed_fd(fd, PollFlags::IN)
+        })
+        .collect();
+    let timeout = Timespec::try_from(patience).expect("short");
+    poll(&mut polled, Some(&timeout)).expect("poll works") > 0
+}

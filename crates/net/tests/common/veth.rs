@@ -1,0 +1,64 @@
+//! A second network namespace at the other end of a virtual cable.
+
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+/// Runs `ip` in the calling thread's namespace.
+pub(crate) fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_ascii_whitespace())
+        .output()
+        .expect("iproute2 is installed: these tests need it");
+    assert!(
+        output.status.success(),
+        "ip {arguments}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Connects this namespace (`near`, 10.9.0.1 and fd09::1) to a new one (`far`,
+/// 10.9.0.2 and fd09::2), in which a thread runs `there` as soon as the returned
+/// sender, dropped or used, says so.
+pub(crate) fn connect<T: Send + 'static>(
+    mtu: u32,
+    there: impl FnOnce() -> T + Send + 'static,
+) -> (mpsc::Sender<()>, JoinHandle<T>) {
+    let (tell_tid, tid) = mpsc::channel();
+    let (connected, wait_for_cable) = mpsc::channel();
+    let (go, wait) = mpsc::channel::<()>();
+    let (tell_ready, ready) = mpsc::channel();
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a thread is the cheapest holder of a namespace"
+    )]
+    let far = std::thread::spawn(move || {
+        leave_namespace();
+        tell_tid.send(rustix::thread::gettid()).expect("awaited");
+        let () = wait_for_cable.recv().expect("connected");
+        ip("link set lo up");
+        ip("addr add 10.9.0.2/24 dev far");
+        ip("addr add fd09::2/64 dev far nodad");
+        ip("link set far up");
+        tell_ready.send(()).expect("awaited");
+        let _ = wait.recv();
+        there()
+    });
+    let tid = tid.recv().expect("the thread lives").as_raw_nonzero();
+    ip(&format!(
+        "link add near mtu {mtu} type veth peer name far mtu {mtu}"
+    ));
+    ip(&format!("link set far netns {tid}"));
+    ip("addr add 10.9.0.1/24 dev near");
+    ip("addr add fd09::1/64 dev near nodad");
+    ip("link set near up");
+    connected.send(()).expect("the thread lives");
+    ready.recv().expect("the thread lives");
+    (go, far)
+}
+
+fn leave_namespace() {
+    // SAFETY: takes a number only; network namespaces are per thread.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}

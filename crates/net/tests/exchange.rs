@@ -1,0 +1,420 @@
+//! What is sent arrives, with everything its IP header said.
+
+mod common;
+
+use std::net::IpAddr;
+
+use common::namespace::{As, isolated};
+use common::packet::{packet, path, run};
+use common::{receive, receive_rest};
+use ferroce_net::{
+    Features, PartialSend, Receiver, SendError, Sender, TxRun, create_slot_with, probe,
+};
+use ferroce_transport::Path;
+use ferroce_wire::icrc;
+
+const QPN: u32 = 0x00_0123;
+
+fn receiver(features: &Features) -> Receiver {
+    let sockets = create_slot_with(0, features).expect("slot 0");
+    Receiver::with_features(0, sockets, features)
+}
+
+/// Sends runs of many shapes over both families and expects every packet to
+/// arrive whole, in order, and with an ICRC that fits.
+fn round_trip(features: &Features) {
+    let mut receiver = receiver(features);
+    let mut sender = Sender::with_features(features, 8);
+    assert_eq!(sender.ids_in_run(), features.gso);
+    for address in ["127.0.0.1", "127.0.0.7", "::1"] {
+        let v6 = address == "::1";
+        let port = sender.bind(0xc777, v6).expect("a port");
+        let path = path(address, address, port);
+        for (count, len, last) in [
+            (1, 16, 16),
+            (1, 4120, 4120),
+            (2, 1040, 16),
+            (15, 4120, 4120),
+            (15, 4120, 20),
+            (61, 1040, 1040),
+            (64, 16, 16),
+            (64, 100, 96),
+        ] {
+            let qpns = vec![QPN; count];
+            let packets = run(&path.flow, sender.ids_in_run(), &qpns, len, last);
+            let bytes = packets.concat();
+            sender.send_run(&path, len, &bytes, None).expect("sent");
+            let got = receive(&mut receiver, count);
+            let payloads: Vec<_> = got.iter().map(|k| k.payload.clone()).collect();
+            assert_eq!(payloads.len(), count, "{count} x {len} over {address}");
+            assert_eq!(payloads, packets, "{count} x {len} over {address}");
+            for kept in &got {
+                assert_eq!(kept.source, path.flow.source);
+                assert_eq!(kept.destination, path.flow.destination);
+                assert_eq!(kept.source_port, port);
+                assert_eq!(kept.ifindex, 1, "lo");
+                assert!(icrc::recover_id(&path.flow, 0, &kept.payload).is_some());
+            }
+        }
+    }
+    assert_eq!(receive_rest(&mut receiver), []);
+    assert_eq!(receiver.stats(), Default::default());
+}
+
+#[test]
+fn runs_arrive() {
+    isolated("runs_arrive", As::Admin, || {
+        let features = probe();
+        assert!(
+            features.gso && features.gro && features.mmsg,
+            "{features:?}"
+        );
+        round_trip(&features);
+    });
+}
+
+#[test]
+fn runs_arrive_without_privilege() {
+    isolated("runs_arrive_without_privilege", As::Nobody, || {
+        round_trip(&probe())
+    });
+}
+
+#[test]
+fn runs_arrive_without_segmentation() {
+    isolated("runs_arrive_without_segmentation", As::Admin, || {
+        round_trip(&Features {
+            gso: false,
+            ..probe()
+        });
+    });
+}
+
+#[test]
+fn runs_arrive_without_merging() {
+    isolated("runs_arrive_without_merging", As::Admin, || {
+        round_trip(&Features {
+            gro: false,
+            ..probe()
+        });
+    });
+}
+
+#[test]
+fn runs_arrive_on_an_old_kernel() {
+    isolated("runs_arrive_on_an_old_kernel", As::Admin, || {
+        round_trip(&Features {
+            gso: false,
+            gro: false,
+            mmsg: false,
+            ..probe()
+        });
+    });
+}
+
+#[test]
+fn a_kernel_without_ipv6_will_do() {
+    isolated("a_kernel_without_ipv6_will_do", As::Admin, || {
+        let mut receiver = receiver(&Features {
+            ipv6: false,
+            ..probe()
+        });
+        assert_eq!(receiver.fds().1, None);
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let bytes = packet(&path.flow, 0, QPN, 64, 1);
+        sender.send_run(&path, 64, &bytes, None).expect("sent");
+        assert_eq!(receive(&mut receiver, 1).len(), 1);
+        let group = "ff02::1234".parse().unwrap();
+        receiver.join_multicast(group, 1).expect_err("no IPv6");
+    });
+}
+
+#[test]
+fn traffic_class_and_hop_limit_arrive() {
+    isolated("traffic_class_and_hop_limit_arrive", As::Admin, || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        for address in ["127.0.0.1", "::1"] {
+            let port = sender.bind(0xc000, address == "::1").expect("a port");
+            let flow = path(address, address, port).flow;
+            // DSCP with each ECN codepoint; and a hop limit of nobody's care.
+            for (class, hops, arrives) in [
+                (0x69, 1, 1),
+                (0xc2, 255, 255),
+                (0x03, 64, 64),
+                (0, 63, 63),
+                (0xff, 0, 64),
+            ] {
+                let path = Path::new(flow, class, hops);
+                let packets = run(&flow, true, &[QPN; 3], 200, 100);
+                sender
+                    .send_run(&path, 200, &packets.concat(), None)
+                    .expect("sent");
+                let got = receive(&mut receiver, 3);
+                assert_eq!(got.len(), 3);
+                for kept in got {
+                    assert_eq!((kept.traffic_class, kept.hop_limit), (class, arrives));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn several_runs_leave_together() {
+    isolated("several_runs_leave_together", As::Admin, || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc001, false).expect("a port");
+        let other = sender.bind(0xc002, false).expect("another port");
+        let v6 = sender.bind(0xc001, true).expect("an IPv6 port");
+        // More than one call takes, three sources, single packets among them.
+        let paths = [
+            path("127.0.0.1", "127.0.0.1", port),
+            path("127.0.0.2", "127.0.0.2", port),
+            path("127.0.0.1", "127.0.0.3", other),
+            path("::1", "::1", v6),
+        ];
+        let runs: Vec<_> = (0..60)
+            .map(|i| {
+                let path = &paths[[0, 0, 0, 1, 1, 2, 3][i % 7]];
+                let count = [1, 5, 1, 20][i % 4];
+                (path, run(&path.flow, true, &vec![QPN; count], 48, 48))
+            })
+            .collect();
+        let bytes: Vec<Vec<u8>> = runs.iter().map(|(_, packets)| packets.concat()).collect();
+        let borrowed: Vec<_> = runs
+            .iter()
+            .zip(&bytes)
+            .map(|((path, _), bytes)| TxRun {
+                path,
+                segment: 48,
+                bytes,
+                ifindex: None,
+            })
+            .collect();
+        sender.send_runs(&borrowed).expect("sent");
+        let expected = runs.iter().map(|(_, packets)| packets.len()).sum();
+        let got = receive(&mut receiver, expected);
+        assert_eq!(got.len(), expected);
+        for (path, _) in &runs {
+            // In order within a flow.
+            let of_flow = |flow: &ferroce_wire::Flow| {
+                got.iter()
+                    .filter(|k| {
+                        (k.source_port, k.destination) == (flow.source_port, flow.destination)
+                    })
+                    .map(|k| k.payload.clone())
+                    .collect::<Vec<_>>()
+            };
+            let sent: Vec<_> = runs
+                .iter()
+                .filter(|(p, _)| p.flow == path.flow)
+                .flat_map(|(_, packets)| packets.clone())
+                .collect();
+            assert_eq!(of_flow(&path.flow), sent);
+        }
+        sender.send_runs(&[]).expect("nothing is fine");
+
+        let mut broken = borrowed.clone();
+        let nowhere = path("127.0.0.1", "192.0.2.1", port);
+        broken[7].path = &nowhere;
+        let PartialSend { sent, error } = sender.send_runs(&broken).expect_err("no route");
+        assert_eq!(sent, 7, "{error}");
+        assert!(matches!(error, SendError::Unreachable { .. }), "{error}");
+    });
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    isolated("errors_say_what_is_wrong", As::Admin, || {
+        let mut sender = Sender::new();
+        for address in ["127.0.0.1", "::1"] {
+            let v6 = address == "::1";
+            let port = sender.bind(0xc000, v6).expect("a port");
+            let foreign = if v6 { "2001:db8::1" } else { "192.0.2.1" };
+            let bytes = [0; 256];
+            let mut send = |path: &Path| {
+                let single = sender.send_run(path, 256, &bytes, None).expect_err("fails");
+                let run = sender.send_run(path, 64, &bytes, None).expect_err("fails");
+                assert_eq!(single.to_string(), run.to_string());
+                single
+            };
+            let error = send(&path(address, foreign, port));
+            assert!(matches!(error, SendError::Unreachable { .. }), "{error}");
+            assert!(error.to_string().contains(foreign), "{error}");
+            let error = send(&path(foreign, address, port));
+            assert!(matches!(error, SendError::NotOurAddress(_)), "{error}");
+            let error = send(&path(address, address, port + 1));
+            assert!(matches!(error, SendError::NotBound(_)), "{error}");
+        }
+    });
+}
+
+#[test]
+fn the_interface_is_a_wish_where_it_can_be() {
+    isolated("the_interface_is_a_wish_where_it_can_be", As::Admin, || {
+        common::veth::ip("link add near type veth peer name far");
+        common::veth::ip("addr add 10.9.0.1/24 dev near");
+        common::veth::ip("link set near up");
+        let near = common::namespace::ifindex("near");
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let packets = |path: &Path| run(&path.flow, true, &[QPN; 3], 64, 64).concat();
+        // Our own address on `near`, reached over `lo`, whichever is asked for.
+        let to_self = path("10.9.0.1", "10.9.0.1", port);
+        // An address that `near` knows nothing about.
+        let to_lo = path("127.0.0.1", "127.0.0.1", port);
+        for path in [to_self, to_lo] {
+            for ifindex in [None, Some(near), Some(1), Some(999)] {
+                sender
+                    .send_run(&path, 64, &packets(&path), ifindex)
+                    .unwrap_or_else(|e| panic!("{:?} by {ifindex:?}: {e}", path.flow));
+                assert_eq!(receive(&mut receiver, 3).len(), 3);
+            }
+        }
+    });
+}
+
+#[test]
+fn source_ports_are_bounded_and_shared() {
+    isolated("source_ports_are_bounded_and_shared", As::Admin, || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::with_features(&probe(), 4);
+        let first = sender.bind(0xc100, false).expect("a port");
+        assert_eq!(first, 0xc100);
+        // A port that somebody else has is not to be had.
+        let mut other = Sender::new();
+        let evasive = other.bind(0xc100, false).expect("another port");
+        assert_eq!(evasive, 0xc101);
+        assert_eq!(
+            other.bind(0xc100, false).unwrap(),
+            0xc101,
+            "the same answer"
+        );
+        assert_eq!(other.bind(0xc101, false).unwrap(), 0xc101);
+        assert_eq!(other.bind(0xffff, false).unwrap(), 0xffff);
+        assert_eq!(
+            sender.bind(0xffff, false).unwrap(),
+            0xc000,
+            "around the end"
+        );
+        // Families are apart.
+        assert_eq!(other.bind(0xc100, true).unwrap(), 0xc100);
+        let ports: Vec<_> = (0xd000..0xd100)
+            .map(|want| sender.bind(want, false).expect("a port"))
+            .collect();
+        let mut distinct = ports.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), 4, "no more than allowed");
+        for (want, port) in (0xd000..0xd100).zip(ports) {
+            assert_eq!(sender.bind(want, false).unwrap(), port, "the same answer");
+            let path = path("127.0.0.1", "127.0.0.1", port);
+            let bytes = packet(&path.flow, 0, QPN, 64, 1);
+            sender.send_run(&path, 64, &bytes, None).expect("sent");
+        }
+        let got = receive(&mut receiver, 256);
+        assert_eq!(got.len(), 256);
+    });
+}
+
+#[test]
+fn receiving_stops_at_the_maximum() {
+    isolated("receiving_stops_at_the_maximum", As::Admin, || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        for mark in 0..40 {
+            let bytes = packet(&path.flow, 0, QPN, 64, mark);
+            sender.send_run(&path, 64, &bytes, None).expect("sent");
+        }
+        let mut marks = Vec::new();
+        for expected in [7, 1, 20, 12, 0] {
+            let max = expected.max(1).max(if expected == 12 { 30 } else { 0 });
+            let got = receiver
+                .receive(max, |i| marks.push(i.payload[11]))
+                .unwrap();
+            assert_eq!(got, expected);
+        }
+        assert_eq!(marks, (0..40).collect::<Vec<u8>>());
+        assert_eq!(
+            receiver.receive(0, |_| panic!("none asked for")).unwrap(),
+            0
+        );
+    });
+}
+
+#[test]
+fn a_busy_receiver_finds_the_quiet_family_too() {
+    isolated(
+        "a_busy_receiver_finds_the_quiet_family_too",
+        As::Admin,
+        || {
+            let mut receiver = receiver(&probe());
+            let mut sender = Sender::new();
+            for address in ["::1", "127.0.0.1", "::1"] {
+                let port = sender.bind(0xc000, address == "::1").expect("a port");
+                let path = path(address, address, port);
+                let bytes = packet(&path.flow, 0, QPN, 64, 1);
+                sender.send_run(&path, 64, &bytes, None).expect("sent");
+                let mut sources: Vec<IpAddr> = Vec::new();
+                for _ in 0..16 {
+                    receiver
+                        .receive_busy(64, |i| sources.push(i.source))
+                        .unwrap();
+                }
+                assert_eq!(sources, [path.flow.source]);
+            }
+        },
+    );
+}
+
+#[test]
+fn overflow_is_counted() {
+    isolated("overflow_is_counted", As::Admin, || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let packets = run(&path.flow, true, &[QPN; 15], 4120, 4120).concat();
+        let mut sent = 0;
+        let mut got = 0;
+        for _ in 0..1000 {
+            sender.send_run(&path, 4120, &packets, None).expect("sent");
+            sent += 15;
+        }
+        got += receiver.receive(usize::MAX, |_| {}).unwrap();
+        sender.send_run(&path, 4120, &packets, None).expect("sent");
+        got += receive(&mut receiver, 15).len();
+        let lost = receiver.stats().overflowed as usize * 15;
+        assert!(lost > 0);
+        assert_eq!(got + lost, sent + 15);
+    });
+}
+
+#[test]
+fn descriptors_close_on_exec_and_do_not_block() {
+    isolated(
+        "descriptors_close_on_exec_and_do_not_block",
+        As::Admin,
+        || {
+            let receiver = receiver(&probe());
+            let mut sender = Sender::new();
+            let port = sender.bind(0xc000, false).expect("a port");
+            let path = path("127.0.0.1", "127.0.0.1", port);
+            let (v4, v6) = receiver.fds();
+            for fd in [v4, v6.expect("IPv6"), sender.fd(&path).expect("bound")] {
+                let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+                let flags = info.lines().find_map(|l| l.strip_prefix("flags:")).unwrap();
+                let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+                assert_ne!(flags & libc::O_CLOEXEC, 0);
+                assert_ne!(flags & libc::O_NONBLOCK, 0);
+            }
+        },
+    );
+}

@@ -1,0 +1,240 @@
+//! Disruptions: what programs and machines do to each other while work is under way.
+
+use ferroce_transport::{QpState, QpType, WcStatus};
+
+use crate::agenda::Happening;
+use crate::model::{Drain, End, RecvOwner};
+use crate::scenario::Disruption;
+use crate::world::{Check, World};
+use crate::zone::Purpose;
+
+impl World {
+    pub(crate) fn disrupt(&mut self, index: usize) -> Check {
+        let what = self.scenario.disruptions[index].1;
+        self.trace.line(self.now, || format!("disruption: {what:?}"));
+        match what {
+            Disruption::Pause { host, ns } => {
+                self.hosts[host].paused_until = self.now.after_nanos(ns);
+                Ok(())
+            }
+            Disruption::Kill { qp } => self.kill(qp),
+            Disruption::Reset { qp } => self.reset(qp),
+            Disruption::Destroy { qp } => self.destroy(qp),
+            Disruption::Deregister { host, remote } => self.deregister(host, remote),
+            Disruption::Drain { qp, ns } => self.drain(qp, ns),
+            Disruption::Dark { a, b, ns } => {
+                self.network.darken(a, b, self.now.after_nanos(ns));
+                for qp in 0..self.qps.len() {
+                    let far = self.peer_of(qp).map(|peer| self.qps[peer].host);
+                    let near = self.qps[qp].host;
+                    if far.is_some_and(|far| (near, far) == (a, b) || (near, far) == (b, a)) {
+                        self.qps[qp].cause.dark = true;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The program moves a queue pair to ERR.
+    pub(crate) fn kill(&mut self, qp: usize) -> Check {
+        if matches!(self.qps[qp].state, None | Some(QpState::Reset | QpState::Err)) {
+            return Ok(());
+        }
+        self.qps[qp].cause.program = true;
+        self.qps[qp].drain = Drain::No;
+        self.modify(qp, QpState::Err)
+    }
+
+    pub(crate) fn reset(&mut self, qp: usize) -> Check {
+        if self.qps[qp].state.is_none() {
+            return Ok(());
+        }
+        self.take_completions(qp)?;
+        self.modify(qp, QpState::Reset)?;
+        self.vanish(qp);
+        Ok(())
+    }
+
+    fn destroy(&mut self, qp: usize) -> Check {
+        let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
+        if self.qps[qp].state.is_none() {
+            return Ok(());
+        }
+        self.take_completions(qp)?;
+        self.trace.host(self.now, host, || format!("destroy qp {qpn:#x}"));
+        let destroyed = self.hosts[host].engine.destroy_qp(qpn);
+        destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
+        self.by_number.remove(&(host, qpn));
+        self.qps[qp].state = None;
+        self.vanish(qp);
+        self.after_engine(host)
+    }
+
+    /// Fetches what both ends have completed before one of them forgets.
+    fn take_completions(&mut self, qp: usize) -> Check {
+        self.poll_host(self.qps[qp].host)?;
+        match self.peer_of(qp) {
+            Some(peer) => self.poll_host(self.qps[peer].host),
+            None => Ok(()),
+        }
+    }
+
+    /// What is posted to a queue pair ends without completions.
+    fn vanish(&mut self, qp: usize) {
+        self.stopped_listening(qp);
+        for at in self.qps[qp].ended..self.qps[qp].sends.len() {
+            let send = self.qps[qp].sends[at];
+            self.send_failed(send, End::Vanished);
+        }
+        for at in self.qps[qp].recvs_ended..self.qps[qp].recvs.len() {
+            let recv = self.qps[qp].recvs[at];
+            self.recv_ended(recv, End::Vanished);
+        }
+        let model = &mut self.qps[qp];
+        model.ended = model.sends.len();
+        model.recvs_ended = model.recvs.len();
+        model.drain = Drain::No;
+        for srq in &mut self.srqs {
+            let own = srq.xrc.map_or(model.srq.is_some(), |(target, _)| target == qp);
+            srq.may_be_lost += usize::from(own && srq.host == model.host);
+        }
+    }
+
+    /// Takes memory away that work requests, and receives, are using.
+    fn deregister(&mut self, host: usize, remote: bool) -> Check {
+        let purpose = match remote {
+            true => Purpose::DoomedRemote,
+            false => Purpose::DoomedLocal,
+        };
+        let zones = &self.hosts[host].zones;
+        let doomed = |zone: &crate::zone::Zone| zone.purpose == purpose && zone.registered;
+        let Some(zone) = zones.iter().position(doomed) else {
+            return Ok(());
+        };
+        let mr = zones[zone].mr.clone();
+        let done = self.hosts[host].regions.deregister(&mr);
+        done.map_err(|e| format!("deregister: {e}"))?;
+        self.hosts[host].zones[zone].registered = false;
+        for send in 0..self.sends.len() {
+            let record = &mut self.sends[send];
+            if record.remote.is_some_and(|(h, place)| h == host && place.zone == zone) {
+                record.verdict.also(WcStatus::RemoteAccess, true);
+                self.close_remote(send);
+            }
+            let record = &mut self.sends[send];
+            let here = self.qps[record.qp].host == host && record.end.is_none();
+            if here && record.local.iter().any(|place| place.zone == zone) {
+                record.verdict.also(WcStatus::LocalProtection, false);
+                let arena = &self.hosts[host].arena;
+                let lost = record.local.iter().filter(|place| place.zone == zone);
+                lost.for_each(|place| arena.close(place.va));
+            }
+        }
+        self.deregister_receives(host, zone);
+        Ok(())
+    }
+
+    fn deregister_receives(&mut self, host: usize, zone: usize) {
+        for record in &mut self.recvs {
+            let owner = record.owner;
+            let (at, users): (usize, Vec<usize>) = match owner {
+                RecvOwner::Qp(qp) => (self.qps[qp].host, vec![qp]),
+                RecvOwner::Srq(srq) => {
+                    let model = &self.srqs[srq];
+                    let uses = |qp: &usize| match model.xrc {
+                        Some((target, _)) => target == *qp,
+                        None => self.qps[*qp].srq == Some(srq),
+                    };
+                    (model.host, (0..self.qps.len()).filter(uses).collect())
+                }
+            };
+            let lost = record.places.iter().filter(|place| place.zone == zone);
+            let lost: Vec<u64> = lost.map(|place| place.va).collect();
+            if at != host || record.end.is_some() || lost.is_empty() {
+                continue;
+            }
+            record.errors.push(WcStatus::LocalProtection);
+            lost.iter().for_each(|va| self.hosts[host].arena.close(*va));
+            for qp in users {
+                self.qps[qp].bad_receives = true;
+            }
+        }
+    }
+
+    fn drain(&mut self, qp: usize, ns: u64) -> Check {
+        let model = &mut self.qps[qp];
+        if !model.is(QpState::Rts) || model.kind == QpType::XrcTarget {
+            return Ok(());
+        }
+        model.drain = Drain::Draining;
+        self.modify(qp, QpState::Sqd)?;
+        let at = self.now.after_nanos(ns);
+        self.agenda.plan(at, Happening::Resume { qp });
+        Ok(())
+    }
+
+    /// Something that was stopped goes on: a late connection, a drained queue,
+    /// a connection that is made anew.
+    pub(crate) fn resume(&mut self, qp: usize) -> Check {
+        let again = self.now.after_nanos(self.scenario.step_ns);
+        let model = &mut self.qps[qp];
+        match model.state {
+            Some(QpState::Rtr) => self.modify(qp, QpState::Rts),
+            Some(QpState::Sqd) if model.drain == Drain::Drained => {
+                model.drain = Drain::No;
+                self.modify(qp, QpState::Rts)
+            }
+            // Once faults have ended, the event that it is drained wakes it.
+            Some(QpState::Sqd) if model.drain == Drain::Draining && !self.healed => {
+                self.agenda.plan(again, Happening::Resume { qp });
+                Ok(())
+            }
+            Some(QpState::Reset) if model.reconnecting => self.reconnect(qp),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts to make a broken connection anew, once both ends have nothing left.
+    pub(crate) fn consider_reconnecting(&mut self, qp: usize) -> Check {
+        let Some(peer) = self.peer_of(qp) else {
+            return Ok(());
+        };
+        let (one, other) = (&self.qps[qp], &self.qps[peer]);
+        let broken = |state| matches!(state, Some(QpState::Err | QpState::Reset));
+        let settled = one.pending() == 0 && other.pending() == 0;
+        let over = one.state.is_none() || other.state.is_none() || one.lives > 1;
+        let early = one.is(QpState::Rtr) || other.is(QpState::Rtr) || one.reconnecting;
+        if over || early || !settled || !(broken(one.state) || broken(other.state)) {
+            return Ok(());
+        }
+        for end in [qp, peer] {
+            self.reset(end)?;
+            self.qps[end].lives += 1;
+            self.qps[end].reconnecting = true;
+        }
+        // Until all stray packets are gone.
+        let wait = 3 * self.scenario.longest_trip_ns() + 2_000 * self.scenario.service_ns;
+        let paused = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
+        let at = self.now.max(paused[0]).max(paused[1]).after_nanos(wait);
+        self.agenda.plan(at, Happening::Resume { qp });
+        Ok(())
+    }
+
+    fn reconnect(&mut self, qp: usize) -> Check {
+        let Some(peer) = self.peer_of(qp) else {
+            return Ok(());
+        };
+        let waiting = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
+        if self.now < waiting[0].max(waiting[1]) {
+            return Ok(());
+        }
+        for end in [qp, peer] {
+            self.qps[end].forget();
+            self.qps[end].reconnecting = false;
+            self.qps[end].setup.sq_psn = self.draw_psn();
+        }
+        self.connect(qp, 0)?;
+        self.connect(peer, 0)
+    }
+}

@@ -1,0 +1,210 @@
+//! The end of a run: everything is over, and both ends agree on how it went.
+
+use ferroce_transport::{QpEvent, QpState, QpType, WcStatus};
+
+use crate::model::{Drain, End, Kind, SendRecord};
+use crate::scenario::Family;
+use crate::slot::{send_wr_id, wr_name};
+use crate::world::{Check, World};
+
+/// Timers that may still be due when nothing is outstanding: entries that were
+/// put off and forgotten.
+const MOST_IDLE_TIMERS: usize = 200;
+
+impl World {
+    /// Whether nothing is outstanding any more.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.flying == 0
+            && self.hosts.iter().all(|host| host.rx.is_empty())
+            && (0..self.qps.len()).all(|qp| self.is_settled(qp))
+    }
+
+    fn is_settled(&self, qp: usize) -> bool {
+        let model = &self.qps[qp];
+        let over = match model.state {
+            None => true,
+            Some(QpState::Reset) => !model.reconnecting,
+            Some(QpState::Rts | QpState::Sqd) => model.drain == Drain::No && model.todo == 0,
+            Some(QpState::Err | QpState::Sqe) => model.todo == 0,
+            _ => false,
+        };
+        let lost = model.cause.cq_overflow && model.is(QpState::Err);
+        over && (lost || model.pending() == 0)
+            && (lost || model.datagrams.is_empty())
+            && self.undelivered(qp) == 0
+    }
+
+    /// Messages that were sent with success and not yet received.
+    fn undelivered(&self, qp: usize) -> usize {
+        let model = &self.qps[qp];
+        let Some(peer) = model.peer else {
+            return 0;
+        };
+        if !model.kind.is_reliable() || model.cause.cq_overflow {
+            return 0;
+        }
+        let sent = self.qps[peer].messages.iter();
+        let sent = sent.filter(|&&send| self.sends[send].succeeded()).count();
+        sent.saturating_sub(model.delivered)
+    }
+
+    /// The last checks.
+    pub(crate) fn finish(&mut self) -> Check {
+        self.trace.line(self.now, || "everything is over".into());
+        for host in 0..self.hosts.len() {
+            self.poll_host(host)?;
+        }
+        for qp in 0..self.qps.len() {
+            let checked = self.check_failure(qp).and_then(|()| self.check_events(qp));
+            checked.map_err(|why| format!("{}: {why}", self.qp_name(qp)))?;
+        }
+        self.check_unreliable_writes()?;
+        for qp in 0..self.qps.len() {
+            self.kill(qp)?;
+        }
+        for host in 0..self.hosts.len() {
+            self.poll_host(host)?;
+        }
+        for qp in 0..self.qps.len() {
+            let checked = self.check_all_ended(qp);
+            checked.map_err(|why| format!("{}: {why}", self.qp_name(qp)))?;
+        }
+        self.check_shared_queues()?;
+        self.check_timers()
+    }
+
+    /// A queue pair that has failed has a reason, and its peer knows.
+    fn check_failure(&self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        if !model.is(QpState::Err) {
+            return Ok(());
+        }
+        let own = model.first_error.is_some_and(|(_, status)| status != WcStatus::WrFlush);
+        if !own && !self.has_cause(qp) {
+            return Err("failed without a reason".into());
+        }
+        let otherwise = own || model.cause.program || model.cause.cq_overflow;
+        let peer = self.peer_of(qp).map(|peer| &self.qps[peer]);
+        if let Some(peer) = peer
+            && model.kind.is_reliable()
+            && !otherwise
+            && peer.is(QpState::Rts)
+        {
+            return Err("refused a request, but its peer does not know".into());
+        }
+        Ok(())
+    }
+
+    fn check_events(&self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        let has = |event| model.events.contains(&event);
+        if model.early_requests > 0 && !has(QpEvent::CommunicationEstablished) {
+            return Err("packets came in RTR, but no event".into());
+        }
+        let shared = model.srq.is_some() && model.kind != QpType::XrcTarget;
+        if shared && model.is(QpState::Err) && !has(QpEvent::LastWqeReached) {
+            return Err("failed without the event that its last receive was taken".into());
+        }
+        Ok(())
+    }
+
+    /// In a network without faults even unreliable WRITEs arrive, unless they are
+    /// so big that they flood the receiver.
+    fn check_unreliable_writes(&self) -> Check {
+        if self.scenario.family != Family::Clean || self.scenario.features.big {
+            return Ok(());
+        }
+        for (send, record) in self.sends.iter().enumerate() {
+            let plain = record.kind == Kind::Write && record.imm.is_none() && record.succeeded();
+            let Some((host, place)) = record.remote.filter(|_| plain) else {
+                continue;
+            };
+            let filled = self.hosts[host].arena.filled(place.va);
+            if filled != place.len {
+                return Err(format!("send {send}: {filled} of {} bytes arrived", place.len));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every work request has ended, each receive of a failed queue pair too.
+    fn check_all_ended(&self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        if model.cause.cq_overflow {
+            return Ok(());
+        }
+        if let Some(&send) = model.sends.get(model.ended) {
+            return Err(format!("send {send} never completed"));
+        }
+        if let Some(&recv) = model.recvs.get(model.recvs_ended) {
+            return Err(format!("recv {recv} was never flushed"));
+        }
+        Ok(())
+    }
+
+    fn check_shared_queues(&self) -> Check {
+        for (index, srq) in self.srqs.iter().enumerate() {
+            let users = self.qps.iter().filter(|qp| qp.host == srq.host);
+            let lossy = users.clone().any(|qp| qp.cause.cq_overflow);
+            let (want, got) = (srq.outstanding.len(), srq.srq.posted());
+            let lost = want.checked_sub(got);
+            if !lossy && lost.is_none_or(|lost| lost > srq.may_be_lost) {
+                return Err(format!(
+                    "shared receive queue {index} holds {got} receives, {want} have not completed"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// With nothing outstanding, timers come to an end.
+    fn check_timers(&mut self) -> Check {
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            let mut fired = 0;
+            while let Some(due) = host.engine.next_timeout() {
+                fired += 1;
+                if fired > MOST_IDLE_TIMERS {
+                    return Err(format!("host {index} sets timers with nothing outstanding"));
+                }
+                host.engine.handle_timeout(due.max(self.now));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is still outstanding when it should long be over.
+    pub(crate) fn describe_hang(&self) -> String {
+        let mut text = format!("hangs after {} steps, at {}:", self.steps, self.now);
+        for qp in 0..self.qps.len() {
+            if self.is_settled(qp) {
+                continue;
+            }
+            let model = &self.qps[qp];
+            text += &format!(
+                "\n  {} in {:?}: {} to post, {:?}, {} undelivered, {} datagrams unreported",
+                self.qp_name(qp),
+                model.state,
+                model.todo,
+                model.drain,
+                self.undelivered(qp),
+                model.datagrams.len()
+            );
+            let open = |send: &&usize| self.sends[**send].end.is_none();
+            for &send in model.sends.iter().filter(open).take(4) {
+                text += &format!("\n    {}", describe_send(send, &self.sends[send]));
+            }
+        }
+        text
+    }
+}
+
+fn describe_send(index: usize, record: &SendRecord) -> String {
+    let name = wr_name(send_wr_id(index));
+    let (kind, len) = (record.kind, record.payload.len());
+    let end = match record.end {
+        Some(End::Completed(status)) => status.to_string(),
+        Some(End::Vanished) => "vanished".into(),
+        None => "outstanding".into(),
+    };
+    format!("{name}: {kind:?} of {len} bytes, {end}")
+}

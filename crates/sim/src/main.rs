@@ -1,0 +1,118 @@
+//! `ferroce-sim`: runs seeds of the network simulation.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use clap::Parser;
+use ferroce_sim::{Bug, Outcome, run_seed, run_seed_with_trace, run_seeds};
+
+/// Simulates whole networks of channel adapters, one for each seed.
+#[derive(Parser)]
+struct Args {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 2000)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    start: u64,
+    /// Run this one seed only.
+    #[arg(long, conflicts_with_all = ["seeds", "start", "steps"])]
+    seed: Option<u64>,
+    /// Print packets, timers, completions and events of the one seed.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Run seeds until so many events have happened.
+    #[arg(long, conflicts_with = "seeds")]
+    steps: Option<u64>,
+    /// Do not stop at the first violation: list them all.
+    #[arg(long)]
+    keep_going: bool,
+    /// Put a deliberate bug into all engines.
+    #[arg(long, value_parser = parse_bug)]
+    bug: Option<Bug>,
+}
+
+fn parse_bug(name: &str) -> Result<Bug, String> {
+    let names: Vec<String> = Bug::ALL.iter().map(bug_name).collect();
+    match names.iter().position(|known| known == name) {
+        Some(at) => Ok(Bug::ALL[at]),
+        None => Err(format!("no such bug; there are {}", names.join(", "))),
+    }
+}
+
+/// Not inlined: unrolled over all bugs it takes the optimiser for ever.
+#[inline(never)]
+fn bug_name(bug: &Bug) -> String {
+    format!("{bug:?}")
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let failed = match args.seed {
+        Some(seed) => run_one(seed, &args),
+        None => run_many(&args),
+    };
+    match failed {
+        None => ExitCode::SUCCESS,
+        Some(outcome) => {
+            println!("\nVIOLATION\n{}", outcome.report(args.bug));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_one(seed: u64, args: &Args) -> Option<Outcome> {
+    let run = if args.trace { run_seed_with_trace } else { run_seed };
+    let outcome = run(seed, args.bug);
+    println!(
+        "seed {seed} ({:?}): {} steps, {} packets",
+        outcome.family, outcome.steps, outcome.packets
+    );
+    outcome.violation.is_some().then_some(outcome)
+}
+
+/// What many seeds amount to.
+#[derive(Default)]
+struct Total {
+    seeds: u64,
+    steps: u64,
+    packets: u64,
+    failed: Option<Outcome>,
+}
+
+fn run_many(args: &Args) -> Option<Outcome> {
+    let begun = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let total = Mutex::new(Total::default());
+    run_seeds(args.start, threads, args.bug, |outcome| {
+        let mut total = total.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        total.seeds += 1;
+        total.steps += outcome.steps;
+        total.packets += outcome.packets;
+        if let Some(violation) = &outcome.violation {
+            if args.keep_going {
+                println!("seed {} ({:?}): {violation}", outcome.seed, outcome.family);
+            }
+            total.failed.get_or_insert(outcome);
+        }
+        let enough = match args.steps {
+            Some(steps) => total.steps >= steps,
+            None => total.seeds >= args.seeds,
+        };
+        !enough && (args.keep_going || total.failed.is_none())
+    });
+    let total = total.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let seconds = begun.elapsed().as_secs_f64();
+    println!(
+        "{} seeds from {}, {} steps, {} packets in {seconds:.1} s ({:.0} seeds/s)",
+        total.seeds,
+        args.start,
+        total.steps,
+        total.packets,
+        total.seeds as f64 / seconds
+    );
+    total.failed
+}

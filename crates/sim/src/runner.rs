@@ -1,0 +1,137 @@
+//! Running seeds: one, many, on several threads; and what to say about a failure.
+
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use ferroce_transport::Bug;
+
+use crate::scenario::Family;
+use crate::trace::Trace;
+use crate::world::World;
+
+/// Lines of the log that a failure shows.
+const TAIL: usize = 40;
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// The theme of its scenario.
+    pub family: Family,
+    /// Events that happened.
+    pub steps: u64,
+    /// Packets that were sent.
+    pub packets: u64,
+    /// What was wrong, if anything was.
+    pub violation: Option<String>,
+}
+
+impl Outcome {
+    /// A report of the violation for people: what, the last lines of the log,
+    /// and the command that replays it.
+    pub fn report(&self, bug: Option<Bug>) -> String {
+        let Some(violation) = &self.violation else {
+            return format!("seed {}: no violation", self.seed);
+        };
+        let (seed, family) = (self.seed, self.family);
+        let mut world = World::new(seed, bug, Trace::tail(TAIL));
+        let _again = caught(|| world.run());
+        let mut text = format!("seed {seed} ({family:?}): {violation}\n\nthe last events:\n");
+        if let Trace::Tail { lines, .. } = &world.trace {
+            for line in lines {
+                text += &format!("  {line}\n");
+            }
+        }
+        text + &format!("\nreplay with:\n  {}\n", replay_command(seed, bug))
+    }
+}
+
+/// The command that shows a run again.
+pub fn replay_command(seed: u64, bug: Option<Bug>) -> String {
+    match bug {
+        None => format!("cargo xtask sim --seed {seed} --trace"),
+        Some(bug) => format!("cargo xtask sim --seed {seed} --bug {bug:?} --trace"),
+    }
+}
+
+/// Runs one seed, with a deliberate bug in all engines if one is given.
+pub fn run_seed(seed: u64, bug: Option<Bug>) -> Outcome {
+    run_world(World::new(seed, bug, Trace::Off))
+}
+
+/// Runs one seed and prints all that happens.
+pub fn run_seed_with_trace(seed: u64, bug: Option<Bug>) -> Outcome {
+    run_world(World::new(seed, bug, Trace::Print))
+}
+
+fn run_world(mut world: World) -> Outcome {
+    let result = caught(|| world.run());
+    Outcome {
+        seed: world.seed,
+        family: world.scenario.family,
+        steps: world.steps,
+        packets: world.packets,
+        violation: result.err(),
+    }
+}
+
+/// Runs seeds from `start` on, on `threads` threads, until `go_on` says no to an
+/// outcome. Outcomes come in no particular order.
+pub fn run_seeds(
+    start: u64,
+    threads: usize,
+    bug: Option<Bug>,
+    go_on: impl Fn(Outcome) -> bool + Sync,
+) {
+    let next = AtomicU64::new(start);
+    let stop = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if !go_on(run_seed(seed, bug)) {
+                        stop.store(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something that may panic; a panic is a violation like any other.
+fn caught(f: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !WATCHED.get() {
+                usual(info);
+                return;
+            }
+            let place = info.location().map(|l| format!(" at {}:{}", l.file(), l.line()));
+            PANIC_PLACE.set(place);
+        }));
+    });
+    WATCHED.set(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(f));
+    WATCHED.set(false);
+    result.unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        let place = PANIC_PLACE.take().unwrap_or_default();
+        Err(format!("panic{place}: {}", text.unwrap_or("without a message")))
+    })
+}
+
+thread_local! {
+    static PANIC_PLACE: Cell<Option<String>> = const { Cell::new(None) };
+}

@@ -1,0 +1,158 @@
+//! Running a test in a network namespace of its own, and with a runtime directory of its
+//! own.
+//!
+//! The test program is started again, in the namespace, to run just that test. Root
+//! needs nothing for that; others use a user namespace. Where neither is to be had the
+//! test says loudly that it was skipped; root, and CI, have no excuse.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::UnshareFlags;
+
+use crate::netdev;
+
+/// Set in the process that runs the test itself.
+const INSIDE: &str = "FERROCE_TEST_INSIDE";
+/// Where ferroced keeps its files.
+const RUNTIME_DIR: &str = "FERROCE_RUNTIME_DIR";
+
+/// Runs `body` in a fresh network namespace with `lo` up. `name` is that of the test
+/// function that calls. `FERROCE_RUNTIME_DIR` is an empty directory.
+///
+/// # Panics
+/// If the test does.
+pub fn isolated(name: &str, body: impl FnOnce()) {
+    if is_inside() {
+        netdev::set_up("lo");
+        return body();
+    }
+    if let Err(error) = again(name) {
+        let why = format!("no network namespace to be had: {error}");
+        skip(name, &why);
+    }
+}
+
+/// The same for tests that must become several users: only root can.
+///
+/// # Panics
+/// If the test does.
+pub fn isolated_as_root(name: &str, body: impl FnOnce()) {
+    if is_inside() || is_root() {
+        return isolated(name, body);
+    }
+    skip(name, "only root can become other users");
+}
+
+/// Whether the tests are run by root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+fn skip(name: &str, why: &str) {
+    eprintln!("\n*** SKIPPED: {name}: {why} ***\n");
+    let ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(
+        !is_root(),
+        "{name} was skipped, and root has no excuse: {why}"
+    );
+    assert!(!ci, "{name} was skipped, and CI must run it: {why}");
+}
+
+/// Runs one test of this program in another process; an error if that could not start.
+fn again(name: &str) -> io::Result<()> {
+    let dir = Scratch::new(name)?;
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .env(RUNTIME_DIR, &dir.0)
+        .env_remove("XDG_RUNTIME_DIR")
+        .stdout(Stdio::piped());
+    let (root, uid, gid) = (
+        is_root(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    // SAFETY: between fork and exec it makes system calls on prepared arguments.
+    unsafe { command.pre_exec(move || enter(root, uid, gid)) };
+    let output = command.spawn()?.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{name} failed in its own process:\n{said}"
+    );
+    Ok(())
+}
+
+fn enter(root: bool, uid: u32, gid: u32) -> io::Result<()> {
+    if root {
+        // SAFETY: this process has one thread, and shares nothing that this takes away.
+        unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }?;
+    write(c"/proc/self/setgroups", b"deny")?;
+    let mut line = [0; 24];
+    write(c"/proc/self/uid_map", map_line(&mut line, uid))?;
+    write(c"/proc/self/gid_map", map_line(&mut line, gid))
+}
+
+/// `0 ID 1`, without allocating.
+fn map_line(line: &mut [u8; 24], id: u32) -> &[u8] {
+    use std::io::Write;
+    let mut rest = &mut line[..];
+    let _ = write!(rest, "0 {id} 1");
+    let left = rest.len();
+    &line[..24 - left]
+}
+
+fn write(path: &std::ffi::CStr, text: &[u8]) -> io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, text)?;
+    Ok(())
+}
+
+/// A directory that goes away.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> io::Result<Scratch> {
+        let short: String = name
+            .chars()
+            .rev()
+            .take(24)
+            .collect::<Vec<_>>()
+            .iter()
+            .rev()
+            .collect();
+        let short = short.replace(':', "-");
+        let path = std::env::temp_dir().join(format!("ferroce-{}-{short}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        // Other users must be able to pass through.
+        fs::DirBuilder::new().mode(0o755).create(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path) {
+        eprintln!("{}: {error}", path.display());
+    }
+}

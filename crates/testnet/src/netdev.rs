@@ -1,0 +1,147 @@
+//! Netdevs of the network namespace one is in: what `ip` does, for tests. All panic when
+//! the kernel refuses.
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::netlink::Body;
+
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFA_F_NODAD: u8 = 0x02;
+const CREATE: i32 = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+
+/// The number of a netdev.
+///
+/// # Panics
+/// If there is none.
+pub fn index(name: &str) -> u32 {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )
+    .expect("a socket");
+    rustix::net::netdevice::name_to_index(&socket, name)
+        .unwrap_or_else(|error| panic!("netdev {name}: {error}"))
+}
+
+/// A virtual cable: two netdevs, both down.
+pub fn add_veth(name: &str, peer: &str) {
+    try_add_veth(name, peer).unwrap_or_else(|error| panic!("veth {name}: {error}"));
+}
+
+fn try_add_veth(name: &str, peer: &str) -> io::Result<()> {
+    let other = Body::new(&link_header(0, 0, 0)).text(libc::IFLA_IFNAME, peer);
+    let data = Body::default().nest(VETH_INFO_PEER, other);
+    add_link("veth", Body::new(&link_header(0, 0, 0)), name, data)
+}
+
+/// A netdev of kind macvlan on top of another. False if the kernel has none.
+pub fn add_macvlan(name: &str, lower: &str) -> bool {
+    let body = Body::new(&link_header(0, 0, 0));
+    let body = body.attribute(libc::IFLA_LINK, &index(lower).to_ne_bytes());
+    add_link("macvlan", body, name, Body::default()).is_ok()
+}
+
+/// A bridge. False if the kernel has none.
+pub fn add_bridge(name: &str) -> bool {
+    let body = Body::new(&link_header(0, 0, 0));
+    add_link("bridge", body, name, Body::default()).is_ok()
+}
+
+/// Makes a netdev a port of a bridge.
+pub fn set_master(name: &str, master: &str) {
+    let master = index(master).to_ne_bytes();
+    change(name, |body| body.attribute(libc::IFLA_MASTER, &master));
+}
+
+/// Switches a netdev on.
+pub fn set_up(name: &str) {
+    set_flags(name, libc::IFF_UP);
+}
+
+/// Switches a netdev off.
+pub fn set_down(name: &str) {
+    set_flags(name, 0);
+}
+
+/// Changes the MTU.
+pub fn set_mtu(name: &str, mtu: u32) {
+    change(name, |body| {
+        body.attribute(libc::IFLA_MTU, &mtu.to_ne_bytes())
+    });
+}
+
+/// Moves a netdev to the network namespace that a descriptor stands for.
+pub fn move_to(name: &str, namespace: impl std::os::fd::AsFd) {
+    use std::os::fd::AsRawFd;
+    let fd = namespace.as_fd().as_raw_fd().to_ne_bytes();
+    change(name, |body| body.attribute(IFLA_NET_NS_FD, &fd));
+}
+
+/// Deletes a netdev.
+pub fn delete(name: &str) {
+    let body = Body::new(&link_header(index(name), 0, 0));
+    let result = body.send(libc::RTM_DELLINK, 0);
+    result.unwrap_or_else(|error| panic!("delete {name}: {error}"));
+}
+
+/// Gives a netdev an address, `ADDRESS/PREFIX`, usable at once.
+pub fn add_address(name: &str, address: &str) {
+    let result = address_body(name, address).send(libc::RTM_NEWADDR, CREATE);
+    result.unwrap_or_else(|error| panic!("add {address} to {name}: {error}"));
+}
+
+/// Takes an address away.
+pub fn delete_address(name: &str, address: &str) {
+    let result = address_body(name, address).send(libc::RTM_DELADDR, 0);
+    result.unwrap_or_else(|error| panic!("delete {address} from {name}: {error}"));
+}
+
+fn add_link(kind: &str, body: Body, name: &str, data: Body) -> io::Result<()> {
+    let info = Body::default()
+        .text(IFLA_INFO_KIND, kind)
+        .nest(IFLA_INFO_DATA, data);
+    body.text(libc::IFLA_IFNAME, name)
+        .nest(libc::IFLA_LINKINFO, info)
+        .send(libc::RTM_NEWLINK, CREATE)
+}
+
+fn set_flags(name: &str, flags: libc::c_int) {
+    let body = Body::new(&link_header(index(name), flags, libc::IFF_UP));
+    let result = body.send(libc::RTM_NEWLINK, 0);
+    result.unwrap_or_else(|error| panic!("flags of {name}: {error}"));
+}
+
+fn change(name: &str, with: impl FnOnce(Body) -> Body) {
+    let body = with(Body::new(&link_header(index(name), 0, 0)));
+    let result = body.send(libc::RTM_NEWLINK, 0);
+    result.unwrap_or_else(|error| panic!("change of {name}: {error}"));
+}
+
+/// `struct ifinfomsg`.
+fn link_header(index: u32, flags: libc::c_int, change: libc::c_int) -> Vec<u8> {
+    let mut header = vec![0; 4];
+    header.extend(index.to_ne_bytes());
+    header.extend(flags.to_ne_bytes());
+    header.extend(change.to_ne_bytes());
+    header
+}
+
+/// `struct ifaddrmsg` and the address.
+fn address_body(name: &str, address: &str) -> Body {
+    let (ip, prefix) = address.split_once('/').expect("ADDRESS/PREFIX");
+    let prefix: u8 = prefix.parse().expect("a prefix length");
+    let (family, bytes) = match ip.parse().expect("an address") {
+        IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+    };
+    let mut header = vec![family as u8, prefix, IFA_F_NODAD, 0];
+    header.extend(index(name).to_ne_bytes());
+    Body::new(&header)
+        .attribute(libc::IFA_LOCAL, &bytes)
+        .attribute(libc::IFA_ADDRESS, &bytes)
+}

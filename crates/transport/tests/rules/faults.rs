@@ -1,0 +1,119 @@
+//! Memory and keys of the program's own that are not there when they are needed.
+
+use ferroce_transport::{QpEvent, QpState, SendOp, Sge, WcStatus};
+
+use crate::access::operations;
+use crate::pair::{BASE, Pair, SIZE, wr};
+use crate::shorthand::{INBOX, REMOTE};
+
+const OK: WcStatus = WcStatus::Success;
+const FLUSHED: WcStatus = WcStatus::WrFlush;
+
+#[test]
+fn memory_that_is_gone_fails_the_send_that_needs_it() {
+    let mut pair = Pair::rc();
+    pair.recv(7, 5000);
+    pair.hosts[0]
+        .ram
+        .holes
+        .borrow_mut()
+        .push(BASE + 0x1800..BASE + 0x1801);
+    pair.write(1, 100);
+    pair.ask(2, SendOp::Send { imm: None }, 0x1000, 5000);
+    pair.write(3, 100);
+    pair.run();
+    let protection = WcStatus::LocalProtection;
+    assert_eq!(pair.done(0), [(1, OK), (2, protection), (3, FLUSHED)]);
+    assert_eq!(pair.hosts[0].why(), "memory at 0x101800 is not accessible");
+    assert_eq!(pair.hosts[0].state(), QpState::Err);
+    assert_eq!(pair.done(1), [], "half a message is none");
+}
+
+#[test]
+fn a_local_key_that_does_not_fit_fails_the_request() {
+    let host = Pair::rc().hosts[0].sge(0, 100);
+    for (what, sge) in [
+        ("is unknown", Sge { lkey: 1, ..host }),
+        (
+            "does not cover",
+            Sge {
+                addr: BASE + SIZE as u64 - 99,
+                ..host
+            },
+        ),
+    ] {
+        for read in [false, true] {
+            let mut pair = Pair::rc();
+            let op = if read {
+                pair.read_op()
+            } else {
+                pair.write_op(None)
+            };
+            pair.post(0, wr(1, op, &[sge]));
+            pair.run();
+            assert_eq!(pair.done(0), [(1, WcStatus::LocalProtection)]);
+            assert!(pair.hosts[0].why().contains(what));
+        }
+    }
+}
+
+/// Takes memory of a host away.
+fn hole(pair: &Pair, side: usize, address: u64) {
+    let holes = &pair.hosts[side].ram.holes;
+    holes.borrow_mut().push(address..address + 8);
+}
+
+#[test]
+fn memory_that_is_gone_on_the_responder_is_a_remote_operational_error() {
+    for n in 0..5 {
+        let mut pair = Pair::rc();
+        let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
+        hole(&pair, 1, REMOTE);
+        pair.ask(1, op, INBOX, length);
+        pair.run();
+        assert_eq!(pair.trace().last().unwrap(), "NAK 63 1000");
+        assert_eq!(pair.done(0), [(1, WcStatus::RemoteOperation)]);
+        assert_eq!(pair.states(), [QpState::Err; 2]);
+        assert_eq!(pair.hosts[1].qp_events(), [QpEvent::Fatal]);
+        assert_eq!(pair.hosts[1].why(), "memory at 0x140000 is not accessible");
+    }
+}
+
+#[test]
+fn memory_that_is_gone_in_the_middle_of_a_read_names_the_packet() {
+    let mut pair = Pair::rc();
+    hole(&pair, 1, REMOTE + 2048);
+    pair.read(1, 5000);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, WcStatus::RemoteOperation)]);
+    assert!(pair.trace().contains(&"NAK 63 1002".to_string()));
+}
+
+#[test]
+fn a_receive_into_memory_that_is_gone_fails_both_ends() {
+    let mut pair = Pair::rc();
+    hole(&pair, 1, BASE + INBOX + 1500);
+    pair.recv(7, 5000);
+    pair.recv(8, 5000);
+    pair.send(1, 3000);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, WcStatus::RemoteOperation)]);
+    assert_eq!(pair.done(1), [(7, WcStatus::LocalProtection), (8, FLUSHED)]);
+    assert!(pair.hosts[1].why().contains("not accessible"));
+}
+
+#[test]
+fn an_answer_that_cannot_be_placed_fails_the_request() {
+    for n in 1..4 {
+        let mut pair = Pair::rc();
+        let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
+        hole(&pair, 0, BASE + INBOX);
+        pair.ask(1, op, INBOX, length);
+        pair.write(2, 100);
+        pair.run();
+        let protection = WcStatus::LocalProtection;
+        assert_eq!(pair.done(0), [(1, protection), (2, FLUSHED)]);
+        assert_eq!(pair.hosts[0].state(), QpState::Err);
+        assert_eq!(pair.hosts[0].why(), "memory at 0x180000 is not accessible");
+    }
+}

@@ -1,0 +1,74 @@
+//! Queue pairs come, go, and leave their numbers to others.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ferroce_transport::{Drop, QpType, Received, VerbsError};
+
+use crate::pair::{Knobs, Pair};
+
+#[test]
+fn a_queue_pair_in_a_multicast_group_cannot_be_destroyed() {
+    let mut pair = Pair::with(|knobs| knobs.qp_type = QpType::Ud);
+    let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+    let host = &mut pair.hosts[0];
+    assert!(host.engine.attach_multicast(host.qpn, group).unwrap());
+    assert!(matches!(
+        host.engine.destroy_qp(host.qpn),
+        Err(VerbsError::Busy(_))
+    ));
+    assert!(host.engine.detach_multicast(host.qpn, group).unwrap());
+    host.engine.destroy_qp(host.qpn).unwrap();
+    assert!(matches!(
+        host.engine.destroy_qp(host.qpn),
+        Err(VerbsError::NotFound(_))
+    ));
+}
+
+#[test]
+fn a_destroyed_queue_pair_leaves_nothing_behind() {
+    let mut pair = Pair::rc();
+    pair.write(1, 5000);
+    pair.read(2, 5000);
+    let packets = pair.take(0);
+    pair.hosts[1].engine.destroy_qp(pair.hosts[1].qpn).unwrap();
+    pair.hosts[0].engine.destroy_qp(pair.hosts[0].qpn).unwrap();
+    assert_eq!(
+        pair.deliver(&packets[0]),
+        Received::Dropped(Drop::UnknownQp)
+    );
+    pair.settle();
+    assert!(pair.wire.is_empty());
+    assert_eq!(pair.done(0), []);
+}
+
+#[test]
+fn queue_pair_numbers_go_round_and_stay_in_their_range() {
+    let knobs = {
+        let mut knobs = Knobs::default();
+        knobs.config.qpns = 20..24;
+        knobs
+    };
+    let mut pair = Pair::unconnected(&knobs);
+    let host = &mut pair.hosts[0];
+    let init = host.qp_init(&knobs);
+    assert_eq!(host.qpn, 20);
+    let mut next = || host.engine.create_qp(&init).map(|(qpn, _)| qpn);
+    assert_eq!(
+        [next().unwrap(), next().unwrap(), next().unwrap()],
+        [21, 22, 23]
+    );
+    assert!(matches!(next(), Err(VerbsError::NoMemory(_))));
+    for qpn in [22, 20] {
+        host.engine.destroy_qp(qpn).unwrap();
+    }
+    let mut next = || host.engine.create_qp(&init).map(|(qpn, _)| qpn);
+    assert_eq!([next().unwrap(), next().unwrap()], [20, 22]);
+    host.engine.destroy_qp(20).unwrap();
+    host.engine.destroy_qp(23).unwrap();
+    assert_eq!(
+        host.engine.create_qp(&init).unwrap().0,
+        23,
+        "the longest unused"
+    );
+    assert_eq!(host.engine.qpns().collect::<Vec<_>>(), [21, 22, 23]);
+}

@@ -1,0 +1,153 @@
+//! Packets leave in runs that generic segmentation offload can take.
+
+use ferroce_transport::{Batch, MAX_RUN_BYTES, MAX_RUN_PACKETS, QpType, SendOp};
+use ferroce_wire::Mtu;
+
+use crate::pair::{Knobs, Pair};
+use crate::shorthand::INBOX;
+
+/// A pair whose window is no obstacle.
+fn wide(change: impl FnOnce(&mut Knobs)) -> Pair {
+    Pair::with(|knobs| {
+        knobs.config.initial_window = 1 << 20;
+        change(knobs);
+    })
+}
+
+/// The first batch that host 0 has to send.
+fn batch(pair: &mut Pair) -> Batch {
+    let mut batch = Batch::new(256);
+    pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
+    batch
+}
+
+/// Checks what the kernel asks of a segmented send.
+fn check(batch: &Batch) {
+    let mut next = 0;
+    for run in batch.runs() {
+        assert_eq!(run.packets.start, next, "in order, without a gap");
+        next = run.packets.end;
+        assert!((1..=MAX_RUN_PACKETS).contains(&run.packets.len()));
+        let lengths: Vec<usize> = run
+            .packets
+            .clone()
+            .map(|n| batch.packet(n).wire_len())
+            .collect();
+        let (last, others) = lengths.split_last().unwrap();
+        assert!(others.iter().all(|&length| length == run.segment));
+        assert!(*last <= run.segment);
+        assert!(lengths.iter().sum::<usize>() <= MAX_RUN_BYTES);
+    }
+    assert_eq!(next, batch.len());
+}
+
+#[test]
+fn a_send_is_one_run() {
+    for (mtu, length) in [
+        (Mtu::Mtu1024, 60_000),
+        (Mtu::Mtu1024, 62 * 1024),
+        (Mtu::Mtu4096, 61_440),
+    ] {
+        for qp_type in [QpType::Rc, QpType::Uc] {
+            let mut pair = wide(|knobs| {
+                knobs.attr.path_mtu = mtu;
+                knobs.qp_type = qp_type;
+            });
+            pair.send(1, length);
+            let batch = batch(&mut pair);
+            check(&batch);
+            assert_eq!(batch.runs().len(), 1);
+            assert_eq!(batch.len(), (length as usize).div_ceil(mtu.bytes()));
+        }
+    }
+}
+
+#[test]
+fn a_send_of_64_kib_takes_as_few_runs_as_64_kib_need() {
+    for mtu in [Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096] {
+        let mut pair = wide(|knobs| knobs.attr.path_mtu = mtu);
+        pair.send(1, 65_536);
+        let batch = batch(&mut pair);
+        check(&batch);
+        assert_eq!(
+            batch.runs().len(),
+            2,
+            "headers make it more than the kernel takes at once"
+        );
+    }
+}
+
+#[test]
+fn a_write_is_two_runs_because_its_first_packet_is_longer() {
+    let mut pair = wide(|_| {});
+    pair.write(1, 60_000);
+    let batch = batch(&mut pair);
+    check(&batch);
+    assert_eq!(batch.runs().len(), 2);
+}
+
+#[test]
+fn answers_to_a_read_form_runs_too() {
+    let mut pair = wide(|_| {});
+    pair.read(1, 40_000);
+    for packet in pair.take(0) {
+        pair.deliver(&packet);
+    }
+    let mut batch = Batch::new(256);
+    pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
+    check(&batch);
+    assert_eq!(batch.len(), 40);
+    assert!(
+        batch.runs().len() <= 3,
+        "FIRST and LAST have a longer header"
+    );
+}
+
+#[test]
+fn whatever_is_posted_runs_keep_their_shape() {
+    for size in [1, 5, 64, 256] {
+        let mut pair = wide(|_| {});
+        for wr_id in 0..4 {
+            pair.send(wr_id, 10 + 1000 * wr_id as u32);
+            pair.read(wr_id, 2000);
+            pair.write(wr_id, 5000);
+            pair.fetch_add(wr_id, 1);
+            let op = SendOp::Send { imm: Some(1) };
+            pair.ask(wr_id, op, INBOX, 1024 * wr_id as u32);
+        }
+        loop {
+            let mut batch = Batch::new(size);
+            let host = &mut pair.hosts[0];
+            host.engine.poll_transmit(pair.now, &mut batch);
+            check(&batch);
+            assert!(batch.len() <= size);
+            if batch.is_empty() {
+                break;
+            }
+            host.engine.finish_transmit(pair.now, &mut batch);
+        }
+    }
+}
+
+#[test]
+fn a_run_has_one_destination() {
+    let mut pair = wide(|knobs| knobs.qp_type = QpType::Ud);
+    let other = std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 77));
+    for wr_id in 0..6 {
+        let to = if wr_id % 3 == 2 {
+            other
+        } else {
+            pair.hosts[1].address
+        };
+        let target = pair.target(to, 16);
+        pair.datagram_to(wr_id, 100, target);
+    }
+    let batch = batch(&mut pair);
+    check(&batch);
+    let runs: Vec<_> = batch
+        .runs()
+        .iter()
+        .map(|run| (run.path.flow.destination == other, run.packets.len()))
+        .collect();
+    assert_eq!(runs, [(false, 2), (true, 1), (false, 2), (true, 1)]);
+}

@@ -1,0 +1,200 @@
+//! UC: a message arrives whole or not at all, and nobody answers.
+
+use ferroce_transport::{Batch, Counter, Drop, QpState, QpType, Received, SendOp, WcStatus};
+use ferroce_wire::Psn;
+
+use crate::pair::{BASE, Pair};
+use crate::shorthand::{INBOX, REMOTE};
+
+const OK: WcStatus = WcStatus::Success;
+
+fn uc() -> Pair {
+    Pair::with(|knobs| knobs.qp_type = QpType::Uc)
+}
+
+#[test]
+fn messages_arrive_and_nobody_answers() {
+    let mut pair = uc();
+    pair.recv(7, 5000);
+    pair.recv(8, 5000);
+    pair.ask(1, SendOp::Send { imm: Some(3) }, 0, 3000);
+    let op = pair.write_op(Some(4));
+    pair.ask(2, op, 0, 2000);
+    pair.write(3, 2000);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK), (2, OK), (3, OK)]);
+    let got = pair.hosts[1].completions();
+    let seen: Vec<_> = got
+        .iter()
+        .map(|wc| (wc.wr_id, wc.byte_len, wc.imm))
+        .collect();
+    assert_eq!(seen, [(7, 3000, 3), (8, 2000, 4)]);
+    assert!(pair.was_received(3000) && pair.was_written(2000));
+    assert!(pair.log.iter().all(|sent| sent.from == 0));
+    assert!(pair.log.iter().all(|sent| !sent.packet().ack_req()));
+}
+
+#[test]
+fn a_send_completes_when_it_has_left_and_not_before() {
+    let mut pair = uc();
+    pair.write(1, 3000);
+    let host = &mut pair.hosts[0];
+    let mut batch = Batch::new(64);
+    host.engine.poll_transmit(pair.now, &mut batch);
+    assert_eq!(batch.len(), 3);
+    assert_eq!(host.completions(), []);
+    host.engine.finish_transmit(pair.now, &mut batch);
+    assert_eq!(pair.done(0), [(1, OK)]);
+}
+
+#[test]
+fn a_send_in_several_batches_completes_with_the_last() {
+    let mut pair = uc();
+    pair.write(1, 3000);
+    pair.write(2, 100);
+    for done in [vec![], vec![], vec![(1, OK)], vec![(2, OK)]] {
+        pair.flush_some(0, 1);
+        assert_eq!(pair.done(0), done);
+    }
+}
+
+#[test]
+fn a_message_with_a_hole_is_dropped_and_its_receive_kept() {
+    for lost in 0..3 {
+        let mut pair = uc();
+        pair.recv(7, 5000);
+        pair.recv(8, 5000);
+        pair.send(1, 3000);
+        pair.ask(2, SendOp::Send { imm: None }, 0x1000, 3000);
+        pair.send(3, 10);
+        pair.run_losing(|sent| sent.psn() == 1000 + lost);
+        assert_eq!(pair.done(1), [(7, OK), (8, OK)], "{lost}");
+        assert_eq!(pair.hosts[1].state(), QpState::Rts);
+        let got = pair.hosts[1].ram.get(BASE + INBOX + 10, 2990);
+        assert_eq!(got, pair.hosts[0].ram.get(BASE + 0x1000 + 10, 2990));
+        assert_eq!(pair.hosts[1].query().attr.rq_psn, Psn::new(1007));
+    }
+}
+
+#[test]
+fn packets_after_a_hole_are_dropped_until_a_message_starts() {
+    let mut pair = uc();
+    pair.recv(7, 5000);
+    pair.send(1, 5000);
+    let packets = pair.take(0);
+    let dropped = Received::Dropped(Drop::OutOfSequence);
+    assert_eq!(pair.deliver(&packets[0]), Received::Accepted);
+    assert_eq!(pair.deliver(&packets[2]), dropped);
+    assert_eq!(pair.deliver(&packets[3]), dropped, "though next in order");
+    assert_eq!(pair.deliver(&packets[1]), dropped, "late is lost");
+    assert_eq!(pair.hosts[1].count(Counter::RxDropped), 3);
+    assert_eq!(pair.done(1), []);
+    pair.send(2, 10);
+    pair.run();
+    assert_eq!(pair.done(1), [(7, OK)]);
+}
+
+#[test]
+fn half_a_write_has_written_and_tells_nobody() {
+    let mut pair = uc();
+    pair.recv(7, 100);
+    let op = pair.write_op(Some(1));
+    pair.hosts[1].ram.put(REMOTE, &[0; 3000]);
+    pair.ask(1, op, 0, 3000);
+    pair.run_losing(|sent| sent.psn() == 1001);
+    assert_eq!(pair.done(1), []);
+    assert!(pair.was_written(1024));
+    assert_eq!(pair.hosts[1].ram.get(REMOTE + 1024, 1976), [0; 1976]);
+    pair.send(2, 100);
+    pair.run();
+    assert_eq!(pair.done(1), [(7, OK)]);
+}
+
+#[test]
+fn a_message_without_a_receive_is_dropped_whole() {
+    let mut pair = uc();
+    pair.send(1, 3000);
+    let packets = pair.take(0);
+    assert_eq!(
+        pair.deliver(&packets[0]),
+        Received::Dropped(Drop::NoReceive)
+    );
+    assert_eq!(pair.hosts[1].count(Counter::RxNoReceive), 1);
+    pair.recv(7, 5000);
+    pair.deliver(&packets[1]);
+    pair.deliver(&packets[2]);
+    assert_eq!(pair.done(1), [], "not from its middle");
+    pair.send(2, 3000);
+    pair.run();
+    assert_eq!(pair.done(1), [(7, OK)]);
+}
+
+#[test]
+fn a_write_that_is_not_allowed_is_dropped_in_silence() {
+    let mut pair = uc();
+    let op = SendOp::Write {
+        remote_addr: REMOTE,
+        rkey: 1,
+        imm: None,
+    };
+    let before = pair.hosts[1].ram.get(REMOTE, 3000);
+    pair.ask(1, op, 0, 3000);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert_eq!(pair.hosts[1].ram.get(REMOTE, 3000), before);
+    assert_eq!(pair.hosts[1].state(), QpState::Rts);
+    pair.write(2, 3000);
+    pair.run();
+    assert!(pair.was_written(3000));
+}
+
+#[test]
+fn a_message_too_long_for_its_receive_ends_the_receiver() {
+    let mut pair = uc();
+    pair.recv(7, 2000);
+    pair.send(1, 3000);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)], "the sender never learns");
+    assert_eq!(pair.done(1), [(7, WcStatus::LocalLength)]);
+    assert_eq!(pair.states(), [QpState::Rts, QpState::Err]);
+}
+
+#[test]
+fn reads_atomics_and_the_like_are_refused_when_posted() {
+    let mut pair = uc();
+    let (remote_addr, rkey) = (REMOTE, pair.rkey());
+    for op in [
+        SendOp::Read { remote_addr, rkey },
+        SendOp::FetchAdd {
+            remote_addr,
+            rkey,
+            add: 1,
+        },
+        SendOp::SendInvalidate { rkey },
+        SendOp::AtomicWrite { remote_addr, rkey },
+    ] {
+        let host = &mut pair.hosts[0];
+        let sges = [host.sge(0, 8)];
+        let wr = crate::pair::wr(1, op, &sges);
+        let refused = host.engine.post_send(pair.now, host.qpn, wr);
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("is not for a Uc queue pair")
+        );
+    }
+}
+
+#[test]
+fn psns_wrap() {
+    let mut pair = Pair::with(|knobs| {
+        knobs.qp_type = QpType::Uc;
+        knobs.attr.sq_psn = Psn::new(0xff_fffe);
+        knobs.attr.rq_psn = Psn::new(0xff_fffe);
+    });
+    pair.recv(7, 5000);
+    pair.send(1, 5000);
+    pair.run();
+    assert_eq!(pair.done(1), [(7, OK)]);
+}
