@@ -6,6 +6,7 @@
 mod cli;
 mod command;
 mod daemon;
+mod demo;
 mod link;
 mod output;
 mod stat;

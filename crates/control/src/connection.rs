@@ -128,20 +128,39 @@ impl Connection {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), Error> {
         let bytes = protocol::encode(request);
-        packet::send(&self.socket, &bytes, fds, SendFlags::empty()).map_err(broken)?;
-        self.answer()
+        match packet::send(&self.socket, &bytes, fds, SendFlags::empty()).map_err(broken) {
+            Ok(()) => self.answer(),
+            Err(Error::Closed) => Err(self.last_words()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The next answer to a request that has several.
     pub fn answer(&mut self) -> Result<(Reply, Vec<OwnedFd>), Error> {
         loop {
-            match self.receive(RecvFlags::empty())? {
-                None => return Err(Error::Timeout(PATIENCE.as_secs())),
-                Some((Reply::Event(event), _)) => self.events.push_back(event),
-                Some((Reply::Error { errno, message }, _)) => {
+            match self.receive(RecvFlags::empty()) {
+                Ok(None) => return Err(Error::Timeout(PATIENCE.as_secs())),
+                Ok(Some((Reply::Event(event), _))) => self.events.push_back(event),
+                Ok(Some((Reply::Error { errno, message }, _))) => {
                     return Err(Error::Refused { errno, message });
                 }
-                Some(reply) => return Ok(reply),
+                Ok(Some(reply)) => return Ok(reply),
+                Err(Error::Closed) => return Err(self.last_words()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Why ferroced has closed the connection, if it has said so: what it sent before
+    /// is still there to be read.
+    fn last_words(&mut self) -> Error {
+        loop {
+            match self.receive(RecvFlags::DONTWAIT) {
+                Ok(Some((Reply::Error { errno, message }, _))) => {
+                    return Error::Refused { errno, message };
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return Error::Closed,
             }
         }
     }

@@ -39,6 +39,6 @@ pub use error::Error;
 pub use link::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PhysicalState, PortState};
 pub use name::{NameError, check_name};
 pub use parcel::{Parcel, SlotFds};
-pub use path::{RuntimeDir, runtime_dirs};
+pub use path::{RUNTIME_DIR_VARIABLE, RuntimeDir, runtime_dirs};
 pub use protocol::{LinkCounters, MAX_SHARDS, PROTOCOL, Process, Reply, Request};
 pub use start::{find_or_start, start};

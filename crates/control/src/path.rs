@@ -135,11 +135,12 @@ impl RuntimeDir {
         // Root's serves others, too: the socket in it has permissions of its own.
         let mode = if uid == 0 { 0o755 } else { 0o700 };
         for path in [&self.base, &self.path] {
-            let failed =
-                |error| Error::system(format!("cannot create {}", path.display()), error);
+            let failed = |error| Error::system(format!("cannot create {}", path.display()), error);
             match DirBuilder::new().mode(mode).create(path) {
                 // Whatever the umask says.
-                Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?,
+                Ok(()) => {
+                    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(failed(error)),
             }

@@ -12,7 +12,7 @@ use crate::slots::OwnerId;
 
 /// Messages that may wait for a program that does not read. One that lets more
 /// pile up is stopped or broken; it can resume when it runs again.
-const MAX_WAITING: usize = 2048;
+const MAX_WAITING: usize = 1024;
 
 /// Identifies a connection.
 pub(crate) type ClientId = u64;

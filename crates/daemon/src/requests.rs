@@ -16,7 +16,7 @@ use crate::server::{Farewell, Server};
 
 impl Server {
     /// Answers a request.
-    pub(crate) fn handle(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) {
+    pub(crate) fn handle(&mut self, id: ClientId, request: Request, mut fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
@@ -29,6 +29,10 @@ impl Server {
         }
         if let Err(refusal) = self.access.permits(client.peer, &request) {
             return self.reply(id, refusal.into());
+        }
+        if !matches!(request, Request::Resume { .. }) {
+            // Nobody else has any business sending some.
+            fds.clear();
         }
         // What the caller has done before asking must be known when we answer.
         self.hear_news();

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use common::holder::Holder;
-use common::{Ferroced, add, connect, dir, send, subscribe};
+use common::{Ferroced, add, connect, delete, dir, send, subscribe};
 use ferroce_control::protocol::{MAX_REQUEST, encode};
 use ferroce_control::{PROTOCOL, Reply, Request, attach, packet, protocol, unix};
-use ferroce_testnet::{deadline, isolated, netdev};
+use ferroce_testnet::{deadline, isolated};
 use rustix::net::{RecvFlags, SendFlags};
 
 /// A bare connection.
@@ -217,16 +217,13 @@ fn descriptors_that_nobody_asked_for_are_closed() {
 #[test]
 fn one_that_does_not_read_is_let_go() {
     isolated("one_that_does_not_read_is_let_go", || {
-        netdev::add_veth("near", "far");
-        netdev::add_address("near", "10.0.0.1/24");
         let _ferroced = Ferroced::start();
-        add("rxe0", "near").unwrap();
         let mut deaf = subscribe();
-        for _ in 0..2500 {
-            netdev::add_address("near", "10.0.0.2/24");
-            netdev::delete_address("near", "10.0.0.2/24");
+        for _ in 0..1000 {
+            add("rxe0", "lo").unwrap();
+            delete("rxe0", false).unwrap();
         }
-        assert_eq!(connect().links().unwrap().len(), 1);
+        assert_eq!(connect().links().unwrap(), []);
         let mut heard = 0;
         while deaf.try_event().is_ok_and(|event| event.is_some()) {
             heard += 1;

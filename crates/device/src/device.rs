@@ -104,7 +104,9 @@ impl Device {
 
     /// Why the last work request that failed did so.
     pub fn last_failure(&self) -> Option<String> {
-        self.notices.last_failure().map(|failure| failure.to_string())
+        self.notices
+            .last_failure()
+            .map(|failure| failure.to_string())
     }
 
     /// Allocates a protection domain.

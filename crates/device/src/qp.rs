@@ -135,7 +135,9 @@ impl Qp {
                 if join {
                     let _undone = core.engine.detach_multicast(self.qpn, group);
                 }
-                return Err(VerbsError::Invalid(format!("multicast group {group}: {error}")));
+                return Err(VerbsError::Invalid(format!(
+                    "multicast group {group}: {error}"
+                )));
             }
             Ok(())
         })

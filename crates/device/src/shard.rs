@@ -148,7 +148,10 @@ impl Shard {
     /// Duplicates of the descriptors that say when there is something to receive.
     pub(crate) fn sockets(&self) -> std::io::Result<Vec<OwnedFd>> {
         let sockets = self.lock().receiver.sockets().try_clone()?;
-        Ok([Some(sockets.v4), sockets.v6].into_iter().flatten().collect())
+        Ok([Some(sockets.v4), sockets.v6]
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     /// Waits until no thread is in the middle of moving bytes of memory that

@@ -58,7 +58,13 @@ impl Transmitter {
     pub(crate) fn run(&mut self, engine: &mut Engine, now: Time) {
         loop {
             while let Some(run) = self.waiting.front() {
-                if !send(&mut self.sender, self.ifindex, &run.path, run.segment, &run.bytes) {
+                if !send(
+                    &mut self.sender,
+                    self.ifindex,
+                    &run.path,
+                    run.segment,
+                    &run.bytes,
+                ) {
                     return;
                 }
                 self.waiting.pop_front();
@@ -90,7 +96,15 @@ impl Transmitter {
             }
             let bytes = &self.buffer[..end];
             let blocked = !self.waiting.is_empty();
-            if blocked || !send(&mut self.sender, self.ifindex, &run.path, run.segment, bytes) {
+            if blocked
+                || !send(
+                    &mut self.sender,
+                    self.ifindex,
+                    &run.path,
+                    run.segment,
+                    bytes,
+                )
+            {
                 self.waiting.push_back(Waiting {
                     path: run.path,
                     segment: run.segment,

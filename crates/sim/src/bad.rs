@@ -1,8 +1,6 @@
 //! Work requests that must fail: refused by the peer, or on the spot.
 
-use std::rc::Rc;
-
-use ferroce_transport::{QpType, SendOp, Sge, WcStatus};
+use ferroce_transport::{QpType, SendFlags, SendOp, Sge, WcStatus};
 
 use crate::model::{Kind, Verdict};
 use crate::payload::payload;
@@ -22,6 +20,7 @@ enum Fault {
     MemoryGone,
     TooLong,
     BadInvalidate,
+    Forbidden,
     LocalUnknownKey,
     LocalOutOfRange,
     LocalMemoryGone,
@@ -35,12 +34,13 @@ impl World {
         let kind = self.qps[qp].kind;
         let remote = [
             UnknownKey, OutOfRange, OutOfRange, NotPermitted, OtherDomain, MemoryGone, TooLong,
-            BadInvalidate,
+            BadInvalidate, Forbidden,
         ];
         let local = [LocalUnknownKey, LocalOutOfRange, LocalMemoryGone];
         let features = &self.scenario.features;
         let fault = match (features.bad_requests, features.bad_locals) {
-            (true, _) if kind.is_reliable() => self.rng.pick(&remote),
+            (true, _) if kind == QpType::Rc => self.rng.pick(&remote),
+            (true, _) if kind.is_reliable() => self.rng.pick(&remote[..8]), // no FLUSH on XRC
             (_, true) if kind == QpType::Rc && self.rng.chance(0.1) => LocalInvalidate,
             (_, true) => self.rng.pick(&local),
             _ => return self.post_plain(qp, Choice::Send),
@@ -48,6 +48,10 @@ impl World {
         let draft = match fault {
             TooLong => self.draft_too_long(qp),
             BadInvalidate => self.draft_bad_invalidate(qp),
+            Forbidden => self.draft_flush(qp).map(|mut draft| {
+                draft.verdict = Verdict::refused(&[WcStatus::RemoteInvalidRequest]);
+                draft
+            }),
             LocalInvalidate => Some(self.draft_bad_local_invalidate()),
             LocalUnknownKey | LocalOutOfRange | LocalMemoryGone => self.draft_bad_local(qp, fault),
             _ => self.draft_refused(qp, fault),
@@ -211,25 +215,31 @@ impl World {
         Some(draft)
     }
 
-    /// A datagram that cannot be sent.
-    pub(crate) fn spoil_datagram(&mut self, draft: &mut Draft) {
-        draft.payload = match self.rng.chance(0.5) {
-            true => {
-                draft.verdict = Verdict::fails(WcStatus::LocalLength);
-                payload(self.seed, 0, self.scenario.port_mtu.bytes() + 1)
+    /// Makes a datagram one that cannot be sent.
+    pub(crate) fn spoil_datagram(&mut self, qp: usize, draft: &mut Draft) {
+        if let DraftData::Places(places) = &draft.data {
+            let host = self.qps[qp].host;
+            for place in places {
+                self.hosts[host].arena.remove(place.va);
+                self.hosts[host].release(*place);
             }
-            false => {
-                draft.verdict = Verdict::fails(WcStatus::LocalProtection);
-                Rc::clone(&draft.payload)
-            }
+        }
+        let too_long = self.rng.chance(0.5);
+        let mtu = self.scenario.port_mtu.bytes() as u64;
+        let len = match too_long {
+            true => mtu + self.rng.range(1..=64),
+            false => self.rng.range(1..=mtu),
         };
-        let length = draft.payload.len().max(1) as u32;
-        let lkey = self.rng.u32();
-        draft.flags.remove(ferroce_transport::SendFlags::INLINE);
+        draft.verdict = Verdict::fails(match too_long {
+            true => WcStatus::LocalLength,
+            false => WcStatus::LocalProtection,
+        });
+        draft.payload = payload(self.seed, self.next_wr_id(), len as usize);
+        draft.flags.remove(SendFlags::INLINE);
         draft.data = DraftData::Bad(vec![Sge {
             addr: 0,
-            length,
-            lkey,
+            length: len as u32,
+            lkey: self.rng.u32(),
         }]);
     }
 }

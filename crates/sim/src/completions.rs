@@ -99,7 +99,9 @@ impl World {
             return Err(format!("completion of {name} for unknown qp {:#x}", wc.qpn));
         };
         let context = format!("{name} on {}", self.qp_name(qp));
-        match WrRef::of(wc.wr_id) {
+        let wr = WrRef::of(wc.wr_id);
+        self.coverage.completed(matches!(wr, WrRef::Recv(_)), wc.status);
+        match wr {
             WrRef::Send(send) if send < self.sends.len() => {
                 if self.qps[qp].send_cq != cq {
                     return Err(format!("{context} completed in queue {cq}"));
@@ -162,6 +164,7 @@ impl World {
 
     fn note_qp_event(&mut self, qp: usize, kind: QpEvent) -> Check {
         let healed = self.healed;
+        self.coverage.event(kind);
         let model = &mut self.qps[qp];
         model.events.push(kind);
         if kind == QpEvent::SqDrained {

@@ -83,6 +83,9 @@ impl World {
                 Received::Dropped(why) => format!("<- packet {} dropped, {why:?}: {what}", packet.number),
             }
         });
+        if let Received::Dropped(why) = received {
+            self.coverage.dropped(why);
+        }
         if packet.corrupted && received == Received::Accepted {
             return Err(format!("host {host} accepted the corrupted packet {}", packet.number));
         }
@@ -128,6 +131,7 @@ impl World {
     fn launch(&mut self, host: usize, packet: &crate::host::Outgoing) {
         let number = self.packets;
         self.packets += 1;
+        self.coverage.sent(&packet.bytes);
         self.trace.host(self.now, host, || {
             format!("-> packet {number} {}", tap::describe(&packet.bytes))
         });

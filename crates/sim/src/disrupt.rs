@@ -63,6 +63,7 @@ impl World {
         }
         self.take_completions(qp)?;
         self.trace.host(self.now, host, || format!("destroy qp {qpn:#x}"));
+        self.leave_groups(qp)?;
         let destroyed = self.hosts[host].engine.destroy_qp(qpn);
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
         self.by_number.remove(&(host, qpn));
@@ -71,9 +72,34 @@ impl World {
         self.after_engine(host)
     }
 
+    /// A queue pair cannot go while it is attached to a multicast group.
+    fn leave_groups(&mut self, qp: usize) -> Check {
+        let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
+        let groups = std::mem::take(&mut self.qps[qp].groups);
+        let side = &mut self.hosts[host];
+        if !groups.is_empty() && side.engine.destroy_qp(qpn).is_ok() {
+            return Err(format!("qp {qpn:#x} was destroyed while attached to a group"));
+        }
+        for group in groups {
+            let detached = side.engine.detach_multicast(qpn, group);
+            let last = detached.map_err(|e| format!("detach_multicast: {e}"))?;
+            let here = |other: &crate::model::QpModel| other.host == host && other.groups.contains(&group);
+            if last == self.qps.iter().any(here) {
+                return Err(format!("wrong about being the last in {group}"));
+            }
+            if last {
+                side.joined.remove(&group);
+            }
+        }
+        Ok(())
+    }
+
     /// Fetches what both ends have completed before one of them forgets.
     fn take_completions(&mut self, qp: usize) -> Check {
         self.poll_host(self.qps[qp].host)?;
+        if !self.qps[qp].datagrams.is_empty() && !self.qps[qp].cause.cq_overflow {
+            return Err(format!("{} has not delivered all datagrams", self.qp_name(qp)));
+        }
         match self.peer_of(qp) {
             Some(peer) => self.poll_host(self.qps[peer].host),
             None => Ok(()),
@@ -214,7 +240,7 @@ impl World {
             self.qps[end].reconnecting = true;
         }
         // Until all stray packets are gone.
-        let wait = 3 * self.scenario.longest_trip_ns() + 2_000 * self.scenario.service_ns;
+        let wait = 3 * self.scenario.longest_straggler_ns() + 2_000 * self.scenario.service_ns;
         let paused = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
         let at = self.now.max(paused[0]).max(paused[1]).after_nanos(wait);
         self.agenda.plan(at, Happening::Resume { qp });

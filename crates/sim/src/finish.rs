@@ -146,6 +146,9 @@ impl World {
         for (index, srq) in self.srqs.iter().enumerate() {
             let users = self.qps.iter().filter(|qp| qp.host == srq.host);
             let lossy = users.clone().any(|qp| qp.cause.cq_overflow);
+            if srq.limit_armed && srq.srq.query().2 == 0 {
+                return Err(format!("shared receive queue {index} ran low without an event"));
+            }
             let (want, got) = (srq.outstanding.len(), srq.srq.posted());
             let lost = want.checked_sub(got);
             if !lossy && lost.is_none_or(|lost| lost > srq.may_be_lost) {

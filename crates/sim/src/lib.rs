@@ -31,6 +31,7 @@ mod agenda;
 mod arena;
 mod bad;
 mod completions;
+mod coverage;
 mod device;
 mod disrupt;
 mod finish;
@@ -54,6 +55,7 @@ mod windows;
 mod world;
 mod zone;
 
+pub use coverage::{Coverage, DROPS, EVENTS, STATUSES};
 pub use ferroce_transport::Bug;
 pub use runner::{Outcome, replay_command, run_seed, run_seed_with_trace, run_seeds};
 pub use scenario::Family;

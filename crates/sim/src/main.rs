@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use clap::Parser;
-use ferroce_sim::{Bug, Outcome, run_seed, run_seed_with_trace, run_seeds};
+use ferroce_sim::{Bug, Coverage, Outcome, run_seed, run_seed_with_trace, run_seeds};
 
 /// Simulates whole networks of channel adapters, one for each seed.
 #[derive(Parser)]
@@ -30,6 +30,9 @@ struct Args {
     /// Do not stop at the first violation: list them all.
     #[arg(long)]
     keep_going: bool,
+    /// Print what the runs have come across.
+    #[arg(long)]
+    coverage: bool,
     /// Put a deliberate bug into all engines.
     #[arg(long, value_parser = parse_bug)]
     bug: Option<Bug>,
@@ -80,6 +83,7 @@ struct Total {
     seeds: u64,
     steps: u64,
     packets: u64,
+    coverage: Coverage,
     failed: Option<Outcome>,
 }
 
@@ -92,6 +96,7 @@ fn run_many(args: &Args) -> Option<Outcome> {
         total.seeds += 1;
         total.steps += outcome.steps;
         total.packets += outcome.packets;
+        total.coverage.add(&outcome.coverage);
         if let Some(violation) = &outcome.violation {
             if args.keep_going {
                 println!("seed {} ({:?}): {violation}", outcome.seed, outcome.family);
@@ -114,5 +119,8 @@ fn run_many(args: &Args) -> Option<Outcome> {
         total.packets,
         total.seeds as f64 / seconds
     );
+    if args.coverage {
+        print!("{}", total.coverage);
+    }
     total.failed
 }

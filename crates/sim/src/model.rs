@@ -268,6 +268,8 @@ pub(crate) struct QpModel {
     pub(crate) events: Vec<QpEvent>,
     /// How often each request PSN has been sent.
     pub(crate) sent: BTreeMap<u32, u32>,
+    /// All it has outstanding was posted when its peer no longer listened.
+    pub(crate) hopeless: bool,
     /// Sequence NAKs it has sent, by PSN.
     pub(crate) naks: BTreeSet<u32>,
     /// RNR NAKs that reached it.
@@ -327,6 +329,7 @@ impl QpModel {
         self.cause = Cause::default();
         self.drain = Drain::No;
         self.sent.clear();
+        self.hopeless = false;
         self.naks.clear();
         self.rnr_naks = 0;
         self.bad_receives = false;

@@ -39,6 +39,8 @@ pub(crate) struct Link {
     pub(crate) jitter_ns: u64,
     pub(crate) loss: f64,
     pub(crate) duplicate: f64,
+    /// Most by which a duplicate is late.
+    pub(crate) straggle_ns: u64,
     pub(crate) corrupt: f64,
     pub(crate) reorder: f64,
     /// Chance of a congestion mark.
@@ -107,7 +109,10 @@ impl Network {
             return;
         }
         if self.rng.chance(link.duplicate) {
-            let at = self.arrival(now, &link, packet.from, to);
+            let mut at = self.arrival(now, &link, packet.from, to);
+            if link.straggle_ns > 0 && self.rng.chance(0.3) {
+                at = at.after_nanos(self.rng.below(link.straggle_ns));
+            }
             fates.push(Fate::Arrives(at, packet.clone()));
         }
         if self.rng.chance(link.mark) {

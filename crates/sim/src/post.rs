@@ -112,7 +112,12 @@ impl World {
         };
         let posted = self.hosts[host].engine.post_send(self.now, qpn, wr);
         posted.map_err(|e| format!("{} on qp {qpn:#x} refused: {e}", wr_name(wr_id)))?;
+        let listens = self.peer_of(qp).is_some_and(|peer| self.qps[peer].listens());
         let model = &mut self.qps[qp];
+        if model.pending() == 0 {
+            model.hopeless = !listens;
+            model.sent.clear();
+        }
         let record = SendRecord {
             qp,
             index: model.sends.len(),

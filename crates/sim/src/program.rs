@@ -42,6 +42,7 @@ impl World {
             if self.rng.chance(pace) {
                 self.post_receives(qp)?;
             }
+            self.arm_limit(qp)?;
             self.post_sends(qp)?;
             if self.scenario.features.reconnect {
                 self.consider_reconnecting(qp)?;
@@ -94,6 +95,21 @@ impl World {
             }
             _ => false,
         }
+    }
+
+    /// Asks to be told when a shared queue runs low.
+    fn arm_limit(&mut self, qp: usize) -> Check {
+        let Some(srq) = self.qps[qp].srq else {
+            return Ok(());
+        };
+        if self.srqs[srq].limit_armed || !self.rng.chance(0.1) {
+            return Ok(());
+        }
+        let limit = self.rng.range(1..=16) as u32;
+        let set = self.srqs[srq].srq.set_limit(limit);
+        set.map_err(|e| format!("set_limit: {e}"))?;
+        self.srqs[srq].limit_armed = true;
+        Ok(())
     }
 
     /// A send queue that has stopped may go on, once all of it has been flushed.

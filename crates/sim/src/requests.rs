@@ -24,6 +24,7 @@ impl World {
             Choice::FetchAdd => self.draft_atomic(qp, true),
             Choice::CompareSwap => self.draft_atomic(qp, false),
             Choice::AtomicWrite => self.draft_atomic_write(qp),
+            _ if self.scenario.features.bad_requests => self.draft_write(qp), // not permitted
             _ => self.draft_flush(qp),
         };
         match draft {
@@ -223,7 +224,7 @@ impl World {
         Some(draft)
     }
 
-    fn draft_flush(&mut self, qp: usize) -> Option<Draft> {
+    pub(crate) fn draft_flush(&mut self, qp: usize) -> Option<Draft> {
         let host = self.qps[self.peer_of(qp)?].host;
         let zones = &self.hosts[host].zones;
         let zone = zones.iter().find(|zone| zone.purpose == Purpose::Remote)?;
@@ -308,9 +309,12 @@ impl World {
             qkey,
         });
         let len = self.draw_len(qp, self.scenario.port_mtu.bytes() as u64);
-        match self.draw_source(qp, &mut draft, len) {
-            Some(()) => self.submit(qp, draft),
-            None => Ok(()),
+        if self.draw_source(qp, &mut draft, len).is_none() {
+            return Ok(());
         }
+        if self.scenario.features.bad_locals && self.rng.chance(self.scenario.bad) {
+            self.spoil_datagram(qp, &mut draft);
+        }
+        self.submit(qp, draft)
     }
 }

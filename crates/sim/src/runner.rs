@@ -8,6 +8,7 @@ use std::thread;
 
 use ferroce_transport::Bug;
 
+use crate::coverage::Coverage;
 use crate::scenario::Family;
 use crate::trace::Trace;
 use crate::world::World;
@@ -26,6 +27,8 @@ pub struct Outcome {
     pub steps: u64,
     /// Packets that were sent.
     pub packets: u64,
+    /// What it has come across.
+    pub coverage: Coverage,
     /// What was wrong, if anything was.
     pub violation: Option<String>,
 }
@@ -75,6 +78,7 @@ fn run_world(mut world: World) -> Outcome {
         family: world.scenario.family,
         steps: world.steps,
         packets: world.packets,
+        coverage: world.coverage,
         violation: result.err(),
     }
 }

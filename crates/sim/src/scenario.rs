@@ -20,6 +20,8 @@ use crate::network::Link;
 pub(crate) struct Features {
     pub(crate) loss: bool,
     pub(crate) duplicates: bool,
+    /// Some duplicates are very late.
+    pub(crate) stragglers: bool,
     pub(crate) reordering: bool,
     pub(crate) corruption: bool,
     pub(crate) congestion_marks: bool,
@@ -32,6 +34,8 @@ pub(crate) struct Features {
     pub(crate) late_receives: bool,
     /// Few RNR retries.
     pub(crate) rnr_limits: bool,
+    /// Few retries, which losses may use up.
+    pub(crate) few_retries: bool,
     /// Requests that the peer must refuse.
     pub(crate) bad_requests: bool,
     /// Requests that fail on the side that posts them.
@@ -145,7 +149,13 @@ impl Scenario {
         draw::draw(seed)
     }
 
-    /// How long any packet can take, with waiting in receive buffers.
+    /// How long the latest duplicate can take.
+    pub(crate) fn longest_straggler_ns(&self) -> u64 {
+        let links = self.links.iter().flatten();
+        self.longest_trip_ns() + links.map(|link| link.straggle_ns).max().unwrap_or(0)
+    }
+
+    /// How long a packet can take, with waiting in receive buffers.
     pub(crate) fn longest_trip_ns(&self) -> u64 {
         let links = self.links.iter().flatten();
         let link = links.map(Link::longest_ns).max().unwrap_or(0);
@@ -156,6 +166,13 @@ impl Scenario {
     pub(crate) fn longest_timeout_ns(&self) -> u64 {
         let ends = self.pairs.iter().flat_map(|pair| &pair.ends);
         ends.map(|end| 4096 << end.setup.timeout).max().unwrap_or(0)
+    }
+
+    /// Whether every packet arrives once and in time, while the network is up.
+    pub(crate) fn is_lossless(&self) -> bool {
+        let f = &self.features;
+        let safe = !(f.loss || f.corruption || f.tiny_buffers || f.pauses || f.big);
+        safe && !self.disorders()
     }
 
     /// Whether UC messages may arrive twice or out of order.

@@ -253,10 +253,11 @@ impl World {
             WcStatus::RetryExceeded => {
                 let most = model.sent.values().max().copied().unwrap_or(0);
                 let tries = u32::from(setup.retry_cnt) + 1;
-                if most < tries {
+                if most < tries || model.hopeless && most != tries {
                     return Err(format!("gave up after {most} tries, not {tries}"));
                 }
-                model.kind.is_reliable() && (model.cause.peer_gone || model.cause.dark)
+                let excuse = model.cause.peer_gone || model.cause.dark;
+                model.kind.is_reliable() && (excuse || self.scenario.features.few_retries)
             }
             WcStatus::RnrRetryExceeded => {
                 setup.rnr_retry < 7 && model.rnr_naks > u32::from(setup.rnr_retry)

@@ -190,6 +190,7 @@ impl World {
             drain: Drain::No,
             events: Vec::new(),
             sent: BTreeMap::new(),
+            hopeless: false,
             naks: BTreeSet::new(),
             rnr_naks: 0,
             bad_receives: false,
@@ -285,7 +286,7 @@ impl World {
         } = model.setup;
         let mut attr = QpAttr {
             state,
-            access: remote_access(),
+            access: self.remote_access(),
             en_sqd_async_notify: true,
             path_mtu: mtu,
             timeout,
@@ -311,6 +312,20 @@ impl World {
         (attr, mask(model.kind, state, resumes))
     }
 
+    /// What queue pairs let their peers do. In scenarios with bad requests there
+    /// is something that they do not.
+    fn remote_access(&self) -> Access {
+        let flush = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+        let rest = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        match self.scenario.features.bad_requests {
+            true => rest,
+            false => rest | flush,
+        }
+    }
+
     /// The way from a host to an address.
     pub(crate) fn address_vector(&self, host: usize, to: core::net::IpAddr) -> AddressVector {
         AddressVector {
@@ -332,15 +347,6 @@ impl World {
             false => Psn::new(self.rng.u32()),
         }
     }
-}
-
-fn remote_access() -> Access {
-    Access::LOCAL_WRITE
-        | Access::REMOTE_WRITE
-        | Access::REMOTE_READ
-        | Access::REMOTE_ATOMIC
-        | Access::FLUSH_GLOBAL
-        | Access::FLUSH_PERSISTENT
 }
 
 /// The attributes that a transition takes.

@@ -87,6 +87,10 @@ impl World {
     fn note_datagram_sent(&mut self, qp: usize, out: &Outgoing, packet: &Packet<'_>) -> Check {
         let name = self.qp_name(qp);
         let model = &mut self.qps[qp];
+        let failed = |send: &usize| self.sends[*send].end.is_some() && !self.sends[*send].succeeded();
+        while model.sends.get(model.datagrams_sent).is_some_and(failed) {
+            model.datagrams_sent += 1;
+        }
         let Some(&send) = model.sends.get(model.datagrams_sent) else {
             return Err(format!("{name} sent a datagram that nobody posted"));
         };

@@ -55,6 +55,7 @@ impl World {
         let stale = (0..self.windows.len())
             .find(|&w| Some(self.windows[w].qp) == peer && self.windows[w].stale.is_some());
         let draft = match self.rng.below(10) {
+            0 if self.rng.chance(0.05) => self.draft_bad_bind(qp),
             0..=2 if free.is_some() => free.and_then(|w| self.draft_bind(qp, w)),
             3 | 4 if own.is_some() => own.and_then(|w| self.draft_end(qp, w)),
             5 if theirs.is_some() => theirs.and_then(|w| self.draft_remote_end(qp, w)),
@@ -99,6 +100,24 @@ impl World {
         window.first = if zero_based { 0 } else { addr };
         window.used = 0;
         self.draft_local(qp, Kind::Bind, SendOp::BindMw(bind), w)
+    }
+
+    /// A bind to memory that does not allow windows.
+    fn draft_bad_bind(&mut self, qp: usize) -> Option<Draft> {
+        let window = self.windows.iter().find(|w| w.qp == qp && w.state == WindowState::Free)?;
+        let zone = &self.hosts[self.qps[qp].host].zones[0];
+        let bind = BindMw {
+            mw: window.mw.clone(),
+            rkey: window.mw.rkey(),
+            mr: Some(zone.mr.clone()),
+            addr: zone.key_address(zone.start),
+            length: 64,
+            access: Access::REMOTE_READ,
+        };
+        let mut draft = Draft::new(Kind::Bind, SendOp::BindMw(bind));
+        draft.flags = self.draw_flags(qp);
+        draft.verdict = Verdict::fails(WcStatus::MwBind);
+        Some(draft)
     }
 
     /// A request that sends nothing.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ferroce_transport::{Bug, Time};
 
 use crate::agenda::{Agenda, Happening};
+use crate::coverage::Coverage;
 use crate::host::Host;
 use crate::model::{CqModel, QpModel, RecvRecord, SendRecord, SrqModel, WindowModel};
 use crate::network::Network;
@@ -48,6 +49,7 @@ pub(crate) struct World {
     pub(crate) packets: u64,
     pub(crate) steps: u64,
     pub(crate) healed: bool,
+    pub(crate) coverage: Coverage,
 }
 
 impl World {
@@ -78,6 +80,7 @@ impl World {
             packets: 0,
             steps: 0,
             healed: false,
+            coverage: Coverage::default(),
             scenario,
         }
     }

@@ -40,6 +40,7 @@ pub(crate) fn connect<T: Send + 'static>(
         ip("addr add 10.9.0.2/24 dev far");
         ip("addr add fd09::2/64 dev far nodad");
         ip("link set far up");
+        wait_for("far");
         tell_ready.send(()).expect("awaited");
         let _ = wait.recv();
         there()
@@ -54,7 +55,26 @@ pub(crate) fn connect<T: Send + 'static>(
     ip("link set near up");
     connected.send(()).expect("the thread lives");
     ready.recv().expect("the thread lives");
+    wait_for("near");
     (go, far)
+}
+
+/// Waits until the kernel has noticed that the cable is plugged in: its last act
+/// is the route to multicast groups.
+fn wait_for(interface: &str) {
+    for _ in 0..500 {
+        let output = Command::new("ip")
+            .args(["-6", "route", "show", "table", "local", "dev", interface])
+            .output()
+            .expect("iproute2 is installed");
+        let routes = String::from_utf8_lossy(&output.stdout);
+        if routes.contains("ff00::/8") && !routes.contains("linkdown") {
+            return;
+        }
+        #[allow(clippy::disallowed_methods, reason = "there is nothing to wait on")]
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{interface} does not come up");
 }
 
 fn leave_namespace() {

@@ -56,6 +56,10 @@ fn draw_links(rng: &mut Rng, f: &Features, hosts: usize) -> Vec<Vec<Link>> {
         true => rng.range(1_000..=60_000),
         false => rng.range(0..=5_000),
     };
+    let straggle_ns = match f.stragglers {
+        true => rng.range(50_000..=800_000),
+        false => 0,
+    };
     let mut chance = |on: bool, most: f64| match on {
         true => most * (0.1 + 0.9 * f64::from(rng.u32()) / f64::from(u32::MAX)),
         false => 0.0,
@@ -65,6 +69,7 @@ fn draw_links(rng: &mut Rng, f: &Features, hosts: usize) -> Vec<Vec<Link>> {
         jitter_ns,
         loss: chance(f.loss, 0.2),
         duplicate: chance(f.duplicates, 0.2),
+        straggle_ns,
         corrupt: chance(f.corruption, 0.1),
         reorder: chance(f.reordering, 0.4),
         mark: chance(f.congestion_marks, 0.2),
@@ -220,7 +225,10 @@ fn draw_setup(rng: &mut Rng, s: &Scenario) -> Setup {
             true => 0,
             false => shortest + rng.range(0..=1) as u8,
         },
-        retry_cnt: 7,
+        retry_cnt: match s.features.few_retries || s.is_lossless() {
+            true => rng.range(0..=7) as u8,
+            false => 7,
+        },
         rnr_retry: match s.features.rnr_limits {
             true => rng.range(0..=6) as u8,
             false => 7,
@@ -250,13 +258,14 @@ fn draw_disruptions(rng: &mut Rng, s: &mut Scenario) {
         let ns = rng.range(10_000..=timeout.unwrap_or(1_000_000));
         plan(rng, Disruption::Pause { host, ns });
     }
-    if qps == 0 {
+    if s.pairs.is_empty() {
         return;
     }
     let some_qp = |rng: &mut Rng| rng.below(qps) as usize;
     if f.teardown {
         for _ in 0..rng.range(1..=2) {
-            let qp = some_qp(rng);
+            let all = if f.reconnect { qps } else { qps + s.datagrams.len() as u64 };
+            let qp = rng.below(all) as usize;
             let what = match rng.below(if f.reconnect { 2 } else { 3 }) {
                 0 => Disruption::Kill { qp },
                 1 => Disruption::Reset { qp },

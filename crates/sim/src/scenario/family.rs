@@ -31,11 +31,12 @@ pub enum Family {
     Fences,
     Big,
     Dark,
+    FewRetries,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 24] = [
+    pub const ALL: [Family; 25] = [
         Family::Clean,
         Family::Lossy,
         Family::Disorder,
@@ -60,6 +61,7 @@ impl Family {
         Family::Fences,
         Family::Big,
         Family::Dark,
+        Family::FewRetries,
     ];
 
     /// The features that make the family, and some more by chance.
@@ -75,6 +77,7 @@ impl Family {
         for (feature, probability) in [
             (&mut f.loss, 0.5),
             (&mut f.duplicates, 0.3),
+            (&mut f.stragglers, 0.3),
             (&mut f.reordering, 0.25),
             (&mut f.corruption, 0.2),
             (&mut f.congestion_marks, 0.1),
@@ -125,6 +128,10 @@ impl Family {
             Family::Fences => f.fences = true,
             Family::Big => f.big = true,
             Family::Dark => f.dark = true,
+            Family::FewRetries => {
+                f.loss = true;
+                f.few_retries = true;
+            }
         }
         f
     }

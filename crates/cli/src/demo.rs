@@ -1,0 +1,172 @@
+//! `ferroce demo`: everything at once, on one machine, within a minute.
+//!
+//! The command makes a directory for a ferroced of its own and starts the stage:
+//! a process that makes a private network and a link on its loopback interface,
+//! and starts two more. One answers, the other asks, checks every byte,
+//! measures and prints. All of them are this executable.
+
+mod checks;
+mod endpoint;
+mod measure;
+mod partner;
+
+use std::fs::DirBuilder;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use ferroce_control::{Connection, LinkConfig, RUNTIME_DIR_VARIABLE, Request, find_or_start};
+
+use endpoint::Endpoint;
+use partner::Partner;
+
+/// The link of the demo.
+const LINK: &str = "rxe0";
+
+/// Show that it works: two processes, every operation, every byte checked
+#[derive(Debug, Args)]
+#[command(
+    long_about = "\
+Sets up a private loopback link, starts two processes that talk RoCEv2 over it, checks every byte \
+of SEND, WRITE, READ and atomics, and prints how fast they were. Needs no root and leaves nothing \
+behind.",
+    after_long_help = "\
+EXAMPLES
+    ferroce demo
+    ferroce demo --quick"
+)]
+pub(crate) struct DemoArgs {
+    /// Measure for a shorter time
+    #[arg(long)]
+    quick: bool,
+
+    /// What one of the demo's own processes does
+    #[arg(long, hide = true)]
+    role: Option<Role>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Role {
+    Stage,
+    Asks,
+    Answers,
+}
+
+impl DemoArgs {
+    pub(crate) fn run(self) -> Result<()> {
+        match self.role {
+            None => perform(self.quick),
+            Some(Role::Stage) => stage(self.quick),
+            Some(Role::Asks) => {
+                let mut endpoint = Endpoint::open(LINK)?;
+                let mut partner = Partner::on_stdin()?;
+                endpoint.connect(&mut partner)?;
+                checks::ask(&endpoint, &mut partner)?;
+                measure::ask(&endpoint, &mut partner, self.quick)
+            }
+            Some(Role::Answers) => {
+                let mut endpoint = Endpoint::open(LINK)?;
+                let mut partner = Partner::on_stdin()?;
+                endpoint.connect(&mut partner)?;
+                checks::answer(&endpoint, &mut partner)?;
+                measure::answer(&endpoint, &mut partner)
+            }
+        }
+    }
+}
+
+/// Runs the stage with a runtime directory of its own, removed at the end.
+fn perform(quick: bool) -> Result<()> {
+    let directory = make_directory()?;
+    let program = std::env::current_exe().context("cannot find this executable")?;
+    let mut stage = command(&program, "stage", quick);
+    let status = stage.env(RUNTIME_DIR_VARIABLE, &directory).status();
+    let removed = std::fs::remove_dir_all(&directory);
+    succeeded("set the stage", status.context("cannot start a process")?)?;
+    removed.with_context(|| format!("cannot remove {}", directory.display()))
+}
+
+fn make_directory() -> Result<PathBuf> {
+    let base = std::env::temp_dir();
+    for attempt in 0..100 {
+        let path = base.join(format!("ferroce-demo-{}-{attempt}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error).context(format!("cannot make {}", path.display())),
+        }
+    }
+    bail!("cannot make a directory in {}", base.display())
+}
+
+/// Sets everything up, and takes it down again.
+fn stage(quick: bool) -> Result<()> {
+    match ferroce_net::enter_private_network() {
+        Ok(()) => println!("A private network, with a link {LINK} on its loopback interface."),
+        Err(error) => {
+            println!("No private network here ({error}): a link {LINK} on the loopback interface.")
+        }
+    }
+    let program = std::env::current_exe().context("cannot find this executable")?;
+    let _daemon = start_daemon(&program)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut answers = command(&program, "answers", quick)
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start a process")?;
+    let asked = command(&program, "asks", quick)
+        .stdin(OwnedFd::from(ours))
+        .status()
+        .context("cannot start a process")?;
+    let answered = answers.wait()?;
+    succeeded("asked", asked)?;
+    succeeded("answered", answered)
+}
+
+fn command(program: &Path, role: &str, quick: bool) -> Command {
+    let mut command = Command::new(program);
+    command.args(["demo", "--role", role]);
+    if quick {
+        command.arg("--quick");
+    }
+    command
+}
+
+fn succeeded(what: &str, status: ExitStatus) -> Result<()> {
+    ensure!(
+        status.success(),
+        "the process that {what} ended with {status}"
+    );
+    Ok(())
+}
+
+/// Ends ferroced when the demo is over.
+struct Daemon {
+    connection: Connection,
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let name = LINK.to_string();
+        let delete = Request::LinkDelete { name, force: true };
+        let _gone_with_the_namespace = self.connection.perform(&delete);
+        let _gone_with_the_link = self.connection.perform(&Request::Shutdown);
+    }
+}
+
+fn start_daemon(program: &Path) -> Result<Daemon> {
+    let mut connection = find_or_start(program.as_os_str())?;
+    connection.perform(&Request::LinkAdd(LinkConfig {
+        name: LINK.into(),
+        kind: "rxe".into(),
+        netdev: "lo".into(),
+        mtu: None,
+        crc: true,
+    }))?;
+    Ok(Daemon { connection })
+}

@@ -1,0 +1,97 @@
+//! The program's end against daemons that misbehave.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use ferroce_control::protocol::encode;
+use ferroce_control::{Connection, Error, PROTOCOL, Reply, packet, unix};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+
+/// A daemon that gives these answers, one to each request, and then closes.
+fn daemon(name: &str, answers: Vec<Vec<u8>>) -> (PathBuf, std::thread::JoinHandle<()>) {
+    let dir = std::env::temp_dir().join(format!("ferroce-client-{}-{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    let listener = unix::socket(SocketFlags::empty()).unwrap();
+    unix::bind(&listener, &dir.join("control.sock")).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    #[allow(clippy::disallowed_methods, reason = "two ends, two threads")]
+    let thread = std::thread::spawn(move || {
+        let client: OwnedFd = rustix::net::accept(&listener).unwrap();
+        let mut buffer = [0; 4096];
+        for answer in answers {
+            packet::receive(&client, &mut buffer, RecvFlags::empty()).unwrap();
+            packet::send(&client, &answer, &[], SendFlags::empty()).unwrap();
+        }
+    });
+    (dir, thread)
+}
+
+fn welcome(protocol: u32) -> Vec<u8> {
+    encode(&Reply::Welcome {
+        protocol,
+        version: "9".into(),
+        pid: 4,
+    })
+}
+
+fn meet(name: &str, answers: Vec<Vec<u8>>) -> Result<Connection, Error> {
+    let (dir, thread) = daemon(name, answers);
+    let result = Connection::connect(&dir);
+    fs::remove_dir_all(dir).unwrap();
+    thread.join().unwrap();
+    result
+}
+
+#[test]
+fn another_version_is_named() {
+    let error = meet("version", vec![welcome(77)]).unwrap_err();
+    assert!(matches!(error, Error::Version { theirs: 77 }));
+    let words = error.to_string();
+    assert!(
+        words.contains("77") && words.contains(&PROTOCOL.to_string()),
+        "{words}"
+    );
+}
+
+#[test]
+fn its_reasons_are_passed_on() {
+    let refusal = encode(&Reply::error(libc::EACCES, "not you"));
+    let error = meet("refusal", vec![refusal]).unwrap_err();
+    assert_eq!(
+        (error.errno(), error.to_string()),
+        (libc::EACCES, "not you".into())
+    );
+}
+
+#[test]
+fn garbage_is_no_answer() {
+    for (n, garbage) in [&b"\xff\xff"[..], b"{}", b"{\"done\":", b"\"no_such\""]
+        .iter()
+        .enumerate()
+    {
+        let error = meet(&format!("garbage{n}"), vec![garbage.to_vec()]).unwrap_err();
+        assert!(matches!(error, Error::Unexpected(_)), "{error}");
+    }
+}
+
+#[test]
+fn silence_is_an_end() {
+    let error = meet("end", vec![]).unwrap_err();
+    assert!(matches!(error, Error::Closed), "{error}");
+    let mut connection = meet("later", vec![welcome(PROTOCOL)]).unwrap();
+    assert_eq!(
+        (connection.daemon_pid(), connection.daemon_version()),
+        (4, "9")
+    );
+    assert!(matches!(connection.try_event(), Err(Error::Closed)));
+    assert!(matches!(connection.links(), Err(Error::Closed)));
+}
+
+/// Socket addresses hold 108 bytes; paths may be longer.
+#[test]
+fn a_long_path_is_fine() {
+    let mut connection = meet(&"long".repeat(40), vec![welcome(PROTOCOL)]).unwrap();
+    assert!(connection.try_event().is_err());
+}

@@ -1,0 +1,94 @@
+//! Messages survive the trip, and bytes that are none do no harm.
+
+use ferroce_control::protocol::{MAX_REPLY, SlotGrant, decode, encode};
+use ferroce_control::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, Reply, Request};
+use proptest::prelude::*;
+
+fn link(gids: u32) -> LinkInfo {
+    LinkInfo {
+        name: "x".repeat(63),
+        index: u32::MAX,
+        kind: "rxe".into(),
+        netdev: "fifteen-letters".into(),
+        ifindex: u32::MAX,
+        up: true,
+        carrier: false,
+        netdev_mtu: u32::MAX,
+        mtu: Some(4096),
+        active_mtu: 4096,
+        speed_mbps: Some(u32::MAX),
+        mac: [255; 6],
+        crc: true,
+        gids: (0..gids)
+            .map(|index| Gid {
+                index,
+                address: "2001:1db8:1111:2222:3333:4444:5555:6666".parse().unwrap(),
+                ifindex: u32::MAX,
+                netdev: "fifteen-letters".into(),
+            })
+            .collect(),
+    }
+}
+
+#[test]
+fn the_longest_reply_fits() {
+    let event = Reply::Event(LinkEvent {
+        kind: LinkEventKind::GidChange,
+        link: link(1024),
+    });
+    let length = encode(&event).len();
+    assert!(length <= MAX_REPLY, "{length}");
+}
+
+#[test]
+fn messages_survive_the_trip() {
+    let requests = [
+        Request::Links,
+        Request::Shutdown,
+        Request::Resume {
+            link: "rxe0".into(),
+            slots: vec![1, 255],
+        },
+        Request::LinkAdd(LinkConfig {
+            name: "rxe0".into(),
+            kind: "rxe".into(),
+            netdev: "lo".into(),
+            mtu: None,
+            crc: true,
+        }),
+    ];
+    for request in requests {
+        assert_eq!(decode::<Request>(&encode(&request)).unwrap(), request);
+    }
+    let reply = Reply::Attached {
+        link: link(3),
+        slots: vec![SlotGrant { slot: 7, v6: true }],
+    };
+    assert_eq!(decode::<Reply>(&encode(&reply)).unwrap(), reply);
+}
+
+proptest! {
+    #[test]
+    fn noise_is_no_message(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = decode::<Request>(&bytes);
+        let _ = decode::<Reply>(&bytes);
+    }
+
+    /// A message with some bytes changed, cut off or added.
+    #[test]
+    fn damaged_messages_do_no_harm(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encode(&Request::Attach { link: "rxe0".into(), shards: 3 });
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.index(bytes.len() + 1));
+        let _ = decode::<Request>(&bytes);
+        let mut reply = encode(&Reply::Link(link(2)));
+        reply.truncate(cut.index(reply.len() + 1));
+        let _ = decode::<Reply>(&reply);
+    }
+}
