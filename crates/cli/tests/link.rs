@@ -131,6 +131,10 @@ fn a_netdev_with_a_cable() {
         deadline::until("the cable is up", || {
             ok("link show rxe_near").contains("state ACTIVE physical_state LINK_UP")
         });
+        // The kernel announces it when nobody else on the cable turned out to have it.
+        deadline::until("the link-local address is usable", || {
+            ok("-d link show rxe_near").contains("gid 0 fe80")
+        });
         let details = ok("-d link show rxe_near");
         let expected = format!(
             "netdev_index {index} \n    mtu 1024 netdev_mtu 9000 speed 10000 crc off \n    gid 0 fe80"

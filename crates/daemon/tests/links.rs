@@ -13,6 +13,7 @@ fn cable() {
     netdev::add_address("near", "fd00::1/64");
     netdev::set_up("near");
     netdev::set_up("far");
+    netdev::await_link_local("near");
 }
 
 fn without_link_local(mut gids: Vec<String>) -> Vec<String> {

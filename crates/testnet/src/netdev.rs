@@ -4,6 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use crate::deadline;
 use crate::netlink::Body;
 
 const IFLA_NET_NS_FD: u16 = 28;
@@ -99,6 +100,16 @@ pub fn add_address(name: &str, address: &str) {
 pub fn delete_address(name: &str, address: &str) {
     let result = address_body(name, address).send(libc::RTM_DELADDR, 0);
     result.unwrap_or_else(|error| panic!("delete {address} from {name}: {error}"));
+}
+
+/// Waits until a netdev has given itself a link-local address, tentative or not: it does
+/// so some time after both ends of its cable are up.
+pub fn await_link_local(name: &str) {
+    deadline::until("a link-local address", || {
+        let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+        let has = |line: &str| line.starts_with("fe80") && line.trim_end().ends_with(name);
+        table.lines().any(has)
+    });
 }
 
 fn add_link(kind: &str, body: Body, name: &str, data: Body) -> io::Result<()> {

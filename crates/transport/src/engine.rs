@@ -270,6 +270,7 @@ impl Engine {
             match origin {
                 Origin::Request(psn) => qp.request_fault(&mut self.cx, psn, fault),
                 Origin::Response(psn) => qp.response_fault(&mut self.cx, psn, fault),
+                Origin::Replay => {}
             }
         }
         for &(qpn, count) in &batch.handed_over {

@@ -77,6 +77,8 @@ pub enum Piece {
 pub(crate) enum Origin {
     Request(Psn),
     Response(Psn),
+    /// An answer given before: nobody minds if it cannot be given again.
+    Replay,
 }
 
 /// One packet: header, payload pieces, padding; the ICRC follows.

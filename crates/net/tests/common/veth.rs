@@ -1,8 +1,13 @@
 //! A second network namespace at the other end of a virtual cable.
 
+use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs `ip` in the calling thread's namespace.
 pub(crate) fn ip(arguments: &str) {
@@ -40,7 +45,7 @@ pub(crate) fn connect<T: Send + 'static>(
         ip("addr add 10.9.0.2/24 dev far");
         ip("addr add fd09::2/64 dev far nodad");
         ip("link set far up");
-        wait_for("far");
+        hear();
         tell_ready.send(()).expect("awaited");
         let _ = wait.recv();
         there()
@@ -54,27 +59,33 @@ pub(crate) fn connect<T: Send + 'static>(
     ip("addr add fd09::1/64 dev near nodad");
     ip("link set near up");
     connected.send(()).expect("the thread lives");
-    ready.recv().expect("the thread lives");
-    wait_for("near");
+    call(&ready);
     (go, far)
 }
 
-/// Waits until the kernel has noticed that the cable is plugged in: its last act
-/// is the route to multicast groups.
-fn wait_for(interface: &str) {
-    for _ in 0..500 {
-        let output = Command::new("ip")
-            .args(["-6", "route", "show", "table", "local", "dev", interface])
-            .output()
-            .expect("iproute2 is installed");
-        let routes = String::from_utf8_lossy(&output.stdout);
-        if routes.contains("ff00::/8") && !routes.contains("linkdown") {
-            return;
-        }
-        #[allow(clippy::disallowed_methods, reason = "there is nothing to wait on")]
-        std::thread::sleep(std::time::Duration::from_millis(10));
+/// A cable is plugged in when the kernel finds the time, and loses packets until
+/// then. So one end calls until the other has heard it, over both IP families.
+const CALLS: [(&str, &str); 2] = [
+    ("0.0.0.0:7777", "10.9.0.2:7777"),
+    ("[::]:7777", "[fd09::2]:7777"),
+];
+
+#[allow(clippy::disallowed_methods, reason = "ordinary sockets will do")]
+fn hear() {
+    for socket in CALLS.map(|(any, _)| UdpSocket::bind(any).expect("bound")) {
+        socket.set_read_timeout(Some(PATIENCE)).expect("set");
+        socket.recv(&mut [0]).expect("the cable works");
     }
-    panic!("{interface} does not come up");
+}
+
+#[allow(clippy::disallowed_methods, reason = "ordinary sockets will do")]
+fn call(heard: &mpsc::Receiver<()>) {
+    let sockets = CALLS.map(|(any, to)| (UdpSocket::bind(any).expect("bound"), to));
+    while heard.recv_timeout(PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        for (socket, to) in &sockets {
+            let _ = socket.send_to(b"!", to);
+        }
+    }
 }
 
 fn leave_namespace() {

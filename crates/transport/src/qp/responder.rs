@@ -214,8 +214,29 @@ impl Qp {
         Received::Accepted
     }
 
-    /// Ends the connection because of a request, and tells the peer why.
-    pub(super) fn refuse(
+    /// Ends the connection because of a request, and tells the peer why. The
+    /// receive that it uses, if any, completes with the reason.
+    fn refuse(
+        &mut self,
+        cx: &mut Context,
+        psn: Psn,
+        nak: NakCode,
+        status: WcStatus,
+        reason: Reason,
+    ) {
+        let Some((wr_id, cq)) = self.resp.release_held() else {
+            return self.refuse_read(cx, psn, nak, status, reason);
+        };
+        self.push_nak(cx, psn, Syndrome::Nak(nak));
+        self.report(cx, Some(wr_id), status, reason);
+        let cq = cq.or_else(|| self.recv_cq.clone());
+        self.complete_receive_error(cx, cq, wr_id, status);
+        self.enter_error(cx);
+    }
+
+    /// As [`Qp::refuse`], for a request that uses no receive: one that is held
+    /// belongs to a later message. An event tells the program.
+    pub(super) fn refuse_read(
         &mut self,
         cx: &mut Context,
         psn: Psn,
@@ -224,23 +245,13 @@ impl Qp {
         reason: Reason,
     ) {
         self.push_nak(cx, psn, Syndrome::Nak(nak));
-        let held = self.resp.release_held();
-        self.report(cx, held.as_ref().map(|(wr_id, _)| *wr_id), status, reason);
-        match held {
-            Some((wr_id, cq)) => {
-                let cq = cq.or_else(|| self.recv_cq.clone());
-                self.complete_receive_error(cx, cq, wr_id, status);
-            }
-            // No completion tells the program: an event does.
-            None => self.event(
-                cx,
-                match nak {
-                    NakCode::RemoteAccess => QpEvent::AccessError,
-                    NakCode::InvalidRequest => QpEvent::RequestError,
-                    _ => QpEvent::Fatal,
-                },
-            ),
-        }
+        self.report(cx, None, status, reason);
+        let event = match nak {
+            NakCode::RemoteAccess => QpEvent::AccessError,
+            NakCode::InvalidRequest => QpEvent::RequestError,
+            _ => QpEvent::Fatal,
+        };
+        self.event(cx, event);
         self.enter_error(cx);
     }
 

@@ -229,7 +229,13 @@ impl Qp {
             if let Kind::Atomic { original } = front.kind {
                 header = header.atomic_ack(&AtomicAckEth { original });
             }
-            self.push_answer(batch, batch.mark(), &header.finish(), psn, 0);
+            self.push_answer(
+                batch,
+                batch.mark(),
+                &header.finish(),
+                Origin::Response(psn),
+                0,
+            );
             self.resp.responses.pop_front();
         }
         false
@@ -239,12 +245,13 @@ impl Qp {
     fn transmit_read(&mut self, cx: &mut Context, batch: &mut Batch, limit: usize) {
         let Some(Response {
             kind: Kind::Read(read),
+            replay,
             ..
         }) = self.resp.responses.front()
         else {
             return;
         };
-        let mut read = read.clone();
+        let (mut read, replay) = (read.clone(), *replay);
         let room = limit.saturating_sub(batch.len());
         for _ in 0..room {
             if !batch.has_room() {
@@ -256,6 +263,12 @@ impl Qp {
             if length > 0 {
                 match self.resolve_read(cx, &read, length) {
                     Ok(address) => batch.push_memory(address, length),
+                    // Asked again for what is no longer allowed: the peer may well
+                    // have had its answer in time, so there is nothing to say.
+                    Err(_) if replay => {
+                        self.resp.responses.pop_front();
+                        return;
+                    }
                     Err(error) => return self.read_refused(cx, read.next, error),
                 }
             }
@@ -266,7 +279,11 @@ impl Qp {
                 (false, false) => (Operation::ReadResponseMiddle, None),
             };
             let header = self.response_header(operation, read.next, length, syndrome);
-            self.push_answer(batch, mark, &header.finish(), read.next, length);
+            let origin = match replay {
+                true => Origin::Replay,
+                false => Origin::Response(read.next),
+            };
+            self.push_answer(batch, mark, &header.finish(), origin, length);
             if last {
                 self.resp.responses.pop_front();
                 return;
@@ -306,14 +323,8 @@ impl Qp {
     /// The key became invalid while the READ was being answered.
     fn read_refused(&mut self, cx: &mut Context, psn: Psn, error: AccessError) {
         self.resp.silence();
-        let status = WcStatus::RemoteAccess;
-        self.refuse(
-            cx,
-            psn,
-            NakCode::RemoteAccess,
-            status,
-            Reason::Access(error),
-        );
+        let (nak, reason) = (NakCode::RemoteAccess, Reason::Access(error));
+        self.refuse_read(cx, psn, nak, WcStatus::RemoteAccess, reason);
     }
 
     /// The payload of an answer could not be read from memory.
@@ -324,7 +335,7 @@ impl Qp {
         self.resp.silence();
         let status = WcStatus::LocalQpOperation;
         let nak = NakCode::RemoteOperational;
-        self.refuse(cx, psn, nak, status, Reason::Fault(fault));
+        self.refuse_read(cx, psn, nak, status, Reason::Fault(fault));
         self.settle(cx);
     }
 
@@ -354,7 +365,7 @@ impl Qp {
         batch: &mut Batch,
         mark: usize,
         header: &HeaderBuf,
-        psn: Psn,
+        origin: Origin,
         payload: u32,
     ) {
         batch.push(
@@ -362,7 +373,7 @@ impl Qp {
             mark,
             NewPacket {
                 qpn: self.qpn,
-                origin: Origin::Response(psn),
+                origin,
                 header,
                 payload_len: payload as usize,
                 flush_quirk: false,

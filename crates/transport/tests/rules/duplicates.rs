@@ -1,6 +1,6 @@
 //! A request that comes again has been executed: it is only answered again.
 
-use ferroce_transport::{Counter, SendOp, WcStatus};
+use ferroce_transport::{Counter, QpState, SendOp, WcStatus};
 use ferroce_wire::{AtomicEth, Operation, Psn};
 
 use crate::pair::{BASE, Pair, Sent};
@@ -313,4 +313,37 @@ fn a_read_asked_twice_before_its_answer_leaves_is_answered_once() {
     pair.deliver(&packets[0]);
     pair.flush(1);
     assert_eq!(pair.trace().len(), 3);
+}
+
+#[test]
+fn a_late_duplicate_read_whose_key_is_gone_is_dropped_in_silence() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    let packets = pair.take(0);
+    pair.deliver(&packets[0]);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    pair.trace();
+    let mr = pair.hosts[1].mr.clone();
+    pair.hosts[1].regions.deregister(&mr).unwrap();
+    assert!(answers(&mut pair, &packets[0]).is_empty());
+    assert_eq!(pair.hosts[1].state(), QpState::Rts);
+}
+
+#[test]
+fn a_late_duplicate_read_whose_memory_is_gone_is_dropped_in_silence() {
+    let mut pair = Pair::rc();
+    pair.read(1, 3000);
+    let packets = pair.take(0);
+    pair.deliver(&packets[0]);
+    pair.run();
+    pair.trace();
+    pair.hosts[1]
+        .ram
+        .holes
+        .borrow_mut()
+        .push(REMOTE..REMOTE + 10);
+    pair.deliver(&packets[0]);
+    pair.flush(1);
+    assert_eq!(pair.hosts[1].state(), QpState::Rts);
 }

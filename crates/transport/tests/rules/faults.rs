@@ -117,3 +117,20 @@ fn an_answer_that_cannot_be_placed_fails_the_request() {
         assert_eq!(pair.hosts[0].why(), "memory at 0x180000 is not accessible");
     }
 }
+
+#[test]
+fn a_read_that_fails_while_it_is_answered_does_not_blame_a_later_receive() {
+    let mut pair = Pair::rc();
+    pair.recv(7, 3000);
+    pair.read(1, 3000);
+    pair.send(2, 3000);
+    let packets = pair.take(0);
+    let hole = REMOTE..REMOTE + 10;
+    pair.hosts[1].ram.holes.borrow_mut().push(hole);
+    // The READ, and the first packet of the SEND, arrive before an answer leaves.
+    pair.deliver(&packets[0]);
+    pair.deliver(&packets[1]);
+    pair.flush(1);
+    assert_eq!(pair.done(1), [(7, WcStatus::WrFlush)]);
+    assert_eq!(pair.hosts[1].qp_events(), [QpEvent::Fatal]);
+}
