@@ -115,3 +115,46 @@ fn get<T: Plain>(socket: impl AsFd, option: libc::c_int) -> io::Result<T> {
     // SAFETY: zeroed, then perhaps overwritten; any bytes are a value of T.
     Ok(unsafe { value.assume_init() })
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::SEQPACKET;
+        rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap()
+    }
+
+    #[test]
+    fn one_is_ones_own_peer() {
+        let (one, _other) = pair();
+        let peer = peer(&one).unwrap();
+        assert_eq!(peer.pid, std::process::id());
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.gid, rustix::process::getegid().as_raw());
+    }
+
+    #[test]
+    fn the_peers_groups_are_known() {
+        let (one, _other) = pair();
+        let expected = rustix::process::getgroups().unwrap();
+        let expected: Vec<u32> = expected.into_iter().map(|gid| gid.as_raw()).collect();
+        assert_eq!(peer_groups(&one).unwrap(), expected);
+    }
+
+    #[test]
+    fn namespaces_have_cookies_and_sockets_know_them() {
+        let flags = SocketFlags::CLOEXEC;
+        let udp = || {
+            rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).unwrap()
+        };
+        // Linux 5.14 and newer.
+        if let Ok(cookie) = netns_cookie(udp()) {
+            assert_eq!(netns_cookie(udp()).unwrap(), cookie);
+            assert_ne!(cookie, 0);
+        }
+    }
+}

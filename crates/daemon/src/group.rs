@@ -54,7 +54,7 @@ impl From<BindError> for GroupError {
                 error.raw_os_error().unwrap_or(libc::EIO)
             }
         };
-        GroupError::Refused(Refusal { errno, message })
+        GroupError::Refused(Refusal { errno, message }.with_remedy())
     }
 }
 
@@ -103,9 +103,10 @@ impl Group {
         let sockets = create_slot(slot)?;
         let fds = (sockets.v4.as_fd(), sockets.v6.as_ref().map(AsFd::as_fd));
         // If this fails the new sockets close, as the last ones of the group.
-        self.parcel
-            .append(slot, fds, &counters)
-            .map_err(|error| parcel_error(slot, &error))?;
+        self.parcel.append(slot, fds, &counters).map_err(|error| {
+            let what = format!("cannot keep the sockets of slot {slot}");
+            GroupError::Refused(Refusal::system(&what, &error))
+        })?;
         // Nobody reads it yet. Slot 0 is ferroced's own, and has nothing to read either.
         sockets.park()?;
         self.members.push(Member { sockets, counters });
@@ -179,16 +180,4 @@ fn check_socket(fd: &OwnedFd) -> io::Result<()> {
         return Err(not_ours());
     }
     Ok(())
-}
-
-fn parcel_error(slot: u8, error: &io::Error) -> GroupError {
-    let message = match error.raw_os_error() {
-        Some(libc::ETOOMANYREFS) => format!(
-            "slot {slot} needs more descriptors than ferroced may keep: raise its limit of \
-             open files (`ulimit -n`, or LimitNOFILE= of the service) and restart it"
-        ),
-        _ => format!("cannot keep the sockets of slot {slot}: {error}"),
-    };
-    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    GroupError::Refused(Refusal { errno, message })
 }

@@ -27,10 +27,22 @@ impl Refusal {
 
     /// What the system said about `what`.
     pub(crate) fn system(what: &str, error: &io::Error) -> Refusal {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
         Refusal {
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
+            errno,
             message: format!("{what}: {error}"),
         }
+        .with_remedy()
+    }
+
+    /// Adds what helps against this errno, if anything general does.
+    pub(crate) fn with_remedy(mut self) -> Refusal {
+        if matches!(self.errno, libc::EMFILE | libc::ETOOMANYREFS) {
+            self.message += "; ferroced needs a higher limit of open files (`ulimit -n`, or \
+                LimitNOFILE= of its service): raise it and restart ferroced, programs go on \
+                meanwhile";
+        }
+        self
     }
 }
 

@@ -162,18 +162,22 @@ impl Server {
             match self.listener.accept() {
                 Ok(socket) => self.welcome(socket),
                 Err(error) => match error.raw_os_error() {
+                    Some(libc::EMFILE | libc::ENFILE) if self.drop_stranger() => {}
+                    // Or epoll would wake us for ever.
+                    Some(libc::EMFILE | libc::ENFILE) => return self.turn_away(),
+                    Some(libc::ECONNABORTED | libc::EINTR) => {}
                     Some(libc::EAGAIN) => return,
-                    Some(libc::EMFILE | libc::ENFILE) => {
-                        tracing::warn!("too many open files: a connection is turned away");
-                        // Or epoll would wake us for ever.
-                        self.spare = None;
-                        let _ = self.listener.accept();
-                        self.spare = File::open("/dev/null").ok();
-                    }
-                    _ => tracing::debug!(%error, "accept"),
+                    _ => return tracing::warn!(%error, "cannot accept a connection"),
                 },
             }
         }
+    }
+
+    fn turn_away(&mut self) {
+        tracing::warn!("too many open files: a connection is turned away");
+        self.spare = None;
+        drop(self.listener.accept());
+        self.spare = File::open("/dev/null").ok();
     }
 
     fn welcome(&mut self, socket: std::os::fd::OwnedFd) {
@@ -198,20 +202,32 @@ impl Server {
         self.clients.insert(id, client);
     }
 
-    /// Closes the oldest connection that says nothing, if there are too many.
+    /// Closes a connection if there are too many: one that says nothing, else one
+    /// that has no slots.
     fn make_room(&mut self) {
-        let stranger = |client: &Client| client.program.is_none();
-        let strangers = self.clients.values().filter(|c| stranger(c)).count();
-        if strangers < MAX_STRANGERS && self.clients.len() < MAX_CLIENTS {
+        let strangers = self.clients.values().filter(|c| c.program.is_none());
+        if strangers.count() >= MAX_STRANGERS {
+            self.drop_stranger();
+        }
+        if self.clients.len() < MAX_CLIENTS || self.drop_stranger() {
             return;
         }
-        let idle = |client: &Client| stranger(client) || client.owner.is_none();
-        let mut candidates = self.clients.iter();
-        let oldest = candidates.find(|(_, c)| if strangers > 0 { stranger(c) } else { idle(c) });
-        if let Some((&id, _)) = oldest {
+        let idle = self.clients.iter().find(|(_, c)| c.owner.is_none());
+        if let Some(id) = idle.map(|(id, _)| *id) {
             tracing::warn!(client = id, "too many connections: one is closed");
             self.close(id, Farewell::Ours);
         }
+    }
+
+    /// Closes the oldest connection that has not said hello. False if there is none.
+    fn drop_stranger(&mut self) -> bool {
+        let oldest = self.clients.iter().find(|(_, c)| c.program.is_none());
+        let Some(id) = oldest.map(|(id, _)| *id) else {
+            return false;
+        };
+        tracing::warn!(client = id, "closed to make room: it has not said hello");
+        self.close(id, Farewell::Ours);
+        true
     }
 
     fn read(&mut self, id: ClientId) {

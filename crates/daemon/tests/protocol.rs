@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::holder::Holder;
 use common::{Ferroced, add, connect, delete, dir, send, subscribe};
 use ferroce_control::protocol::{MAX_REQUEST, encode};
-use ferroce_control::{PROTOCOL, Reply, Request, attach, packet, protocol, unix};
+use ferroce_control::{PROTOCOL, Reply, Request, attach, find_daemon, packet, protocol, unix};
 use ferroce_testnet::{deadline, isolated};
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -183,6 +183,35 @@ fn silent_strangers_keep_nobody_out() {
         let strangers: Vec<OwnedFd> = (0..300).map(|_| stranger()).collect();
         connect().links().expect("served");
         assert!(ferroced.descriptors() < 200, "{}", ferroced.descriptors());
+        drop(strangers);
+    });
+}
+
+/// With hardly a descriptor left, those who say hello come before those who do not.
+#[test]
+fn strangers_do_not_use_up_descriptors() {
+    isolated("strangers_do_not_use_up_descriptors", || {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+        let ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let pid = Pid::from_raw(ferroced.pid().cast_signed());
+        let few = Some(ferroced.descriptors() as u64 + 8);
+        let limit = Rlimit {
+            current: few,
+            maximum: few,
+        };
+        prlimit(pid, Resource::Nofile, limit).unwrap();
+        let strangers: Vec<OwnedFd> = (0..40).map(|_| stranger()).collect();
+        assert_eq!(connect().links().unwrap().len(), 1);
+        let friends: Vec<_> = std::iter::from_fn(|| find_daemon().ok()).take(20).collect();
+        assert!(friends.len() < 20, "some were turned away");
+        assert!(friends.len() > 3, "and some were not");
+        let error = attach("rxe0", 1).err();
+        drop(friends);
+        assert!(error.is_some(), "there was no room for slots");
+        let full = attach("rxe0", 60).unwrap_err();
+        assert!(full.to_string().contains("ulimit -n"), "{full}");
+        assert_eq!(connect().links().unwrap().len(), 1);
         drop(strangers);
     });
 }

@@ -3,15 +3,28 @@
 //! For multicast the kernel does not ask the BPF program: every socket that has
 //! joined the group gets a copy. A membership ends with its socket, but slots'
 //! sockets outlive their users, so [`leave_all`] ends what a dead program left.
+//!
+//! There is one exception. If a single socket wants an IPv4 multicast packet, a
+//! shortcut of newer kernels ("early demux") finds it first, and then lets the BPF
+//! program choose among its group after all. The QPN of multicast says nothing
+//! about slots, so the packet would end up anywhere. Therefore slot 0 stands by as
+//! a second taker of all IPv4 multicast, and a filter throws its copies away.
 
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
-use socket2::{InterfaceIndexOrAddress, SockRef};
+use socket2::{InterfaceIndexOrAddress, SockRef, Socket};
 
 use crate::slot::SlotSockets;
+use crate::{socket, steering};
+
+/// Makes the IPv4 socket of slot 0 a taker of all multicast that gets none.
+pub(crate) fn stand_by(socket: &Socket) -> io::Result<()> {
+    socket::set_number(socket, libc::SOL_IP, libc::IP_MULTICAST_ALL, 1)?;
+    steering::drop_multicast(socket)
+}
 
 /// Joins a group on an interface; being in it already is fine.
 pub(crate) fn join(sockets: &SlotSockets, group: IpAddr, ifindex: u32) -> io::Result<()> {

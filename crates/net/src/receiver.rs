@@ -119,8 +119,12 @@ impl Receiver {
     ///
     /// # Errors
     /// If there is no such interface or group, or one socket is in as many groups
-    /// as the system allows.
+    /// as the system allows. Slot 0 is in no groups.
     pub fn join_multicast(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        if self.sorter.slot == 0 {
+            let why = "slot 0 is the daemon's and joins no multicast groups";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         multicast::join(&self.sockets, group, ifindex)
     }
 

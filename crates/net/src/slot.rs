@@ -65,7 +65,8 @@ impl SlotSockets {
     }
 
     /// Puts a slot out of use: leaves its multicast groups, throws away what has
-    /// arrived and what still arrives. The sockets keep their places.
+    /// arrived and what still arrives. The sockets keep their places. Not for slot
+    /// 0, which is always in use.
     ///
     /// # Errors
     /// If the kernel refuses, which it has no reason to.
@@ -163,13 +164,17 @@ impl Member {
             on(libc::SOL_IPV6, libc::IPV6_RECVTCLASS)?;
             on(libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT)?;
             // Multicast only of the groups this very socket has joined. Before
-            // Linux 4.20 the transport throws away what is too much.
+            // Linux 4.20 the transport ignores what is too much.
             let _ = off(libc::SOL_IPV6, libc::IPV6_MULTICAST_ALL);
         } else {
             on(libc::SOL_IP, libc::IP_PKTINFO)?;
             on(libc::SOL_IP, libc::IP_RECVTOS)?;
             on(libc::SOL_IP, libc::IP_RECVTTL)?;
-            let _ = off(libc::SOL_IP, libc::IP_MULTICAST_ALL);
+            if self.slot == 0 {
+                multicast::stand_by(socket)?;
+            } else {
+                off(libc::SOL_IP, libc::IP_MULTICAST_ALL)?;
+            }
         }
         if features.gro {
             on(libc::SOL_UDP, libc::UDP_GRO)?;

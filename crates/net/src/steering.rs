@@ -5,16 +5,21 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use ferroce_wire::ip::UDP_LEN;
 use libc::{sock_filter, sock_fprog};
 
 use crate::socket;
 
 const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN_CONSTANT: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
 
 /// Where the top byte of the destination QPN lies in the UDP payload.
 pub(crate) const SLOT_OFFSET: usize = 5;
+
+/// The top byte of the QPN that stands for all members of a multicast group.
+const MULTICAST_SLOT: u32 = 0xff;
 
 /// The slot a packet is for. What is too short to say goes to slot 0, as the
 /// kernel decides it.
@@ -41,6 +46,24 @@ pub(crate) fn drop_all(fd: &impl AsFd) -> io::Result<()> {
         fd,
         libc::SO_ATTACH_FILTER,
         &mut [instruction(RETURN_CONSTANT, 0)],
+    )
+}
+
+/// Makes a socket throw away what is for the QPN of multicast groups.
+pub(crate) fn drop_multicast(fd: &impl AsFd) -> io::Result<()> {
+    // This kind of program is shown the UDP header too.
+    let slot = (UDP_LEN + SLOT_OFFSET) as u32;
+    let mut branch = instruction(JUMP_IF_EQUAL, MULTICAST_SLOT);
+    branch.jf = 1;
+    attach(
+        fd,
+        libc::SO_ATTACH_FILTER,
+        &mut [
+            instruction(LOAD_BYTE, slot),
+            branch,
+            instruction(RETURN_CONSTANT, 0),
+            instruction(RETURN_CONSTANT, u32::MAX),
+        ],
     )
 }
 

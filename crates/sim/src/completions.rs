@@ -129,6 +129,7 @@ impl World {
                     return Err(format!("completion queue {cq} was never armed"));
                 }
                 model.notified = true;
+                self.coverage.mark("completion queue notified");
                 Ok(())
             }
             Event::CqError { cq } => {
@@ -137,6 +138,7 @@ impl World {
                 if !model.small {
                     return Err(format!("completion queue {cq} overflowed with room to spare"));
                 }
+                self.coverage.mark("completion queue overflowed");
                 let cq = *cq as usize;
                 for qp in &mut self.qps {
                     if qp.send_cq == cq || qp.recv_cq == cq {
@@ -148,6 +150,7 @@ impl World {
             Event::SrqLimitReached { srq } => {
                 let found = self.srqs.iter_mut().find(|s| s.srq.number() == *srq);
                 let armed = found.is_some_and(|model| std::mem::take(&mut model.limit_armed));
+                self.coverage.mark("shared receive queue ran low");
                 match armed {
                     true => Ok(()),
                     false => Err(format!("limit event of shared receive queue {srq:#x} out of turn")),

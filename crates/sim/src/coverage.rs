@@ -1,6 +1,7 @@
 //! What runs have come across: a test that nothing is left untried.
 
 use core::fmt;
+use std::collections::BTreeMap;
 
 use ferroce_transport::{QpEvent, WcStatus};
 use ferroce_transport::Drop as DropReason;
@@ -15,6 +16,7 @@ pub struct Coverage {
     receives: [u64; 32],
     drops: [u64; 32],
     events: [u64; 32],
+    marks: BTreeMap<&'static str, u64>,
 }
 
 impl Default for Coverage {
@@ -25,6 +27,7 @@ impl Default for Coverage {
             receives: [0; 32],
             drops: [0; 32],
             events: [0; 32],
+            marks: BTreeMap::new(),
         }
     }
 }
@@ -49,6 +52,14 @@ impl Coverage {
         for (mine, theirs) in mine.into_iter().zip(theirs) {
             mine.iter_mut().zip(theirs).for_each(|(a, b)| *a += b);
         }
+        for (&name, count) in &other.marks {
+            *self.marks.entry(name).or_default() += count;
+        }
+    }
+
+    /// How often a mark was passed.
+    pub fn marks(&self, name: &str) -> u64 {
+        self.marks.get(name).copied().unwrap_or(0)
     }
 
     /// Packets of an opcode that were sent.
@@ -89,6 +100,11 @@ impl Coverage {
         self.drops[why as usize] += 1;
     }
 
+    /// Passes a mark: something that scenarios are meant to reach.
+    pub(crate) fn mark(&mut self, name: &'static str) {
+        *self.marks.entry(name).or_default() += 1;
+    }
+
     pub(crate) fn event(&mut self, event: QpEvent) {
         self.events[event as usize] += 1;
     }
@@ -115,6 +131,9 @@ impl fmt::Display for Coverage {
         }
         for event in EVENTS {
             writeln!(f, "{:>12} event: {event:?}", self.events(*event))?;
+        }
+        for (name, count) in &self.marks {
+            writeln!(f, "{count:>12} mark: {name}")?;
         }
         Ok(())
     }

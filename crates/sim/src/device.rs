@@ -1,12 +1,15 @@
 //! What a host's device does: take packets in, send packets, keep timers.
 
 use ferroce_transport::{Datagram, Event, QpState, Received};
+use ferroce_wire::{ICRC_LEN, icrc};
 
 use crate::agenda::Happening;
 use crate::network::{Fate, Flying};
 use crate::tap;
 use crate::world::{Check, World};
 
+/// A partition that nobody here belongs to.
+const OTHER_PARTITION: u16 = 0x8001;
 /// Portions a device may send before something must be wrong.
 const MOST_PORTIONS: u32 = 100_000;
 
@@ -56,9 +59,9 @@ impl World {
 
     fn deliver(&mut self, host: usize, packet: &Flying) -> Check {
         let flow = packet.path.flow;
-        // A corrupted packet is only sure to be noticed by a receiver that
+        // An invalid packet is only sure to be noticed by a receiver that
         // knows all that the ICRC covers.
-        let knows_id = flow.is_ipv4() && (packet.corrupted || self.device_rng.chance(0.5));
+        let knows_id = flow.is_ipv4() && (packet.invalid || self.device_rng.chance(0.5));
         let datagram = Datagram {
             source: flow.source,
             destination: flow.destination,
@@ -71,7 +74,7 @@ impl World {
         let to = tap::destination(&packet.bytes)
             .and_then(|qpn| self.by_number.get(&(host, qpn)))
             .copied();
-        if !packet.corrupted {
+        if !packet.invalid {
             self.expect_datagrams(host, packet);
         }
         let side = &mut self.hosts[host];
@@ -86,8 +89,8 @@ impl World {
         if let Received::Dropped(why) = received {
             self.coverage.dropped(why);
         }
-        if packet.corrupted && received == Received::Accepted {
-            return Err(format!("host {host} accepted the corrupted packet {}", packet.number));
+        if packet.invalid && received == Received::Accepted {
+            return Err(format!("host {host} accepted the invalid packet {}", packet.number));
         }
         self.check_memory(host)?;
         if let Some(qp) = to
@@ -141,11 +144,14 @@ impl World {
             path: packet.path,
             ip_id: packet.ip_id,
             bytes: packet.bytes.clone(),
-            corrupted: false,
+            invalid: false,
             protected: false,
         };
         let destination = packet.path.flow.destination;
         let mut fates = Vec::new();
+        if self.scenario.features.strays && self.device_rng.chance(0.1) {
+            self.forge(&flying);
+        }
         for to in 0..self.hosts.len() {
             let side = &self.hosts[to];
             if side.address != destination && !side.joined.contains(&destination) {
@@ -158,7 +164,7 @@ impl World {
                         self.trace.line(self.now, || format!("network: packet {number} {why}"));
                     }
                     Fate::Arrives(at, packet) => {
-                        if packet.corrupted {
+                        if packet.invalid {
                             self.trace
                                 .line(self.now, || format!("network: packet {number} corrupted"));
                         }
@@ -168,6 +174,34 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Sends a copy that its receiver must not take, though its ICRC is right:
+    /// of another partition, or (for connections) from another host.
+    fn forge(&mut self, genuine: &Flying) {
+        let mut forged = genuine.clone();
+        let mut bytes = genuine.bytes.to_vec();
+        let Some(to) = self.hosts.iter().position(|h| h.address == genuine.path.flow.destination)
+        else {
+            return;
+        };
+        let connected = tap::is_connected(&bytes);
+        if connected && self.device_rng.chance(0.5) {
+            let others = (0..self.hosts.len()).filter(|&h| h != genuine.from);
+            let others: Vec<usize> = others.collect();
+            let from = self.device_rng.pick(&others);
+            forged.path.flow.source = self.hosts[from].address;
+        } else {
+            bytes[2..4].copy_from_slice(&OTHER_PARTITION.to_be_bytes());
+        }
+        let body = bytes.len() - ICRC_LEN;
+        let icrc = icrc::compute(&forged.path.flow, forged.ip_id, &bytes[..body]);
+        bytes[body..].copy_from_slice(&icrc);
+        forged.bytes = bytes.into();
+        forged.invalid = true;
+        let at = self.now.after_nanos(self.device_rng.range(1..=30_000));
+        self.flying += 1;
+        self.agenda.plan(at, Happening::Arrive { host: to, packet: forged });
     }
 
     pub(crate) fn check_memory(&mut self, host: usize) -> Check {
@@ -197,7 +231,8 @@ impl World {
             let query = self.hosts[host].engine.query_qp(self.qps[qp].qpn);
             let state = query.map_err(|e| e.to_string())?.attr.state;
             if self.qps[qp].state != Some(state) {
-                self.trace.line(self.now, || format!("{} is now {state:?}", self.qps[qp].qpn));
+                let name = self.qp_name(qp);
+                self.trace.line(self.now, || format!("{name} is now {state:?}"));
                 self.qps[qp].state = Some(state);
                 if state == QpState::Err {
                     self.stopped_listening(qp);
@@ -214,7 +249,12 @@ impl World {
         };
         if side.timer.is_none_or(|planned| due < planned) {
             side.timer = Some(due);
-            self.agenda.plan(due.max(self.now), Happening::Timer { host });
+            let late = match self.device_rng.chance(0.1) {
+                true => self.device_rng.below(20_000),
+                false => 0,
+            };
+            let at = due.max(self.now).after_nanos(late);
+            self.agenda.plan(at, Happening::Timer { host });
         }
     }
 }

@@ -51,6 +51,7 @@ impl World {
             return Ok(());
         }
         self.take_completions(qp)?;
+        self.coverage.mark("reset");
         self.modify(qp, QpState::Reset)?;
         self.vanish(qp);
         Ok(())
@@ -66,6 +67,7 @@ impl World {
         self.leave_groups(qp)?;
         let destroyed = self.hosts[host].engine.destroy_qp(qpn);
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
+        self.coverage.mark("destroyed");
         self.by_number.remove(&(host, qpn));
         self.qps[qp].state = None;
         self.vanish(qp);
@@ -142,6 +144,7 @@ impl World {
         let done = self.hosts[host].regions.deregister(&mr);
         done.map_err(|e| format!("deregister: {e}"))?;
         self.hosts[host].zones[zone].registered = false;
+        self.coverage.mark("deregistered");
         for send in 0..self.sends.len() {
             let record = &mut self.sends[send];
             if record.remote.is_some_and(|(h, place)| h == host && place.zone == zone) {
@@ -209,6 +212,7 @@ impl World {
             Some(QpState::Rtr) => self.modify(qp, QpState::Rts),
             Some(QpState::Sqd) if model.drain == Drain::Drained => {
                 model.drain = Drain::No;
+                self.coverage.mark("drained and resumed");
                 self.modify(qp, QpState::Rts)
             }
             // Once faults have ended, the event that it is drained wakes it.
@@ -260,6 +264,7 @@ impl World {
             self.qps[end].reconnecting = false;
             self.qps[end].setup.sq_psn = self.draw_psn();
         }
+        self.coverage.mark("connected again");
         self.connect(qp, 0)?;
         self.connect(peer, 0)
     }

@@ -270,6 +270,8 @@ pub(crate) struct QpModel {
     pub(crate) sent: BTreeMap<u32, u32>,
     /// All it has outstanding was posted when its peer no longer listened.
     pub(crate) hopeless: bool,
+    /// Requests that want an answer, by the last PSN of the answer.
+    pub(crate) awaited: BTreeSet<u32>,
     /// Sequence NAKs it has sent, by PSN.
     pub(crate) naks: BTreeSet<u32>,
     /// RNR NAKs that reached it.
@@ -330,6 +332,7 @@ impl QpModel {
         self.drain = Drain::No;
         self.sent.clear();
         self.hopeless = false;
+        self.awaited.clear();
         self.naks.clear();
         self.rnr_naks = 0;
         self.bad_receives = false;

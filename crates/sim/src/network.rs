@@ -26,8 +26,8 @@ pub(crate) struct Flying {
     pub(crate) path: Path,
     pub(crate) ip_id: u16,
     pub(crate) bytes: Rc<[u8]>,
-    /// Its bytes are no longer those that were sent.
-    pub(crate) corrupted: bool,
+    /// It is not what was sent: nobody may take it.
+    pub(crate) invalid: bool,
     /// It must not be lost any more.
     pub(crate) protected: bool,
 }
@@ -153,7 +153,7 @@ impl Network {
     /// packet short. The byte that the ICRC does not cover stays.
     fn corrupt(&mut self, packet: &mut Flying) {
         const NOT_COVERED: usize = 4;
-        packet.corrupted = true;
+        packet.invalid = true;
         let mut bytes = packet.bytes.to_vec();
         if self.rng.chance(0.1) {
             bytes.truncate(self.rng.below(bytes.len() as u64) as usize);

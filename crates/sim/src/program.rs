@@ -118,6 +118,7 @@ impl World {
         if !model.is(QpState::Sqe) || model.pending() > 0 || !self.rng.chance(0.3) {
             return Ok(());
         }
+        self.coverage.mark("send queue recovered");
         self.modify(qp, QpState::Rts)?;
         self.qps[qp].first_error = None;
         Ok(())

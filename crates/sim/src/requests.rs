@@ -257,6 +257,7 @@ impl World {
             return Ok(());
         };
         let (host, place) = remote;
+        self.coverage.mark("requests ordered by fence");
         if matches!(choice, Choice::WriteThenRead) {
             let Some(mut write) = self.draft_write_to(qp, Some(remote), len, None) else {
                 return Ok(());

@@ -25,6 +25,8 @@ pub(crate) struct Features {
     pub(crate) reordering: bool,
     pub(crate) corruption: bool,
     pub(crate) congestion_marks: bool,
+    /// Packets that come from somebody else, or of another partition.
+    pub(crate) strays: bool,
     /// Receive buffers of a few packets.
     pub(crate) tiny_buffers: bool,
     pub(crate) pauses: bool,

@@ -245,7 +245,7 @@ impl World {
     }
 
     /// Whether the first error of a queue pair has a cause, and both ends agree on it.
-    fn check_cause(&self, qp: usize, send: usize, status: WcStatus) -> Check {
+    fn check_cause(&mut self, qp: usize, send: usize, status: WcStatus) -> Check {
         let (model, record) = (&self.qps[qp], &self.sends[send]);
         let setup = &model.setup;
         let legal = match status {
@@ -253,10 +253,15 @@ impl World {
             WcStatus::RetryExceeded => {
                 let most = model.sent.values().max().copied().unwrap_or(0);
                 let tries = u32::from(setup.retry_cnt) + 1;
+                if model.hopeless {
+                    self.coverage.mark("retries counted exactly");
+                }
                 if most < tries || model.hopeless && most != tries {
                     return Err(format!("gave up after {most} tries, not {tries}"));
                 }
-                let excuse = model.cause.peer_gone || model.cause.dark;
+                // A READ asked for again, whose key is gone by then, gets no answer.
+                let forgotten = record.kind == Kind::Read && record.verdict.refusable;
+                let excuse = model.cause.peer_gone || model.cause.dark || forgotten;
                 model.kind.is_reliable() && (excuse || self.scenario.features.few_retries)
             }
             WcStatus::RnrRetryExceeded => {

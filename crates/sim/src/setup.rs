@@ -71,6 +71,15 @@ impl World {
         self.counters.push(counters);
     }
 
+    /// A completion queue, new or shared with others.
+    fn some_cq(&mut self, host: usize, small: bool) -> usize {
+        let alike = |cq: &CqModel| cq.host == host && cq.small == small;
+        match self.cqs.iter().position(alike) {
+            Some(cq) if self.rng.chance(0.3) => cq,
+            _ => self.add_cq(host, small),
+        }
+    }
+
     fn add_cq(&mut self, host: usize, small: bool) -> usize {
         let size = match small {
             true => self.rng.range(1..=12) as u32,
@@ -120,10 +129,10 @@ impl World {
     fn add_qp(&mut self, kind: QpType, plan: &EndPlan) -> Result<usize, String> {
         let host = plan.host;
         let small = self.scenario.features.small_cqs && self.rng.chance(0.5);
-        let send_cq = self.add_cq(host, small);
+        let send_cq = self.some_cq(host, small);
         let recv_cq = match self.rng.chance(0.4) {
             true => send_cq,
-            false => self.add_cq(host, small),
+            false => self.some_cq(host, small),
         };
         let xrcd = (kind == QpType::XrcTarget).then(Xrcd::new);
         let srq = match &xrcd {
@@ -191,6 +200,7 @@ impl World {
             events: Vec::new(),
             sent: BTreeMap::new(),
             hopeless: false,
+            awaited: BTreeSet::new(),
             naks: BTreeSet::new(),
             rnr_naks: 0,
             bad_receives: false,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use ferroce_transport::QpState;
-use ferroce_wire::{NakCode, Operation, Packet, Syndrome, Transport};
+use ferroce_wire::{NakCode, Operation, Packet, Psn, Syndrome, Transport};
 
 use crate::host::Outgoing;
 use crate::model::{Drain, ExpectedDatagram, QpModel};
 use crate::network::Flying;
+use crate::scenario::Family;
 use crate::world::{Check, World};
 
 /// The queue pair number that stands for a multicast group.
@@ -18,6 +19,12 @@ pub(crate) const GRH: u64 = 40;
 /// The queue pair that a packet is for.
 pub(crate) fn destination(bytes: &[u8]) -> Option<u32> {
     Packet::parse(bytes).ok().map(|packet| packet.dest_qpn())
+}
+
+/// Whether a packet belongs to a connection.
+pub(crate) fn is_connected(bytes: &[u8]) -> bool {
+    let transport = Packet::parse(bytes).map(|packet| packet.opcode().transport());
+    matches!(transport, Ok(Transport::Rc | Transport::Uc | Transport::Xrc))
 }
 
 /// A packet in words.
@@ -71,7 +78,8 @@ impl World {
             return Err(format!("{name} sent {opcode} to somebody else"));
         }
         if opcode.is_request() {
-            return note_request_sent(&mut self.qps[qp], &packet)
+            let calm = self.scenario.family == Family::Clean && self.scenario.is_lossless();
+            return note_request_sent(&mut self.qps[qp], &packet, calm)
                 .map_err(|why| format!("{name} sent {opcode} psn {}: {why}", packet.psn()));
         }
         let sequence = Some(Syndrome::Nak(NakCode::PsnSequence));
@@ -122,6 +130,12 @@ impl World {
             && matches!(aeth.syndrome, Syndrome::RnrNak { .. })
         {
             model.rnr_naks += 1;
+        }
+        let opcode = packet.opcode();
+        if opcode.is_response() && opcode.ends_message() {
+            // An answer speaks for everything before it, or shows that it is lost.
+            let psn = packet.psn();
+            model.awaited.retain(|&last| Psn::new(last).is_after(psn));
         }
         if packet.opcode().is_request() && !model.is_datagram() && model.is(QpState::Rtr) {
             model.early_requests += 1;
@@ -196,7 +210,21 @@ impl World {
     }
 }
 
-fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>) -> Check {
+/// No more answers may be outstanding than both ends agreed on.
+fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Check {
+    let opcode = packet.opcode();
+    if opcode.is_send() || opcode.is_write() || !model.kind.is_reliable() {
+        return Ok(());
+    }
+    model.awaited.insert(packet.psn().add(packets as u32 - 1).value());
+    let most = usize::from(model.setup.depth).next_power_of_two();
+    match model.awaited.len() > most {
+        true => Err(format!("the peer owes {} answers, {most} are allowed", model.awaited.len())),
+        false => Ok(()),
+    }
+}
+
+fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>, calm: bool) -> Check {
     if !matches!(model.state, Some(QpState::Rts | QpState::Sqd)) {
         return Err(format!("in state {:?}", model.state));
     }
@@ -218,7 +246,11 @@ fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>) -> Check {
     };
     for ahead in 0..packets {
         let psn = packet.psn().add(ahead as u32).value();
-        *model.sent.entry(psn).or_default() += 1;
+        let times = model.sent.entry(psn).or_default();
+        *times += 1;
+        if calm && model.kind.is_reliable() && *times > 1 && model.rnr_naks == 0 {
+            return Err("again, though nothing was lost".into());
+        }
     }
-    Ok(())
+    note_awaited(model, packet, packets)
 }

@@ -99,7 +99,7 @@ impl World {
         window.place = Some(place);
         window.first = if zero_based { 0 } else { addr };
         window.used = 0;
-        self.draft_local(qp, Kind::Bind, SendOp::BindMw(bind), w)
+        self.draft_local(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
     }
 
     /// A bind to memory that does not allow windows.
@@ -114,7 +114,7 @@ impl World {
             length: 64,
             access: Access::REMOTE_READ,
         };
-        let mut draft = Draft::new(Kind::Bind, SendOp::BindMw(bind));
+        let mut draft = Draft::new(Kind::Bind, SendOp::BindMw(Box::new(bind)));
         draft.flags = self.draw_flags(qp);
         draft.verdict = Verdict::fails(WcStatus::MwBind);
         Some(draft)
@@ -155,7 +155,7 @@ impl World {
             length: 0,
             access: Access::empty(),
         };
-        self.draft_local(qp, Kind::Bind, SendOp::BindMw(bind), w)
+        self.draft_local(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
     }
 
     /// The peer takes the window back with its message, behind all its uses.
@@ -229,6 +229,7 @@ impl World {
         };
         draft.remote = Some((host, place));
         draft.frees_remote = false;
+        self.coverage.mark("window used");
         self.windows[w].used = at + len;
         Some(draft)
     }
@@ -246,6 +247,7 @@ impl World {
         draft.window = None;
         self.draw_source(qp, &mut draft, 8)?;
         draft.verdict = Verdict::refused(&[WcStatus::RemoteAccess]);
+        self.coverage.mark("stale window key used");
         Some(draft)
     }
 

@@ -18,11 +18,14 @@ pub(crate) enum Phase {
     Done,
 }
 
-/// A send work request in the queue.
+/// A send work request in the queue. Ten thousand queue pairs have many of
+/// them, so what few need stands elsewhere: see [`SendQueue`].
 #[derive(Debug)]
 pub(crate) struct Wqe {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
+    /// The first element of the gather list.
+    pub(crate) sge: Sge,
     pub(crate) flags: SendFlags,
     pub(crate) phase: Phase,
     pub(crate) inline: bool,
@@ -36,9 +39,15 @@ pub(crate) struct Wqe {
     /// For a READ: how many packets one request asks for.
     pub(crate) chunk: u32,
     pub(crate) xrc_srq: u32,
-    pub(crate) ud: Option<UdTarget>,
-    /// Why it will fail when its turn to complete comes.
-    pub(crate) failed: Option<Box<(WcStatus, Reason)>>,
+}
+
+/// Why a work request fails when its turn to complete comes.
+#[derive(Debug)]
+pub(crate) struct Failing {
+    /// Which, counted from the oldest.
+    index: usize,
+    pub(crate) status: WcStatus,
+    pub(crate) reason: Reason,
 }
 
 impl Wqe {
@@ -63,8 +72,13 @@ impl Wqe {
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     wqes: VecDeque<Wqe>,
-    sges: Box<[Sge]>,
+    /// Where datagrams go; empty for other queue pairs.
+    targets: VecDeque<UdTarget>,
+    /// Gather elements beyond the first, `max_sge - 1` for each slot.
+    more_sges: Box<[Sge]>,
     inline: Box<[u8]>,
+    /// The oldest work request that fails, if one does.
+    failing: Option<Box<Failing>>,
     capacity: usize,
     max_sge: usize,
     max_inline: usize,
@@ -75,10 +89,13 @@ impl SendQueue {
     pub(crate) fn new(capacity: u32, max_sge: u32, max_inline: u32) -> SendQueue {
         let (capacity, max_sge) = (capacity as usize, max_sge as usize);
         let max_inline = max_inline as usize;
+        let more = capacity * max_sge.saturating_sub(1);
         SendQueue {
             wqes: VecDeque::with_capacity(capacity),
-            sges: vec![Sge::default(); capacity * max_sge].into_boxed_slice(),
+            targets: VecDeque::new(),
+            more_sges: vec![Sge::default(); more].into_boxed_slice(),
             inline: vec![0; capacity * max_inline].into_boxed_slice(),
+            failing: None,
             capacity,
             max_sge,
             max_inline,
@@ -94,13 +111,23 @@ impl SendQueue {
         self.wqes.len() == self.capacity
     }
 
-    pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: &[u8]) {
-        let slot = self.slot(self.wqes.len());
-        self.sges[slot * self.max_sge..][..sges.len()].copy_from_slice(sges);
-        self.inline[slot * self.max_inline..][..inline.len()].copy_from_slice(inline);
+    /// Adds a work request whose `sge` is the first of `sges`.
+    pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: &[u8], ud: Option<UdTarget>) {
+        if sges.len() > 1 {
+            let at = self.slot(self.wqes.len()) * (self.max_sge - 1);
+            self.more_sges[at..][..sges.len() - 1].copy_from_slice(&sges[1..]);
+        }
+        if !inline.is_empty() {
+            let at = self.slot(self.wqes.len()) * self.max_inline;
+            self.inline[at..][..inline.len()].copy_from_slice(inline);
+        }
+        if let Some(ud) = ud {
+            self.targets.push_back(ud);
+        }
         self.wqes.push_back(wqe);
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Wqe> {
         self.wqes.get(index)
     }
@@ -113,25 +140,69 @@ impl SendQueue {
         self.wqes.front()
     }
 
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Wqe> {
         let wqe = self.wqes.pop_front()?;
         self.first_slot = self.slot(1);
+        if !self.targets.is_empty() {
+            self.targets.pop_front();
+        }
+        if let Some(failing) = &mut self.failing {
+            match failing.index.checked_sub(1) {
+                Some(index) => failing.index = index,
+                None => self.failing = None,
+            }
+        }
         Some(wqe)
     }
 
     /// Takes the newest: only a queue that goes wrong on purpose does so.
     pub(crate) fn pop_newest(&mut self) -> Option<Wqe> {
+        self.targets.pop_back();
         self.wqes.pop_back()
     }
 
     pub(crate) fn clear(&mut self) {
         self.wqes.clear();
+        self.targets.clear();
+        self.failing = None;
     }
 
-    /// The scatter/gather list of a work request.
-    pub(crate) fn sges(&self, index: usize) -> &[Sge] {
-        let count = self.wqes[index].num_sge as usize;
-        &self.sges[self.slot(index) * self.max_sge..][..count]
+    /// Remembers that a work request will fail; of several the oldest counts.
+    pub(crate) fn fail(&mut self, index: usize, status: WcStatus, reason: Reason) {
+        if self
+            .failing
+            .as_ref()
+            .is_none_or(|other| index < other.index)
+        {
+            self.failing = Some(Box::new(Failing {
+                index,
+                status,
+                reason,
+            }));
+        }
+    }
+
+    /// Whether a work request will fail.
+    pub(crate) fn fails(&self, index: usize) -> bool {
+        self.failing.as_ref().is_some_and(|f| f.index == index)
+    }
+
+    /// Why the oldest work request fails, if it does.
+    pub(crate) fn take_failure(&mut self) -> Option<Box<Failing>> {
+        self.failing.take_if(|failing| failing.index == 0)
+    }
+
+    /// Where a datagram goes.
+    pub(crate) fn target(&self, index: usize) -> Option<&UdTarget> {
+        self.targets.get(index)
+    }
+
+    /// The gather list of a work request beyond its first element.
+    pub(crate) fn more_sges(&self, index: usize) -> &[Sge] {
+        let more = (self.wqes[index].num_sge as usize).saturating_sub(1);
+        let at = self.slot(index) * self.max_sge.saturating_sub(1);
+        &self.more_sges[at..][..more]
     }
 
     /// The data that was copied when it was posted.
@@ -150,16 +221,16 @@ impl SendQueue {
     }
 }
 
-/// Walks the parts of `sges` that hold the bytes `offset..offset + length` of a
-/// message, in order: `(sge, offset in it, bytes)`.
-pub(crate) fn spans(
-    sges: &[Sge],
+/// Walks the parts of a list of memory that hold the bytes
+/// `offset..offset + length` of a message, in order: `(sge, offset in it, bytes)`.
+pub(crate) fn spans<'a>(
+    sges: impl IntoIterator<Item = &'a Sge>,
     offset: u64,
     length: u64,
-) -> impl Iterator<Item = (&Sge, u64, u32)> {
+) -> impl Iterator<Item = (&'a Sge, u64, u32)> {
     let end = offset + length;
     let mut start = 0;
-    sges.iter().filter_map(move |sge| {
+    sges.into_iter().filter_map(move |sge| {
         let (from, to) = (start, start + u64::from(sge.length));
         start = to;
         let (first, last) = (from.max(offset), to.min(end));

@@ -82,8 +82,10 @@ pub(crate) enum Origin {
 }
 
 /// One packet: header, payload pieces, padding; the ICRC follows.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub struct TxPacket {
+    /// Of fixed size: see [`HeaderBuf::buffer`].
+    header: [u8; MAX_HEADER_LEN],
     header_len: u8,
     pad: u8,
     flush_quirk: bool,
@@ -98,6 +100,11 @@ impl TxPacket {
     /// Bytes of the packet on the wire, from the BTH to the ICRC.
     pub fn wire_len(&self) -> usize {
         self.header_len as usize + self.payload_len as usize + self.pad as usize + ICRC_LEN
+    }
+
+    /// The header, from the BTH to the payload.
+    pub fn header(&self) -> &[u8] {
+        &self.header[..self.header_len as usize]
     }
 
     /// The queue pair that sends it.
@@ -123,8 +130,6 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Batch {
     limit: usize,
-    /// One for each packet, all of the same size: see [`HeaderBuf::buffer`].
-    headers: Vec<[u8; MAX_HEADER_LEN]>,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
     packets: Vec<TxPacket>,
@@ -147,7 +152,6 @@ impl Batch {
     pub fn new(limit: usize) -> Batch {
         Batch {
             limit: limit.max(1),
-            headers: Vec::with_capacity(limit),
             bytes: Vec::new(),
             pieces: Vec::with_capacity(limit * 2),
             packets: Vec::with_capacity(limit),
@@ -175,11 +179,6 @@ impl Batch {
     /// A packet by its number in the batch.
     pub fn packet(&self, index: usize) -> &TxPacket {
         &self.packets[index]
-    }
-
-    /// The header of a packet, from the BTH to the payload.
-    pub fn header(&self, index: usize) -> &[u8] {
-        &self.headers[index][..self.packets[index].header_len as usize]
     }
 
     /// The payload of a packet, in pieces.
@@ -225,8 +224,8 @@ impl Batch {
         let mut at = packet.header_len as usize;
         match out.first_chunk_mut() {
             // The payload overwrites what is too much.
-            Some(front) => *front = self.headers[index],
-            None => out[..at].copy_from_slice(self.header(index)),
+            Some(front) => *front = packet.header,
+            None => out[..at].copy_from_slice(packet.header()),
         }
         for piece in self.payload(packet) {
             match *piece {
@@ -265,7 +264,6 @@ impl Batch {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.headers.clear();
         self.bytes.clear();
         self.pieces.clear();
         self.packets.clear();
@@ -302,6 +300,7 @@ impl Batch {
     #[inline]
     pub(crate) fn push(&mut self, path: &Path, mark: usize, new: NewPacket<'_>) {
         let packet = TxPacket {
+            header: *new.header.buffer(),
             header_len: new.header.len() as u8,
             pad: ferroce_wire::padding(new.payload_len) as u8,
             flush_quirk: new.flush_quirk,
@@ -313,7 +312,6 @@ impl Batch {
         };
         let len = packet.wire_len();
         let index = self.packets.len();
-        self.headers.push(*new.header.buffer());
         self.packets.push(packet);
         if let Some(run) = self.runs.last_mut()
             && run.takes(len, path)

@@ -153,7 +153,7 @@ pub enum SendOp {
         key: u32,
     },
     /// Binds a memory window.
-    BindMw(BindMw),
+    BindMw(Box<BindMw>),
 }
 
 /// A memory-window bind, as a work request.

@@ -16,6 +16,10 @@ use std::time::Duration;
 
 use ferroce_net::{Incoming, Receiver};
 
+/// How long an expected packet may take: neighbour discovery repeats itself after
+/// a second.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// What was received, kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Kept {
@@ -42,12 +46,12 @@ impl From<Incoming<'_>> for Kept {
     }
 }
 
-/// Receives `count` datagrams, or as many as come within a second.
+/// Receives `count` datagrams, or as many as come in time.
 pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Kept> {
     let mut kept = Vec::new();
     while kept.len() < count {
         let got = receiver.receive(usize::MAX, |i| kept.push(i.into()));
-        if got.expect("receiving works") == 0 && !readable(receiver, Duration::from_secs(1)) {
+        if got.expect("receiving works") == 0 && !readable(receiver, PATIENCE) {
             break;
         }
     }

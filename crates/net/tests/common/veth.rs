@@ -66,13 +66,13 @@ pub(crate) fn connect<T: Send + 'static>(
 /// A cable is plugged in when the kernel finds the time, and loses packets until
 /// then. So one end calls until the other has heard it, over both IP families.
 const CALLS: [(&str, &str); 2] = [
-    ("0.0.0.0:7777", "10.9.0.2:7777"),
-    ("[::]:7777", "[fd09::2]:7777"),
+    ("10.9.0.1:7777", "10.9.0.2:7777"),
+    ("[fd09::1]:7777", "[fd09::2]:7777"),
 ];
 
 #[allow(clippy::disallowed_methods, reason = "ordinary sockets will do")]
 fn hear() {
-    for socket in CALLS.map(|(any, _)| UdpSocket::bind(any).expect("bound")) {
+    for socket in CALLS.map(|(_, here)| UdpSocket::bind(here).expect("bound")) {
         socket.set_read_timeout(Some(PATIENCE)).expect("set");
         socket.recv(&mut [0]).expect("the cable works");
     }
@@ -80,7 +80,7 @@ fn hear() {
 
 #[allow(clippy::disallowed_methods, reason = "ordinary sockets will do")]
 fn call(heard: &mpsc::Receiver<()>) {
-    let sockets = CALLS.map(|(any, to)| (UdpSocket::bind(any).expect("bound"), to));
+    let sockets = CALLS.map(|(here, to)| (UdpSocket::bind(here).expect("bound"), to));
     while heard.recv_timeout(PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {
         for (socket, to) in &sockets {
             let _ = socket.send_to(b"!", to);

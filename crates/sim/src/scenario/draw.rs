@@ -214,7 +214,7 @@ fn draw_setup(rng: &mut Rng, s: &Scenario) -> Setup {
     // Long enough that an answer which is not lost arrives in time.
     let round_trip = 2 * s.longest_trip_ns() + 200 * s.service_ns;
     let shortest = (1..31).find(|&t| 4096u64 << t > 2 * round_trip).unwrap_or(20);
-    let lossless = s.family == Family::Clean;
+    let lossless = s.family == Family::Clean && s.is_lossless();
     let psn = match s.features.wrap {
         true => 0xff_ffff - rng.range(0..=60) as u32,
         false => rng.u32(),

@@ -81,6 +81,7 @@ impl Family {
             (&mut f.reordering, 0.25),
             (&mut f.corruption, 0.2),
             (&mut f.congestion_marks, 0.1),
+            (&mut f.strays, 0.1),
             (&mut f.tiny_buffers, 0.1),
             (&mut f.pauses, 0.1),
             (&mut f.wrap, 0.3),

@@ -89,7 +89,7 @@ impl Qp {
             let Some(wqe) = self.sq.front() else {
                 break;
             };
-            if wqe.phase == Phase::Posted || wqe.failed.is_some() && wqe.packets == 0 {
+            if wqe.phase == Phase::Posted || wqe.packets == 0 && self.sq.fails(0) {
                 break;
             }
             let here = wqe.packets - self.req.acked;
@@ -165,10 +165,9 @@ impl Qp {
     /// Completes what is done or failed already and has become the oldest.
     pub(super) fn complete_finished(&mut self, cx: &mut Context) {
         while let Some(wqe) = self.sq.front() {
-            if wqe.failed.is_some() {
-                let failed = self.sq.get_mut(0).and_then(|wqe| wqe.failed.take());
-                if let Some(failed) = failed {
-                    self.fail_oldest_send(cx, failed.0, failed.1);
+            if self.sq.fails(0) {
+                if let Some(failing) = self.sq.take_failure() {
+                    self.fail_oldest_send(cx, failing.status, failing.reason);
                 }
                 return;
             }
@@ -272,8 +271,12 @@ impl Qp {
         let Some(pd) = &self.pd else {
             return Ok(());
         };
+        let Some(wqe) = self.sq.front().filter(|wqe| wqe.num_sge > 0) else {
+            return Ok(());
+        };
+        let sges = core::iter::once(&wqe.sge).chain(self.sq.more_sges(0));
         let mut rest = data;
-        for (sge, at, bytes) in spans(self.sq.sges(0), offset, data.len() as u64) {
+        for (sge, at, bytes) in spans(sges, offset, data.len() as u64) {
             let (now, later) = rest.split_at(bytes as usize);
             rest = later;
             let addr = sge.addr.wrapping_add(at);

@@ -40,7 +40,7 @@ impl Qp {
             let Some(wqe) = self.sq.get(index) else {
                 return false;
             };
-            if wqe.failed.is_some() {
+            if self.sq.fails(index) {
                 return false;
             }
             if batch.len() >= limit || !batch.has_room() {
@@ -78,7 +78,7 @@ impl Qp {
         let Some(wqe) = self.sq.get(index) else {
             return Ok(());
         };
-        let Some(ud) = &wqe.ud else {
+        let Some(ud) = self.sq.target(index) else {
             return Ok(());
         };
         let imm = match wqe.op {
@@ -116,8 +116,7 @@ impl Qp {
         let mark = batch.mark();
         if wqe.inline {
             batch.push_inline(self.sq.inline(index));
-        } else if let Err(reason) = gather(cx, &self.pd, self.sq.sges(index), 0, wqe.length, batch)
-        {
+        } else if let Err(reason) = gather(cx, self, index, 0, wqe.length, batch) {
             batch.rollback(mark);
             return Err((WcStatus::LocalProtection, reason));
         }

@@ -22,6 +22,7 @@ impl Qp {
         let wqe = Wqe {
             wr_id: wr.wr_id,
             op: wr.op,
+            sge: sges.first().copied().unwrap_or_default(),
             flags: wr.flags,
             phase: Phase::Posted,
             inline: matches!(wr.data, SendData::Inline(_)),
@@ -31,15 +32,14 @@ impl Qp {
             packets: 0,
             chunk: 0,
             xrc_srq: wr.xrc_srq,
-            ud: wr.ud,
-            failed: None,
         };
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             self.complete_send(cx, &wqe, WcStatus::WrFlush);
             self.settle(cx);
             return Ok(());
         }
-        self.sq.push(wqe, sges, inline);
+        let ud = wr.ud.filter(|_| self.kind.is_datagram());
+        self.sq.push(wqe, sges, inline, ud);
         self.wake(cx);
         Ok(())
     }

@@ -10,8 +10,6 @@
 //! fixed when the READ starts: asked again, a part lies within a part that the
 //! peer remembers.
 
-use std::sync::Arc;
-
 use ferroce_wire::Psn;
 
 use super::request_header::message_header;
@@ -22,7 +20,6 @@ use crate::congestion::PACKET_OVERHEAD;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Fault;
-use crate::region::Pd;
 use crate::send_queue::{Phase, spans};
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, SendFlags, SendOp, Sge, WcStatus};
@@ -67,7 +64,7 @@ impl Qp {
             self.req.limited = false;
             return Err(Blocked::Waits);
         };
-        if wqe.failed.is_some() {
+        if self.sq.fails(self.req.next) {
             return Err(Blocked::Waits);
         }
         match wqe.phase {
@@ -179,11 +176,7 @@ impl Qp {
         status: WcStatus,
         reason: Reason,
     ) {
-        if let Some(wqe) = self.sq.get_mut(index)
-            && wqe.failed.is_none()
-        {
-            wqe.failed = Some(Box::new((status, reason)));
-        }
+        self.sq.fail(index, status, reason);
         self.complete_finished(cx);
     }
 
@@ -221,9 +214,7 @@ impl Qp {
             if wqe.inline {
                 let data = &self.sq.inline(index)[from as usize..][..payload as usize];
                 batch.push_inline(data);
-            } else if let Err(reason) =
-                gather(cx, &self.pd, self.sq.sges(index), from, payload, batch)
-            {
+            } else if let Err(reason) = gather(cx, self, index, from, payload, batch) {
                 batch.rollback(mark);
                 self.fail_later(cx, index, WcStatus::LocalProtection, reason);
                 return Err(Blocked::Waits);
@@ -279,7 +270,7 @@ impl Qp {
         for _ in 0..count {
             self.complete_finished(cx);
             match self.sq.front() {
-                Some(wqe) if wqe.phase == Phase::Done && wqe.failed.is_none() => {
+                Some(wqe) if wqe.phase == Phase::Done && !self.sq.fails(0) => {
                     self.finish_oldest(cx)
                 }
                 _ => break,
@@ -307,16 +298,17 @@ impl Qp {
     }
 }
 
-/// Adds the memory behind part of a gather list to the batch.
+/// Adds the memory behind part of a work request's message to the batch.
+#[inline]
 pub(super) fn gather(
     cx: &Context,
-    pd: &Option<Arc<Pd>>,
-    sges: &[Sge],
+    qp: &Qp,
+    index: usize,
     offset: u64,
     length: u32,
     batch: &mut Batch,
 ) -> Result<(), Reason> {
-    let Some(pd) = pd else {
+    let (Some(pd), Some(wqe)) = (&qp.pd, qp.sq.get(index)) else {
         return Ok(());
     };
     let mut add = |sge: &Sge, at: u64, bytes: u32| -> Result<(), Reason> {
@@ -325,11 +317,13 @@ pub(super) fn gather(
         batch.push_memory(address, bytes);
         Ok(())
     };
-    if let [sge] = sges
-        && length > 0
-    {
-        return add(sge, offset, length);
+    if wqe.num_sge == 1 && length > 0 {
+        return add(&wqe.sge, offset, length);
     }
+    if wqe.num_sge == 0 {
+        return Ok(());
+    }
+    let sges = core::iter::once(&wqe.sge).chain(qp.sq.more_sges(index));
     for (sge, at, bytes) in spans(sges, offset, u64::from(length)) {
         add(sge, at, bytes)?;
     }

@@ -39,12 +39,12 @@ impl KeyCache {
         addr: u64,
         length: u32,
     ) -> Result<u64, AccessError> {
-        let view = self.find(regions, KeyRole::Lkey, lkey)?;
-        if !view.users.contains(Users::LOCAL) {
-            return Err(AccessError::WindowAsLkey { key: lkey });
+        let entry = self.entry(lkey).get();
+        let length = u64::from(length);
+        match entry.allows(regions, lkey, pd, Users::REGION, need, addr, length) {
+            true => Ok(addr.wrapping_add(entry.view.delta)),
+            false => self.local_anew(regions, lkey, pd, need, addr, length),
         }
-        view.permit(KeyRole::Lkey, pd, 0, need)?;
-        view.translate(KeyRole::Lkey, addr, u64::from(length))
     }
 
     /// As [`Regions::remote`].
@@ -60,23 +60,86 @@ impl KeyCache {
         va: u64,
         length: u64,
     ) -> Result<u64, AccessError> {
+        let entry = self.entry(rkey).get();
+        match entry.allows(regions, rkey, pd, Users::REGION, need, va, length) {
+            true => Ok(va.wrapping_add(entry.view.delta)),
+            false => self.remote_anew(regions, rkey, pd, qpn, need, va, length),
+        }
+    }
+
+    /// What the table says, and why not.
+    #[inline(never)]
+    fn local_anew(
+        &self,
+        regions: &Regions,
+        lkey: u32,
+        pd: &Pd,
+        need: Access,
+        addr: u64,
+        length: u64,
+    ) -> Result<u64, AccessError> {
+        let view = self.find(regions, KeyRole::Lkey, lkey)?;
+        if !view.users.contains(Users::LOCAL) {
+            return Err(AccessError::WindowAsLkey { key: lkey });
+        }
+        view.permit(KeyRole::Lkey, pd, 0, need)?;
+        view.translate(KeyRole::Lkey, addr, length)
+    }
+
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)] // the same as `remote`
+    fn remote_anew(
+        &self,
+        regions: &Regions,
+        rkey: u32,
+        pd: &Pd,
+        qpn: u32,
+        need: Access,
+        va: u64,
+        length: u64,
+    ) -> Result<u64, AccessError> {
         let view = self.find(regions, KeyRole::Rkey, rkey)?;
         view.permit(KeyRole::Rkey, pd, qpn, need)?;
         view.translate(KeyRole::Rkey, va, length)
     }
 
-    #[inline]
     fn find(&self, regions: &Regions, role: KeyRole, key: u32) -> Result<View, AccessError> {
         let version = regions.version();
-        // The upper bits of a key are as good as random.
-        let slot = &self.entries[(key >> 8) as usize % ENTRIES];
-        let entry = slot.get();
-        if entry.version == version && entry.view.key == key {
-            return Ok(entry.view);
-        }
         let view = regions.find(role, key)?;
-        slot.set(Entry { version, view });
+        self.entry(key).set(Entry { version, view });
         Ok(view)
+    }
+
+    #[inline]
+    fn entry(&self, key: u32) -> &Cell<Entry> {
+        // The upper bits of a key are as good as random.
+        &self.entries[(key >> 8) as usize % ENTRIES]
+    }
+}
+
+impl Entry {
+    /// Whether this is a copy of the key's slot that is still right, and says yes.
+    /// Windows, which ask for more, are always looked up.
+    #[inline]
+    #[allow(clippy::too_many_arguments)] // one question
+    fn allows(
+        &self,
+        regions: &Regions,
+        key: u32,
+        pd: &Pd,
+        users: Users,
+        need: Access,
+        address: u64,
+        length: u64,
+    ) -> bool {
+        let offset = address.wrapping_sub(self.view.start);
+        self.view.key == key
+            && self.version == regions.version()
+            && self.view.users == users
+            && self.view.pd == pd.id()
+            && self.view.access.contains(need)
+            && offset <= self.view.length
+            && length <= self.view.length - offset
     }
 }
 

@@ -36,7 +36,7 @@ fn bind(pair: &Pair, mw: &Arc<Mw>, length: u64) -> BindMw {
 }
 
 fn post_bind(pair: &mut Pair, wr_id: u64, bind: BindMw) {
-    pair.post(1, wr(wr_id, SendOp::BindMw(bind), &[]));
+    pair.post(1, wr(wr_id, SendOp::BindMw(Box::new(bind)), &[]));
 }
 
 /// A window of this kind, bound to 4096 bytes.
