@@ -6,16 +6,17 @@ use clap::Subcommand;
 use crate::demo::DemoArgs;
 use crate::link::LinkArgs;
 use crate::output::Format;
+use crate::run::{RunArgs, ShellArgs};
 use crate::stat::StatArgs;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show that it works: two processes, every operation, every byte checked
+    // Each brings its own description.
     Demo(DemoArgs),
-    /// Add, delete and show links
     Link(LinkArgs),
-    /// Show counters
+    Run(RunArgs),
+    Shell(ShellArgs),
     #[command(visible_alias = "statistic")]
     Stat(StatArgs),
 }
@@ -25,6 +26,8 @@ impl Command {
         match self {
             Command::Demo(args) => args.run(),
             Command::Link(args) => args.run(format),
+            Command::Run(args) => args.run(),
+            Command::Shell(args) => args.run(),
             Command::Stat(args) => args.run(format),
         }
     }

@@ -7,7 +7,7 @@ use ferroce_control::path::{STATE_FILE, own_dirs};
 use ferroce_control::{Connection, find_daemon, find_or_start};
 
 /// This very program, whatever has become of its file.
-const OURSELVES: &str = "/proc/self/exe";
+pub(crate) const OURSELVES: &str = "/proc/self/exe";
 
 /// Connects, and starts a ferroced if none runs.
 pub(crate) fn connect_or_start() -> Result<Connection> {

@@ -9,6 +9,7 @@ mod daemon;
 mod demo;
 mod link;
 mod output;
+mod run;
 mod stat;
 
 use std::ffi::OsStr;

@@ -1,10 +1,10 @@
-//! Slots: giving them out, getting them back, and a restart in between.
+//! Slots: giving them out and getting them back.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use ferroce_control::Reply;
 use ferroce_control::protocol::{MAX_SHARDS, SlotGrant};
-use ferroce_control::{Parcel, Reply};
 
 use crate::client::ClientId;
 use crate::group::{Group, GroupError};
@@ -16,7 +16,7 @@ use crate::server::{Farewell, Server};
 use crate::slots::{FOR_PROGRAMS, OwnerId};
 
 /// How long an attachment waits for programs from before a restart.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// An attachment that cannot be answered yet.
 #[derive(Debug)]
@@ -171,125 +171,6 @@ impl Server {
         Ok((grants.collect(), fds))
     }
 
-    /// A program comes back with the slots it had before a restart.
-    pub(crate) fn resume(
-        &mut self,
-        client: ClientId,
-        link: &str,
-        slots: &[u8],
-        fds: Vec<OwnedFd>,
-    ) -> Result<Reply, Refusal> {
-        let wrong = |why: &str| Refusal::new(libc::EINVAL, format!("cannot resume: {why}"));
-        let parcel = <[OwnedFd; 2]>::try_from(fds)
-            .map(Parcel::from_fds)
-            .map_err(|_| wrong("a parcel is two descriptors"))?;
-        let (peer, program) = match self.clients.get(&client) {
-            Some(c) if c.owner.is_none() => (c.peer, c.program.clone().unwrap_or_default()),
-            _ => return Err(wrong("this connection is attached already")),
-        };
-        let process = ProcessId::of(peer);
-        let known = self.owners.iter().find(|(_, owner)| {
-            owner.process == process && owner.slots == slots && owner.client.is_none()
-        });
-        let known = known.map(|(id, _)| *id);
-        if known.is_none() && !self.access.is_admin(peer) {
-            return Err(wrong("these slots are not known to be yours"));
-        }
-        match &self.group {
-            None => self.adopt(parcel)?,
-            Some(group) if group.is_held_by(&parcel) => {}
-            Some(_) => return Err(wrong("these sockets are not of the group there is now")),
-        }
-        let owner = match known {
-            Some(owner) => owner,
-            None => self.admit_unknown(client, process, program, link, slots)?,
-        };
-        let (Some(entry), Some(c)) = (self.owners.get_mut(&owner), self.clients.get_mut(&client))
-        else {
-            return Err(wrong("the process has ended"));
-        };
-        entry.client = Some(client);
-        c.owner = Some(owner);
-        let link = self.links.by_index(entry.link).map(|l| l.info.clone());
-        tracing::info!(pid = peer.pid, ?slots, "is back");
-        self.save();
-        Ok(Reply::Resumed { link })
-    }
-
-    /// Registers an owner that the notes do not mention, because there are none.
-    fn admit_unknown(
-        &mut self,
-        client: ClientId,
-        process: ProcessId,
-        program: String,
-        link: &str,
-        slots: &[u8],
-    ) -> Result<OwnerId, Refusal> {
-        let taken = |slot| {
-            let reason = format!("cannot resume: slot {slot} does not exist or is another's");
-            Refusal::new(libc::EBUSY, reason)
-        };
-        let owner = self.new_id();
-        let group = self.group.as_mut().expect("adopted before");
-        for (n, slot) in slots.iter().enumerate() {
-            if !group.slots.claim(*slot, owner) {
-                for claimed in &slots[..n] {
-                    group.slots.release(*claimed);
-                }
-                return Err(taken(*slot));
-            }
-        }
-        let index = self.links.find(link).map_or(u32::MAX, |l| l.info.index);
-        let pidfd = self
-            .clients
-            .get(&client)
-            .and_then(|c| process::watch_peer(c, process));
-        self.insert_owner(
-            owner,
-            Owner {
-                process,
-                program,
-                link: index,
-                slots: slots.into(),
-                pidfd,
-                client: None,
-                dead: false,
-            },
-        );
-        Ok(owner)
-    }
-
-    /// Takes over the group that a surviving program has kept.
-    fn adopt(&mut self, parcel: Parcel) -> Result<(), Refusal> {
-        let mut group = Group::adopt(parcel)
-            .map_err(|error| Refusal::system("cannot take the sockets over", &error))?;
-        tracing::info!(
-            slots = group.slots.existing(),
-            "group of sockets taken over"
-        );
-        for (id, owner) in &self.owners {
-            for slot in &owner.slots {
-                if !group.slots.claim(*slot, *id) {
-                    tracing::warn!(slot, pid = owner.process.pid, "slot is not there");
-                }
-            }
-        }
-        self.group = Some(group);
-        if !self.has_notes {
-            self.hold_until = Some(now() + PATIENCE);
-        }
-        let dead: Vec<OwnerId> = self
-            .owners
-            .iter()
-            .filter(|(_, o)| o.dead)
-            .map(|(id, _)| *id)
-            .collect();
-        for owner in dead {
-            self.release(owner);
-        }
-        Ok(())
-    }
-
     /// Starts with a group of our own: nobody has kept another.
     pub(crate) fn begin_with(&mut self, group: Group) {
         for owner in std::mem::take(&mut self.owners).into_values() {
@@ -299,7 +180,7 @@ impl Server {
         self.group = Some(group);
     }
 
-    fn insert_owner(&mut self, id: OwnerId, owner: Owner) {
+    pub(crate) fn insert_owner(&mut self, id: OwnerId, owner: Owner) {
         self.watch_owner(id, owner);
         // Before anybody can use the slots: a new ferroced must know about them.
         self.save();
@@ -357,7 +238,7 @@ impl Server {
     }
 
     /// Takes slots back: drained, counted, free for the next one.
-    fn release(&mut self, id: OwnerId) {
+    pub(crate) fn release(&mut self, id: OwnerId) {
         let Some(owner) = self.owners.remove(&id) else {
             return;
         };
@@ -382,22 +263,6 @@ impl Server {
             }
         }
         self.save();
-    }
-
-    fn absent_owners(&self, why: &str) -> Refusal {
-        let absent = self
-            .owners
-            .values()
-            .filter(|o| o.client.is_none() && !o.dead);
-        let absent = listed(absent.map(Owner::described));
-        let reason = match absent.as_str() {
-            "" => why.to_owned(),
-            pids => format!(
-                "process {pids} holds the sockets since before ferroced was restarted, and \
-                 does not answer; is it stopped? End it, or let it go on"
-            ),
-        };
-        Refusal::new(libc::EAGAIN, reason)
     }
 }
 

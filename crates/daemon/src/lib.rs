@@ -41,6 +41,7 @@ mod poller;
 mod process;
 mod refusal;
 mod requests;
+mod resume;
 mod rtnetlink;
 mod server;
 mod slots;

@@ -203,9 +203,14 @@ fn link_local_addresses_need_their_interface() {
                 .send_run(&path, 100, &packets, None)
                 .expect_err("which link?");
             let near = Some(ifindex("near"));
-            sender.send_run(&path, 100, &packets, near).expect("sent");
+            // Fresh addresses have to find each other; until then packets are lost.
+            while !far.is_finished() {
+                sender.send_run(&path, 100, &packets, near).expect("sent");
+                #[allow(clippy::disallowed_methods, reason = "there is nothing to wait on")]
+                std::thread::sleep(Duration::from_millis(20));
+            }
             let (far_index, kept) = far.join().expect("no panic");
-            assert_eq!(kept.len(), 5);
+            assert!(kept.len() >= 5);
             for kept in kept {
                 assert_eq!(
                     (kept.source, kept.destination),

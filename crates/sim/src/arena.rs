@@ -44,10 +44,6 @@ impl Arena {
         }
     }
 
-    pub(crate) fn base(&self) -> u64 {
-        self.base
-    }
-
     /// The first violation since the last call.
     pub(crate) fn take_complaint(&self) -> Option<String> {
         self.inner.borrow_mut().complaint.take()
@@ -112,12 +108,14 @@ impl Arena {
         });
     }
 
-    fn with_atomics<T>(
-        &self,
-        start: u64,
-        f: impl FnOnce(&mut BTreeMap<u64, Atomic>) -> T,
-    ) -> T {
-        match self.inner.borrow_mut().slots.get_mut(&start).map(|s| &mut s.rule) {
+    fn with_atomics<T>(&self, start: u64, f: impl FnOnce(&mut BTreeMap<u64, Atomic>) -> T) -> T {
+        match self
+            .inner
+            .borrow_mut()
+            .slots
+            .get_mut(&start)
+            .map(|s| &mut s.rule)
+        {
             Some(Rule::Counter(ops)) => f(ops),
             other => panic!("{start:#x} is not a counter but {other:?}"),
         }
@@ -125,7 +123,10 @@ impl Arena {
 
     /// Whether exactly this range has been flushed.
     pub(crate) fn was_flushed(&self, start: u64, len: u64, persistent: bool) -> bool {
-        self.inner.borrow().flushed.contains(&(start, len, persistent))
+        self.inner
+            .borrow()
+            .flushed
+            .contains(&(start, len, persistent))
     }
 
     /// Memory as the program sees it.
@@ -213,7 +214,12 @@ impl Inner {
     fn complain(&mut self, address: u64, len: u64, why: &str) {
         let whose = match self.slots.range(..=address).next_back() {
             Some((start, slot)) if address < start + slot.len => {
-                format!(" (offset {} of {} bytes of {})", address - start, slot.len, wr_name(slot.wr_id))
+                format!(
+                    " (offset {} of {} bytes of {})",
+                    address - start,
+                    slot.len,
+                    wr_name(slot.wr_id)
+                )
             }
             _ => String::new(),
         };
@@ -263,5 +269,95 @@ impl Memory for Arena {
         self.mapped(&inner, address, length as usize)?;
         inner.flushed.insert((address, length, persistent));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    const BASE: u64 = 0x1000;
+
+    fn landing() -> Arena {
+        let arena = Arena::new(BASE, 100);
+        let rule = Rule::Landing {
+            data: Rc::from([1, 2, 3, 4, 5]),
+            at: 0,
+            once: true,
+        };
+        arena.add(BASE + 10, 5, 0, rule);
+        arena
+    }
+
+    #[test]
+    fn the_right_bytes_in_order_are_fine() {
+        let arena = landing();
+        arena.write(BASE + 10, &[1, 2]).unwrap();
+        arena.write(BASE + 12, &[3, 4, 5]).unwrap();
+        assert_eq!(arena.take_complaint(), None);
+        assert_eq!(arena.filled(BASE + 10), 5);
+    }
+
+    #[test]
+    fn wrong_bytes_repeated_bytes_and_bytes_elsewhere_are_not() {
+        for (address, data) in [
+            (BASE + 10, &[9][..]),
+            (BASE + 11, &[2]),
+            (BASE + 9, &[1]),
+            (BASE + 14, &[5, 6]),
+            (BASE + 50, &[0]),
+        ] {
+            let arena = landing();
+            arena.write(address, data).unwrap();
+            assert!(arena.take_complaint().is_some(), "{address:#x} {data:?}");
+        }
+        let arena = landing();
+        arena.write(BASE + 10, &[1]).unwrap();
+        arena.write(BASE + 10, &[1]).unwrap();
+        assert!(arena.take_complaint().is_some());
+    }
+
+    #[test]
+    fn memory_that_is_not_there_faults() {
+        let arena = landing();
+        arena.unmap(BASE + 20..BASE + 30);
+        let mut byte = [0];
+        assert!(arena.read(BASE + 20, &mut byte).is_err());
+        assert!(arena.read(BASE + 30, &mut byte).is_ok());
+        assert!(arena.read(BASE - 1, &mut byte).is_err());
+        assert!(arena.write(BASE + 99, &[0, 0]).is_err());
+    }
+
+    #[test]
+    fn private_memory_is_read_for_pending_sends_only() {
+        let arena = Arena::new(BASE, 100);
+        arena.set_private(BASE..BASE + 50);
+        arena.add(BASE, 10, 0, Rule::Source);
+        let mut bytes = [0; 10];
+        arena.read(BASE, &mut bytes).unwrap();
+        arena.read(BASE + 60, &mut bytes).unwrap();
+        assert_eq!(arena.take_complaint(), None);
+        arena.remove(BASE);
+        arena.read(BASE, &mut bytes).unwrap();
+        assert!(arena.take_complaint().is_some());
+    }
+
+    #[test]
+    fn an_atomic_is_executed_once() {
+        let arena = Arena::new(BASE, 100);
+        arena.add(BASE, 8, 0, Rule::Counter(BTreeMap::new()));
+        let op = Atomic {
+            wr_id: 0,
+            compare: None,
+            original: None,
+            closed: false,
+        };
+        arena.expect_atomic(BASE, 7, op);
+        assert_eq!(arena.fetch_add(BASE, 7), Ok(0));
+        assert_eq!(arena.take_complaint(), None);
+        assert_eq!(arena.atomic(BASE, 7).original, Some(0));
+        assert_eq!(arena.fetch_add(BASE, 7), Ok(7));
+        assert!(arena.take_complaint().is_some());
     }
 }

@@ -33,8 +33,15 @@ impl World {
         use Fault::*;
         let kind = self.qps[qp].kind;
         let remote = [
-            UnknownKey, OutOfRange, OutOfRange, NotPermitted, OtherDomain, MemoryGone, TooLong,
-            BadInvalidate, Forbidden,
+            UnknownKey,
+            OutOfRange,
+            OutOfRange,
+            NotPermitted,
+            OtherDomain,
+            MemoryGone,
+            TooLong,
+            BadInvalidate,
+            Forbidden,
         ];
         let local = [LocalUnknownKey, LocalOutOfRange, LocalMemoryGone];
         let features = &self.scenario.features;

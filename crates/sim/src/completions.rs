@@ -100,20 +100,23 @@ impl World {
         };
         let context = format!("{name} on {}", self.qp_name(qp));
         let wr = WrRef::of(wc.wr_id);
-        self.coverage.completed(matches!(wr, WrRef::Recv(_)), wc.status);
+        self.coverage
+            .completed(matches!(wr, WrRef::Recv(_)), wc.status);
         match wr {
             WrRef::Send(send) if send < self.sends.len() => {
                 if self.qps[qp].send_cq != cq {
                     return Err(format!("{context} completed in queue {cq}"));
                 }
-                self.send_completed(qp, send, wc).map_err(|e| format!("{context}: {e}"))?;
+                self.send_completed(qp, send, wc)
+                    .map_err(|e| format!("{context}: {e}"))?;
                 Ok((wc.status != WcStatus::Success).into())
             }
             WrRef::Recv(recv) if recv < self.recvs.len() => {
                 if self.qps[qp].recv_cq != cq {
                     return Err(format!("{context} completed in queue {cq}"));
                 }
-                self.recv_completed(qp, recv, wc).map_err(|e| format!("{context}: {e}"))
+                self.recv_completed(qp, recv, wc)
+                    .map_err(|e| format!("{context}: {e}"))
             }
             _ => Err(format!("completion of {context}, which nobody posted")),
         }
@@ -136,7 +139,9 @@ impl World {
                 let model = &mut self.cqs[*cq as usize];
                 model.overflowed = true;
                 if !model.small {
-                    return Err(format!("completion queue {cq} overflowed with room to spare"));
+                    return Err(format!(
+                        "completion queue {cq} overflowed with room to spare"
+                    ));
                 }
                 self.coverage.mark("completion queue overflowed");
                 let cq = *cq as usize;
@@ -153,7 +158,9 @@ impl World {
                 self.coverage.mark("shared receive queue ran low");
                 match armed {
                     true => Ok(()),
-                    false => Err(format!("limit event of shared receive queue {srq:#x} out of turn")),
+                    false => Err(format!(
+                        "limit event of shared receive queue {srq:#x} out of turn"
+                    )),
                 }
             }
             Event::Qp { qpn, kind } => {
@@ -177,7 +184,8 @@ impl World {
             model.drain = Drain::Drained;
             if healed {
                 let at = self.now.after_nanos(1);
-                self.agenda.plan(at, crate::agenda::Happening::Resume { qp });
+                self.agenda
+                    .plan(at, crate::agenda::Happening::Resume { qp });
             }
         }
         Ok(())

@@ -3,8 +3,8 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
-use ferroce_transport::{QpEvent, WcStatus};
 use ferroce_transport::Drop as DropReason;
+use ferroce_transport::{QpEvent, WcStatus};
 use ferroce_wire::Opcode;
 
 /// Counts of what happened in one run, or in many.
@@ -92,7 +92,11 @@ impl Coverage {
     }
 
     pub(crate) fn completed(&mut self, receive: bool, status: WcStatus) {
-        let counts = if receive { &mut self.receives } else { &mut self.sends };
+        let counts = if receive {
+            &mut self.receives
+        } else {
+            &mut self.sends
+        };
         counts[status as usize] += 1;
     }
 
@@ -159,6 +163,8 @@ pub const DROPS: &[DropReason] = &[
     DropReason::Malformed,
     DropReason::UnknownQp,
     DropReason::WrongState,
+    DropReason::WrongPeer,
+    DropReason::BadPkey,
     DropReason::BadQkey,
     DropReason::BadIcrc,
     DropReason::NoReceive,

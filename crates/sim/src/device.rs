@@ -83,14 +83,19 @@ impl World {
             let what = tap::describe(&packet.bytes);
             match received {
                 Received::Accepted => format!("<- packet {} {what}", packet.number),
-                Received::Dropped(why) => format!("<- packet {} dropped, {why:?}: {what}", packet.number),
+                Received::Dropped(why) => {
+                    format!("<- packet {} dropped, {why:?}: {what}", packet.number)
+                }
             }
         });
         if let Received::Dropped(why) = received {
             self.coverage.dropped(why);
         }
         if packet.invalid && received == Received::Accepted {
-            return Err(format!("host {host} accepted the invalid packet {}", packet.number));
+            return Err(format!(
+                "host {host} accepted the invalid packet {}",
+                packet.number
+            ));
         }
         self.check_memory(host)?;
         if let Some(qp) = to
@@ -161,7 +166,8 @@ impl World {
             for fate in fates.drain(..) {
                 match fate {
                     Fate::Lost(why) => {
-                        self.trace.line(self.now, || format!("network: packet {number} {why}"));
+                        self.trace
+                            .line(self.now, || format!("network: packet {number} {why}"));
                     }
                     Fate::Arrives(at, packet) => {
                         if packet.invalid {
@@ -181,7 +187,10 @@ impl World {
     fn forge(&mut self, genuine: &Flying) {
         let mut forged = genuine.clone();
         let mut bytes = genuine.bytes.to_vec();
-        let Some(to) = self.hosts.iter().position(|h| h.address == genuine.path.flow.destination)
+        let Some(to) = self
+            .hosts
+            .iter()
+            .position(|h| h.address == genuine.path.flow.destination)
         else {
             return;
         };
@@ -201,7 +210,13 @@ impl World {
         forged.invalid = true;
         let at = self.now.after_nanos(self.device_rng.range(1..=30_000));
         self.flying += 1;
-        self.agenda.plan(at, Happening::Arrive { host: to, packet: forged });
+        self.agenda.plan(
+            at,
+            Happening::Arrive {
+                host: to,
+                packet: forged,
+            },
+        );
     }
 
     pub(crate) fn check_memory(&mut self, host: usize) -> Check {
@@ -232,7 +247,8 @@ impl World {
             let state = query.map_err(|e| e.to_string())?.attr.state;
             if self.qps[qp].state != Some(state) {
                 let name = self.qp_name(qp);
-                self.trace.line(self.now, || format!("{name} is now {state:?}"));
+                self.trace
+                    .line(self.now, || format!("{name} is now {state:?}"));
                 self.qps[qp].state = Some(state);
                 if state == QpState::Err {
                     self.stopped_listening(qp);

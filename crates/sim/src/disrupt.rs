@@ -11,7 +11,8 @@ use crate::zone::Purpose;
 impl World {
     pub(crate) fn disrupt(&mut self, index: usize) -> Check {
         let what = self.scenario.disruptions[index].1;
-        self.trace.line(self.now, || format!("disruption: {what:?}"));
+        self.trace
+            .line(self.now, || format!("disruption: {what:?}"));
         match what {
             Disruption::Pause { host, ns } => {
                 self.hosts[host].paused_until = self.now.after_nanos(ns);
@@ -38,7 +39,10 @@ impl World {
 
     /// The program moves a queue pair to ERR.
     pub(crate) fn kill(&mut self, qp: usize) -> Check {
-        if matches!(self.qps[qp].state, None | Some(QpState::Reset | QpState::Err)) {
+        if matches!(
+            self.qps[qp].state,
+            None | Some(QpState::Reset | QpState::Err)
+        ) {
             return Ok(());
         }
         self.qps[qp].cause.program = true;
@@ -63,7 +67,8 @@ impl World {
             return Ok(());
         }
         self.take_completions(qp)?;
-        self.trace.host(self.now, host, || format!("destroy qp {qpn:#x}"));
+        self.trace
+            .host(self.now, host, || format!("destroy qp {qpn:#x}"));
         self.leave_groups(qp)?;
         let destroyed = self.hosts[host].engine.destroy_qp(qpn);
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
@@ -80,12 +85,15 @@ impl World {
         let groups = std::mem::take(&mut self.qps[qp].groups);
         let side = &mut self.hosts[host];
         if !groups.is_empty() && side.engine.destroy_qp(qpn).is_ok() {
-            return Err(format!("qp {qpn:#x} was destroyed while attached to a group"));
+            return Err(format!(
+                "qp {qpn:#x} was destroyed while attached to a group"
+            ));
         }
         for group in groups {
             let detached = side.engine.detach_multicast(qpn, group);
             let last = detached.map_err(|e| format!("detach_multicast: {e}"))?;
-            let here = |other: &crate::model::QpModel| other.host == host && other.groups.contains(&group);
+            let here =
+                |other: &crate::model::QpModel| other.host == host && other.groups.contains(&group);
             if last == self.qps.iter().any(here) {
                 return Err(format!("wrong about being the last in {group}"));
             }
@@ -100,7 +108,10 @@ impl World {
     fn take_completions(&mut self, qp: usize) -> Check {
         self.poll_host(self.qps[qp].host)?;
         if !self.qps[qp].datagrams.is_empty() && !self.qps[qp].cause.cq_overflow {
-            return Err(format!("{} has not delivered all datagrams", self.qp_name(qp)));
+            return Err(format!(
+                "{} has not delivered all datagrams",
+                self.qp_name(qp)
+            ));
         }
         match self.peer_of(qp) {
             Some(peer) => self.poll_host(self.qps[peer].host),
@@ -124,7 +135,9 @@ impl World {
         model.recvs_ended = model.recvs.len();
         model.drain = Drain::No;
         for srq in &mut self.srqs {
-            let own = srq.xrc.map_or(model.srq.is_some(), |(target, _)| target == qp);
+            let own = srq
+                .xrc
+                .map_or(model.srq.is_some(), |(target, _)| target == qp);
             srq.may_be_lost += usize::from(own && srq.host == model.host);
         }
     }
@@ -147,7 +160,10 @@ impl World {
         self.coverage.mark("deregistered");
         for send in 0..self.sends.len() {
             let record = &mut self.sends[send];
-            if record.remote.is_some_and(|(h, place)| h == host && place.zone == zone) {
+            if record
+                .remote
+                .is_some_and(|(h, place)| h == host && place.zone == zone)
+            {
                 record.verdict.also(WcStatus::RemoteAccess, true);
                 self.close_remote(send);
             }
@@ -220,7 +236,9 @@ impl World {
                 self.agenda.plan(again, Happening::Resume { qp });
                 Ok(())
             }
-            Some(QpState::Reset) if model.reconnecting => self.reconnect(qp),
+            Some(QpState::Reset) if model.reconnects.is_some_and(|at| at <= self.now) => {
+                self.reconnect(qp)
+            }
             _ => Ok(()),
         }
     }
@@ -234,19 +252,20 @@ impl World {
         let broken = |state| matches!(state, Some(QpState::Err | QpState::Reset));
         let settled = one.pending() == 0 && other.pending() == 0;
         let over = one.state.is_none() || other.state.is_none() || one.lives > 1;
-        let early = one.is(QpState::Rtr) || other.is(QpState::Rtr) || one.reconnecting;
-        if over || early || !settled || !(broken(one.state) || broken(other.state)) {
+        let under_way = one.reconnects.is_some();
+        let early = one.is(QpState::Rtr) || other.is(QpState::Rtr);
+        if over || early || under_way || !settled || !(broken(one.state) || broken(other.state)) {
             return Ok(());
-        }
-        for end in [qp, peer] {
-            self.reset(end)?;
-            self.qps[end].lives += 1;
-            self.qps[end].reconnecting = true;
         }
         // Until all stray packets are gone.
         let wait = 3 * self.scenario.longest_straggler_ns() + 2_000 * self.scenario.service_ns;
         let paused = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
         let at = self.now.max(paused[0]).max(paused[1]).after_nanos(wait);
+        for end in [qp, peer] {
+            self.reset(end)?;
+            self.qps[end].lives += 1;
+            self.qps[end].reconnects = Some(at);
+        }
         self.agenda.plan(at, Happening::Resume { qp });
         Ok(())
     }
@@ -255,13 +274,17 @@ impl World {
         let Some(peer) = self.peer_of(qp) else {
             return Ok(());
         };
-        let waiting = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
-        if self.now < waiting[0].max(waiting[1]) {
+        let paused = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
+        let paused = paused[0].max(paused[1]);
+        if self.now < paused {
+            let wait = self.scenario.longest_trip_ns();
+            self.agenda
+                .plan(paused.after_nanos(wait), Happening::Resume { qp });
             return Ok(());
         }
         for end in [qp, peer] {
             self.qps[end].forget();
-            self.qps[end].reconnecting = false;
+            self.qps[end].reconnects = None;
             self.qps[end].setup.sq_psn = self.draw_psn();
         }
         self.coverage.mark("connected again");

@@ -23,7 +23,7 @@ impl World {
         let model = &self.qps[qp];
         let over = match model.state {
             None => true,
-            Some(QpState::Reset) => !model.reconnecting,
+            Some(QpState::Reset) => model.reconnects.is_none(),
             Some(QpState::Rts | QpState::Sqd) => model.drain == Drain::No && model.todo == 0,
             Some(QpState::Err | QpState::Sqe) => model.todo == 0,
             _ => false,
@@ -79,7 +79,9 @@ impl World {
         if !model.is(QpState::Err) {
             return Ok(());
         }
-        let own = model.first_error.is_some_and(|(_, status)| status != WcStatus::WrFlush);
+        let own = model
+            .first_error
+            .is_some_and(|(_, status)| status != WcStatus::WrFlush);
         if !own && !self.has_cause(qp) {
             return Err("failed without a reason".into());
         }
@@ -121,7 +123,10 @@ impl World {
             };
             let filled = self.hosts[host].arena.filled(place.va);
             if filled != place.len {
-                return Err(format!("send {send}: {filled} of {} bytes arrived", place.len));
+                return Err(format!(
+                    "send {send}: {filled} of {} bytes arrived",
+                    place.len
+                ));
             }
         }
         Ok(())
@@ -147,7 +152,9 @@ impl World {
             let users = self.qps.iter().filter(|qp| qp.host == srq.host);
             let lossy = users.clone().any(|qp| qp.cause.cq_overflow);
             if srq.limit_armed && srq.srq.query().2 == 0 {
-                return Err(format!("shared receive queue {index} ran low without an event"));
+                return Err(format!(
+                    "shared receive queue {index} ran low without an event"
+                ));
             }
             let (want, got) = (srq.outstanding.len(), srq.srq.posted());
             let lost = want.checked_sub(got);

@@ -109,7 +109,10 @@ impl Host {
                 let want = batch.packet(index).wire_len();
                 let whole = index + 1 < run.packets.end;
                 if want > run.segment || whole && want != run.segment {
-                    return Err(format!("a packet of {want} bytes in a run of {}", run.segment));
+                    return Err(format!(
+                        "a packet of {want} bytes in a run of {}",
+                        run.segment
+                    ));
                 }
                 bytes += want;
                 let (path, ip_id) = (run.path, ip_id as u16);

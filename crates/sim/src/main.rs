@@ -68,7 +68,11 @@ fn main() -> ExitCode {
 }
 
 fn run_one(seed: u64, args: &Args) -> Option<Outcome> {
-    let run = if args.trace { run_seed_with_trace } else { run_seed };
+    let run = if args.trace {
+        run_seed_with_trace
+    } else {
+        run_seed
+    };
     let outcome = run(seed, args.bug);
     println!(
         "seed {seed} ({:?}): {} steps, {} packets",
@@ -92,7 +96,9 @@ fn run_many(args: &Args) -> Option<Outcome> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let total = Mutex::new(Total::default());
     run_seeds(args.start, threads, args.bug, |outcome| {
-        let mut total = total.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut total = total
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         total.seeds += 1;
         total.steps += outcome.steps;
         total.packets += outcome.packets;
@@ -109,7 +115,9 @@ fn run_many(args: &Args) -> Option<Outcome> {
         };
         !enough && (args.keep_going || total.failed.is_none())
     });
-    let total = total.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let total = total
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     let seconds = begun.elapsed().as_secs_f64();
     println!(
         "{} seeds from {}, {} steps, {} packets in {seconds:.1} s ({:.0} seeds/s)",

@@ -85,7 +85,10 @@ impl Network {
     /// No more faults.
     pub(crate) fn heal(&mut self) {
         self.healed = true;
-        self.dark.iter_mut().flatten().for_each(|until| *until = Time::ZERO);
+        self.dark
+            .iter_mut()
+            .flatten()
+            .for_each(|until| *until = Time::ZERO);
     }
 
     /// Nothing passes between two hosts until then.
@@ -185,5 +188,105 @@ fn key(to: usize, bytes: &[u8]) -> Option<(usize, u32, u32, bool)> {
     let packet = Packet::parse(bytes).ok()?;
     let opcode = packet.opcode();
     let reliable = matches!(opcode.transport(), Transport::Rc | Transport::Xrc);
-    reliable.then(|| (to, packet.dest_qpn(), packet.psn().value(), opcode.is_response()))
+    reliable.then(|| {
+        (
+            to,
+            packet.dest_qpn(),
+            packet.psn().value(),
+            opcode.is_response(),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{IpAddr, Ipv4Addr};
+    use ferroce_wire::{Bth, Flow, HeaderBuf, Opcode, Operation, Psn};
+
+    fn packet(psn: u32) -> Flying {
+        let opcode = Opcode::new(Transport::Rc, Operation::SendOnly).unwrap();
+        let header = HeaderBuf::new(&Bth::new(opcode, 17, Psn::new(psn))).finish();
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.extend_from_slice(&[0; 4]);
+        let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let flow = Flow {
+            source: nowhere,
+            destination: nowhere,
+            source_port: 0,
+        };
+        Flying {
+            number: 0,
+            from: 0,
+            path: Path::new(flow, 0, 0),
+            ip_id: 0,
+            bytes: bytes.into(),
+            invalid: false,
+            protected: false,
+        }
+    }
+
+    fn network(link: Link) -> Network {
+        Network::new(1, vec![vec![link; 2]; 2], 3)
+    }
+
+    #[test]
+    fn a_packet_is_lost_only_so_often() {
+        let mut network = network(Link {
+            loss: 1.0,
+            ..Link::default()
+        });
+        for psn in [1, 2] {
+            let mut fates = Vec::new();
+            for _ in 0..4 {
+                network.send(Time::ZERO, packet(psn), 1, &mut fates);
+            }
+            let arrived = |fate: &Fate| matches!(fate, Fate::Arrives(..));
+            assert_eq!(
+                fates.iter().map(arrived).collect::<Vec<_>>(),
+                [false, false, false, true]
+            );
+        }
+    }
+
+    #[test]
+    fn packets_keep_their_order_unless_told_otherwise() {
+        let mut network = network(Link {
+            jitter_ns: 1000,
+            ..Link::default()
+        });
+        let mut last = Time::ZERO;
+        for psn in 0..100 {
+            let mut fates = Vec::new();
+            network.send(Time::ZERO, packet(psn), 1, &mut fates);
+            let [Fate::Arrives(at, _)] = fates[..] else {
+                panic!("one packet, one arrival");
+            };
+            assert!(at > last);
+            last = at;
+        }
+    }
+
+    #[test]
+    fn corruption_changes_the_packet() {
+        let mut network = network(Link {
+            corrupt: 1.0,
+            ..Link::default()
+        });
+        for psn in 0..100 {
+            let mut fates = Vec::new();
+            network.send(Time::ZERO, packet(psn), 1, &mut fates);
+            let Some(Fate::Arrives(_, arrived)) = fates.pop() else {
+                panic!("one packet, one arrival");
+            };
+            assert!(arrived.invalid);
+            let genuine = packet(psn);
+            assert_ne!(arrived.bytes, genuine.bytes);
+            assert_eq!(
+                arrived.bytes.get(4).unwrap_or(&0),
+                &0,
+                "not covered by the ICRC"
+            );
+        }
+    }
 }

@@ -83,7 +83,9 @@ impl World {
         };
         let side = &self.hosts[host];
         let sges: Vec<Sge> = match &draft.data {
-            DraftData::Places(places) => places.iter().map(|&p| side.zones[p.zone].sge(p)).collect(),
+            DraftData::Places(places) => {
+                places.iter().map(|&p| side.zones[p.zone].sge(p)).collect()
+            }
             DraftData::Bad(sges) => sges.clone(),
             DraftData::Inline => Vec::new(),
         };
@@ -92,11 +94,18 @@ impl World {
             SendOp::SendInvalidate { rkey } => (None, Some(rkey)),
             _ => (None, None),
         };
-        let ud = draft.datagram.as_ref().map(|target| self.ud_target(qp, target));
+        let ud = draft
+            .datagram
+            .as_ref()
+            .map(|target| self.ud_target(qp, target));
         self.trace.host(self.now, host, || {
             let name = wr_name(wr_id);
             let (op, flags, len) = (&draft.op, draft.flags, draft.payload.len());
-            let doomed = if draft.verdict.success { "" } else { ", to fail" };
+            let doomed = if draft.verdict.success {
+                ""
+            } else {
+                ", to fail"
+            };
             format!("post {name} on qp {qpn:#x}: {op:x?} of {len} bytes, {flags:?}{doomed}")
         });
         let wr = SendWr {
@@ -112,7 +121,9 @@ impl World {
         };
         let posted = self.hosts[host].engine.post_send(self.now, qpn, wr);
         posted.map_err(|e| format!("{} on qp {qpn:#x} refused: {e}", wr_name(wr_id)))?;
-        let listens = self.peer_of(qp).is_some_and(|peer| self.qps[peer].listens());
+        let listens = self
+            .peer_of(qp)
+            .is_some_and(|peer| self.qps[peer].listens());
         let model = &mut self.qps[qp];
         if model.pending() == 0 {
             model.hopeless = !listens;
@@ -151,7 +162,7 @@ impl World {
         let host = self.qps[qp].host;
         let av = self.address_vector(host, target.address);
         // A key with the top bit stands for the queue pair's own.
-        let own = target.qkey == self.qps[qp].setup.qkey && self.sends.len() % 2 == 0;
+        let own = target.qkey == self.qps[qp].setup.qkey && self.sends.len().is_multiple_of(2);
         UdTarget {
             ah: AddressHandle::new(Arc::clone(&self.hosts[host].pd), av),
             remote_qpn: target.qpn,
@@ -173,7 +184,9 @@ impl World {
         let places = self.alloc_pieces(host, purpose, len, most)?;
         let mut at = 0;
         for place in &places {
-            self.hosts[host].arena.add(place.va, place.len, wr_id, rule(at));
+            self.hosts[host]
+                .arena
+                .add(place.va, place.len, wr_id, rule(at));
             at += place.len as usize;
         }
         Some(places)
@@ -269,7 +282,12 @@ impl World {
         let (host, size, most, datagram) = match owner {
             RecvOwner::Qp(qp) => {
                 let model = &self.qps[qp];
-                (model.host, model.recv_size, model.cap.max_recv_sge, model.is_datagram())
+                (
+                    model.host,
+                    model.recv_size,
+                    model.cap.max_recv_sge,
+                    model.is_datagram(),
+                )
             }
             RecvOwner::Srq(srq) => {
                 let model = &self.srqs[srq];
@@ -292,7 +310,8 @@ impl World {
         let wr_id = recv_wr_id(index);
         let side = &mut self.hosts[host];
         for place in &places {
-            side.arena.poke(place.va, &vec![UNTOUCHED; place.len as usize]);
+            side.arena
+                .poke(place.va, &vec![UNTOUCHED; place.len as usize]);
             side.arena.add(place.va, place.len, wr_id, Rule::Buffer);
         }
         let sges: Vec<Sge> = places.iter().map(|&p| side.zones[p.zone].sge(p)).collect();
@@ -313,7 +332,11 @@ impl World {
         };
         posted.map_err(|e| format!("{} refused: {e}", wr_name(wr_id)))?;
         self.trace.host(self.now, host, || {
-            format!("post {} to {owner:?}: {size} bytes in {} pieces", wr_name(wr_id), places.len())
+            format!(
+                "post {} to {owner:?}: {size} bytes in {} pieces",
+                wr_name(wr_id),
+                places.len()
+            )
         });
         self.recvs.push(RecvRecord {
             owner,

@@ -38,7 +38,11 @@ impl World {
             if self.qps[qp].host != host || self.qps[qp].state.is_none() {
                 continue;
             }
-            let pace = if self.healed { 1.0 } else { self.scenario.receive_pace };
+            let pace = if self.healed {
+                1.0
+            } else {
+                self.scenario.receive_pace
+            };
             if self.rng.chance(pace) {
                 self.post_receives(qp)?;
             }
@@ -157,16 +161,31 @@ impl World {
             return Window;
         }
         if self.scenario.features.fences && kind != QpType::Uc && room > 1 && self.rng.chance(0.4) {
-            return self.rng.pick(&[ReadThenWrite, ReadThenWrite, WriteThenRead]);
+            return self
+                .rng
+                .pick(&[ReadThenWrite, ReadThenWrite, WriteThenRead]);
         }
         match kind {
             QpType::Uc => self.rng.pick(&[Send, Write]),
             QpType::XrcInitiator => {
-                self.rng.pick(&[Send, Send, Write, Write, Read, Read, FetchAdd, CompareSwap])
+                self.rng
+                    .pick(&[Send, Send, Write, Write, Read, Read, FetchAdd, CompareSwap])
             }
             _ => self.rng.pick(&[
-                Send, Send, Send, Write, Write, Write, Read, Read, Read, FetchAdd, FetchAdd,
-                CompareSwap, AtomicWrite, Flush,
+                Send,
+                Send,
+                Send,
+                Write,
+                Write,
+                Write,
+                Read,
+                Read,
+                Read,
+                FetchAdd,
+                FetchAdd,
+                CompareSwap,
+                AtomicWrite,
+                Flush,
             ]),
         }
     }

@@ -20,7 +20,10 @@ impl World {
     ) -> Result<Solicited, String> {
         let record = &self.recvs[recv];
         if let Some(end) = record.end {
-            return Err(format!("completed with {}, but it ended before: {end:?}", wc.status));
+            return Err(format!(
+                "completed with {}, but it ended before: {end:?}",
+                wc.status
+            ));
         }
         self.check_recv_order(qp, recv)?;
         let mut solicited = Solicited::Yes; // an error counts as such
@@ -45,7 +48,10 @@ impl World {
                 let next = self.qps[qp].recvs_ended;
                 let lossy = self.qps[qp].cause.cq_overflow;
                 if record.index < next || record.index > next && !lossy {
-                    return Err(format!("number {} of its queue, when {next} is next", record.index));
+                    return Err(format!(
+                        "number {} of its queue, when {next} is next",
+                        record.index
+                    ));
                 }
                 self.qps[qp].recvs_ended = record.index + 1;
                 Ok(())
@@ -80,12 +86,7 @@ impl World {
     }
 
     /// The messages of a reliable connection arrive in order, each once.
-    fn reliable_received(
-        &mut self,
-        qp: usize,
-        recv: usize,
-        wc: &Wc,
-    ) -> Result<Solicited, String> {
+    fn reliable_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<Solicited, String> {
         let peer = self.peer_of(qp).ok_or("no peer")?;
         if self.qps[qp].cause.cq_overflow {
             // Completions may be missing in between.
@@ -103,9 +104,12 @@ impl World {
             return Err(format!("received message {number}, which was never sent"));
         };
         if !self.sends[send].verdict.success {
-            return Err(format!("received send {send}, which should have been refused"));
+            return Err(format!(
+                "received send {send}, which should have been refused"
+            ));
         }
-        self.message_fits(qp, recv, send, wc).map_err(|e| format!("send {send} received: {e}"))?;
+        self.message_fits(qp, recv, send, wc)
+            .map_err(|e| format!("send {send} received: {e}"))?;
         self.qps[qp].delivered += 1;
         Ok(self.sends[send].solicited.into())
     }
@@ -133,7 +137,11 @@ impl World {
         // Two messages without content look the same.
         let sure = wc.byte_len > 0 || wc.flags.contains(WcFlags::WITH_IMM);
         let solicited = self.sends[self.qps[peer].messages[at]].solicited;
-        Ok(if sure { solicited.into() } else { Solicited::Unknown })
+        Ok(if sure {
+            solicited.into()
+        } else {
+            Solicited::Unknown
+        })
     }
 
     /// Whether a completion and its buffer are what a message must lead to.
@@ -148,7 +156,11 @@ impl World {
             return Err(format!("as {:?}", wc.opcode));
         }
         if wc.byte_len as usize != message.payload.len() {
-            return Err(format!("{} bytes of {}", wc.byte_len, message.payload.len()));
+            return Err(format!(
+                "{} bytes of {}",
+                wc.byte_len,
+                message.payload.len()
+            ));
         }
         let imm = wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm);
         if imm != message.imm {
@@ -156,7 +168,10 @@ impl World {
         }
         let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.imm);
         if invalidated != message.invalidates {
-            return Err(format!("invalidated {invalidated:x?}, not {:x?}", message.invalidates));
+            return Err(format!(
+                "invalidated {invalidated:x?}, not {:x?}",
+                message.invalidates
+            ));
         }
         if let Some(named) = message.xrc_srq
             && record.owner != RecvOwner::Srq(named)
@@ -195,12 +210,7 @@ impl World {
     }
 
     /// Datagrams are delivered exactly as they came.
-    fn datagram_received(
-        &mut self,
-        qp: usize,
-        recv: usize,
-        wc: &Wc,
-    ) -> Result<Solicited, String> {
+    fn datagram_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<Solicited, String> {
         let Some(want) = self.qps[qp].datagrams.pop_front() else {
             return Err("a datagram that never came".into());
         };
@@ -213,7 +223,10 @@ impl World {
             || wc.src_qp != want.src_qp
             || !wc.flags.contains(WcFlags::GRH)
         {
-            return Err(format!("{wc:?} for a datagram of {len} bytes from {:#x}", want.src_qp));
+            return Err(format!(
+                "{wc:?} for a datagram of {len} bytes from {:#x}",
+                want.src_qp
+            ));
         }
         if buffer[GRH as usize..len] != want.payload[..] {
             return Err("a datagram with other bytes".into());
@@ -226,23 +239,32 @@ impl World {
     fn check_recv_error(&self, qp: usize, recv: usize, status: WcStatus) -> Check {
         let model = &self.qps[qp];
         if !model.is(QpState::Err) {
-            return Err(format!("{status}, but the queue pair is in {:?}", model.state));
+            return Err(format!(
+                "{status}, but the queue pair is in {:?}",
+                model.state
+            ));
         }
         if status == WcStatus::WrFlush || self.recvs[recv].errors.contains(&status) {
             return Ok(());
         }
-        let peer = self.peer_of(qp).ok_or_else(|| format!("{status} without a reason"))?;
+        let peer = self
+            .peer_of(qp)
+            .ok_or_else(|| format!("{status} without a reason"))?;
         let message = self.qps[peer].messages.get(model.delivered);
         let refused = message.is_some_and(|&send| {
-            self.sends[send].verdict.errors.iter().any(|error| match error {
-                WcStatus::RemoteAccess => status == WcStatus::RemoteAccess,
-                WcStatus::RemoteInvalidRequest => matches!(
-                    status,
-                    WcStatus::LocalLength | WcStatus::RemoteInvalidRequest
-                ),
-                WcStatus::RemoteOperation => status == WcStatus::LocalQpOperation,
-                _ => false,
-            })
+            self.sends[send]
+                .verdict
+                .errors
+                .iter()
+                .any(|error| match error {
+                    WcStatus::RemoteAccess => status == WcStatus::RemoteAccess,
+                    WcStatus::RemoteInvalidRequest => matches!(
+                        status,
+                        WcStatus::LocalLength | WcStatus::RemoteInvalidRequest
+                    ),
+                    WcStatus::RemoteOperation => status == WcStatus::LocalQpOperation,
+                    _ => false,
+                })
         });
         match refused || model.cause.cq_overflow {
             true => Ok(()),
@@ -255,9 +277,7 @@ impl World {
 fn check_grh(grh: &[u8], source: IpAddr, destination: IpAddr) -> Check {
     let fits = match (source, destination) {
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            grh[0] >> 4 == 6
-                && grh[8..24] == source.octets()
-                && grh[24..40] == destination.octets()
+            grh[0] >> 4 == 6 && grh[8..24] == source.octets() && grh[24..40] == destination.octets()
         }
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let header = &grh[20..];
@@ -278,7 +298,9 @@ fn check_grh(grh: &[u8], source: IpAddr, destination: IpAddr) -> Check {
 
 /// The one's complement sum of a header with a right checksum is all ones.
 fn checksum_is_right(header: &[u8; ip::IPV4_LEN]) -> bool {
-    let words = header.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+    let words = header
+        .chunks(2)
+        .map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
     let sum: u32 = words.sum();
     (sum & 0xffff) + (sum >> 16) == 0xffff
 }

@@ -146,11 +146,12 @@ impl World {
         draft.xrc_srq = self.draw_xrc_srq(qp);
         draft.remote = remote;
         let (purpose, most) = (self.local_purpose(), self.qps[qp].cap.max_send_sge);
-        let places = self.alloc_local(qp, purpose, data.len() as u64, most, |at| Rule::Landing {
-            data: Rc::clone(&data),
-            at,
-            once: true,
-        })?;
+        let places =
+            self.alloc_local(qp, purpose, data.len() as u64, most, |at| Rule::Landing {
+                data: Rc::clone(&data),
+                at,
+                once: true,
+            })?;
         draft.payload = data;
         draft.data = DraftData::Places(places);
         Some(draft)
@@ -220,7 +221,9 @@ impl World {
             at: 0,
             once: true,
         };
-        self.hosts[host].arena.add(place.va, 8, self.next_wr_id(), rule);
+        self.hosts[host]
+            .arena
+            .add(place.va, 8, self.next_wr_id(), rule);
         Some(draft)
     }
 
@@ -306,7 +309,11 @@ impl World {
         draft.flags = self.draw_flags(qp);
         draft.datagram = Some(DatagramTarget {
             address,
-            qpn: if multicast { MULTICAST } else { self.qps[target].qpn },
+            qpn: if multicast {
+                MULTICAST
+            } else {
+                self.qps[target].qpn
+            },
             qkey,
         });
         let len = self.draw_len(qp, self.scenario.port_mtu.bytes() as u64);

@@ -93,6 +93,8 @@ pub fn run_seeds(
 ) {
     let next = AtomicU64::new(start);
     let stop = AtomicU64::new(0);
+    // The engines under test have no threads; running many of them has.
+    #[allow(clippy::disallowed_methods)]
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -121,7 +123,9 @@ fn caught(f: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
                 usual(info);
                 return;
             }
-            let place = info.location().map(|l| format!(" at {}:{}", l.file(), l.line()));
+            let place = info
+                .location()
+                .map(|l| format!(" at {}:{}", l.file(), l.line()));
             PANIC_PLACE.set(place);
         }));
     });
@@ -132,7 +136,10 @@ fn caught(f: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
         let place = PANIC_PLACE.take().unwrap_or_default();
-        Err(format!("panic{place}: {}", text.unwrap_or("without a message")))
+        Err(format!(
+            "panic{place}: {}",
+            text.unwrap_or("without a message")
+        ))
     })
 }
 

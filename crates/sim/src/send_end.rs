@@ -11,10 +11,16 @@ impl World {
     pub(crate) fn send_completed(&mut self, qp: usize, send: usize, wc: &Wc) -> Check {
         let record = &self.sends[send];
         if record.qp != qp {
-            return Err(format!("completed on another queue pair than {}", record.qp));
+            return Err(format!(
+                "completed on another queue pair than {}",
+                record.qp
+            ));
         }
         if let Some(end) = record.end {
-            return Err(format!("completed with {}, but it ended before: {end:?}", wc.status));
+            return Err(format!(
+                "completed with {}, but it ended before: {end:?}",
+                wc.status
+            ));
         }
         let (index, signaled) = (record.index, record.signaled);
         self.complete_silent(qp, index)?;
@@ -126,7 +132,10 @@ impl World {
                 };
                 let filled = self.hosts[host].arena.filled(place.va);
                 if filled != place.len {
-                    return Err(format!("succeeded with {filled} of {} bytes there", place.len));
+                    return Err(format!(
+                        "succeeded with {filled} of {} bytes there",
+                        place.len
+                    ));
                 }
                 Ok(())
             }
@@ -159,13 +168,18 @@ impl World {
 
     fn check_atomic(&self, send: usize) -> Check {
         let target = self.sends[send].atomic.ok_or("no target")?;
-        let op = self.hosts[target.host].arena.atomic(target.va, target.operand);
+        let op = self.hosts[target.host]
+            .arena
+            .atomic(target.va, target.operand);
         let Some(original) = op.original else {
             return Err("succeeded, but was never executed".into());
         };
         let got = self.local_bytes(send);
         if got != original.to_ne_bytes() {
-            return Err(format!("returned {got:x?}, not {:x?}", original.to_ne_bytes()));
+            return Err(format!(
+                "returned {got:x?}, not {:x?}",
+                original.to_ne_bytes()
+            ));
         }
         Ok(())
     }
@@ -187,7 +201,9 @@ impl World {
             self.window_ended(w, kind, false);
         }
         // Late packets may still reach the peer, unless it no longer listens.
-        let listens = self.peer_of(owner).is_some_and(|peer| self.qps[peer].listens());
+        let listens = self
+            .peer_of(owner)
+            .is_some_and(|peer| self.qps[peer].listens());
         if !listens {
             self.close_remote(send);
         }
@@ -269,7 +285,9 @@ impl World {
             }
             WcStatus::RemoteOperation if record.kind == Kind::Send => {
                 record.verdict.errors.contains(&status)
-                    || self.peer_of(qp).is_some_and(|peer| self.qps[peer].bad_receives)
+                    || self
+                        .peer_of(qp)
+                        .is_some_and(|peer| self.qps[peer].bad_receives)
             }
             _ => record.verdict.errors.contains(&status),
         };
@@ -277,13 +295,20 @@ impl World {
             return Err(format!("{status}, for which there is no reason"));
         }
         if model.kind.is_reliable() && !model.is(QpState::Err) {
-            return Err(format!("{status}, but the queue pair is in {:?}", model.state));
+            return Err(format!(
+                "{status}, but the queue pair is in {:?}",
+                model.state
+            ));
         }
         let remote = matches!(
             status,
             WcStatus::RemoteAccess | WcStatus::RemoteInvalidRequest | WcStatus::RemoteOperation
         );
-        if remote && self.peer_of(qp).is_some_and(|peer| self.qps[peer].listens()) {
+        if remote
+            && self
+                .peer_of(qp)
+                .is_some_and(|peer| self.qps[peer].listens())
+        {
             return Err(format!("{status}, but the peer goes on as if nothing were"));
         }
         Ok(())

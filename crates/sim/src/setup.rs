@@ -155,7 +155,9 @@ impl World {
             pd: (kind != QpType::XrcTarget).then(|| Arc::clone(&self.hosts[host].pd)),
             send_cq: (kind != QpType::XrcTarget).then(|| cq(send_cq)).flatten(),
             recv_cq: (!is_xrc).then(|| cq(recv_cq)).flatten(),
-            srq: srq.filter(|_| !is_xrc).map(|srq| Arc::clone(&self.srqs[srq].srq)),
+            srq: srq
+                .filter(|_| !is_xrc)
+                .map(|srq| Arc::clone(&self.srqs[srq].srq)),
             xrcd,
             cap: QpCap {
                 max_send_wr: plan.queue_depth,
@@ -206,14 +208,17 @@ impl World {
             bad_receives: false,
             early_requests: 0,
             lives: 0,
-            reconnecting: false,
+            reconnects: None,
         });
         Ok(self.qps.len() - 1)
     }
 
     /// A shared queue of the host for this type, old or new.
     fn shared_srq(&mut self, host: usize, kind: QpType, recv_size: u64) -> usize {
-        let users = self.qps.iter().filter(|qp| qp.host == host && qp.kind == kind);
+        let users = self
+            .qps
+            .iter()
+            .filter(|qp| qp.host == host && qp.kind == kind);
         let found = users.filter_map(|qp| qp.srq).next();
         match found {
             Some(srq) if self.srqs[srq].recv_size >= recv_size => srq,
@@ -273,7 +278,9 @@ impl World {
         let (host, qpn) = (model.host, model.qpn);
         let from = model.state;
         let (attr, mask) = self.attributes(qp, state);
-        self.trace.host(self.now, host, || format!("modify qp {qpn:#x} to {state:?}"));
+        self.trace.host(self.now, host, || {
+            format!("modify qp {qpn:#x} to {state:?}")
+        });
         let engine = &mut self.hosts[host].engine;
         engine
             .modify_qp(self.now, qpn, &attr, mask)

@@ -104,11 +104,16 @@ impl Slot {
             return Err("an atomic on memory that is not for atomics".into());
         };
         let Some(op) = ops.get_mut(&operand) else {
-            return Err(format!("an atomic with operand {operand:#x} that nobody posted"));
+            return Err(format!(
+                "an atomic with operand {operand:#x} that nobody posted"
+            ));
         };
         let wr = wr_name(op.wr_id);
         if op.compare != compare {
-            return Err(format!("{wr} executed with comparand {compare:x?}, not {:x?}", op.compare));
+            return Err(format!(
+                "{wr} executed with comparand {compare:x?}, not {:x?}",
+                op.compare
+            ));
         }
         if op.closed {
             return Err(format!("{wr} executed after its queue pair was gone"));

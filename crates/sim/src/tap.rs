@@ -24,7 +24,10 @@ pub(crate) fn destination(bytes: &[u8]) -> Option<u32> {
 /// Whether a packet belongs to a connection.
 pub(crate) fn is_connected(bytes: &[u8]) -> bool {
     let transport = Packet::parse(bytes).map(|packet| packet.opcode().transport());
-    matches!(transport, Ok(Transport::Rc | Transport::Uc | Transport::Xrc))
+    matches!(
+        transport,
+        Ok(Transport::Rc | Transport::Uc | Transport::Xrc)
+    )
 }
 
 /// A packet in words.
@@ -47,7 +50,10 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
         text += " solicited";
     }
     if let Some(reth) = packet.reth() {
-        text += &format!(" va {:#x} rkey {:#x} of {}", reth.va, reth.rkey, reth.length);
+        text += &format!(
+            " va {:#x} rkey {:#x} of {}",
+            reth.va, reth.rkey, reth.length
+        );
     }
     if let Some(eth) = packet.atomic_eth() {
         text += &format!(" va {:#x} rkey {:#x}", eth.va, eth.rkey);
@@ -64,7 +70,10 @@ impl World {
         let packet = Packet::parse(&out.bytes).map_err(|e| format!("host {host} sent: {e}"))?;
         let opcode = packet.opcode();
         let Some(&qp) = self.by_number.get(&(host, out.qpn)) else {
-            return Err(format!("host {host} sent {opcode} for unknown qp {:#x}", out.qpn));
+            return Err(format!(
+                "host {host} sent {opcode} for unknown qp {:#x}",
+                out.qpn
+            ));
         };
         let name = self.qp_name(qp);
         if opcode.transport() == Transport::Ud {
@@ -95,7 +104,8 @@ impl World {
     fn note_datagram_sent(&mut self, qp: usize, out: &Outgoing, packet: &Packet<'_>) -> Check {
         let name = self.qp_name(qp);
         let model = &mut self.qps[qp];
-        let failed = |send: &usize| self.sends[*send].end.is_some() && !self.sends[*send].succeeded();
+        let failed =
+            |send: &usize| self.sends[*send].end.is_some() && !self.sends[*send].succeeded();
         while model.sends.get(model.datagrams_sent).is_some_and(failed) {
             model.datagrams_sent += 1;
         }
@@ -216,10 +226,15 @@ fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Che
     if opcode.is_send() || opcode.is_write() || !model.kind.is_reliable() {
         return Ok(());
     }
-    model.awaited.insert(packet.psn().add(packets as u32 - 1).value());
+    model
+        .awaited
+        .insert(packet.psn().add(packets as u32 - 1).value());
     let most = usize::from(model.setup.depth).next_power_of_two();
     match model.awaited.len() > most {
-        true => Err(format!("the peer owes {} answers, {most} are allowed", model.awaited.len())),
+        true => Err(format!(
+            "the peer owes {} answers, {most} are allowed",
+            model.awaited.len()
+        )),
         false => Ok(()),
     }
 }

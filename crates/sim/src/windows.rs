@@ -45,7 +45,8 @@ impl World {
     pub(crate) fn post_window(&mut self, qp: usize) -> Check {
         let peer = self.peer_of(qp);
         let mut of = |owner: Option<usize>, state: WindowState| {
-            let is = |w: &usize| Some(self.windows[*w].qp) == owner && self.windows[*w].state == state;
+            let is =
+                |w: &usize| Some(self.windows[*w].qp) == owner && self.windows[*w].state == state;
             let all: Vec<usize> = (0..self.windows.len()).filter(is).collect();
             (!all.is_empty()).then(|| self.rng.pick(&all))
         };
@@ -104,7 +105,10 @@ impl World {
 
     /// A bind to memory that does not allow windows.
     fn draft_bad_bind(&mut self, qp: usize) -> Option<Draft> {
-        let window = self.windows.iter().find(|w| w.qp == qp && w.state == WindowState::Free)?;
+        let window = self
+            .windows
+            .iter()
+            .find(|w| w.qp == qp && w.state == WindowState::Free)?;
         let zone = &self.hosts[self.qps[qp].host].zones[0];
         let bind = BindMw {
             mw: window.mw.clone(),
@@ -256,10 +260,7 @@ impl World {
         let window = &mut self.windows[w];
         let next = match (window.state, kind) {
             (WindowState::Binding, Kind::Bind) => WindowState::Bound,
-            (
-                WindowState::Ending,
-                Kind::Bind | Kind::LocalInvalidate | Kind::SendInvalidate,
-            ) => {
+            (WindowState::Ending, Kind::Bind | Kind::LocalInvalidate | Kind::SendInvalidate) => {
                 window.stale = success.then_some(window.rkey);
                 WindowState::Free
             }

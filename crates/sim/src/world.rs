@@ -150,6 +150,9 @@ impl World {
     /// A queue pair as the log names it.
     pub(crate) fn qp_name(&self, qp: usize) -> String {
         let model = &self.qps[qp];
-        format!("qp {:#x} ({:?}, host {})", model.qpn, model.kind, model.host)
+        format!(
+            "qp {:#x} ({:?}, host {})",
+            model.qpn, model.kind, model.host
+        )
     }
 }

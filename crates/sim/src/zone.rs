@@ -68,7 +68,10 @@ impl Purpose {
 
     /// Whether only this side uses it.
     pub(crate) fn is_local(self) -> bool {
-        matches!(self, Purpose::Local | Purpose::DoomedLocal | Purpose::GoneLocal)
+        matches!(
+            self,
+            Purpose::Local | Purpose::DoomedLocal | Purpose::GoneLocal
+        )
     }
 }
 
@@ -143,5 +146,34 @@ impl Zone {
             from = start;
         }
         self.free.insert(from, to - from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Stream;
+    use ferroce_transport::Regions;
+
+    #[test]
+    fn pieces_do_not_touch_and_come_back() {
+        let regions = Regions::new([0; 32]);
+        let mr = regions.register(&regions.alloc_pd(), 0x1000, 0x1000, 0, Access::empty());
+        let mut zone = Zone::new(Purpose::Local, mr.unwrap(), 0x1000, 0x1000);
+        let mut rng = Rng::new(0, Stream::Program);
+        for _ in 0..20 {
+            let mut taken = Vec::new();
+            while let Some(at) = zone.alloc(&mut rng, 100, 8) {
+                assert!(at > 0x1000 && at + 100 < 0x2000 && at.is_multiple_of(8));
+                taken.push(at);
+            }
+            assert!(taken.len() > 20);
+            taken.sort_unstable();
+            assert!(taken.windows(2).all(|pair| pair[0] + 100 < pair[1]));
+            // Back in another order.
+            taken.sort_unstable_by_key(|at| at % 256);
+            taken.into_iter().for_each(|at| zone.release(at, 100));
+            assert_eq!(zone.free, BTreeMap::from([(0x1000, 0x1000)]));
+        }
     }
 }

@@ -31,7 +31,11 @@ fn every_deliberate_bug_is_found() {
             Some(outcome) => {
                 let violation = outcome.violation.unwrap_or_default();
                 let line = violation.lines().next().unwrap_or_default();
-                println!("{name:<26} {:>6}  {:?}: {line:.90}", outcome.seed + 1, outcome.family);
+                println!(
+                    "{name:<26} {:>6}  {:?}: {line:.90}",
+                    outcome.seed + 1,
+                    outcome.family
+                );
             }
             None => {
                 println!("{name:<26} not found in {BUDGET} seeds");

@@ -81,7 +81,9 @@ fn draw_links(rng: &mut Rng, f: &Features, hosts: usize) -> Vec<Vec<Link>> {
         }
         link
     };
-    (0..hosts).map(|_| (0..hosts).map(|_| one()).collect()).collect()
+    (0..hosts)
+        .map(|_| (0..hosts).map(|_| one()).collect())
+        .collect()
 }
 
 fn draw_sizes(rng: &mut Rng, s: &mut Scenario) {
@@ -213,7 +215,9 @@ fn draw_end(rng: &mut Rng, s: &Scenario, kind: QpType, host: usize) -> EndPlan {
 fn draw_setup(rng: &mut Rng, s: &Scenario) -> Setup {
     // Long enough that an answer which is not lost arrives in time.
     let round_trip = 2 * s.longest_trip_ns() + 200 * s.service_ns;
-    let shortest = (1..31).find(|&t| 4096u64 << t > 2 * round_trip).unwrap_or(20);
+    let shortest = (1..31)
+        .find(|&t| 4096u64 << t > 2 * round_trip)
+        .unwrap_or(20);
     let lossless = s.family == Family::Clean && s.is_lossless();
     let psn = match s.features.wrap {
         true => 0xff_ffff - rng.range(0..=60) as u32,
@@ -248,7 +252,11 @@ fn draw_disruptions(rng: &mut Rng, s: &mut Scenario) {
     let f = s.features.clone();
     let heal = s.heal.as_nanos();
     let qps = 2 * s.pairs.len() as u64;
-    let timeout = s.pairs.iter().map(|p| 4096u64 << p.ends[0].setup.timeout).min();
+    let timeout = s
+        .pairs
+        .iter()
+        .map(|p| 4096u64 << p.ends[0].setup.timeout)
+        .min();
     let mut plan = |rng: &mut Rng, what: Disruption| {
         let at = Time::from_nanos(rng.range(heal / 10..=heal * 9 / 10));
         s.disruptions.push((at, what));
@@ -264,7 +272,11 @@ fn draw_disruptions(rng: &mut Rng, s: &mut Scenario) {
     let some_qp = |rng: &mut Rng| rng.below(qps) as usize;
     if f.teardown {
         for _ in 0..rng.range(1..=2) {
-            let all = if f.reconnect { qps } else { qps + s.datagrams.len() as u64 };
+            let all = if f.reconnect {
+                qps
+            } else {
+                qps + s.datagrams.len() as u64
+            };
             let qp = rng.below(all) as usize;
             let what = match rng.below(if f.reconnect { 2 } else { 3 }) {
                 0 => Disruption::Kill { qp },

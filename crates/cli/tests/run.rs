@@ -1,0 +1,100 @@
+//! `ferroce run` as people use it: the program is in charge, and nothing stays behind.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use ferroce_control::find_daemon;
+use ferroce_testnet::{deadline, isolated};
+use rustix::process::{Pid, Signal, kill_process};
+
+const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(FERROCE)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("ferroce starts")
+}
+
+fn nothing_is_left() {
+    deadline::until("link and ferroced are gone", || {
+        find_daemon().is_ok_and(|daemon| daemon.is_none())
+    });
+}
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    isolated("the_exit_code_is_the_programs", || {
+        let output = run(&["run", "--", "sh", "-c", "exit 3"]);
+        assert_eq!(output.status.code(), Some(3));
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn the_program_sees_a_link_that_is_gone_afterwards() {
+    isolated("the_program_sees_a_link_that_is_gone_afterwards", || {
+        let output = run(&["run", "--", FERROCE, "link"]);
+        let seen = String::from_utf8_lossy(&output.stdout);
+        let line = "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo";
+        assert_eq!(seen.trim(), line);
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn without_a_link_there_is_none_and_no_daemon() {
+    isolated("without_a_link_there_is_none_and_no_daemon", || {
+        let output = run(&["run", "--no-link", "--", FERROCE, "link"]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        assert!(find_daemon().expect("known").is_none());
+    });
+}
+
+#[test]
+fn a_link_that_exists_is_used_and_stays() {
+    isolated("a_link_that_exists_is_used_and_stays", || {
+        let add = ["link", "add", "mine", "type", "rxe", "netdev", "lo"];
+        assert!(run(&add).status.success());
+        let output = run(&["run", "--", FERROCE, "link"]);
+        let seen = String::from_utf8_lossy(&output.stdout);
+        assert!(seen.starts_with("link mine/1"), "{seen}");
+        assert!(find_daemon().expect("known").is_some());
+        assert!(run(&["link", "delete", "mine"]).status.success());
+    });
+}
+
+#[test]
+fn the_link_goes_when_the_program_is_killed() {
+    isolated("the_link_goes_when_the_program_is_killed", || {
+        let mut child = Command::new(FERROCE)
+            .args(["run", "--", "sh", "-c", "echo here; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ferroce starts");
+        let stdout = child.stdout.take().expect("piped");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("text");
+        assert_eq!(line, "here\n");
+        assert!(find_daemon().expect("known").is_some());
+        // The program is this very process: the signal needs nobody to pass it on.
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::KILL).expect("ours");
+        child.wait().expect("ended");
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn what_cannot_be_run_is_named() {
+    isolated("what_cannot_be_run_is_named", || {
+        let output = run(&["run", "--no-link", "--", "no-such-program"]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("cannot run no-such-program"), "{error}");
+        let output = run(&["run", "--netdev", "nowhere0", "--", "true"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere0"));
+    });
+}
