@@ -87,7 +87,12 @@ fn perform(quick: bool) -> Result<()> {
     let status = stage.env(RUNTIME_DIR_VARIABLE, &directory).status();
     let removed = std::fs::remove_dir_all(&directory);
     succeeded("set the stage", status.context("cannot start a process")?)?;
-    removed.with_context(|| format!("cannot remove {}", directory.display()))
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(format!("cannot remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn make_directory() -> Result<PathBuf> {

@@ -32,39 +32,35 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
     while !shard.stopped.load(Ordering::Acquire) {
         let now = clock::now();
         if let Some(left) = shard.standby_ns(now) {
-            sleep(shard, &[], false, Some(now.after_nanos(left)), now);
+            let due = Some(now.after_nanos(left));
+            shard.sleeps_until(due);
+            sleep(shard, &[], due);
             continue;
         }
-        let (due, blocked, more) = shard.progress();
+        let (due, more) = shard.progress();
         if !more {
-            sleep(shard, sockets, blocked, due, now);
+            sleep(shard, sockets, due);
         }
     }
 }
 
 /// Waits for the bell, for packets in `sockets`, or until `due`.
-fn sleep(shard: &Shard, sockets: &[OwnedFd], blocked: bool, due: Option<Time>, now: Time) {
-    let until = due.map_or(u64::MAX, Time::as_nanos);
-    shard.sleeps_until.store(until, Ordering::Relaxed);
+fn sleep(shard: &Shard, sockets: &[OwnedFd], due: Option<Time>) {
     let mut fds = vec![PollFd::from_borrowed_fd(shard.bell(), PollFlags::IN)];
     for socket in sockets {
         fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
     }
-    let mut timeout = due.map(|due| due.nanos_since(now));
-    if blocked {
-        // Room in a socket is soon there; no descriptor of ours says when.
-        timeout = Some(timeout.unwrap_or(u64::MAX).min(BLOCKED_RETRY_NS));
-    }
-    let timeout = timeout.map(|ns| Timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
+    let timeout = due.map(|due| {
+        let left = due.nanos_since(clock::now());
+        Timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        }
     });
     if poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
         let mut count = [0; 8];
         let _empty_is_as_good = rustix::io::read(shard.bell(), &mut count);
     }
-    shard.sleeps_until.store(0, Ordering::Relaxed);
+    // Awake: nobody need ring.
+    shard.sleeps_until(Some(Time::ZERO));
 }
-
-/// How soon a send that found no room is tried again.
-const BLOCKED_RETRY_NS: u64 = 200_000;

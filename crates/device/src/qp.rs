@@ -9,7 +9,7 @@ use ferroce_wire::{rc_source_port, ud_source_port};
 
 use crate::address::AhAttr;
 use crate::device::Device;
-use crate::shard::Shard;
+use crate::shard::{Family, Shard};
 
 /// A queue pair. Dropping it destroys it.
 #[derive(Debug)]
@@ -67,15 +67,18 @@ impl Qp {
             let port = match (self.kind.is_datagram(), attr.av) {
                 (false, Some(av)) if mask.contains(AttrMask::AV) => Some((
                     rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
-                    av.source.is_ipv6(),
+                    match av.source.is_ipv6() {
+                        true => Family::V6,
+                        false => Family::V4,
+                    },
                 )),
                 (true, _) if mask.contains(AttrMask::STATE) && attr.state == QpState::Init => {
-                    Some((ud_source_port(self.qpn), false))
+                    Some((ud_source_port(self.qpn), Family::Both))
                 }
                 _ => None,
             };
-            if let Some((want, v6)) = port
-                && let Err(error) = core.choose_port(self.qpn, want, v6)
+            if let Some((want, family)) = port
+                && let Err(error) = core.choose_port(self.qpn, want, family)
             {
                 tracing::warn!("no UDP source port for queue pair {:#x}: {error}", self.qpn);
             }

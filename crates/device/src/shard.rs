@@ -22,7 +22,18 @@ use crate::transmitter::Transmitter;
 /// Datagrams taken in before others get the lock.
 const RECEIVE_BUDGET: usize = 256;
 /// How long the progress thread trusts that a program that polled polls again.
-pub(crate) const STANDBY_NS: u64 = 80_000;
+const STANDBY_NS: u64 = 80_000;
+/// How soon a send that found no room is tried again.
+const BLOCKED_RETRY_NS: u64 = 200_000;
+
+/// Over what a queue pair sends.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Family {
+    V4,
+    V6,
+    /// Datagrams go either way.
+    Both,
+}
 
 /// One slot of the process.
 #[derive(Debug)]
@@ -32,7 +43,7 @@ pub(crate) struct Shard {
     /// When somebody last polled; zero if nobody is to be relied on.
     polled_at: AtomicU64,
     /// When the progress thread will look by itself.
-    pub(crate) sleeps_until: AtomicU64,
+    sleeps_until: AtomicU64,
     pub(crate) stopped: AtomicBool,
     bell: OwnedFd,
 }
@@ -77,7 +88,7 @@ impl Shard {
         let mut core = self.lock();
         let result = work(&mut core.engine, now);
         core.transmit(now, &self.notices);
-        self.mind_timer(&core);
+        self.mind_timer(&core, now);
         result
     }
 
@@ -90,7 +101,7 @@ impl Shard {
         let mut core = self.lock();
         let result = work(&mut core, now);
         core.transmit(now, &self.notices);
-        self.mind_timer(&core);
+        self.mind_timer(&core, now);
         result
     }
 
@@ -101,7 +112,7 @@ impl Shard {
         match self.core.try_lock() {
             Ok(mut core) => {
                 core.turn(now, &self.notices, true);
-                self.mind_timer(&core);
+                self.mind_timer(&core, now);
             }
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
@@ -124,16 +135,21 @@ impl Shard {
     }
 
     /// A turn of work of the progress thread; returns when the next is due by
-    /// itself, and whether packets wait for room in a socket.
-    pub(crate) fn progress(&self) -> (Option<Time>, bool, bool) {
+    /// itself, and whether there is more to do at once.
+    pub(crate) fn progress(&self) -> (Option<Time>, bool) {
         let now = clock::now();
         let mut core = self.lock();
         let received = core.turn(now, &self.notices, false);
-        (
-            core.engine.next_timeout(),
-            core.transmitter.is_blocked(),
-            received >= RECEIVE_BUDGET,
-        )
+        let due = core.due(now);
+        // Said before anybody else gets the lock: who sets an earlier timer rings.
+        self.sleeps_until(due);
+        (due, received >= RECEIVE_BUDGET)
+    }
+
+    /// Says when the progress thread will look by itself.
+    pub(crate) fn sleeps_until(&self, due: Option<Time>) {
+        let due = due.map_or(u64::MAX, Time::as_nanos);
+        self.sleeps_until.store(due, Ordering::Relaxed);
     }
 
     /// Wakes the progress thread.
@@ -160,9 +176,10 @@ impl Shard {
         drop(self.lock());
     }
 
-    /// The progress thread must not sleep past a timer that has just been set.
-    fn mind_timer(&self, core: &Core) {
-        if let Some(next) = core.engine.next_timeout()
+    /// The progress thread must not sleep past a timer that has just been set, nor
+    /// while packets wait for room.
+    fn mind_timer(&self, core: &Core, now: Time) {
+        if let Some(next) = core.due(now)
             && next.as_nanos() < self.sleeps_until.load(Ordering::Relaxed)
         {
             self.sleeps_until.store(next.as_nanos(), Ordering::Relaxed);
@@ -199,6 +216,14 @@ impl Core {
         received
     }
 
+    /// When there is something to do even if no packet comes.
+    fn due(&self, now: Time) -> Option<Time> {
+        // Room in a socket is soon there; no descriptor of ours says when.
+        let retry = now.after_nanos(BLOCKED_RETRY_NS);
+        let retry = self.transmitter.is_blocked().then_some(retry);
+        self.engine.next_timeout().into_iter().chain(retry).min()
+    }
+
     fn transmit(&mut self, now: Time, notices: &Notices) {
         self.transmitter.run(&mut self.engine, now);
         while let Some(event) = self.engine.poll_event() {
@@ -206,13 +231,23 @@ impl Core {
         }
     }
 
-    /// Gives a queue pair a UDP source port that it can send from.
-    pub(crate) fn choose_port(&mut self, qpn: u32, want: u16, v6: bool) -> std::io::Result<u16> {
-        let port = self.transmitter.bind(want, v6)?;
+    /// Gives a queue pair a UDP source port that it can send from, over one IP
+    /// family or over both.
+    pub(crate) fn choose_port(
+        &mut self,
+        qpn: u32,
+        want: u16,
+        family: Family,
+    ) -> std::io::Result<()> {
+        let port = match family {
+            Family::V4 => self.transmitter.bind(want, false)?,
+            Family::V6 => self.transmitter.bind(want, true)?,
+            Family::Both => self.transmitter.bind_both(want)?,
+        };
         if let Err(error) = self.engine.set_source_port(qpn, port) {
             tracing::debug!("{error}");
         }
-        Ok(port)
+        Ok(())
     }
 
     pub(crate) fn join(

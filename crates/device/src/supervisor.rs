@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
-use ferroce_control::{Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, Watch, resume};
+use ferroce_control::{Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::device::port_mtu;
@@ -110,7 +110,7 @@ impl Work {
                 Ok((connection, link)) => {
                     tracing::info!("ferroced is back");
                     match link {
-                        Some(link) => self.changed(link),
+                        Some(link) => self.catch_up(link),
                         None => self.notices.post(AsyncEvent::DeviceFatal),
                     }
                     return Some(connection);
@@ -141,6 +141,22 @@ impl Work {
             LinkEventKind::GidChange => self.notices.post(AsyncEvent::GidChange),
             LinkEventKind::Removed => self.notices.post(AsyncEvent::DeviceFatal),
             LinkEventKind::Added | LinkEventKind::Changed => {}
+        }
+    }
+
+    /// Says what has changed while there was no ferroced to say it.
+    fn catch_up(&self, link: LinkInfo) {
+        let before = self.link();
+        let (gids, state) = (link.gids != before.gids, link.state());
+        self.changed(link);
+        if gids {
+            self.notices.post(AsyncEvent::GidChange);
+        }
+        if state != before.state() {
+            self.notices.post(match state {
+                PortState::Active => AsyncEvent::PortActive,
+                PortState::Down => AsyncEvent::PortError,
+            });
         }
     }
 

@@ -13,6 +13,9 @@ const BATCH: usize = 256;
 /// Room for a run, and for what assembling a packet writes beyond its end.
 const ROOM: usize = MAX_RUN_BYTES + 4096;
 
+/// Ports tried until one is free for both IP families.
+const CANDIDATES: usize = 8;
+
 /// Sends what an engine has to send.
 pub(crate) struct Transmitter {
     sender: Sender,
@@ -47,6 +50,26 @@ impl Transmitter {
     /// Opens a socket on this source port, or another if it is taken.
     pub(crate) fn bind(&mut self, want: u16, v6: bool) -> std::io::Result<u16> {
         self.sender.bind(want, v6)
+    }
+
+    /// Opens sockets of both IP families on the same source port.
+    pub(crate) fn bind_both(&mut self, want: u16) -> std::io::Result<u16> {
+        let mut want = want;
+        for _ in 0..CANDIDATES {
+            let v4 = self.sender.bind(want, false)?;
+            match self.sender.bind(v4, true) {
+                Ok(v6) if v6 == v4 => return Ok(v4),
+                Ok(v6) => want = v6,
+                Err(error) => {
+                    tracing::debug!("datagrams travel over IPv4 only: {error}");
+                    return Ok(v4);
+                }
+            }
+        }
+        Err(std::io::Error::new(
+            std::io::ErrorKind::AddrInUse,
+            "no UDP source port is free for both IPv4 and IPv6",
+        ))
     }
 
     /// Whether packets wait for room in a socket.

@@ -45,6 +45,7 @@ mod send_error;
 mod sender;
 mod slot;
 mod socket;
+mod sorter;
 mod steering;
 mod syscall;
 mod tx_message;

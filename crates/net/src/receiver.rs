@@ -2,16 +2,14 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
-use crate::address;
 use crate::features::{self, Features};
-use crate::forward::{self, Flushed, Forwarder};
 use crate::incoming::Incoming;
-use crate::multicast;
-use crate::recv_ring::{BUFFERS, Received, RecvRing};
+use crate::recv_ring::{BUFFERS, RecvRing};
 use crate::slot::SlotSockets;
-use crate::steering;
+use crate::sorter::Sorter;
+use crate::{multicast, socket};
 
 /// How often [`Receiver::receive_busy`] looks at a family that has been quiet.
 const QUIET_TURN: u32 = 16;
@@ -27,6 +25,8 @@ pub struct Receiver {
     /// The family that spoke last.
     busy_v6: bool,
     calls: u32,
+    /// What the sockets had lost when they came here.
+    dropped_before: u32,
 }
 
 /// What a receiver has counted besides the datagrams it handed over.
@@ -43,7 +43,7 @@ pub struct ReceiveStats {
     /// buffer, or passed on to the wrong slot.
     pub discarded: u64,
     /// Datagrams, merged ones counted as one, that the kernel dropped because the
-    /// socket's buffer was full, as far as later datagrams have told.
+    /// socket's buffer was full.
     pub overflowed: u64,
 }
 
@@ -56,14 +56,10 @@ impl Receiver {
     /// As [`Receiver::new`], with less than the kernel offers.
     pub fn with_features(slot: u8, sockets: SlotSockets, features: &Features) -> Receiver {
         Receiver {
+            dropped_before: dropped(&sockets),
             sockets,
             ring: RecvRing::new(),
-            sorter: Sorter {
-                slot,
-                forwarder: Forwarder::new(features.gso),
-                stats: ReceiveStats::default(),
-                overflow: [0; 2],
-            },
+            sorter: Sorter::new(slot, features.gso),
             mmsg: features.mmsg,
             busy_v6: false,
             calls: 0,
@@ -109,9 +105,13 @@ impl Receiver {
         self.drain(self.busy_v6 != quiet_one, max, &mut each)
     }
 
-    /// What has been counted so far.
+    /// What has been counted so far. Asks the kernel, so not after every packet.
     pub fn stats(&self) -> ReceiveStats {
-        self.sorter.stats
+        let overflowed = dropped(&self.sockets).wrapping_sub(self.dropped_before);
+        ReceiveStats {
+            overflowed: overflowed.into(),
+            ..self.sorter.stats()
+        }
     }
 
     /// Receives what is sent to a multicast group on an interface. Joining twice
@@ -121,7 +121,7 @@ impl Receiver {
     /// If there is no such interface or group, or one socket is in as many groups
     /// as the system allows. Slot 0 is in no groups.
     pub fn join_multicast(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        if self.sorter.slot == 0 {
+        if self.sorter.slot() == 0 {
             let why = "slot 0 is the daemon's and joins no multicast groups";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
@@ -151,8 +151,10 @@ impl Receiver {
             },
         };
         let mut count = 0;
-        while count < max {
-            let want = (max - count).min(BUFFERS);
+        // What is not handed over counts here too, lest a flood of it keeps us.
+        let mut seen = 0;
+        while seen < max {
+            let want = (max - seen).min(BUFFERS);
             let got = self.ring.fill(fd, want, self.mmsg)?;
             if got == 0 {
                 break;
@@ -160,7 +162,9 @@ impl Receiver {
             self.busy_v6 = v6;
             for index in 0..got {
                 let message = self.ring.message(index);
-                count += self.sorter.sort(message, v6, &self.sockets.v4, each);
+                let ours = self.sorter.sort(message, &self.sockets.v4, each);
+                count += ours;
+                seen += ours.max(1);
             }
             if got < want && self.mmsg {
                 break;
@@ -170,155 +174,8 @@ impl Receiver {
     }
 }
 
-/// Splits buffers into datagrams and decides whose they are.
-struct Sorter {
-    slot: u8,
-    forwarder: Forwarder,
-    stats: ReceiveStats,
-    /// The kernel's drop counts, which wrap around, per socket.
-    overflow: [u32; 2],
-}
-
-/// What the IP header said, and how long the merged datagrams are.
-struct Envelope {
-    source: IpAddr,
-    source_port: u16,
-    destination: IpAddr,
-    ifindex: u32,
-    traffic_class: u8,
-    hop_limit: u8,
-    segment: usize,
-    overflow: Option<u32>,
-}
-
-impl Sorter {
-    /// Hands over our datagrams of a message and passes on others'.
-    fn sort(
-        &mut self,
-        message: Received<'_>,
-        v6: bool,
-        forward_by: &OwnedFd,
-        each: &mut impl FnMut(Incoming<'_>),
-    ) -> usize {
-        let (data, truncated) = (message.data, message.truncated);
-        let Some(envelope) = Envelope::read(message) else {
-            self.stats.discarded += 1;
-            return 0;
-        };
-        self.note_overflow(&envelope, v6);
-        if truncated || data.is_empty() {
-            self.stats.discarded += 1;
-            return 0;
-        }
-        let segments = data.chunks(envelope.segment.clamp(1, data.len()));
-        if envelope.is_forwarded() {
-            return segments.map(|bytes| self.adopt(bytes, each)).sum();
-        }
-        // Group members get their copy whatever queue pair it is for.
-        let multicast = envelope.destination.is_multicast();
-        let mut count = 0;
-        for (index, payload) in segments.enumerate() {
-            let packet = envelope.incoming(payload);
-            if index > 0 && !multicast && steering::slot_of(payload) != self.slot {
-                let flushed = self.forwarder.push(forward_by, &packet);
-                self.note_forwarded(flushed);
-            } else {
-                each(packet);
-                count += 1;
-            }
-        }
-        let flushed = self.forwarder.flush(forward_by);
-        self.note_forwarded(flushed);
-        count
-    }
-
-    /// Takes a packet that another slot has passed on to us.
-    fn adopt(&mut self, bytes: &[u8], each: &mut impl FnMut(Incoming<'_>)) -> usize {
-        match forward::unwrap(bytes) {
-            Some(packet) if steering::slot_of(packet.payload) == self.slot => {
-                self.stats.adopted += 1;
-                each(packet);
-                1
-            }
-            _ => {
-                self.stats.discarded += 1;
-                0
-            }
-        }
-    }
-
-    fn note_forwarded(&mut self, flushed: Flushed) {
-        self.stats.forwarded += flushed.sent as u64;
-        self.stats.forward_failed += flushed.lost as u64;
-    }
-
-    fn note_overflow(&mut self, envelope: &Envelope, v6: bool) {
-        if let Some(total) = envelope.overflow {
-            let last = &mut self.overflow[usize::from(v6)];
-            self.stats.overflowed += u64::from(total.wrapping_sub(*last));
-            *last = total;
-        }
-    }
-}
-
-impl Envelope {
-    fn read(message: Received<'_>) -> Option<Envelope> {
-        let (source, source_port) = message.name.parse(message.name_len)?;
-        let mut envelope = Envelope {
-            source,
-            source_port,
-            destination: source,
-            ifindex: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            segment: usize::MAX,
-            overflow: None,
-        };
-        let mut addressed = false;
-        for note in message.control {
-            let number = note.number().unwrap_or(0);
-            match (note.level, note.kind) {
-                (libc::SOL_IP, libc::IP_PKTINFO) => {
-                    // ifindex, local address, destination in the header.
-                    envelope.ifindex = number as u32;
-                    envelope.destination = address::v4(note.data.get(8..)?)?.into();
-                    addressed = true;
-                }
-                (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
-                    envelope.destination = address::v6(note.data)?.into();
-                    let ifindex = note.data.get(16..)?.first_chunk()?;
-                    envelope.ifindex = u32::from_ne_bytes(*ifindex);
-                    addressed = true;
-                }
-                (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
-                    envelope.traffic_class = number as u8;
-                }
-                (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
-                    envelope.hop_limit = number as u8;
-                }
-                (libc::SOL_UDP, libc::UDP_GRO) => {
-                    envelope.segment = usize::try_from(number).ok()?;
-                }
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => envelope.overflow = Some(number as u32),
-                _ => {}
-            }
-        }
-        addressed.then_some(envelope)
-    }
-
-    fn is_forwarded(&self) -> bool {
-        forward::is_forwarded(self.source, self.source_port, self.destination)
-    }
-
-    fn incoming<'a>(&self, payload: &'a [u8]) -> Incoming<'a> {
-        Incoming {
-            source: self.source,
-            source_port: self.source_port,
-            destination: self.destination,
-            ifindex: self.ifindex,
-            traffic_class: self.traffic_class,
-            hop_limit: self.hop_limit,
-            payload,
-        }
-    }
+/// How many datagrams the kernel has dropped at the sockets since they exist.
+fn dropped(sockets: &SlotSockets) -> u32 {
+    let v6 = sockets.v6.as_ref().map_or(0, socket::dropped);
+    socket::dropped(&sockets.v4).wrapping_add(v6)
 }

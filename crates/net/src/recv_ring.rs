@@ -17,7 +17,7 @@ pub(crate) const BUFFERS: usize = 16;
 const BUFFER_LEN: usize = 1 << 16;
 /// A little more, lest the beginnings of all buffers share a cache set.
 const STRIDE: usize = BUFFER_LEN + 9 * 64;
-/// Address, traffic class, hop limit, segment size and drop count.
+/// Address, traffic class, hop limit and segment size, and some to spare.
 const CONTROL_LEN: usize = 192;
 
 pub(crate) struct RecvRing {

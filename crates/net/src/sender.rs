@@ -89,7 +89,7 @@ impl Sender {
     /// If none of it was sent. Where the kernel cannot segment, and refuses a
     /// packet in the middle, the rest counts as lost.
     pub fn send_run(
-        &mut self,
+        &self,
         path: &Path,
         segment: usize,
         bytes: &[u8],
@@ -118,7 +118,7 @@ impl Sender {
     ///
     /// # Errors
     /// If one was not sent; says how many were before it.
-    pub fn send_runs(&mut self, runs: &[TxRun<'_>]) -> Result<(), PartialSend> {
+    pub fn send_runs(&self, runs: &[TxRun<'_>]) -> Result<(), PartialSend> {
         let mut sent = 0;
         while sent < runs.len() {
             let rest = &runs[sent..];

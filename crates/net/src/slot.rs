@@ -179,7 +179,6 @@ impl Member {
         if features.gro {
             on(libc::SOL_UDP, libc::UDP_GRO)?;
         }
-        let _ = on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
         socket::raise_receive_buffer(socket);
         Ok(())
     }

@@ -43,6 +43,26 @@ pub(crate) fn set_number(fd: &impl AsFd, level: i32, name: i32, value: i32) -> i
     set(fd, level, name, &value)
 }
 
+/// How many datagrams the kernel has dropped at a socket; 0 before Linux 4.12.
+pub(crate) fn dropped(fd: &impl AsFd) -> u32 {
+    const SO_MEMINFO: i32 = 55;
+    const DROPS: usize = 8;
+    let mut values = [0_u32; DROPS + 1];
+    let mut len = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: pointer and length describe `values`, which outlives the call; the
+    // kernel writes no more than that.
+    unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    values[DROPS]
+}
+
 /// Raises the receive buffer as far as the kernel lets us.
 pub(crate) fn raise_receive_buffer(fd: &impl AsFd) {
     let bytes = RECEIVE_BUFFER as i32;

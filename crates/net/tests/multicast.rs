@@ -37,7 +37,7 @@ fn members_get_a_copy_each() {
             let path = path(source, group, port);
             let group: IpAddr = group.parse().unwrap();
             let packets = run(&path.flow, true, &[MULTICAST_QPN; 3], 100, 100);
-            let mut expect = |receivers: &mut [Receiver], counts: [usize; 4]| {
+            let expect = |receivers: &mut [Receiver], counts: [usize; 4]| {
                 sender
                     .send_run(&path, 100, &packets.concat(), Some(by))
                     .expect("sent");

@@ -304,7 +304,7 @@ fn a_parked_slot_keeps_its_place_and_nothing_else() {
             let mut sender = Sender::new();
             let port = sender.bind(0xc000, false).expect("a port");
             let path = path("127.0.0.1", "127.0.0.1", port);
-            let mut send = |mark| {
+            let send = |mark| {
                 let bytes = packet(&path.flow, 0, 1 << 16, 64, mark);
                 sender.send_run(&path, 64, &bytes, None).expect("sent");
             };

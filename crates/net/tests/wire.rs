@@ -166,7 +166,7 @@ fn what_is_too_long_is_refused() {
             let port = sender.bind(0xc000, source.contains(':')).expect("a port");
             let path = path(source, destination, port);
             let bytes = vec![0; 6000];
-            let mut send = |segment: usize, count: usize| {
+            let send = |segment: usize, count: usize| {
                 sender.send_run(&path, segment, &bytes[..segment * count], None)
             };
             send(longest, 1).expect("fits");

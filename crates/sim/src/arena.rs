@@ -22,6 +22,8 @@ pub(crate) struct Arena {
 struct Inner {
     bytes: Vec<u8>,
     slots: BTreeMap<u64, Slot>,
+    /// Registered memory: nothing else is ever read.
+    registered: Vec<Range<u64>>,
     /// Memory from which only data of pending sends may be read.
     private: Vec<Range<u64>>,
     /// Memory that is gone.
@@ -47,6 +49,11 @@ impl Arena {
     /// The first violation since the last call.
     pub(crate) fn take_complaint(&self) -> Option<String> {
         self.inner.borrow_mut().complaint.take()
+    }
+
+    /// The range is registered, or has been.
+    pub(crate) fn set_registered(&self, range: Range<u64>) {
+        self.inner.borrow_mut().registered.push(range);
     }
 
     /// From now on, only data of pending sends may be read from here.
@@ -190,7 +197,12 @@ impl Inner {
     }
 
     fn judge_read(&mut self, address: u64, len: u64) {
-        if !self.private.iter().any(|r| r.contains(&address)) {
+        let end = address + len;
+        let covers = |r: &Range<u64>| r.start <= address && end <= r.end;
+        if !self.registered.iter().any(covers) {
+            return self.complain(address, len, "read, but it is not registered");
+        }
+        if !self.private.iter().any(covers) {
             return;
         }
         let why = match self.slot_at(address, len) {
@@ -332,6 +344,7 @@ mod tests {
     #[test]
     fn private_memory_is_read_for_pending_sends_only() {
         let arena = Arena::new(BASE, 100);
+        arena.set_registered(BASE..BASE + 100);
         arena.set_private(BASE..BASE + 50);
         arena.add(BASE, 10, 0, Rule::Source);
         let mut bytes = [0; 10];

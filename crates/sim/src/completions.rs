@@ -2,7 +2,7 @@
 
 use ferroce_transport::{Arm, Event, QpEvent, Wc, WcStatus};
 
-use crate::model::{CqMode, Drain, Solicited};
+use crate::model::{CqMode, Drain, RecvOwner, Solicited};
 use crate::slot::{WrRef, wr_name};
 use crate::world::{Check, World};
 
@@ -99,6 +99,18 @@ impl World {
             return Err(format!("completion of {name} for unknown qp {:#x}", wc.qpn));
         };
         let context = format!("{name} on {}", self.qp_name(qp));
+        if wc.timestamp > self.now || wc.timestamp < self.cqs[cq].latest {
+            return Err(format!("{context} completed at {}", wc.timestamp));
+        }
+        self.cqs[cq].latest = wc.timestamp;
+        let told = matches!(wc.status, WcStatus::Success | WcStatus::WrFlush)
+            || self.failures.get(&wc.wr_id) == Some(&wc.status);
+        if !told {
+            return Err(format!(
+                "{context}: {}, but the reason was not reported",
+                wc.status
+            ));
+        }
         let wr = WrRef::of(wc.wr_id);
         self.coverage
             .completed(matches!(wr, WrRef::Recv(_)), wc.status);
@@ -112,7 +124,7 @@ impl World {
                 Ok((wc.status != WcStatus::Success).into())
             }
             WrRef::Recv(recv) if recv < self.recvs.len() => {
-                if self.qps[qp].recv_cq != cq {
+                if self.recv_cq_of(qp, recv) != cq {
                     return Err(format!("{context} completed in queue {cq}"));
                 }
                 self.recv_completed(qp, recv, wc)
@@ -122,10 +134,24 @@ impl World {
         }
     }
 
+    /// Where a receive completes: an XRC queue has a completion queue of its own.
+    fn recv_cq_of(&self, qp: usize, recv: usize) -> usize {
+        match self.recvs[recv].owner {
+            RecvOwner::Srq(srq) => self.srqs[srq].xrc.map(|(_, cq)| cq),
+            RecvOwner::Qp(_) => None,
+        }
+        .unwrap_or(self.qps[qp].recv_cq)
+    }
+
     /// Judges an event.
     pub(crate) fn note_event(&mut self, host: usize, event: &Event) -> Check {
         match event {
-            Event::Failure(_) => Ok(()),
+            Event::Failure(failure) => {
+                if let Some(wr_id) = failure.wr_id {
+                    self.failures.insert(wr_id, failure.status);
+                }
+                Ok(())
+            }
             Event::CqNotify { cq } => {
                 let model = &mut self.cqs[*cq as usize];
                 if model.host != host || model.mode == CqMode::Polled {

@@ -134,11 +134,8 @@ impl World {
         model.ended = model.sends.len();
         model.recvs_ended = model.recvs.len();
         model.drain = Drain::No;
-        for srq in &mut self.srqs {
-            let own = srq
-                .xrc
-                .map_or(model.srq.is_some(), |(target, _)| target == qp);
-            srq.may_be_lost += usize::from(own && srq.host == model.host);
+        for srq in 0..self.srqs.len() {
+            self.srqs[srq].may_be_lost += usize::from(self.uses_srq(qp, srq));
         }
     }
 
@@ -181,17 +178,16 @@ impl World {
     }
 
     fn deregister_receives(&mut self, host: usize, zone: usize) {
-        for record in &mut self.recvs {
-            let owner = record.owner;
-            let (at, users): (usize, Vec<usize>) = match owner {
+        for recv in 0..self.recvs.len() {
+            let record = &self.recvs[recv];
+            let (at, users): (usize, Vec<usize>) = match record.owner {
                 RecvOwner::Qp(qp) => (self.qps[qp].host, vec![qp]),
                 RecvOwner::Srq(srq) => {
-                    let model = &self.srqs[srq];
-                    let uses = |qp: &usize| match model.xrc {
-                        Some((target, _)) => target == *qp,
-                        None => self.qps[*qp].srq == Some(srq),
-                    };
-                    (model.host, (0..self.qps.len()).filter(uses).collect())
+                    let uses = |qp: &usize| self.uses_srq(*qp, srq);
+                    (
+                        self.srqs[srq].host,
+                        (0..self.qps.len()).filter(uses).collect(),
+                    )
                 }
             };
             let lost = record.places.iter().filter(|place| place.zone == zone);
@@ -199,7 +195,7 @@ impl World {
             if at != host || record.end.is_some() || lost.is_empty() {
                 continue;
             }
-            record.errors.push(WcStatus::LocalProtection);
+            self.recvs[recv].errors.push(WcStatus::LocalProtection);
             lost.iter().for_each(|va| self.hosts[host].arena.close(*va));
             for qp in users {
                 self.qps[qp].bad_receives = true;

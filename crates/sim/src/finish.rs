@@ -55,7 +55,10 @@ impl World {
             self.poll_host(host)?;
         }
         for qp in 0..self.qps.len() {
-            let checked = self.check_failure(qp).and_then(|()| self.check_events(qp));
+            let checked = self
+                .check_failure(qp)
+                .and_then(|()| self.check_events(qp))
+                .and_then(|()| self.check_agreement(qp));
             checked.map_err(|why| format!("{}: {why}", self.qp_name(qp)))?;
         }
         self.check_unreliable_writes()?;
@@ -86,6 +89,11 @@ impl World {
             return Err("failed without a reason".into());
         }
         let otherwise = own || model.cause.program || model.cause.cq_overflow;
+        let events = [QpEvent::AccessError, QpEvent::RequestError, QpEvent::Fatal];
+        let told = model.recv_failed || model.events.iter().any(|event| events.contains(event));
+        if !otherwise && !told {
+            return Err("failed, and neither a completion nor an event tells why".into());
+        }
         let peer = self.peer_of(qp).map(|peer| &self.qps[peer]);
         if let Some(peer) = peer
             && model.kind.is_reliable()
@@ -93,6 +101,42 @@ impl World {
             && peer.is(QpState::Rts)
         {
             return Err("refused a request, but its peer does not know".into());
+        }
+        Ok(())
+    }
+
+    /// Both ends of a quiet connection have counted the same packets, and the
+    /// queue holds the receives that it should.
+    fn check_agreement(&self, qp: usize) -> Check {
+        let model = &self.qps[qp];
+        if !model.is(QpState::Rts) {
+            return Ok(());
+        }
+        let query = |qp: usize| {
+            let model = &self.qps[qp];
+            let query = self.hosts[model.host].engine.query_qp(model.qpn);
+            query.map_err(|e| e.to_string())
+        };
+        let own = query(qp)?;
+        let waiting = model.recvs.len() - model.recvs_ended;
+        let held = waiting.checked_sub(own.receives);
+        if own.sends > 0 || model.has_own_rq() && held.is_none_or(|held| held > 1) {
+            return Err(format!(
+                "holds {} sends and {} receives",
+                own.sends, own.receives
+            ));
+        }
+        let Some(peer) = self
+            .peer_of(qp)
+            .filter(|&peer| self.qps[peer].is(QpState::Rts))
+        else {
+            return Ok(());
+        };
+        let (next, expected) = (own.attr.sq_psn, query(peer)?.attr.rq_psn);
+        if model.kind.is_reliable() && model.can_send() && next != expected {
+            return Err(format!(
+                "sends psn {next} next, but its peer expects {expected}"
+            ));
         }
         Ok(())
     }

@@ -197,6 +197,7 @@ fn make_memory(
         let mr = regions
             .register(domain, start, len, iova, purpose.access() | zero_based)
             .expect("the region is in order");
+        arena.set_registered(start..start + len);
         if purpose.is_local() {
             arena.set_private(start..start + len);
         }

@@ -91,6 +91,8 @@ struct Total {
     failed: Option<Outcome>,
 }
 
+// How long it takes is for people to read; no run depends on it.
+#[allow(clippy::disallowed_methods)]
 fn run_many(args: &Args) -> Option<Outcome> {
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -256,10 +256,7 @@ impl World {
             }
             return Ok(());
         }
-        let own = |index: &usize| match self.srqs[*index].xrc {
-            Some((target, _)) => target == qp,
-            None => model.srq == Some(*index),
-        };
+        let own = |srq: &usize| self.uses_srq(qp, *srq);
         let shared: Vec<usize> = (0..self.srqs.len()).filter(own).collect();
         for srq in shared {
             let most = fitting(self.srqs[srq].recv_size).min(48);

@@ -54,6 +54,9 @@ impl World {
             self.conclude_silent(qp)?;
             self.recover(qp)?;
         }
+        if self.rng.chance(0.01) {
+            self.resize_queues(host)?;
+        }
         self.after_engine(host)?;
         let busy = self.qps.iter().any(|qp| qp.host == host && qp.todo > 0);
         let step = self.scenario.step_ns * if busy { 1 } else { 4 };
@@ -99,6 +102,19 @@ impl World {
             }
             _ => false,
         }
+    }
+
+    /// Queues may change their size at any time.
+    fn resize_queues(&mut self, host: usize) -> Check {
+        for cq in self.cqs.iter().filter(|cq| cq.host == host && !cq.small) {
+            let size = self.rng.range(4000..=8000) as u32;
+            cq.cq.resize(size).map_err(|e| format!("resize: {e}"))?;
+        }
+        for srq in self.srqs.iter().filter(|srq| srq.host == host) {
+            let size = self.rng.range(64..=200) as u32;
+            srq.srq.resize(size).map_err(|e| format!("resize: {e}"))?;
+        }
+        Ok(())
     }
 
     /// Asks to be told when a shared queue runs low.
@@ -264,9 +280,8 @@ impl World {
         if self.qps[qp].kind != QpType::XrcInitiator {
             return None;
         }
-        let target = self.peer_of(qp)?;
-        let named = |srq: &usize| self.srqs[*srq].xrc.is_some_and(|(t, _)| t == target);
-        let all: Vec<usize> = (0..self.srqs.len()).filter(named).collect();
+        let domain = self.qps[self.peer_of(qp)?].domain?;
+        let all = self.srqs_of_domain(domain);
         Some(self.rng.pick(&all))
     }
 

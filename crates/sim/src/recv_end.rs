@@ -35,6 +35,7 @@ impl World {
             };
         } else {
             self.check_recv_error(qp, recv, wc.status)?;
+            self.qps[qp].recv_failed |= wc.status != WcStatus::WrFlush;
         }
         self.recv_ended(recv, End::Completed(wc.status));
         Ok(solicited)
@@ -56,16 +57,18 @@ impl World {
                 self.qps[qp].recvs_ended = record.index + 1;
                 Ok(())
             }
-            RecvOwner::Srq(srq) => {
-                let belongs = match self.srqs[srq].xrc {
-                    Some((target, _)) => target == qp,
-                    None => self.qps[qp].srq == Some(srq),
-                };
-                match belongs {
-                    true => Ok(()),
-                    false => Err("taken by a queue pair of another shared queue".into()),
-                }
-            }
+            RecvOwner::Srq(srq) => match self.uses_srq(qp, srq) {
+                true => Ok(()),
+                false => Err("taken by a queue pair of another shared queue".into()),
+            },
+        }
+    }
+
+    /// Whether a queue pair takes receives from a shared queue.
+    pub(crate) fn uses_srq(&self, qp: usize, srq: usize) -> bool {
+        match self.srqs[srq].xrc {
+            Some((domain, _)) => self.qps[qp].domain == Some(domain),
+            None => self.qps[qp].srq == Some(srq),
         }
     }
 

@@ -97,20 +97,25 @@ impl World {
             mode,
             notified: true, // the first look arms it
             armed: false,
+            latest: Time::ZERO,
             small,
             overflowed: false,
         });
         id
     }
 
-    fn add_srq(&mut self, host: usize, recv_size: u64, xrc: Option<(Arc<Xrcd>, usize)>) -> usize {
+    fn add_srq(&mut self, host: usize, recv_size: u64, xrc: Option<(usize, usize)>) -> usize {
         let number = self.srqs.len() as u32 + 0x100;
-        let target = self.qps.len();
-        let domain = xrc.as_ref().map(|(_, cq)| (target, *cq));
+        let domain = xrc.as_ref().map(|(domain, cq)| (*domain, *cq));
         let init = SrqInit {
             max_wr: 64,
             max_sge: 4,
-            xrc: xrc.map(|(xrcd, cq)| (xrcd, Arc::clone(&self.cqs[cq].cq))),
+            xrc: xrc.map(|(domain, cq)| {
+                (
+                    Arc::clone(&self.domains[domain].1),
+                    Arc::clone(&self.cqs[cq].cq),
+                )
+            }),
         };
         let pd = Arc::clone(&self.hosts[host].pd);
         self.srqs.push(SrqModel {
@@ -134,15 +139,12 @@ impl World {
             true => send_cq,
             false => self.some_cq(host, small),
         };
-        let xrcd = (kind == QpType::XrcTarget).then(Xrcd::new);
-        let srq = match &xrcd {
-            Some(xrcd) => {
-                let xrc = (Arc::clone(xrcd), recv_cq);
-                if self.rng.chance(0.5) {
-                    self.add_srq(host, plan.recv_size, Some(xrc.clone()));
-                }
-                Some(self.add_srq(host, plan.recv_size, Some(xrc)))
-            }
+        let domain = match kind {
+            QpType::XrcTarget => Some(self.some_domain(host, plan.recv_size, recv_cq)),
+            _ => None,
+        };
+        let srq = match domain {
+            Some(domain) => self.srqs_of_domain(domain).first().copied(),
             None if plan.shared_receives && kind != QpType::XrcInitiator => {
                 Some(self.shared_srq(host, kind, plan.recv_size))
             }
@@ -158,7 +160,7 @@ impl World {
             srq: srq
                 .filter(|_| !is_xrc)
                 .map(|srq| Arc::clone(&self.srqs[srq].srq)),
-            xrcd,
+            xrcd: domain.map(|domain| Arc::clone(&self.domains[domain].1)),
             cap: QpCap {
                 max_send_wr: plan.queue_depth,
                 max_recv_wr: plan.queue_depth,
@@ -180,6 +182,7 @@ impl World {
             send_cq,
             recv_cq,
             srq,
+            domain,
             cap,
             signals_all: plan.signals_all,
             setup: plan.setup,
@@ -200,6 +203,7 @@ impl World {
             cause: Default::default(),
             drain: Drain::No,
             events: Vec::new(),
+            recv_failed: false,
             sent: BTreeMap::new(),
             hopeless: false,
             awaited: BTreeSet::new(),
@@ -211,6 +215,31 @@ impl World {
             reconnects: None,
         });
         Ok(self.qps.len() - 1)
+    }
+
+    /// An XRC domain of the host with one shared queue or two, new or old.
+    fn some_domain(&mut self, host: usize, recv_size: u64, cq: usize) -> usize {
+        let fits = |domain: &usize| {
+            let big = |srq: &usize| self.srqs[*srq].recv_size >= recv_size;
+            self.domains[*domain].0 == host && self.srqs_of_domain(*domain).iter().all(big)
+        };
+        if let Some(domain) = (0..self.domains.len()).find(fits)
+            && self.rng.chance(0.5)
+        {
+            return domain;
+        }
+        let domain = self.domains.len();
+        self.domains.push((host, Xrcd::new()));
+        for _ in 0..self.rng.range(1..=2) {
+            self.add_srq(host, recv_size, Some((domain, cq)));
+        }
+        domain
+    }
+
+    /// The shared receive queues that requests to an XRC domain may name.
+    pub(crate) fn srqs_of_domain(&self, domain: usize) -> Vec<usize> {
+        let inside = |srq: &usize| self.srqs[*srq].xrc.is_some_and(|(d, _)| d == domain);
+        (0..self.srqs.len()).filter(inside).collect()
     }
 
     /// A shared queue of the host for this type, old or new.

@@ -1,8 +1,9 @@
 //! The world of a run: hosts, network, time, and the oracle that watches them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use ferroce_transport::{Bug, Time};
+use ferroce_transport::{Bug, Time, WcStatus, Xrcd};
 
 use crate::agenda::{Agenda, Happening};
 use crate::coverage::Coverage;
@@ -39,9 +40,13 @@ pub(crate) struct World {
     pub(crate) by_number: BTreeMap<(usize, u32), usize>,
     pub(crate) cqs: Vec<CqModel>,
     pub(crate) srqs: Vec<SrqModel>,
+    /// XRC domains and their hosts.
+    pub(crate) domains: Vec<(usize, Arc<Xrcd>)>,
     pub(crate) windows: Vec<WindowModel>,
     /// Addresses of counters for atomics, by host.
     pub(crate) counters: Vec<Vec<u64>>,
+    /// What engines reported as the failure of a work request.
+    pub(crate) failures: BTreeMap<u64, WcStatus>,
     pub(crate) sends: Vec<SendRecord>,
     pub(crate) recvs: Vec<RecvRecord>,
     /// Packets on their way.
@@ -72,8 +77,10 @@ impl World {
             by_number: BTreeMap::new(),
             cqs: Vec::new(),
             srqs: Vec::new(),
+            domains: Vec::new(),
             windows: Vec::new(),
             counters: Vec::new(),
+            failures: BTreeMap::new(),
             sends: Vec::new(),
             recvs: Vec::new(),
             flying: 0,

@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use ferroce_wire::Psn;
 
 use crate::error::Reason;
-use crate::verbs::{SendFlags, SendOp, Sge, UdTarget, WcStatus};
+use crate::verbs::{SendFlags, SendOp, Sge, UdTarget, WcOpcode, WcStatus};
 
 /// How far a work request has come.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Phase {
     /// Nothing of it has happened.
+    #[default]
     Posted,
     /// It has PSNs, and packets may have left.
     Started,
@@ -20,7 +21,7 @@ pub(crate) enum Phase {
 
 /// A send work request in the queue. Ten thousand queue pairs have many of
 /// them, so what few need stands elsewhere: see [`SendQueue`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Wqe {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
@@ -39,6 +40,41 @@ pub(crate) struct Wqe {
     /// For a READ: how many packets one request asks for.
     pub(crate) chunk: u32,
     pub(crate) xrc_srq: u32,
+}
+
+/// What remains to be said of a work request that is over.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Finished {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: WcOpcode,
+    pub(crate) immediate: bool,
+    pub(crate) signaled: bool,
+    pub(crate) length: u32,
+}
+
+impl Finished {
+    #[inline]
+    pub(crate) fn of(wqe: &Wqe) -> Finished {
+        let (opcode, immediate) = match &wqe.op {
+            SendOp::Send { imm } => (WcOpcode::Send, imm.is_some()),
+            SendOp::SendInvalidate { .. } => (WcOpcode::Send, false),
+            SendOp::Write { imm, .. } => (WcOpcode::RdmaWrite, imm.is_some()),
+            SendOp::Read { .. } => (WcOpcode::RdmaRead, false),
+            SendOp::CompareSwap { .. } => (WcOpcode::CompareSwap, false),
+            SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, false),
+            SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, false),
+            SendOp::Flush { .. } => (WcOpcode::Flush, false),
+            SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInvalidate, false),
+            SendOp::BindMw(_) => (WcOpcode::BindMw, false),
+        };
+        Finished {
+            wr_id: wqe.wr_id,
+            opcode,
+            immediate,
+            signaled: wqe.flags.contains(SendFlags::SIGNALED),
+            length: wqe.length,
+        }
+    }
 }
 
 /// Why a work request fails when its turn to complete comes.
@@ -71,7 +107,13 @@ impl Wqe {
 
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    wqes: VecDeque<Wqe>,
+    /// Fixed slots, so that completing a work request moves nothing; those that
+    /// were never used are not there yet.
+    slots: Vec<Wqe>,
+    capacity: usize,
+    /// The slot of the oldest, and how many there are.
+    first: usize,
+    len: usize,
     /// Where datagrams go; empty for other queue pairs.
     targets: VecDeque<UdTarget>,
     /// Gather elements beyond the first, `max_sge - 1` for each slot.
@@ -79,10 +121,8 @@ pub(crate) struct SendQueue {
     inline: Box<[u8]>,
     /// The oldest work request that fails, if one does.
     failing: Option<Box<Failing>>,
-    capacity: usize,
     max_sge: usize,
     max_inline: usize,
-    first_slot: usize,
 }
 
 impl SendQueue {
@@ -91,59 +131,73 @@ impl SendQueue {
         let max_inline = max_inline as usize;
         let more = capacity * max_sge.saturating_sub(1);
         SendQueue {
-            wqes: VecDeque::with_capacity(capacity),
+            slots: Vec::with_capacity(capacity),
+            capacity,
+            first: 0,
+            len: 0,
             targets: VecDeque::new(),
             more_sges: vec![Sge::default(); more].into_boxed_slice(),
             inline: vec![0; capacity * max_inline].into_boxed_slice(),
             failing: None,
-            capacity,
             max_sge,
             max_inline,
-            first_slot: 0,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.wqes.len()
+        self.len
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.wqes.len() == self.capacity
+        self.len == self.capacity
     }
 
-    /// Adds a work request whose `sge` is the first of `sges`.
+    /// Adds a work request whose `sge` is the first of `sges`. There must be room.
     pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: &[u8], ud: Option<UdTarget>) {
+        debug_assert!(!self.is_full(), "posting has checked that there is room");
+        let slot = self.slot(self.len);
         if sges.len() > 1 {
-            let at = self.slot(self.wqes.len()) * (self.max_sge - 1);
+            let at = slot * (self.max_sge - 1);
             self.more_sges[at..][..sges.len() - 1].copy_from_slice(&sges[1..]);
         }
         if !inline.is_empty() {
-            let at = self.slot(self.wqes.len()) * self.max_inline;
+            let at = slot * self.max_inline;
             self.inline[at..][..inline.len()].copy_from_slice(inline);
         }
         if let Some(ud) = ud {
             self.targets.push_back(ud);
         }
-        self.wqes.push_back(wqe);
+        match self.slots.get_mut(slot) {
+            Some(used) => *used = wqe,
+            None => self.slots.push(wqe),
+        }
+        self.len += 1;
     }
 
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Wqe> {
-        self.wqes.get(index)
-    }
-
-    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Wqe> {
-        self.wqes.get_mut(index)
-    }
-
-    pub(crate) fn front(&self) -> Option<&Wqe> {
-        self.wqes.front()
+        (index < self.len).then(|| &self.slots[self.slot(index)])
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Wqe> {
-        let wqe = self.wqes.pop_front()?;
-        self.first_slot = self.slot(1);
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Wqe> {
+        let slot = self.slot(index);
+        (index < self.len).then(|| &mut self.slots[slot])
+    }
+
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Wqe> {
+        self.get(0)
+    }
+
+    /// Removes the oldest; returns what its completion needs to say.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Finished> {
+        let slot = self.first;
+        let finished = Finished::of(self.front()?);
+        self.first = self.slot(1);
+        self.len -= 1;
+        self.release(slot);
         if !self.targets.is_empty() {
             self.targets.pop_front();
         }
@@ -153,19 +207,29 @@ impl SendQueue {
                 None => self.failing = None,
             }
         }
-        Some(wqe)
+        Some(finished)
     }
 
     /// Takes the newest: only a queue that goes wrong on purpose does so.
-    pub(crate) fn pop_newest(&mut self) -> Option<Wqe> {
+    pub(crate) fn pop_newest(&mut self) -> Option<Finished> {
+        let newest = self.len.checked_sub(1)?;
+        let finished = Finished::of(self.get(newest)?);
         self.targets.pop_back();
-        self.wqes.pop_back()
+        self.len = newest;
+        self.release(self.slot(newest));
+        Some(finished)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.wqes.clear();
-        self.targets.clear();
-        self.failing = None;
+        while self.pop().is_some() {}
+    }
+
+    /// Lets go of what a slot that is no longer used holds on to.
+    #[inline]
+    fn release(&mut self, slot: usize) {
+        if let SendOp::BindMw(_) = self.slots[slot].op {
+            self.slots[slot].op = SendOp::default();
+        }
     }
 
     /// Remembers that a work request will fail; of several the oldest counts.
@@ -200,19 +264,21 @@ impl SendQueue {
 
     /// The gather list of a work request beyond its first element.
     pub(crate) fn more_sges(&self, index: usize) -> &[Sge] {
-        let more = (self.wqes[index].num_sge as usize).saturating_sub(1);
-        let at = self.slot(index) * self.max_sge.saturating_sub(1);
+        let slot = self.slot(index);
+        let more = (self.slots[slot].num_sge as usize).saturating_sub(1);
+        let at = slot * self.max_sge.saturating_sub(1);
         &self.more_sges[at..][..more]
     }
 
     /// The data that was copied when it was posted.
     pub(crate) fn inline(&self, index: usize) -> &[u8] {
-        let length = self.wqes[index].length as usize;
-        &self.inline[self.slot(index) * self.max_inline..][..length]
+        let slot = self.slot(index);
+        let length = self.slots[slot].length as usize;
+        &self.inline[slot * self.max_inline..][..length]
     }
 
     fn slot(&self, ahead: usize) -> usize {
-        let slot = self.first_slot + ahead;
+        let slot = self.first + ahead;
         if slot >= self.capacity {
             slot - self.capacity
         } else {

@@ -174,6 +174,12 @@ pub struct BindMw {
     pub access: Access,
 }
 
+impl Default for SendOp {
+    fn default() -> SendOp {
+        SendOp::Send { imm: None }
+    }
+}
+
 /// Where a datagram goes.
 #[derive(Clone, Debug)]
 pub struct UdTarget {

@@ -155,9 +155,9 @@ impl Endpoint {
     }
 
     /// Polls until `count` completions have come; all must be successes.
+    #[allow(clippy::disallowed_methods)] // a program, with a person waiting
     pub(super) fn wait(&self, count: usize) -> Result<Vec<Wc>> {
         let mut done = Vec::with_capacity(count);
-        #[allow(clippy::disallowed_methods)] // a program, with a person waiting
         let begun = Instant::now();
         while done.len() < count {
             let polled = self.cq.poll(count - done.len(), |wc| done.push(wc));

@@ -85,8 +85,8 @@ fn line(round: Round, time: Duration) -> String {
     )
 }
 
+#[allow(clippy::disallowed_methods)] // measuring is what this is for
 fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
-    #[allow(clippy::disallowed_methods)] // measuring is what this is for
     let begun = Instant::now();
     work()?;
     Ok(begun.elapsed())

@@ -56,7 +56,7 @@ fn writable_word(address: u64) -> Result<&'static std::sync::atomic::AtomicU64, 
     // SAFETY: populating changes no content; it fails with an error where a
     // write would fault.
     let populated = unsafe { libc::madvise(start, page as usize, libc::MADV_POPULATE_WRITE) };
-    if populated != 0 || address % 8 != 0 {
+    if populated != 0 || !address.is_multiple_of(8) {
         return Err(Fault { address });
     }
     // SAFETY: aligned, and writable a moment ago. The program shares it with

@@ -62,6 +62,8 @@ pub(crate) struct QpModel {
     pub(crate) send_cq: usize,
     pub(crate) recv_cq: usize,
     pub(crate) srq: Option<usize>,
+    /// The XRC domain of a target.
+    pub(crate) domain: Option<usize>,
     pub(crate) cap: QpCap,
     pub(crate) signals_all: bool,
     pub(crate) setup: Setup,
@@ -90,6 +92,8 @@ pub(crate) struct QpModel {
     pub(crate) cause: Cause,
     pub(crate) drain: Drain,
     pub(crate) events: Vec<QpEvent>,
+    /// A receive of it has failed, and was not just flushed.
+    pub(crate) recv_failed: bool,
     /// How often each request PSN has been sent.
     pub(crate) sent: BTreeMap<u32, u32>,
     /// All it has outstanding was posted when its peer no longer listened.
@@ -161,6 +165,7 @@ impl QpModel {
         self.rnr_naks = 0;
         self.bad_receives = false;
         self.events.clear();
+        self.recv_failed = false;
         self.early_requests = 0;
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ferroce_transport::{Cq, Mw, Srq};
+use ferroce_transport::{Cq, Mw, Srq, Time};
 
 use crate::zone::Place;
 
@@ -11,7 +11,7 @@ use crate::zone::Place;
 pub(crate) struct SrqModel {
     pub(crate) host: usize,
     pub(crate) srq: Arc<Srq>,
-    /// The target of an XRC queue's domain, and the queue's completion queue.
+    /// An XRC queue's domain, and its completion queue.
     pub(crate) xrc: Option<(usize, usize)>,
     pub(crate) recv_size: u64,
     /// Receives posted and not completed.
@@ -59,6 +59,8 @@ pub(crate) struct CqModel {
     pub(crate) notified: bool,
     /// Armed for solicited completions, and nothing has been taken unaccounted for since.
     pub(crate) armed: bool,
+    /// The time of the last completion.
+    pub(crate) latest: Time,
     /// It may overflow.
     pub(crate) small: bool,
     pub(crate) overflowed: bool,

@@ -152,8 +152,8 @@ impl Qp {
 
     /// Completes the oldest work request with success.
     pub(super) fn finish_oldest(&mut self, cx: &mut Context) {
-        if let Some(wqe) = self.sq.pop() {
-            self.complete_send(cx, &wqe, WcStatus::Success);
+        if let Some(send) = self.sq.pop() {
+            self.complete_send(cx, send, WcStatus::Success);
             self.req.acked = 0;
             match self.req.next.checked_sub(1) {
                 Some(next) => self.req.next = next,

@@ -10,17 +10,17 @@ use crate::cq::Cq;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::event::QpEvent;
-use crate::send_queue::Wqe;
-use crate::verbs::{SendFlags, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::send_queue::Finished;
+use crate::verbs::{Wc, WcFlags, WcOpcode, WcStatus};
 
 impl Qp {
     /// Completes the oldest send with an error: RC ends, UC and UD stop sending.
     pub(super) fn fail_oldest_send(&mut self, cx: &mut Context, status: WcStatus, reason: Reason) {
-        let Some(wqe) = self.sq.pop() else {
+        let Some(send) = self.sq.pop() else {
             return;
         };
-        self.report(cx, Some(wqe.wr_id), status, reason);
-        self.complete_send(cx, &wqe, status);
+        self.report(cx, Some(send.wr_id), status, reason);
+        self.complete_send(cx, send, status);
         if self.kind.is_reliable() {
             self.resp.silence();
             self.enter_error(cx);
@@ -49,12 +49,12 @@ impl Qp {
     fn flush_sends(&mut self, cx: &mut Context) {
         self.req.stop();
         if cx.has_bug(Bug::FlushNewestFirst) {
-            while let Some(wqe) = self.sq.pop_newest() {
-                self.complete_send(cx, &wqe, WcStatus::WrFlush);
+            while let Some(send) = self.sq.pop_newest() {
+                self.complete_send(cx, send, WcStatus::WrFlush);
             }
         }
-        while let Some(wqe) = self.sq.pop() {
-            self.complete_send(cx, &wqe, WcStatus::WrFlush);
+        while let Some(send) = self.sq.pop() {
+            self.complete_send(cx, send, WcStatus::WrFlush);
         }
     }
 
@@ -84,31 +84,18 @@ impl Qp {
 
     /// Tells the program that a send is over, if it wants to know.
     #[inline]
-    pub(super) fn complete_send(&mut self, cx: &mut Context, wqe: &Wqe, status: WcStatus) {
-        if status == WcStatus::Success {
-            if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) {
-                cx.count(Counter::RdmaSends);
-            }
-            if !self.sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
-                return;
-            }
+    pub(super) fn complete_send(&mut self, cx: &mut Context, send: Finished, status: WcStatus) {
+        let ok = status == WcStatus::Success;
+        if ok && send.opcode == WcOpcode::Send {
+            cx.count(Counter::RdmaSends);
         }
-        let (opcode, imm) = match &wqe.op {
-            SendOp::Send { imm } => (WcOpcode::Send, imm.is_some()),
-            SendOp::SendInvalidate { .. } => (WcOpcode::Send, false),
-            SendOp::Write { imm, .. } => (WcOpcode::RdmaWrite, imm.is_some()),
-            SendOp::Read { .. } => (WcOpcode::RdmaRead, false),
-            SendOp::CompareSwap { .. } => (WcOpcode::CompareSwap, false),
-            SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, false),
-            SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, false),
-            SendOp::Flush { .. } => (WcOpcode::Flush, false),
-            SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInvalidate, false),
-            SendOp::BindMw(_) => (WcOpcode::BindMw, false),
-        };
-        let mut wc = self.wc(cx, wqe.wr_id, status, opcode);
-        if status == WcStatus::Success {
-            wc.byte_len = wqe.length;
-            wc.flags.set(WcFlags::WITH_IMM, imm);
+        if ok && !self.sig_all && !send.signaled {
+            return;
+        }
+        let mut wc = self.wc(cx, send.wr_id, status, send.opcode);
+        if ok {
+            wc.byte_len = send.length;
+            wc.flags.set(WcFlags::WITH_IMM, send.immediate);
         }
         if let Some(cq) = &self.send_cq {
             queue_completion(cx, cq, &mut self.cq_overflow, wc, false);

@@ -78,7 +78,8 @@ impl Qp {
         Ok(check(self, pd)?)
     }
 
-    /// Checks the whole range of a WRITE when its first packet comes.
+    /// Checks the whole range of a WRITE when its first packet comes; if that is
+    /// all of it, writing checks the same.
     fn begin_write(
         &self,
         cx: &Context,
@@ -88,7 +89,7 @@ impl Qp {
             return Ok(None);
         };
         let length = u64::from(reth.length);
-        if length > 0 {
+        if !packet.opcode().ends_message() {
             self.resolve(cx, reth.rkey, Access::REMOTE_WRITE, reth.va, length)?;
         }
         Ok(Some(WriteTarget {

@@ -6,7 +6,7 @@ use super::Qp;
 use crate::attr::{QpState, QpType};
 use crate::engine::Context;
 use crate::error::VerbsError;
-use crate::send_queue::{Phase, Wqe};
+use crate::send_queue::{Finished, Phase, Wqe};
 use crate::verbs::{RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus};
 
 /// The longest message.
@@ -34,7 +34,7 @@ impl Qp {
             xrc_srq: wr.xrc_srq,
         };
         if matches!(self.state, QpState::Err | QpState::Sqe) {
-            self.complete_send(cx, &wqe, WcStatus::WrFlush);
+            self.complete_send(cx, Finished::of(&wqe), WcStatus::WrFlush);
             self.settle(cx);
             return Ok(());
         }

@@ -1,0 +1,175 @@
+//! Source ports, several runs at once, and what can go wrong.
+
+mod common;
+
+use common::namespace::{As, isolated};
+use common::packet::{packet, path, run};
+use common::receive;
+use ferroce_net::{PartialSend, Receiver, SendError, Sender, TxRun, create_slot, probe};
+use ferroce_transport::Path;
+
+const QPN: u32 = 0x00_0123;
+
+fn receiver() -> Receiver {
+    Receiver::new(0, create_slot(0).expect("slot 0"))
+}
+
+#[test]
+fn several_runs_leave_together() {
+    isolated("several_runs_leave_together", As::Admin, || {
+        let mut receiver = receiver();
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc001, false).expect("a port");
+        let other = sender.bind(0xc002, false).expect("another port");
+        let v6 = sender.bind(0xc001, true).expect("an IPv6 port");
+        // More than one call takes, three sources, single packets among them.
+        let paths = [
+            path("127.0.0.1", "127.0.0.1", port),
+            path("127.0.0.2", "127.0.0.2", port),
+            path("127.0.0.1", "127.0.0.3", other),
+            path("::1", "::1", v6),
+        ];
+        let runs: Vec<_> = (0..60)
+            .map(|i| {
+                let path = &paths[[0, 0, 0, 1, 1, 2, 3][i % 7]];
+                let count = [1, 5, 1, 20][i % 4];
+                (path, run(&path.flow, true, &vec![QPN; count], 48, 48))
+            })
+            .collect();
+        let bytes: Vec<Vec<u8>> = runs.iter().map(|(_, packets)| packets.concat()).collect();
+        let borrowed: Vec<_> = runs
+            .iter()
+            .zip(&bytes)
+            .map(|((path, _), bytes)| TxRun {
+                path,
+                segment: 48,
+                bytes,
+                ifindex: None,
+            })
+            .collect();
+        sender.send_runs(&borrowed).expect("sent");
+        let expected = runs.iter().map(|(_, packets)| packets.len()).sum();
+        let got = receive(&mut receiver, expected);
+        assert_eq!(got.len(), expected);
+        for (path, _) in &runs {
+            // In order within a flow.
+            let of_flow = |flow: &ferroce_wire::Flow| {
+                got.iter()
+                    .filter(|k| {
+                        (k.source_port, k.destination) == (flow.source_port, flow.destination)
+                    })
+                    .map(|k| k.payload.clone())
+                    .collect::<Vec<_>>()
+            };
+            let sent: Vec<_> = runs
+                .iter()
+                .filter(|(p, _)| p.flow == path.flow)
+                .flat_map(|(_, packets)| packets.clone())
+                .collect();
+            assert_eq!(of_flow(&path.flow), sent);
+        }
+        sender.send_runs(&[]).expect("nothing is fine");
+
+        let mut broken = borrowed.clone();
+        let nowhere = path("127.0.0.1", "192.0.2.1", port);
+        broken[7].path = &nowhere;
+        let PartialSend { sent, error } = sender.send_runs(&broken).expect_err("no route");
+        assert_eq!(sent, 7, "{error}");
+        assert!(matches!(error, SendError::Unreachable { .. }), "{error}");
+    });
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    isolated("errors_say_what_is_wrong", As::Admin, || {
+        let mut sender = Sender::new();
+        for address in ["127.0.0.1", "::1"] {
+            let v6 = address == "::1";
+            let port = sender.bind(0xc000, v6).expect("a port");
+            let foreign = if v6 { "2001:db8::1" } else { "192.0.2.1" };
+            let bytes = [0; 256];
+            let send = |path: &Path| {
+                let single = sender.send_run(path, 256, &bytes, None).expect_err("fails");
+                let run = sender.send_run(path, 64, &bytes, None).expect_err("fails");
+                assert_eq!(single.to_string(), run.to_string());
+                single
+            };
+            let error = send(&path(address, foreign, port));
+            assert!(matches!(error, SendError::Unreachable { .. }), "{error}");
+            assert!(error.to_string().contains(foreign), "{error}");
+            let error = send(&path(foreign, address, port));
+            assert!(matches!(error, SendError::NotOurAddress(_)), "{error}");
+            let error = send(&path(address, address, port + 1));
+            assert!(matches!(error, SendError::NotBound(_)), "{error}");
+        }
+    });
+}
+
+#[test]
+fn the_interface_is_a_wish_where_it_can_be() {
+    isolated("the_interface_is_a_wish_where_it_can_be", As::Admin, || {
+        common::veth::ip("link add near type veth peer name far");
+        common::veth::ip("addr add 10.9.0.1/24 dev near");
+        common::veth::ip("link set near up");
+        let near = common::namespace::ifindex("near");
+        let mut receiver = receiver();
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let packets = |path: &Path| run(&path.flow, true, &[QPN; 3], 64, 64).concat();
+        // Our own address on `near`, reached over `lo`, whichever is asked for.
+        let to_self = path("10.9.0.1", "10.9.0.1", port);
+        // An address that `near` knows nothing about.
+        let to_lo = path("127.0.0.1", "127.0.0.1", port);
+        for path in [to_self, to_lo] {
+            for ifindex in [None, Some(near), Some(1), Some(999)] {
+                sender
+                    .send_run(&path, 64, &packets(&path), ifindex)
+                    .unwrap_or_else(|e| panic!("{:?} by {ifindex:?}: {e}", path.flow));
+                assert_eq!(receive(&mut receiver, 3).len(), 3);
+            }
+        }
+    });
+}
+
+#[test]
+fn source_ports_are_bounded_and_shared() {
+    isolated("source_ports_are_bounded_and_shared", As::Admin, || {
+        let mut receiver = receiver();
+        let mut sender = Sender::with_features(&probe(), 4);
+        let first = sender.bind(0xc100, false).expect("a port");
+        assert_eq!(first, 0xc100);
+        // A port that somebody else has is not to be had.
+        let mut other = Sender::new();
+        let evasive = other.bind(0xc100, false).expect("another port");
+        assert_eq!(evasive, 0xc101);
+        assert_eq!(
+            other.bind(0xc100, false).unwrap(),
+            0xc101,
+            "the same answer"
+        );
+        assert_eq!(other.bind(0xc101, false).unwrap(), 0xc101);
+        assert_eq!(other.bind(0xffff, false).unwrap(), 0xffff);
+        assert_eq!(
+            sender.bind(0xffff, false).unwrap(),
+            0xc000,
+            "around the end"
+        );
+        // Families are apart.
+        assert_eq!(other.bind(0xc100, true).unwrap(), 0xc100);
+        let ports: Vec<_> = (0xd000..0xd100)
+            .map(|want| sender.bind(want, false).expect("a port"))
+            .collect();
+        let mut distinct = ports.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), 4, "no more than allowed");
+        for (want, port) in (0xd000..0xd100).zip(ports) {
+            assert_eq!(sender.bind(want, false).unwrap(), port, "the same answer");
+            let path = path("127.0.0.1", "127.0.0.1", port);
+            let bytes = packet(&path.flow, 0, QPN, 64, 1);
+            sender.send_run(&path, 64, &bytes, None).expect("sent");
+        }
+        let got = receive(&mut receiver, 256);
+        assert_eq!(got.len(), 256);
+    });
+}
