@@ -127,7 +127,28 @@ impl Cq {
     }
 
     pub(crate) fn push(&self, wc: Wc, solicited: bool) -> Pushed {
-        let mut inner = self.lock();
+        self.open().push(wc, solicited)
+    }
+
+    /// The queue, held open to add several completions.
+    pub(crate) fn open(&self) -> OpenCq<'_> {
+        OpenCq(self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner
+            .lock()
+            .expect("no code panics while it holds a completion queue")
+    }
+}
+
+/// A queue that is locked while completions are added.
+pub(crate) struct OpenCq<'a>(MutexGuard<'a, Inner>);
+
+impl OpenCq<'_> {
+    #[inline]
+    pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> Pushed {
+        let inner = &mut *self.0;
         if inner.entries.len() >= inner.capacity {
             inner.overflowed = true;
             return Pushed::Overflow;
@@ -141,12 +162,6 @@ impl Cq {
             return Pushed::Notify;
         }
         Pushed::Quiet
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner
-            .lock()
-            .expect("no code panics while it holds a completion queue")
     }
 }
 

@@ -7,18 +7,19 @@
 
 use ferroce_wire::{NakCode, Packet, Psn, Syndrome, rnr_delay_ns};
 
-use super::Qp;
 use super::cursor::ack_timeout_ns;
+use super::{Qp, after_completion, queue_completion};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::congestion::PACKET_OVERHEAD;
 use crate::counters::Counter;
+use crate::cq::Cq;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Memory;
 use crate::receive::{Drop, Received};
 use crate::send_queue::{Phase, Wqe, spans};
-use crate::verbs::{Access, SendOp, WcStatus};
+use crate::verbs::{Access, SendOp, Wc, WcStatus};
 
 /// Why a retry starts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -85,6 +86,9 @@ impl Qp {
         let mut left = u32::try_from(self.psn_distance(cx, upto, self.req.una)).unwrap_or(0);
         let (mut bytes, before) = (0u32, self.req.una);
         let mut answer_lost = false;
+        // One answer may complete many: the queue is locked once for all of them.
+        let cq = self.send_cq.clone();
+        let mut open = cq.as_deref().map(Cq::open);
         while left > 0 {
             let Some(wqe) = self.sq.front() else {
                 break;
@@ -100,10 +104,15 @@ impl Qp {
             let n = here.min(left);
             left -= n;
             bytes += self.advance(wqe_cost(wqe, self.req.acked, n, self.mtu), n);
-            if n == here || cx.has_bug(Bug::CompletePartlyAcked) {
-                self.finish_oldest(cx);
+            if (n == here || cx.has_bug(Bug::CompletePartlyAcked))
+                && let Some(wc) = self.take_oldest(cx)
+                && let (Some(open), Some(cq)) = (&mut open, &cq)
+            {
+                let pushed = open.push(wc, false);
+                after_completion(cx, cq.id(), &mut self.cq_overflow, pushed);
             }
         }
+        drop(open);
         if self.req.una != before {
             self.progress(cx, bytes);
         }
@@ -152,14 +161,24 @@ impl Qp {
 
     /// Completes the oldest work request with success.
     pub(super) fn finish_oldest(&mut self, cx: &mut Context) {
-        if let Some(send) = self.sq.pop() {
-            self.complete_send(cx, send, WcStatus::Success);
-            self.req.acked = 0;
-            match self.req.next.checked_sub(1) {
-                Some(next) => self.req.next = next,
-                None => self.req.sent = 0, // it was under the cursor
-            }
+        if let Some(wc) = self.take_oldest(cx)
+            && let Some(cq) = &self.send_cq
+        {
+            queue_completion(cx, cq, &mut self.cq_overflow, wc, false);
         }
+    }
+
+    /// Removes the oldest work request, which has succeeded; returns what the
+    /// program is to be told.
+    #[inline]
+    fn take_oldest(&mut self, cx: &Context) -> Option<Wc> {
+        let send = self.sq.pop()?;
+        self.req.acked = 0;
+        match self.req.next.checked_sub(1) {
+            Some(next) => self.req.next = next,
+            None => self.req.sent = 0, // it was under the cursor
+        }
+        self.send_completion(cx, send, WcStatus::Success)
     }
 
     /// Completes what is done or failed already and has become the oldest.

@@ -83,23 +83,35 @@ impl Qp {
     }
 
     /// Tells the program that a send is over, if it wants to know.
-    #[inline]
     pub(super) fn complete_send(&mut self, cx: &mut Context, send: Finished, status: WcStatus) {
+        if let Some(wc) = self.send_completion(cx, send, status)
+            && let Some(cq) = &self.send_cq
+        {
+            queue_completion(cx, cq, &mut self.cq_overflow, wc, false);
+        }
+    }
+
+    /// What the program is to be told of a send that is over.
+    #[inline]
+    pub(super) fn send_completion(
+        &self,
+        cx: &Context,
+        send: Finished,
+        status: WcStatus,
+    ) -> Option<Wc> {
         let ok = status == WcStatus::Success;
         if ok && send.opcode == WcOpcode::Send {
             cx.count(Counter::RdmaSends);
         }
         if ok && !self.sig_all && !send.signaled {
-            return;
+            return None;
         }
         let mut wc = self.wc(cx, send.wr_id, status, send.opcode);
         if ok {
             wc.byte_len = send.length;
             wc.flags.set(WcFlags::WITH_IMM, send.immediate);
         }
-        if let Some(cq) = &self.send_cq {
-            queue_completion(cx, cq, &mut self.cq_overflow, wc, false);
-        }
+        Some(wc)
     }
 
     /// A completion of this queue pair, with nothing said beyond its name.

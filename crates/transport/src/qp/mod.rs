@@ -286,12 +286,19 @@ impl Qp {
 
 /// Queues a completion; notes in `overflow` if it is lost.
 fn queue_completion(cx: &mut Context, cq: &Cq, overflow: &mut bool, wc: Wc, solicited: bool) {
-    match cq.push(wc, solicited) {
+    let pushed = cq.push(wc, solicited);
+    after_completion(cx, cq.id(), overflow, pushed);
+}
+
+/// What adding a completion to a queue entails.
+#[inline]
+fn after_completion(cx: &mut Context, cq: u32, overflow: &mut bool, pushed: Pushed) {
+    match pushed {
         Pushed::Quiet => {}
-        Pushed::Notify => cx.events.push_back(Event::CqNotify { cq: cq.id() }),
+        Pushed::Notify => cx.events.push_back(Event::CqNotify { cq }),
         Pushed::Overflow => {
             *overflow = true;
-            cx.events.push_back(Event::CqError { cq: cq.id() });
+            cx.events.push_back(Event::CqError { cq });
         }
     }
 }

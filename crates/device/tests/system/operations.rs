@@ -1,0 +1,160 @@
+//! Every operation, every byte, over both IP families.
+
+use ferroce_device::transport::{QpType, SendOp, WcFlags};
+
+use crate::support::{Endpoint, Puppet, V4, V6, on_loopback, pair, pattern};
+
+/// Sizes that differ in how many packets they are.
+const SIZES: [u32; 7] = [0, 1, 100, 4096, 4097, 65_536, 1 << 20];
+const WORD: u64 = 3 << 20;
+
+fn sends(ours: &Endpoint, theirs: &mut Puppet) {
+    for (seed, size) in (1..).zip(SIZES) {
+        theirs.expect(&format!("receive {seed} 0 {size}"), "done");
+        ours.pages.put(0, &pattern(seed, size));
+        ours.post(u64::from(seed), SendOp::Send { imm: None }, 0, size);
+        let wc = ours.succeed(1)[0];
+        assert_eq!(wc.wr_id, u64::from(seed));
+        theirs.expect("complete 1", &format!("Success {size}"));
+        theirs.expect(&format!("check {seed} 0 {size}"), "right");
+    }
+}
+
+fn writes(ours: &Endpoint, theirs: &mut Puppet) {
+    for (seed, size) in (10..).zip(SIZES) {
+        ours.pages.put(64, &pattern(seed, size));
+        ours.write(1, 64, size);
+        ours.succeed(1);
+        theirs.expect(&format!("check {seed} 64 {size}"), "right");
+    }
+}
+
+fn reads(ours: &Endpoint, theirs: &mut Puppet) {
+    for (seed, size) in (20..).zip(SIZES) {
+        theirs.expect(&format!("put {seed} 128 {size}"), "done");
+        ours.read(1, 128, size);
+        ours.succeed(1);
+        assert!(ours.pages.get(128, size) == pattern(seed, size), "{size}");
+    }
+}
+
+fn atomics(ours: &Endpoint, theirs: &mut Puppet) {
+    let (remote_addr, rkey) = ours.remote(WORD);
+    let add = |add| SendOp::FetchAdd {
+        remote_addr,
+        rkey,
+        add,
+    };
+    for before in 0..100u64 {
+        ours.post(before, add(1), WORD, 8);
+        ours.succeed(1);
+        assert_eq!(ours.pages.get(WORD, 8), before.to_ne_bytes());
+    }
+    let swap = |compare, swap| SendOp::CompareSwap {
+        remote_addr,
+        rkey,
+        compare,
+        swap,
+    };
+    ours.post(1, swap(99, 7), WORD, 8);
+    ours.post(2, swap(100, 8), WORD + 8, 8);
+    ours.post(3, add(1), WORD + 16, 8);
+    ours.succeed(3);
+    for (at, found) in [(0, 100u64), (8, 100), (16, 8)] {
+        assert_eq!(ours.pages.get(WORD + at, 8), found.to_ne_bytes());
+    }
+    theirs.expect(&format!("word {WORD}"), "9");
+}
+
+fn everything(gid_index: u8) {
+    let (ours, mut theirs) = pair(QpType::Rc, gid_index);
+    sends(&ours, &mut theirs);
+    writes(&ours, &mut theirs);
+    reads(&ours, &mut theirs);
+    atomics(&ours, &mut theirs);
+}
+
+#[test]
+fn rc_over_ipv4() {
+    on_loopback("operations::rc_over_ipv4", |_ferroced| everything(V4));
+}
+
+#[test]
+fn rc_over_ipv6() {
+    on_loopback("operations::rc_over_ipv6", |_ferroced| everything(V6));
+}
+
+/// The other sleeps while all of it happens: its progress thread does the work.
+#[test]
+fn many_at_once() {
+    on_loopback("operations::many_at_once", |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        let size = 1 << 14;
+        for (id, offset) in (0..64).map(|id| (id, id * u64::from(size))) {
+            ours.pages.put(offset, &pattern(id as u32, size));
+            ours.write(id, offset, size);
+        }
+        let order: Vec<u64> = ours.succeed(64).iter().map(|wc| wc.wr_id).collect();
+        assert!(order.is_sorted(), "{order:?}");
+        for id in 0..64 {
+            let offset = id * u64::from(size);
+            theirs.expect(&format!("check {id} {offset} {size}"), "right");
+        }
+    });
+}
+
+fn datagrams(gid_index: u8) {
+    let (ours, mut theirs) = pair(QpType::Ud, gid_index);
+    for (seed, size) in (1..).zip([0, 1, 100, 1024]) {
+        theirs.expect(&format!("receive {seed} 0 2048"), "done");
+        ours.pages.put(0, &pattern(seed, size));
+        ours.post(1, SendOp::Send { imm: None }, 0, size);
+        ours.succeed(1);
+        theirs.expect("complete 1", &format!("Success {}", size + 40));
+        theirs.expect(&format!("check {seed} 40 {size}"), "right");
+    }
+}
+
+#[test]
+fn ud_over_ipv4() {
+    on_loopback("operations::ud_over_ipv4", |_ferroced| datagrams(V4));
+}
+
+#[test]
+fn ud_over_ipv6() {
+    on_loopback("operations::ud_over_ipv6", |_ferroced| datagrams(V6));
+}
+
+fn unreliable_writes(gid_index: u8) {
+    let (ours, mut theirs) = pair(QpType::Uc, gid_index);
+    let (remote_addr, rkey) = ours.remote(0);
+    for (seed, size) in (1..).zip([0, 1, 4096, 10_000]) {
+        theirs.expect(&format!("receive {seed} 0 0"), "done");
+        ours.pages.put(0, &pattern(seed, size));
+        let imm = Some(seed);
+        let write = SendOp::Write {
+            remote_addr,
+            rkey,
+            imm,
+        };
+        ours.post(1, write, 0, size);
+        let wc = ours.succeed(1)[0];
+        assert!(!wc.flags.contains(WcFlags::WITH_IMM));
+        theirs.expect("complete 1", &format!("Success {size}"));
+        theirs.expect(&format!("check {seed} 0 {size}"), "right");
+    }
+}
+
+#[test]
+fn uc_over_ipv4() {
+    on_loopback("operations::uc_over_ipv4", |_ferroced| {
+        unreliable_writes(V4);
+    });
+}
+
+#[test]
+fn uc_over_ipv6() {
+    on_loopback("operations::uc_over_ipv6", |_ferroced| {
+        unreliable_writes(V6);
+    });
+}

@@ -1,0 +1,202 @@
+//! Another program, which does as it is told.
+
+use std::io::Write;
+
+use ferroce_device::transport::{Arm, QpType};
+use ferroce_testnet::{deadline, netdev, role};
+
+use super::endpoint::Endpoint;
+use super::ferroced::{self, Ferroced, add_link};
+use super::{Introduction, LINK, pattern};
+
+/// A process with an [`Endpoint`].
+pub(crate) struct Puppet {
+    pub(crate) actor: role::Actor,
+    pub(crate) introduction: Introduction,
+}
+
+impl Puppet {
+    pub(crate) fn start(kind: QpType, gid_index: u8) -> Puppet {
+        Puppet::unopened().open(kind, gid_index)
+    }
+
+    /// A process that has not opened a device yet.
+    pub(crate) fn unopened() -> Stranger {
+        Stranger(role::start("support::puppet::role", "", None))
+    }
+
+    pub(crate) fn connect(&mut self, to: &Introduction) {
+        self.expect(&format!("connect {to}"), "connected");
+    }
+
+    /// Has it do something, and checks what it says about it.
+    pub(crate) fn expect(&mut self, order: &str, answer: &str) {
+        assert_eq!(self.actor.ask(order), answer, "{order}");
+    }
+}
+
+/// A process without a device.
+pub(crate) struct Stranger(pub(crate) role::Actor);
+
+impl Stranger {
+    pub(crate) fn open(self, kind: QpType, gid_index: u8) -> Puppet {
+        let Stranger(mut actor) = self;
+        let introduction = actor.ask(&format!("open {kind:?} {gid_index}"));
+        Puppet {
+            introduction: introduction.parse().expect("an introduction"),
+            actor,
+        }
+    }
+}
+
+/// Not a test: what a [`Puppet`] does.
+#[test]
+fn role() {
+    if role::order().is_none() {
+        return;
+    }
+    ferroced::end_with_parent();
+    let mut ferroced = None;
+    let mut endpoint = None;
+    while let Some(line) = role::hear() {
+        let (order, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let answer = match order {
+            "open" => {
+                let (kind, index) = rest.split_once(' ').expect("kind and index");
+                let opened = Endpoint::open(kind_named(kind), index.parse().expect("a number"));
+                let introduction = opened.introduction().to_string();
+                endpoint = Some(opened);
+                introduction
+            }
+            "leave" => leave(),
+            "settle" => {
+                ferroced = Some(settle(rest));
+                "settled".into()
+            }
+            _ => perform(endpoint.as_mut().expect("opened"), order, rest),
+        };
+        role::say(&answer);
+    }
+    drop(ferroced);
+}
+
+fn kind_named(name: &str) -> QpType {
+    let kinds = [QpType::Rc, QpType::Uc, QpType::Ud];
+    let kind = kinds.into_iter().find(|kind| format!("{kind:?}") == name);
+    kind.expect("a kind")
+}
+
+/// Moves to a network of its own; says where it is to be found.
+fn leave() -> String {
+    let flags = rustix::thread::UnshareFlags::NEWNET;
+    // SAFETY: it takes away nothing that Rust relies on.
+    unsafe { rustix::thread::unshare_unsafe(flags) }.expect("a network namespace");
+    netdev::set_up("lo");
+    format!(
+        "/proc/{}/task/{}/ns/net",
+        std::process::id(),
+        rustix::thread::gettid().as_raw_nonzero()
+    )
+}
+
+/// Makes a netdev usable, and a link on it.
+fn settle(order: &str) -> Ferroced {
+    let mut words = order.split(' ');
+    let mut word = || words.next().expect("netdev, MTU and addresses");
+    let name = word();
+    netdev::set_mtu(name, word().parse().expect("an MTU"));
+    netdev::add_address(name, word());
+    netdev::add_address(name, word());
+    netdev::set_up(name);
+    let ferroced = Ferroced::start();
+    add_link(LINK, name);
+    ferroced
+}
+
+/// What it can do once it has a device.
+fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
+    let number = |word: &str| -> u64 { word.parse().expect("a number") };
+    let numbers: Vec<u64> = match order {
+        "connect" => Vec::new(),
+        _ => rest.split_whitespace().map(number).collect(),
+    };
+    let done = || String::from("done");
+    match (order, &numbers[..]) {
+        ("connect", _) => {
+            end.connect(&rest.parse().expect("an introduction"));
+            "connected".into()
+        }
+        ("put", &[seed, offset, length]) => {
+            end.pages.put(offset, &pattern(seed as u32, length as u32));
+            done()
+        }
+        ("check", &[seed, offset, length]) => {
+            let found = end.pages.get(offset, length as u32);
+            let wanted = pattern(seed as u32, length as u32);
+            match found.iter().zip(&wanted).position(|(a, b)| a != b) {
+                None => "right".into(),
+                Some(at) => format!("wrong at {at}"),
+            }
+        }
+        ("receive", &[id, offset, length]) => {
+            end.receive(id, offset, length as u32);
+            done()
+        }
+        ("complete", &[count]) => {
+            let all = end.completions(count as usize);
+            let all: Vec<String> = all
+                .iter()
+                .map(|wc| format!("{:?} {}", wc.status, wc.byte_len))
+                .collect();
+            all.join(", ")
+        }
+        ("write", &[times, length]) => {
+            for time in 0..times {
+                end.write(time, 0, length as u32);
+                end.succeed(1);
+            }
+            done()
+        }
+        ("await", _) => await_completion(end),
+        ("word", &[offset]) => {
+            let bytes = end.pages.get(offset, 8).try_into().expect("8 bytes");
+            u64::from_ne_bytes(bytes).to_string()
+        }
+        ("unmap", _) => {
+            end.pages.unmap();
+            done()
+        }
+        ("protect", _) => {
+            end.pages.make_read_only();
+            done()
+        }
+        ("deregister", _) => {
+            end.device.deregister(&end.mr).expect("registered");
+            done()
+        }
+        ("state", _) => format!("{:?}", end.state()),
+        ("event", _) => {
+            deadline::readable(end.device.events().fd(), "an asynchronous event");
+            format!("{:?}", end.device.take_event().expect("an event"))
+        }
+        ("quit", _) => {
+            let _ = std::io::stdout().flush();
+            std::process::exit(0)
+        }
+        _ => panic!("{order} {rest}?"),
+    }
+}
+
+/// Sleeps on the completion channel: all the work is the progress thread's.
+fn await_completion(end: &Endpoint) -> String {
+    end.cq.arm(Arm::Any);
+    let mut status = None;
+    let mut look = |_: ()| end.cq.queue().poll(1, |wc| status = Some(wc.status));
+    if look(()) == 0 {
+        role::say("asleep");
+        deadline::readable(end.channel.fd(), "a completion");
+        assert_eq!(end.channel.take().expect("a record"), u64::from(end.cq.id()));
+        assert_eq!(look(()), 1, "the record announced one");
+    }
+    format!("{:?}", status.expect("one came"))
+}
