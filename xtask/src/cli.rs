@@ -17,6 +17,7 @@ EXAMPLES
   cargo xtask build --release      build everything, optimised
   cargo xtask check                formatting, lints, source rules, documentation
   cargo xtask test                 all tests
+  cargo xtask demo                 RDMA on this machine, now
   cargo xtask sim --seeds 2000     two thousand simulated networks
   cargo xtask bench engine         what a packet costs
 
@@ -68,6 +69,20 @@ EXAMPLES
   cargo xtask test
   cargo test -p ferroce-wire icrc      some tests of one crate")]
     Test,
+
+    /// Show that it works: build `ferroce` and run its demo.
+    ///
+    /// Two processes on a private loopback link, every operation, every byte
+    /// checked, and how fast it was. All arguments go to `ferroce demo`.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask demo
+  cargo xtask demo --quick")]
+    Demo {
+        /// Arguments of the demo.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 
     /// Run the simulator, optimised.
     ///

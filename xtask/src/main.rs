@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Command::Build { release } => tasks::build(release),
         Command::Check => check::run(),
         Command::Test => tasks::test(),
+        Command::Demo { args } => tasks::demo(&args),
         Command::Sim { args } => tasks::sim(&args),
         Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),
     };

@@ -37,6 +37,12 @@ pub(crate) fn test() -> Result<()> {
     )
 }
 
+pub(crate) fn demo(args: &[String]) -> Result<()> {
+    let mut line = vec!["demo".to_string()];
+    line.extend_from_slice(args);
+    tool("Demonstrate", &["ferroce-cli", "--bin", "ferroce"], &line)
+}
+
 pub(crate) fn sim(args: &[String]) -> Result<()> {
     tool("Simulate", &["ferroce-sim"], args)
 }

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
-use ferroce_control::{Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume};
+use ferroce_control::{
+    Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::device::port_mtu;

@@ -15,6 +15,8 @@ use crate::memory::{Fault, Memory};
 pub const MAX_RUN_PACKETS: usize = 64;
 /// Most bytes in a run, UDP payload only.
 pub const MAX_RUN_BYTES: usize = 65_000;
+/// Where in a BTH the top byte of the destination QPN stands.
+const DEST_SLOT: usize = 5;
 /// Bytes of the ICRC behind every packet.
 pub const ICRC_LEN: usize = 4;
 
@@ -113,7 +115,7 @@ impl TxPacket {
     }
 }
 
-/// Packets of equal size to one peer; the last may be shorter.
+/// Packets of equal size to one slot of one peer; the last may be shorter.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The way.
@@ -123,6 +125,8 @@ pub struct Run {
     /// Bytes of all packets but perhaps the last.
     pub segment: usize,
     bytes: usize,
+    /// The top byte of the destination QPN: by it peers steer whole runs.
+    slot: u8,
 }
 
 /// What [`Engine::poll_transmit`](crate::Engine::poll_transmit) fills: reused
@@ -311,10 +315,11 @@ impl Batch {
             origin: new.origin,
         };
         let len = packet.wire_len();
+        let slot = packet.header[DEST_SLOT];
         let index = self.packets.len();
         self.packets.push(packet);
         if let Some(run) = self.runs.last_mut()
-            && run.takes(len, path)
+            && run.takes(len, path, slot)
         {
             run.packets.end = index + 1;
             run.bytes += len;
@@ -325,17 +330,19 @@ impl Batch {
             packets: index..index + 1,
             segment: len,
             bytes: len,
+            slot,
         });
     }
 }
 
 impl Run {
-    fn takes(&self, len: usize, path: &Path) -> bool {
+    fn takes(&self, len: usize, path: &Path, slot: u8) -> bool {
         let whole = self.segment * self.packets.len() == self.bytes;
         whole
             && len <= self.segment
             && self.packets.len() < MAX_RUN_PACKETS
             && self.bytes + len <= MAX_RUN_BYTES
+            && self.slot == slot
             && self.path == *path
     }
 }

@@ -1,1 +1,139 @@
-//! to come
+//! Completion channels and asynchronous events: descriptors to sleep on.
+
+use std::os::fd::OwnedFd;
+
+use ferroce_device::transport::{Arm, QpEvent, QpState, QpType, SendOp, WcStatus};
+use ferroce_device::{AsyncEvent, Device};
+use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::event::{Timespec, epoll};
+
+use crate::support::ferroced::add_link;
+use crate::support::{Ferroced, LINK, V4, V6, on_loopback, pair, pattern};
+
+/// An epoll instance that watches one descriptor.
+fn watch(fd: impl std::os::fd::AsFd) -> OwnedFd {
+    let poller = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+    let data = epoll::EventData::new_u64(7);
+    epoll::add(&poller, fd, data, epoll::EventFlags::IN).expect("watched");
+    poller
+}
+
+fn wakes(poller: &OwnedFd) -> bool {
+    let timeout = Timespec {
+        tv_sec: deadline::PATIENCE.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    let mut events = Vec::with_capacity(4);
+    let spare = rustix::buffer::spare_capacity(&mut events);
+    epoll::wait(poller, spare, Some(&timeout)).expect("epoll");
+    events.len() == 1
+}
+
+/// Neither end polls: the progress threads of both deliver, one way and the other.
+#[test]
+fn nobody_polls() {
+    on_loopback("events::nobody_polls", |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        let poller = watch(ours.channel.fd());
+        for round in 0..20 {
+            theirs.expect(&format!("receive {round} 0 4096"), "done");
+            assert_eq!(theirs.actor.ask("await"), "asleep");
+            ours.pages.put(0, &pattern(round, 4096));
+            ours.cq.arm(Arm::Any);
+            ours.post(u64::from(round), SendOp::Send { imm: None }, 0, 4096);
+            assert!(wakes(&poller), "epoll says so");
+            assert_eq!(ours.channel.take().unwrap(), u64::from(ours.cq.id()));
+            let wc = ours.cq.queue().pop().expect("announced");
+            assert_eq!(wc.status, WcStatus::Success);
+            assert_eq!(theirs.actor.hear(), "Success");
+            theirs.expect(&format!("check {round} 0 4096"), "right");
+        }
+    });
+}
+
+/// A program that reads the descriptor without asking whether it may.
+#[test]
+fn a_blocking_read_waits() {
+    on_loopback("events::a_blocking_read_waits", |_ferroced| {
+        let (ours, _theirs) = pair(QpType::Rc, V6);
+        ours.cq.set_cookie(0xc00_c1e5);
+        for round in 0..20 {
+            ours.cq.arm(Arm::Any);
+            ours.read(round, 0, 100_000);
+            assert_eq!(ours.channel.take().unwrap(), 0xc00_c1e5);
+            assert_eq!(ours.cq.queue().pop().unwrap().status, WcStatus::Success);
+        }
+        // Not armed: nothing is said.
+        ours.read(1, 0, 8);
+        ours.succeed(1);
+        assert!(!deadline::readable_within(
+            ours.channel.fd(),
+            std::time::Duration::ZERO
+        ));
+    });
+}
+
+#[test]
+fn a_forbidden_access_is_an_event_of_the_victim() {
+    on_loopback(
+        "events::a_forbidden_access_is_an_event_of_the_victim",
+        |_ferroced| {
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            let (remote_addr, rkey) = ours.remote(0);
+            let rkey = rkey ^ 1;
+            ours.post(1, SendOp::Read { remote_addr, rkey }, 0, 8);
+            assert_eq!(ours.status(), WcStatus::RemoteAccess);
+            let (qpn, kind) = (theirs.introduction.qpn, QpEvent::AccessError);
+            let event = AsyncEvent::Qp { qpn, kind };
+            theirs.expect("event", &format!("{event:?}"));
+            theirs.expect("state", "Err");
+            assert_eq!(ours.state(), QpState::Err);
+        },
+    );
+}
+
+fn next_event(device: &Device) -> AsyncEvent {
+    deadline::readable(device.events().fd(), "an asynchronous event");
+    device.take_event().expect("an event")
+}
+
+/// Waits for an event; others may come before it.
+fn await_event(device: &Device, wanted: &AsyncEvent) {
+    while next_event(device) != *wanted {}
+}
+
+#[test]
+fn the_port_and_its_addresses_change() {
+    isolated("events::the_port_and_its_addresses_change", || {
+        netdev::add_veth("near", "far");
+        netdev::add_address("near", "10.0.0.1/24");
+        netdev::set_up("near");
+        netdev::set_up("far");
+        let mut ferroced = Ferroced::start();
+        add_link(LINK, "near");
+        let device = Device::open(LINK).expect("a device");
+        let known = |address: &str| {
+            let address: std::net::IpAddr = address.parse().expect("an address");
+            device.link().gids.iter().any(|gid| gid.address == address)
+        };
+        netdev::add_address("near", "10.0.0.2/24");
+        deadline::until("the GID", || {
+            await_event(&device, &AsyncEvent::GidChange);
+            known("10.0.0.2")
+        });
+        netdev::set_down("far");
+        await_event(&device, &AsyncEvent::PortError);
+        netdev::set_up("far");
+        await_event(&device, &AsyncEvent::PortActive);
+
+        // What happens while there is no ferroced is told by the next one.
+        ferroced.kill();
+        netdev::add_address("near", "10.0.0.3/24");
+        netdev::set_down("far");
+        let _ferroced = Ferroced::start();
+        await_event(&device, &AsyncEvent::PortError);
+        assert!(known("10.0.0.3"));
+        netdev::set_up("far");
+        await_event(&device, &AsyncEvent::PortActive);
+    });
+}

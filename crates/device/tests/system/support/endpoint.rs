@@ -246,10 +246,8 @@ fn rtr_mask(kind: QpType) -> AttrMask {
 }
 
 fn rts_mask(kind: QpType) -> AttrMask {
-    let reliable = AttrMask::TIMEOUT
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::MAX_QP_RD_ATOMIC;
+    let reliable =
+        AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
     match kind {
         QpType::Ud | QpType::Uc => AttrMask::SQ_PSN,
         _ => AttrMask::SQ_PSN | reliable,

@@ -195,7 +195,10 @@ fn await_completion(end: &Endpoint) -> String {
     if look(()) == 0 {
         role::say("asleep");
         deadline::readable(end.channel.fd(), "a completion");
-        assert_eq!(end.channel.take().expect("a record"), u64::from(end.cq.id()));
+        assert_eq!(
+            end.channel.take().expect("a record"),
+            u64::from(end.cq.id())
+        );
         assert_eq!(look(()), 1, "the record announced one");
     }
     format!("{:?}", status.expect("one came"))
