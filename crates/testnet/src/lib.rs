@@ -16,6 +16,7 @@
 pub mod deadline;
 pub mod namespace;
 pub mod netdev;
+pub mod netfilter;
 mod netlink;
 pub mod role;
 

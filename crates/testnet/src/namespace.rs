@@ -12,6 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::UnshareFlags;
@@ -136,7 +137,11 @@ impl Scratch {
             .rev()
             .collect();
         let short = short.replace(':', "-");
-        let path = std::env::temp_dir().join(format!("ferroce-{}-{short}", std::process::id()));
+        // Names may end alike.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = format!("ferroce-{}-{count}-{short}", std::process::id());
+        let path = std::env::temp_dir().join(path);
         let _ = fs::remove_dir_all(&path);
         // Other users must be able to pass through.
         fs::DirBuilder::new().mode(0o755).create(&path)?;

@@ -34,6 +34,25 @@ impl Body {
         self.attribute(kind | NESTED, &inner.0)
     }
 
+    /// A number in the network's order, as netfilter wants them.
+    pub(crate) fn number(self, kind: u16, value: u32) -> Body {
+        self.attribute(kind, &value.to_be_bytes())
+    }
+
+    /// As a message.
+    fn message(&self, kind: u16, flags: i32, sequence: u32) -> Vec<u8> {
+        let flags = (flags | libc::NLM_F_REQUEST) as u16;
+        let length = (HEADER + self.0.len()) as u32;
+        let mut bytes = Vec::new();
+        bytes.extend(length.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.resize(HEADER, 0);
+        bytes.extend(&self.0);
+        bytes
+    }
+
     /// Sends it and waits for the answer.
     pub(crate) fn send(self, kind: u16, flags: i32) -> io::Result<()> {
         let socket = rustix::net::socket_with(
@@ -43,25 +62,44 @@ impl Body {
             None,
         )?;
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-        let flags = (flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-        let length = (HEADER + self.0.len()) as u32;
-        let mut bytes = Vec::new();
-        bytes.extend(length.to_ne_bytes());
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(flags.to_ne_bytes());
-        bytes.resize(HEADER, 0);
-        bytes.extend(self.0);
+        let bytes = self.message(kind, flags | libc::NLM_F_ACK, 0);
         rustix::net::send(&socket, &bytes, SendFlags::empty())?;
-        let mut answer = [0; 4096];
-        let (_, read) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
-        // The answer is an error message; the error may be 0.
-        let code = answer
-            .get(HEADER..HEADER + 4)
-            .filter(|_| read >= HEADER + 4);
-        let code = i32::from_ne_bytes(code.expect("an answer").try_into().expect("4 bytes"));
-        match code {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(-error)),
-        }
+        answer(&socket)
+    }
+}
+
+/// Sends requests to netfilter, all or none of which shall be done.
+pub(crate) fn send_all(requests: Vec<(u16, i32, Body)>) -> io::Result<()> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(rustix::net::netlink::NETFILTER),
+    )?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
+    let mut bytes = Vec::new();
+    let mut answers = 0;
+    for (number, (kind, flags, body)) in requests.iter().enumerate() {
+        // Not the begin and the end of the batch: those are answered if they fail.
+        let asks = number > 0 && number + 1 < requests.len();
+        let ack = if asks { libc::NLM_F_ACK } else { 0 };
+        answers += usize::from(asks);
+        bytes.extend(body.message(*kind, flags | ack, number as u32));
+    }
+    rustix::net::send(&socket, &bytes, SendFlags::empty())?;
+    (0..answers).try_for_each(|_| answer(&socket))
+}
+
+/// Waits for an answer: an error message; the error may be 0.
+fn answer(socket: impl std::os::fd::AsFd) -> io::Result<()> {
+    let mut answer = [0; 4096];
+    let (_, read) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    let code = answer
+        .get(HEADER..HEADER + 4)
+        .filter(|_| read >= HEADER + 4);
+    let code = i32::from_ne_bytes(code.expect("an answer").try_into().expect("4 bytes"));
+    match code {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(-error)),
     }
 }

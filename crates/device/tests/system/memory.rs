@@ -136,8 +136,17 @@ fn we_deregister() {
         ours.device.deregister(&ours.mr).expect("registered");
         let all = 8 * MESSAGE;
         ours.pages.put(0, &pattern(3, all));
-        let last = ours.completions(8)[7].status;
-        assert_ne!(last, WcStatus::Success, "none is that fast");
+        // Whether some were faster than we, or none.
+        for wc in ours.completions(8) {
+            let status = wc.status;
+            assert!(
+                matches!(
+                    status,
+                    WcStatus::Success | WcStatus::LocalProtection | WcStatus::WrFlush
+                ),
+                "{status:?}"
+            );
+        }
         assert!(ours.pages.get(0, all) == pattern(3, all), "left alone");
         theirs.expect("state", "Rts");
     });
