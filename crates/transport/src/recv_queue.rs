@@ -9,32 +9,52 @@ use crate::verbs::{MAX_SGE, RecvWr, Sge};
 #[derive(Debug)]
 pub(crate) struct RecvRing {
     heads: VecDeque<Head>,
-    sges: Box<[Sge]>,
+    /// Scatter elements beyond the first, `max_sge - 1` for each slot.
+    more_sges: Box<[Sge]>,
     capacity: usize,
     max_sge: usize,
     first_slot: usize,
 }
 
+/// A receive; most have one element only, which stands right here.
 #[derive(Debug)]
 struct Head {
     wr_id: u64,
+    sge: Sge,
     num_sge: u8,
 }
 
-/// A receive taken from a ring, with its place in the message being received.
+/// A receive taken from a ring.
 #[derive(Debug, Default)]
 pub(crate) struct HeldRecv {
     pub(crate) wr_id: u64,
-    pub(crate) sges: Vec<Sge>,
     pub(crate) capacity: u64,
+    num_sge: u8,
+    sge: Sge,
+    more_sges: Vec<Sge>,
+}
+
+impl HeldRecv {
+    /// Its scatter list.
+    pub(crate) fn sges(&self) -> impl Iterator<Item = &Sge> {
+        let first = (self.num_sge > 0).then_some(&self.sge);
+        first.into_iter().chain(&self.more_sges)
+    }
+
+    /// Its one scatter element, if it has just one.
+    #[inline]
+    pub(crate) fn only_sge(&self) -> Option<&Sge> {
+        (self.num_sge == 1).then_some(&self.sge)
+    }
 }
 
 impl RecvRing {
     pub(crate) fn new(capacity: u32, max_sge: u32) -> RecvRing {
         let (capacity, max_sge) = (capacity as usize, max_sge as usize);
+        let more = capacity * max_sge.saturating_sub(1);
         RecvRing {
             heads: VecDeque::with_capacity(capacity),
-            sges: vec![Sge::default(); capacity * max_sge].into_boxed_slice(),
+            more_sges: vec![Sge::default(); more].into_boxed_slice(),
             capacity,
             max_sge,
             first_slot: 0,
@@ -59,29 +79,37 @@ impl RecvRing {
                 self.capacity
             )));
         }
-        let at = self.slot(self.heads.len()) * self.max_sge;
-        self.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
+        if let [_, more @ ..] = wr.sges
+            && !more.is_empty()
+        {
+            let at = self.slot(self.heads.len()) * (self.max_sge - 1);
+            self.more_sges[at..][..more.len()].copy_from_slice(more);
+        }
         self.heads.push_back(Head {
             wr_id: wr.wr_id,
+            sge: wr.sges.first().copied().unwrap_or_default(),
             num_sge: wr.sges.len() as u8,
         });
         Ok(())
     }
 
     /// Moves the oldest receive into `held`; false if there is none.
+    #[inline]
     pub(crate) fn take(&mut self, held: &mut HeldRecv) -> bool {
         let Some(head) = self.heads.pop_front() else {
             return false;
         };
-        let at = self.first_slot * self.max_sge;
         held.wr_id = head.wr_id;
-        held.sges.clear();
-        held.sges
-            .extend_from_slice(&self.sges[at..at + head.num_sge as usize]);
-        held.capacity = match held.sges[..] {
-            [sge] => u64::from(sge.length),
-            _ => held.sges.iter().map(|sge| u64::from(sge.length)).sum(),
-        };
+        held.sge = head.sge;
+        held.num_sge = head.num_sge;
+        held.capacity = u64::from(head.sge.length);
+        held.more_sges.clear();
+        if head.num_sge > 1 {
+            let at = self.first_slot * (self.max_sge - 1);
+            let more = &self.more_sges[at..][..head.num_sge as usize - 1];
+            held.more_sges.extend_from_slice(more);
+            held.capacity += more.iter().map(|sge| u64::from(sge.length)).sum::<u64>();
+        }
         self.first_slot = self.slot(1);
         true
     }
@@ -102,9 +130,10 @@ impl RecvRing {
         let mut new = RecvRing::new(capacity, self.max_sge as u32);
         let mut held = HeldRecv::default();
         while self.take(&mut held) {
+            let sges: Vec<Sge> = held.sges().copied().collect();
             let moved = new.post(&RecvWr {
                 wr_id: held.wr_id,
-                sges: &held.sges,
+                sges: &sges,
             });
             debug_assert!(moved.is_ok(), "the caller has checked that all fit");
         }
@@ -144,7 +173,7 @@ mod tests {
             if wr_id % 3 != 0 {
                 assert!(ring.take(&mut held));
                 assert_eq!(held.wr_id, next);
-                assert_eq!(held.sges, [sge(next), sge(next + 100)]);
+                assert!(held.sges().eq(&[sge(next), sge(next + 100)]));
                 assert_eq!(held.capacity, 20);
                 next += 1;
             }

@@ -202,13 +202,13 @@ impl Qp {
                 .write(address, data)
                 .map_err(|e| local(Reason::Fault(e)))
         };
-        if let [sge] = held.sges[..]
+        if let Some(sge) = held.only_sge()
             && !data.is_empty()
         {
-            return write(&sge, offset, data);
+            return write(sge, offset, data);
         }
         let mut rest = data;
-        for (sge, at, bytes) in spans(&held.sges, offset, data.len() as u64) {
+        for (sge, at, bytes) in spans(held.sges(), offset, data.len() as u64) {
             let (now, later) = rest.split_at(bytes as usize);
             rest = later;
             write(sge, at, now)?;

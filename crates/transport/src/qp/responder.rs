@@ -46,6 +46,8 @@ pub(super) struct Responder {
     /// For XRC: the queue that the message in progress, or a request, names.
     pub(super) xrc_srq: Option<Arc<Srq>>,
     pub(super) responses: VecDeque<Response>,
+    /// An acknowledgement behind all of these: the usual answer, kept at hand.
+    pub(super) pending_ack: Option<Psn>,
     pub(super) saved: VecDeque<Saved>,
 }
 
@@ -139,6 +141,7 @@ impl Responder {
     /// Sends no more answers.
     pub(super) fn silence(&mut self) {
         self.responses.clear();
+        self.pending_ack = None;
     }
 
     /// Gives back the receive in use, to be completed by the caller, and where

@@ -97,14 +97,10 @@ impl Response {
 
 impl Qp {
     pub(super) fn push_ack(&mut self, cx: &mut Context, psn: Psn) {
-        if let Some(last) = self.resp.responses.back_mut()
-            && matches!(last.kind, Kind::Ack)
-        {
+        if self.resp.pending_ack.replace(psn).is_some() {
             cx.count(Counter::AckDeferred);
-            last.psn = psn;
-            return;
         }
-        self.push_response(cx, Response::plain(psn, Kind::Ack));
+        self.wake(cx);
     }
 
     pub(super) fn push_nak(&mut self, cx: &mut Context, psn: Psn, syndrome: Syndrome) {
@@ -114,6 +110,9 @@ impl Qp {
     /// Puts an answer in its place: behind everything with a lower or equal PSN.
     pub(super) fn push_response(&mut self, cx: &mut Context, response: Response) {
         let queue = &mut self.resp.responses;
+        if let Some(psn) = self.resp.pending_ack.take() {
+            queue.push_back(Response::plain(psn, Kind::Ack));
+        }
         let mut at = queue.len();
         while at > 0 && response.psn.is_before(queue[at - 1].psn) {
             at -= 1;
@@ -134,7 +133,8 @@ impl Qp {
             }
             let psn = self.resp.ack_psn.prev();
             let queued = |r: &Response| matches!(r.kind, Kind::Ack) && r.psn == psn;
-            if !self.resp.responses.iter().any(queued) {
+            let pending = self.resp.pending_ack.is_some();
+            if !pending && !self.resp.responses.iter().any(queued) {
                 self.push_response(cx, Response::plain(psn, Kind::Ack));
             }
             return;
@@ -229,15 +229,21 @@ impl Qp {
             if let Kind::Atomic { original } = front.kind {
                 header = header.atomic_ack(&AtomicAckEth { original });
             }
-            self.push_answer(
-                batch,
-                batch.mark(),
-                &header.finish(),
-                Origin::Response(psn),
-                0,
-            );
+            let mark = batch.mark();
+            self.push_answer(batch, mark, &header.finish(), Origin::Response(psn), 0);
             self.resp.responses.pop_front();
         }
+        let Some(psn) = self.resp.pending_ack else {
+            return false;
+        };
+        if batch.len() >= limit || !batch.has_room() {
+            return true;
+        }
+        self.resp.pending_ack = None;
+        let syndrome = Some(Syndrome::ACK_UNLIMITED);
+        let header = self.response_header(Operation::Acknowledge, psn, 0, syndrome);
+        let mark = batch.mark();
+        self.push_answer(batch, mark, &header.finish(), Origin::Response(psn), 0);
         false
     }
 
