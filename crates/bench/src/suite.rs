@@ -38,7 +38,7 @@ const SMALL: usize = 64;
 fn setup_of(qps: usize, traffic: Traffic) -> Setup {
     Setup {
         qps,
-        queue: MESSAGES.div_ceil(qps).max(16) as u32,
+        queue: MESSAGES.div_ceil(qps).max(traffic.burst).max(16) as u32,
         icrc: traffic.size == LARGE,
     }
 }
@@ -131,17 +131,21 @@ pub fn small(effort: Effort, heap: Heap) -> Result<Vec<Row>> {
 /// Many queue pairs in turn beside one.
 ///
 /// One message at a time is the hard case: each needs an acknowledgement of its
-/// own, while one queue pair has many messages acknowledged at once.
+/// own, while one queue pair has many messages acknowledged at once. A burst of
+/// a whole exchange is the same traffic as over one queue pair. The goal stands
+/// at every pattern: which of them meet it is a result, not a choice.
 pub fn many(effort: Effort, qps: usize) -> Result<Vec<Row>> {
     let goal = Some(Goal::Ratio(1.3));
     let rows = [
-        ("64 B SEND", Op::Send, SMALL, 16, goal),
-        ("64 B SEND", Op::Send, SMALL, 1, None),
-        ("4 KiB WRITE", Op::Write, LARGE, 16, goal),
-        ("4 KiB WRITE", Op::Write, LARGE, 1, goal),
+        ("64 B SEND", Op::Send, SMALL, MESSAGES),
+        ("64 B SEND", Op::Send, SMALL, 16),
+        ("64 B SEND", Op::Send, SMALL, 1),
+        ("4 KiB WRITE", Op::Write, LARGE, MESSAGES),
+        ("4 KiB WRITE", Op::Write, LARGE, 16),
+        ("4 KiB WRITE", Op::Write, LARGE, 1),
     ];
     rows.into_iter()
-        .map(|(name, op, size, burst, goal)| {
+        .map(|(name, op, size, burst)| {
             let what = match burst {
                 1 => format!("{name}, {qps} QPs, one at a time"),
                 _ => format!("{name}, {qps} QPs, bursts of {burst}"),

@@ -53,6 +53,7 @@ impl Window {
     }
 
     /// Bytes that may be in flight, each packet counted with its overhead.
+    #[inline]
     pub(crate) fn size(&self) -> u32 {
         self.size
     }
@@ -63,6 +64,7 @@ impl Window {
     }
 
     /// A packet that will be answered leaves.
+    #[inline]
     pub(crate) fn sent(&mut self, psn: Psn, now: Time) {
         if self.probe.is_none() {
             self.probe = Some((psn, now));

@@ -200,12 +200,14 @@ impl Engine {
     }
 
     /// Posts to the send queue.
+    #[inline]
     pub fn post_send(&mut self, now: Time, qpn: u32, wr: SendWr<'_>) -> Result<(), VerbsError> {
         self.cx.now = now;
         self.qps.verb(qpn)?.post_send(&mut self.cx, wr)
     }
 
     /// Posts to the receive queue.
+    #[inline]
     pub fn post_recv(&mut self, now: Time, qpn: u32, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.cx.now = now;
         self.qps.verb(qpn)?.post_recv(&mut self.cx, wr)

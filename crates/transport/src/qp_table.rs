@@ -92,6 +92,7 @@ impl QpTable {
         self.slots.get(index)?.as_deref()
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
         if qpn == GSI_QPN {
             return self.gsi.as_deref_mut();
@@ -101,6 +102,7 @@ impl QpTable {
     }
 
     /// As `get_mut`, for a verbs call.
+    #[inline]
     pub(crate) fn verb(&mut self, qpn: u32) -> Result<&mut Qp, VerbsError> {
         self.get_mut(qpn).ok_or_else(|| no_qp(qpn))
     }

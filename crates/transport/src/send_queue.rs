@@ -153,6 +153,7 @@ impl SendQueue {
     }
 
     /// Adds a work request whose `sge` is the first of `sges`. There must be room.
+    #[inline]
     pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: &[u8], ud: Option<UdTarget>) {
         debug_assert!(!self.is_full(), "posting has checked that there is room");
         let slot = self.slot(self.len);
@@ -248,6 +249,7 @@ impl SendQueue {
     }
 
     /// Whether a work request will fail.
+    #[inline]
     pub(crate) fn fails(&self, index: usize) -> bool {
         self.failing.as_ref().is_some_and(|f| f.index == index)
     }
@@ -277,6 +279,7 @@ impl SendQueue {
         &self.inline[slot * self.max_inline..][..length]
     }
 
+    #[inline]
     fn slot(&self, ahead: usize) -> usize {
         let slot = self.first + ahead;
         if slot >= self.capacity {

@@ -121,12 +121,14 @@ impl Requester {
     }
 
     /// Moves the cursor to the next work request.
+    #[inline]
     pub(super) fn step(&mut self) {
         self.next += 1;
         self.sent = 0;
     }
 
     /// Whether `cost` more bytes may be in flight.
+    #[inline]
     pub(super) fn admits(&mut self, cost: u32) -> bool {
         if self.in_flight == 0 || self.in_flight + cost <= self.window.size() {
             return true;
@@ -138,6 +140,7 @@ impl Requester {
     }
 
     /// Whether the packet about to leave must ask for an answer.
+    #[inline]
     pub(super) fn must_ask(&mut self, last: bool, room_for: u32) -> bool {
         self.since_ack_req += 1;
         last || self.since_ack_req >= self.window.ack_interval()
@@ -145,6 +148,7 @@ impl Requester {
     }
 
     /// A packet leaves that `answers` packets from its PSN on will answer.
+    #[inline]
     pub(super) fn asked(&mut self, psn: Psn, answers: u32, now: Time) {
         self.since_ack_req = 0;
         self.last_answer = Some(psn.add(answers - 1));
@@ -152,6 +156,7 @@ impl Requester {
     }
 
     /// Notes that packets up to the cursor are out, and starts the clock.
+    #[inline]
     pub(super) fn note_sent(&mut self, now: Time, timeout: u8) {
         if self.sent_up_to.is_before(self.psn) {
             self.sent_up_to = self.psn;

@@ -193,6 +193,7 @@ impl Qp {
     }
 
     /// The transport bits of packets for this queue pair.
+    #[inline]
     pub(crate) fn transport(&self) -> Transport {
         match self.kind {
             QpType::Rc => Transport::Rc,
@@ -245,6 +246,7 @@ impl Qp {
     }
 
     /// Asks for a turn to send.
+    #[inline]
     fn wake(&mut self, cx: &mut Context) {
         if !self.queued {
             self.queued = true;
@@ -253,6 +255,7 @@ impl Qp {
     }
 
     /// What every entry point ends with: consequences that were put off.
+    #[inline]
     fn settle(&mut self, cx: &mut Context) {
         if self.cq_overflow {
             self.cq_overflow = false;

@@ -13,6 +13,7 @@ use crate::verbs::{RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus};
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Qp {
+    #[inline]
     pub(crate) fn post_send(&mut self, cx: &mut Context, wr: SendWr<'_>) -> Result<(), VerbsError> {
         let length = self.check_send(&wr)?;
         let (sges, inline) = match wr.data {
@@ -150,6 +151,7 @@ impl Qp {
     }
 }
 
+#[inline]
 fn allowed(kind: QpType, op: &SendOp) -> bool {
     match kind {
         QpType::Rc => true,

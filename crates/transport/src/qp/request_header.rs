@@ -9,6 +9,7 @@ use crate::verbs::{SendFlags, SendOp};
 
 impl Qp {
     /// BTH, and what XRC puts behind it.
+    #[inline]
     pub(super) fn request_header(
         &self,
         wqe: &Wqe,
@@ -35,6 +36,7 @@ impl Qp {
 }
 
 /// The header of packet number `packet` of a SEND or WRITE.
+#[inline]
 pub(super) fn message_header(
     qp: &Qp,
     wqe: &Wqe,
@@ -108,6 +110,7 @@ pub(super) fn message_header(
     .finish()
 }
 
+#[inline]
 fn with_immediate(header: HeaderBuf, last: bool, imm: Option<u32>) -> HeaderBuf {
     match imm {
         Some(imm) if last => header.immediate(&ImmDt(imm)),
