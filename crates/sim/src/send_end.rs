@@ -199,6 +199,8 @@ impl World {
         let (owner, kind) = (self.sends[send].qp, self.sends[send].kind);
         if let Some(w) = self.sends[send].window {
             self.window_ended(w, kind, false);
+            // It may still arrive, when the window shows something else.
+            self.sends[send].verdict.refusable = true;
         }
         // Late packets may still reach the peer, unless it no longer listens.
         let listens = self

@@ -207,6 +207,8 @@ impl World {
             sent: BTreeMap::new(),
             hopeless: false,
             awaited: BTreeSet::new(),
+            read_psns: BTreeSet::new(),
+            rnr_wait: None,
             naks: BTreeSet::new(),
             rnr_naks: 0,
             bad_receives: false,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ferroce_transport::QpState;
-use ferroce_wire::{NakCode, Operation, Packet, Psn, Syndrome, Transport};
+use ferroce_transport::{QpState, Time};
+use ferroce_wire::{NakCode, Operation, Packet, Psn, Syndrome, Transport, rnr_delay_ns};
 
 use crate::host::Outgoing;
 use crate::model::{Drain, ExpectedDatagram, QpModel};
@@ -89,7 +89,18 @@ impl World {
         if opcode.is_request() {
             let calm = self.scenario.family == Family::Clean && self.scenario.is_lossless();
             return note_request_sent(&mut self.qps[qp], &packet, calm)
+                .and_then(|()| check_rnr_wait(&mut self.qps[qp], &packet, self.now))
                 .map_err(|why| format!("{name} sent {opcode} psn {}: {why}", packet.psn()));
+        }
+        let plain_ack = opcode.operation() == Operation::Acknowledge
+            && packet
+                .aeth()
+                .is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        if plain_ack && self.qps[peer].read_psns.contains(&packet.psn().value()) {
+            let psn = packet.psn();
+            return Err(format!(
+                "{name} acknowledged psn {psn} of a READ, whose data may be lost"
+            ));
         }
         let sequence = Some(Syndrome::Nak(NakCode::PsnSequence));
         if packet.aeth().map(|aeth| aeth.syndrome) == sequence
@@ -136,10 +147,20 @@ impl World {
             return Err("something that is not a packet was accepted".into());
         };
         let model = &mut self.qps[qp];
-        if let Some(aeth) = packet.aeth()
-            && matches!(aeth.syndrome, Syndrome::RnrNak { .. })
-        {
-            model.rnr_naks += 1;
+        match packet.aeth().map(|aeth| aeth.syndrome) {
+            Some(Syndrome::RnrNak { timer }) => {
+                model.rnr_naks += 1;
+                let psn = packet.psn();
+                // A second one for the same request changes nothing.
+                let again = |(waits, until)| waits == psn && self.now < until;
+                if !model.rnr_wait.is_some_and(again) {
+                    let until = self.now.after_nanos(rnr_delay_ns(timer));
+                    model.rnr_wait = Some((psn, until));
+                }
+            }
+            Some(Syndrome::Nak(_)) => {}
+            _ if packet.opcode().is_response() => model.rnr_wait = None,
+            _ => {}
         }
         let opcode = packet.opcode();
         if opcode.is_response() && opcode.ends_message() {
@@ -226,9 +247,12 @@ fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Che
     if opcode.is_send() || opcode.is_write() || !model.kind.is_reliable() {
         return Ok(());
     }
-    model
-        .awaited
-        .insert(packet.psn().add(packets as u32 - 1).value());
+    if opcode.operation() == Operation::ReadRequest {
+        let psns = (0..packets as u32).map(|ahead| packet.psn().add(ahead).value());
+        model.read_psns.extend(psns);
+    }
+    let last = packet.psn().add(packets as u32 - 1).value();
+    model.awaited.insert(last);
     let most = usize::from(model.setup.depth).next_power_of_two();
     match model.awaited.len() > most {
         true => Err(format!(
@@ -237,6 +261,20 @@ fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Che
         )),
         false => Ok(()),
     }
+}
+
+/// A receiver that is not ready is left alone for as long as it asked for.
+fn check_rnr_wait(model: &mut QpModel, packet: &Packet<'_>, now: Time) -> Check {
+    let Some((psn, until)) = model.rnr_wait else {
+        return Ok(());
+    };
+    if packet.psn() == psn && now < until {
+        return Err(format!("although the receiver is not ready until {until}"));
+    }
+    if !packet.psn().is_after(psn) {
+        model.rnr_wait = None; // over, or an earlier request goes first
+    }
+    Ok(())
 }
 
 fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>, calm: bool) -> Check {

@@ -60,6 +60,7 @@ impl World {
             0..=2 if free.is_some() => free.and_then(|w| self.draft_bind(qp, w)),
             3 | 4 if own.is_some() => own.and_then(|w| self.draft_end(qp, w)),
             5 if theirs.is_some() => theirs.and_then(|w| self.draft_remote_end(qp, w)),
+            6 if self.rng.chance(0.3) => self.draft_foreign(qp),
             6 if stale.is_some() && self.rng.chance(0.5) => {
                 stale.and_then(|w| self.draft_stale(qp, w))
             }
@@ -252,6 +253,29 @@ impl World {
         self.draw_source(qp, &mut draft, 8)?;
         draft.verdict = Verdict::refused(&[WcStatus::RemoteAccess]);
         self.coverage.mark("stale window key used");
+        Some(draft)
+    }
+
+    /// A type 2 window is for the queue pair that bound it and for no other.
+    fn draft_foreign(&mut self, qp: usize) -> Option<Draft> {
+        let peer = self.peer_of(qp)?;
+        let foreign = |window: &&WindowModel| {
+            window.qp != peer
+                && self.qps[window.qp].host == self.qps[peer].host
+                && window.state == WindowState::Bound
+                && window.mw.kind() != MwKind::Type1
+        };
+        let window = self.windows.iter().find(foreign)?;
+        let op = SendOp::Write {
+            remote_addr: window.first,
+            rkey: window.rkey,
+            imm: None,
+        };
+        let mut draft = Draft::new(Kind::Write, op);
+        draft.flags = self.draw_flags(qp);
+        self.draw_source(qp, &mut draft, 8)?;
+        draft.verdict = Verdict::refused(&[WcStatus::RemoteAccess]);
+        self.coverage.mark("foreign window used");
         Some(draft)
     }
 

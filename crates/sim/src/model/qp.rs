@@ -100,6 +100,10 @@ pub(crate) struct QpModel {
     pub(crate) hopeless: bool,
     /// Requests that want an answer, by the last PSN of the answer.
     pub(crate) awaited: BTreeSet<u32>,
+    /// PSNs of READs, which no plain acknowledgement answers.
+    pub(crate) read_psns: BTreeSet<u32>,
+    /// The request its peer was not ready for, and when to try again.
+    pub(crate) rnr_wait: Option<(Psn, Time)>,
     /// Sequence NAKs it has sent, by PSN.
     pub(crate) naks: BTreeSet<u32>,
     /// RNR NAKs that reached it.
@@ -161,6 +165,8 @@ impl QpModel {
         self.sent.clear();
         self.hopeless = false;
         self.awaited.clear();
+        self.read_psns.clear();
+        self.rnr_wait = None;
         self.naks.clear();
         self.rnr_naks = 0;
         self.bad_receives = false;

@@ -316,7 +316,8 @@ impl Qp {
         if self.req.una != psn && self.answer_is_lost() {
             return self.retry(cx, Cause::Gap);
         }
-        if self.req.una != psn || self.req.rnr_until.is_some() || self.state == QpState::Err {
+        let waiting = self.req.rnr_until.is_some_and(|until| until > cx.now);
+        if self.req.una != psn || waiting || self.state == QpState::Err {
             return;
         }
         self.req.retries_left = self.attr.retry_cnt; // it was heard

@@ -168,3 +168,25 @@ fn a_refused_send_has_touched_nothing() {
     assert_eq!(pair.hosts[1].query().attr.rq_psn.value(), 1000);
     assert_eq!(pair.hosts[1].count(Counter::SendRnrErr), 1);
 }
+
+#[test]
+fn a_new_refusal_after_the_wait_but_before_a_late_timer_starts_a_new_wait() {
+    const WAIT: u64 = 640_000; // code 12
+    let mut pair = Pair::rc();
+    pair.send(1, 100);
+    let request = pair.take(0);
+    pair.deliver(&request[0]);
+    let refusal = pair.take(1);
+    pair.deliver(&refusal[0]);
+    pair.trace();
+    // The wait is over, but nobody has called the timers yet.
+    pair.now = pair.now.after_nanos(WAIT + 5_000);
+    pair.deliver(&refusal[0]);
+    let now = pair.now;
+    pair.hosts[0].engine.handle_timeout(now);
+    pair.flush(0);
+    assert_eq!(pair.trace(), [""; 0], "the receiver asked for time again");
+    pair.recv(7, 100);
+    pair.wait(WAIT);
+    assert_eq!(pair.trace(), ["SEND_ONLY 1000", "ACK 1000"]);
+}
