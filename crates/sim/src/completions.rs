@@ -143,6 +143,16 @@ impl World {
         .unwrap_or(self.qps[qp].recv_cq)
     }
 
+    /// Whether completions of a queue pair go to a completion queue.
+    fn completes_in(&self, qp: usize, cq: usize) -> bool {
+        let model = &self.qps[qp];
+        let xrc = |srq: &crate::model::SrqModel| {
+            srq.xrc
+                .is_some_and(|(domain, its)| model.domain == Some(domain) && its == cq)
+        };
+        model.send_cq == cq || model.recv_cq == cq || self.srqs.iter().any(xrc)
+    }
+
     /// Judges an event.
     pub(crate) fn note_event(&mut self, host: usize, event: &Event) -> Check {
         match event {
@@ -171,9 +181,9 @@ impl World {
                 }
                 self.coverage.mark("completion queue overflowed");
                 let cq = *cq as usize;
-                for qp in &mut self.qps {
-                    if qp.send_cq == cq || qp.recv_cq == cq {
-                        qp.cause.cq_overflow = true;
+                for qp in 0..self.qps.len() {
+                    if self.completes_in(qp, cq) {
+                        self.qps[qp].cause.cq_overflow = true;
                     }
                 }
                 Ok(())

@@ -109,6 +109,7 @@ impl World {
     pub(crate) fn timer(&mut self, host: usize) -> Check {
         let side = &mut self.hosts[host];
         side.timer = None;
+        self.trace.host(self.now, host, || "timer".into());
         side.engine.handle_timeout(self.now);
         self.after_engine(host)
     }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -52,6 +53,11 @@ fn bug_name(bug: &Bug) -> String {
     format!("{bug:?}")
 }
 
+/// Prints a line; whoever reads may have seen enough.
+fn say(text: &str) {
+    let _closed = writeln!(io::stdout(), "{text}");
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let failed = match args.seed {
@@ -61,7 +67,7 @@ fn main() -> ExitCode {
     match failed {
         None => ExitCode::SUCCESS,
         Some(outcome) => {
-            println!("\nVIOLATION\n{}", outcome.report(args.bug));
+            say(&format!("\nVIOLATION\n{}", outcome.report(args.bug)));
             ExitCode::FAILURE
         }
     }
@@ -74,10 +80,10 @@ fn run_one(seed: u64, args: &Args) -> Option<Outcome> {
         run_seed
     };
     let outcome = run(seed, args.bug);
-    println!(
+    say(&format!(
         "seed {seed} ({:?}): {} steps, {} packets",
         outcome.family, outcome.steps, outcome.packets
-    );
+    ));
     outcome.violation.is_some().then_some(outcome)
 }
 
@@ -107,7 +113,10 @@ fn run_many(args: &Args) -> Option<Outcome> {
         total.coverage.add(&outcome.coverage);
         if let Some(violation) = &outcome.violation {
             if args.keep_going {
-                println!("seed {} ({:?}): {violation}", outcome.seed, outcome.family);
+                say(&format!(
+                    "seed {} ({:?}): {violation}",
+                    outcome.seed, outcome.family
+                ));
             }
             total.failed.get_or_insert(outcome);
         }
@@ -121,16 +130,16 @@ fn run_many(args: &Args) -> Option<Outcome> {
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let seconds = begun.elapsed().as_secs_f64();
-    println!(
+    say(&format!(
         "{} seeds from {}, {} steps, {} packets in {seconds:.1} s ({:.0} seeds/s)",
         total.seeds,
         args.start,
         total.steps,
         total.packets,
         total.seeds as f64 / seconds
-    );
+    ));
     if args.coverage {
-        print!("{}", total.coverage);
+        say(&total.coverage.to_string());
     }
     total.failed
 }

@@ -77,7 +77,7 @@ impl World {
             }
             let room = self.room(qp)?;
             if room == 0 {
-                self.post_to_full_queue(qp)?;
+                self.try_full_queue(qp)?;
                 break;
             }
             self.post_something(qp, room)?;
@@ -85,6 +85,9 @@ impl World {
             if self.rng.chance(0.3) {
                 self.after_engine(host)?;
             }
+        }
+        if self.rng.chance(0.02) {
+            self.try_nonsense(qp)?;
         }
         self.post_closing(qp)
     }
@@ -252,27 +255,6 @@ impl World {
         draft.flags = SendFlags::SIGNALED;
         draft.xrc_srq = self.draw_xrc_srq(qp);
         self.submit(qp, draft)
-    }
-
-    /// A full queue takes no more.
-    fn post_to_full_queue(&mut self, qp: usize) -> Check {
-        let model = &self.qps[qp];
-        let (host, qpn) = (model.host, model.qpn);
-        if !model.is(QpState::Rts) && !model.is(QpState::Sqd) || model.is_datagram() {
-            return Ok(());
-        }
-        let wr = ferroce_transport::SendWr {
-            wr_id: 0,
-            op: SendOp::Send { imm: None },
-            flags: SendFlags::SIGNALED,
-            data: ferroce_transport::SendData::Sges(&[]),
-            ud: None,
-            xrc_srq: 0,
-        };
-        match self.hosts[host].engine.post_send(self.now, qpn, wr) {
-            Err(_) => Ok(()),
-            Ok(()) => Err(format!("{} took more sends than fit", self.qp_name(qp))),
-        }
     }
 
     /// The shared receive queue that an XRC request names.

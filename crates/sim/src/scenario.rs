@@ -15,52 +15,68 @@ pub use family::Family;
 use crate::model::Setup;
 use crate::network::Link;
 
-/// What a run may contain.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Features {
-    pub(crate) loss: bool,
-    pub(crate) duplicates: bool,
+macro_rules! features {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a run may contain.
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct Features {
+            $($(#[$doc])* pub(crate) $name: bool,)*
+        }
+
+        impl Features {
+            /// The names of those that are switched on.
+            fn names(&self) -> Vec<&'static str> {
+                let all = [$((stringify!($name), self.$name),)*];
+                all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
+            }
+        }
+    };
+}
+
+features! {
+    loss,
+    duplicates,
     /// Some duplicates are very late.
-    pub(crate) stragglers: bool,
-    pub(crate) reordering: bool,
-    pub(crate) corruption: bool,
-    pub(crate) congestion_marks: bool,
+    stragglers,
+    reordering,
+    corruption,
+    congestion_marks,
     /// Packets that come from somebody else, or of another partition.
-    pub(crate) strays: bool,
+    strays,
     /// Receive buffers of a few packets.
-    pub(crate) tiny_buffers: bool,
-    pub(crate) pauses: bool,
+    tiny_buffers,
+    pauses,
     /// PSNs that start near their end.
-    pub(crate) wrap: bool,
+    wrap,
     /// Receives are posted late: RNR NAKs.
-    pub(crate) late_receives: bool,
+    late_receives,
     /// Few RNR retries.
-    pub(crate) rnr_limits: bool,
+    rnr_limits,
     /// Few retries, which losses may use up.
-    pub(crate) few_retries: bool,
+    few_retries,
     /// Requests that the peer must refuse.
-    pub(crate) bad_requests: bool,
+    bad_requests,
     /// Requests that fail on the side that posts them.
-    pub(crate) bad_locals: bool,
+    bad_locals,
     /// Queue pairs moved to ERR, reset or destroyed.
-    pub(crate) teardown: bool,
+    teardown,
     /// Broken connections are made anew.
-    pub(crate) reconnect: bool,
-    pub(crate) deregister: bool,
-    pub(crate) drain: bool,
-    pub(crate) shared_receives: bool,
-    pub(crate) windows: bool,
-    pub(crate) small_cqs: bool,
-    pub(crate) notifications: bool,
+    reconnect,
+    deregister,
+    drain,
+    shared_receives,
+    windows,
+    small_cqs,
+    notifications,
     /// READs and WRITEs of the same memory, ordered by fences.
-    pub(crate) fences: bool,
+    fences,
     /// Messages of up to 200 kB.
-    pub(crate) big: bool,
+    big,
     /// In-flight windows of a few packets.
-    pub(crate) small_windows: bool,
+    small_windows,
     /// The network goes down for longer than retries last.
-    pub(crate) dark: bool,
-    pub(crate) multicast: bool,
+    dark,
+    multicast,
 }
 
 /// A connection.
@@ -186,13 +202,14 @@ impl Scenario {
     pub(crate) fn summary(&self) -> String {
         let kinds: Vec<String> = self.pairs.iter().map(|p| format!("{:?}", p.kind)).collect();
         format!(
-            "{:?}: {} hosts, {}, connections [{}], {} datagram queue pairs, faults until {}",
+            "{:?}: {} hosts, {}, connections [{}], {} datagram queue pairs, faults until {} ({})",
             self.family,
             self.hosts,
             if self.ipv6 { "IPv6" } else { "IPv4" },
             kinds.join(" "),
             self.datagrams.len(),
             self.heal,
+            self.features.names().join(", "),
         )
     }
 }

@@ -1,8 +1,7 @@
 //! Building the world: queues, counters, queue pairs and connections.
 
 use ferroce_transport::{
-    Access, AddressVector, AttrMask, Cq, QpAttr, QpCap, QpInit, QpState, QpType, Srq, SrqInit,
-    Time, Xrcd,
+    Access, AddressVector, AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Time,
 };
 use ferroce_wire::Psn;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +9,7 @@ use std::sync::Arc;
 
 use crate::agenda::Happening;
 use crate::host::group_address;
-use crate::model::{CqMode, CqModel, Drain, QpModel, Setup, SrqModel};
+use crate::model::{Drain, QpModel, Setup};
 use crate::scenario::{DatagramPlan, EndPlan};
 use crate::slot::Rule;
 use crate::world::{Check, World};
@@ -20,9 +19,6 @@ use crate::zone::Purpose;
 const COUNTERS: usize = 3;
 /// The Q_Key of queue pair 1.
 const GENERAL_SERVICES_QKEY: u32 = 0x8001_0000;
-/// Completions that a queue holds which must not overflow.
-const LARGE_CQ: u32 = 4095;
-
 impl World {
     pub(crate) fn build(&mut self) -> Check {
         for host in 0..self.hosts.len() {
@@ -69,66 +65,6 @@ impl World {
             counters.push(va);
         }
         self.counters.push(counters);
-    }
-
-    /// A completion queue, new or shared with others.
-    fn some_cq(&mut self, host: usize, small: bool) -> usize {
-        let alike = |cq: &CqModel| cq.host == host && cq.small == small;
-        match self.cqs.iter().position(alike) {
-            Some(cq) if self.rng.chance(0.3) => cq,
-            _ => self.add_cq(host, small),
-        }
-    }
-
-    fn add_cq(&mut self, host: usize, small: bool) -> usize {
-        let size = match small {
-            true => self.rng.range(1..=12) as u32,
-            false => LARGE_CQ,
-        };
-        let modes = [CqMode::Polled, CqMode::Any, CqMode::Solicited];
-        let mode = match self.scenario.features.notifications && !small {
-            true => self.rng.pick(&modes),
-            false => CqMode::Polled,
-        };
-        let id = self.cqs.len();
-        self.cqs.push(CqModel {
-            host,
-            cq: Cq::new(id as u32, size).expect("a size that is possible"),
-            mode,
-            notified: true, // the first look arms it
-            armed: false,
-            latest: Time::ZERO,
-            small,
-            overflowed: false,
-        });
-        id
-    }
-
-    fn add_srq(&mut self, host: usize, recv_size: u64, xrc: Option<(usize, usize)>) -> usize {
-        let number = self.srqs.len() as u32 + 0x100;
-        let domain = xrc.as_ref().map(|(domain, cq)| (*domain, *cq));
-        let init = SrqInit {
-            max_wr: 64,
-            max_sge: 4,
-            xrc: xrc.map(|(domain, cq)| {
-                (
-                    Arc::clone(&self.domains[domain].1),
-                    Arc::clone(&self.cqs[cq].cq),
-                )
-            }),
-        };
-        let pd = Arc::clone(&self.hosts[host].pd);
-        self.srqs.push(SrqModel {
-            host,
-            srq: Srq::new(number, pd, init).expect("a size that is possible"),
-            xrc: domain,
-            recv_size,
-            outstanding: BTreeSet::new(),
-            posted: 0,
-            may_be_lost: 0,
-            limit_armed: false,
-        });
-        self.srqs.len() - 1
     }
 
     fn add_qp(&mut self, kind: QpType, plan: &EndPlan) -> Result<usize, String> {
@@ -217,44 +153,6 @@ impl World {
             reconnects: None,
         });
         Ok(self.qps.len() - 1)
-    }
-
-    /// An XRC domain of the host with one shared queue or two, new or old.
-    fn some_domain(&mut self, host: usize, recv_size: u64, cq: usize) -> usize {
-        let fits = |domain: &usize| {
-            let big = |srq: &usize| self.srqs[*srq].recv_size >= recv_size;
-            self.domains[*domain].0 == host && self.srqs_of_domain(*domain).iter().all(big)
-        };
-        if let Some(domain) = (0..self.domains.len()).find(fits)
-            && self.rng.chance(0.5)
-        {
-            return domain;
-        }
-        let domain = self.domains.len();
-        self.domains.push((host, Xrcd::new()));
-        for _ in 0..self.rng.range(1..=2) {
-            self.add_srq(host, recv_size, Some((domain, cq)));
-        }
-        domain
-    }
-
-    /// The shared receive queues that requests to an XRC domain may name.
-    pub(crate) fn srqs_of_domain(&self, domain: usize) -> Vec<usize> {
-        let inside = |srq: &usize| self.srqs[*srq].xrc.is_some_and(|(d, _)| d == domain);
-        (0..self.srqs.len()).filter(inside).collect()
-    }
-
-    /// A shared queue of the host for this type, old or new.
-    fn shared_srq(&mut self, host: usize, kind: QpType, recv_size: u64) -> usize {
-        let users = self
-            .qps
-            .iter()
-            .filter(|qp| qp.host == host && qp.kind == kind);
-        let found = users.filter_map(|qp| qp.srq).next();
-        match found {
-            Some(srq) if self.srqs[srq].recv_size >= recv_size => srq,
-            _ => self.add_srq(host, recv_size, None),
-        }
     }
 
     fn add_datagram_qp(&mut self, plan: &DatagramPlan) -> Check {

@@ -1,6 +1,7 @@
 //! The log of a run, for people.
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 
 use ferroce_transport::Time;
 
@@ -40,7 +41,10 @@ impl Trace {
         };
         match self {
             Trace::Off => {}
-            Trace::Print => println!("{}", format(text())),
+            Trace::Print => {
+                // Whoever reads may have seen enough.
+                let _closed = writeln!(io::stdout(), "{}", format(text()));
+            }
             Trace::Tail { lines, keep } => {
                 if lines.len() == *keep {
                     lines.pop_front();

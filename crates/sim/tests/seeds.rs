@@ -7,7 +7,7 @@ use ferroce_sim::{Coverage, DROPS, EVENTS, STATUSES, run_seed, run_seeds};
 use ferroce_wire::{Opcode, Transport};
 
 /// Seeds that every test run goes through.
-const SEEDS: u64 = 4_000;
+const SEEDS: u64 = 6_000;
 
 /// Things that scenarios are meant to reach.
 const MARKS: &[&str] = &[
@@ -17,6 +17,7 @@ const MARKS: &[&str] = &[
     "deregistered",
     "destroyed",
     "drained and resumed",
+    "foreign window used",
     "requests ordered by fence",
     "reset",
     "retries counted exactly",
