@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use ferroce_control::{AttachedSlot, LinkInfo};
 use ferroce_net::{Receiver, SlotSockets};
 use ferroce_transport::{
-    Access, AddressHandle, Config, Engine, Mr, Pd, QpInit, Regions, Rereg, Srq, SrqInit, VerbsError,
+    Access, AddressHandle, Config, Engine, Mr, Pd, QpInit, Regions, Rereg, Srq, SrqInit,
+    VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
 
@@ -183,6 +184,27 @@ impl Device {
     pub fn create_srq(&self, pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, VerbsError> {
         let number = self.next_srq.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
         Srq::new(number, Arc::clone(pd), init)
+    }
+
+    /// Creates a shared receive queue for XRC, whose receives complete in `cq`:
+    /// targets on any shard may take them.
+    pub fn create_xrc_srq(
+        &self,
+        pd: &Arc<Pd>,
+        (max_wr, max_sge): (u32, u32),
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Srq>, VerbsError> {
+        let init = SrqInit {
+            max_wr,
+            max_sge,
+            xrc: Some((Arc::clone(xrcd), Arc::clone(cq.queue()))),
+        };
+        let srq = self.create_srq(pd, init)?;
+        for shard in 0..self.shards.len() {
+            cq.serve(shard);
+        }
+        Ok(srq)
     }
 
     /// Creates a queue pair that completes in these queues.

@@ -39,4 +39,4 @@ pub use ferroce_control::{LinkInfo, list_links};
 pub use ferroce_transport as transport;
 pub use memory::ProcessMemory;
 pub use notices::AsyncEvent;
-pub use qp::Qp;
+pub use qp::{Posting, Qp};

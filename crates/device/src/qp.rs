@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferroce_transport::{
-    AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, VerbsError,
+    AttrMask, Engine, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
 };
 use ferroce_wire::{rc_source_port, ud_source_port};
 
@@ -115,6 +115,18 @@ impl Qp {
         })
     }
 
+    /// Holds the queue pair for several posts; what they give to send leaves
+    /// together afterwards. `work` must not come back to this device.
+    pub fn posting<T>(&self, work: impl FnOnce(&mut Posting<'_>) -> T) -> T {
+        self.shard.with(|engine, now| {
+            work(&mut Posting {
+                engine,
+                now,
+                qpn: self.qpn,
+            })
+        })
+    }
+
     /// Posts to the receive queue.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.shard
@@ -144,6 +156,40 @@ impl Qp {
             }
             Ok(())
         })
+    }
+}
+
+/// A queue pair that is held for several posts.
+pub struct Posting<'a> {
+    engine: &'a mut Engine,
+    now: Time,
+    qpn: u32,
+}
+
+impl Posting<'_> {
+    /// Posts to the send queue.
+    #[inline]
+    pub fn send(&mut self, wr: SendWr<'_>) -> Result<(), VerbsError> {
+        self.engine.post_send(self.now, self.qpn, wr)
+    }
+
+    /// Whether the send queue would take this after `ahead` others.
+    pub fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<(), VerbsError> {
+        self.engine.check_send(self.qpn, wr, ahead)
+    }
+
+    /// Posts to the receive queue.
+    #[inline]
+    pub fn recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        self.engine.post_recv(self.now, self.qpn, wr)
+    }
+}
+
+impl core::fmt::Debug for Posting<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Posting")
+            .field("qpn", &self.qpn)
+            .finish_non_exhaustive()
     }
 }
 

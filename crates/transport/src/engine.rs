@@ -206,6 +206,13 @@ impl Engine {
         self.qps.verb(qpn)?.post_send(&mut self.cx, wr)
     }
 
+    /// Whether a post to the send queue would be taken, when `ahead` others are
+    /// posted before it.
+    pub fn check_send(&self, qpn: u32, wr: &SendWr<'_>, ahead: usize) -> Result<(), VerbsError> {
+        let qp = self.qps.get(qpn).ok_or_else(|| no_qp(qpn))?;
+        qp.check_send(wr, ahead).map(|_length| ())
+    }
+
     /// Posts to the receive queue.
     #[inline]
     pub fn post_recv(&mut self, now: Time, qpn: u32, wr: &RecvWr<'_>) -> Result<(), VerbsError> {

@@ -149,7 +149,12 @@ impl SendQueue {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.len == self.capacity
+        !self.has_room(0)
+    }
+
+    /// Whether there is room for one more when `ahead` others have been added.
+    pub(crate) fn has_room(&self, ahead: usize) -> bool {
+        self.capacity - self.len > ahead
     }
 
     /// Adds a work request whose `sge` is the first of `sges`. There must be room.

@@ -122,6 +122,22 @@ impl Srq {
         self.lock().ring.post(wr)
     }
 
+    /// Posts several. Returns how many were taken, and why the next was not.
+    pub fn post_all<'a>(
+        &self,
+        wrs: impl IntoIterator<Item = RecvWr<'a>>,
+    ) -> (usize, Option<VerbsError>) {
+        let mut inner = self.lock();
+        let mut taken = 0;
+        for wr in wrs {
+            if let Err(error) = inner.ring.post(&wr) {
+                return (taken, Some(error));
+            }
+            taken += 1;
+        }
+        (taken, None)
+    }
+
     /// Asks for one event when fewer than `limit` receives are left; 0 asks for none.
     pub fn set_limit(&self, limit: u32) -> Result<(), VerbsError> {
         let mut inner = self.lock();
@@ -252,6 +268,16 @@ mod tests {
             srq.take(&mut held);
             assert_eq!(held.wr_id, want);
         }
+    }
+
+    #[test]
+    fn a_list_is_taken_up_to_the_first_that_does_not_fit() {
+        let srq = srq(2);
+        let wrs = (0..3).map(|wr_id| RecvWr { wr_id, sges: &[] });
+        let (taken, refused) = srq.post_all(wrs);
+        assert_eq!(taken, 2);
+        assert!(matches!(refused, Some(VerbsError::NoMemory(_))));
+        assert_eq!(srq.posted(), 2);
     }
 
     #[test]

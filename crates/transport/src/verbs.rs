@@ -67,8 +67,9 @@ bitflags! {
     }
 }
 
-/// A piece of local memory: `ibv_sge`.
+/// A piece of local memory: `ibv_sge`, and laid out like it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct Sge {
     /// Where it starts, as the region counts addresses.
     pub addr: u64,

@@ -15,7 +15,7 @@ pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 impl Qp {
     #[inline]
     pub(crate) fn post_send(&mut self, cx: &mut Context, wr: SendWr<'_>) -> Result<(), VerbsError> {
-        let length = self.check_send(&wr)?;
+        let length = self.check_send(&wr, 0)?;
         let (sges, inline) = match wr.data {
             SendData::Sges(sges) => (sges, &[][..]),
             SendData::Inline(data) => (&[][..], data),
@@ -71,9 +71,9 @@ impl Qp {
         self.rq.post(wr)
     }
 
-    /// Everything that can be said about a request before its turn comes;
-    /// returns the length of its message.
-    fn check_send(&self, wr: &SendWr<'_>) -> Result<u32, VerbsError> {
+    /// Everything that can be said about a request before its turn comes, when
+    /// `ahead` others are posted before it; returns the length of its message.
+    pub(crate) fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32, VerbsError> {
         let refuse = |why: String| Err(VerbsError::Invalid(why));
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return refuse(format!(
@@ -141,7 +141,7 @@ impl Qp {
             SendOp::Flush { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw(_) => length = 0,
             _ => {}
         }
-        if self.sq.is_full() {
+        if !self.sq.has_room(ahead) {
             return Err(VerbsError::NoMemory(format!(
                 "{} sends are posted, the queue holds no more",
                 self.sq.len()

@@ -318,6 +318,7 @@ fn full_queues_refuse_more_until_something_completes() {
     let now = pair.now;
     let send = wr(3, SendOp::Send { imm: None }, &[]);
     let host = &mut pair.hosts[0];
+    assert!(full(host.engine.check_send(host.qpn, &send, 0)));
     assert!(full(host.engine.post_send(now, host.qpn, send.clone())));
     pair.recv(7, 100);
     pair.recv(8, 100);
@@ -329,6 +330,10 @@ fn full_queues_refuse_more_until_something_completes() {
     assert!(full(host.engine.post_recv(now, host.qpn, &receive)));
     pair.run();
     let host = &mut pair.hosts[0];
+    for (ahead, fits) in [(0, true), (1, true), (2, false)] {
+        let checked = host.engine.check_send(host.qpn, &send, ahead);
+        assert_eq!(checked.is_ok(), fits, "after {ahead} others");
+    }
     assert!(host.engine.post_send(now, host.qpn, send).is_ok());
     let host = &mut pair.hosts[1];
     assert!(host.engine.post_recv(now, host.qpn, &receive).is_ok());
