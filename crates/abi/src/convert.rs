@@ -1,0 +1,1 @@
+//! Attributes, flags and opcodes between C and the engine.

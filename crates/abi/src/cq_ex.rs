@@ -1,0 +1,1 @@
+//! Extended completion queues: polled one completion at a time.

@@ -1,0 +1,1 @@
+//! The list of devices; opening and closing them.

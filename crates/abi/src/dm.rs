@@ -1,0 +1,1 @@
+//! Device memory, which is ordinary memory here.

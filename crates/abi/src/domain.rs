@@ -1,0 +1,1 @@
+//! Thread domains and parent domains.

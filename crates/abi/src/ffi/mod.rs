@@ -1,0 +1,54 @@
+//! What the headers of libibverbs declare, with C's names.
+//!
+//! Enumerations are integer types and constants: a program may pass any value.
+//! Anonymous unions and structures got a name: `imm` and `ext` in work requests
+//! and completions.
+
+#![allow(missing_docs)] // the manual pages of libibverbs tell what these are
+#![allow(non_camel_case_types, non_snake_case)] // C's names
+
+mod ah;
+mod comp_cntr;
+mod context;
+mod cq;
+mod device;
+mod event;
+mod flow;
+mod layout;
+mod memory;
+mod port;
+mod qp;
+mod scalar;
+mod srq;
+mod wq;
+mod wr;
+
+pub use ah::*;
+pub use comp_cntr::*;
+pub use context::*;
+pub use cq::*;
+pub use device::*;
+pub use event::*;
+pub use flow::*;
+pub use layout::*;
+pub use memory::*;
+pub use port::*;
+pub use qp::*;
+pub use scalar::*;
+pub use srq::*;
+pub use wq::*;
+pub use wr::*;
+
+/// A C structure of zeros.
+pub(crate) fn zeroed<T: Plain>() -> T {
+    // SAFETY: `Plain` types are valid when all bytes are zero.
+    unsafe { core::mem::zeroed() }
+}
+
+/// A C type for which zeros are a valid value.
+///
+/// # Safety
+///
+/// Only integers, raw pointers, optional function pointers, and arrays,
+/// structures and unions of those.
+pub(crate) unsafe trait Plain {}

@@ -1,0 +1,1 @@
+//! Devices, protection domains and regions that another context has made.

@@ -1,0 +1,1 @@
+//! Messages, if `FERROCE_LOG` asks for them.

@@ -1,0 +1,1 @@
+//! Functions that libibverbs got after version 44.

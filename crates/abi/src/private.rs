@@ -1,0 +1,1 @@
+//! What provider libraries import from libibverbs.

@@ -1,0 +1,1 @@
+//! Extended queue pairs: work requests built by function calls.

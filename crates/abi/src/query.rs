@@ -1,0 +1,1 @@
+//! What a device and its port can do, GIDs, P_Keys, clocks.

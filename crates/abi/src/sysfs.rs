@@ -1,0 +1,1 @@
+//! Files that libibverbs reads for programs.
