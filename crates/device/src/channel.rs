@@ -1,50 +1,97 @@
 //! Events as file descriptors that `poll`, `select` and `epoll` understand.
 //!
-//! A channel is a pipe of records of eight bytes: reading blocks, or does not
-//! if the program made the descriptor non-blocking, as it would with the real
-//! thing. What a record means is the reader's business.
+//! A channel is a queue of numbers and a counting eventfd that says how many
+//! there are: reading blocks, or does not if the program made the descriptor
+//! non-blocking, as it would with the real thing. What a number means is the
+//! reader's business. What nobody has read can be taken back.
 
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard};
 
-use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::pipe::{PipeFlags, pipe_with};
-
-/// One record.
-type Record = [u8; 8];
+use rustix::event::{EventfdFlags, eventfd};
 
 /// A queue of numbers with a descriptor.
 #[derive(Debug)]
 pub struct Channel {
-    reader: OwnedFd,
-    writer: OwnedFd,
+    fd: OwnedFd,
+    records: Mutex<VecDeque<u64>>,
 }
 
 impl Channel {
-    /// An empty channel. Its descriptors are closed on exec.
+    /// An empty channel. Its descriptor is closed on exec.
     pub fn new() -> io::Result<Channel> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        fcntl_setfl(&writer, OFlags::NONBLOCK)?;
-        Ok(Channel { reader, writer })
+        Ok(Channel {
+            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?,
+            records: Mutex::default(),
+        })
     }
 
     /// The end to wait on.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.reader.as_fd()
+        self.fd.as_fd()
     }
 
     /// Takes the oldest record; waits for one unless the descriptor is non-blocking.
     pub fn take(&self) -> io::Result<u64> {
-        let mut record = Record::default();
-        match rustix::io::read(&self.reader, &mut record)? {
-            8 => Ok(u64::from_ne_bytes(record)),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        self.take_with(|record| record)
+    }
+
+    /// As [`Channel::take`], and looks at the record before [`Channel::purge`]
+    /// can be called by anybody who waits for it.
+    pub fn take_with<T>(&self, look: impl FnOnce(u64) -> T) -> io::Result<T> {
+        loop {
+            rustix::io::read(&self.fd, &mut [0; 8])?;
+            let mut records = self.records();
+            // Empty if the record was purged after its count was read.
+            if let Some(record) = records.pop_front() {
+                return Ok(look(record));
+            }
         }
     }
 
-    /// Adds a record; false if thousands wait already, which nobody reads.
-    pub(crate) fn put(&self, value: u64) -> bool {
-        rustix::io::write(&self.writer, &value.to_ne_bytes()) == Ok(8)
+    /// Takes back all records that equal `value` and that nobody has taken.
+    pub fn purge(&self, value: u64) {
+        let mut records = self.records();
+        let before = records.len();
+        records.retain(|&record| record != value);
+        for _ in records.len()..before {
+            self.uncount();
+        }
+    }
+
+    /// Adds a record.
+    pub(crate) fn put(&self, value: u64) {
+        let mut records = self.records();
+        records.push_back(value);
+        // Fails only if 2^64 wait.
+        let _counted = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    /// Takes one from the count without waiting; a reader may have been faster.
+    fn uncount(&self) {
+        let mut count = 0u64;
+        let piece = libc::iovec {
+            iov_base: (&raw mut count).cast(),
+            iov_len: 8,
+        };
+        // SAFETY: `piece` describes eight bytes of ours.
+        unsafe {
+            libc::preadv2(
+                self.fd.as_raw_fd(),
+                &raw const piece,
+                1,
+                -1,
+                libc::RWF_NOWAIT,
+            )
+        };
+    }
+
+    fn records(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        self.records
+            .lock()
+            .expect("no code panics while it holds a channel")
     }
 }
 
@@ -52,6 +99,7 @@ impl Channel {
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fs::{OFlags, fcntl_setfl};
 
     fn readable(channel: &Channel) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
@@ -62,8 +110,8 @@ mod tests {
     fn records_come_in_order_and_the_descriptor_says_when() {
         let channel = Channel::new().unwrap();
         assert!(!readable(&channel));
-        assert!(channel.put(7));
-        assert!(channel.put(8));
+        channel.put(7);
+        channel.put(8);
         assert!(readable(&channel));
         assert_eq!(channel.take().unwrap(), 7);
         assert_eq!(channel.take().unwrap(), 8);
@@ -78,5 +126,34 @@ mod tests {
             channel.take().unwrap_err().kind(),
             io::ErrorKind::WouldBlock
         );
+    }
+
+    #[test]
+    fn what_is_purged_never_was() {
+        for flags in [OFlags::empty(), OFlags::NONBLOCK] {
+            let channel = Channel::new().unwrap();
+            fcntl_setfl(channel.fd(), flags).unwrap();
+            channel.put(7);
+            channel.put(8);
+            channel.put(7);
+            channel.purge(7);
+            assert_eq!(channel.take().unwrap(), 8);
+            assert!(!readable(&channel));
+            channel.put(8);
+            channel.purge(9);
+            channel.purge(8);
+            assert!(!readable(&channel));
+        }
+    }
+
+    #[test]
+    fn many_events_wait() {
+        let channel = Channel::new().unwrap();
+        for record in 0..100_000 {
+            channel.put(record);
+        }
+        for record in 0..100_000 {
+            assert_eq!(channel.take().unwrap(), record);
+        }
     }
 }

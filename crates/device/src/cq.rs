@@ -83,7 +83,18 @@ impl Cq {
 
     pub(crate) fn notify(&self) {
         if let Some(channel) = &self.channel {
-            channel.put(*self.cookie.get_or_init(|| u64::from(self.queue.id())));
+            channel.put(self.cookie());
         }
+    }
+
+    /// Takes back its records in the channel that nobody has read.
+    pub(crate) fn purge(&self) {
+        if let Some(channel) = &self.channel {
+            channel.purge(self.cookie());
+        }
+    }
+
+    fn cookie(&self) -> u64 {
+        *self.cookie.get_or_init(|| u64::from(self.queue.id()))
     }
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use ferroce_control::{AttachedSlot, LinkInfo};
 use ferroce_net::{Receiver, SlotSockets};
 use ferroce_transport::{
-    Access, AddressHandle, Config, Engine, Mr, Pd, QpInit, Regions, Rereg, Srq, SrqInit,
+    Access, AddressHandle, Config, Engine, Mr, Mw, Pd, QpInit, Regions, Rereg, Srq, SrqInit,
     VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
@@ -137,6 +137,18 @@ impl Device {
         self.regions.register(pd, addr, length, iova, access)
     }
 
+    /// A region of no memory: what is read from it is zero, what is written is lost.
+    pub fn register_null(&self, pd: &Arc<Pd>) -> Result<Arc<Mr>, VerbsError> {
+        self.regions.register_null(pd)
+    }
+
+    /// Frees a window. When it returns, nobody reaches memory through it any more.
+    pub fn dealloc_mw(&self, mw: &Arc<Mw>) -> Result<(), VerbsError> {
+        self.regions.dealloc_mw(mw)?;
+        self.pass_through();
+        Ok(())
+    }
+
     /// Changes a registration.
     pub fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
         self.regions.reregister(mr, change)?;
@@ -169,14 +181,16 @@ impl Device {
         Ok(cq)
     }
 
-    /// Destroys a completion queue that no queue pair uses.
-    pub fn destroy_cq(&self, cq: Arc<Cq>) -> Result<(), VerbsError> {
+    /// Destroys a completion queue that no queue pair uses. What its channel
+    /// holds of it is gone as well.
+    pub fn destroy_cq(&self, cq: &Arc<Cq>) -> Result<(), VerbsError> {
         if Arc::strong_count(cq.queue()) > 1 {
             return Err(VerbsError::Busy(
                 "queue pairs or shared receive queues complete here".into(),
             ));
         }
         self.notices.forget(cq.id());
+        cq.purge();
         Ok(())
     }
 

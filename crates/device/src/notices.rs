@@ -104,10 +104,7 @@ impl Notices {
 
     pub(crate) fn post(&self, event: AsyncEvent) {
         lock(&self.events).push_back(event);
-        if !self.channel.put(1) {
-            lock(&self.events).pop_back();
-            tracing::warn!("nobody reads asynchronous events, one is lost");
-        }
+        self.channel.put(1);
     }
 }
 

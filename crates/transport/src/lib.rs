@@ -58,7 +58,7 @@ pub use cq::{Arm, Cq, MAX_CQE};
 pub use engine::{Config, Engine};
 pub use error::{Failure, Reason, VerbsError};
 pub use event::{Event, QpEvent};
-pub use memory::{Fault, Memory};
+pub use memory::{Fault, Memory, NULL_MEMORY};
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::QpQuery;
 pub use receive::{Datagram, Drop, Received};

@@ -21,8 +21,13 @@ impl fmt::Display for Fault {
     }
 }
 
+/// From here on there is no memory of any program: it reads as zero, and what is
+/// written is lost. Null regions lead here.
+pub const NULL_MEMORY: u64 = 0xffff_0000_0000_0000;
+
 /// Memory of the program.
 ///
+/// Reads and writes at [`NULL_MEMORY`] and beyond succeed without touching anything.
 /// Addresses are the program's own, already translated from what keys and
 /// offsets said. Methods take `&self`: the program changes its memory at any
 /// time, so nothing here may depend on exclusive access.

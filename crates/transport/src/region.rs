@@ -164,8 +164,18 @@ impl Regions {
             length,
             iova,
             access,
+            null: false,
         };
-        let state = state.checked()?;
+        self.add(state.checked()?)
+    }
+
+    /// A region of no memory, for this side's own use: its only key leads from
+    /// every address to [`NULL_MEMORY`](crate::NULL_MEMORY).
+    pub fn register_null(&self, pd: &Arc<Pd>) -> Result<Arc<Mr>, VerbsError> {
+        self.add(MrState::null(pd))
+    }
+
+    fn add(&self, state: MrState) -> Result<Arc<Mr>, VerbsError> {
         let mut control = self.control();
         if control.mrs.len() >= Regions::MAX_MR {
             let why = format!("{} memory regions exist", control.mrs.len());
@@ -189,6 +199,10 @@ impl Regions {
         let control = self.control();
         let windows = control.mr(mr)?.windows;
         let old = mr.state().clone();
+        if old.null {
+            let why = format!("null memory region {:#x} cannot change", mr.key);
+            return Err(VerbsError::Invalid(why));
+        }
         let (addr, length, iova) = change
             .translation
             .unwrap_or((old.addr, old.length, old.iova));
@@ -198,6 +212,7 @@ impl Regions {
             length,
             iova,
             access: change.access.unwrap_or(old.access),
+            null: false,
         }
         .checked()?;
         let moved = change.translation.is_some() || new.iova != old.iova;
@@ -218,7 +233,7 @@ impl Regions {
         let mut control = self.control();
         let windows = control.mr(mr)?.windows;
         if windows > 0 {
-            return Err(VerbsError::invalid(format!(
+            return Err(VerbsError::Busy(format!(
                 "{windows} windows are bound to memory region {:#x}",
                 mr.key
             )));

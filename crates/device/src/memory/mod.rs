@@ -17,7 +17,7 @@ mod access;
 mod handler;
 mod syscalls;
 
-use ferroce_transport::{Fault, Memory};
+use ferroce_transport::{Fault, Memory, NULL_MEMORY};
 
 /// Memory of this process.
 #[derive(Copy, Clone, Debug)]
@@ -55,6 +55,10 @@ macro_rules! either {
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        if address >= NULL_MEMORY {
+            into.fill(0);
+            return Ok(());
+        }
         either!(
             self,
             access::read(address, into),
@@ -63,6 +67,9 @@ impl Memory for ProcessMemory {
     }
 
     fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        if address >= NULL_MEMORY {
+            return Ok(());
+        }
         either!(
             self,
             access::write(address, data),

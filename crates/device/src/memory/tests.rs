@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use ferroce_transport::Memory;
+use ferroce_transport::{Memory, NULL_MEMORY};
 
 use super::ProcessMemory;
 
@@ -113,5 +113,15 @@ fn atomics_do_what_they_say() {
         assert_eq!(memory.compare_swap(at, 7, 1), Ok(8));
         assert_eq!(memory.compare_swap(at, 8, 1), Ok(8));
         assert_eq!(memory.fetch_add(at, 0), Ok(1));
+    });
+}
+
+#[test]
+fn null_memory_is_zero_and_keeps_nothing() {
+    both_ways(|memory| {
+        let mut bytes = [7; 100];
+        memory.write(NULL_MEMORY, &bytes).unwrap();
+        memory.read(NULL_MEMORY + 5, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 100]);
     });
 }

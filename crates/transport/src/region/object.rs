@@ -42,9 +42,22 @@ pub(super) struct MrState {
     pub(super) length: u64,
     pub(super) iova: u64,
     pub(super) access: Access,
+    /// Whether there is no memory at all.
+    pub(super) null: bool,
 }
 
 impl MrState {
+    pub(super) fn null(pd: &Arc<Pd>) -> MrState {
+        MrState {
+            pd: Arc::clone(pd),
+            addr: 0,
+            length: u64::MAX,
+            iova: 0,
+            access: Access::LOCAL_WRITE,
+            null: true,
+        }
+    }
+
     /// What a region shall be, if it can be that.
     pub(super) fn checked(mut self) -> Result<MrState, VerbsError> {
         let unknown = unknown_access(self.access);
@@ -79,7 +92,10 @@ impl MrState {
     pub(super) fn view(&self, key: u32) -> View {
         View {
             key,
-            users: Users::REGION,
+            users: match self.null {
+                true => Users::REGION.union(Users::NULL),
+                false => Users::REGION,
+            },
             pd: self.pd.id,
             qpn: 0,
             access: self.access,
@@ -134,6 +150,11 @@ impl Mr {
     /// What may be done to it.
     pub fn access(&self) -> Access {
         self.state().access
+    }
+
+    /// Whether it is a null region, which has no memory.
+    pub fn is_null(&self) -> bool {
+        self.state().null
     }
 
     /// Its protection domain.

@@ -21,6 +21,7 @@ use bitflags::bitflags;
 use super::error::{AccessError, KeyRole};
 use super::object::{MwKind, Pd};
 use crate::key::INDICES;
+use crate::memory::NULL_MEMORY;
 use crate::verbs::Access;
 
 const CHUNK_BITS: u32 = 10;
@@ -40,6 +41,8 @@ bitflags! {
         const SAME_QP = 1 << 2;
         /// A window.
         const WINDOW = 1 << 3;
+        /// A region without memory.
+        const NULL = 1 << 4;
     }
 }
 
@@ -100,6 +103,9 @@ impl View {
         address: u64,
         length: u64,
     ) -> Result<u64, AccessError> {
+        if self.users.contains(Users::NULL) {
+            return Ok(NULL_MEMORY);
+        }
         // An address before the start wraps to an offset beyond any length,
         // because start + length does not overflow.
         let offset = address.wrapping_sub(self.start);

@@ -6,6 +6,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::*;
+use crate::memory::NULL_MEMORY;
 
 mod bind;
 mod window;
@@ -64,6 +65,25 @@ fn a_domain_is_busy_while_anybody_holds_it() {
     drop(mr);
     regions.dealloc_pd(pd).unwrap();
     assert_eq!(regions.counts().pds, 1);
+}
+
+#[test]
+fn a_null_region_is_everywhere_and_nowhere_and_only_for_us() {
+    let f = Fixture::new();
+    let mr = f.regions.register_null(&f.pd).unwrap();
+    let cache = KeyCache::default();
+    for addr in [0, 0x1234, u64::MAX] {
+        let need = Access::LOCAL_WRITE;
+        assert_eq!(f.local(mr.lkey(), need, addr, 4096), Ok(NULL_MEMORY));
+        for _ in 0..2 {
+            let cached = cache.local(&f.regions, mr.lkey(), &f.pd, need, addr, 4096);
+            assert_eq!(cached, Ok(NULL_MEMORY));
+        }
+    }
+    assert!(f.remote(mr.rkey(), Access::REMOTE_READ, 0, 8).is_err());
+    assert!(f.regions.reregister(&mr, &Rereg::default()).is_err());
+    f.regions.deregister(&mr).unwrap();
+    assert!(f.local(mr.lkey(), Access::empty(), 0, 1).is_err());
 }
 
 #[test]
