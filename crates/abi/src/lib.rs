@@ -55,4 +55,5 @@ mod registry;
 mod srq;
 mod strings;
 mod sysfs;
+mod users;
 mod xrcd;

@@ -63,7 +63,7 @@ pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::QpQuery;
 pub use receive::{Datagram, Drop, Received};
 pub use region::{AccessError, Counts, KeyRole, Mr, Mw, MwKind, Pd, Regions, Rereg};
-pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, Xrcd};
+pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};
 pub use time::Time;
 pub use transmit::{Batch, ICRC_LEN, MAX_RUN_BYTES, MAX_RUN_PACKETS, Path, Piece, Run, TxPacket};
 pub use verbs::{

@@ -122,20 +122,9 @@ impl Srq {
         self.lock().ring.post(wr)
     }
 
-    /// Posts several. Returns how many were taken, and why the next was not.
-    pub fn post_all<'a>(
-        &self,
-        wrs: impl IntoIterator<Item = RecvWr<'a>>,
-    ) -> (usize, Option<VerbsError>) {
-        let mut inner = self.lock();
-        let mut taken = 0;
-        for wr in wrs {
-            if let Err(error) = inner.ring.post(&wr) {
-                return (taken, Some(error));
-            }
-            taken += 1;
-        }
-        (taken, None)
+    /// Holds the queue for several posts.
+    pub fn posting<T>(&self, work: impl FnOnce(&mut SrqPosting<'_>) -> T) -> T {
+        work(&mut SrqPosting(&mut self.lock().ring))
     }
 
     /// Asks for one event when fewer than `limit` receives are left; 0 asks for none.
@@ -194,6 +183,18 @@ impl Srq {
         self.inner
             .lock()
             .expect("no code panics while it holds a shared receive queue")
+    }
+}
+
+/// A shared receive queue that is held for several posts.
+#[derive(Debug)]
+pub struct SrqPosting<'a>(&'a mut RecvRing);
+
+impl SrqPosting<'_> {
+    /// Posts a receive.
+    #[inline]
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        self.0.post(wr)
     }
 }
 
@@ -271,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_taken_up_to_the_first_that_does_not_fit() {
+    fn several_posts_are_taken_until_the_queue_is_full() {
         let srq = srq(2);
-        let wrs = (0..3).map(|wr_id| RecvWr { wr_id, sges: &[] });
-        let (taken, refused) = srq.post_all(wrs);
-        assert_eq!(taken, 2);
-        assert!(matches!(refused, Some(VerbsError::NoMemory(_))));
-        assert_eq!(srq.posted(), 2);
+        let taken = srq.posting(|held| {
+            let wrs = (0..3).map(|wr_id| RecvWr { wr_id, sges: &[] });
+            wrs.map_while(|wr| held.post(&wr).ok()).count()
+        });
+        assert_eq!((taken, srq.posted()), (2, 2));
     }
 
     #[test]
