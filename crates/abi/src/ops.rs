@@ -8,13 +8,20 @@ use core::ffi::c_int;
 
 use crate::errno::null;
 use crate::ffi::*;
+use crate::query;
 
 /// Fills the tables of a new context.
 pub(crate) fn fill(verbs: &mut verbs_context) {
     fill_context(&mut verbs.context.ops);
+    verbs.query_device_ex = Some(query::query_device_ex);
+    verbs.query_port = Some(query::query_port);
+    verbs.query_rt_values = Some(query::query_rt_values);
 }
 
 fn fill_context(ops: &mut ibv_context_ops) {
+    // what very old programs call
+    ops._compat_query_device = Some(query::ibv_query_device);
+    ops._compat_query_port = Some(query::ibv_query_port);
     // memory windows
     ops.alloc_mw = Some(no_alloc_mw);
     ops.bind_mw = Some(no_bind_mw);

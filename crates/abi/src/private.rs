@@ -1,1 +1,173 @@
 //! What provider libraries import from libibverbs.
+//!
+//! perftest, UCX, libfabric and pyverbs are linked with libmlx5 and libefa, which
+//! in turn will not load unless each of these names exists, in the private node
+//! of their generation of rdma-core. None is ever called for a device of ours.
+
+use core::ffi::{c_int, c_void};
+
+use crate::errno::{minus_one, null};
+
+/// Gives a function its versions in the nodes after 34.
+///
+/// Only for the shared object: nowhere else do the nodes exist.
+macro_rules! versions {
+    ($($name:ident)*) => {
+        $(
+            versions!(@ $name, "57");
+            versions!(@ $name, "59");
+            versions!(@ $name, "64");
+            versions!(@ $name, "65");
+        )*
+    };
+    (@ $name:ident, $node:literal) => {
+        #[cfg(feature = "versions")]
+        core::arch::global_asm!(
+            ".pushsection .text.versions,\"ax\",@progbits",
+            concat!(".globl __private_", $node, "_", stringify!($name)),
+            concat!(".type __private_", $node, "_", stringify!($name), ",@function"),
+            concat!("__private_", $node, "_", stringify!($name), ":"),
+            jump!(stringify!($name)),
+            concat!(
+                ".symver __private_", $node, "_", stringify!($name), ",",
+                stringify!($name), "@IBVERBS_PRIVATE_", $node
+            ),
+            ".popsection",
+        );
+    };
+}
+
+#[cfg(all(feature = "versions", target_arch = "x86_64"))]
+macro_rules! jump {
+    ($to:expr) => {
+        concat!("jmp ", $to, "@PLT")
+    };
+}
+
+#[cfg(all(feature = "versions", target_arch = "aarch64"))]
+macro_rules! jump {
+    ($to:expr) => {
+        concat!("b ", $to)
+    };
+}
+
+/// Functions that answer `EOPNOTSUPP`.
+macro_rules! unsupported {
+    ($($name:ident)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> c_int {
+                libc::EOPNOTSUPP
+            }
+        )*
+        versions!($($name)*);
+    };
+}
+
+/// Functions that return NULL.
+macro_rules! no_object {
+    ($($name:ident)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> *mut c_void {
+                null(libc::EOPNOTSUPP)
+            }
+        )*
+        versions!($($name)*);
+    };
+}
+
+/// Functions that return nothing, and do nothing.
+macro_rules! nothing {
+    ($($name:ident)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() {}
+        )*
+    };
+}
+
+unsupported! {
+    execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_dmah ibv_cmd_alloc_mw
+    ibv_cmd_alloc_pd ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah
+    ibv_cmd_create_comp_cntr ibv_cmd_create_counters ibv_cmd_create_cq
+    ibv_cmd_create_cq_ex ibv_cmd_create_cq_ex2 ibv_cmd_create_flow
+    ibv_cmd_create_flow_action_esp ibv_cmd_create_qp ibv_cmd_create_qp_ex
+    ibv_cmd_create_qp_ex2 ibv_cmd_create_rwq_ind_table ibv_cmd_create_srq
+    ibv_cmd_create_srq_ex ibv_cmd_create_wq ibv_cmd_dealloc_mw ibv_cmd_dealloc_pd
+    ibv_cmd_dereg_mr ibv_cmd_destroy_ah ibv_cmd_destroy_comp_cntr
+    ibv_cmd_destroy_counters ibv_cmd_destroy_cq ibv_cmd_destroy_flow
+    ibv_cmd_destroy_flow_action ibv_cmd_destroy_qp ibv_cmd_destroy_rwq_ind_table
+    ibv_cmd_destroy_srq ibv_cmd_destroy_wq ibv_cmd_detach_mcast ibv_cmd_export_dmabuf_fd
+    ibv_cmd_free_dm ibv_cmd_free_dmah ibv_cmd_get_context ibv_cmd_inc_comp_cntr
+    ibv_cmd_inc_err_comp_cntr ibv_cmd_modify_cq ibv_cmd_modify_flow_action_esp
+    ibv_cmd_modify_qp ibv_cmd_modify_qp_ex ibv_cmd_modify_srq ibv_cmd_modify_wq
+    ibv_cmd_open_qp ibv_cmd_open_xrcd ibv_cmd_poll_cq ibv_cmd_post_recv
+    ibv_cmd_post_send ibv_cmd_post_srq_recv ibv_cmd_qp_attach_comp_cntr ibv_cmd_query_comp_cntr_caps
+    ibv_cmd_query_context ibv_cmd_query_device_any ibv_cmd_query_mr ibv_cmd_query_port
+    ibv_cmd_query_port_speed ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_comp_cntr
+    ibv_cmd_read_counters ibv_cmd_read_err_comp_cntr ibv_cmd_reg_dm_mr
+    ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr ibv_cmd_reg_mr_ex ibv_cmd_req_notify_cq
+    ibv_cmd_rereg_mr ibv_cmd_resize_cq ibv_cmd_set_comp_cntr ibv_cmd_set_err_comp_cntr
+}
+
+no_object! {
+    _verbs_init_and_alloc_context ibv_dmabuf_heap_alloc ibv_dmabuf_heap_cc_shared_init
+    verbs_open_device
+}
+
+nothing! {
+    __verbs_log ibv_dmabuf_heap_destroy ibv_dmabuf_heap_free verbs_init_cq verbs_set_ops
+    verbs_uninit_context
+}
+versions! {
+    __verbs_log ibv_dmabuf_heap_destroy ibv_dmabuf_heap_free verbs_init_cq verbs_set_ops
+    verbs_uninit_context
+}
+
+// Provider libraries announce themselves when they are loaded: nobody listens.
+nothing! {
+    verbs_register_driver_34 verbs_register_driver_57 verbs_register_driver_59
+    verbs_register_driver_64 verbs_register_driver_65
+}
+
+/// Counts the attributes of a command, of which there are none.
+#[unsafe(no_mangle)]
+pub extern "C" fn __ioctl_final_num_attrs() -> u32 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_read_ibdev_sysfs_file() -> c_int {
+    minus_one(libc::ENOENT)
+}
+
+versions! {
+    __ioctl_final_num_attrs ibv_query_gid_type ibv_read_ibdev_sysfs_file
+    ibv_wr_opcode_str
+}
+
+/// Whether objects of a vanished device may be destroyed.
+#[cfg(not(feature = "versions"))]
+#[unsafe(no_mangle)]
+pub static verbs_allow_disassociate_destroy: bool = false;
+
+#[cfg(feature = "versions")]
+core::arch::global_asm!(
+    ".pushsection .bss.versions,\"aw\",@nobits",
+    ".globl verbs_allow_disassociate_destroy",
+    ".type verbs_allow_disassociate_destroy,@object",
+    ".size verbs_allow_disassociate_destroy,1",
+    "verbs_allow_disassociate_destroy:",
+    ".irp node,57,59,64,65",
+    ".globl __private_\\node\\()_verbs_allow_disassociate_destroy",
+    ".type __private_\\node\\()_verbs_allow_disassociate_destroy,@object",
+    ".size __private_\\node\\()_verbs_allow_disassociate_destroy,1",
+    "__private_\\node\\()_verbs_allow_disassociate_destroy:",
+    ".endr",
+    ".zero 1",
+    ".irp node,57,59,64,65",
+    ".symver __private_\\node\\()_verbs_allow_disassociate_destroy, verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_\\node",
+    ".endr",
+    ".popsection",
+);

@@ -1,1 +1,286 @@
-//! What a device and its port can do, GIDs, P_Keys, clocks.
+//! What a device and its port can do; the device's clock.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::{offset_of, size_of};
+
+use ferroce_device::LinkInfo;
+
+use crate::context::context_of;
+use crate::ffi::*;
+use crate::limits::*;
+
+/// Capabilities beyond 32 bits: flushes of both kinds, and atomic writes.
+const FLUSH_AND_ATOMIC_WRITE: u64 = 0b111 << 38;
+
+/// "This adapter has no vendor."
+const VENDOR_ID: u32 = 0xff_ffff;
+
+/// What `ibv_query_device` tells.
+fn device_attr(link: &LinkInfo) -> ibv_device_attr {
+    let guid = u64::from_ne_bytes(link.guid());
+    ibv_device_attr {
+        fw_ver: version(),
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        vendor_id: VENDOR_ID,
+        max_qp: MAX_QP,
+        max_qp_wr: MAX_QP_WR,
+        device_cap_flags: device_cap_flags(),
+        max_sge: MAX_SGE,
+        max_sge_rd: MAX_SGE,
+        max_cq: MAX_CQ,
+        max_cqe: MAX_CQE,
+        max_mr: MAX_MR,
+        max_pd: MAX_PD,
+        max_qp_rd_atom: MAX_RD_ATOMIC,
+        max_res_rd_atom: MAX_RES_RD_ATOMIC,
+        max_qp_init_rd_atom: MAX_RD_ATOMIC,
+        atomic_cap: IBV_ATOMIC_HCA,
+        max_mw: MAX_MR,
+        max_mcast_grp: MAX_MCAST_GROUPS,
+        max_mcast_qp_attach: MAX_MCAST_QP_ATTACH,
+        max_total_mcast_qp_attach: MAX_TOTAL_MCAST_QP_ATTACH,
+        max_ah: MAX_AH,
+        max_srq: MAX_SRQ,
+        max_srq_wr: MAX_SRQ_WR,
+        max_srq_sge: MAX_SRQ_SGE,
+        max_pkeys: MAX_PKEYS,
+        local_ca_ack_delay: LOCAL_CA_ACK_DELAY,
+        phys_port_cnt: 1,
+        ..zeroed()
+    }
+}
+
+fn device_cap_flags() -> u32 {
+    IBV_DEVICE_BAD_PKEY_CNTR
+        | IBV_DEVICE_BAD_QKEY_CNTR
+        | IBV_DEVICE_AUTO_PATH_MIG
+        | IBV_DEVICE_CHANGE_PHY_PORT
+        | IBV_DEVICE_UD_AV_PORT_ENFORCE
+        | IBV_DEVICE_PORT_ACTIVE_EVENT
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_XRC
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+}
+
+/// What `ibv_query_device_ex` tells.
+fn device_attr_ex(link: &LinkInfo) -> ibv_device_attr_ex {
+    let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    let writes = datagrams | IBV_ODP_SUPPORT_WRITE;
+    let everything = writes | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    ibv_device_attr_ex {
+        orig_attr: device_attr(link),
+        odp_caps: ibv_odp_caps {
+            general_caps: u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT),
+            per_transport_caps: ibv_odp_per_transport_caps {
+                rc_odp_caps: everything,
+                uc_odp_caps: writes & !IBV_ODP_SUPPORT_SRQ_RECV,
+                ud_odp_caps: datagrams,
+            },
+        },
+        xrc_odp_caps: everything,
+        completion_timestamp_mask: u64::MAX,
+        hca_core_clock: CLOCK_KHZ,
+        device_cap_flags_ex: u64::from(device_cap_flags()) | FLUSH_AND_ATOMIC_WRITE,
+        max_dm_size: MAX_DM_SIZE,
+        phys_port_cnt_ex: 1,
+        ..zeroed()
+    }
+}
+
+/// What `ibv_query_port` tells.
+fn port_attr(link: &LinkInfo) -> ibv_port_attr {
+    let (width, speed) = width_and_speed(link.speed_mbps.unwrap_or(0));
+    let (state, phys_state) = match (link.up, link.carrier) {
+        (true, true) => (IBV_PORT_ACTIVE, 5),
+        (true, false) => (IBV_PORT_DOWN, 2),
+        (false, _) => (IBV_PORT_DOWN, 3),
+    };
+    ibv_port_attr {
+        state,
+        max_mtu: IBV_MTU_4096,
+        active_mtu: mtu(link.active_mtu),
+        gid_tbl_len: GID_TABLE,
+        port_cap_flags: IBV_PORT_CM_SUP,
+        max_msg_sz: MAX_MESSAGE,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        active_width: width,
+        active_speed: speed,
+        phys_state,
+        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+        active_speed_ex: u32::from(speed),
+        ..zeroed()
+    }
+}
+
+fn mtu(bytes: u32) -> ibv_mtu {
+    match bytes {
+        0..512 => IBV_MTU_256,
+        512..1024 => IBV_MTU_512,
+        1024..2048 => IBV_MTU_1024,
+        2048..4096 => IBV_MTU_2048,
+        4096.. => IBV_MTU_4096,
+    }
+}
+
+/// Lanes (as a bit) and the speed of each (as a bit) for a netdev's Mb/s.
+fn width_and_speed(mbps: u32) -> (u8, u8) {
+    const X1: u8 = 1;
+    const X4: u8 = 2;
+    const X2: u8 = 16;
+    match mbps {
+        0..=1_000 => (X1, 1),
+        1_001..=10_000 => (X1, 8),
+        10_001..=20_000 => (X4, 2),
+        20_001..=25_000 => (X1, 32),
+        25_001..=40_000 => (X4, 8),
+        40_001..=50_000 => (X2, 32),
+        50_001..=100_000 => (X4, 32),
+        100_001..=200_000 => (X4, 64),
+        200_001.. => (X4, 128),
+    }
+}
+
+/// The version of this library, as that of the firmware.
+fn version() -> [c_char; 64] {
+    let mut version = [0; 64];
+    for (to, from) in version.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = from as c_char;
+    }
+    version
+}
+
+/// Copies as much of `value` as the program has room for, and zeros behind it.
+///
+/// # Safety
+///
+/// `to` has room for `size` bytes.
+unsafe fn copy_out<T: Plain>(value: &T, to: *mut c_void, size: usize) {
+    let length = size.min(size_of::<T>());
+    // SAFETY: by contract, and never more than `value` has.
+    unsafe {
+        to.cast::<u8>().write_bytes(0, size);
+        let from = core::ptr::from_ref(value).cast::<u8>();
+        to.cast::<u8>().copy_from_nonoverlapping(from, length);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: by contract both pointers are valid.
+    unsafe {
+        let link = context_of(context).device.link();
+        attr.write(device_attr(&link));
+    }
+    0
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    // SAFETY: by contract NULL or valid.
+    if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
+        return libc::EINVAL;
+    }
+    if attr_size < offset_of!(ibv_device_attr_ex, odp_caps) {
+        return libc::EINVAL;
+    }
+    // SAFETY: by contract the context is open, and `attr` has this size.
+    unsafe {
+        let link = context_of(context).device.link();
+        copy_out(&device_attr_ex(&link), attr.cast(), attr_size);
+    }
+    0
+}
+
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+    attr_size: usize,
+) -> c_int {
+    if port_num != 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: by contract the context is open, and `attr` has this size.
+    unsafe {
+        let link = context_of(context).device.link();
+        copy_out(&port_attr(&link), attr.cast(), attr_size);
+    }
+    0
+}
+
+/// The exported function fills the structure as it was long ago, up to `flags`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    const SIZE: usize = offset_of!(ibv_port_attr, port_cap_flags2);
+    // SAFETY: by contract.
+    unsafe { query_port(context, port_num, attr.cast(), SIZE) }
+}
+
+pub(crate) unsafe extern "C" fn query_rt_values(
+    _context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: by contract the program's pointer is valid.
+    let values = unsafe { &mut *values };
+    let wanted = values.comp_mask;
+    values.comp_mask = wanted & IBV_VALUES_MASK_RAW_CLOCK;
+    if values.comp_mask != 0 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        values.raw_clock.tv_sec = 0;
+        values.raw_clock.tv_nsec = now.tv_sec * 1_000_000_000 + now.tv_nsec;
+    }
+    if wanted & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        return libc::EINVAL;
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capability_flags_are_those_of_rxe_and_xrc() {
+        assert_eq!(device_cap_flags(), 0x0122_3c76 | IBV_DEVICE_XRC);
+    }
+
+    #[test]
+    fn speeds_map_to_lanes() {
+        assert_eq!(width_and_speed(0), (1, 1));
+        assert_eq!(width_and_speed(10_000), (1, 8));
+        assert_eq!(width_and_speed(25_000), (1, 32));
+        assert_eq!(width_and_speed(100_000), (2, 32));
+        assert_eq!(width_and_speed(400_000), (2, 128));
+    }
+
+    #[test]
+    fn a_short_structure_is_not_overrun_and_a_long_one_is_zeroed() {
+        let value = ibv_query_device_ex_input { comp_mask: !0 };
+        let mut bytes = [7u8; 8];
+        // SAFETY: the sizes are within the array.
+        unsafe { copy_out(&value, bytes.as_mut_ptr().cast(), 2) };
+        assert_eq!(bytes, [255, 255, 7, 7, 7, 7, 7, 7]);
+        // SAFETY: as above.
+        unsafe { copy_out(&value, bytes.as_mut_ptr().cast(), 6) };
+        assert_eq!(bytes, [255, 255, 255, 255, 0, 0, 7, 7]);
+    }
+}

@@ -1,1 +1,167 @@
 //! Files that libibverbs reads for programs.
+//!
+//! Those of our devices need not exist: their contents come from the link.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ferroce_device::LinkInfo;
+
+use crate::device_list::device_named;
+use crate::errno::minus_one;
+
+/// Where devices are, below which their names follow.
+const CLASS: &str = "/sys/class/infiniband/";
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    c"/sys".as_ptr()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    buf: *mut c_char,
+    size: usize,
+) -> c_int {
+    if dir.is_null() || file.is_null() || buf.is_null() || size == 0 {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: by contract both are strings.
+    let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
+    let contents = match ours(dir, file) {
+        Some(contents) => contents.ok_or(libc::ENOENT),
+        None => elsewhere(dir, file, size),
+    };
+    let mut contents = match contents {
+        Ok(contents) => contents,
+        Err(errno) => return minus_one(errno),
+    };
+    if contents.last() == Some(&b'\n') {
+        contents.pop();
+    }
+    if contents.len() >= size {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: there is room for the contents and a zero.
+    unsafe {
+        buf.cast::<u8>()
+            .copy_from_nonoverlapping(contents.as_ptr(), contents.len());
+        buf.add(contents.len()).write(0);
+    }
+    contents.len() as c_int
+}
+
+/// A file of one of our devices, if it exists; `None` if it is of no such device.
+fn ours(dir: &CStr, file: &CStr) -> Option<Option<Vec<u8>>> {
+    let path = format!("{}/{}", dir.to_str().ok()?, file.to_str().ok()?);
+    let (name, file) = path.strip_prefix(CLASS)?.split_once('/')?;
+    let device = device_named(name)?;
+    let link = device.link();
+    Some(attribute(&link, file).map(String::into_bytes))
+}
+
+/// A file of the real file system.
+fn elsewhere(dir: &CStr, file: &CStr, size: usize) -> Result<Vec<u8>, c_int> {
+    use std::io::Read;
+    let part = |text: &CStr| Path::new(std::ffi::OsStr::from_bytes(text.to_bytes())).to_owned();
+    let read = || {
+        let mut contents = Vec::new();
+        let opened = std::fs::File::open(part(dir).join(part(file)))?;
+        opened.take(size as u64 + 1).read_to_end(&mut contents)?;
+        Ok(contents)
+    };
+    read().map_err(|error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// What the kernel would say about a link in this file.
+fn attribute(link: &LinkInfo, file: &str) -> Option<String> {
+    if let Some(file) = file.strip_prefix("ports/1/") {
+        return port_attribute(link, file);
+    }
+    Some(match file {
+        "node_type" if link.kind == "siw" => "4: RNIC".into(),
+        "node_type" => "1: CA".into(),
+        "node_guid" | "sys_image_guid" => colons(&link.guid()),
+        "node_desc" => link.kind.clone(),
+        "fw_ver" => env!("CARGO_PKG_VERSION").into(),
+        "parent" => link.netdev.clone(),
+        _ => return None,
+    })
+}
+
+fn port_attribute(link: &LinkInfo, file: &str) -> Option<String> {
+    let gid = |index: &str| link.gid(index.parse().ok()?);
+    Some(match file.rsplit_once('/') {
+        Some(("gids", index)) => match gid(index) {
+            Some(gid) => colons(&gid.raw()),
+            None => colons(&[0; 16]),
+        },
+        Some(("gid_attrs/types", index)) => gid(index).map(|_| "RoCE v2".into())?,
+        Some(("gid_attrs/ndevs", index)) => gid(index)?.netdev.clone(),
+        Some(("pkeys", "0")) => "0xffff".into(),
+        _ => match file {
+            "state" if link.up && link.carrier => "4: ACTIVE".into(),
+            "state" => "1: DOWN".into(),
+            "phys_state" => match (link.up, link.carrier) {
+                (true, true) => "5: LinkUp".into(),
+                (true, false) => "2: Polling".into(),
+                (false, _) => "3: Disabled".into(),
+            },
+            "lid" | "sm_lid" => "0x0".into(),
+            "lid_mask_count" | "sm_sl" => "0".into(),
+            "cap_mask" => "0x00010000".into(),
+            "link_layer" => "Ethernet".into(),
+            _ => return None,
+        },
+    })
+}
+
+/// Groups of two bytes with colons between them.
+fn colons(bytes: &[u8]) -> String {
+    let groups: Vec<String> = bytes
+        .chunks(2)
+        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect())
+        .collect();
+    groups.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guids_are_written_as_the_kernel_does() {
+        let guid = [0x50, 0x54, 0, 0xff, 0xfe, 0xd5, 0xe0, 0xfb];
+        assert_eq!(colons(&guid), "5054:00ff:fed5:e0fb");
+    }
+
+    #[test]
+    fn other_files_are_read() {
+        let mut buffer = [1; 64];
+        let (dir, file) = (c"/proc/self", c"comm");
+        // SAFETY: strings, and a buffer of that size.
+        let length = unsafe {
+            ibv_read_sysfs_file(
+                dir.as_ptr(),
+                file.as_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        };
+        assert!(length > 0);
+        assert_eq!(buffer[length as usize], 0, "a zero instead of the newline");
+        // SAFETY: as above.
+        let none = unsafe {
+            ibv_read_sysfs_file(
+                dir.as_ptr(),
+                c"no".as_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        };
+        assert_eq!(none, -1);
+    }
+}

@@ -1,0 +1,174 @@
+//! GIDs and P_Keys.
+//!
+//! All GIDs are of type RoCE v2; there is one P_Key, the default one.
+
+use core::ffi::{c_int, c_uint};
+
+use ferroce_device::LinkInfo;
+
+use crate::context::context_of;
+use crate::errno::minus_one;
+use crate::ffi::*;
+use crate::limits::GID_TABLE;
+
+/// The only P_Key; the same in either byte order.
+const DEFAULT_PKEY: u16 = 0xffff;
+
+/// How `ibv_query_gid_type` counts types.
+type SysfsGidType = c_uint;
+const SYSFS_IB_OR_ROCE_V1: SysfsGidType = 0;
+const SYSFS_ROCE_V2: SysfsGidType = 1;
+
+fn entry(link: &LinkInfo, index: u32) -> Option<ibv_gid_entry> {
+    let gid = link.gid(index)?;
+    Some(ibv_gid_entry {
+        gid: ibv_gid { raw: gid.raw() },
+        gid_index: index,
+        port_num: 1,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: gid.ifindex,
+    })
+}
+
+/// An index of the table, populated or not.
+fn table_index(index: c_int) -> Option<u32> {
+    (0..GID_TABLE).contains(&index).then_some(index as u32)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    let (1, Some(index)) = (port_num, table_index(index)) else {
+        return minus_one(libc::EINVAL);
+    };
+    // SAFETY: by contract both pointers are valid.
+    unsafe {
+        let link = context_of(context).device.link();
+        let empty = ibv_gid { raw: [0; 16] };
+        gid.write(entry(&link, index).map_or(empty, |entry| entry.gid));
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_uint,
+    gid_type: *mut SysfsGidType,
+) -> c_int {
+    let index = c_int::try_from(index).ok().and_then(table_index);
+    let (1, Some(index)) = (port_num, index) else {
+        return minus_one(libc::EINVAL);
+    };
+    // SAFETY: by contract both pointers are valid.
+    unsafe {
+        let populated = context_of(context).device.link().gid(index).is_some();
+        gid_type.write(if populated {
+            SYSFS_ROCE_V2
+        } else {
+            SYSFS_IB_OR_ROCE_V1
+        });
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    to: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    let index = c_int::try_from(gid_index).ok().and_then(table_index);
+    let (1, Some(index), 0) = (port_num, index, flags) else {
+        return libc::EINVAL;
+    };
+    // SAFETY: by contract the context is open.
+    let link = unsafe { context_of(context) }.device.link();
+    match entry(&link, index) {
+        None => libc::ENODATA,
+        Some(entry) => {
+            // SAFETY: by contract there is room for one entry of this size.
+            unsafe { write_entry(&entry, to.cast(), entry_size) };
+            0
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    const INVALID: isize = -(libc::EINVAL as isize);
+    if flags != 0 || entry_size == 0 {
+        return INVALID;
+    }
+    // SAFETY: by contract the context is open.
+    let link = unsafe { context_of(context) }.device.link();
+    if link.gids.len() > max_entries {
+        return INVALID;
+    }
+    let table = link.gids.iter().filter_map(|gid| entry(&link, gid.index));
+    let mut written = 0;
+    for (place, entry) in table.enumerate() {
+        // SAFETY: by contract there is room for `max_entries` of this size.
+        unsafe {
+            let to = entries.cast::<u8>().add(place * entry_size);
+            write_entry(&entry, to, entry_size);
+        }
+        written += 1;
+    }
+    written
+}
+
+/// Writes an entry of the size that the program's header knows.
+///
+/// # Safety
+///
+/// There is room for `size` bytes.
+unsafe fn write_entry(entry: &ibv_gid_entry, to: *mut u8, size: usize) {
+    let from = core::ptr::from_ref(entry).cast::<u8>();
+    // SAFETY: by contract, and never more than an entry has.
+    unsafe {
+        to.write_bytes(0, size);
+        to.copy_from_nonoverlapping(from, size.min(size_of::<ibv_gid_entry>()));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_pkey(
+    _context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    pkey: *mut __be16,
+) -> c_int {
+    if (port_num, index) != (1, 0) {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: by contract the program's pointer is valid.
+    unsafe { pkey.write(DEFAULT_PKEY) };
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_pkey_index(
+    _context: *mut ibv_context,
+    port_num: u8,
+    pkey: __be16,
+) -> c_int {
+    if (port_num, pkey) != (1, DEFAULT_PKEY) {
+        return minus_one(libc::EINVAL);
+    }
+    0
+}

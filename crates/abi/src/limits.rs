@@ -1,0 +1,33 @@
+//! How much of everything there is: the numbers of the kernel's soft RoCE, which
+//! programs are used to.
+
+use core::ffi::c_int;
+
+pub(crate) const MAX_QP: c_int = (1 << 20) - 16;
+pub(crate) const MAX_QP_WR: c_int = 1 << 20;
+pub(crate) const MAX_SGE: c_int = 32;
+pub(crate) const MAX_CQ: c_int = 1 << 20;
+pub(crate) const MAX_CQE: c_int = 32767;
+pub(crate) const MAX_MR: c_int = (1 << 19) - 1;
+pub(crate) const MAX_PD: c_int = 1 << 20;
+pub(crate) const MAX_RD_ATOMIC: c_int = 128;
+pub(crate) const MAX_RES_RD_ATOMIC: c_int = 0x3f000;
+pub(crate) const MAX_MCAST_GROUPS: c_int = 8192;
+pub(crate) const MAX_MCAST_QP_ATTACH: c_int = 56;
+pub(crate) const MAX_TOTAL_MCAST_QP_ATTACH: c_int = 0x70000;
+pub(crate) const MAX_AH: c_int = 32767;
+pub(crate) const MAX_SRQ: c_int = 917_503;
+pub(crate) const MAX_SRQ_WR: c_int = 1 << 20;
+pub(crate) const MAX_SRQ_SGE: c_int = 27;
+pub(crate) const MAX_PKEYS: u16 = 64;
+pub(crate) const LOCAL_CA_ACK_DELAY: u8 = 15;
+/// Bytes of device memory in one allocation, and in all.
+pub(crate) const MAX_DM_SIZE: u64 = 1 << 20;
+
+/// Entries of the GID table, empty ones included.
+pub(crate) const GID_TABLE: c_int = 1024;
+/// The longest message.
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Ticks of the clock of completion timestamps, in kHz: they are nanoseconds.
+pub(crate) const CLOCK_KHZ: u64 = 1_000_000;
