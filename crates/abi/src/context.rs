@@ -73,6 +73,15 @@ impl ContextObject {
         let flags = MemfdFlags::CLOEXEC;
         let command_file = rustix::fs::memfd_create("ferroce-verbs", flags)
             .map_err(|error| error.raw_os_error())?;
+        Ok(ContextObject::with_file(c_device, device, command_file))
+    }
+
+    /// A context for a program, with this as its `cmd_fd`.
+    pub(crate) fn with_file(
+        c_device: *mut ibv_device,
+        device: Arc<Device>,
+        command_file: OwnedFd,
+    ) -> *mut ibv_context {
         let mut verbs: verbs_context = zeroed();
         ops::fill(&mut verbs);
         verbs.sz = size_of::<verbs_context>();
@@ -95,7 +104,7 @@ impl ContextObject {
         // SAFETY: inside the allocation made above.
         let context = unsafe { object.byte_add(OFFSET) }.cast::<ibv_context>();
         contexts().push(Pointer(context));
-        Ok(context)
+        context
     }
 
     /// Closes a context.
@@ -148,6 +157,13 @@ pub(crate) fn context_of_fd(fd: c_int) -> Option<*mut ibv_context> {
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (wanted.st_dev, wanted.st_ino))
     };
     contexts().iter().find(same).map(|open| open.0)
+}
+
+/// Whether a descriptor is itself the `cmd_fd` of a context, not a duplicate.
+pub(crate) fn is_command_fd(fd: c_int) -> bool {
+    // SAFETY: contexts leave the list before they go.
+    let is = |open: &Pointer| unsafe { context_of(open.0) }.command_file.as_raw_fd() == fd;
+    contexts().iter().any(is)
 }
 
 #[inline(always)]

@@ -1,1 +1,332 @@
 //! Completion queues.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::Arc;
+
+use ferroce_device::transport::{Arm, Wc};
+use ferroce_device::{Cq, Device};
+
+use crate::channel::ChannelObject;
+use crate::context::context_of;
+use crate::errno::{code, errno_of, null};
+use crate::event_count::EventCount;
+use crate::ffi::*;
+use crate::object::{Object, from_c, into_c, take};
+use crate::pd::PdUse;
+
+/// `ibv_cq`, which is also an `ibv_cq_ex`.
+#[repr(C)]
+pub(crate) struct CqObject {
+    c: UnsafeCell<ibv_cq_ex>,
+    pub(crate) cq: Arc<Cq>,
+    /// The completion that `ibv_cq_ex` looks at.
+    current: UnsafeCell<Wc>,
+    /// Between `start_poll` and `end_poll`.
+    pub(crate) polling: AtomicBool,
+    /// Whether the program promises that one thread at a time polls.
+    pub(crate) single_threaded: bool,
+    /// Completion events.
+    pub(crate) events: EventCount,
+    device: Arc<Device>,
+    _domain: Option<PdUse>,
+}
+
+// SAFETY: `repr(C)`; the C structure, in a cell, comes first, and begins as an
+// `ibv_cq` does (asserted with the layouts).
+unsafe impl Object for CqObject {
+    type C = ibv_cq;
+}
+
+/// What to create.
+pub(crate) struct Request {
+    pub(crate) cqe: i64,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: i64,
+    pub(crate) single_threaded: bool,
+    pub(crate) domain: Option<PdUse>,
+}
+
+impl CqObject {
+    /// A completion queue for the program; `fill` adds what an extended one has.
+    ///
+    /// # Safety
+    ///
+    /// Context and channel are the program's, the channel may be NULL.
+    pub(crate) unsafe fn create(
+        context: *mut ibv_context,
+        request: Request,
+        fill: impl FnOnce(&mut ibv_cq_ex),
+    ) -> Result<*mut ibv_cq, c_int> {
+        // SAFETY: by contract.
+        let (owner, channel) = unsafe {
+            (
+                context_of(context),
+                from_c::<ChannelObject>(request.channel),
+            )
+        };
+        // SAFETY: the number never changes.
+        let vectors = unsafe { (*context).num_comp_vectors };
+        let entries = u32::try_from(request.cqe).map_err(|_| libc::EINVAL)?;
+        if !(0..i64::from(vectors)).contains(&request.comp_vector)
+            || channel.is_some_and(|channel| channel.context() != context)
+        {
+            return Err(libc::EINVAL);
+        }
+        let device = &owner.device;
+        let cq = device
+            .create_cq(entries, channel.map(|c| Arc::clone(&c.channel)))
+            .map_err(|error| errno_of(&error))?;
+        let mut c = ibv_cq_ex {
+            context,
+            channel: request.channel,
+            cq_context: request.cq_context,
+            handle: owner.new_handle(),
+            cqe: cq.queue().capacity().cast_signed(),
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            ..zeroed()
+        };
+        fill(&mut c);
+        let id = cq.id();
+        let object = Box::new(CqObject {
+            c: UnsafeCell::new(c),
+            current: UnsafeCell::new(crate::cq_ex::NO_COMPLETION),
+            polling: AtomicBool::new(false),
+            single_threaded: request.single_threaded,
+            events: EventCount::default(),
+            device: Arc::clone(device),
+            _domain: request.domain,
+            cq: Arc::clone(&cq),
+        });
+        let c = into_c(object);
+        cq.set_cookie(c.expose_provenance() as u64);
+        owner.objects.cqs.insert(id, c, Arc::default());
+        if let Some(channel) = channel {
+            channel.users().fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(c)
+    }
+
+    /// The device it belongs to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// What the program sees.
+    pub(crate) fn c(&self) -> *mut ibv_cq_ex {
+        self.c.get()
+    }
+
+    /// The completion that `ibv_cq_ex` looks at; whoever polls owns it.
+    pub(crate) fn current(&self) -> *mut Wc {
+        self.current.get()
+    }
+
+    /// The program has done with completion events.
+    pub(crate) fn acknowledge(&self, count: u32) {
+        // SAFETY: changed only through this atomic; the program may look.
+        let done = unsafe { AtomicU32::from_ptr(&raw mut (*self.c.get()).comp_events_completed) };
+        done.fetch_add(count, Ordering::Relaxed);
+        self.events.acknowledge(count);
+    }
+}
+
+/// `ibv_create_cq`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    if context.is_null() {
+        return null(libc::EINVAL);
+    }
+    let request = Request {
+        cqe: i64::from(cqe),
+        cq_context,
+        channel,
+        comp_vector: i64::from(comp_vector),
+        single_threaded: false,
+        domain: None,
+    };
+    // SAFETY: the caller's context and channel.
+    unsafe { CqObject::create(context, request, |_| {}) }.unwrap_or_else(null)
+}
+
+/// `ibv_destroy_cq`: waits until all of its events have been acknowledged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: the caller's completion queue.
+    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
+        return libc::EINVAL;
+    };
+    if let Err(error) = object.device.destroy_cq(&object.cq) {
+        return errno_of(&error);
+    }
+    object.events.wait();
+    // SAFETY: the context outlives what was made in it; these fields never change.
+    let (context, channel) = unsafe { ((*cq).context, (*cq).channel) };
+    // SAFETY: as above.
+    unsafe { context_of(context) }
+        .objects
+        .cqs
+        .retire(object.cq.id());
+    // SAFETY: a channel stays while queues use it.
+    if let Some(channel) = unsafe { from_c::<ChannelObject>(channel) } {
+        channel.users().fetch_sub(1, Ordering::AcqRel);
+    }
+    // SAFETY: no queue pair completes here, no event is out, the caller is done.
+    drop(unsafe { take::<CqObject>(cq) });
+    0
+}
+
+/// `ibv_resize_cq`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: the caller's completion queue.
+    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
+        return libc::EINVAL;
+    };
+    let Ok(entries) = u32::try_from(cqe) else {
+        return libc::EINVAL;
+    };
+    let result = object.cq.queue().resize(entries);
+    if result.is_ok() {
+        // SAFETY: changed only through this atomic; the program may look.
+        let field = unsafe { AtomicI32::from_ptr(&raw mut (*object.c.get()).cqe) };
+        let capacity = object.cq.queue().capacity().cast_signed();
+        field.store(capacity, Ordering::Relaxed);
+    }
+    code(result)
+}
+
+/// `ibv_poll_cq`
+pub(crate) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: the caller's completion queue.
+    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
+        return -libc::EINVAL;
+    };
+    let max = usize::try_from(num_entries).unwrap_or(0);
+    if wc.is_null() && max > 0 {
+        return -libc::EINVAL;
+    }
+    let mut next = wc;
+    let taken = object.cq.poll(max, |completion| {
+        // SAFETY: at most `max` are taken, and the caller has room for those.
+        unsafe {
+            next.write(to_c(&completion));
+            next = next.add(1);
+        }
+    });
+    taken as c_int
+}
+
+/// `ibv_req_notify_cq`
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the caller's completion queue.
+    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
+        return libc::EINVAL;
+    };
+    object.cq.arm(match solicited_only {
+        0 => Arm::Any,
+        _ => Arm::Solicited,
+    });
+    0
+}
+
+/// A completion as programs see it. Numbers are the same on both sides.
+#[inline]
+fn to_c(wc: &Wc) -> ibv_wc {
+    ibv_wc {
+        wr_id: wc.wr_id,
+        status: wc.status as u32,
+        opcode: wc.opcode as u32,
+        vendor_err: 0,
+        byte_len: wc.byte_len,
+        imm: ibv_wc_imm { imm_data: wc.imm },
+        qp_num: wc.qpn,
+        src_qp: wc.src_qp,
+        wc_flags: wc.flags.bits(),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_device::transport::{Time, WcFlags, WcOpcode, WcStatus};
+
+    #[test]
+    fn completions_keep_their_numbers() {
+        let statuses = [
+            (WcStatus::Success, IBV_WC_SUCCESS),
+            (WcStatus::LocalLength, IBV_WC_LOC_LEN_ERR),
+            (WcStatus::LocalQpOperation, IBV_WC_LOC_QP_OP_ERR),
+            (WcStatus::LocalProtection, IBV_WC_LOC_PROT_ERR),
+            (WcStatus::WrFlush, IBV_WC_WR_FLUSH_ERR),
+            (WcStatus::MwBind, IBV_WC_MW_BIND_ERR),
+            (WcStatus::BadResponse, IBV_WC_BAD_RESP_ERR),
+            (WcStatus::LocalAccess, IBV_WC_LOC_ACCESS_ERR),
+            (WcStatus::RemoteInvalidRequest, IBV_WC_REM_INV_REQ_ERR),
+            (WcStatus::RemoteAccess, IBV_WC_REM_ACCESS_ERR),
+            (WcStatus::RemoteOperation, IBV_WC_REM_OP_ERR),
+            (WcStatus::RetryExceeded, IBV_WC_RETRY_EXC_ERR),
+            (WcStatus::RnrRetryExceeded, IBV_WC_RNR_RETRY_EXC_ERR),
+            (WcStatus::Fatal, IBV_WC_FATAL_ERR),
+            (WcStatus::General, IBV_WC_GENERAL_ERR),
+        ];
+        for (ours, c) in statuses {
+            assert_eq!(ours as u32, c);
+        }
+        let opcodes = [
+            (WcOpcode::Send, IBV_WC_SEND),
+            (WcOpcode::RdmaWrite, IBV_WC_RDMA_WRITE),
+            (WcOpcode::RdmaRead, IBV_WC_RDMA_READ),
+            (WcOpcode::CompareSwap, IBV_WC_COMP_SWAP),
+            (WcOpcode::FetchAdd, IBV_WC_FETCH_ADD),
+            (WcOpcode::BindMw, IBV_WC_BIND_MW),
+            (WcOpcode::LocalInvalidate, IBV_WC_LOCAL_INV),
+            (WcOpcode::Flush, IBV_WC_FLUSH),
+            (WcOpcode::AtomicWrite, IBV_WC_ATOMIC_WRITE),
+            (WcOpcode::Recv, IBV_WC_RECV),
+            (WcOpcode::RecvRdmaWithImm, IBV_WC_RECV_RDMA_WITH_IMM),
+        ];
+        for (ours, c) in opcodes {
+            assert_eq!(ours as u32, c);
+        }
+        assert_eq!(WcFlags::GRH.bits(), IBV_WC_GRH);
+        assert_eq!(WcFlags::WITH_IMM.bits(), IBV_WC_WITH_IMM);
+        assert_eq!(WcFlags::WITH_INV.bits(), IBV_WC_WITH_INV);
+    }
+
+    #[test]
+    fn every_field_arrives() {
+        let c = to_c(&Wc {
+            wr_id: 1,
+            timestamp: Time::from_nanos(2),
+            status: WcStatus::RemoteAccess,
+            opcode: WcOpcode::Recv,
+            flags: WcFlags::GRH | WcFlags::WITH_IMM,
+            byte_len: 3,
+            imm: 4,
+            qpn: 5,
+            src_qp: 6,
+        });
+        assert_eq!((c.wr_id, c.status, c.opcode), (1, 10, 128));
+        assert_eq!((c.byte_len, c.qp_num, c.src_qp, c.wc_flags), (3, 5, 6, 3));
+        // SAFETY: both fields of the union are integers.
+        assert_eq!(unsafe { c.imm.imm_data }, 4);
+    }
+}

@@ -1,1 +1,253 @@
-//! Device memory, which is ordinary memory here.
+//! Device memory: here, memory of the process like any other, reached only
+//! through its own functions and through zero-based regions.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Arc;
+
+use ferroce_device::Device;
+use ferroce_device::transport::Access;
+
+use crate::context::context_of;
+use crate::errno::{errno_of, null};
+use crate::ffi::{
+    IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd, zeroed,
+};
+use crate::import;
+use crate::limits;
+use crate::mr::{Backing, MrObject, Region};
+use crate::object::{Object, from_c, into_c, take};
+use crate::pd::PdObject;
+
+/// Most device memory that a process may have.
+const MAX_DM_SIZE: usize = limits::MAX_DM_SIZE as usize;
+/// Most that a program may ask for as alignment, as a power of two.
+const MAX_LOG_ALIGN: u32 = 21;
+/// At least a cache line.
+const MIN_LOG_ALIGN: u32 = 6;
+/// What copies must be multiples of.
+const UNIT: u64 = 4;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+/// `ibv_dm`
+#[repr(C)]
+pub(crate) struct DmObject {
+    c: ibv_dm,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: `repr(C)`, and the C structure comes first.
+unsafe impl Object for DmObject {
+    type C = ibv_dm;
+}
+
+/// The memory itself, which imports share.
+pub(crate) struct Memory {
+    device: Arc<Device>,
+    start: *mut u8,
+    layout: Layout,
+    length: usize,
+    /// Regions of it.
+    users: AtomicU32,
+}
+
+// SAFETY: the memory is the program's to use from any thread, as any RDMA buffer.
+unsafe impl Send for Memory {}
+// SAFETY: as above; nothing here holds references into it.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(device: &Arc<Device>, length: usize, log_align: u32) -> Result<Arc<Memory>, c_int> {
+        if length == 0 || length > MAX_DM_SIZE || log_align > MAX_LOG_ALIGN {
+            return Err(libc::EINVAL);
+        }
+        let align = 1 << log_align.max(MIN_LOG_ALIGN);
+        let layout = Layout::from_size_align(length, align).map_err(|_| libc::EINVAL)?;
+        let more = |allocated: usize| Some(allocated + length).filter(|&sum| sum <= MAX_DM_SIZE);
+        ALLOCATED
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_err(|_| libc::ENOMEM)?;
+        // SAFETY: the length is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            ALLOCATED.fetch_sub(length, Ordering::Relaxed);
+            return Err(libc::ENOMEM);
+        }
+        Ok(Arc::new(Memory {
+            device: Arc::clone(device),
+            start,
+            layout,
+            length,
+            users: AtomicU32::new(0),
+        }))
+    }
+
+    /// The device it belongs to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Where an offset is, if all of the bytes are inside.
+    fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(length)?;
+        (end <= self.length).then(|| self.start.wrapping_add(offset))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nobody is left to use it.
+        unsafe { dealloc(self.start, self.layout) };
+        ALLOCATED.fetch_sub(self.length, Ordering::Relaxed);
+    }
+}
+
+/// A region of device memory.
+pub(crate) struct MemoryUse(Arc<Memory>);
+
+impl Drop for MemoryUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl DmObject {
+    /// Device memory for the program.
+    pub(crate) fn create(
+        context: *mut ibv_context,
+        memory: Arc<Memory>,
+        handle: u32,
+    ) -> *mut ibv_dm {
+        into_c(Box::new(DmObject {
+            c: ibv_dm {
+                context,
+                memcpy_to_dm: Some(memcpy_to_dm),
+                memcpy_from_dm: Some(memcpy_from_dm),
+                handle,
+                ..zeroed()
+            },
+            memory,
+        }))
+    }
+}
+
+/// `ibv_alloc_dm`
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    // SAFETY: the caller's attributes, or NULL.
+    let Some(attr) = (unsafe { attr.as_ref() }) else {
+        return null(libc::EINVAL);
+    };
+    if context.is_null() || attr.comp_mask != 0 {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's context.
+    let device = unsafe { &context_of(context).device };
+    match Memory::new(device, attr.length, attr.log_align_req) {
+        Err(errno) => null(errno),
+        Ok(memory) => {
+            let handle = import::add_dm(&memory);
+            DmObject::create(context, memory, handle)
+        }
+    }
+}
+
+/// `ibv_free_dm`
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: the caller's device memory.
+    let Some(object) = (unsafe { from_c::<DmObject>(dm) }) else {
+        return libc::EINVAL;
+    };
+    if object.memory.users.load(Ordering::Acquire) > 0 {
+        return libc::EBUSY;
+    }
+    import::remove(object.c.handle);
+    // SAFETY: no region shows it, and the caller is done with it.
+    drop(unsafe { take::<DmObject>(dm) });
+    0
+}
+
+/// `ibv_reg_dm_mr`
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    length: usize,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's objects.
+    let objects = unsafe { (from_c::<PdObject>(pd), from_c::<DmObject>(dm)) };
+    let (Some(pd_object), Some(object)) = objects else {
+        return null(libc::EINVAL);
+    };
+    let (device, memory) = (pd_object.device(), &object.memory);
+    let start = memory.at(dm_offset, length);
+    let (true, true, Some(start)) = (
+        access & IBV_ACCESS_ZERO_BASED != 0,
+        Arc::ptr_eq(device, &memory.device),
+        start,
+    ) else {
+        return null(libc::EINVAL);
+    };
+    let access = Access::from_bits_retain(access);
+    let registered = device.register(pd_object.pd(), start as u64, length as u64, 0, access);
+    match registered {
+        Err(error) => null(errno_of(&error)),
+        Ok(mr) => {
+            memory.users.fetch_add(1, Ordering::AcqRel);
+            let backing = Backing::Device(MemoryUse(Arc::clone(memory)));
+            let region = Region::new(pd_object, mr, Some(backing));
+            MrObject::create(pd, ptr::null_mut(), length, region)
+        }
+    }
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    host_addr: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the caller's device memory.
+    let place = unsafe { place(dm, dm_offset, length) };
+    let Some(place) = place.filter(|_| !host_addr.is_null()) else {
+        return libc::EFAULT;
+    };
+    // SAFETY: `place` has that many bytes, and so does the caller's buffer.
+    unsafe { ptr::copy(host_addr.cast(), place, length) };
+    0
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    host_addr: *mut c_void,
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    length: usize,
+) -> c_int {
+    // SAFETY: the caller's device memory.
+    let place = unsafe { place(dm, dm_offset, length) };
+    let Some(place) = place.filter(|_| !host_addr.is_null()) else {
+        return libc::EFAULT;
+    };
+    // SAFETY: `place` has that many bytes, and so does the caller's buffer.
+    unsafe { ptr::copy(place, host_addr.cast(), length) };
+    0
+}
+
+/// Where to copy to or from: in whole units, and inside.
+///
+/// # Safety
+///
+/// The device memory exists.
+unsafe fn place(dm: *mut ibv_dm, offset: u64, length: usize) -> Option<*mut u8> {
+    // SAFETY: by contract.
+    let object = unsafe { from_c::<DmObject>(dm) }?;
+    let whole = (offset | length as u64).is_multiple_of(UNIT);
+    object.memory.at(offset, length).filter(|_| whole)
+}

@@ -1,1 +1,116 @@
 //! Thread domains and parent domains.
+//!
+//! Both exist so that adapters may share resources and leave locks out. There is
+//! nothing here to share or to leave out: they are accepted and change nothing.
+//! Allocators that a parent domain brings are not called either, since queues
+//! have no buffers that an adapter would have to reach.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use crate::context::context_of;
+use crate::errno::null;
+use crate::ffi::{
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
+    ibv_td, ibv_td_init_attr,
+};
+use crate::object::{Object, from_c, into_c, take};
+use crate::pd::{PdObject, PdUse};
+
+/// `ibv_td`
+#[repr(C)]
+struct TdObject {
+    c: ibv_td,
+    users: Arc<AtomicU32>,
+}
+
+// SAFETY: `repr(C)`, and the C structure comes first.
+unsafe impl Object for TdObject {
+    type C = ibv_td;
+}
+
+/// What a parent domain rests on: a protection domain, perhaps a thread domain.
+pub(crate) struct Parents {
+    _pd: PdUse,
+    _td: Option<TdUse>,
+}
+
+struct TdUse(Arc<AtomicU32>);
+
+impl Drop for TdUse {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// `ibv_alloc_td`
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    // SAFETY: the caller's attributes, or NULL.
+    let attr = unsafe { attr.as_ref() };
+    if context.is_null() || attr.is_none_or(|attr| attr.comp_mask != 0) {
+        return null(libc::EINVAL);
+    }
+    into_c(Box::new(TdObject {
+        c: ibv_td { context },
+        users: Arc::default(),
+    }))
+}
+
+/// `ibv_dealloc_td`
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    // SAFETY: the caller's thread domain.
+    let Some(object) = (unsafe { from_c::<TdObject>(td) }) else {
+        return libc::EINVAL;
+    };
+    if object.users.load(Ordering::Acquire) > 0 {
+        return libc::EBUSY;
+    }
+    // SAFETY: no parent domain uses it, and the caller is done with it.
+    drop(unsafe { take::<TdObject>(td) });
+    0
+}
+
+/// `ibv_alloc_parent_domain`
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
+    // SAFETY: the caller's attributes, or NULL.
+    let Some(attr) = (unsafe { attr.as_ref() }) else {
+        return null(libc::EINVAL);
+    };
+    // SAFETY: the caller's domains, or NULL.
+    let (pd, td) = unsafe { (from_c::<PdObject>(attr.pd), from_c::<TdObject>(attr.td)) };
+    let Some(pd) = pd.filter(|_| !context.is_null()) else {
+        return null(libc::EINVAL);
+    };
+    // SAFETY: the caller's context.
+    let device = unsafe { &context_of(context).device };
+    let allocators = attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0;
+    if attr.comp_mask & !KNOWN != 0
+        || allocators && (attr.alloc.is_none() || attr.free.is_none())
+        || !Arc::ptr_eq(device, pd.device())
+        || td.is_some_and(|td| td.c.context != context)
+    {
+        return null(libc::EINVAL);
+    }
+    let parents = Parents {
+        _pd: pd.hold(),
+        _td: td.map(|td| {
+            td.users.fetch_add(1, Ordering::AcqRel);
+            TdUse(Arc::clone(&td.users))
+        }),
+    };
+    // The handle is the protection domain's: whoever imports it gets that one.
+    // SAFETY: the caller's domain.
+    let handle = unsafe { (*attr.pd).handle };
+    PdObject::create(context, pd.nested(), handle, Some(parents))
+}

@@ -1,1 +1,170 @@
-//! Devices, protection domains and regions that another context has made.
+//! Devices, protection domains, regions and device memory that another context
+//! of this process has made.
+//!
+//! What can be imported is known by its handle, which is unique in the process.
+//! An import is a second C object of the same thing.
+
+use core::ffi::c_int;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::context::{ContextObject, context_of, context_of_fd, is_command_fd};
+use crate::dm::{DmObject, Memory};
+use crate::errno::null;
+use crate::ffi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use crate::mr::{MrObject, Region};
+use crate::object::{from_c, take};
+use crate::pd::{Domain, PdObject};
+
+/// What has a handle.
+enum Shared {
+    Pd(Weak<Domain>),
+    Mr(Weak<Region>),
+    Dm(Weak<Memory>),
+}
+
+static SHARED: Mutex<BTreeMap<u32, Shared>> = Mutex::new(BTreeMap::new());
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// A handle for a protection domain.
+pub(crate) fn add_pd(domain: &Arc<Domain>) -> u32 {
+    add(Shared::Pd(Arc::downgrade(domain)))
+}
+
+/// A handle for a memory region.
+pub(crate) fn add_mr(region: &Arc<Region>) -> u32 {
+    add(Shared::Mr(Arc::downgrade(region)))
+}
+
+/// A handle for device memory.
+pub(crate) fn add_dm(memory: &Arc<Memory>) -> u32 {
+    add(Shared::Dm(Arc::downgrade(memory)))
+}
+
+/// The thing with this handle is gone.
+pub(crate) fn remove(handle: u32) {
+    shared().remove(&handle);
+}
+
+fn add(what: Shared) -> u32 {
+    let mut shared = shared();
+    loop {
+        let handle = NEXT.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
+        if handle != 0 && !shared.contains_key(&handle) {
+            shared.insert(handle, what);
+            return handle;
+        }
+    }
+}
+
+fn shared() -> MutexGuard<'static, BTreeMap<u32, Shared>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `ibv_import_device`: the descriptor belongs to the new context from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    let Some(context) = context_of_fd(cmd_fd) else {
+        // SAFETY: the descriptor is only asked whether it exists.
+        let exists = unsafe { libc::fcntl(cmd_fd, libc::F_GETFD) } >= 0;
+        return null(if exists { libc::EINVAL } else { libc::EBADF });
+    };
+    // SAFETY: found among the open contexts, and the caller does not close it now.
+    let (owner, device) = unsafe { (context_of(context), (*context).device) };
+    let mut cmd_fd = cmd_fd;
+    if is_command_fd(cmd_fd) {
+        // Whose it is closes it one day.
+        // SAFETY: makes a new descriptor, nothing else.
+        cmd_fd = unsafe { libc::fcntl(cmd_fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if cmd_fd < 0 {
+            return null(libc::EMFILE);
+        }
+    }
+    // SAFETY: the caller gives its duplicate away, or it is ours.
+    let file = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+    ContextObject::with_file(device, Arc::clone(&owner.device), file)
+}
+
+/// `ibv_import_pd`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32) -> *mut ibv_pd {
+    let domain = match shared().get(&pd_handle) {
+        Some(Shared::Pd(domain)) => domain.upgrade(),
+        _ => None,
+    };
+    let Some(domain) = domain.filter(|_| !context.is_null()) else {
+        return null(libc::EINVAL);
+    };
+    // SAFETY: the caller's context.
+    let device = unsafe { &context_of(context).device };
+    match Arc::ptr_eq(device, domain.device()) {
+        false => null(libc::EINVAL),
+        true => PdObject::create(context, domain, pd_handle, None),
+    }
+}
+
+/// `ibv_unimport_pd`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    if !pd.is_null() {
+        // SAFETY: the caller is done with it. What was made in it keeps what it needs.
+        drop(unsafe { take::<PdObject>(pd) });
+    }
+}
+
+/// `ibv_import_mr`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
+    let region = match shared().get(&mr_handle) {
+        Some(Shared::Mr(region)) => region.upgrade(),
+        _ => None,
+    };
+    // SAFETY: the caller's protection domain.
+    let (Some(region), Some(object)) = (region, unsafe { from_c::<PdObject>(pd) }) else {
+        return null(libc::EINVAL);
+    };
+    if !Arc::ptr_eq(object.device(), region.device()) {
+        return null(libc::EINVAL);
+    }
+    let length = usize::try_from(region.mr().length()).unwrap_or(usize::MAX);
+    MrObject::with_handle(pd, ptr::null_mut(), length, region, mr_handle)
+}
+
+/// `ibv_unimport_mr`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
+    if !mr.is_null() {
+        // SAFETY: the caller is done with it.
+        drop(unsafe { take::<MrObject>(mr) });
+    }
+}
+
+/// `ibv_import_dm`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm {
+    let memory = match shared().get(&dm_handle) {
+        Some(Shared::Dm(memory)) => memory.upgrade(),
+        _ => None,
+    };
+    let Some(memory) = memory.filter(|_| !context.is_null()) else {
+        return null(libc::EINVAL);
+    };
+    // SAFETY: the caller's context.
+    let device = unsafe { &context_of(context).device };
+    match Arc::ptr_eq(device, memory.device()) {
+        false => null(libc::EINVAL),
+        true => DmObject::create(context, memory, dm_handle),
+    }
+}
+
+/// `ibv_unimport_dm`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    if !dm.is_null() {
+        // SAFETY: the caller is done with it.
+        drop(unsafe { take::<DmObject>(dm) });
+    }
+}

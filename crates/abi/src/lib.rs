@@ -26,6 +26,7 @@
 
 pub mod ffi;
 
+mod advise;
 mod ah;
 mod async_events;
 mod channel;
@@ -44,6 +45,7 @@ mod import;
 mod kernel;
 mod limits;
 mod log;
+mod mapping;
 mod mcast;
 mod mr;
 mod mw;

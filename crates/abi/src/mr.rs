@@ -1,1 +1,379 @@
 //! Memory regions.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ferroce_device::Device;
+use ferroce_device::transport::{Access, Mr, Rereg, VerbsError};
+
+use crate::dm::MemoryUse;
+use crate::errno::{errno_of, null, set_errno};
+use crate::ffi::*;
+use crate::import;
+use crate::mapping::{self, Mapping};
+use crate::object::{Object, from_c, into_c, take};
+use crate::pd::{PdObject, PdUse};
+
+/// What a region of a dma-buf may permit.
+const DMABUF_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | OPTIONAL;
+/// Access flags that are hints; those without a meaning here are ignored.
+const OPTIONAL: u32 = 0x3ff0_0000;
+/// The one flag of `ibv_rereg_mr` that no man page names.
+const REREG_KEEP_VALID: u32 = 1 << 3;
+
+/// `ibv_mr`
+#[repr(C)]
+pub(crate) struct MrObject {
+    c: UnsafeCell<ibv_mr>,
+    /// Provider libraries know a larger structure.
+    _room: [u64; 2],
+    region: Arc<Region>,
+}
+
+// SAFETY: `repr(C)`, and the C structure, in a cell, comes first.
+unsafe impl Object for MrObject {
+    type C = ibv_mr;
+}
+
+/// What all `ibv_mr` of one region share.
+pub(crate) struct Region {
+    device: Arc<Device>,
+    mr: Arc<Mr>,
+    domain: Mutex<Option<PdUse>>,
+    _backing: Option<Backing>,
+}
+
+/// Memory that lives as long as the region.
+pub(crate) enum Backing {
+    /// Device memory.
+    Device(#[allow(dead_code)] MemoryUse),
+    /// Mapped for the region.
+    Mapped(#[allow(dead_code)] Mapping),
+}
+
+impl Region {
+    /// A region that has been registered in this domain.
+    pub(crate) fn new(pd: &PdObject, mr: Arc<Mr>, backing: Option<Backing>) -> Arc<Region> {
+        Arc::new(Region {
+            device: Arc::clone(pd.device()),
+            mr,
+            domain: Mutex::new(Some(pd.hold())),
+            _backing: backing,
+        })
+    }
+
+    /// The device it belongs to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The engine's region.
+    pub(crate) fn mr(&self) -> &Arc<Mr> {
+        &self.mr
+    }
+
+    /// Uses another protection domain from now on, or none.
+    fn move_to(&self, domain: Option<PdUse>) {
+        *self.domain.lock().unwrap_or_else(PoisonError::into_inner) = domain;
+    }
+}
+
+impl MrObject {
+    /// A new region for the program.
+    pub(crate) fn create(
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        region: Arc<Region>,
+    ) -> *mut ibv_mr {
+        let handle = import::add_mr(&region);
+        MrObject::with_handle(pd, addr, length, region, handle)
+    }
+
+    /// A region for the program, by the handle it has.
+    pub(crate) fn with_handle(
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        region: Arc<Region>,
+        handle: u32,
+    ) -> *mut ibv_mr {
+        let c = ibv_mr {
+            // SAFETY: callers have looked into the domain already.
+            context: unsafe { (*pd).context },
+            pd,
+            addr,
+            length,
+            handle,
+            lkey: region.mr.lkey(),
+            rkey: match region.mr.is_null() {
+                true => 0,
+                false => region.mr.rkey(),
+            },
+        };
+        into_c(Box::new(MrObject {
+            c: UnsafeCell::new(c),
+            _room: [0; 2],
+            region,
+        }))
+    }
+
+    /// The engine's region.
+    pub(crate) fn mr(&self) -> &Arc<Mr> {
+        &self.region.mr
+    }
+}
+
+/// `ibv_reg_mr`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { register(pd, addr, length, addr as u64, access.cast_unsigned()) }
+}
+
+/// `ibv_reg_mr_iova`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { register(pd, addr, length, iova, access.cast_unsigned()) }
+}
+
+/// `ibv_reg_mr_iova2`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: core::ffi::c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { register(pd, addr, length, iova, access) }
+}
+
+unsafe fn register(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's protection domain.
+    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
+        return null(libc::EINVAL);
+    };
+    let start = addr as u64;
+    if let Err(errno) = check(start, length, iova, access) {
+        return null(errno);
+    }
+    let access = Access::from_bits_retain(access);
+    let registered = object
+        .device()
+        .register(object.pd(), start, length as u64, iova, access);
+    match registered {
+        Err(error) => null(errno_of(&error)),
+        Ok(mr) => MrObject::create(pd, addr, length, Region::new(object, mr, None)),
+    }
+}
+
+/// What the kernel would not take: addresses beyond the end, offsets in a page
+/// that differ, memory that is not there.
+fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<(), c_int> {
+    let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
+    if on_demand && addr == 0 && length == usize::MAX {
+        // All of the address space.
+        return match iova == 0 && access & IBV_ACCESS_HUGETLB == 0 {
+            true => Ok(()),
+            false => Err(libc::EINVAL),
+        };
+    }
+    let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
+    if !zero_based && (addr ^ iova) & mapping::OFFSET != 0 {
+        return Err(libc::EINVAL);
+    }
+    let pages = mapping::pages(addr, length as u64).ok_or(libc::EINVAL)?;
+    match on_demand {
+        true => Ok(()),
+        false if pages.is_empty() => Err(libc::EINVAL),
+        false => mapping::check_mapped(pages),
+    }
+}
+
+/// `ibv_reg_dmabuf_mr`: of anything that can be mapped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's protection domain.
+    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
+        return null(libc::EINVAL);
+    };
+    let access = access.cast_unsigned();
+    if access & !DMABUF_ACCESS != 0 || (offset ^ iova) & mapping::OFFSET != 0 {
+        return null(libc::EINVAL);
+    }
+    let writable = access & IBV_ACCESS_LOCAL_WRITE != 0;
+    let mapping = match Mapping::of_file(fd, offset, length, writable) {
+        Err(errno) => return null(errno),
+        Ok(mapping) => mapping,
+    };
+    let access = Access::from_bits_retain(access);
+    let start = mapping.start();
+    let registered = object
+        .device()
+        .register(object.pd(), start, length as u64, iova, access);
+    match registered {
+        Err(error) => null(errno_of(&error)),
+        Ok(mr) => {
+            let region = Region::new(object, mr, Some(Backing::Mapped(mapping)));
+            let addr = ptr::without_provenance_mut(offset as usize);
+            MrObject::create(pd, addr, length, region)
+        }
+    }
+}
+
+/// `ibv_alloc_null_mr`
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the caller's protection domain.
+    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
+        return null(libc::EINVAL);
+    };
+    match object.device().register_null(object.pd()) {
+        Err(error) => null(errno_of(&error)),
+        Ok(mr) => {
+            let region = Region::new(object, mr, None);
+            MrObject::create(pd, ptr::null_mut(), usize::MAX, region)
+        }
+    }
+}
+
+/// `ibv_dereg_mr`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller's region.
+    let Some(object) = (unsafe { from_c::<MrObject>(mr) }) else {
+        return libc::EINVAL;
+    };
+    let region = &object.region;
+    match region.device.deregister(&region.mr) {
+        Ok(()) => {}
+        // Another import was faster.
+        Err(VerbsError::NotFound(_)) => return libc::EINVAL,
+        Err(error) => return errno_of(&error),
+    }
+    region.move_to(None);
+    // SAFETY: nobody changes the structure meanwhile.
+    import::remove(unsafe { (*object.c.get()).handle });
+    // SAFETY: the key is gone, and the caller is done with the region.
+    drop(unsafe { take::<MrObject>(mr) });
+    0
+}
+
+/// `ibv_rereg_mr`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    // SAFETY: the caller's objects, or NULL.
+    let (object, pd_object) = unsafe { (from_c::<MrObject>(mr), from_c::<PdObject>(pd)) };
+    let (flags, access) = (flags.cast_unsigned(), access.cast_unsigned());
+    let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
+    let permits = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
+    let migrates = flags & IBV_REREG_MR_CHANGE_PD != 0;
+    let known = IBV_REREG_MR_FLAGS_SUPPORTED | REREG_KEEP_VALID;
+    let Some(object) = object.filter(|_| {
+        flags & !known == 0
+            && flags & !REREG_KEEP_VALID != 0
+            && !(moves && (length == 0 || addr.is_null()))
+            && (access == 0 || permits)
+            && !(migrates && pd.is_null())
+    }) else {
+        set_errno(libc::EINVAL);
+        return IBV_REREG_MR_ERR_INPUT;
+    };
+    let region = &object.region;
+    let change = Change {
+        place: moves.then_some((addr as u64, length)),
+        pd: pd_object.filter(|_| migrates),
+        access: permits.then_some(access),
+    };
+    if let Err(errno) = change.apply(region) {
+        set_errno(errno);
+        return IBV_REREG_MR_ERR_CMD;
+    }
+    let c = object.c.get();
+    // SAFETY: the caller's region; nobody else changes the structure meanwhile.
+    unsafe {
+        if moves {
+            (*c).addr = addr;
+            (*c).length = length;
+        }
+        if migrates {
+            (*c).pd = pd;
+            (*c).context = (*pd).context;
+        }
+    }
+    0
+}
+
+/// What a re-registration shall change.
+struct Change<'a> {
+    place: Option<(u64, usize)>,
+    pd: Option<&'a PdObject>,
+    access: Option<u32>,
+}
+
+impl Change<'_> {
+    fn apply(&self, region: &Region) -> Result<(), c_int> {
+        if self
+            .pd
+            .is_some_and(|pd| !Arc::ptr_eq(pd.device(), &region.device))
+        {
+            return Err(libc::EINVAL);
+        }
+        let access = self.access.unwrap_or(region.mr.access().bits());
+        if let Some((addr, length)) = self.place {
+            check(addr, length, addr, access)?;
+        }
+        let change = Rereg {
+            translation: self.place.map(|(addr, length)| (addr, length as u64, addr)),
+            pd: self.pd.map(|pd| Arc::clone(pd.pd())),
+            access: self.access.map(Access::from_bits_retain),
+        };
+        region
+            .device
+            .reregister(&region.mr, &change)
+            .map_err(|error| errno_of(&error))?;
+        if let Some(pd) = self.pd {
+            region.move_to(Some(pd.hold()));
+        }
+        Ok(())
+    }
+}

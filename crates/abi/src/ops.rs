@@ -6,9 +6,8 @@
 
 use core::ffi::c_int;
 
-use crate::errno::null;
 use crate::ffi::*;
-use crate::query;
+use crate::{advise, cq, cq_ex, dm, domain, mr, mw, query};
 
 /// Fills the tables of a new context.
 pub(crate) fn fill(verbs: &mut verbs_context) {
@@ -16,6 +15,23 @@ pub(crate) fn fill(verbs: &mut verbs_context) {
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.query_port = Some(query::query_port);
     verbs.query_rt_values = Some(query::query_rt_values);
+    fill_memory(verbs);
+    fill_completions(verbs);
+}
+
+fn fill_memory(verbs: &mut verbs_context) {
+    verbs.alloc_td = Some(domain::alloc_td);
+    verbs.dealloc_td = Some(domain::dealloc_td);
+    verbs.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    verbs.advise_mr = Some(advise::advise_mr);
+    verbs.alloc_null_mr = Some(mr::alloc_null_mr);
+    verbs.alloc_dm = Some(dm::alloc_dm);
+    verbs.free_dm = Some(dm::free_dm);
+    verbs.reg_dm_mr = Some(dm::reg_dm_mr);
+}
+
+fn fill_completions(verbs: &mut verbs_context) {
+    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
 }
 
 fn fill_context(ops: &mut ibv_context_ops) {
@@ -23,35 +39,19 @@ fn fill_context(ops: &mut ibv_context_ops) {
     ops._compat_query_device = Some(query::ibv_query_device);
     ops._compat_query_port = Some(query::ibv_query_port);
     // memory windows
-    ops.alloc_mw = Some(no_alloc_mw);
+    ops.alloc_mw = Some(mw::alloc_mw);
     ops.bind_mw = Some(no_bind_mw);
-    ops.dealloc_mw = Some(no_dealloc_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
     // completions
-    ops.poll_cq = Some(no_poll_cq);
-    ops.req_notify_cq = Some(no_req_notify_cq);
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
     // work requests
     ops.post_send = Some(no_post_send);
     ops.post_recv = Some(no_post_recv);
     ops.post_srq_recv = Some(no_post_srq_recv);
 }
 
-extern "C" fn no_alloc_mw(_: *mut ibv_pd, _: ibv_mw_type) -> *mut ibv_mw {
-    null(libc::EOPNOTSUPP)
-}
-
 extern "C" fn no_bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-extern "C" fn no_dealloc_mw(_: *mut ibv_mw) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-extern "C" fn no_poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
-    -libc::EOPNOTSUPP
-}
-
-extern "C" fn no_req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     libc::EOPNOTSUPP
 }
 

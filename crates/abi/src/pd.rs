@@ -1,1 +1,152 @@
 //! Protection domains.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use ferroce_device::Device;
+use ferroce_device::transport::Pd;
+
+use crate::context::context_of;
+use crate::domain::Parents;
+use crate::errno::null;
+use crate::ffi::{ibv_context, ibv_pd};
+use crate::import;
+use crate::object::{Object, from_c, into_c, take};
+
+/// `ibv_pd`: a protection domain, or a parent domain around one.
+#[repr(C)]
+pub(crate) struct PdObject {
+    c: ibv_pd,
+    domain: Arc<Domain>,
+    /// What a parent domain rests on.
+    parents: Option<Parents>,
+}
+
+// SAFETY: `repr(C)`, and the C structure comes first.
+unsafe impl Object for PdObject {
+    type C = ibv_pd;
+}
+
+/// What all `ibv_pd` of one protection domain share: the one that was allocated,
+/// and those that were imported.
+pub(crate) struct Domain {
+    device: Arc<Device>,
+    pd: Option<Arc<Pd>>,
+    /// The domain's own `Pd`; one that a parent domain shares belongs to another.
+    owned: bool,
+    users: AtomicU32,
+}
+
+impl Domain {
+    /// The device it belongs to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if let Some(pd) = self.pd.take().filter(|_| self.owned) {
+            let _still_used_by_the_engine = self.device.dealloc_pd(pd);
+        }
+    }
+}
+
+/// Something that was made in a protection domain, which cannot go before it.
+pub(crate) struct PdUse(Arc<Domain>);
+
+impl Drop for PdUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl PdObject {
+    /// A protection domain for the program.
+    pub(crate) fn create(
+        context: *mut ibv_context,
+        domain: Arc<Domain>,
+        handle: u32,
+        parents: Option<Parents>,
+    ) -> *mut ibv_pd {
+        into_c(Box::new(PdObject {
+            c: ibv_pd { context, handle },
+            domain,
+            parents,
+        }))
+    }
+
+    /// The engine's domain.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        let pd = self.domain.pd.as_ref();
+        pd.expect("a domain loses it only when it is dropped")
+    }
+
+    /// The device it belongs to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.domain.device
+    }
+
+    /// The context it was made in.
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.c.context
+    }
+
+    /// Whether it is a parent domain.
+    pub(crate) fn is_parent(&self) -> bool {
+        self.parents.is_some()
+    }
+
+    /// The domain stays at least as long as what is returned.
+    pub(crate) fn hold(&self) -> PdUse {
+        self.domain.users.fetch_add(1, Ordering::AcqRel);
+        PdUse(Arc::clone(&self.domain))
+    }
+
+    /// A domain of the same memory, that counts its own users.
+    pub(crate) fn nested(&self) -> Arc<Domain> {
+        Arc::new(Domain {
+            device: Arc::clone(self.device()),
+            pd: Some(Arc::clone(self.pd())),
+            owned: false,
+            users: AtomicU32::new(0),
+        })
+    }
+}
+
+/// `ibv_alloc_pd`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    if context.is_null() {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's context.
+    let device = unsafe { &context_of(context).device };
+    let domain = Arc::new(Domain {
+        device: Arc::clone(device),
+        pd: Some(device.alloc_pd()),
+        owned: true,
+        users: AtomicU32::new(0),
+    });
+    let handle = import::add_pd(&domain);
+    PdObject::create(context, domain, handle, None)
+}
+
+/// `ibv_dealloc_pd`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the caller's protection domain.
+    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
+        return libc::EINVAL;
+    };
+    if object.domain.users.load(Ordering::Acquire) > 0 {
+        return libc::EBUSY;
+    }
+    if object.parents.is_none() {
+        import::remove(object.c.handle);
+    }
+    // SAFETY: nothing that was made in it is left, and the caller is done with it.
+    drop(unsafe { take::<PdObject>(pd) });
+    0
+}

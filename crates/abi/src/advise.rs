@@ -1,0 +1,70 @@
+//! `ibv_advise_mr`: pages that will soon be used.
+
+use core::ffi::c_int;
+
+use ferroce_device::transport::{Access, AccessError};
+
+use crate::ffi::*;
+use crate::mapping;
+use crate::object::from_c;
+use crate::pd::PdObject;
+
+/// Do it before the call returns.
+const FLUSH: u32 = 1 << 0;
+
+/// `ibv_advise_mr`
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ib_uverbs_advise_mr_advice,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sge: u32,
+) -> c_int {
+    // SAFETY: the caller's protection domain.
+    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
+        return libc::EINVAL;
+    };
+    if advice > IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+        return libc::EOPNOTSUPP;
+    }
+    if flags & !FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's list has that many elements.
+    let sges = unsafe { core::slice::from_raw_parts(sg_list, num_sge as usize) };
+    let ranges = |sge: &ibv_sge| range(object, sge, advice);
+    // All of them are right, or nothing is done.
+    if let Some(errno) = sges.iter().find_map(|sge| ranges(sge).err()) {
+        return errno;
+    }
+    if advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+        return 0;
+    }
+    let write = advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+    let now = flags & FLUSH != 0;
+    for sge in sges {
+        let fetched = ranges(sge).and_then(|pages| mapping::fetch(pages, write, now));
+        if let (Err(errno), true) = (fetched, now) {
+            return errno;
+        }
+    }
+    0
+}
+
+/// The pages that an element means.
+fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u64>, c_int> {
+    let mut need = Access::ON_DEMAND;
+    if advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE {
+        need |= Access::LOCAL_WRITE;
+    }
+    let regions = pd.device().regions();
+    let address = regions.local(sge.lkey, pd.pd(), need, sge.addr, sge.length);
+    let address = address.map_err(|error| match error {
+        AccessError::Unknown { .. } => libc::ENOENT,
+        AccessError::OtherDomain { .. } => libc::EPERM,
+        AccessError::Denied { missing, .. } if !missing.contains(Access::ON_DEMAND) => libc::EPERM,
+        AccessError::OutOfRange { .. } => libc::EFAULT,
+        _ => libc::EINVAL,
+    })?;
+    mapping::pages(address, u64::from(sge.length)).ok_or(libc::EFAULT)
+}

@@ -1,0 +1,172 @@
+//! Pages: whether they are there, and mapping those of a file.
+
+use core::ffi::c_int;
+use core::ops::Range;
+use core::ptr;
+
+/// The part of an address inside its page.
+pub(crate) const OFFSET: u64 = PAGE - 1;
+const PAGE: u64 = 4096;
+/// How many pages to ask the kernel about at a time.
+const CHUNK: u64 = 1 << 14;
+
+/// The pages that a range touches; none if it leaves the address space.
+pub(crate) fn pages(addr: u64, length: u64) -> Option<Range<u64>> {
+    let end = addr.checked_add(length)?.checked_next_multiple_of(PAGE)?;
+    Some(addr & !OFFSET..end)
+}
+
+/// Whether all of these pages are mapped; `EFAULT` if not.
+pub(crate) fn check_mapped(pages: Range<u64>) -> Result<(), c_int> {
+    let mut resident = [0u8; CHUNK as usize];
+    let mut at = pages.start;
+    while at < pages.end {
+        let bytes = (pages.end - at).min(CHUNK * PAGE);
+        // SAFETY: `resident` has a byte for each page asked about.
+        let asked = unsafe {
+            let start = ptr::without_provenance_mut(at as usize);
+            libc::mincore(start, bytes as usize, resident.as_mut_ptr())
+        };
+        // Other trouble is no answer.
+        if asked != 0 && last_error() == libc::ENOMEM {
+            return Err(libc::EFAULT);
+        }
+        at += bytes;
+    }
+    Ok(())
+}
+
+/// Brings pages in, or asks the kernel to. Waits for them if `now`.
+pub(crate) fn fetch(pages: Range<u64>, write: bool, now: bool) -> Result<(), c_int> {
+    let advice = match (now, write) {
+        (false, _) => libc::MADV_WILLNEED,
+        (true, false) => libc::MADV_POPULATE_READ,
+        (true, true) => libc::MADV_POPULATE_WRITE,
+    };
+    let length = (pages.end - pages.start) as usize;
+    // SAFETY: none of these changes what the memory holds.
+    let done = unsafe {
+        let start = ptr::without_provenance_mut(pages.start as usize);
+        libc::madvise(start, length, advice)
+    };
+    match done != 0 && matches!(last_error(), libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) {
+        true => Err(libc::EFAULT),
+        false => Ok(()),
+    }
+}
+
+/// Part of a file in memory.
+pub(crate) struct Mapping {
+    start: *mut libc::c_void,
+    length: usize,
+    /// Where the part that was asked for begins.
+    offset: usize,
+}
+
+// SAFETY: memory that nothing here holds references into.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps part of a file. `EOPNOTSUPP` if that sort of file has no memory.
+    pub(crate) fn of_file(
+        fd: c_int,
+        offset: u64,
+        length: usize,
+        writable: bool,
+    ) -> Result<Mapping, c_int> {
+        let pages = pages(offset, length as u64).ok_or(libc::EINVAL)?;
+        let file_offset = i64::try_from(pages.start).map_err(|_| libc::EINVAL)?;
+        if length == 0 {
+            return Err(libc::EINVAL);
+        }
+        if size_of(fd)?.is_some_and(|size| offset + length as u64 > size) {
+            return Err(libc::EINVAL);
+        }
+        let protection = match writable {
+            true => libc::PROT_READ | libc::PROT_WRITE,
+            false => libc::PROT_READ,
+        };
+        let whole = (pages.end - pages.start) as usize;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let start = unsafe {
+            let anywhere = ptr::null_mut();
+            libc::mmap(
+                anywhere,
+                whole,
+                protection,
+                libc::MAP_SHARED,
+                fd,
+                file_offset,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(match last_error() {
+                error @ (libc::EACCES | libc::EPERM | libc::ENOMEM) => error,
+                _ => libc::EOPNOTSUPP,
+            });
+        }
+        Ok(Mapping {
+            start,
+            length: whole,
+            offset: (offset & OFFSET) as usize,
+        })
+    }
+
+    /// The first byte that was asked for.
+    pub(crate) fn start(&self) -> u64 {
+        self.start as u64 + self.offset as u64
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our mapping, which no region shows any more.
+        unsafe { libc::munmap(self.start, self.length) };
+    }
+}
+
+/// The size of a file, if files of its sort have one.
+fn size_of(fd: c_int) -> Result<Option<u64>, c_int> {
+    // SAFETY: the position, which is restored, is all that changes.
+    unsafe {
+        let before = libc::lseek(fd, 0, libc::SEEK_CUR);
+        if before < 0 && last_error() == libc::EBADF {
+            return Err(libc::EBADF);
+        }
+        let end = libc::lseek(fd, 0, libc::SEEK_END);
+        libc::lseek(fd, before.max(0), libc::SEEK_SET);
+        Ok(u64::try_from(end).ok().filter(|&end| end > 0))
+    }
+}
+
+fn last_error() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_touches_whole_pages() {
+        assert_eq!(pages(0x1000, 0), Some(0x1000..0x1000));
+        assert_eq!(pages(0x1001, 0), Some(0x1000..0x2000));
+        assert_eq!(pages(0x1fff, 2), Some(0x1000..0x3000));
+        assert_eq!(pages(u64::MAX, 1), None);
+        assert_eq!(pages(u64::MAX - 10, 5), None);
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_noticed() {
+        let bytes = vec![0u8; 100_000];
+        let all = pages(bytes.as_ptr() as u64, bytes.len() as u64).unwrap();
+        assert_eq!(check_mapped(all.clone()), Ok(()));
+        assert_eq!(fetch(all.clone(), true, true), Ok(()));
+        assert_eq!(fetch(all, false, false), Ok(()));
+        assert_eq!(check_mapped(0..0x1000), Err(libc::EFAULT));
+        assert_eq!(check_mapped(0..1 << 46), Err(libc::EFAULT));
+        assert_eq!(fetch(0..0x1000, false, true), Err(libc::EFAULT));
+    }
+}
