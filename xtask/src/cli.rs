@@ -20,6 +20,7 @@ EXAMPLES
   cargo xtask demo                 RDMA on this machine, now
   cargo xtask sim --seeds 2000     two thousand simulated networks
   cargo xtask bench engine         what a packet costs
+  cargo xtask bench wire           bandwidth and latency over real sockets
 
 EXIT STATUS
   0 if every step succeeded, 1 if one failed, 2 if the command line was wrong.
@@ -121,6 +122,24 @@ EXAMPLES
   cargo xtask bench engine --csv > engine.csv
   cargo xtask bench engine -- --help      the benchmark's own help")]
     Engine {
+        /// Arguments of the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// What the network path costs: bandwidth, latency, idleness.
+    ///
+    /// Two processes over loopback, and over a virtual cable between two network
+    /// namespaces; each figure stands beside that of plain UDP sockets and of
+    /// iperf3 (TCP). Installs iperf3 with apt where that is missing and the user
+    /// is root. All arguments go to the benchmark.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask bench wire
+  cargo xtask bench wire --quick
+  cargo xtask bench wire --only latency
+  cargo xtask bench wire -- --help        the benchmark's own help")]
+    Wire {
         /// Arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

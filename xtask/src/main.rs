@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Demo { args } => tasks::demo(&args),
         Command::Sim { args } => tasks::sim(&args),
         Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),
+        Command::Bench(Bench::Wire { args }) => tasks::bench_wire(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

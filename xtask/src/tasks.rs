@@ -1,5 +1,7 @@
 //! Building, testing, simulating, measuring.
 
+use std::process::{Command, Stdio};
+
 use anyhow::Result;
 
 use crate::step::{cargo, last_step, step};
@@ -53,6 +55,38 @@ pub(crate) fn bench_engine(args: &[String]) -> Result<()> {
         &["ferroce-bench", "--bin", "engine"],
         args,
     )
+}
+
+pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
+    if !runs("iperf3") && rustix::process::geteuid().is_root() {
+        step("Install iperf3, to compare with", || {
+            // Without it the benchmark says what it leaves out.
+            let installed = Command::new("apt-get")
+                .args(["install", "--yes", "--quiet", "iperf3"])
+                .stdout(Stdio::null())
+                .env("DEBIAN_FRONTEND", "noninteractive")
+                .status();
+            if !installed.is_ok_and(|status| status.success()) {
+                eprintln!("   apt-get could not install it");
+            }
+            Ok(())
+        })?;
+    }
+    tool(
+        "Measure the network path",
+        &["ferroce-bench", "--bin", "wire"],
+        args,
+    )
+}
+
+/// Whether a program is installed.
+fn runs(program: &str) -> bool {
+    let asked = Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    asked.is_ok()
 }
 
 /// Builds and runs a tool, optimised.

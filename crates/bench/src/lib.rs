@@ -12,6 +12,9 @@
 //! checksumming the same bytes, or the same traffic over one queue pair. What
 //! counts is the median of the ratios.
 //!
+//! The `wire` binary measures the whole path instead: two processes, real sockets. It
+//! lives in `bin/wire`, and shares the report.
+//!
 //! [`Pair`] moves the traffic, [`turns`] measures, [`suite`] says what
 //! is measured and [`Report`] shows it. The `engine` binary is the
 //! command line around them.
@@ -37,4 +40,4 @@ pub use pair::Pair;
 pub use report::{Goal, Report, Row};
 pub use side::Side;
 pub use traffic::{Cost, MESSAGES, Op, Setup, Traffic};
-pub use turns::{Figures, turns};
+pub use turns::{Figures, median, turns};

@@ -7,6 +7,8 @@ use core::fmt::{self, Write as _};
 pub enum Goal {
     /// At most this multiple of what it is compared with.
     Ratio(f64),
+    /// At least this multiple of what it is compared with.
+    AtLeast(f64),
     /// At most this many, in the row's unit.
     Most(f64),
 }
@@ -35,6 +37,7 @@ impl Row {
     pub fn met(&self) -> Option<bool> {
         Some(match self.goal? {
             Goal::Ratio(most) => self.against?.2 <= most,
+            Goal::AtLeast(least) => self.against?.2 >= least,
             Goal::Most(most) => self.value <= most,
         })
     }
@@ -59,6 +62,7 @@ impl Row {
         let goal = match self.goal {
             None => String::new(),
             Some(Goal::Ratio(most)) => format!("<= {most} x"),
+            Some(Goal::AtLeast(least)) => format!(">= {least} x"),
             Some(Goal::Most(most)) => format!("<= {most} {}", self.unit),
         };
         [
@@ -91,10 +95,21 @@ const TITLES: [&str; 8] = [
 ];
 
 /// All figures of a run.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Report {
+    /// What the columns are called.
+    pub titles: [&'static str; 8],
     /// In the order they were taken.
     pub rows: Vec<Row>,
+}
+
+impl Default for Report {
+    fn default() -> Report {
+        Report {
+            titles: TITLES,
+            rows: Vec::new(),
+        }
+    }
 }
 
 impl Report {
@@ -111,6 +126,7 @@ impl Report {
             let goal = match row.goal {
                 None => String::new(),
                 Some(Goal::Ratio(most)) => format!("ratio {most}"),
+                Some(Goal::AtLeast(least)) => format!("at least {least}"),
                 Some(Goal::Most(most)) => format!("value {most}"),
             };
             let Row {
@@ -137,7 +153,10 @@ impl Report {
         let missed: Vec<String> = judged
             .iter()
             .filter(|row| row.met() == Some(false))
-            .map(|row| format!("{} ({})", row.what, row.side))
+            .map(|row| match row.against {
+                Some((name, ..)) => format!("{} ({}, {name})", row.what, row.side),
+                None => format!("{} ({})", row.what, row.side),
+            })
             .collect();
         let met = judged.len() - missed.len();
         let total = judged.len();
@@ -153,7 +172,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table: Vec<[String; 8]> = core::iter::once(TITLES.map(str::to_owned))
+        let table: Vec<[String; 8]> = core::iter::once(self.titles.map(str::to_owned))
             .chain(self.rows.iter().map(Row::cells))
             .collect();
         let widths: Vec<usize> = (0..TITLES.len())
@@ -197,6 +216,7 @@ mod tests {
         };
         Report {
             rows: vec![row, slow],
+            ..Report::default()
         }
     }
 

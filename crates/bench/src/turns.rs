@@ -65,7 +65,8 @@ pub fn turns<const N: usize>(
     }))
 }
 
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+/// The value in the middle; zero if there are none.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(values, 0.5)
 }
 

@@ -6,9 +6,7 @@
 //! measures and prints. All of them are this executable.
 
 mod checks;
-mod endpoint;
 mod measure;
-mod partner;
 
 use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
@@ -20,12 +18,14 @@ use std::process::{Command, ExitStatus, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use ferroce_control::{Connection, LinkConfig, RUNTIME_DIR_VARIABLE, Request, find_or_start};
-
-use endpoint::Endpoint;
-use partner::Partner;
+use ferroce_device::transport::QpType;
+use ferroce_endpoint::{Endpoint, Introduction, Options, Partner};
+use serde::{Deserialize, Serialize};
 
 /// The link of the demo.
 const LINK: &str = "rxe0";
+/// Index of 127.0.0.1 in the GID table of a loopback link.
+const GID_INDEX: u8 = 1;
 
 /// Show that it works: two processes, every operation, every byte checked
 #[derive(Debug, Args)]
@@ -62,21 +62,38 @@ impl DemoArgs {
             None => perform(self.quick),
             Some(Role::Stage) => stage(self.quick),
             Some(Role::Asks) => {
-                let mut endpoint = Endpoint::open(LINK)?;
-                let mut partner = Partner::on_stdin()?;
-                endpoint.connect(&mut partner)?;
+                let (endpoint, mut partner) = meet()?;
                 checks::ask(&endpoint, &mut partner)?;
                 measure::ask(&endpoint, &mut partner, self.quick)
             }
             Some(Role::Answers) => {
-                let mut endpoint = Endpoint::open(LINK)?;
-                let mut partner = Partner::on_stdin()?;
-                endpoint.connect(&mut partner)?;
+                let (endpoint, mut partner) = meet()?;
                 checks::answer(&endpoint, &mut partner)?;
                 measure::answer(&endpoint, &mut partner)
             }
         }
     }
+}
+
+/// What the two say to each other once connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Word {
+    /// The receiver is ready, or memory is as agreed.
+    Ready,
+    /// What was sent has been checked.
+    Checked,
+    /// That was all.
+    Done,
+}
+
+/// Opens a device and connects to the other process.
+fn meet() -> Result<(Endpoint, Partner)> {
+    let mut endpoint = Endpoint::open(LINK, Options::new(QpType::Rc, GID_INDEX))?;
+    let mut partner = Partner::on_stdin()?;
+    partner.say(&endpoint.introduction()?)?;
+    let theirs: Introduction = partner.hear()?;
+    endpoint.connect(&theirs)?;
+    Ok((endpoint, partner))
 }
 
 /// Runs the stage with a runtime directory of its own, removed at the end.

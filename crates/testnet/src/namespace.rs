@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::netdev;
 
@@ -69,6 +70,53 @@ fn skip(name: &str, why: &str) {
     );
 }
 
+/// Makes one more network namespace, and stays where it is. Its `lo` is up.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn another() -> io::Result<OwnedFd> {
+    let here = network()?;
+    // SAFETY: a network namespace takes nothing away from other threads.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+    let there = network();
+    netdev::set_up("lo");
+    enter(here.as_fd())?;
+    there
+}
+
+/// Does something in another network namespace.
+///
+/// # Errors
+/// If the kernel refuses to go there, or back.
+pub fn within<T>(namespace: impl AsFd, work: impl FnOnce() -> T) -> io::Result<T> {
+    let here = network()?;
+    enter(namespace.as_fd())?;
+    let result = work();
+    enter(here.as_fd())?;
+    Ok(result)
+}
+
+/// Has a program run in another network namespace.
+pub fn place(command: &mut Command, namespace: OwnedFd) -> &mut Command {
+    // SAFETY: one system call on a prepared argument.
+    unsafe { command.pre_exec(move || enter(namespace.as_fd())) }
+}
+
+/// The network namespace of this thread.
+fn network() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(
+        c"/proc/thread-self/ns/net",
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let kind = Some(LinkNameSpaceType::Network);
+    Ok(move_into_link_name_space(namespace, kind)?)
+}
+
 /// Runs one test of this program in another process; an error if that could not start.
 fn again(name: &str) -> io::Result<()> {
     let dir = Scratch::new(name)?;
@@ -85,7 +133,7 @@ fn again(name: &str) -> io::Result<()> {
         rustix::process::getegid().as_raw(),
     );
     // SAFETY: between fork and exec it makes system calls on prepared arguments.
-    unsafe { command.pre_exec(move || enter(root, uid, gid)) };
+    unsafe { command.pre_exec(move || leave(root, uid, gid)) };
     let output = command.spawn()?.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -95,7 +143,7 @@ fn again(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn enter(root: bool, uid: u32, gid: u32) -> io::Result<()> {
+fn leave(root: bool, uid: u32, gid: u32) -> io::Result<()> {
     if root {
         // SAFETY: this process has one thread, and shares nothing that this takes away.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;

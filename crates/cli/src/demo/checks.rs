@@ -2,9 +2,9 @@
 
 use anyhow::{Result, ensure};
 use ferroce_device::transport::SendOp;
+use ferroce_endpoint::{Endpoint, Partner, pattern};
 
-use super::endpoint::Endpoint;
-use super::partner::{Partner, Word};
+use super::Word;
 
 /// Sizes that differ in how many packets they are.
 const SIZES: [u32; 6] = [1, 100, 4096, 4097, 65_536, 1 << 20];
@@ -14,19 +14,12 @@ const INBOX: u64 = 2 << 20;
 const WORD: u64 = 4 << 20;
 const ADDITIONS: u64 = 1000;
 
-/// Bytes that depend on where they are and on `seed`.
-fn pattern(seed: u32, length: u32) -> Vec<u8> {
-    (0..length)
-        .map(|at| (at.wrapping_mul(0x9e37_79b1) ^ seed.wrapping_mul(0x85eb_ca6b)) as u8)
-        .collect()
-}
-
 pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     for size in SIZES {
-        end.put(0, &pattern(size, size))?;
+        end.pages.put(0, &pattern(size, size))?;
         partner.expect(Word::Ready)?;
-        end.send(1, SendOp::Send { imm: Some(size) }, 0, size)?;
-        end.wait(1)?;
+        end.post(1, SendOp::Send { imm: Some(size) }, 0, size)?;
+        end.succeed(1)?;
         partner.expect(Word::Checked)?;
     }
     println!(
@@ -34,20 +27,9 @@ pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
         SIZES.len()
     );
     for size in SIZES {
-        end.put(0, &pattern(size + 1, size))?;
-        let (remote_addr, rkey) = end.remote(INBOX)?;
-        let imm = None;
-        end.send(
-            2,
-            SendOp::Write {
-                remote_addr,
-                rkey,
-                imm,
-            },
-            0,
-            size,
-        )?;
-        end.wait(1)?;
+        end.pages.put(0, &pattern(size + 1, size))?;
+        end.post(2, end.write_to(INBOX), 0, size)?;
+        end.succeed(1)?;
         partner.say(&Word::Ready)?;
         partner.expect(Word::Checked)?;
     }
@@ -57,11 +39,11 @@ pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     );
     for size in SIZES {
         partner.expect(Word::Ready)?;
-        let (remote_addr, rkey) = end.remote(0)?;
-        end.send(3, SendOp::Read { remote_addr, rkey }, INBOX, size)?;
-        end.wait(1)?;
+        let (remote_addr, rkey) = end.remote(0);
+        end.post(3, SendOp::Read { remote_addr, rkey }, INBOX, size)?;
+        end.succeed(1)?;
         ensure!(
-            end.get(INBOX, size as usize)? == pattern(size + 2, size),
+            end.pages.get(INBOX, size)? == pattern(size + 2, size),
             "a READ of {size} bytes brought wrong ones"
         );
         partner.say(&Word::Checked)?;
@@ -78,10 +60,10 @@ pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
 }
 
 fn atomics(end: &Endpoint) -> Result<()> {
-    let (remote_addr, rkey) = end.remote(WORD - 8)?;
+    let (remote_addr, rkey) = end.remote(WORD - 8);
     for added in 0..ADDITIONS {
         let add = 3;
-        end.send(
+        end.post(
             4,
             SendOp::FetchAdd {
                 remote_addr,
@@ -91,8 +73,8 @@ fn atomics(end: &Endpoint) -> Result<()> {
             0,
             8,
         )?;
-        end.wait(1)?;
-        let before = u64::from_ne_bytes(end.get(0, 8)?.try_into().unwrap_or_default());
+        end.succeed(1)?;
+        let before = u64::from_ne_bytes(end.pages.get(0, 8)?.try_into().unwrap_or_default());
         ensure!(before == 3 * added, "{before} before addition {added}");
     }
     let (compare, swap) = (3 * ADDITIONS, 42);
@@ -102,8 +84,8 @@ fn atomics(end: &Endpoint) -> Result<()> {
         compare,
         swap,
     };
-    end.send(5, op, 0, 8)?;
-    end.wait(1)?;
+    end.post(5, op, 0, 8)?;
+    end.succeed(1)?;
     Ok(())
 }
 
@@ -111,7 +93,7 @@ pub(super) fn answer(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     for size in SIZES {
         end.receive(1, INBOX, size)?;
         partner.say(&Word::Ready)?;
-        let wc = end.wait(1)?[0];
+        let wc = end.succeed(1)?[0];
         ensure!(
             wc.byte_len == size && wc.imm == size,
             "a SEND of {size} bytes arrived as {} bytes",
@@ -126,18 +108,18 @@ pub(super) fn answer(end: &Endpoint, partner: &mut Partner) -> Result<()> {
         partner.say(&Word::Checked)?;
     }
     for size in SIZES {
-        end.put(0, &pattern(size + 2, size))?;
+        end.pages.put(0, &pattern(size + 2, size))?;
         partner.say(&Word::Ready)?;
         partner.expect(Word::Checked)?;
     }
     partner.expect(Word::Ready)?;
-    let word = end.get(WORD - 8, 8)?;
+    let word = end.pages.get(WORD - 8, 8)?;
     ensure!(word == 42u64.to_ne_bytes(), "the swap left {word:?}");
     partner.say(&Word::Checked)
 }
 
 fn check(end: &Endpoint, seed: u32, size: u32) -> Result<()> {
-    let right = end.get(INBOX, size as usize)? == pattern(seed, size);
+    let right = end.pages.get(INBOX, size)? == pattern(seed, size);
     ensure!(right, "{size} bytes arrived, not all of them right");
     Ok(())
 }

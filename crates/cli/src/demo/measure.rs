@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ferroce_device::transport::SendOp;
+use ferroce_endpoint::{Endpoint, Partner};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
-use super::endpoint::Endpoint;
-use super::partner::{Partner, Word};
+use super::Word;
 
 /// Work requests on their way at a time.
 const WINDOW: usize = 32;
@@ -93,33 +93,29 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
 }
 
 fn perform(end: &Endpoint, round: Round) -> Result<()> {
-    let (remote_addr, rkey) = end.remote(0)?;
+    let (remote_addr, rkey) = end.remote(0);
     let op = || match round.what {
         What::Send | What::PingPong => SendOp::Send { imm: None },
-        What::Write => SendOp::Write {
-            remote_addr,
-            rkey,
-            imm: None,
-        },
+        What::Write => end.write_to(0),
         What::Read => SendOp::Read { remote_addr, rkey },
     };
     if round.what == What::PingPong {
         for _ in 0..round.count {
             end.receive(0, 0, round.size)?;
-            end.send(0, op(), 4096, round.size)?;
-            end.wait(2)?;
+            end.post(0, op(), 4096, round.size)?;
+            end.succeed(2)?;
         }
         return Ok(());
     }
     let mut sent = 0;
     for _ in 0..WINDOW.min(round.count) {
-        end.send(0, op(), 0, round.size)?;
+        end.post(0, op(), 0, round.size)?;
         sent += 1;
     }
     for _ in 0..round.count {
-        end.wait(1)?;
+        end.succeed(1)?;
         if sent < round.count {
-            end.send(0, op(), 0, round.size)?;
+            end.post(0, op(), 0, round.size)?;
             sent += 1;
         }
     }
@@ -134,12 +130,12 @@ pub(super) fn answer(end: &Endpoint, partner: &mut Partner) -> Result<()> {
                 end.receive(0, 0, round.size)?;
                 partner.say(&Word::Ready)?;
                 for left in (0..round.count).rev() {
-                    end.wait(1)?;
+                    end.succeed(1)?;
                     if left > 0 {
                         end.receive(0, 0, round.size)?;
                     }
-                    end.send(0, SendOp::Send { imm: None }, 4096, round.size)?;
-                    end.wait(1)?;
+                    end.post(0, SendOp::Send { imm: None }, 4096, round.size)?;
+                    end.succeed(1)?;
                 }
             }
             // The answering end has nothing to do: that is the point of RDMA.
@@ -158,7 +154,7 @@ fn receive(end: &Endpoint, partner: &mut Partner, round: Round) -> Result<()> {
     }
     partner.say(&Word::Ready)?;
     for _ in 0..round.count {
-        end.wait(1)?;
+        end.succeed(1)?;
         if posted < round.count {
             end.receive(0, 0, round.size)?;
             posted += 1;

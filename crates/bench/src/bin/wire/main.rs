@@ -1,0 +1,133 @@
+//! What the network path costs: our queue pairs beside plain sockets and TCP.
+//!
+//! ```text
+//!   main: a runtime directory, removed at the end
+//!    '- stage: a private network, links, the order of things, the table
+//!        |- ferroced, one for each network
+//!        |- worker <--- what is measured ---> worker      on loopback
+//!        |- worker <--- what is measured ---> worker      with a virtual cable between them
+//!        '- iperf3
+//! ```
+//!
+//! All processes but the last are this executable.
+
+mod bare;
+mod idle;
+mod iperf;
+mod orders;
+mod ours;
+mod plan;
+mod stage;
+mod worker;
+
+use std::ffi::OsStr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use ferroce_control::RUNTIME_DIR_VARIABLE;
+
+use plan::Part;
+
+/// Measure the network path: bandwidth, latency and idleness.
+///
+/// Two processes talk to each other over loopback, and over a virtual cable (veth)
+/// between two network namespaces. What we do is measured in turns with what it is
+/// compared with; figures are medians over the rounds, and ratios are medians of the
+/// ratios round by round.
+#[derive(Debug, Parser)]
+#[command(name = "wire", after_help = EXAMPLES)]
+struct Cli {
+    /// Few and short rounds: rougher figures.
+    #[arg(long)]
+    quick: bool,
+
+    /// Print comma-separated values instead of a table.
+    #[arg(long)]
+    csv: bool,
+
+    /// Measure only this; may be given several times.
+    #[arg(long, value_enum, value_name = "PART")]
+    only: Vec<Part>,
+
+    /// Measure only over loopback.
+    #[arg(long)]
+    loopback: bool,
+
+    /// Rounds.
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+
+    /// What one of the benchmark's own processes does
+    #[arg(long, hide = true)]
+    role: Option<Role>,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  cargo xtask bench wire                     everything, a minute or two
+  cargo xtask bench wire --quick             a first impression
+  cargo xtask bench wire --only latency      one part
+  cargo xtask bench wire --csv > wire.csv    for a spreadsheet
+
+OUTPUT
+  figure          median over the rounds
+  compared with   what was measured in turns with it:
+                  bare       plain UDP sockets with segmentation in both directions, one
+                             copy and one CRC on either side, one acknowledgement each
+                             256 KiB; or a plain UDP ping-pong. Both ends poll.
+                  iperf3     one TCP stream, where iperf3 is installed
+  ratio           the first divided by the second; median over the rounds
+  verdict         ok or MISSED where there is a goal
+
+  Latency is half a round trip. An idle device counts wakeups and processor time of
+  its threads.
+
+EXIT STATUS
+  0 if the measurement worked, whatever the verdicts; 1 if it did not.";
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Role {
+    Stage,
+    Worker,
+}
+
+fn main() -> ExitCode {
+    let name = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&name).file_name() == Some(OsStr::new("ferroced")) {
+        return ferroce_daemon::main();
+    }
+    let cli = Cli::parse();
+    let result = match cli.role {
+        None => perform(),
+        Some(Role::Stage) => stage::run(&cli),
+        Some(Role::Worker) => worker::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the stage with a runtime directory of its own, removed at the end.
+fn perform() -> Result<()> {
+    let directory = std::env::temp_dir().join(format!("ferroce-wire-{}", std::process::id()));
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
+    made.with_context(|| format!("cannot make {}", directory.display()))?;
+    let status = Command::new("/proc/self/exe")
+        .args(["--role", "stage"])
+        .args(std::env::args_os().skip(1))
+        .env(RUNTIME_DIR_VARIABLE, &directory)
+        .status();
+    let removed = std::fs::remove_dir_all(&directory);
+    let status = status.context("cannot start this executable again")?;
+    if !status.success() {
+        bail!("the measurement ended with {status}");
+    }
+    removed.with_context(|| format!("cannot remove {}", directory.display()))
+}

@@ -1,0 +1,108 @@
+//! One of the two processes between which something is measured.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use ferroce_control::{LinkConfig, Request, find_daemon};
+use ferroce_device::Device;
+use ferroce_device::transport::QpType;
+use ferroce_endpoint::{Endpoint, Introduction, Options, Partner};
+use ferroce_wire::Mtu;
+
+use crate::bare::Plain;
+use crate::orders::{Figure, MTUS, Order, Task};
+use crate::stage::end_with_parent;
+use crate::{idle, ours};
+
+/// Does as it is told, until there is nobody to tell it.
+pub(crate) fn run() -> Result<()> {
+    end_with_parent()?;
+    let mut stage = Partner::on_stdin()?;
+    let mut ends: Vec<Endpoint> = Vec::new();
+    let mut plain: Option<Plain> = None;
+    while let Some(order) = stage.hear_or_end::<Order>()? {
+        match order {
+            Order::Link { name, netdev } => {
+                add_link(name, netdev)?;
+                stage.say(&())?;
+            }
+            Order::Open { link, gid_index } => {
+                ends = open(&link, gid_index)?;
+                let introductions: Result<Vec<Introduction>> =
+                    ends.iter().map(Endpoint::introduction).collect();
+                stage.say(&introductions?)?;
+            }
+            Order::Connect(theirs) => {
+                for (end, theirs) in ends.iter_mut().zip(&theirs) {
+                    end.connect(theirs)?;
+                }
+                stage.say(&())?;
+            }
+            Order::Plain(address) => {
+                let opened = Plain::open(address)?;
+                stage.say(&opened.address()?)?;
+                plain = Some(opened);
+            }
+            Order::Reach(address) => {
+                plain.as_ref().context("no sockets")?.connect(address)?;
+                stage.say(&())?;
+            }
+            Order::Answer(task) => {
+                stage.say(&())?;
+                answer(task, &ends, plain.as_mut())?;
+                stage.say(&())?;
+            }
+            Order::Ask(task) => stage.say(&ask(task, &ends, plain.as_mut())?)?,
+        }
+    }
+    Ok(())
+}
+
+fn add_link(name: String, netdev: String) -> Result<()> {
+    let mut daemon = find_daemon()?.context("no ferroced")?;
+    daemon.perform(&Request::LinkAdd(LinkConfig {
+        name,
+        kind: "rxe".into(),
+        netdev,
+        mtu: None,
+        crc: true,
+    }))?;
+    Ok(())
+}
+
+fn open(link: &str, gid_index: u8) -> Result<Vec<Endpoint>> {
+    let device = Device::open(link)?;
+    let pd = device.alloc_pd();
+    MTUS.iter()
+        .map(|&mtu| {
+            let options = Options {
+                mtu: Mtu::from_bytes(mtu as usize),
+                ..Options::new(QpType::Rc, gid_index)
+            };
+            Endpoint::on(&Arc::clone(&device), &pd, options)
+        })
+        .collect()
+}
+
+fn ask(task: Task, ends: &[Endpoint], plain: Option<&mut Plain>) -> Result<Figure> {
+    match task {
+        Task::Write { end, size, ms } => ours::write(&ends[end], size, ms),
+        Task::WritePingPong { end, times } => ours::write_ping(&ends[end], times),
+        Task::SendPingPong { end, times } => ours::send_ping(&ends[end], times),
+        Task::BareStream { payload, ms } => plain.context("no sockets")?.stream(payload, ms),
+        Task::BarePingPong { times } => plain.context("no sockets")?.ping(times),
+        Task::Idle { ms } => idle::watch(ms),
+    }
+}
+
+fn answer(task: Task, ends: &[Endpoint], plain: Option<&mut Plain>) -> Result<()> {
+    match task {
+        // The answering end has nothing to do: that is the point of RDMA.
+        Task::Write { .. } => Ok(()),
+        Task::WritePingPong { end, times } => ours::write_pong(&ends[end], times),
+        Task::SendPingPong { end, times } => ours::send_pong(&ends[end], times),
+        Task::BareStream { payload, .. } => plain.context("no sockets")?.sink(payload),
+        Task::BarePingPong { times } => plain.context("no sockets")?.pong(times),
+        Task::Idle { .. } => bail!("idleness is for one"),
+    }
+}
