@@ -7,7 +7,7 @@
 use core::ffi::c_int;
 
 use crate::ffi::*;
-use crate::{advise, cq, cq_ex, dm, domain, mr, mw, query};
+use crate::{advise, cq, cq_ex, dm, domain, mr, mw, post, qp, query, srq, xrcd};
 
 /// Fills the tables of a new context.
 pub(crate) fn fill(verbs: &mut verbs_context) {
@@ -17,6 +17,7 @@ pub(crate) fn fill(verbs: &mut verbs_context) {
     verbs.query_rt_values = Some(query::query_rt_values);
     fill_memory(verbs);
     fill_completions(verbs);
+    fill_queues(verbs);
 }
 
 fn fill_memory(verbs: &mut verbs_context) {
@@ -34,6 +35,16 @@ fn fill_completions(verbs: &mut verbs_context) {
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
 }
 
+fn fill_queues(verbs: &mut verbs_context) {
+    verbs.create_qp_ex = Some(qp::create_qp_ex);
+    verbs.open_qp = Some(qp::open_qp);
+    verbs.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
+    verbs.create_srq_ex = Some(srq::create_srq_ex);
+    verbs.get_srq_num = Some(srq::get_srq_num);
+    verbs.open_xrcd = Some(xrcd::open_xrcd);
+    verbs.close_xrcd = Some(xrcd::close_xrcd);
+}
+
 fn fill_context(ops: &mut ibv_context_ops) {
     // what very old programs call
     ops._compat_query_device = Some(query::ibv_query_device);
@@ -46,27 +57,11 @@ fn fill_context(ops: &mut ibv_context_ops) {
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);
     // work requests
-    ops.post_send = Some(no_post_send);
-    ops.post_recv = Some(no_post_recv);
-    ops.post_srq_recv = Some(no_post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    ops.post_srq_recv = Some(post::post_srq_recv);
 }
 
 extern "C" fn no_bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-extern "C" fn no_post_send(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-extern "C" fn no_post_recv(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
-    libc::EOPNOTSUPP
-}
-
-extern "C" fn no_post_srq_recv(
-    _: *mut ibv_srq,
-    _: *mut ibv_recv_wr,
-    _: *mut *mut ibv_recv_wr,
-) -> c_int {
     libc::EOPNOTSUPP
 }

@@ -1,1 +1,281 @@
-//! Posting work requests.
+//! Posting: lists of work requests, each under one lock and sent together.
+
+use core::ffi::c_int;
+use core::ptr;
+
+use ferroce_device::ProcessMemory;
+use ferroce_device::transport::{
+    Access, BindMw, MAX_SGE, Memory, MwKind, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
+    UdTarget, VerbsError,
+};
+
+use crate::ah::AhObject;
+use crate::convert;
+use crate::errno::errno_of;
+use crate::ffi::*;
+use crate::mr::MrObject;
+use crate::mw::MwObject;
+use crate::object::from_c;
+use crate::qp::QpObject;
+use crate::srq::SrqObject;
+
+/// The work request that was refused, and why.
+type Refused<W> = (*mut W, c_int);
+
+/// `ibv_post_send`
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: an object of ours, or NULL.
+    let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
+        return libc::EINVAL;
+    };
+    if list.is_null() || bad_wr.is_null() {
+        return libc::EINVAL;
+    }
+    let posted = object.qp.posting(|posting| {
+        // SAFETY: the queue pair is held: nobody else uses the buffer.
+        let inline = unsafe { &mut *object.inline.get() };
+        let mut next = list;
+        // SAFETY: the program's list, which ends with NULL.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: likewise, and what it refers to.
+            let result = match unsafe { send_wr(object, wr, inline) } {
+                Ok(wr) => posting.send(wr).map_err(|error| errno_of(&error)),
+                Err(errno) => Err(errno),
+            };
+            if let Err(errno) = result {
+                return Err((next, errno));
+            }
+            next = wr.next;
+        }
+        Ok(())
+    });
+    // SAFETY: the program's variable.
+    unsafe { answer(posted, bad_wr) }
+}
+
+/// `ibv_post_recv`
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    list: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: an object of ours, or NULL.
+    let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
+        return libc::EINVAL;
+    };
+    if list.is_null() || bad_wr.is_null() {
+        return libc::EINVAL;
+    }
+    let posted = object.qp.posting(|posting| {
+        // SAFETY: the program's list.
+        unsafe { each_receive(list, |wr| posting.recv(wr)) }
+    });
+    // SAFETY: the program's variable.
+    unsafe { answer(posted, bad_wr) }
+}
+
+/// `ibv_post_srq_recv`
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: an object of ours, or NULL.
+    let Some(object) = (unsafe { from_c::<SrqObject>(srq) }) else {
+        return libc::EINVAL;
+    };
+    if list.is_null() || bad_wr.is_null() {
+        return libc::EINVAL;
+    }
+    let posted = object.srq.posting(|posting| {
+        // SAFETY: the program's list.
+        unsafe { each_receive(list, |wr| posting.post(wr)) }
+    });
+    // SAFETY: the program's variable.
+    unsafe { answer(posted, bad_wr) }
+}
+
+/// Posts receives until one is refused.
+#[inline]
+unsafe fn each_receive(
+    list: *mut ibv_recv_wr,
+    mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
+) -> Result<(), Refused<ibv_recv_wr>> {
+    let mut next = list;
+    // SAFETY: the program's list, which ends with NULL.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: the program's gather list.
+        let result = match unsafe { elements(wr.sg_list, wr.num_sge) } {
+            Ok(sges) => {
+                let wr_id = wr.wr_id;
+                post(&RecvWr { wr_id, sges }).map_err(|error| errno_of(&error))
+            }
+            Err(errno) => Err(errno),
+        };
+        result.map_err(|errno| (next, errno))?;
+        next = wr.next;
+    }
+    Ok(())
+}
+
+/// Tells the program how a list fared.
+unsafe fn answer<W>(posted: Result<(), Refused<W>>, bad_wr: *mut *mut W) -> c_int {
+    match posted {
+        Ok(()) => 0,
+        Err((wr, errno)) => {
+            // SAFETY: the caller's word.
+            unsafe { *bad_wr = wr };
+            errno
+        }
+    }
+}
+
+/// A work request in the engine's words; inline data goes to `inline`.
+#[inline]
+unsafe fn send_wr<'a>(
+    object: &QpObject,
+    wr: &'a ibv_send_wr,
+    inline: &'a mut [u8],
+) -> Result<SendWr<'a>, c_int> {
+    let mut flags = convert::send_flags(wr.send_flags);
+    // SAFETY: the opcode says which arm of each union is valid; any bits are.
+    let op = unsafe {
+        let (rdma, imm) = (&wr.wr.rdma, wr.imm.imm_data);
+        let (remote_addr, rkey) = (rdma.remote_addr, rdma.rkey);
+        match wr.opcode {
+            IBV_WR_SEND => SendOp::Send { imm: None },
+            IBV_WR_SEND_WITH_IMM => SendOp::Send { imm: Some(imm) },
+            IBV_WR_RDMA_WRITE => SendOp::Write {
+                remote_addr,
+                rkey,
+                imm: None,
+            },
+            IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write {
+                remote_addr,
+                rkey,
+                imm: Some(imm),
+            },
+            IBV_WR_RDMA_READ => SendOp::Read { remote_addr, rkey },
+            IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
+                remote_addr,
+                rkey: wr.wr.atomic.rkey,
+                compare: wr.wr.atomic.compare_add,
+                swap: wr.wr.atomic.swap,
+            },
+            IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
+                remote_addr,
+                rkey: wr.wr.atomic.rkey,
+                add: wr.wr.atomic.compare_add,
+            },
+            IBV_WR_SEND_WITH_INV => SendOp::SendInvalidate {
+                rkey: wr.imm.invalidate_rkey,
+            },
+            IBV_WR_LOCAL_INV => SendOp::LocalInvalidate {
+                key: wr.imm.invalidate_rkey,
+            },
+            IBV_WR_BIND_MW => {
+                let bind = &wr.ext.bind_mw;
+                bind_op(bind.mw, bind.rkey, &bind.bind_info)?
+            }
+            IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { remote_addr, rkey },
+            _ => return Err(libc::EINVAL),
+        }
+    };
+    let data = if matches!(op, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_)) {
+        flags.remove(SendFlags::INLINE);
+        SendData::Sges(&[])
+    } else {
+        // SAFETY: the program's gather list.
+        let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
+        match flags.contains(SendFlags::INLINE) {
+            true => SendData::Inline(gather(sges, inline)?),
+            false => SendData::Sges(sges),
+        }
+    };
+    let ud = match object.sends_datagrams() {
+        // SAFETY: a datagram has an address; the handle is ours, or NULL.
+        true => unsafe {
+            let to = &wr.wr.ud;
+            Some(target(to.ah, to.remote_qpn, to.remote_qkey)?)
+        },
+        false => None,
+    };
+    Ok(SendWr {
+        wr_id: wr.wr_id,
+        op,
+        flags,
+        data,
+        ud,
+        // SAFETY: there is only one arm, and any bits are valid.
+        xrc_srq: unsafe { wr.qp_type.xrc.remote_srqn },
+    })
+}
+
+/// Where a datagram goes.
+#[inline]
+pub(crate) unsafe fn target(
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) -> Result<UdTarget, c_int> {
+    // SAFETY: the caller's word: an address handle of ours, or NULL.
+    let ah = unsafe { from_c::<AhObject>(ah) }.ok_or(libc::EINVAL)?;
+    Ok(UdTarget {
+        ah: ah.ah.clone(),
+        remote_qpn: remote_qpn & 0xff_ffff,
+        remote_qkey,
+    })
+}
+
+/// Binding of a type 2 window; type 1 windows have a call of their own.
+pub(crate) unsafe fn bind_op(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<SendOp, c_int> {
+    // SAFETY: the caller's word: objects of ours, or NULL.
+    let (mw, mr) = unsafe { (from_c::<MwObject>(mw), from_c::<MrObject>(info.mr)) };
+    let mw = mw.ok_or(libc::EINVAL)?;
+    if mw.mw.kind() == MwKind::Type1 {
+        return Err(libc::EINVAL);
+    }
+    Ok(SendOp::BindMw(Box::new(BindMw {
+        mw: mw.mw.clone(),
+        rkey,
+        mr: mr.map(|mr| mr.mr().clone()),
+        addr: info.addr,
+        length: info.length,
+        access: Access::from_bits_retain(info.mw_access_flags),
+    })))
+}
+
+/// The elements of a gather or scatter list.
+#[inline]
+pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], c_int> {
+    const { assert!(size_of::<Sge>() == size_of::<ibv_sge>()) };
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(count) if count <= MAX_SGE && !list.is_null() && list.is_aligned() => {
+            // SAFETY: the caller's word; both are `repr(C)` with the same fields.
+            Ok(unsafe { &*ptr::slice_from_raw_parts(list.cast(), count) })
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Collects inline data.
+fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
+    let memory = ProcessMemory::current();
+    let mut length = 0;
+    for sge in sges {
+        let into = inline.get_mut(length..).unwrap_or_default();
+        let into = into.get_mut(..sge.length as usize).ok_or(libc::EINVAL)?;
+        memory.read(sge.addr, into).map_err(|_| libc::EFAULT)?;
+        length += into.len();
+    }
+    Ok(&inline[..length])
+}

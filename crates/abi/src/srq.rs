@@ -1,1 +1,222 @@
-//! Shared receive queues.
+//! Shared receive queues, those of XRC among them.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use std::sync::Arc;
+
+use ferroce_device::transport::{Srq, SrqInit};
+
+use crate::context::context_of;
+use crate::cq::CqObject;
+use crate::errno::{code, errno_of, null};
+use crate::ffi::*;
+use crate::object::{Object, from_c, into_c, take};
+use crate::pd::{PdObject, PdUse};
+use crate::users::{Use, Users};
+use crate::xrcd::XrcdObject;
+
+/// A shared receive queue as the program sees it.
+#[repr(C)]
+pub(crate) struct SrqObject {
+    c: UnsafeCell<ibv_srq>,
+    pub(crate) srq: Arc<Srq>,
+    /// Queue pairs that receive from it.
+    pub(crate) users: Users,
+    _pd: PdUse,
+    _xrcd: Option<Use>,
+}
+
+// SAFETY: `repr(C)`, and the C structure comes first, in a transparent cell.
+unsafe impl Object for SrqObject {
+    type C = ibv_srq;
+}
+
+/// What `ibv_create_srq` and `ibv_create_srq_ex` have in common.
+struct Order {
+    context: *mut ibv_context,
+    srq_context: *mut core::ffi::c_void,
+    pd: *mut ibv_pd,
+    xrc: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
+}
+
+/// `ibv_create_srq`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    if pd.is_null() || init.is_null() {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the program's structure and a protection domain of ours.
+    let (init, context) = unsafe { (&mut *init, (*pd).context) };
+    let order = Order {
+        context,
+        srq_context: init.srq_context,
+        pd,
+        xrc: None,
+    };
+    // SAFETY: all objects are what the program got from us.
+    unsafe { create(&order, &mut init.attr) }.unwrap_or_else(null)
+}
+
+/// `ibv_create_srq_ex`
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    if context.is_null() || init.is_null() {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the program's structure; fields that its mask does not name may
+    // lie beyond the end of an older one, and are not touched.
+    let (mask, srq_context) = unsafe { ((*init).comp_mask, (*init).srq_context) };
+    let has = |flag| mask & flag != 0;
+    if mask >= IBV_SRQ_INIT_ATTR_RESERVED || has(IBV_SRQ_INIT_ATTR_TM) {
+        return null(libc::EOPNOTSUPP);
+    }
+    if !has(IBV_SRQ_INIT_ATTR_PD) {
+        return null(libc::EINVAL);
+    }
+    let srq_type = match has(IBV_SRQ_INIT_ATTR_TYPE) {
+        // SAFETY: as above.
+        true => unsafe { (*init).srq_type },
+        false => IBV_SRQT_BASIC,
+    };
+    let xrc = match srq_type {
+        IBV_SRQT_BASIC => None,
+        IBV_SRQT_XRC if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
+            // SAFETY: as above.
+            Some(unsafe { ((*init).xrcd, (*init).cq) })
+        }
+        IBV_SRQT_TM => return null(libc::EOPNOTSUPP),
+        _ => return null(libc::EINVAL),
+    };
+    // SAFETY: as above.
+    let (pd, attr) = unsafe { ((*init).pd, &mut (*init).attr) };
+    let order = Order {
+        context,
+        srq_context,
+        pd,
+        xrc,
+    };
+    // SAFETY: all objects are what the program got from us.
+    unsafe { create(&order, attr) }.unwrap_or_else(null)
+}
+
+unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq, c_int> {
+    // SAFETY: an open context, and objects of ours or NULL.
+    let (context, pd) = unsafe { (context_of(order.context), from_c::<PdObject>(order.pd)) };
+    let pd = pd.ok_or(libc::EINVAL)?;
+    let (max_wr, max_sge) = (attr.max_wr, attr.max_sge);
+    let (srq, xrcd) = match order.xrc {
+        None => {
+            let init = SrqInit {
+                max_wr,
+                max_sge,
+                xrc: None,
+            };
+            (context.device.create_srq(pd.pd(), init), None)
+        }
+        Some((xrcd, cq)) => {
+            // SAFETY: objects of ours or NULL.
+            let (xrcd, cq) = unsafe { (from_c::<XrcdObject>(xrcd), from_c::<CqObject>(cq)) };
+            let (xrcd, cq) = (xrcd.ok_or(libc::EINVAL)?, cq.ok_or(libc::EINVAL)?);
+            let (size, domain) = ((max_wr, max_sge), &xrcd.domain.xrcd);
+            let srq = context.device.create_xrc_srq(pd.pd(), size, domain, &cq.cq);
+            (srq, Some(xrcd.users.hold()))
+        }
+    };
+    let srq = srq.map_err(|error| errno_of(&error))?;
+    (attr.max_wr, attr.max_sge, _) = srq.query();
+    let number = srq.number();
+    let c = into_c(Box::new(SrqObject {
+        c: UnsafeCell::new(ibv_srq {
+            context: order.context,
+            srq_context: order.srq_context,
+            pd: order.pd,
+            handle: context.new_handle(),
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        }),
+        srq,
+        users: Users::default(),
+        _pd: pd.hold(),
+        _xrcd: xrcd,
+    }));
+    context.objects.srqs.insert(number, c, Arc::default());
+    Ok(c)
+}
+
+/// `ibv_modify_srq`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: an object of ours and the program's structure, or NULL.
+    let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_ref()) };
+    let (Some(object), Some(attr)) = (object, attr) else {
+        return libc::EINVAL;
+    };
+    let mask = mask as u32;
+    if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+        return libc::EINVAL;
+    }
+    let srq = &object.srq;
+    let (resize, limit) = (mask & IBV_SRQ_MAX_WR != 0, mask & IBV_SRQ_LIMIT != 0);
+    if resize && limit && attr.srq_limit > attr.max_wr {
+        return libc::EINVAL;
+    }
+    let mut result = Ok(());
+    if resize {
+        result = srq.resize(attr.max_wr);
+    }
+    if limit && result.is_ok() {
+        result = srq.set_limit(attr.srq_limit);
+    }
+    code(result)
+}
+
+/// `ibv_query_srq`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: an object of ours and the program's structure, or NULL.
+    let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_mut()) };
+    let (Some(object), Some(attr)) = (object, attr) else {
+        return libc::EINVAL;
+    };
+    (attr.max_wr, attr.max_sge, attr.srq_limit) = object.srq.query();
+    0
+}
+
+/// `ibv_get_srq_num`
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: an object of ours and the program's variable, or NULL.
+    let (object, number) = unsafe { (from_c::<SrqObject>(srq), number.as_mut()) };
+    let (Some(object), Some(number)) = (object, number) else {
+        return libc::EINVAL;
+    };
+    *number = object.srq.number();
+    0
+}
+
+/// `ibv_destroy_srq`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: an object of ours, or NULL.
+    let Some(object) = (unsafe { from_c::<SrqObject>(srq) }) else {
+        return libc::EINVAL;
+    };
+    if object.users.any() {
+        return libc::EBUSY;
+    }
+    // SAFETY: its context is open.
+    let context = unsafe { context_of((*object.c.get()).context) };
+    context.objects.srqs.retire(object.srq.number());
+    // SAFETY: the program gives it back.
+    drop(unsafe { take::<SrqObject>(srq) });
+    0
+}
