@@ -6,6 +6,7 @@
 
 mod check;
 mod cli;
+mod library;
 mod rules;
 mod step;
 mod tasks;

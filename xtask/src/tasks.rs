@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
+use crate::library;
 use crate::step::{cargo, last_step, step};
 
 /// Packages that are built one by one; see the help of `build`.
@@ -19,6 +20,9 @@ pub(crate) fn build(release: bool) -> Result<()> {
         args.extend(profile);
         cargo(&args)
     })?;
+    step("Link the library that programs load", || {
+        library::build(release)
+    })?;
     for tool in TOOLS {
         step(&format!("Build {tool}"), || {
             let mut args = vec!["build", "--package", tool];
@@ -27,7 +31,7 @@ pub(crate) fn build(release: bool) -> Result<()> {
         })?;
     }
     let folder = if release { "release" } else { "debug" };
-    eprintln!("\nBuilt. The programs are in target/{folder}.");
+    eprintln!("\nBuilt. The programs are in target/{folder}, the library in target/{folder}/lib.");
     Ok(())
 }
 

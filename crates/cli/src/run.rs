@@ -183,7 +183,7 @@ fn library_dir() -> Option<PathBuf> {
     let chosen = std::env::var_os("FERROCE_LIB_DIR").map(PathBuf::from);
     let beside = || {
         let bin = std::env::current_exe().ok()?.parent()?.to_owned();
-        Some([bin.join("../lib/ferroce"), bin.join("ferroce-lib")])
+        Some([bin.join("../lib/ferroce"), bin.join("lib")])
     };
     let candidates = chosen.into_iter().chain(beside().into_iter().flatten());
     candidates

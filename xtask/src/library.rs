@@ -1,0 +1,163 @@
+//! libferroce.so: the one product that cargo alone cannot make.
+//!
+//! Its symbols carry the versions of libibverbs. rustc writes a version script of
+//! its own for shared objects, which silently wins over ours; so the crate is
+//! built as an archive, and linked here. The table `crates/abi/exports.txt` is
+//! the version script in a form that tests can read as well.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::step::{cargo, root};
+
+/// What programs look for.
+const LINKS: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
+
+/// What the archive wants from the system.
+const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
+
+/// Builds the library and its links into `target/<profile>/lib`.
+pub(crate) fn build(release: bool) -> Result<()> {
+    let mut line = vec!["rustc", "--package", "ferroce-abi", "--lib"];
+    line.extend(["--crate-type", "staticlib", "--features", "versions"]);
+    if release {
+        line.push("--release");
+    }
+    // Whatever panics must not unwind into a C program.
+    line.extend(["--", "-C", "panic=abort"]);
+    cargo(&line)?;
+    let profile = target_dir().join(if release { "release" } else { "debug" });
+    let folder = profile.join("lib");
+    fs::create_dir_all(&folder).context("cannot make the folder for the library")?;
+    link(&profile.join("libferroce_abi.a"), &folder)?;
+    for name in LINKS {
+        match symlink("libferroce.so", folder.join(name)) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("cannot make the link {name}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn link(archive: &Path, folder: &Path) -> Result<()> {
+    let table = root().join("crates/abi/exports.txt");
+    let table = fs::read_to_string(&table).context("cannot read the table of exports")?;
+    let script = folder.with_file_name("libferroce.map");
+    fs::write(&script, version_script(&table)?).context("cannot write the version script")?;
+    let mut version_script = std::ffi::OsString::from("-Wl,--version-script=");
+    version_script.push(&script);
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    command
+        .args(["-shared", "-Wl,-soname,libferroce.so", "-o"])
+        .arg(folder.join("libferroce.so"))
+        .arg(version_script)
+        // Anything unresolved is an error.
+        .arg("-Wl,-z,defs")
+        // Threads run in it: it must never be unmapped.
+        .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"])
+        .args(["-Wl,--gc-sections", "-Wl,--whole-archive"])
+        .arg(archive)
+        .arg("-Wl,--no-whole-archive")
+        .args(SYSTEM_LIBRARIES);
+    eprintln!(
+        "   $ cc -shared -o {}",
+        folder.join("libferroce.so").display()
+    );
+    let status = command
+        .status()
+        .context("cannot start the C compiler, which links; is one installed?")?;
+    if !status.success() {
+        bail!("the link reported the errors above ({status})");
+    }
+    Ok(())
+}
+
+/// A version node of the table of exports.
+struct Node<'a> {
+    name: &'a str,
+    parent: Option<&'a str>,
+    symbols: Vec<&'a str>,
+}
+
+fn nodes(table: &str) -> Result<Vec<Node<'_>>> {
+    let mut nodes: Vec<Node> = Vec::new();
+    for line in table.lines() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match (line.strip_prefix("    "), nodes.last_mut()) {
+            (Some(symbol), Some(node)) => node.symbols.push(symbol),
+            (Some(symbol), None) => bail!("{symbol} stands before any node"),
+            (None, _) => {
+                let (name, parent) = match line.split_once(" < ") {
+                    Some((name, parent)) => (name, Some(parent)),
+                    None => (line, None),
+                };
+                nodes.push(Node {
+                    name,
+                    parent,
+                    symbols: Vec::new(),
+                });
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+/// The linker's version script for the table of exports.
+fn version_script(table: &str) -> Result<String> {
+    let mut script = String::new();
+    for (place, node) in nodes(table)?.iter().enumerate() {
+        writeln!(script, "{} {{", node.name)?;
+        if !versioned_in_code(node.name) {
+            writeln!(script, "    global:")?;
+            for symbol in &node.symbols {
+                writeln!(script, "        {symbol};")?;
+            }
+        }
+        if place == 0 {
+            writeln!(script, "    local: *;")?;
+        }
+        match node.parent {
+            Some(parent) => writeln!(script, "}} {parent};")?,
+            None => writeln!(script, "}};")?,
+        }
+    }
+    Ok(script)
+}
+
+/// Nodes whose names exist in another node too: the script must not name them.
+fn versioned_in_code(node: &str) -> bool {
+    node.starts_with("IBVERBS_PRIVATE_") && node != "IBVERBS_PRIVATE_34"
+}
+
+fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(chosen) => root().join(chosen),
+        None => root().join("target"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_becomes_a_version_script() {
+        let table = "# words\n\nA_1.0\n    one\n    two\n\nA_1.1 < A_1.0\n    three\n\n\
+                     IBVERBS_PRIVATE_57\n    four\n";
+        let script = "A_1.0 {\n    global:\n        one;\n        two;\n    local: *;\n};\n\
+                      A_1.1 {\n    global:\n        three;\n} A_1.0;\n\
+                      IBVERBS_PRIVATE_57 {\n};\n";
+        assert_eq!(version_script(table).unwrap(), script);
+        assert!(version_script("    one\n").is_err());
+    }
+}
