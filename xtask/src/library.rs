@@ -59,7 +59,7 @@ fn link(archive: &Path, folder: &Path) -> Result<()> {
         .args(["-shared", "-Wl,-soname,libferroce.so", "-o"])
         .arg(folder.join("libferroce.so"))
         .arg(version_script)
-        // Anything unresolved is an error.
+        // An export that the code does not define is an error; so is anything unresolved.
         .arg("-Wl,-z,defs")
         // Threads run in it: it must never be unmapped.
         .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"])

@@ -8,6 +8,7 @@ use core::ffi::{c_int, c_void};
 use crate::context::context_of;
 use crate::errno::{minus_one, null};
 use crate::ffi::*;
+use crate::mr::{ibv_reg_dmabuf_mr, ibv_reg_mr_iova2};
 
 /// `ibv_query_port_speed`: in units of 100 Mb/s.
 #[unsafe(no_mangle)]
@@ -25,6 +26,48 @@ pub unsafe extern "C" fn ibv_query_port_speed(
         port_speed.write(u64::from(mbps.unwrap_or(1000)) / 100);
     }
     0
+}
+
+/// `ibv_reg_mr_ex`: memory by its address, or by a dma-buf and an offset.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    const FD: u64 = (IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET) as u64;
+    const ADDR: u64 = IBV_REG_MR_MASK_ADDR as u64;
+    const IOVA: u64 = IBV_REG_MR_MASK_IOVA as u64;
+    const NEED_HARDWARE: u64 = (IBV_REG_MR_MASK_DMAH | IBV_REG_MR_MASK_BUF) as u64;
+    // SAFETY: by contract NULL or valid.
+    let Some(attr) = (unsafe { attr.as_ref() }) else {
+        return null(libc::EINVAL);
+    };
+    let mask = attr.comp_mask;
+    let iova = if mask & IOVA != 0 {
+        attr.iova
+    } else {
+        attr.addr as u64
+    };
+    if mask & !(FD | ADDR | IOVA) != 0 {
+        let known = mask & !(FD | ADDR | IOVA | NEED_HARDWARE) == 0;
+        return null(if known {
+            libc::EOPNOTSUPP
+        } else {
+            libc::EINVAL
+        });
+    }
+    let (length, access) = (attr.length, attr.access);
+    match (mask & FD, mask & ADDR) {
+        // SAFETY: the caller's arguments, passed on.
+        (0, ADDR) => unsafe {
+            ibv_reg_mr_iova2(pd, attr.addr, length, iova, access.cast_unsigned())
+        },
+        // SAFETY: as above.
+        (FD, 0) if mask & IOVA != 0 => unsafe {
+            ibv_reg_dmabuf_mr(pd, attr.fd_offset, length, iova, attr.fd, access)
+        },
+        _ => null(libc::EINVAL),
+    }
 }
 
 #[unsafe(no_mangle)]

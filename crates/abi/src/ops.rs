@@ -7,7 +7,7 @@
 use core::ffi::c_int;
 
 use crate::ffi::*;
-use crate::{advise, cq, cq_ex, dm, domain, mr, mw, post, qp, query, srq, xrcd};
+use crate::{advise, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, query, srq, xrcd};
 
 /// Fills the tables of a new context.
 pub(crate) fn fill(verbs: &mut verbs_context) {
@@ -25,6 +25,7 @@ fn fill_memory(verbs: &mut verbs_context) {
     verbs.dealloc_td = Some(domain::dealloc_td);
     verbs.alloc_parent_domain = Some(domain::alloc_parent_domain);
     verbs.advise_mr = Some(advise::advise_mr);
+    verbs.reg_mr_ex = Some(newer::ibv_reg_mr_ex);
     verbs.alloc_null_mr = Some(mr::alloc_null_mr);
     verbs.alloc_dm = Some(dm::alloc_dm);
     verbs.free_dm = Some(dm::free_dm);
