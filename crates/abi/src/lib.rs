@@ -24,6 +24,7 @@
 #![allow(unreachable_pub)] // programs reach exported functions by name
 #![allow(dead_code)] // the parts of this crate arrive one after the other
 
+pub mod exports;
 pub mod ffi;
 
 mod advise;

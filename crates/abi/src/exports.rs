@@ -1,0 +1,11 @@
+//! The exported functions under one roof, for programs in Rust: tests.
+
+pub use crate::ah::*;
+pub use crate::async_events::*;
+pub use crate::channel::*;
+pub use crate::cq::*;
+pub use crate::device_list::*;
+pub use crate::import::*;
+pub use crate::mr::*;
+pub use crate::pd::*;
+pub use crate::query::*;

@@ -1,0 +1,66 @@
+//! A ferroced for the network that one is in.
+
+use ferroce_control::{LinkConfig, Request, Watch, find_daemon, runtime_dirs};
+use ferroce_testnet::{deadline, role};
+
+/// A ferroced in a process of its own. Killed when it is dropped.
+pub(crate) struct Ferroced(role::Actor);
+
+impl Ferroced {
+    pub(crate) fn start() -> Ferroced {
+        let dir = runtime_dirs().expect("known").remove(0);
+        dir.create().expect("a runtime directory");
+        let watch = Watch::new(dir.path()).expect("inotify");
+        let ferroced = Ferroced(role::start("common::ferroced::role", "", None));
+        while find_daemon().expect("no other trouble").is_none() {
+            deadline::readable(&watch, "ferroced's control socket");
+            watch.clear();
+        }
+        ferroced
+    }
+
+    /// `kill -9`
+    pub(crate) fn kill(&mut self) {
+        self.0.kill();
+    }
+}
+
+/// Adds a link on a netdev.
+pub(crate) fn add_link(name: &str, netdev: &str) {
+    let mut connection = find_daemon().expect("reachable").expect("running");
+    let config = LinkConfig {
+        name: name.into(),
+        kind: "rxe".into(),
+        netdev: netdev.into(),
+        mtu: None,
+        crc: true,
+    };
+    let added = connection.perform(&Request::LinkAdd(config));
+    added.expect("a link");
+}
+
+/// Ends this process when the one that started it ends.
+pub(crate) fn end_with_parent() {
+    let signal = Some(rustix::process::Signal::KILL);
+    rustix::process::set_parent_process_death_signal(signal).expect("possible");
+}
+
+/// Not a test: ferroced itself.
+#[test]
+fn role() {
+    if role::order().is_none() {
+        return;
+    }
+    end_with_parent();
+    if std::env::var_os("FERROCE_LOG").is_none() {
+        // SAFETY: no other thread looks at the environment.
+        unsafe { std::env::set_var("FERROCE_LOG", "error") };
+    }
+    let options = ferroce_daemon::Options {
+        foreground: true,
+        group: None,
+        exit_when_unused: false,
+        detached: false,
+    };
+    ferroce_daemon::run(&options).expect("it runs until it is killed");
+}

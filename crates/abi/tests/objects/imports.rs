@@ -1,0 +1,100 @@
+//! Devices, domains, regions and device memory by their handles.
+
+use core::ptr;
+
+use ferroce_abi::exports::*;
+use ferroce_abi::ffi::*;
+
+use crate::common::inline::slot;
+use crate::common::{made, open, pages, refused, with_device};
+
+#[test]
+fn a_second_context_sees_the_same_objects() {
+    let name = "imports::a_second_context_sees_the_same_objects";
+    with_device(name, |context| unsafe {
+        let pd = made(ibv_alloc_pd(context));
+        let mr = made(ibv_reg_mr(pd, pages(1).cast(), 4096, 1));
+        let mut attr = ibv_alloc_dm_attr {
+            length: 64,
+            log_align_req: 0,
+            comp_mask: 0,
+        };
+        let dm = made(slot!(context, alloc_dm(context, &mut attr)));
+
+        let second = made(ibv_import_device(libc::dup((*context).cmd_fd)));
+        assert_ne!(second, context);
+        assert_eq!((*second).device, (*context).device);
+        let pd2 = made(ibv_import_pd(second, (*pd).handle));
+        assert_eq!(((*pd2).context, (*pd2).handle), (second, (*pd).handle));
+        let mr2 = made(ibv_import_mr(pd2, (*mr).handle));
+        assert_eq!(((*mr2).lkey, (*mr2).rkey), ((*mr).lkey, (*mr).rkey));
+        assert_eq!(((*mr2).length, (*mr2).addr), (4096, ptr::null_mut()));
+        let dm2 = made(ibv_import_dm(second, (*dm).handle));
+        let text = *b"text";
+        assert_eq!(
+            (*dm).memcpy_to_dm.unwrap()(dm, 4, text.as_ptr().cast(), 4),
+            0
+        );
+        let mut back = [0u8; 4];
+        let copied = (*dm2).memcpy_from_dm.unwrap()(back.as_mut_ptr().cast(), dm2, 4, 4);
+        assert_eq!((copied, back), (0, text));
+
+        // What was made in an import stays when the import goes.
+        let more = made(ibv_reg_mr(pd2, pages(1).cast(), 4096, 0));
+        ibv_unimport_mr(mr2);
+        ibv_unimport_dm(dm2);
+        ibv_unimport_pd(pd2);
+        assert_eq!(ibv_dereg_mr(more), 0);
+        assert_eq!(ibv_close_device(second), 0);
+
+        // A region, domain or memory may also be destroyed through an import.
+        let third = made(ibv_import_device(libc::dup((*context).cmd_fd)));
+        let pd3 = made(ibv_import_pd(third, (*pd).handle));
+        let mr3 = made(ibv_import_mr(pd3, (*mr).handle));
+        assert_eq!(ibv_dereg_mr(mr3), 0);
+        ibv_unimport_mr(mr);
+        let dm3 = made(ibv_import_dm(third, (*dm).handle));
+        assert_eq!(slot!(third, free_dm(dm3)), 0);
+        ibv_unimport_dm(dm);
+        assert_eq!(ibv_dealloc_pd(pd3), 0);
+        refused(ibv_import_pd(third, (*pd).handle), libc::EINVAL);
+        ibv_unimport_pd(pd);
+        assert_eq!(ibv_close_device(third), 0);
+    });
+}
+
+#[test]
+fn imports_that_cannot_be() {
+    with_device("imports::imports_that_cannot_be", |context| unsafe {
+        refused(ibv_import_device(-1), libc::EBADF);
+        let file = libc::dup(0);
+        refused(ibv_import_device(file), libc::EINVAL);
+        libc::close(file);
+        // Its own descriptor, not a duplicate: nothing is closed twice.
+        let itself = made(ibv_import_device((*context).cmd_fd));
+        assert_ne!((*itself).cmd_fd, (*context).cmd_fd);
+        assert_eq!(ibv_close_device(itself), 0);
+        assert!(libc::fcntl((*context).cmd_fd, libc::F_GETFD) >= 0);
+
+        let pd = made(ibv_alloc_pd(context));
+        let mr = made(ibv_reg_mr(pd, pages(1).cast(), 4096, 0));
+        refused(ibv_import_pd(context, 0), libc::EINVAL);
+        refused(ibv_import_pd(context, u32::MAX), libc::EINVAL);
+        refused(ibv_import_pd(context, (*mr).handle), libc::EINVAL);
+        refused(ibv_import_pd(ptr::null_mut(), (*pd).handle), libc::EINVAL);
+        refused(ibv_import_mr(pd, (*pd).handle), libc::EINVAL);
+        refused(ibv_import_mr(ptr::null_mut(), (*mr).handle), libc::EINVAL);
+        refused(ibv_import_dm(context, (*mr).handle), libc::EINVAL);
+        let stranger = open();
+        refused(ibv_import_pd(stranger, (*pd).handle), libc::EINVAL);
+        let strange = made(ibv_alloc_pd(stranger));
+        refused(ibv_import_mr(strange, (*mr).handle), libc::EINVAL);
+        assert_eq!(ibv_dealloc_pd(strange), 0);
+        assert_eq!(ibv_close_device(stranger), 0);
+        ibv_unimport_pd(ptr::null_mut());
+        ibv_unimport_mr(ptr::null_mut());
+        ibv_unimport_dm(ptr::null_mut());
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+    });
+}
