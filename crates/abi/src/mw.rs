@@ -5,12 +5,14 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use ferroce_device::Device;
-use ferroce_device::transport::{Mw, MwKind};
+use ferroce_device::transport::{Access, BindMw, Mw, MwKind, SendData, SendFlags, SendOp, SendWr};
 
 use crate::errno::{errno_of, null};
-use crate::ffi::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_type, ibv_pd, zeroed};
+use crate::ffi::*;
+use crate::mr::MrObject;
 use crate::object::{Object, from_c, into_c, take};
 use crate::pd::{PdObject, PdUse};
+use crate::qp::QpObject;
 
 /// `ibv_mw`
 #[repr(C)]
@@ -67,4 +69,61 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: its key is gone, and the caller is done with it.
     drop(unsafe { take::<MwObject>(mw) });
     0
+}
+
+/// `ibv_bind_mw`: posts the bind of a type 1 window, or with no length the end of
+/// one. The new key is known at once.
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    mw_bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: the caller's objects, or NULL.
+    let arguments = unsafe {
+        (
+            from_c::<QpObject>(qp),
+            from_c::<MwObject>(mw),
+            mw_bind.as_ref(),
+        )
+    };
+    let (Some(queue), Some(object), Some(bind)) = arguments else {
+        return libc::EINVAL;
+    };
+    let info = &bind.bind_info;
+    // SAFETY: the caller's region, or NULL.
+    let region = unsafe { from_c::<MrObject>(info.mr) };
+    if object.mw.kind() != MwKind::Type1
+        || info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
+        || region.is_none() && (info.addr != 0 || info.length != 0)
+    {
+        return libc::EINVAL;
+    }
+    if region.is_some_and(|region| region.mr().pd().id() != object.mw.pd().id()) {
+        return libc::EPERM;
+    }
+    let rkey = object.device.regions().next_type1_rkey(&object.mw);
+    let known = SendFlags::FENCE | SendFlags::SIGNALED | SendFlags::SOLICITED;
+    let posted = queue.qp.post_send(SendWr {
+        wr_id: bind.wr_id,
+        op: SendOp::BindMw(Box::new(BindMw {
+            mw: Arc::clone(&object.mw),
+            rkey,
+            mr: region.map(|region| Arc::clone(region.mr())),
+            addr: info.addr,
+            length: info.length,
+            access: Access::from_bits_retain(info.mw_access_flags),
+        })),
+        flags: SendFlags::from_bits_truncate(bind.send_flags) & known,
+        data: SendData::Sges(&[]),
+        ud: None,
+        xrc_srq: 0,
+    });
+    match posted {
+        Err(error) => errno_of(&error),
+        Ok(()) => {
+            // SAFETY: inside the structure; the program only reads the field.
+            unsafe { (&raw mut (*object.c.get()).rkey).write_volatile(rkey) };
+            0
+        }
+    }
 }

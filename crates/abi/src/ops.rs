@@ -4,8 +4,6 @@
 //! them are there. Slots of `verbs_context` that stay NULL make the caller's
 //! inline code answer `EOPNOTSUPP`.
 
-use core::ffi::c_int;
-
 use crate::ffi::*;
 use crate::{advise, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, query, srq, xrcd};
 
@@ -52,7 +50,7 @@ fn fill_context(ops: &mut ibv_context_ops) {
     ops._compat_query_port = Some(query::ibv_query_port);
     // memory windows
     ops.alloc_mw = Some(mw::alloc_mw);
-    ops.bind_mw = Some(no_bind_mw);
+    ops.bind_mw = Some(mw::bind_mw);
     ops.dealloc_mw = Some(mw::dealloc_mw);
     // completions
     ops.poll_cq = Some(cq::poll_cq);
@@ -61,8 +59,4 @@ fn fill_context(ops: &mut ibv_context_ops) {
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(post::post_srq_recv);
-}
-
-extern "C" fn no_bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
-    libc::EOPNOTSUPP
 }
