@@ -1,7 +1,7 @@
 //! What the tests are made of: a network of their own with a ferroced, and the
 //! inline functions of `verbs.h`, in Rust.
 
-#![allow(dead_code)] // not every test program needs everything
+#![allow(dead_code, unused_macros, unused_imports)] // not every test program needs everything
 #![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)] // as in C
 
 pub(crate) mod ferroced;

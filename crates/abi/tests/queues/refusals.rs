@@ -1,0 +1,173 @@
+//! Bad input: an errno, and nothing else.
+
+use core::ptr;
+
+use ferroce_abi::ffi::*;
+
+use crate::support::verbs::{self, errno, post_recv, post_send, zeroed};
+use crate::support::{World, connect, on_loopback, receive_wr, send_wr};
+
+#[test]
+fn queue_pairs_that_cannot_be() {
+    on_loopback("refusals::queue_pairs_that_cannot_be", || {
+        let world = World::open();
+        let refused = |kind, change: &dyn Fn(&mut ibv_qp_init_attr)| {
+            let mut init = world.init(kind);
+            change(&mut init);
+            assert!(verbs::create_qp(world.pd, &raw mut init).is_null());
+            errno()
+        };
+        let nothing = |_: &mut ibv_qp_init_attr| {};
+        for kind in [0, 1, 5, 6, 7, 11, 0x7fff_ffff, IBV_QPT_XRC_RECV] {
+            assert_eq!(refused(kind, &nothing), libc::EINVAL, "type {kind}");
+        }
+        for kind in [IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER] {
+            assert_eq!(refused(kind, &nothing), libc::EOPNOTSUPP);
+        }
+        let wrong: [&dyn Fn(&mut ibv_qp_init_attr); 9] = [
+            &|init| init.send_cq = ptr::null_mut(),
+            &|init| init.recv_cq = ptr::null_mut(),
+            &|init| init.cap.max_send_wr = u32::MAX,
+            &|init| init.cap.max_recv_wr = u32::MAX,
+            &|init| init.cap.max_recv_wr = (1 << 20) + 1,
+            &|init| init.cap.max_send_sge = 33,
+            &|init| init.cap.max_recv_sge = u32::MAX,
+            &|init| init.cap.max_inline_data = 513,
+            &|init| init.cap.max_inline_data = u32::MAX,
+        ];
+        for (which, wrong) in wrong.into_iter().enumerate() {
+            assert_eq!(refused(IBV_QPT_RC, wrong), libc::EINVAL, "wrong {which}");
+        }
+        let mut init = world.init(IBV_QPT_RC);
+        init.cap = zeroed();
+        let qp = verbs::create_qp(world.pd, &raw mut init);
+        assert!(!qp.is_null(), "queues of no size are possible");
+        assert_eq!(verbs::destroy_qp(qp), 0);
+    });
+}
+
+#[test]
+fn null_is_refused() {
+    on_loopback("refusals::null_is_refused", || {
+        let world = World::open();
+        let mut init = world.init(IBV_QPT_RC);
+        let null = ptr::null_mut;
+        assert!(verbs::create_qp(ptr::null_mut(), &raw mut init).is_null());
+        assert!(verbs::create_qp(world.pd, null()).is_null());
+        assert!(verbs::create_qp_ex(world.context, ptr::null_mut()).is_null());
+        assert!(verbs::create_srq(world.pd, ptr::null_mut()).is_null());
+        assert!(verbs::create_srq_ex(world.context, ptr::null_mut()).is_null());
+        assert!(verbs::open_xrcd(world.context, ptr::null_mut()).is_null());
+        assert!(verbs::open_qp(world.context, ptr::null_mut()).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        assert_eq!(verbs::destroy_qp(ptr::null_mut()), libc::EINVAL);
+        assert_eq!(verbs::destroy_srq(ptr::null_mut()), libc::EINVAL);
+        assert!(verbs::qp_to_qp_ex(ptr::null_mut()).is_null());
+        let end = world.end(IBV_QPT_RC);
+        let mut bad = ptr::null_mut();
+        assert_eq!(
+            verbs::post_send_list(end.qp, ptr::null_mut(), &raw mut bad),
+            libc::EINVAL
+        );
+        let mut wr = send_wr(1, IBV_WR_SEND, &mut []);
+        assert_eq!(
+            verbs::post_send_list(end.qp, &raw mut wr, ptr::null_mut()),
+            libc::EINVAL
+        );
+    });
+}
+
+#[test]
+fn shared_queues_that_cannot_be() {
+    on_loopback("refusals::shared_queues_that_cannot_be", || {
+        let world = World::open();
+        let mut init: ibv_srq_init_attr = zeroed();
+        for (max_wr, max_sge) in [
+            (0, 1),
+            (u32::MAX, 1),
+            ((1 << 20) + 1, 1),
+            (1, 28),
+            (1, u32::MAX),
+        ] {
+            (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
+            assert!(verbs::create_srq(world.pd, &raw mut init).is_null());
+            assert_eq!(errno(), libc::EINVAL);
+        }
+        let mut init: ibv_srq_init_attr_ex = zeroed();
+        init.attr.max_wr = 1;
+        init.pd = world.pd;
+        let types = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
+        for (mask, kind, expected) in [
+            (0, 0, libc::EINVAL),
+            (types, IBV_SRQT_XRC, libc::EINVAL),
+            (types, 9, libc::EINVAL),
+            (types, IBV_SRQT_TM, libc::EOPNOTSUPP),
+            (1 << 9, 0, libc::EOPNOTSUPP),
+        ] {
+            (init.comp_mask, init.srq_type) = (mask, kind);
+            assert!(verbs::create_srq_ex(world.context, &raw mut init).is_null());
+            assert_eq!(errno(), expected, "mask {mask:#x}, type {kind}");
+        }
+    });
+}
+
+#[test]
+fn work_requests_that_cannot_be() {
+    on_loopback("refusals::work_requests_that_cannot_be", || {
+        let world = World::open();
+        let (one, other) = (world.end(IBV_QPT_RC), world.end(IBV_QPT_RC));
+        let mut wr = [send_wr(1, IBV_WR_SEND, &mut [])];
+        let invalid = Err((0, libc::EINVAL));
+        assert_eq!(post_send(one.qp, &mut wr), invalid, "RESET");
+        assert_eq!(
+            post_recv(one.qp, &mut [receive_wr(1, &mut [])]),
+            invalid,
+            "RESET"
+        );
+        connect(&one, &other);
+        let mut sge = [one.memory.sge(0, 8)];
+        let good = send_wr(1, IBV_WR_SEND, &mut sge);
+        let mut many = [one.memory.sge(0, 8); 33];
+        let wrong: [&dyn Fn(&mut ibv_send_wr); 11] = [
+            &|wr| wr.opcode = IBV_WR_TSO,
+            &|wr| wr.opcode = IBV_WR_DRIVER1,
+            &|wr| wr.opcode = IBV_WR_FLUSH,
+            &|wr| wr.opcode = u32::MAX,
+            &|wr| wr.opcode = IBV_WR_BIND_MW,
+            &|wr| wr.num_sge = -1,
+            &|wr| wr.num_sge = 33,
+            &|wr| wr.num_sge = i32::MAX,
+            &|wr| wr.sg_list = ptr::null_mut(),
+            &|wr| {
+                wr.opcode = IBV_WR_RDMA_READ;
+                wr.send_flags |= IBV_SEND_INLINE;
+            },
+            &|wr| {
+                wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+                wr.wr.atomic.remote_addr = 4;
+            },
+        ];
+        for (which, wrong) in wrong.into_iter().enumerate() {
+            let mut wr = [good];
+            if which == 6 {
+                wr[0].sg_list = many.as_mut_ptr();
+            }
+            wrong(&mut wr[0]);
+            assert_eq!(post_send(one.qp, &mut wr), invalid, "wrong {which}");
+        }
+        let mut huge = [one.memory.sge(0, 1 << 19), one.memory.sge(0, 1 << 19)];
+        let mut wr = [send_wr(1, IBV_WR_SEND, &mut huge)];
+        wr[0].send_flags |= IBV_SEND_INLINE;
+        assert_eq!(post_send(one.qp, &mut wr), invalid, "too much inline");
+        sge[0].addr = 8;
+        let mut wr = [send_wr(1, IBV_WR_SEND, &mut sge)];
+        wr[0].send_flags |= IBV_SEND_INLINE;
+        assert_eq!(post_send(one.qp, &mut wr), Err((0, libc::EFAULT)));
+        // It still works.
+        other.receive(2, 0, 8);
+        let mut sge = [one.memory.sge(0, 8)];
+        let mut wr = [send_wr(3, IBV_WR_SEND, &mut sge)];
+        assert_eq!(post_send(one.qp, &mut wr), Ok(()));
+        assert_eq!((one.done().wr_id, other.done().wr_id), (3, 2));
+    });
+}
