@@ -1,5 +1,7 @@
 //! Two sides, connected.
 
+use core::ops::Range;
+
 use anyhow::{Result, ensure};
 
 use crate::clock::{Stage, Stages, Stopwatch};
@@ -43,9 +45,32 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends one exchange of [`MESSAGES`] and sees it completed on both sides.
+    /// Sends one exchange of [`MESSAGES`], all posted at once, and sees it
+    /// completed on both sides.
     pub fn exchange(&mut self, traffic: Traffic) -> Result<Cost> {
         self.choose_qps(traffic.burst);
+        self.pass(traffic, 0..MESSAGES)
+    }
+
+    /// Sends an exchange burst by burst, each completed before the next is
+    /// posted: what one queue pair does where many send a burst each. Only the
+    /// sum of both sides is measured; it stands with the sender.
+    pub fn exchange_by_bursts(&mut self, traffic: Traffic) -> Result<Cost> {
+        self.choose_qps(traffic.burst);
+        self.watch.lap();
+        self.watch.paused = true;
+        for first in (0..MESSAGES).step_by(traffic.burst) {
+            self.pass(traffic, first..first + traffic.burst)?;
+        }
+        self.watch.paused = false;
+        Ok(Cost {
+            sender: self.watch.lap(),
+            receiver: 0,
+        })
+    }
+
+    /// Posts some messages of an exchange and sees them completed.
+    fn pass(&mut self, traffic: Traffic, messages: Range<usize>) -> Result<Cost> {
         let Pair {
             sender,
             receiver,
@@ -53,25 +78,27 @@ impl Pair {
             turn,
             ..
         } = self;
+        let turn = messages.clone().zip(&turn[messages.clone()]);
 
         let mut cost = Cost::default();
         watch.lap();
         if traffic.op == Op::Send {
             watch.side = 1;
-            for (message, &qp) in turn.iter().enumerate() {
+            for (message, &qp) in turn.clone() {
                 receiver.post_recv(watch.now(), qp, message)?;
             }
             watch.stage(Stage::Post);
             cost.receiver += watch.lap();
         }
         watch.side = 0;
-        for (message, &qp) in turn.iter().enumerate() {
+        for (message, &qp) in turn {
             sender.post_send(watch.now(), qp, message, traffic, receiver)?;
         }
         watch.stage(Stage::Post);
 
-        let received = if traffic.op == Op::Send { MESSAGES } else { 0 };
-        let mut missing = (MESSAGES, received);
+        let count = messages.len();
+        let received = if traffic.op == Op::Send { count } else { 0 };
+        let mut missing = (count, received);
         while missing != (0, 0) {
             sender.transmit(watch)?;
             cost.sender += watch.lap();

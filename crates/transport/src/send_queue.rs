@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ferroce_wire::Psn;
 
 use crate::error::Reason;
-use crate::verbs::{SendFlags, SendOp, Sge, UdTarget, WcOpcode, WcStatus};
+use crate::verbs::{SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode, WcStatus};
 
 /// How far a work request has come.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -54,8 +54,8 @@ pub(crate) struct Finished {
 
 impl Finished {
     #[inline]
-    pub(crate) fn of(wqe: &Wqe) -> Finished {
-        let (opcode, immediate) = match &wqe.op {
+    pub(crate) fn of(wr_id: u64, op: &SendOp, flags: SendFlags, length: u32) -> Finished {
+        let (opcode, immediate) = match op {
             SendOp::Send { imm } => (WcOpcode::Send, imm.is_some()),
             SendOp::SendInvalidate { .. } => (WcOpcode::Send, false),
             SendOp::Write { imm, .. } => (WcOpcode::RdmaWrite, imm.is_some()),
@@ -68,11 +68,11 @@ impl Finished {
             SendOp::BindMw(_) => (WcOpcode::BindMw, false),
         };
         Finished {
-            wr_id: wqe.wr_id,
+            wr_id,
             opcode,
             immediate,
-            signaled: wqe.flags.contains(SendFlags::SIGNALED),
-            length: wqe.length,
+            signaled: flags.contains(SendFlags::SIGNALED),
+            length,
         }
     }
 }
@@ -87,6 +87,11 @@ pub(crate) struct Failing {
 }
 
 impl Wqe {
+    #[inline]
+    fn finished(&self) -> Finished {
+        Finished::of(self.wr_id, &self.op, self.flags, self.length)
+    }
+
     /// Answered by data or by a response of its own, not by a plain ACK.
     pub(crate) fn wants_response(&self) -> bool {
         matches!(
@@ -148,34 +153,49 @@ impl SendQueue {
         self.len
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        !self.has_room(0)
-    }
-
     /// Whether there is room for one more when `ahead` others have been added.
     pub(crate) fn has_room(&self, ahead: usize) -> bool {
         self.capacity - self.len > ahead
     }
 
-    /// Adds a work request whose `sge` is the first of `sges`. There must be room.
-    #[inline]
-    pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: &[u8], ud: Option<UdTarget>) {
-        debug_assert!(!self.is_full(), "posting has checked that there is room");
+    /// Adds a work request with a message of so many bytes. There must be room.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, wr: SendWr<'_>, length: u32, datagram: bool) {
+        debug_assert!(self.has_room(0), "posting has checked that there is room");
         let slot = self.slot(self.len);
-        if sges.len() > 1 {
-            let at = slot * (self.max_sge - 1);
-            self.more_sges[at..][..sges.len() - 1].copy_from_slice(&sges[1..]);
+        if slot == self.slots.len() {
+            self.slots.push(Wqe::default());
         }
-        if !inline.is_empty() {
-            let at = slot * self.max_inline;
-            self.inline[at..][..inline.len()].copy_from_slice(inline);
+        // Written where it stays: to copy what has just been written is slow.
+        let wqe = &mut self.slots[slot];
+        wqe.wr_id = wr.wr_id;
+        wqe.op = wr.op;
+        wqe.flags = wr.flags;
+        wqe.phase = Phase::Posted;
+        wqe.packets = 0;
+        wqe.length = length;
+        wqe.xrc_srq = wr.xrc_srq;
+        match wr.data {
+            SendData::Sges(sges) => {
+                wqe.inline = false;
+                wqe.num_sge = sges.len() as u8;
+                if let [first, more @ ..] = sges {
+                    wqe.sge = *first;
+                    if !more.is_empty() {
+                        let at = slot * (self.max_sge - 1);
+                        self.more_sges[at..][..more.len()].copy_from_slice(more);
+                    }
+                }
+            }
+            SendData::Inline(data) => {
+                wqe.inline = true;
+                wqe.num_sge = 0;
+                let at = slot * self.max_inline;
+                self.inline[at..][..data.len()].copy_from_slice(data);
+            }
         }
-        if let Some(ud) = ud {
+        if let (true, Some(ud)) = (datagram, wr.ud) {
             self.targets.push_back(ud);
-        }
-        match self.slots.get_mut(slot) {
-            Some(used) => *used = wqe,
-            None => self.slots.push(wqe),
         }
         self.len += 1;
     }
@@ -200,7 +220,7 @@ impl SendQueue {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Finished> {
         let slot = self.first;
-        let finished = Finished::of(self.front()?);
+        let finished = self.front()?.finished();
         self.first = self.slot(1);
         self.len -= 1;
         self.release(slot);
@@ -219,7 +239,7 @@ impl SendQueue {
     /// Takes the newest: only a queue that goes wrong on purpose does so.
     pub(crate) fn pop_newest(&mut self) -> Option<Finished> {
         let newest = self.len.checked_sub(1)?;
-        let finished = Finished::of(self.get(newest)?);
+        let finished = self.get(newest)?.finished();
         self.targets.pop_back();
         self.len = newest;
         self.release(self.slot(newest));

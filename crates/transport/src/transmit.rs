@@ -7,7 +7,7 @@
 
 use core::ops::Range;
 
-use ferroce_wire::{Flow, FlowIcrc, HeaderBuf, MAX_HEADER_LEN, Psn, icrc};
+use ferroce_wire::{Bth, Flow, FlowIcrc, HeaderBuf, Psn, icrc};
 
 use crate::memory::{Fault, Memory};
 
@@ -86,9 +86,7 @@ pub(crate) enum Origin {
 /// One packet: header, payload pieces, padding; the ICRC follows.
 #[derive(Clone, Debug)]
 pub struct TxPacket {
-    /// Of fixed size: see [`HeaderBuf::buffer`].
-    header: [u8; MAX_HEADER_LEN],
-    header_len: u8,
+    header: HeaderBuf,
     pad: u8,
     flush_quirk: bool,
     first_piece: u32,
@@ -101,17 +99,31 @@ pub struct TxPacket {
 impl TxPacket {
     /// Bytes of the packet on the wire, from the BTH to the ICRC.
     pub fn wire_len(&self) -> usize {
-        self.header_len as usize + self.payload_len as usize + self.pad as usize + ICRC_LEN
+        self.header.len() + self.payload_len as usize + self.pad as usize + ICRC_LEN
     }
 
     /// The header, from the BTH to the payload.
     pub fn header(&self) -> &[u8] {
-        &self.header[..self.header_len as usize]
+        self.header.as_bytes()
     }
 
     /// The queue pair that sends it.
     pub fn qpn(&self) -> u32 {
         self.qpn
+    }
+
+    /// A packet to be written over.
+    fn blank(bth: &Bth) -> TxPacket {
+        TxPacket {
+            header: HeaderBuf::new(bth),
+            pad: 0,
+            flush_quirk: false,
+            first_piece: 0,
+            pieces: 0,
+            payload_len: 0,
+            qpn: 0,
+            origin: Origin::Replay,
+        }
     }
 }
 
@@ -136,18 +148,19 @@ pub struct Batch {
     limit: usize,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
+    /// Of which the first `len` count: the others are to be written over.
     packets: Vec<TxPacket>,
+    len: usize,
     runs: Vec<Run>,
     faults: Vec<(usize, Fault)>,
     pub(crate) handed_over: Vec<(u32, u32)>,
 }
 
-/// A packet to be added to a batch.
-pub(crate) struct NewPacket<'a> {
+/// What a packet to be added to a batch has beside its header.
+pub(crate) struct NewPacket {
     pub(crate) qpn: u32,
     pub(crate) origin: Origin,
-    pub(crate) header: &'a HeaderBuf,
-    pub(crate) payload_len: usize,
+    pub(crate) payload_len: u32,
     pub(crate) flush_quirk: bool,
 }
 
@@ -159,6 +172,7 @@ impl Batch {
             bytes: Vec::new(),
             pieces: Vec::with_capacity(limit * 2),
             packets: Vec::with_capacity(limit),
+            len: 0,
             runs: Vec::with_capacity(limit),
             faults: Vec::new(),
             handed_over: Vec::new(),
@@ -172,17 +186,17 @@ impl Batch {
 
     /// How many packets there are.
     pub fn len(&self) -> usize {
-        self.packets.len()
+        self.len
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.len == 0
     }
 
     /// A packet by its number in the batch.
     pub fn packet(&self, index: usize) -> &TxPacket {
-        &self.packets[index]
+        &self.packets[..self.len][index]
     }
 
     /// The payload of a packet, in pieces.
@@ -225,10 +239,10 @@ impl Batch {
         out: &mut [u8],
     ) -> Result<usize, Fault> {
         let packet = &self.packets[index];
-        let mut at = packet.header_len as usize;
+        let mut at = packet.header.len();
         match out.first_chunk_mut() {
             // The payload overwrites what is too much.
-            Some(front) => *front = packet.header,
+            Some(front) => *front = *packet.header.buffer(),
             None => out[..at].copy_from_slice(packet.header()),
         }
         for piece in self.payload(packet) {
@@ -253,7 +267,7 @@ impl Batch {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.packets.len() < self.limit
+        self.len < self.limit
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {
@@ -264,13 +278,13 @@ impl Batch {
     }
 
     pub(crate) fn sent_bytes(&self) -> u64 {
-        self.packets.iter().map(|p| p.wire_len() as u64).sum()
+        self.runs.iter().map(|run| run.bytes as u64).sum()
     }
 
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.pieces.clear();
-        self.packets.clear();
+        self.len = 0;
         self.runs.clear();
         self.faults.clear();
         self.handed_over.clear();
@@ -300,24 +314,37 @@ impl Batch {
         self.pieces.truncate(mark);
     }
 
-    /// Finishes a packet whose payload pieces are those pushed since `mark`.
-    #[inline]
-    pub(crate) fn push(&mut self, path: &Path, mark: usize, new: NewPacket<'_>) {
-        let packet = TxPacket {
-            header: *new.header.buffer(),
-            header_len: new.header.len() as u8,
-            pad: ferroce_wire::padding(new.payload_len) as u8,
-            flush_quirk: new.flush_quirk,
-            first_piece: mark as u32,
-            pieces: (self.pieces.len() - mark) as u32,
-            payload_len: new.payload_len as u32,
-            qpn: new.qpn,
-            origin: new.origin,
-        };
+    /// Starts the header of the next packet, to be followed by [`Batch::push`].
+    #[inline(always)]
+    pub(crate) fn header(&mut self, bth: &Bth) -> &mut HeaderBuf {
+        if self.len == self.packets.len() {
+            self.grow(bth);
+        }
+        self.packets[self.len].header.restart(bth)
+    }
+
+    #[cold]
+    fn grow(&mut self, bth: &Bth) {
+        self.packets.push(TxPacket::blank(bth));
+    }
+
+    /// Adds the packet whose header has been written and whose payload pieces
+    /// are those pushed since `mark`.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, path: &Path, mark: usize, new: NewPacket) {
+        let index = self.len;
+        let packet = &mut self.packets[index];
+        packet.header.check_complete();
+        packet.pad = ferroce_wire::padding(new.payload_len as usize) as u8;
+        packet.flush_quirk = new.flush_quirk;
+        packet.first_piece = mark as u32;
+        packet.pieces = (self.pieces.len() - mark) as u32;
+        packet.payload_len = new.payload_len;
+        packet.qpn = new.qpn;
+        packet.origin = new.origin;
         let len = packet.wire_len();
-        let slot = packet.header[DEST_SLOT];
-        let index = self.packets.len();
-        self.packets.push(packet);
+        let slot = packet.header.buffer()[DEST_SLOT];
+        self.len += 1;
         if let Some(run) = self.runs.last_mut()
             && run.takes(len, path, slot)
         {
@@ -325,6 +352,10 @@ impl Batch {
             run.bytes += len;
             return;
         }
+        self.start_run(path, index, len, slot);
+    }
+
+    fn start_run(&mut self, path: &Path, index: usize, len: usize, slot: u8) {
         self.runs.push(Run {
             path: *path,
             packets: index..index + 1,
@@ -336,6 +367,7 @@ impl Batch {
 }
 
 impl Run {
+    #[inline]
     fn takes(&self, len: usize, path: &Path, slot: u8) -> bool {
         let whole = self.segment * self.packets.len() == self.bytes;
         whole

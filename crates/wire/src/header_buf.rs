@@ -33,7 +33,7 @@ macro_rules! push {
         $(
             $(#[$doc])*
             #[inline]
-            pub fn $name(mut self, header: &$header) -> HeaderBuf {
+            pub fn $name(&mut self, header: &$header) -> &mut HeaderBuf {
                 debug_assert!(self.opcode.$present(), "{} has no {}", self.opcode, stringify!($header));
                 debug_assert!(self.rank < $rank, "{} out of order", stringify!($header));
                 let end = self.len as usize + $header::LEN;
@@ -50,14 +50,25 @@ impl HeaderBuf {
     /// Starts with the BTH.
     #[inline]
     pub fn new(bth: &Bth) -> HeaderBuf {
-        let mut bytes = [0; MAX_HEADER_LEN];
-        bth.emit(&mut bytes);
-        HeaderBuf {
-            bytes,
-            len: Bth::LEN as u8,
+        let mut header = HeaderBuf {
+            bytes: [0; MAX_HEADER_LEN],
+            len: 0,
             opcode: bth.opcode,
             rank: 0,
-        }
+        };
+        header.restart(bth);
+        header
+    }
+
+    /// Starts again with the BTH of another packet, in place: what was written
+    /// in pieces is expensive to copy at once.
+    #[inline]
+    pub fn restart(&mut self, bth: &Bth) -> &mut HeaderBuf {
+        bth.emit(&mut self.bytes);
+        self.len = Bth::LEN as u8;
+        self.opcode = bth.opcode;
+        self.rank = 0;
+        self
     }
 
     push! {
@@ -83,16 +94,22 @@ impl HeaderBuf {
         10 ieth: Ieth, has_invalidate;
     }
 
+    /// The finished headers.
+    #[inline]
+    pub fn finish(&self) -> HeaderBuf {
+        self.check_complete();
+        *self
+    }
+
     /// Asserts, in debug builds, that all headers of the opcode are there.
     #[inline]
-    pub fn finish(self) -> HeaderBuf {
+    pub fn check_complete(&self) {
         debug_assert_eq!(
             self.len as usize,
             self.opcode.header_len(),
             "headers of {} incomplete",
             self.opcode
         );
-        self
     }
 
     /// The opcode the buffer was started with.

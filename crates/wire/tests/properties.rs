@@ -180,7 +180,7 @@ proptest! {
 
         let mut header = HeaderBuf::new(&bth);
         macro_rules! push {
-            ($($name:ident)*) => { $(if let Some(value) = &$name { header = header.$name(value); })* };
+            ($($name:ident)*) => { $(if let Some(value) = &$name { header.$name(value); })* };
         }
         push!(rdeth deth xrceth feth reth atomic_eth aeth atomic_ack immediate ieth);
         let header = header.finish();

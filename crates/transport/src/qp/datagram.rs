@@ -3,8 +3,7 @@
 use core::net::IpAddr;
 
 use ferroce_wire::{
-    Bth, Deth, Flow, HeaderBuf, ImmDt, Opcode, Operation, Packet, Transport, ip, padding,
-    ud_source_port,
+    Bth, Deth, Flow, ImmDt, Opcode, Operation, Packet, Transport, ip, padding, ud_source_port,
 };
 
 use super::Qp;
@@ -99,13 +98,6 @@ impl Qp {
             _ if ud.remote_qkey & CONTROLLED_QKEY != 0 => own_qkey,
             _ => ud.remote_qkey,
         };
-        let mut header = HeaderBuf::new(&bth).deth(&Deth {
-            qkey,
-            source_qpn: self.qpn,
-        });
-        if let Some(imm) = imm {
-            header = header.immediate(&ImmDt(imm));
-        }
         let av = *ud.ah.av();
         let flow = Flow {
             source: av.source,
@@ -120,14 +112,20 @@ impl Qp {
             batch.rollback(mark);
             return Err((WcStatus::LocalProtection, reason));
         }
+        let header = batch.header(&bth).deth(&Deth {
+            qkey,
+            source_qpn: self.qpn,
+        });
+        if let Some(imm) = imm {
+            header.immediate(&ImmDt(imm));
+        }
         batch.push(
             &path,
             mark,
             NewPacket {
                 qpn: self.qpn,
                 origin: Origin::Request(psn),
-                header: &header.finish(),
-                payload_len: wqe.length as usize,
+                payload_len: wqe.length,
                 flush_quirk: false,
             },
         );

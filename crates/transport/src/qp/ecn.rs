@@ -1,6 +1,6 @@
 //! Congestion notification: what the network says about itself.
 
-use ferroce_wire::{Bth, HeaderBuf, Opcode, Operation, Psn, Transport};
+use ferroce_wire::{Bth, Opcode, Operation, Psn, Transport};
 
 use super::Qp;
 use crate::counters::Counter;
@@ -49,14 +49,14 @@ impl Qp {
         bth.becn = true;
         let mark = batch.mark();
         batch.push_inline(&RESERVED);
+        batch.header(&bth);
         batch.push(
             &self.path,
             mark,
             NewPacket {
                 qpn: self.qpn,
                 origin: Origin::Response(Psn::new(0)),
-                header: &HeaderBuf::new(&bth).finish(),
-                payload_len: RESERVED.len(),
+                payload_len: RESERVED.len() as u32,
                 flush_quirk: false,
             },
         );

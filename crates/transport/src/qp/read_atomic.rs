@@ -1,6 +1,6 @@
 //! Requests that the peer answers with data or a response of their own.
 
-use ferroce_wire::{AtomicEth, Feth, HeaderBuf, Operation, Reth};
+use ferroce_wire::{AtomicEth, Feth, Operation, Reth};
 
 use super::Qp;
 use super::requester::{Blocked, gather};
@@ -35,15 +35,14 @@ impl Qp {
         } else {
             offset
         };
-        let header = self
-            .request_header(wqe, Operation::ReadRequest, 0, true)
+        self.request_header(batch, wqe, Operation::ReadRequest, 0, true)
             .reth(&Reth {
                 va: remote_addr.wrapping_add(va_offset),
                 rkey,
                 length,
-            })
-            .finish();
-        self.push_single(batch, &header, 0, false);
+            });
+        let mark = batch.mark();
+        self.push_request(batch, mark, 0, false);
         self.responses_expected(cx, to - from, cost);
         Ok(())
     }
@@ -63,8 +62,7 @@ impl Qp {
             return Err(Blocked::Waits);
         }
         let mark = batch.mark();
-        let header = |operation, payload| self.request_header(wqe, operation, payload, true);
-        let (header, payload) = match wqe.op {
+        let payload = match wqe.op {
             SendOp::CompareSwap {
                 remote_addr,
                 rkey,
@@ -77,7 +75,9 @@ impl Qp {
                     swap_or_add: swap,
                     compare,
                 };
-                (header(Operation::CompareSwap, 0).atomic_eth(&eth), 0)
+                self.request_header(batch, wqe, Operation::CompareSwap, 0, true)
+                    .atomic_eth(&eth);
+                0
             }
             SendOp::FetchAdd {
                 remote_addr,
@@ -90,7 +90,9 @@ impl Qp {
                     swap_or_add: add,
                     compare: 0,
                 };
-                (header(Operation::FetchAdd, 0).atomic_eth(&eth), 0)
+                self.request_header(batch, wqe, Operation::FetchAdd, 0, true)
+                    .atomic_eth(&eth);
+                0
             }
             SendOp::AtomicWrite { remote_addr, rkey } => {
                 if wqe.inline {
@@ -105,7 +107,9 @@ impl Qp {
                     rkey,
                     length: 8,
                 };
-                (header(Operation::AtomicWrite, 8).reth(&reth), 8)
+                self.request_header(batch, wqe, Operation::AtomicWrite, 8, true)
+                    .reth(&reth);
+                8
             }
             SendOp::Flush {
                 remote_addr,
@@ -123,41 +127,27 @@ impl Qp {
                     rkey,
                     length,
                 };
-                (header(Operation::Flush, 0).feth(&feth).reth(&reth), 0)
+                self.request_header(batch, wqe, Operation::Flush, 0, true)
+                    .feth(&feth)
+                    .reth(&reth);
+                0
             }
             _ => return Err(Blocked::Waits),
         };
         let quirk = self.req.flush_quirk && matches!(wqe.op, SendOp::Flush { .. });
-        let header = header.finish();
-        let psn = self.req.psn;
-        batch.push(
-            &self.path,
-            mark,
-            NewPacket {
-                qpn: self.qpn,
-                origin: Origin::Request(psn),
-                header: &header,
-                payload_len: payload,
-                flush_quirk: quirk,
-            },
-        );
+        self.push_request(batch, mark, payload, quirk);
         self.responses_expected(cx, 1, cost);
         Ok(())
     }
 
-    fn push_single(&self, batch: &mut Batch, header: &HeaderBuf, payload_len: usize, quirk: bool) {
-        let mark = batch.mark();
-        batch.push(
-            &self.path,
-            mark,
-            NewPacket {
-                qpn: self.qpn,
-                origin: Origin::Request(self.req.psn),
-                header,
-                payload_len,
-                flush_quirk: quirk,
-            },
-        );
+    fn push_request(&self, batch: &mut Batch, mark: usize, payload_len: u32, flush_quirk: bool) {
+        let new = NewPacket {
+            qpn: self.qpn,
+            origin: Origin::Request(self.req.psn),
+            payload_len,
+            flush_quirk,
+        };
+        batch.push(&self.path, mark, new);
     }
 
     /// A request has left that `packets` response packets will answer.

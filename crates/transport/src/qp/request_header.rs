@@ -5,18 +5,20 @@ use ferroce_wire::{Bth, HeaderBuf, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth,
 use super::Qp;
 use crate::attr::QpType;
 use crate::send_queue::Wqe;
+use crate::transmit::Batch;
 use crate::verbs::{SendFlags, SendOp};
 
 impl Qp {
-    /// BTH, and what XRC puts behind it.
-    #[inline]
-    pub(super) fn request_header(
+    /// Starts the next packet with BTH, and what XRC puts behind it.
+    #[inline(always)]
+    pub(super) fn request_header<'b>(
         &self,
+        batch: &'b mut Batch,
         wqe: &Wqe,
         operation: Operation,
         payload: u32,
         ack_req: bool,
-    ) -> HeaderBuf {
+    ) -> &'b mut HeaderBuf {
         let opcode = Opcode::new(self.transport(), operation)
             .expect("posting has checked that the type of queue pair has the operation");
         let mut bth = Bth::new(opcode, self.attr.dest_qpn, self.req.psn);
@@ -25,7 +27,7 @@ impl Qp {
         bth.solicited = wqe.flags.contains(SendFlags::SOLICITED)
             && opcode.ends_message()
             && (opcode.is_send() || opcode.has_immediate());
-        let header = HeaderBuf::new(&bth);
+        let header = batch.header(&bth);
         if self.kind == QpType::XrcInitiator {
             return header.xrceth(&XrcEth {
                 srq_number: wqe.xrc_srq,
@@ -35,15 +37,16 @@ impl Qp {
     }
 }
 
-/// The header of packet number `packet` of a SEND or WRITE.
-#[inline]
+/// Writes the header of packet number `packet` of a SEND or WRITE.
+#[inline(always)]
 pub(super) fn message_header(
     qp: &Qp,
+    batch: &mut Batch,
     wqe: &Wqe,
     packet: u32,
     payload: u32,
     ack_req: bool,
-) -> HeaderBuf {
+) {
     use Operation::{
         SendFirst, SendLast, SendLastImm, SendLastInvalidate, SendMiddle, SendOnly, SendOnlyImm,
         SendOnlyInvalidate, WriteFirst, WriteLast, WriteLastImm, WriteMiddle, WriteOnly,
@@ -64,15 +67,17 @@ pub(super) fn message_header(
                 (true, true, None) => WriteOnly,
                 (true, true, Some(_)) => WriteOnlyImm,
             };
-            let mut header = qp.request_header(wqe, operation, payload, ack_req);
+            let header = qp.request_header(batch, wqe, operation, payload, ack_req);
             if first {
-                header = header.reth(&Reth {
+                header.reth(&Reth {
                     va: remote_addr,
                     rkey,
                     length: wqe.length,
                 });
             }
-            with_immediate(header, last, imm)
+            if let (true, Some(imm)) = (last, imm) {
+                header.immediate(&ImmDt(imm));
+            }
         }
         SendOp::SendInvalidate { rkey } => {
             let operation = match (first, last) {
@@ -81,10 +86,9 @@ pub(super) fn message_header(
                 (false, true) => SendLastInvalidate,
                 (true, true) => SendOnlyInvalidate,
             };
-            let header = qp.request_header(wqe, operation, payload, ack_req);
-            match last {
-                true => header.ieth(&Ieth { rkey }),
-                false => header,
+            let header = qp.request_header(batch, wqe, operation, payload, ack_req);
+            if last {
+                header.ieth(&Ieth { rkey });
             }
         }
         _ => {
@@ -100,20 +104,10 @@ pub(super) fn message_header(
                 (true, true, None) => SendOnly,
                 (true, true, Some(_)) => SendOnlyImm,
             };
-            with_immediate(
-                qp.request_header(wqe, operation, payload, ack_req),
-                last,
-                imm,
-            )
+            let header = qp.request_header(batch, wqe, operation, payload, ack_req);
+            if let (true, Some(imm)) = (last, imm) {
+                header.immediate(&ImmDt(imm));
+            }
         }
-    }
-    .finish()
-}
-
-#[inline]
-fn with_immediate(header: HeaderBuf, last: bool, imm: Option<u32>) -> HeaderBuf {
-    match imm {
-        Some(imm) if last => header.immediate(&ImmDt(imm)),
-        _ => header,
     }
 }

@@ -229,15 +229,14 @@ impl Qp {
             if ack_req {
                 self.req.asked(psn, 1, cx.now);
             }
-            let header = message_header(self, wqe, packet, payload, ack_req);
+            message_header(self, batch, wqe, packet, payload, ack_req);
             batch.push(
                 &self.path,
                 mark,
                 NewPacket {
                     qpn: self.qpn,
                     origin: Origin::Request(psn),
-                    header: &header,
-                    payload_len: payload as usize,
+                    payload_len: payload,
                     flush_quirk: false,
                 },
             );
@@ -299,7 +298,7 @@ impl Qp {
 }
 
 /// Adds the memory behind part of a work request's message to the batch.
-#[inline]
+#[inline(always)]
 pub(super) fn gather(
     cx: &Context,
     qp: &Qp,

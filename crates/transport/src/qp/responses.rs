@@ -225,12 +225,12 @@ impl Qp {
                 }
             };
             let psn = front.psn;
-            let mut header = self.response_header(operation, psn, 0, Some(syndrome));
+            let header = self.response_header(batch, operation, psn, 0, Some(syndrome));
             if let Kind::Atomic { original } = front.kind {
-                header = header.atomic_ack(&AtomicAckEth { original });
+                header.atomic_ack(&AtomicAckEth { original });
             }
             let mark = batch.mark();
-            self.push_answer(batch, mark, &header.finish(), Origin::Response(psn), 0);
+            self.push_answer(batch, mark, Origin::Response(psn), 0);
             self.resp.responses.pop_front();
         }
         let Some(psn) = self.resp.pending_ack else {
@@ -241,9 +241,9 @@ impl Qp {
         }
         self.resp.pending_ack = None;
         let syndrome = Some(Syndrome::ACK_UNLIMITED);
-        let header = self.response_header(Operation::Acknowledge, psn, 0, syndrome);
+        self.response_header(batch, Operation::Acknowledge, psn, 0, syndrome);
         let mark = batch.mark();
-        self.push_answer(batch, mark, &header.finish(), Origin::Response(psn), 0);
+        self.push_answer(batch, mark, Origin::Response(psn), 0);
         false
     }
 
@@ -284,12 +284,12 @@ impl Qp {
                 (false, true) => (Operation::ReadResponseLast, Some(Syndrome::ACK_UNLIMITED)),
                 (false, false) => (Operation::ReadResponseMiddle, None),
             };
-            let header = self.response_header(operation, read.next, length, syndrome);
+            self.response_header(batch, operation, read.next, length, syndrome);
             let origin = match replay {
                 true => Origin::Replay,
                 false => Origin::Response(read.next),
             };
-            self.push_answer(batch, mark, &header.finish(), origin, length);
+            self.push_answer(batch, mark, origin, length);
             if last {
                 self.resp.responses.pop_front();
                 return;
@@ -345,18 +345,20 @@ impl Qp {
         self.settle(cx);
     }
 
-    fn response_header(
+    /// Starts the next packet.
+    fn response_header<'b>(
         &self,
+        batch: &'b mut Batch,
         operation: Operation,
         psn: Psn,
         payload: u32,
         syndrome: Option<Syndrome>,
-    ) -> HeaderBuf {
+    ) -> &'b mut HeaderBuf {
         let opcode = Opcode::new(self.transport(), operation)
             .expect("every reliable transport has every response");
         let mut bth = Bth::new(opcode, self.attr.dest_qpn, psn);
         bth.pad = padding(payload as usize) as u8;
-        let header = HeaderBuf::new(&bth);
+        let header = batch.header(&bth);
         match syndrome {
             Some(syndrome) => header.aeth(&Aeth {
                 syndrome,
@@ -366,25 +368,14 @@ impl Qp {
         }
     }
 
-    fn push_answer(
-        &self,
-        batch: &mut Batch,
-        mark: usize,
-        header: &HeaderBuf,
-        origin: Origin,
-        payload: u32,
-    ) {
-        batch.push(
-            &self.path,
-            mark,
-            NewPacket {
-                qpn: self.qpn,
-                origin,
-                header,
-                payload_len: payload as usize,
-                flush_quirk: false,
-            },
-        );
+    fn push_answer(&self, batch: &mut Batch, mark: usize, origin: Origin, payload_len: u32) {
+        let new = NewPacket {
+            qpn: self.qpn,
+            origin,
+            payload_len,
+            flush_quirk: false,
+        };
+        batch.push(&self.path, mark, new);
     }
 
     /// For a queue pair that goes wrong on purpose.

@@ -199,10 +199,10 @@ fn answer(pair: &mut Pair, operation: Operation, psn: u32, reth: Reth, data: &[u
         0,
         operation,
         psn,
-        |h| {
-            let h = h.reth(&reth);
+        |mut h| {
+            h.reth(&reth);
             match operation {
-                Operation::WriteOnlyImm => h.immediate(&ferroce_wire::ImmDt(1)),
+                Operation::WriteOnlyImm => *h.immediate(&ferroce_wire::ImmDt(1)),
                 _ => h,
             }
         },
@@ -311,8 +311,10 @@ fn a_misaligned_atomic_on_the_wire_is_an_invalid_request() {
         let mut pair = Pair::rc();
         let before = pair.hosts[1].ram.get(REMOTE, 16);
         let packet = match operation {
-            Operation::AtomicWrite => pair.craft(0, operation, 1000, |h| h.reth(&reth), &[7; 8]),
-            _ => pair.craft(0, operation, 1000, |h| h.atomic_eth(&eth), &[]),
+            Operation::AtomicWrite => {
+                pair.craft(0, operation, 1000, |mut h| *h.reth(&reth), &[7; 8])
+            }
+            _ => pair.craft(0, operation, 1000, |mut h| *h.atomic_eth(&eth), &[]),
         };
         pair.deliver(&packet);
         pair.flush(1);

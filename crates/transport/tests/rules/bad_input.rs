@@ -62,8 +62,8 @@ fn requests_that_break_the_rules_are_invalid_requests() {
         pair.recv(7, 5000);
         for (psn, (operation, length, payload)) in (1000..).zip(steps) {
             let (va, rkey, length) = (REMOTE, pair.rkey(), *length);
-            let extend = |header: HeaderBuf| match header.opcode().has_reth() {
-                true => header.reth(&Reth { va, rkey, length }),
+            let extend = |mut header: HeaderBuf| match header.opcode().has_reth() {
+                true => *header.reth(&Reth { va, rkey, length }),
                 false => header,
             };
             let packet = pair.craft(0, *operation, psn, extend, payload);
@@ -112,21 +112,39 @@ fn single_packets_with_more_than_they_may_have_are_invalid_requests() {
                 0,
                 Operation::Flush,
                 1000,
-                |h| h.feth(&feth).reth(&reth),
+                |mut h| *h.feth(&feth).reth(&reth),
                 &[],
             )
         };
         let packet = match n {
-            0 => pair.craft(0, Operation::ReadRequest, 1000, |h| h.reth(&reth), &[1; 4]),
+            0 => pair.craft(
+                0,
+                Operation::ReadRequest,
+                1000,
+                |mut h| *h.reth(&reth),
+                &[1; 4],
+            ),
             1 => pair.craft(
                 0,
                 Operation::FetchAdd,
                 1000,
-                |h| h.atomic_eth(&eth),
+                |mut h| *h.atomic_eth(&eth),
                 &[1; 4],
             ),
-            2 => pair.craft(0, Operation::AtomicWrite, 1000, |h| h.reth(&reth), &[1; 4]),
-            3 => pair.craft(0, Operation::AtomicWrite, 1000, |h| h.reth(&reth), &[1; 12]),
+            2 => pair.craft(
+                0,
+                Operation::AtomicWrite,
+                1000,
+                |mut h| *h.reth(&reth),
+                &[1; 4],
+            ),
+            3 => pair.craft(
+                0,
+                Operation::AtomicWrite,
+                1000,
+                |mut h| *h.reth(&reth),
+                &[1; 12],
+            ),
             4 => flush(1, 2),
             _ => flush(0, 0),
         };
@@ -223,9 +241,9 @@ fn answers_that_break_the_rules_end_the_connection() {
         }
         pair.write(2, 10);
         pair.take(0);
-        let extend = |header: HeaderBuf| match operation {
-            AtomicAcknowledge => header.aeth(&aeth).atomic_ack(&ack),
-            _ => header.aeth(&aeth),
+        let extend = |mut header: HeaderBuf| match operation {
+            AtomicAcknowledge => *header.aeth(&aeth).atomic_ack(&ack),
+            _ => *header.aeth(&aeth),
         };
         let answer = pair.craft(1, operation, 1000, extend, payload);
         pair.deliver(&answer);

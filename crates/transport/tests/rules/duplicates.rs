@@ -239,7 +239,13 @@ fn a_duplicate_is_not_mistaken_for_another_kind_of_request() {
         swap_or_add: 1,
         compare: 0,
     };
-    let atomic = pair.craft(0, Operation::FetchAdd, 1000, |h| h.atomic_eth(&eth), &[]);
+    let atomic = pair.craft(
+        0,
+        Operation::FetchAdd,
+        1000,
+        |mut h| *h.atomic_eth(&eth),
+        &[],
+    );
     let before = pair.hosts[1].ram.word(REMOTE);
     assert_eq!(answers(&mut pair, &atomic), [""; 0]);
     assert_eq!(pair.hosts[1].ram.word(REMOTE), before);

@@ -51,14 +51,14 @@ impl Pair {
     /// An acknowledgement of host 1 that it never sent.
     pub fn ack(&self, psn: u32, syndrome: Syndrome) -> Sent {
         let aeth = Aeth { syndrome, msn: 1 };
-        self.craft(1, Operation::Acknowledge, psn, |h| h.aeth(&aeth), &[])
+        self.craft(1, Operation::Acknowledge, psn, |mut h| *h.aeth(&aeth), &[])
     }
 
     /// The READ request that host 0 would send.
     pub fn read_request(&self, psn: u32, va: u64, length: u32) -> Sent {
         let rkey = self.rkey();
         let reth = Reth { va, rkey, length };
-        self.craft(0, Operation::ReadRequest, psn, |h| h.reth(&reth), &[])
+        self.craft(0, Operation::ReadRequest, psn, |mut h| *h.reth(&reth), &[])
     }
 }
 

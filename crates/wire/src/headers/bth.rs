@@ -94,27 +94,18 @@ impl Bth {
     /// Writes the header to the first 12 bytes.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {
-        let [_, qpn @ ..] = self.dest_qpn.to_be_bytes();
-        let [_, psn @ ..] = self.psn.value().to_be_bytes();
-        let pkey = self.pkey.to_be_bytes();
-        let flags = (self.solicited as u8) << 7
-            | (self.migrated as u8) << 6
-            | (self.pad & 3) << 4
-            | self.version & 0x0f;
-        let congestion = (self.fecn as u8) << 7 | (self.becn as u8) << 6;
-        out[..Self::LEN].copy_from_slice(&[
-            self.opcode.byte(),
-            flags,
-            pkey[0],
-            pkey[1],
-            congestion,
-            qpn[0],
-            qpn[1],
-            qpn[2],
-            (self.ack_req as u8) << 7,
-            psn[0],
-            psn[1],
-            psn[2],
-        ]);
+        let flags = (self.solicited as u32) << 7
+            | (self.migrated as u32) << 6
+            | (self.pad as u32 & 3) << 4
+            | self.version as u32 & 0x0f;
+        let congestion = (self.fecn as u32) << 7 | (self.becn as u32) << 6;
+        let words = [
+            (self.opcode.byte() as u32) << 24 | flags << 16 | self.pkey as u32,
+            congestion << 24 | self.dest_qpn & 0xff_ffff,
+            (self.ack_req as u32) << 31 | self.psn.value(),
+        ];
+        for (out, word) in out[..Self::LEN].chunks_exact_mut(4).zip(words) {
+            out.copy_from_slice(&word.to_be_bytes());
+        }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) fn reencode(packet: &Packet<'_>) -> Vec<u8> {
     macro_rules! push {
         ($($name:ident)*) => {
             $(if let Some(value) = packet.$name() {
-                header = header.$name(&value);
+                header.$name(&value);
             })*
         };
     }
