@@ -233,7 +233,7 @@ impl Regions {
         let mut control = self.control();
         let windows = control.mr(mr)?.windows;
         if windows > 0 {
-            return Err(VerbsError::Busy(format!(
+            return Err(VerbsError::Invalid(format!(
                 "{windows} windows are bound to memory region {:#x}",
                 mr.key
             )));
