@@ -6,6 +6,7 @@
 
 pub(crate) mod ferroced;
 pub(crate) mod inline;
+pub(crate) mod pair;
 
 use core::ptr;
 

@@ -1,15 +1,18 @@
 //! Protection domains, memory, completion queues, address handles: what each
 //! call does, and what it refuses.
 
-#![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)] // as in C
+#![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)] // as in C
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod address;
 mod completion;
+mod datagrams;
 mod device_memory;
 mod domains;
+mod events;
 mod imports;
 mod regions;
+mod traffic;
 mod windows;

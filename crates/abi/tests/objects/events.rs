@@ -1,0 +1,290 @@
+//! Completions that are waited for, and extended completion queues that have some.
+
+use core::ffi::c_void;
+use core::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ferroce_abi::exports::*;
+use ferroce_abi::ffi::*;
+use ferroce_testnet::deadline;
+
+use crate::common::inline::{req_notify_cq, slot};
+use crate::common::pair::{connected, element, post, receive, request, success};
+use crate::common::{errno, made, pages, with_device, zeros};
+
+/// A connected pair; the second end's completions come with events.
+struct Fixture {
+    context: *mut ibv_context,
+    channel: *mut ibv_comp_channel,
+    cqs: [*mut ibv_cq; 2],
+    qps: [*mut ibv_qp; 2],
+    mr: *mut ibv_mr,
+}
+
+const WORD: *mut c_void = 0x77 as *mut c_void;
+
+fn with_pair(
+    name: &str,
+    create: impl FnOnce(*mut ibv_context, *mut ibv_comp_channel) -> *mut ibv_cq,
+    body: impl FnOnce(&Fixture),
+) {
+    with_device(name, |context| unsafe {
+        let pd = made(ibv_alloc_pd(context));
+        let channel = made(ibv_create_comp_channel(context));
+        let plain = made(ibv_create_cq(
+            context,
+            64,
+            ptr::null_mut(),
+            ptr::null_mut(),
+            0,
+        ));
+        let cqs = [plain, made(create(context, channel))];
+        let qps = connected(pd, cqs);
+        let mr = made(ibv_reg_mr(pd, pages(2).cast(), 8192, 1));
+        body(&Fixture {
+            context,
+            channel,
+            cqs,
+            qps,
+            mr,
+        });
+        for (qp, cq) in qps.into_iter().zip(cqs) {
+            assert_eq!(ibv_destroy_qp(qp), 0);
+            assert_eq!(ibv_destroy_cq(cq), 0);
+        }
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+    });
+}
+
+fn queue(context: *mut ibv_context, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
+    unsafe { ibv_create_cq(context, 64, WORD, channel, 0) }
+}
+
+impl Fixture {
+    /// Sends a little from the first end to the second.
+    unsafe fn send(&self, wr_id: u64, more: u32) {
+        let sge = element((*self.mr).addr.cast(), 32, (*self.mr).lkey);
+        receive(self.qps[1], wr_id, sge);
+        let mut wr = request(wr_id, IBV_WR_SEND_WITH_IMM);
+        wr.send_flags |= more;
+        wr.imm.imm_data = 0x0102_0304;
+        post(self.qps[0], wr, sge);
+        success(self.cqs[0]);
+    }
+
+    unsafe fn event(&self) -> Result<(), i32> {
+        let (mut cq, mut word) = (ptr::null_mut(), ptr::null_mut());
+        match ibv_get_cq_event(self.channel, &mut cq, &mut word) {
+            0 => {
+                assert_eq!((cq, word), (self.cqs[1], WORD));
+                Ok(())
+            }
+            _ => Err(errno()),
+        }
+    }
+
+    unsafe fn do_not_wait(&self) {
+        libc::fcntl((*self.channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+    }
+}
+
+#[test]
+fn one_event_for_each_arming() {
+    with_pair("events::one_event_for_each_arming", queue, |f| unsafe {
+        assert_eq!(req_notify_cq(f.cqs[1], 0), 0);
+        f.send(1, 0);
+        f.send(2, 0);
+        assert_eq!(f.event(), Ok(()));
+        f.do_not_wait();
+        assert_eq!(f.event(), Err(libc::EAGAIN));
+        // What is already there does not count.
+        assert_eq!(req_notify_cq(f.cqs[1], 0), 0);
+        assert_eq!(f.event(), Err(libc::EAGAIN));
+        f.send(3, 0);
+        for wr_id in 1..4 {
+            assert_eq!(success(f.cqs[1]).wr_id, wr_id);
+        }
+        deadline::until("an event", || f.event().is_ok());
+        ibv_ack_cq_events(f.cqs[1], 2);
+        assert_eq!((*f.cqs[1]).comp_events_completed, 2);
+    });
+}
+
+#[test]
+fn only_solicited_ones() {
+    with_pair("events::only_solicited_ones", queue, |f| unsafe {
+        f.do_not_wait();
+        assert_eq!(req_notify_cq(f.cqs[1], 1), 0);
+        f.send(1, 0);
+        success(f.cqs[1]);
+        assert_eq!(f.event(), Err(libc::EAGAIN));
+        f.send(2, IBV_SEND_SOLICITED);
+        success(f.cqs[1]);
+        deadline::until("an event", || f.event().is_ok());
+        ibv_ack_cq_events(f.cqs[1], 1);
+    });
+}
+
+/// An event that nobody has read goes with its queue.
+#[test]
+fn unread_events_do_not_disturb() {
+    with_pair("events::unread_events_do_not_disturb", queue, |f| unsafe {
+        let (mut init, pd) = (zeros::<ibv_qp_init_attr>(), (*f.qps[0]).pd);
+        let cq = made(queue(f.context, f.channel));
+        init.send_cq = cq;
+        init.recv_cq = cq;
+        init.qp_type = IBV_QPT_RC;
+        init.cap.max_send_wr = 1;
+        init.cap.max_recv_wr = 1;
+        init.cap.max_recv_sge = 1;
+        let qp = made(ibv_create_qp(pd, &mut init));
+        assert_eq!(req_notify_cq(cq, 0), 0);
+        let mut attr: ibv_qp_attr = zeros();
+        attr.qp_state = IBV_QPS_INIT;
+        attr.port_num = 1;
+        let init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        assert_eq!(ibv_modify_qp(qp, &mut attr, init as i32), 0);
+        receive(qp, 5, element((*f.mr).addr.cast(), 32, (*f.mr).lkey));
+        attr.qp_state = IBV_QPS_ERR;
+        assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
+        let mut poll = libc::pollfd {
+            fd: (*f.channel).fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        assert_eq!(libc::poll(&mut poll, 1, 10_000), 1);
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+        assert_eq!(libc::poll(&mut poll, 1, 0), 0);
+        f.do_not_wait();
+        assert_eq!(f.event(), Err(libc::EAGAIN));
+    });
+}
+
+#[test]
+fn a_queue_waits_for_its_last_acknowledgement() {
+    let name = "events::a_queue_waits_for_its_last_acknowledgement";
+    with_device(name, |context| unsafe {
+        let pd = made(ibv_alloc_pd(context));
+        let channel = made(ibv_create_comp_channel(context));
+        let cqs = [(); 2].map(|()| made(queue(context, channel)));
+        let qps = connected(pd, cqs);
+        let mr = made(ibv_reg_mr(pd, pages(2).cast(), 8192, 1));
+        assert_eq!(req_notify_cq(cqs[1], 0), 0);
+        let sge = element((*mr).addr.cast(), 32, (*mr).lkey);
+        receive(qps[1], 1, sge);
+        post(qps[0], request(1, IBV_WR_SEND), sge);
+        let (mut cq, mut word) = (ptr::null_mut(), ptr::null_mut());
+        assert_eq!(ibv_get_cq_event(channel, &mut cq, &mut word), 0);
+        for qp in qps {
+            assert_eq!(ibv_destroy_qp(qp), 0);
+        }
+        let gone = AtomicBool::new(false);
+        let address = cqs[1].expose_provenance();
+        #[allow(clippy::disallowed_methods)] // the program's other thread
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let cq = ptr::with_exposed_provenance_mut(address);
+                assert_eq!(ibv_destroy_cq(cq), 0);
+                gone.store(true, Ordering::Release);
+            });
+            libc::usleep(50_000);
+            assert!(!gone.load(Ordering::Acquire));
+            ibv_ack_cq_events(cq, 1);
+        });
+        assert_eq!(ibv_destroy_cq(cqs[0]), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+    });
+}
+
+#[test]
+fn a_queue_does_not_shrink_below_what_it_holds() {
+    let name = "events::a_queue_does_not_shrink_below_what_it_holds";
+    with_pair(name, queue, |f| unsafe {
+        for wr_id in 0..5 {
+            f.send(wr_id, 0);
+        }
+        deadline::until("five completions", || ibv_resize_cq(f.cqs[1], 3) != 0);
+        assert_eq!(ibv_resize_cq(f.cqs[1], 3), libc::EINVAL);
+        assert_eq!(ibv_resize_cq(f.cqs[1], 7), 0);
+        assert_eq!((*f.cqs[1]).cqe, 7);
+        for wr_id in 0..5 {
+            assert_eq!(success(f.cqs[1]).wr_id, wr_id);
+        }
+    });
+}
+
+fn extended(context: *mut ibv_context, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
+    let mut attr: ibv_cq_init_attr_ex = zeros();
+    attr.cqe = 64;
+    attr.cq_context = WORD;
+    attr.channel = channel;
+    attr.wc_flags = u64::from(
+        IBV_WC_STANDARD_FLAGS
+            | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+            | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+    );
+    unsafe { slot!(context, create_cq_ex(context, &mut attr)).cast() }
+}
+
+fn clock(id: libc::clockid_t) -> u64 {
+    let mut now: libc::timespec = zeros();
+    unsafe { libc::clock_gettime(id, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[test]
+fn completions_read_field_by_field() {
+    let name = "events::completions_read_field_by_field";
+    with_pair(name, extended, |f| unsafe {
+        let before = (clock(libc::CLOCK_MONOTONIC), clock(libc::CLOCK_REALTIME));
+        assert_eq!(req_notify_cq(f.cqs[1], 0), 0);
+        for wr_id in 10..13 {
+            f.send(wr_id, 0);
+        }
+        assert_eq!(f.event(), Ok(()));
+        ibv_ack_cq_events(f.cqs[1], 1);
+        let cq = f.cqs[1].cast::<ibv_cq_ex>();
+        let c = &*cq;
+        let mut none: ibv_poll_cq_attr = zeros();
+        let mut seen = 0;
+        while seen < 3 {
+            let mut got = (c.start_poll.unwrap())(cq, &mut none);
+            if got == libc::ENOENT {
+                continue;
+            }
+            while got == 0 {
+                assert_eq!((*cq).status, IBV_WC_SUCCESS);
+                assert_eq!((*cq).wr_id, 10 + seen);
+                seen += 1;
+                assert_eq!((c.read_opcode.unwrap())(cq), IBV_WC_RECV);
+                assert_eq!((c.read_byte_len.unwrap())(cq), 32);
+                assert_eq!((c.read_imm_data.unwrap())(cq), 0x0102_0304);
+                assert_eq!((c.read_qp_num.unwrap())(cq), (*f.qps[1]).qp_num);
+                assert_eq!((c.read_wc_flags.unwrap())(cq), IBV_WC_WITH_IMM);
+                for zero in [c.read_vendor_err, c.read_slid, c.read_flow_tag] {
+                    assert_eq!((zero.unwrap())(cq), 0);
+                }
+                let stamps = (
+                    (c.read_completion_ts.unwrap())(cq),
+                    (c.read_completion_wallclock_ns.unwrap())(cq),
+                );
+                let after = (clock(libc::CLOCK_MONOTONIC), clock(libc::CLOCK_REALTIME));
+                // Two clocks are never read at the same moment.
+                const SLACK: u64 = 50_000_000;
+                assert!((before.0..=after.0).contains(&stamps.0));
+                assert!((before.1 - SLACK..=after.1 + SLACK).contains(&stamps.1));
+                got = (c.next_poll.unwrap())(cq);
+            }
+            assert_eq!(got, libc::ENOENT);
+            (c.end_poll.unwrap())(cq);
+        }
+        // The old way works as well.
+        f.send(20, 0);
+        assert_eq!(success(f.cqs[1]).wr_id, 20);
+    });
+}
