@@ -1,22 +1,25 @@
 //! `ferroce run` and `ferroce shell`: a program with our libraries and a link.
 //!
 //! The program takes the place of this process, so signals, exit code and
-//! terminal are its own. If a link had to be made for it, a guard stays behind:
-//! a process that waits until the program is gone, however it went, and takes
-//! the link down again.
+//! terminal are its own. If a link had to be made for it, or for one that runs
+//! beside it, a guard stays behind: a process that waits until the program is
+//! gone, however it went, and takes the link down if it was the last.
+
+mod share;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use ferroce_control::{Connection, LinkConfig, Request};
+use ferroce_control::{Connection, LinkConfig, LinkInfo, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
+use self::share::Share;
 use crate::daemon;
 
 /// Run a program with Ferroce's libraries and a link
@@ -39,8 +42,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     link: LinkChoice,
 
-    /// Take down this link when process PID ends
-    #[arg(long, hide = true, num_args = 2, value_names = ["PID", "LINK"])]
+    /// Give back the share that is standard input, of this file, when process PID ends
+    #[arg(long, hide = true, num_args = 2, value_names = ["PID", "FILE"])]
     guard: Option<Vec<String>>,
 
     /// The program and its arguments
@@ -76,10 +79,10 @@ struct LinkChoice {
 impl RunArgs {
     pub(crate) fn run(self) -> Result<()> {
         if let Some(guard) = self.guard {
-            let [pid, link] = &guard[..] else {
-                bail!("--guard wants a process and a link");
+            let [pid, file] = &guard[..] else {
+                bail!("--guard wants a process and a file");
             };
-            return stand_guard(pid.parse()?, link);
+            return stand_guard(pid.parse()?, Path::new(file));
         }
         let Some((program, arguments)) = self.program.split_first() else {
             bail!("no program to run; try `ferroce run -- ibv_devinfo`");
@@ -113,64 +116,94 @@ fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<(
     Err(anyhow!("cannot run {}: {error}", program.display()))
 }
 
-/// Makes a link if there is none that fits, and a guard that takes it down.
+/// Sees to it that there is a link that fits, and leaves a guard with it if it is
+/// not there for good.
 fn provide_link(netdev: Option<&str>) -> Result<()> {
+    let mut share = Share::take()?;
     let mut connection = daemon::connect_or_start()?;
-    let links = connection.links()?;
-    let fits = |wanted: &str| links.iter().any(|link| link.netdev == wanted);
-    if netdev.map_or(!links.is_empty(), fits) {
-        return Ok(());
+    loop {
+        let links = connection.links()?;
+        let fits = |link: &&LinkInfo| netdev.is_none_or(|wanted| link.netdev == wanted);
+        if let Some(link) = links.iter().find(fits) {
+            match share.links()?.contains(&link.name) {
+                true => break,
+                false => return Ok(()), // it stays
+            }
+        }
+        let name = (0..)
+            .map(|number| format!("rxe{number}"))
+            .find(|name| links.iter().all(|link| link.name != *name))
+            .context("all names are taken")?;
+        share.add(&name)?;
+        let added = connection.perform(&Request::LinkAdd(LinkConfig {
+            name: name.clone(),
+            kind: "rxe".into(),
+            netdev: netdev.unwrap_or("lo").into(),
+            mtu: None,
+            crc: true,
+        }));
+        match added {
+            Ok(()) => break,
+            // Another run was faster: theirs is as good.
+            Err(_) if connection.links()?.iter().any(|link| link.name == name) => {}
+            Err(error) => {
+                share.give_back(|links| still_used(&mut Some(connection), links))?;
+                return Err(error.into());
+            }
+        }
     }
-    let name = (0..)
-        .map(|number| format!("rxe{number}"))
-        .find(|name| links.iter().all(|link| link.name != *name))
-        .context("all names are taken")?;
-    connection.perform(&Request::LinkAdd(LinkConfig {
-        name: name.clone(),
-        kind: "rxe".into(),
-        netdev: netdev.unwrap_or("lo").into(),
-        mtu: None,
-        crc: true,
-    }))?;
-    let guarded = Command::new(daemon::OURSELVES)
-        .args([
-            "run",
-            "--guard",
-            &getpid().as_raw_nonzero().to_string(),
-            &name,
-        ])
-        .stdin(Stdio::null())
+    leave_guard(&share).context("cannot start a process that takes the link down")
+}
+
+fn leave_guard(share: &Share) -> Result<()> {
+    let (file, path) = share.hand_over()?;
+    let pid = getpid().as_raw_nonzero().to_string();
+    Command::new(daemon::OURSELVES)
+        .args([OsStr::new("run"), OsStr::new("--guard"), OsStr::new(&pid)])
+        .arg(path)
+        .stdin(file)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0)
-        .spawn();
-    if let Err(error) = guarded {
-        delete(&mut connection, &name)?;
-        bail!("cannot start a process: {error}");
-    }
+        .spawn()?;
     Ok(())
 }
 
-/// Waits for a process to end, then takes its link down as soon as nobody uses it.
-fn stand_guard(pid: i32, link: &str) -> Result<()> {
+/// Waits for a process to end, then gives its share back; if that was the last, the
+/// links go as soon as nobody uses them.
+fn stand_guard(pid: i32, file: &Path) -> Result<()> {
+    let mut share = Share::inherit(std::io::stdin(), file)?;
     let pid = Pid::from_raw(pid).context("no such process")?;
     if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
         let mut fds = [PollFd::new(&process, PollFlags::IN)];
         while poll(&mut fds, None).is_err() {}
     }
-    loop {
-        let Some(mut connection) = daemon::connect()? else {
-            return Ok(()); // gone with its ferroced
-        };
-        let links = connection.links()?;
-        if links.iter().all(|other| other.name != link) || delete(&mut connection, link).is_ok() {
-            return Ok(());
-        }
-        drop(connection);
-        // The program's own children still use it.
+    // ferroced ends with its last client, and then clears up: after us.
+    let mut connection = daemon::connect()?;
+    while !share.give_back(|links| still_used(&mut connection, links))? {
+        drop(connection.take());
+        // The program's own children still use them.
         #[allow(clippy::disallowed_methods)] // nobody waits for a guard
         std::thread::sleep(Duration::from_millis(500));
+        connection = daemon::connect()?;
     }
+    Ok(())
+}
+
+/// Takes links down; returns those that are in use.
+fn still_used(connection: &mut Option<Connection>, links: Vec<String>) -> Result<Vec<String>> {
+    let Some(connection) = connection else {
+        return Ok(Vec::new()); // gone with their ferroced
+    };
+    let mut left = Vec::new();
+    for link in links {
+        if delete(connection, &link).is_err()
+            && connection.links()?.iter().any(|other| other.name == link)
+        {
+            left.push(link);
+        }
+    }
+    Ok(left)
 }
 
 fn delete(connection: &mut Connection, link: &str) -> Result<()> {

@@ -98,3 +98,46 @@ fn what_cannot_be_run_is_named() {
         assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere0"));
     });
 }
+
+#[test]
+fn runs_side_by_side_share_a_link_until_the_last_ends() {
+    isolated("runs_side_by_side_share_a_link_until_the_last_ends", || {
+        // Each says that it sees the link, and goes on until its input ends.
+        let see = format!("{FERROCE} link; read _; {FERROCE} link");
+        let start = || {
+            Command::new(FERROCE)
+                .args(["run", "--", "sh", "-c", &see])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("ferroce starts")
+        };
+        let mut runs = [start(), start(), start()];
+        for run in &mut runs {
+            let output = run.stdout.as_mut().expect("a pipe");
+            let mut line = String::new();
+            BufReader::with_capacity(1, output)
+                .read_line(&mut line)
+                .expect("a line");
+            assert!(line.starts_with("link rxe0/1"), "{line}");
+        }
+        for run in runs {
+            let output = run.wait_with_output().expect("it ends");
+            let seen = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(seen.lines().count(), 1, "{seen}");
+        }
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn a_run_right_after_another_has_a_link() {
+    isolated("a_run_right_after_another_has_a_link", || {
+        for _ in 0..20 {
+            let output = run(&["run", "--", FERROCE, "link"]);
+            let seen = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(seen.lines().count(), 1, "{seen}");
+        }
+        nothing_is_left();
+    });
+}
