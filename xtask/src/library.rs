@@ -60,7 +60,7 @@ fn link(archive: &Path, folder: &Path) -> Result<()> {
         .arg(folder.join("libferroce.so"))
         .arg(version_script)
         // An export that the code does not define is an error; so is anything unresolved.
-        .arg("-Wl,-z,defs")
+        .args(["-Wl,--no-undefined-version", "-Wl,-z,defs"])
         // Threads run in it: it must never be unmapped.
         .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"])
         .args(["-Wl,--gc-sections", "-Wl,--whole-archive"])

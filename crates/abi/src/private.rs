@@ -127,7 +127,7 @@ versions! {
 
 // Provider libraries announce themselves when they are loaded: nobody listens.
 nothing! {
-    verbs_register_driver_34 verbs_register_driver_57 verbs_register_driver_59
+    ibv_register_driver verbs_register_driver_34 verbs_register_driver_57 verbs_register_driver_59
     verbs_register_driver_64 verbs_register_driver_65
 }
 
