@@ -33,7 +33,8 @@ FILES
 pub(crate) enum Command {
     /// Build everything.
     ///
-    /// First what users run, then each tool by itself: the simulator switches
+    /// First what users run, and the library that programs load instead of
+    /// libibverbs; then each tool by itself: the simulator switches
     /// on deliberate bugs in the transport, and cargo gives packages that are
     /// built together one set of features.
     #[command(after_help = "\
@@ -65,6 +66,9 @@ EXAMPLES
     /// The whole workspace, then the transport once more by itself: together
     /// with the simulator it is tested with its deliberate bugs compiled in
     /// (and switched off), alone it is tested as users get it.
+    ///
+    /// Some tests compare with the distribution's headers or run its programs:
+    /// what is missing is installed first, as root with apt-get, or named.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask test

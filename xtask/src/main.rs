@@ -7,6 +7,7 @@
 mod check;
 mod cli;
 mod library;
+mod packages;
 mod rules;
 mod step;
 mod tasks;

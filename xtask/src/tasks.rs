@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 
 use crate::library;
+use crate::packages;
 use crate::step::{cargo, last_step, step};
 
 /// Packages that are built one by one; see the help of `build`.
@@ -36,6 +37,10 @@ pub(crate) fn build(release: bool) -> Result<()> {
 }
 
 pub(crate) fn test() -> Result<()> {
+    step("Packages of the distribution", || {
+        packages::install(&packages::FOR_TESTS)
+    })?;
+    step("Link the library that tests load", || library::build(false))?;
     step("Test the workspace", || cargo(&["test", "--workspace"]))?;
     last_step(
         "Test the transport as users get it, without its deliberate bugs",

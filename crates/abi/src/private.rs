@@ -5,6 +5,7 @@
 //! of their generation of rdma-core. None is ever called for a device of ours.
 
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::AtomicU8;
 
 use crate::errno::{minus_one, null};
 
@@ -147,27 +148,27 @@ versions! {
     ibv_wr_opcode_str
 }
 
-/// Whether objects of a vanished device may be destroyed.
-#[cfg(not(feature = "versions"))]
+/// Whether objects of a vanished device may be destroyed. libmlx4 writes to it.
+#[allow(non_upper_case_globals)] // C's name
 #[unsafe(no_mangle)]
-pub static verbs_allow_disassociate_destroy: bool = false;
+pub static verbs_allow_disassociate_destroy: AtomicU8 = AtomicU8::new(0);
 
+// The same for the other nodes. Nobody compares addresses.
 #[cfg(feature = "versions")]
 core::arch::global_asm!(
     ".pushsection .bss.versions,\"aw\",@nobits",
-    ".globl verbs_allow_disassociate_destroy",
-    ".type verbs_allow_disassociate_destroy,@object",
-    ".size verbs_allow_disassociate_destroy,1",
-    "verbs_allow_disassociate_destroy:",
-    ".irp node,57,59,64,65",
-    ".globl __private_\\node\\()_verbs_allow_disassociate_destroy",
-    ".type __private_\\node\\()_verbs_allow_disassociate_destroy,@object",
-    ".size __private_\\node\\()_verbs_allow_disassociate_destroy,1",
-    "__private_\\node\\()_verbs_allow_disassociate_destroy:",
-    ".endr",
+    ".macro data symbol, node",
+    ".globl \\symbol",
+    ".type \\symbol,@object",
+    ".size \\symbol,1",
+    "\\symbol:",
     ".zero 1",
-    ".irp node,57,59,64,65",
-    ".symver __private_\\node\\()_verbs_allow_disassociate_destroy, verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_\\node",
-    ".endr",
+    ".symver \\symbol, verbs_allow_disassociate_destroy@\\node",
+    ".endm",
+    "data __private_57_allow_destroy, IBVERBS_PRIVATE_57",
+    "data __private_59_allow_destroy, IBVERBS_PRIVATE_59",
+    "data __private_64_allow_destroy, IBVERBS_PRIVATE_64",
+    "data __private_65_allow_destroy, IBVERBS_PRIVATE_65",
+    ".purgem data",
     ".popsection",
 );

@@ -1,0 +1,67 @@
+//! Debian packages that tests need: headers to compare with, programs to run.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// What the tests need from the distribution.
+pub(crate) const FOR_TESTS: [&str; 3] = ["ibverbs-utils", "libclang-dev", "libibverbs-dev"];
+
+/// Installs what is missing, where that is possible: as root, with apt. Elsewhere
+/// it says what is missing, and the tests that need it say so again.
+pub(crate) fn install(packages: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !is_installed(package))
+        .collect();
+    if missing.is_empty() {
+        eprintln!("   all there: {}", packages.join(", "));
+        return Ok(());
+    }
+    if !may_install() {
+        eprintln!(
+            "   NOT INSTALLED: {}; tests that need them will not run. \
+             As root on Debian: apt-get install {}",
+            missing.join(", "),
+            missing.join(" ")
+        );
+        return Ok(());
+    }
+    apt_get(&["update", "--quiet"], &[])?;
+    let install = ["install", "--yes", "--no-install-recommends", "--quiet"];
+    apt_get(&install, &missing)
+}
+
+fn is_installed(package: &str) -> bool {
+    let output = Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status}", package])
+        .stderr(Stdio::null())
+        .output();
+    output.is_ok_and(|output| output.stdout == b"installed")
+}
+
+fn may_install() -> bool {
+    let silent = |program: &str, argument: &str| {
+        let output = Command::new(program).arg(argument).output();
+        output.ok().filter(|output| output.status.success())
+    };
+    let root = silent("id", "-u").is_some_and(|output| output.stdout.trim_ascii() == b"0");
+    root && silent("apt-get", "--version").is_some()
+}
+
+fn apt_get(arguments: &[&str], packages: &[&str]) -> Result<()> {
+    let line = format!("apt-get {} {}", arguments.join(" "), packages.join(" "));
+    eprintln!("   $ {line}");
+    let status = Command::new("apt-get")
+        .args(arguments)
+        .args(packages)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(Stdio::null())
+        .status()
+        .context("cannot start apt-get")?;
+    if !status.success() {
+        bail!("`{line}` reported the errors above ({status})");
+    }
+    Ok(())
+}
