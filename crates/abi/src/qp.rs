@@ -61,6 +61,20 @@ impl QpObject {
         self.sends_datagrams
     }
 
+    /// Takes back what it has completed and nobody has polled, as adapters do for
+    /// a queue pair that begins anew: the program that resets it to go on does
+    /// not expect completions of what it gave up.
+    fn forget_completions(&self) {
+        // SAFETY: these fields never change.
+        let cqs = unsafe { [(*self.c()).qp_base.send_cq, (*self.c()).qp_base.recv_cq] };
+        for cq in cqs {
+            // SAFETY: completion queues outlive the queue pairs that use them.
+            if let Some(cq) = unsafe { from_c::<CqObject>(cq) } {
+                cq.cq.queue().forget(self.qp.qpn());
+            }
+        }
+    }
+
     fn set_state(&self, state: ibv_qp_state) {
         // SAFETY: inside the structure; the program only reads the field.
         unsafe { (&raw mut (*self.c()).qp_base.state).write_volatile(state) };
@@ -374,6 +388,9 @@ fn modify(object: &QpObject, c: &ibv_qp_attr, mask: c_int) -> Result<(), c_int> 
     modified.map_err(|error| errno_of(&error))?;
     if mask.contains(AttrMask::STATE) {
         object.set_state(c.qp_state);
+        if c.qp_state == IBV_QPS_RESET {
+            object.forget_completions();
+        }
     }
     Ok(())
 }

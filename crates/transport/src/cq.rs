@@ -95,6 +95,11 @@ impl Cq {
         n
     }
 
+    /// Drops what waits of a queue pair that begins anew.
+    pub fn forget(&self, qpn: u32) {
+        self.lock().entries.retain(|wc| wc.qpn != qpn);
+    }
+
     /// Asks to be told of the next completion, once. What is already queued
     /// does not count: poll after arming. Arming for any completion is not
     /// taken back by arming for solicited ones.
@@ -243,6 +248,17 @@ mod tests {
         cq.arm(Arm::Any);
         cq.arm(Arm::Solicited);
         assert_eq!(cq.push(ok(1), false), Pushed::Notify);
+    }
+
+    #[test]
+    fn completions_of_one_queue_pair_can_be_forgotten() {
+        let cq = Cq::new(0, 7).unwrap();
+        cq.push(ok(1), false);
+        cq.push(Wc { qpn: 18, ..ok(2) }, false);
+        cq.push(ok(3), false);
+        cq.forget(17);
+        assert_eq!(cq.pop().map(|wc| wc.wr_id), Some(2));
+        assert_eq!(cq.pop(), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
 use ferroce_testnet::deadline;
 
-use crate::common::inline::{req_notify_cq, slot};
+use crate::common::inline::{poll_cq, req_notify_cq, slot};
 use crate::common::pair::{connected, element, post, receive, request, success};
 use crate::common::{errno, made, pages, with_device, zeros};
 
@@ -215,6 +215,20 @@ fn a_queue_does_not_shrink_below_what_it_holds() {
         for wr_id in 0..5 {
             assert_eq!(success(f.cqs[1]).wr_id, wr_id);
         }
+    });
+}
+
+#[test]
+fn a_reset_takes_completions_back() {
+    let name = "events::a_reset_takes_completions_back";
+    with_pair(name, queue, |f| unsafe {
+        let (mr, mut attr) = (&*f.mr, zeros::<ibv_qp_attr>());
+        receive(f.qps[1], 1, element(mr.addr.cast(), 32, mr.lkey));
+        for state in [IBV_QPS_ERR, IBV_QPS_RESET] {
+            attr.qp_state = state;
+            assert_eq!(ibv_modify_qp(f.qps[1], &mut attr, IBV_QP_STATE as i32), 0);
+        }
+        assert_eq!(poll_cq(f.cqs[1], &mut [zeros()]), 0);
     });
 }
 
