@@ -49,13 +49,19 @@ pub(crate) fn c_qp_state(state: QpState) -> ibv_qp_state {
     state as ibv_qp_state
 }
 
-/// The mask of a modify call.
-pub(crate) fn attr_mask(c: c_int) -> Result<AttrMask, c_int> {
+/// The mask of a modify call. Programs treat the two ends of XRC like RC, and
+/// set what only the other end has: that is overlooked, as the kernel does.
+pub(crate) fn attr_mask(c: c_int, qp_type: ibv_qp_type) -> Result<AttrMask, c_int> {
     let bits = c as u32;
     if bits & !STANDARD_BITS != 0 {
         return Err(libc::EOPNOTSUPP);
     }
-    Ok(AttrMask::from_bits_retain(bits))
+    let overlooked = match qp_type {
+        IBV_QPT_XRC_SEND => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+        IBV_QPT_XRC_RECV => AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY,
+        _ => AttrMask::empty(),
+    };
+    Ok(AttrMask::from_bits_retain(bits).difference(overlooked))
 }
 
 /// The attributes that `mask` names; the way to the peer comes separately.
@@ -204,8 +210,11 @@ mod tests {
         for c in [0, 1, 5, 7, 11, u32::MAX] {
             assert_eq!(qp_type(c), Err(libc::EINVAL));
         }
-        assert_eq!(attr_mask(IBV_QP_RATE_LIMIT as c_int), Err(libc::EOPNOTSUPP));
-        assert_eq!(attr_mask(-1), Err(libc::EOPNOTSUPP));
+        assert_eq!(
+            attr_mask(IBV_QP_RATE_LIMIT as c_int, IBV_QPT_RC),
+            Err(libc::EOPNOTSUPP)
+        );
+        assert_eq!(attr_mask(-1, IBV_QPT_RC), Err(libc::EOPNOTSUPP));
         let refused = |attr: ibv_qp_attr, mask| qp_attr(&attr, mask) == Err(libc::EINVAL);
         let mut attr: ibv_qp_attr = zeroed();
         attr.qp_state = IBV_QPS_UNKNOWN;
@@ -216,6 +225,18 @@ mod tests {
             !refused(attr, AttrMask::empty()),
             "what is not named is not looked at"
         );
+    }
+
+    #[test]
+    fn the_ends_of_xrc_overlook_what_the_other_end_has() {
+        let both = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MAX_QP_RD_ATOMIC;
+        for (qp_type, left) in [
+            (IBV_QPT_RC, both),
+            (IBV_QPT_XRC_SEND, IBV_QP_MAX_QP_RD_ATOMIC),
+            (IBV_QPT_XRC_RECV, IBV_QP_MAX_DEST_RD_ATOMIC),
+        ] {
+            assert_eq!(attr_mask(both as c_int, qp_type).unwrap().bits(), left);
+        }
     }
 
     #[test]

@@ -371,7 +371,9 @@ pub unsafe extern "C" fn ibv_modify_qp(
 }
 
 fn modify(object: &QpObject, c: &ibv_qp_attr, mask: c_int) -> Result<(), c_int> {
-    let mask = convert::attr_mask(mask)?;
+    // SAFETY: inside the structure; the type does not change.
+    let qp_type = unsafe { (*object.c()).qp_base.qp_type };
+    let mask = convert::attr_mask(mask, qp_type)?;
     let attr = convert::qp_attr(c, mask)?;
     let way = match mask.contains(AttrMask::AV) {
         true => Some(convert::ah_attr(&c.ah_attr)?),

@@ -254,11 +254,12 @@ pub(crate) fn init_mask(kind: ibv_qp_type) -> u32 {
     IBV_QP_PKEY_INDEX | IBV_QP_PORT | what
 }
 
+/// XRC is treated like RC, as programs do.
 pub(crate) fn rtr_mask(kind: ibv_qp_type) -> u32 {
     let connected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     match kind {
         IBV_QPT_UD => 0,
-        IBV_QPT_UC | IBV_QPT_XRC_SEND => connected,
+        IBV_QPT_UC => connected,
         _ => connected | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
     }
 }
@@ -266,7 +267,6 @@ pub(crate) fn rtr_mask(kind: ibv_qp_type) -> u32 {
 pub(crate) fn rts_mask(kind: ibv_qp_type) -> u32 {
     match kind {
         IBV_QPT_UD | IBV_QPT_UC => IBV_QP_SQ_PSN,
-        IBV_QPT_XRC_RECV => IBV_QP_SQ_PSN | IBV_QP_TIMEOUT,
         _ => {
             IBV_QP_SQ_PSN
                 | IBV_QP_TIMEOUT
