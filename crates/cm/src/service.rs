@@ -1,0 +1,79 @@
+//! Port spaces of rdma_cm and the service IDs they map to.
+
+/// A space of port numbers, each of its own.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PortSpace {
+    /// IP over InfiniBand: datagrams with another Q_Key.
+    Ipoib,
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+    /// Addresses that are InfiniBand's own.
+    Ib,
+}
+
+impl PortSpace {
+    /// All of them.
+    pub const ALL: [PortSpace; 4] = [
+        PortSpace::Ipoib,
+        PortSpace::Tcp,
+        PortSpace::Udp,
+        PortSpace::Ib,
+    ];
+
+    /// The number by which `rdma_create_id` knows it.
+    pub const fn number(self) -> u16 {
+        match self {
+            PortSpace::Ipoib => 0x0002,
+            PortSpace::Tcp => 0x0106,
+            PortSpace::Udp => 0x0111,
+            PortSpace::Ib => 0x013f,
+        }
+    }
+
+    /// The port space of a number.
+    pub fn from_number(number: u16) -> Option<PortSpace> {
+        PortSpace::ALL.into_iter().find(|s| s.number() == number)
+    }
+
+    /// The service ID of a port.
+    pub const fn service_id(self, port: u16) -> u64 {
+        (self.number() as u64) << 16 | port as u64
+    }
+
+    /// The port space and port of a service ID, if it is one of rdma_cm.
+    pub fn of_service(service_id: u64) -> Option<(PortSpace, u16)> {
+        let number = u16::try_from(service_id >> 16).ok()?;
+        Some((PortSpace::from_number(number)?, service_id as u16))
+    }
+
+    /// The Q_Key that datagrams of this port space use unless told otherwise.
+    pub const fn default_qkey(self) -> Option<u32> {
+        match self {
+            PortSpace::Udp | PortSpace::Ib => Some(0x0123_4567),
+            PortSpace::Tcp | PortSpace::Ipoib => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_id_is_port_space_and_port() {
+        assert_eq!(PortSpace::Tcp.service_id(7174), 0x0000_0000_0106_1c06);
+        for space in PortSpace::ALL {
+            let id = space.service_id(7174);
+            assert_eq!(PortSpace::of_service(id), Some((space, 7174)));
+        }
+    }
+
+    #[test]
+    fn other_service_ids_belong_to_no_port_space() {
+        for id in [0, 7174, 0x0107_0001, 0x1_0106_0001, u64::MAX] {
+            assert_eq!(PortSpace::of_service(id), None, "{id:#x}");
+        }
+    }
+}
