@@ -5,8 +5,9 @@ use core::ffi::c_int;
 use ferroce_device::Error;
 use ferroce_device::transport::VerbsError;
 
-/// The number for what the engine refused.
+/// The number for what the engine refused. `FERROCE_LOG=debug` tells the words.
 pub(crate) fn errno_of(error: &VerbsError) -> c_int {
+    tracing::debug!("refused: {error}");
     match error {
         VerbsError::Invalid(_) => libc::EINVAL,
         VerbsError::NoMemory(_) => libc::ENOMEM,
