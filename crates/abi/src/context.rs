@@ -118,13 +118,6 @@ impl ContextObject {
         drop(unsafe { Box::from_raw(object_of(context)) });
     }
 
-    /// The context as the program sees it.
-    pub(crate) fn as_c(&self) -> *mut ibv_context {
-        let verbs = self.verbs.get();
-        // SAFETY: inside the structure.
-        unsafe { &raw mut (*verbs).context }
-    }
-
     /// A number for an object's `handle`, not used before in this context.
     pub(crate) fn new_handle(&self) -> u32 {
         self.next_handle.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff

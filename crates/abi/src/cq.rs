@@ -110,11 +110,6 @@ impl CqObject {
         Ok(c)
     }
 
-    /// The device it belongs to.
-    pub(crate) fn device(&self) -> &Arc<Device> {
-        &self.device
-    }
-
     /// What the program sees.
     pub(crate) fn c(&self) -> *mut ibv_cq_ex {
         self.c.get()

@@ -22,7 +22,6 @@
 #![allow(clippy::missing_safety_doc)] // the manual pages say what pointers must be
 #![allow(missing_docs)] // the manual pages say what exported functions do
 #![allow(unreachable_pub)] // programs reach exported functions by name
-#![allow(dead_code)] // the parts of this crate arrive one after the other
 
 pub mod exports;
 pub mod ffi;
