@@ -34,9 +34,9 @@ pub(crate) enum Command {
     /// Build everything.
     ///
     /// First what users run, and the library that programs load instead of
-    /// libibverbs; then each tool by itself: the simulator switches
-    /// on deliberate bugs in the transport, and cargo gives packages that are
-    /// built together one set of features.
+    /// libibverbs; then each tool by itself: the simulator switches on
+    /// deliberate bugs in the transport, and cargo gives packages that are built
+    /// together one set of features.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask build

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The layer knows C, and decides nothing about verbs that the engine could
-//! decide. Every C object is the first field of a Rust one ([`object`]); the
+//! decide. Every C object is the first field of a Rust one (`object`); the
 //! memory layout is asserted at compile time ([`ffi`]). Fast paths take no locks
 //! of their own and allocate nothing. What software cannot do answers
 //! `EOPNOTSUPP`, as libibverbs does for an adapter without it.
