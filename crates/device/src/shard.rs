@@ -19,10 +19,15 @@ use crate::memory::ProcessMemory;
 use crate::notices::Notices;
 use crate::transmitter::Transmitter;
 
-/// Datagrams taken in before others get the lock.
-const RECEIVE_BUDGET: usize = 256;
+/// Datagrams taken in before others get the lock, and peers their acknowledgements:
+/// no more than a part of what they may have on its way.
+const RECEIVE_BUDGET: usize = 128;
+/// Up to so many datagrams are answered a moment later if the program polls.
+const DEFERRED: usize = 4;
 /// How long the progress thread trusts that a program that polled polls again.
 const STANDBY_NS: u64 = 80_000;
+/// How long it is taken for granted that faults are still ours to handle.
+const MEMORY_CHECK_NS: u64 = 100_000;
 /// How soon a send that found no room is tried again.
 const BLOCKED_RETRY_NS: u64 = 200_000;
 
@@ -53,6 +58,11 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     receiver: Receiver,
     transmitter: Transmitter,
+    memory: ProcessMemory,
+    /// When `memory` was found out.
+    memory_checked: Time,
+    /// Answers to what came in last are not out yet.
+    owes: bool,
 }
 
 impl std::fmt::Debug for Core {
@@ -73,6 +83,9 @@ impl Shard {
                 engine,
                 receiver,
                 transmitter: Transmitter::new(ifindex),
+                memory: ProcessMemory::current(),
+                memory_checked: Time::ZERO,
+                owes: false,
             }),
             notices,
             polled_at: AtomicU64::new(0),
@@ -85,9 +98,10 @@ impl Shard {
     /// Does something with the engine, and sends what comes of it.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Engine, Time) -> T) -> T {
         let now = clock::now();
+        let hasty = self.standby_ns(now).is_some();
         let mut core = self.lock();
         let result = work(&mut core.engine, now);
-        core.transmit(now, &self.notices);
+        core.transmit(now, &self.notices, hasty);
         self.mind_timer(&core, now);
         result
     }
@@ -100,7 +114,7 @@ impl Shard {
         let now = clock::now();
         let mut core = self.lock();
         let result = work(&mut core, now);
-        core.transmit(now, &self.notices);
+        core.transmit(now, &self.notices, false);
         self.mind_timer(&core, now);
         result
     }
@@ -196,10 +210,10 @@ impl Core {
     /// Takes in datagrams, lets timers act, sends; returns how many came in.
     /// `busy` says that the caller comes again soon.
     fn turn(&mut self, now: Time, notices: &Notices, busy: bool) -> usize {
-        let memory = ProcessMemory::current();
-        let engine = &mut self.engine;
+        self.check_memory(now);
+        let (engine, memory) = (&mut self.engine, &self.memory);
         let take = |incoming: Incoming<'_>| {
-            engine.receive(now, &memory, &incoming.datagram());
+            engine.receive(now, memory, &incoming.datagram());
         };
         let received = match busy {
             true => self.receiver.receive_busy(RECEIVE_BUDGET, take),
@@ -212,8 +226,23 @@ impl Core {
         if engine.next_timeout().is_some_and(|due| due <= now) {
             engine.handle_timeout(now);
         }
-        self.transmit(now, notices);
+        // A program that polls has waited for what came in, and perhaps answers it
+        // itself: our answers leave with its own, or when it polls again.
+        let was_owed = core::mem::replace(&mut self.owes, busy && received > 0);
+        if was_owed || !self.owes || received > DEFERRED {
+            self.transmit(now, notices, false);
+        } else {
+            self.report(notices);
+        }
         received
+    }
+
+    /// Looks from time to time whether the program has replaced the fault handler.
+    fn check_memory(&mut self, now: Time) {
+        if now.nanos_since(self.memory_checked) >= MEMORY_CHECK_NS {
+            self.memory = ProcessMemory::current();
+            self.memory_checked = now;
+        }
     }
 
     /// When there is something to do even if no packet comes.
@@ -221,11 +250,23 @@ impl Core {
         // Room in a socket is soon there; no descriptor of ours says when.
         let retry = now.after_nanos(BLOCKED_RETRY_NS);
         let retry = self.transmitter.is_blocked().then_some(retry);
-        self.engine.next_timeout().into_iter().chain(retry).min()
+        // The program may not come again after all.
+        let owed = self.owes.then_some(now.after_nanos(STANDBY_NS));
+        let due = self.engine.next_timeout().into_iter();
+        due.chain(retry).chain(owed).min()
     }
 
-    fn transmit(&mut self, now: Time, notices: &Notices) {
-        self.transmitter.run(&mut self.engine, now);
+    /// Sends. If the program polls, and so comes again at once, its requests may go
+    /// before our answers: `hasty`.
+    fn transmit(&mut self, now: Time, notices: &Notices, hasty: bool) {
+        self.check_memory(now);
+        let (engine, memory) = (&mut self.engine, &self.memory);
+        self.transmitter.run(engine, memory, now, hasty);
+        self.owes = self.transmitter.has_postponed();
+        self.report(notices);
+    }
+
+    fn report(&mut self, notices: &Notices) {
         while let Some(event) = self.engine.poll_event() {
             notices.report(event);
         }

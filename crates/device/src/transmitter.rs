@@ -13,20 +13,35 @@ const BATCH: usize = 256;
 /// Room for a run, and for what assembling a packet writes beyond its end.
 const ROOM: usize = MAX_RUN_BYTES + 4096;
 
+/// Bytes of an acknowledgement: no packet is shorter.
+const SMALLEST: usize = 20;
+
 /// Ports tried until one is free for both IP families.
 const CANDIDATES: usize = 8;
 
 /// Sends what an engine has to send.
 pub(crate) struct Transmitter {
-    sender: Sender,
-    /// The link's netdev, for addresses that mean nothing without one.
-    ifindex: u32,
+    out: Out,
     batch: Batch,
     /// Where a run is put together.
     buffer: Vec<u8>,
+    /// An acknowledgement that lets requests go first.
+    postponed: Option<Postponed>,
+    faults: Vec<(usize, Fault)>,
+}
+
+struct Postponed {
+    path: Path,
+    bytes: [u8; SMALLEST],
+}
+
+/// The way out.
+struct Out {
+    sender: Sender,
+    /// The link's netdev, for addresses that mean nothing without one.
+    ifindex: u32,
     /// Runs that found no room in a socket; nothing overtakes them.
     waiting: VecDeque<Waiting>,
-    faults: Vec<(usize, Fault)>,
 }
 
 struct Waiting {
@@ -38,26 +53,29 @@ struct Waiting {
 impl Transmitter {
     pub(crate) fn new(ifindex: u32) -> Transmitter {
         Transmitter {
-            sender: Sender::new(),
-            ifindex,
+            out: Out {
+                sender: Sender::new(),
+                ifindex,
+                waiting: VecDeque::new(),
+            },
             batch: Batch::new(BATCH),
             buffer: vec![0; ROOM],
-            waiting: VecDeque::new(),
+            postponed: None,
             faults: Vec::new(),
         }
     }
 
     /// Opens a socket on this source port, or another if it is taken.
     pub(crate) fn bind(&mut self, want: u16, v6: bool) -> std::io::Result<u16> {
-        self.sender.bind(want, v6)
+        self.out.sender.bind(want, v6)
     }
 
     /// Opens sockets of both IP families on the same source port.
     pub(crate) fn bind_both(&mut self, want: u16) -> std::io::Result<u16> {
         let mut want = want;
         for _ in 0..CANDIDATES {
-            let v4 = self.sender.bind(want, false)?;
-            match self.sender.bind(v4, true) {
+            let v4 = self.out.sender.bind(want, false)?;
+            match self.out.sender.bind(v4, true) {
                 Ok(v6) if v6 == v4 => return Ok(v4),
                 Ok(v6) => want = v6,
                 Err(error) => {
@@ -74,42 +92,46 @@ impl Transmitter {
 
     /// Whether packets wait for room in a socket.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.out.waiting.is_empty()
     }
 
-    /// Sends until the engine has no more, or a socket takes no more.
-    pub(crate) fn run(&mut self, engine: &mut Engine, now: Time) {
-        loop {
-            while let Some(run) = self.waiting.front() {
-                if !send(
-                    &mut self.sender,
-                    self.ifindex,
-                    &run.path,
-                    run.segment,
-                    &run.bytes,
-                ) {
-                    return;
-                }
-                self.waiting.pop_front();
-            }
+    /// Whether an acknowledgement is still here.
+    pub(crate) fn has_postponed(&self) -> bool {
+        self.postponed.is_some()
+    }
+
+    /// Sends until the engine has no more, or a socket takes no more. With `hasty`,
+    /// somebody waits for requests more than for acknowledgements: one of those may be
+    /// kept for the next time.
+    pub(crate) fn run(
+        &mut self,
+        engine: &mut Engine,
+        memory: &ProcessMemory,
+        now: Time,
+        hasty: bool,
+    ) {
+        if let Some(Postponed { path, bytes }) = self.postponed.take() {
+            self.out.send(&path, SMALLEST, &bytes);
+        }
+        while self.out.catch_up() {
             engine.poll_transmit(now, &mut self.batch);
             if self.batch.is_empty() {
                 return;
             }
-            self.send_batch();
+            self.send_batch(memory, hasty);
             engine.finish_transmit(now, &mut self.batch);
         }
     }
 
-    fn send_batch(&mut self) {
-        let memory = ProcessMemory::current();
-        let counted = self.sender.ids_in_run();
+    fn send_batch(&mut self, memory: &ProcessMemory, hasty: bool) {
+        let counted = self.out.sender.ids_in_run();
+        let may_postpone = hasty && self.batch.runs().len() > 1;
         for run in self.batch.runs() {
             let (mut end, mut packets) = (0, 0);
             for index in run.packets.clone() {
                 let id = if counted { packets } else { 0 };
                 let out = &mut self.buffer[end..];
-                match self.batch.assemble(index, &run.path, id, &memory, out) {
+                match self.batch.assemble(index, &run.path, id, memory, out) {
                     Ok(length) => {
                         end += length;
                         packets += 1;
@@ -118,21 +140,12 @@ impl Transmitter {
                 }
             }
             let bytes = &self.buffer[..end];
-            let blocked = !self.waiting.is_empty();
-            if blocked
-                || !send(
-                    &mut self.sender,
-                    self.ifindex,
-                    &run.path,
-                    run.segment,
-                    bytes,
-                )
-            {
-                self.waiting.push_back(Waiting {
-                    path: run.path,
-                    segment: run.segment,
-                    bytes: bytes.into(),
-                });
+            match <[u8; SMALLEST]>::try_from(bytes) {
+                Ok(bytes) if may_postpone && self.postponed.is_none() => {
+                    let path = run.path;
+                    self.postponed = Some(Postponed { path, bytes });
+                }
+                _ => self.out.send(&run.path, run.segment, bytes),
             }
         }
         for (index, fault) in self.faults.drain(..) {
@@ -141,23 +154,48 @@ impl Transmitter {
     }
 }
 
-/// Hands a run to the network; false if it must wait. What the network refuses
-/// is lost, as it might have been on the way: the peer's silence is noticed.
-fn send(sender: &mut Sender, ifindex: u32, path: &Path, segment: usize, bytes: &[u8]) -> bool {
-    if bytes.is_empty() {
-        return true;
+impl Out {
+    /// Sends a run, or has it wait for room.
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) {
+        if !self.waiting.is_empty() || !self.try_send(path, segment, bytes) {
+            self.waiting.push_back(Waiting {
+                path: *path,
+                segment,
+                bytes: bytes.into(),
+            });
+        }
     }
-    // Only link-local addresses need to be told which netdev; others are routed.
-    let scoped = match path.flow.destination {
-        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
-        IpAddr::V4(v4) => v4.is_multicast(),
-    };
-    match sender.send_run(path, segment, bytes, scoped.then_some(ifindex)) {
-        Ok(()) => true,
-        Err(SendError::WouldBlock) => false,
-        Err(error) => {
-            tracing::debug!("to {}: {error}", path.flow.destination);
-            true
+
+    /// Sends what waits; false if there is still no room for it.
+    fn catch_up(&mut self) -> bool {
+        while let Some(run) = self.waiting.front() {
+            if !self.try_send(&run.path, run.segment, &run.bytes) {
+                return false;
+            }
+            self.waiting.pop_front();
+        }
+        true
+    }
+
+    /// Hands a run to the network; false if it must wait. What the network refuses
+    /// is lost, as it might have been on the way: the peer's silence is noticed.
+    fn try_send(&self, path: &Path, segment: usize, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
+        // Only link-local addresses need to be told which netdev; others are routed.
+        let scoped = match path.flow.destination {
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
+            IpAddr::V4(v4) => v4.is_multicast(),
+        };
+        let ifindex = scoped.then_some(self.ifindex);
+        match self.sender.send_run(path, segment, bytes, ifindex) {
+            Ok(()) => true,
+            Err(SendError::WouldBlock) => false,
+            Err(error) => {
+                tracing::debug!("to {}: {error}", path.flow.destination);
+                true
+            }
         }
     }
 }

@@ -14,6 +14,12 @@ use crate::{multicast, socket};
 /// How often [`Receiver::receive_busy`] looks at a family that has been quiet.
 const QUIET_TURN: u32 = 16;
 
+/// Messages asked for in light traffic, and of large ones: their bytes shall still be in
+/// the cache when they are handed over.
+const FEW: usize = 2;
+/// Bytes of a large message: merged datagrams, as they come in a fast stream.
+const LARGE: usize = 1 << 14;
+
 /// Reads the sockets of one slot.
 ///
 /// It does not block. [`Receiver::fds`] are for `epoll`, level-triggered.
@@ -25,6 +31,8 @@ pub struct Receiver {
     /// The family that spoke last.
     busy_v6: bool,
     calls: u32,
+    /// Several messages came at a time, last time, and no large ones.
+    many_small: bool,
     /// What the sockets had lost when they came here.
     dropped_before: u32,
 }
@@ -63,6 +71,7 @@ impl Receiver {
             mmsg: features.mmsg,
             busy_v6: false,
             calls: 0,
+            many_small: false,
         }
     }
 
@@ -154,18 +163,22 @@ impl Receiver {
         // What is not handed over counts here too, lest a flood of it keeps us.
         let mut seen = 0;
         while seen < max {
-            let want = (max - seen).min(BUFFERS);
+            let want = if self.many_small { BUFFERS } else { FEW };
+            let want = (max - seen).min(want);
             let got = self.ring.fill(fd, want, self.mmsg)?;
             if got == 0 {
                 break;
             }
             self.busy_v6 = v6;
+            let mut bytes = 0;
             for index in 0..got {
                 let message = self.ring.message(index);
+                bytes += message.data.len();
                 let ours = self.sorter.sort(message, &self.sockets.v4, each);
                 count += ours;
                 seen += ours.max(1);
             }
+            self.many_small = got >= FEW && bytes < got * LARGE;
             if got < want && self.mmsg {
                 break;
             }

@@ -59,20 +59,33 @@ impl RecvRing {
     /// Takes up to `want` messages from a socket, at most [`BUFFERS`]; none if
     /// there is none. `mmsg`: whether the kernel gives several per call.
     pub(crate) fn fill(&mut self, fd: &impl AsFd, want: usize, mmsg: bool) -> io::Result<usize> {
-        let want = want.clamp(1, if mmsg { BUFFERS } else { 1 });
+        match (want, mmsg) {
+            (0 | 1, _) | (_, false) => self.fill_some::<1>(fd, 1, mmsg),
+            (2, true) => self.fill_some::<2>(fd, want, mmsg),
+            (3.., true) => self.fill_some::<BUFFERS>(fd, want, mmsg),
+        }
+    }
+
+    /// Has room for up to `N` messages: preparing for few costs less.
+    fn fill_some<const N: usize>(
+        &mut self,
+        fd: &impl AsFd,
+        want: usize,
+        mmsg: bool,
+    ) -> io::Result<usize> {
         let data = self.data.as_mut_ptr();
-        let mut parts: [libc::iovec; BUFFERS] = std::array::from_fn(|i| libc::iovec {
+        let mut parts: [libc::iovec; N] = std::array::from_fn(|i| libc::iovec {
             iov_base: data.wrapping_add(i * STRIDE).cast(),
             iov_len: BUFFER_LEN,
         });
-        let mut headers = [(); BUFFERS].map(|()| libc::mmsghdr {
+        let mut headers = [(); N].map(|()| libc::mmsghdr {
             msg_hdr: empty_header(),
             msg_len: 0,
         });
         let names = self.names.as_mut_ptr();
         let controls = self.controls.as_mut_ptr();
         let parts = parts.as_mut_ptr();
-        for (i, header) in headers[..want].iter_mut().enumerate() {
+        for (i, header) in headers.iter_mut().enumerate() {
             let header = &mut header.msg_hdr;
             header.msg_name = names.wrapping_add(i).cast();
             header.msg_namelen = NAME_LEN as libc::socklen_t;
@@ -81,7 +94,7 @@ impl RecvRing {
             header.msg_control = controls.wrapping_add(i).cast();
             header.msg_controllen = CONTROL_LEN as _;
         }
-        let got = receive(fd.as_fd(), &mut headers[..want], mmsg)?;
+        let got = receive(fd.as_fd(), &mut headers[..want.min(N)], mmsg)?;
         for (filled, header) in self.filled.iter_mut().zip(&headers[..got]) {
             *filled = Filled {
                 data: header.msg_len as usize,

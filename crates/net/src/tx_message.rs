@@ -12,6 +12,9 @@ use crate::send_error::SendError;
 use crate::socket;
 use crate::syscall::Outgoing;
 
+/// The hop limit of sockets to send from.
+pub(crate) const USUAL_HOPS: u8 = 64;
+
 /// The way of a message: canonical addresses and the interface to leave by.
 #[derive(Copy, Clone)]
 pub(crate) struct Way {
@@ -74,7 +77,18 @@ impl Way {
         }
     }
 
-    /// A message of one datagram, or with `segment` of several.
+    /// Whether the hop limit is another than the socket's own, which does not serve
+    /// multicast. 0 would be refused; the default serves whoever did not care.
+    fn must_say_hops(&self) -> bool {
+        match self.hop_limit {
+            0 => false,
+            USUAL_HOPS => self.destination.is_multicast(),
+            _ => true,
+        }
+    }
+
+    /// A message of one datagram, or with `segment` of several. What its socket does
+    /// anyway is not said again: traffic class 0, the usual hop limit.
     pub(crate) fn message<'a>(&self, body: &'a [u8], segment: Option<u16>) -> Outgoing<'a> {
         let (name, name_len) = Name::new(self.destination, ROCE_PORT, self.ifindex);
         let mut message = Outgoing {
@@ -94,9 +108,10 @@ impl Way {
                 info[..4].copy_from_slice(&index);
                 info[4..8].copy_from_slice(&source.octets());
                 at = control.put(0, libc::SOL_IP, libc::IP_PKTINFO, info);
-                at = control.put(at, libc::SOL_IP, libc::IP_TOS, class);
-                // 0 would be refused; the default serves whoever did not care.
-                if self.hop_limit != 0 {
+                if self.traffic_class != 0 {
+                    at = control.put(at, libc::SOL_IP, libc::IP_TOS, class);
+                }
+                if self.must_say_hops() {
                     at = control.put(at, libc::SOL_IP, libc::IP_TTL, hops);
                 }
             }
@@ -105,8 +120,10 @@ impl Way {
                 info[..16].copy_from_slice(&source.octets());
                 info[16..].copy_from_slice(&index);
                 at = control.put(0, libc::SOL_IPV6, libc::IPV6_PKTINFO, info);
-                at = control.put(at, libc::SOL_IPV6, libc::IPV6_TCLASS, class);
-                if self.hop_limit != 0 {
+                if self.traffic_class != 0 {
+                    at = control.put(at, libc::SOL_IPV6, libc::IPV6_TCLASS, class);
+                }
+                if self.must_say_hops() {
                     at = control.put(at, libc::SOL_IPV6, libc::IPV6_HOPLIMIT, hops);
                 }
             }

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 
 use socket2::{Domain, Socket};
 
+use crate::tx_message::USUAL_HOPS;
 use crate::{socket, steering};
 
 /// The dynamic ports, from which RoCEv2 sends.
@@ -105,6 +106,7 @@ impl TxPorts {
         let socket = if self.v6 {
             let s = socket::udp(Domain::IPV6)?;
             s.set_only_v6(true)?;
+            s.set_unicast_hops_v6(USUAL_HOPS.into())?;
             on(
                 &s,
                 libc::SOL_IPV6,
@@ -114,6 +116,7 @@ impl TxPorts {
             s
         } else {
             let s = socket::udp(Domain::IPV4)?;
+            s.set_ttl_v4(USUAL_HOPS.into())?;
             on(
                 &s,
                 libc::SOL_IP,

@@ -26,8 +26,9 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// Looks which way of access is safe now. Call it once for each turn of
-    /// work: it notices if the program has replaced the fault handler.
+    /// Looks which way of access is safe now: notices if the program has replaced
+    /// the fault handler. That takes two system calls; turns of work share an
+    /// answer for a while.
     pub fn current() -> ProcessMemory {
         #[cfg(target_arch = "x86_64")]
         let direct = handler::is_ours();
