@@ -19,6 +19,9 @@ use crate::ffi::{ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context
 use crate::ops;
 use crate::registry::Registry;
 
+/// What the files behind `cmd_fd` are called.
+pub(crate) const COMMAND_FILE: &str = "ferroce-verbs";
+
 /// Words of zeros in front of `verbs_context`.
 const ROOM: usize = 128;
 
@@ -71,8 +74,8 @@ impl ContextObject {
         device: Arc<Device>,
     ) -> Result<*mut ibv_context, c_int> {
         let flags = MemfdFlags::CLOEXEC;
-        let command_file = rustix::fs::memfd_create("ferroce-verbs", flags)
-            .map_err(|error| error.raw_os_error())?;
+        let command_file =
+            rustix::fs::memfd_create(COMMAND_FILE, flags).map_err(|error| error.raw_os_error())?;
         Ok(ContextObject::with_file(c_device, device, command_file))
     }
 

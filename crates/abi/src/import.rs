@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::context::{ContextObject, context_of, context_of_fd, is_command_fd};
+use crate::context::{COMMAND_FILE, ContextObject, context_of, context_of_fd, is_command_fd};
 use crate::dm::{DmObject, Memory};
 use crate::errno::null;
 use crate::ffi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
@@ -68,9 +68,7 @@ fn shared() -> MutexGuard<'static, BTreeMap<u32, Shared>> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     let Some(context) = context_of_fd(cmd_fd) else {
-        // SAFETY: the descriptor is only asked whether it exists.
-        let exists = unsafe { libc::fcntl(cmd_fd, libc::F_GETFD) } >= 0;
-        return null(if exists { libc::EINVAL } else { libc::EBADF });
+        return null(why_not(cmd_fd));
     };
     // SAFETY: found among the open contexts, and the caller does not close it now.
     let (owner, device) = unsafe { (context_of(context), (*context).device) };
@@ -86,6 +84,16 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     // SAFETY: the caller gives its duplicate away, or it is ours.
     let file = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
     ContextObject::with_file(device, Arc::clone(&owner.device), file)
+}
+
+/// Why a descriptor is no context of this process: perhaps that of another, whose
+/// memory we do not share.
+fn why_not(fd: c_int) -> c_int {
+    match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
+        Err(_) => libc::EBADF,
+        Ok(file) if file.to_string_lossy().contains(COMMAND_FILE) => libc::EOPNOTSUPP,
+        Ok(_) => libc::EINVAL,
+    }
 }
 
 /// `ibv_import_pd`

@@ -107,6 +107,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq, c_int> {
     // SAFETY: an open context, and objects of ours or NULL.
     let (context, pd) = unsafe { (context_of(order.context), from_c::<PdObject>(order.pd)) };
+    let pd = pd.filter(|pd| Arc::ptr_eq(pd.device(), &context.device));
     let pd = pd.ok_or(libc::EINVAL)?;
     let (max_wr, max_sge) = (attr.max_wr, attr.max_sge);
     let (srq, xrcd) = match order.xrc {
@@ -121,6 +122,7 @@ unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq,
         Some((xrcd, cq)) => {
             // SAFETY: objects of ours or NULL.
             let (xrcd, cq) = unsafe { (from_c::<XrcdObject>(xrcd), from_c::<CqObject>(cq)) };
+            let cq = cq.filter(|cq| Arc::ptr_eq(cq.device(), &context.device));
             let (xrcd, cq) = (xrcd.ok_or(libc::EINVAL)?, cq.ok_or(libc::EINVAL)?);
             let (size, domain) = ((max_wr, max_sge), &xrcd.domain.xrcd);
             let srq = context.device.create_xrc_srq(pd.pd(), size, domain, &cq.cq);

@@ -98,6 +98,14 @@ fn domains_that_cannot_be() {
             slot!(other, alloc_parent_domain(other, &mut foreign)),
             libc::EINVAL,
         );
+        let mut shared: ibv_srq_init_attr_ex = zeros();
+        shared.attr.max_wr = 1;
+        shared.comp_mask = IBV_SRQ_INIT_ATTR_PD;
+        shared.pd = pd;
+        refused(
+            slot!(other, create_srq_ex(other, &mut shared)),
+            libc::EINVAL,
+        );
         assert_eq!(ibv_close_device(other), 0);
         assert_eq!(ibv_dealloc_pd(pd), 0);
     });

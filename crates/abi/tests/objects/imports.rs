@@ -70,6 +70,12 @@ fn imports_that_cannot_be() {
         let file = libc::dup(0);
         refused(ibv_import_device(file), libc::EINVAL);
         libc::close(file);
+        // That of a context that is closed, or of another process.
+        let stranger = open();
+        let file = libc::dup((*stranger).cmd_fd);
+        assert_eq!(ibv_close_device(stranger), 0);
+        refused(ibv_import_device(file), libc::EOPNOTSUPP);
+        libc::close(file);
         // Its own descriptor, not a duplicate: nothing is closed twice.
         let itself = made(ibv_import_device((*context).cmd_fd));
         assert_ne!((*itself).cmd_fd, (*context).cmd_fd);
