@@ -29,7 +29,7 @@ pub(crate) struct CqObject {
     pub(crate) single_threaded: bool,
     /// Completion events.
     pub(crate) events: EventCount,
-    device: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     _domain: Option<PdUse>,
 }
 

@@ -122,7 +122,7 @@ unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq,
         Some((xrcd, cq)) => {
             // SAFETY: objects of ours or NULL.
             let (xrcd, cq) = unsafe { (from_c::<XrcdObject>(xrcd), from_c::<CqObject>(cq)) };
-            let cq = cq.filter(|cq| Arc::ptr_eq(cq.device(), &context.device));
+            let cq = cq.filter(|cq| Arc::ptr_eq(&cq.device, &context.device));
             let (xrcd, cq) = (xrcd.ok_or(libc::EINVAL)?, cq.ok_or(libc::EINVAL)?);
             let (size, domain) = ((max_wr, max_sge), &xrcd.domain.xrcd);
             let srq = context.device.create_xrc_srq(pd.pd(), size, domain, &cq.cq);
