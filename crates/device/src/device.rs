@@ -11,6 +11,7 @@ use ferroce_transport::{
     VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
+use rustix::process::{Pid, getpid};
 
 use crate::address::AhAttr;
 use crate::channel::Channel;
@@ -35,6 +36,8 @@ pub struct Device {
     next_shard: AtomicUsize,
     supervisor: Option<Supervisor>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Whose threads these are.
+    process: Pid,
 }
 
 impl Device {
@@ -81,6 +84,7 @@ impl Device {
             next_shard: AtomicUsize::new(0),
             supervisor: Some(supervisor),
             threads: Mutex::new(threads),
+            process: getpid(),
         }))
     }
 
@@ -258,6 +262,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if getpid() != self.process {
+            // A child has no threads, and must not end its parent's.
+            std::mem::forget(std::mem::take(&mut *self.threads()));
+            std::mem::forget(self.supervisor.take());
+            return;
+        }
         for shard in self.shards.iter() {
             shard.stopped.store(true, Ordering::Release);
             shard.ring();

@@ -4,12 +4,12 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use ferroce_device::ProcessMemory;
 use ferroce_device::transport::{QpState, QpType, WcStatus};
-use ferroce_testnet::deadline;
+use ferroce_device::{Device, ProcessMemory};
+use ferroce_testnet::{deadline, netdev};
 use rustix::io::{FdFlags, fcntl_getfd};
 
-use crate::support::{Endpoint, Puppet, V4, on_loopback, pair, pattern};
+use crate::support::{Endpoint, LINK, Puppet, V4, on_loopback, pair, pattern};
 
 fn works(ours: &Endpoint, theirs: &mut Puppet, seed: u32) {
     ours.pages.put(0, &pattern(seed, 100_000));
@@ -43,6 +43,36 @@ fn children_come_and_go() {
             assert_eq!((waited, libc::WEXITSTATUS(status)), (child, 7));
             works(&ours, &mut theirs, seed + 20);
         }
+    });
+}
+
+#[test]
+fn a_child_that_closes_a_device_leaves_the_parents_alone() {
+    let name = "process::a_child_that_closes_a_device_leaves_the_parents_alone";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        let device = Device::open(LINK).expect("the link is there");
+        // SAFETY: the child only closes a device, whose lock nobody holds.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child if it hangs, and at once if it does not.
+            unsafe {
+                libc::alarm(10);
+                drop(device);
+                libc::_exit(7);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(
+            (waited, libc::WEXITSTATUS(status)),
+            (child, 7),
+            "{status:#x}"
+        );
+        works(&ours, &mut theirs, 1);
+        netdev::set_down("lo");
+        deadline::readable(device.events().fd(), "the parent hears of its link");
     });
 }
 
