@@ -7,7 +7,7 @@ use ferroce_device::transport::QpType;
 use ferroce_testnet::{isolated, netdev, netfilter};
 
 use crate::support::ferroced::add_link;
-use crate::support::puppet::Stranger;
+use crate::support::puppet::{Stranger, await_link_local_gid};
 use crate::support::{Endpoint, Ferroced, LINK, Puppet, V4, pattern};
 
 const MESSAGE: u32 = 1 << 20;
@@ -106,5 +106,35 @@ fn losses() {
         let (_ferroced, other) = lay_cable(4200);
         netfilter::lose(5);
         transfer(other, V4, 2, || retries() > 0);
+    });
+}
+
+/// Some of what arrives there is lost: requests, and data of WRITEs.
+#[test]
+fn losses_at_the_responder() {
+    isolated("cables::losses_at_the_responder", || {
+        let (_ferroced, mut other) = lay_cable(4200);
+        assert_eq!(other.0.ask("lose 5"), "losing");
+        transfer(other, V4, 2, || retries() > 0);
+    });
+}
+
+#[test]
+fn losses_over_ipv6() {
+    isolated("cables::losses_over_ipv6", || {
+        let (_ferroced, other) = lay_cable(4200);
+        netfilter::lose(5);
+        transfer(other, index_of("fd00::1"), 2, || retries() > 0);
+    });
+}
+
+/// Addresses that mean something only together with a netdev.
+#[test]
+fn link_local_addresses() {
+    isolated("cables::link_local_addresses", || {
+        let (_ferroced, mut other) = lay_cable(1500);
+        assert_eq!(other.0.ask("link-local far"), "usable");
+        await_link_local_gid("near");
+        transfer(other, 0, 3, || true);
     });
 }

@@ -8,5 +8,6 @@ mod events;
 mod memory;
 mod operations;
 mod process;
+mod shards;
 mod storm;
 mod support;

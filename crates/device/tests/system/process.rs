@@ -76,6 +76,33 @@ fn a_child_that_closes_a_device_leaves_the_parents_alone() {
     });
 }
 
+/// A child that neither executes anything nor ends, and so keeps copies of all that we have.
+#[test]
+fn a_child_lives_on() {
+    on_loopback("process::a_child_lives_on", |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        works(&ours, &mut theirs, 1);
+        // SAFETY: the child does nothing but wait for its end.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: it waits.
+                unsafe { libc::pause() };
+            }
+        }
+        for seed in 2..20 {
+            works(&ours, &mut theirs, seed);
+        }
+        // SAFETY: ends our own child, and waits for that.
+        let ended = unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, core::ptr::null_mut(), 0)
+        };
+        assert_eq!(ended, child);
+        works(&ours, &mut theirs, 20);
+    });
+}
+
 /// Descriptors of this process above standard error.
 fn descriptors() -> Vec<i32> {
     let all = fs::read_dir("/proc/self/fd").expect("procfs");

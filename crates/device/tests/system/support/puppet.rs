@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ferroce_device::transport::{Arm, QpType};
-use ferroce_testnet::{deadline, netdev, role};
+use ferroce_testnet::{deadline, netdev, netfilter, role};
 
 use super::endpoint::Endpoint;
 use super::ferroced::{self, Ferroced, add_link};
@@ -73,6 +73,14 @@ fn role() {
                 ferroced = Some(settle(rest));
                 "settled".into()
             }
+            "lose" => {
+                netfilter::lose(rest.parse().expect("percent"));
+                "losing".into()
+            }
+            "link-local" => {
+                await_link_local_gid(rest);
+                "usable".into()
+            }
             _ => perform(endpoint.as_mut().expect("opened"), order, rest),
         };
         role::say(&answer);
@@ -111,6 +119,28 @@ fn settle(order: &str) -> Ferroced {
     let ferroced = Ferroced::start();
     add_link(LINK, name);
     ferroced
+}
+
+/// Waits until GID 0 is the link-local address of the netdev, and nobody else may have it.
+pub(crate) fn await_link_local_gid(netdev: &str) {
+    const TENTATIVE: u32 = 0x40;
+    netdev::await_link_local(netdev);
+    deadline::until("a link-local address that is ours alone", || {
+        let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+        let mut lines = table.lines().filter(|line| line.starts_with("fe80"));
+        let line = lines.find(|line| line.trim_end().ends_with(netdev));
+        let flags = line.and_then(|line| line.split_whitespace().nth(4));
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        flags.is_some_and(|flags| flags & TENTATIVE == 0)
+    });
+    deadline::until("its GID", || {
+        let links = ferroce_device::list_links().expect("listed");
+        let first = links[0].gids.iter().find(|gid| gid.index == 0);
+        first.is_some_and(|gid| match gid.address {
+            std::net::IpAddr::V6(v6) => v6.is_unicast_link_local(),
+            std::net::IpAddr::V4(_) => false,
+        })
+    });
 }
 
 /// What it can do once it has a device.

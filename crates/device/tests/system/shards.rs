@@ -1,0 +1,118 @@
+//! Several shards, queues that several queue pairs share, and timers that nobody may miss.
+
+use std::sync::Arc;
+
+use ferroce_device::Device;
+use ferroce_device::transport::{Arm, Pd, QpType, RecvWr, SendOp, SrqInit, WcStatus};
+use ferroce_endpoint::{Endpoint, Options, pattern};
+use ferroce_testnet::{deadline, netfilter};
+
+use crate::support::{LINK, V4, V6, on_loopback};
+
+const SIZE: u32 = 300_000;
+
+/// Opens a device with so many shards.
+fn open(shards: u8) -> (Arc<Device>, Arc<Pd>) {
+    // SAFETY: no other thread looks at the environment.
+    unsafe { std::env::set_var("FERROCE_SHARDS", shards.to_string()) };
+    let device = Device::open(LINK).expect("a device");
+    let pd = device.alloc_pd();
+    (device, pd)
+}
+
+/// Two ends that know each other.
+fn connected(device: &Arc<Device>, pd: &Arc<Pd>, options: [Options; 2]) -> [Endpoint; 2] {
+    let ends = options.map(|options| Endpoint::on(device, pd, options).expect("an end"));
+    let [mut one, mut other] = ends;
+    let introduction = one.introduction().expect("a GID");
+    other.connect(&introduction).expect("connected");
+    let introduction = other.introduction().expect("a GID");
+    one.connect(&introduction).expect("connected");
+    [one, other]
+}
+
+#[test]
+fn three_shards_and_six_pairs() {
+    on_loopback("shards::three_shards_and_six_pairs", |_ferroced| {
+        let (device, pd) = open(3);
+        let pairs: Vec<[Endpoint; 2]> = (0..6)
+            .map(|number| {
+                let options = Options::new(QpType::Rc, if number % 2 == 0 { V4 } else { V6 });
+                connected(&device, &pd, [options.clone(), options])
+            })
+            .collect();
+        let slots: std::collections::BTreeSet<u32> = pairs
+            .iter()
+            .flatten()
+            .map(|end| end.qp.qpn() >> 16)
+            .collect();
+        assert_eq!(slots.len(), 3, "the queue pairs are spread");
+        for round in 0..5 {
+            for (seed, [one, _]) in (round..).zip(&pairs) {
+                one.pages.put(0, &pattern(seed, SIZE)).expect("writable");
+                one.write(1, 0, SIZE).expect("room");
+            }
+            for (seed, [one, other]) in (round..).zip(&pairs) {
+                one.succeed(1).expect("written");
+                assert!(other.pages.get(0, SIZE).expect("readable") == pattern(seed, SIZE));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_shared_receive_queue() {
+    on_loopback("shards::a_shared_receive_queue", |_ferroced| {
+        let (device, pd) = open(1);
+        let init = SrqInit {
+            max_wr: 16,
+            max_sge: 1,
+            xrc: None,
+        };
+        let srq = device
+            .create_srq(&pd, init)
+            .expect("a shared receive queue");
+        let plain = Options::new(QpType::Rc, V4);
+        let shared = Options {
+            srq: Some(Arc::clone(&srq)),
+            ..plain.clone()
+        };
+        let pairs = [(); 2].map(|()| connected(&device, &pd, [plain.clone(), shared.clone()]));
+        let inbox = &pairs[0][1];
+        for (seed, [one, other]) in (1..).zip(&pairs) {
+            let sges = [inbox.sge(0, SIZE)];
+            srq.post(&RecvWr {
+                wr_id: 7,
+                sges: &sges,
+            })
+            .expect("room");
+            one.pages.put(0, &pattern(seed, SIZE)).expect("writable");
+            one.post(1, SendOp::Send { imm: None }, 0, SIZE)
+                .expect("room");
+            let received = other.succeed(1).expect("received")[0];
+            assert_eq!((received.wr_id, received.byte_len), (7, SIZE));
+            one.succeed(1).expect("sent");
+            assert!(inbox.pages.get(0, SIZE).expect("readable") == pattern(seed, SIZE));
+        }
+    });
+}
+
+/// Packets are lost, so that timers matter, and nobody polls: what is posted while the
+/// progress thread is about to sleep must not be forgotten.
+#[test]
+fn no_timer_is_lost() {
+    on_loopback("shards::no_timer_is_lost", |_ferroced| {
+        let (device, pd) = open(1);
+        let options = Options::new(QpType::Rc, V4);
+        let [one, _other] = connected(&device, &pd, [options.clone(), options]);
+        netfilter::lose(3);
+        for round in 0..300 {
+            one.cq.arm(Arm::Any);
+            one.write(round, 0, 8).expect("room");
+            deadline::readable(one.channel.fd(), "a completion, sooner or later");
+            one.channel.take().expect("a record");
+            let wc = one.cq.queue().pop().expect("announced");
+            assert_eq!(wc.status, WcStatus::Success);
+        }
+    });
+}
