@@ -1,0 +1,142 @@
+//! Who waits for requests, and which of them a request is for.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use crate::{Address, IpHeader, IpHeaderOr, Reason};
+
+/// Names a listener to its owner.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ListenerId(pub(crate) u64);
+
+/// For which of our addresses somebody listens.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ListenAddress {
+    /// For all, and for requests without IP addresses.
+    Any,
+    /// For all of IPv4: the wildcard of a listener with AFONLY.
+    AnyV4,
+    /// For all of IPv6: the wildcard of a listener with AFONLY.
+    AnyV6,
+    /// For one.
+    Exactly(IpAddr),
+}
+
+impl ListenAddress {
+    fn matches(self, ip: Option<&IpHeader>) -> bool {
+        match (self, ip) {
+            (ListenAddress::Any, _) => true,
+            (_, None) => false,
+            (ListenAddress::AnyV4, Some(ip)) => ip.destination.is_ipv4(),
+            (ListenAddress::AnyV6, Some(ip)) => ip.destination.is_ipv6(),
+            (ListenAddress::Exactly(address), Some(ip)) => ip.destination == address,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Listener {
+    service_id: u64,
+    address: ListenAddress,
+    backlog: usize,
+    /// Requests that the program has not yet taken.
+    pub(crate) pending: usize,
+}
+
+#[derive(Default, Debug)]
+pub(crate) struct Listeners {
+    by_id: BTreeMap<ListenerId, Listener>,
+    /// Exact addresses sort behind wildcards.
+    by_service: BTreeMap<(u64, ListenAddress), ListenerId>,
+    next: u64,
+}
+
+/// What became of the search for a listener.
+pub(crate) enum Found {
+    /// This one, and it has room.
+    Listener(ListenerId, Option<IpHeader>),
+    /// This one, and it has no room.
+    Full,
+    /// None: the service is unknown, or not offered at this address.
+    Refused(Reason),
+}
+
+impl Listeners {
+    /// A new listener, unless the service and address have one.
+    pub(crate) fn insert(
+        &mut self,
+        service_id: u64,
+        address: ListenAddress,
+        backlog: usize,
+    ) -> Option<ListenerId> {
+        let key = (service_id, address);
+        if self.by_service.contains_key(&key) {
+            return None;
+        }
+        let id = ListenerId(self.next);
+        self.next += 1;
+        self.by_service.insert(key, id);
+        let listener = Listener {
+            service_id,
+            address,
+            backlog,
+            pending: 0,
+        };
+        self.by_id.insert(id, listener);
+        Some(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
+        let Some(listener) = self.by_id.remove(&id) else {
+            return false;
+        };
+        let key = (listener.service_id, listener.address);
+        self.by_service.remove(&key);
+        true
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// Looks for the listener of a request with these first bytes of private
+    /// data: an exact address goes before a wildcard.
+    pub(crate) fn find<const N: usize>(
+        &self,
+        service_id: u64,
+        address: Address,
+        data: &[u8; N],
+    ) -> Found {
+        let range = (service_id, ListenAddress::Any)..=(service_id, ListenAddress::Exactly(LAST));
+        let mut candidates = self.by_service.range(range).rev().peekable();
+        if candidates.peek().is_none() {
+            return Found::Refused(Reason::INVALID_SERVICE_ID);
+        }
+        // Services outside of the port spaces have no header.
+        let ip = match IpHeader::parse(data) {
+            _ if crate::PortSpace::of_service(service_id).is_none() => None,
+            IpHeaderOr::Ip(ip) => Some(ip),
+            IpHeaderOr::NotIp => None,
+            IpHeaderOr::UnknownVersion(_) => return Found::Refused(Reason::CONSUMER),
+        };
+        let loopback = address.remote.is_loopback();
+        if ip.is_some_and(|ip| !ip.is_plausible(loopback)) {
+            return Found::Refused(Reason::CONSUMER);
+        }
+        match candidates.find(|((_, at), _)| at.matches(ip.as_ref())) {
+            None => Found::Refused(Reason::CONSUMER),
+            Some((_, id)) => {
+                let listener = &self.by_id[id];
+                match listener.pending < listener.backlog {
+                    true => Found::Listener(*id, ip),
+                    false => Found::Full,
+                }
+            }
+        }
+    }
+}
+
+/// The address that sorts behind all others.
+const LAST: IpAddr = IpAddr::V6(core::net::Ipv6Addr::new(
+    0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff,
+));

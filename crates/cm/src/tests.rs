@@ -1,0 +1,3 @@
+//! Whole networks from a seed.
+
+mod sim;
