@@ -9,8 +9,9 @@ use crate::verbs::{MAX_SGE, RecvWr, Sge};
 #[derive(Debug)]
 pub(crate) struct RecvRing {
     heads: VecDeque<Head>,
-    /// Scatter elements beyond the first, `max_sge - 1` for each slot.
-    more_sges: Box<[Sge]>,
+    /// Scatter elements beyond the first, `max_sge - 1` for each slot; those
+    /// of slots that were never used are not there yet.
+    more_sges: Vec<Sge>,
     capacity: usize,
     max_sge: usize,
     first_slot: usize,
@@ -54,7 +55,7 @@ impl RecvRing {
         let more = capacity * max_sge.saturating_sub(1);
         RecvRing {
             heads: VecDeque::with_capacity(capacity),
-            more_sges: vec![Sge::default(); more].into_boxed_slice(),
+            more_sges: Vec::with_capacity(more),
             capacity,
             max_sge,
             first_slot: 0,
@@ -83,6 +84,9 @@ impl RecvRing {
             && !more.is_empty()
         {
             let at = self.slot(self.heads.len()) * (self.max_sge - 1);
+            if self.more_sges.len() < at + more.len() {
+                self.more_sges.resize(at + self.max_sge - 1, Sge::default());
+            }
             self.more_sges[at..][..more.len()].copy_from_slice(more);
         }
         self.heads.push_back(Head {

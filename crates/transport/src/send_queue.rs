@@ -121,8 +121,9 @@ pub(crate) struct SendQueue {
     len: usize,
     /// Where datagrams go; empty for other queue pairs.
     targets: VecDeque<UdTarget>,
-    /// Gather elements beyond the first, `max_sge - 1` for each slot.
-    more_sges: Box<[Sge]>,
+    /// Gather elements beyond the first, `max_sge - 1` for each slot; those of
+    /// slots that were never used are not there yet.
+    more_sges: Vec<Sge>,
     inline: Box<[u8]>,
     /// The oldest work request that fails, if one does.
     failing: Option<Box<Failing>>,
@@ -141,7 +142,7 @@ impl SendQueue {
             first: 0,
             len: 0,
             targets: VecDeque::new(),
-            more_sges: vec![Sge::default(); more].into_boxed_slice(),
+            more_sges: Vec::with_capacity(more),
             inline: vec![0; capacity * max_inline].into_boxed_slice(),
             failing: None,
             max_sge,
@@ -183,6 +184,10 @@ impl SendQueue {
                     wqe.sge = *first;
                     if !more.is_empty() {
                         let at = slot * (self.max_sge - 1);
+                        if self.more_sges.len() < at + more.len() {
+                            let end = at + self.max_sge - 1;
+                            self.more_sges.resize(end, Sge::default());
+                        }
                         self.more_sges[at..][..more.len()].copy_from_slice(more);
                     }
                 }
@@ -292,9 +297,10 @@ impl SendQueue {
     /// The gather list of a work request beyond its first element.
     pub(crate) fn more_sges(&self, index: usize) -> &[Sge] {
         let slot = self.slot(index);
-        let more = (self.slots[slot].num_sge as usize).saturating_sub(1);
-        let at = slot * self.max_sge.saturating_sub(1);
-        &self.more_sges[at..][..more]
+        match self.slots[slot].num_sge as usize {
+            0 | 1 => &[],
+            sges => &self.more_sges[slot * (self.max_sge - 1)..][..sges - 1],
+        }
     }
 
     /// The data that was copied when it was posted.
