@@ -161,8 +161,9 @@ impl Cm {
         mad: &Mad,
         rep: &Rep,
     ) -> Result<(), Ignored> {
-        let Ok(id) = self.find(address, rep.remote_id, 0) else {
-            return Err(self.repeated_rep(address, rep));
+        let id = match self.find(address, rep.remote_id, 0) {
+            Err(Ignored::UnknownId) => return Err(self.repeated_rep(address, rep)),
+            other => other?,
         };
         let connection = &self.connections[&id];
         if !matches!(connection.state, State::ReqSent | State::MraReqRcvd) {

@@ -1,0 +1,186 @@
+//! Arbitrary bytes as a conversation with one node: for proptest here, and for
+//! the fuzzer in `fuzz/`.
+//!
+//! The bytes become messages and calls that get as far as possible: they name
+//! connections that exist, as often as not. What must hold is checked at the
+//! end: when time has passed, nothing is left.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use ferroce_cm::{
+    Accept, Address, Cm, Config, ConnId, Event, ListenAddress, Mad, PrivateData, Reason, Request,
+    SidrId, SidrQuestion, Time,
+};
+
+const US: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+const ADDRESS: Address = Address {
+    local: US,
+    remote: PEER,
+};
+const SERVICE: u64 = 0x0106_0001;
+const BACKLOG: usize = 8;
+
+struct Node {
+    cm: Cm,
+    now: Time,
+    conns: Vec<ConnId>,
+    sidrs: Vec<SidrId>,
+    last: [u8; 256],
+}
+
+/// Plays a conversation.
+pub(crate) fn drive(data: &[u8]) {
+    let mut cm = Cm::new(Config::new(1), [3; 32]);
+    cm.listen(SERVICE, ListenAddress::Any, BACKLOG).unwrap();
+    let mut node = Node {
+        cm,
+        now: Duration::ZERO,
+        conns: Vec::new(),
+        sidrs: Vec::new(),
+        last: [0; 256],
+    };
+    let mut rest = data;
+    while let [op, pick, tail @ ..] = rest {
+        let used = node.step(*op, *pick, tail);
+        rest = &tail[used.min(tail.len())..];
+        node.collect();
+    }
+    node.finish();
+}
+
+impl Node {
+    fn conn(&self, pick: u8) -> Option<ConnId> {
+        let count = self.conns.len().max(1);
+        self.conns.get(usize::from(pick) % count).copied()
+    }
+
+    /// One message or call; how many bytes of `tail` it took.
+    fn step(&mut self, op: u8, pick: u8, tail: &[u8]) -> usize {
+        let now = self.now;
+        let conn = self.conn(pick);
+        match (op % 12, conn) {
+            (0, _) => {
+                let request = Request::new(ADDRESS, SERVICE, u32::from(pick));
+                let conn = self.cm.connect(now, &request);
+                self.conns.push(conn);
+            }
+            (1, Some(conn)) => {
+                let _ = self.cm.accept(now, conn, &Accept::new(7));
+            }
+            (2, Some(conn)) => {
+                let none = PrivateData::EMPTY;
+                let _ = self.cm.reject(now, conn, Reason::CONSUMER, tail, none);
+            }
+            (3, Some(conn)) => {
+                let _ = self.cm.establish(conn, PrivateData::EMPTY);
+            }
+            (4, Some(conn)) => {
+                let _ = self.cm.disconnect(now, conn, PrivateData::EMPTY);
+            }
+            (5, Some(conn)) => {
+                let _ = self.cm.destroy(now, conn);
+            }
+            (6, Some(conn)) => {
+                let _ = self.cm.communication_established(conn);
+            }
+            (7, _) => {
+                let question = SidrQuestion {
+                    address: ADDRESS,
+                    service_id: SERVICE,
+                    private_data: PrivateData::EMPTY,
+                };
+                let sidr = self.cm.sidr_ask(now, &question);
+                self.sidrs.push(sidr);
+            }
+            (8, _) => {
+                self.now += Duration::from_millis(u64::from(pick) * 100);
+                self.cm.handle_timeout(self.now);
+            }
+            _ => return self.message(pick, tail),
+        }
+        0
+    }
+
+    /// A message of our own, or the last one again, with some bytes changed.
+    fn message(&mut self, pick: u8, tail: &[u8]) -> usize {
+        let mut mad = self.last;
+        mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+        mad[16..18].copy_from_slice(&[0, 0x10 + pick % 11]);
+        let changes = tail.first().map_or(0, |n| usize::from(n % 16));
+        for change in tail
+            .get(1..)
+            .unwrap_or_default()
+            .chunks_exact(2)
+            .take(changes)
+        {
+            mad[usize::from(change[0])] = change[1];
+        }
+        if let (true, Some(conn)) = (pick & 0x40 != 0, self.conn(pick)) {
+            mad[28..32].copy_from_slice(&conn.comm_id().to_be_bytes());
+        }
+        let _ = self.cm.receive(self.now, ADDRESS, &mad);
+        1 + changes * 2
+    }
+
+    fn collect(&mut self) {
+        while let Some(transmit) = self.cm.poll_transmit() {
+            assert_eq!(transmit.address, ADDRESS);
+            assert!(Mad::decode(&transmit.mad[..]).is_ok());
+            self.last = *transmit.mad;
+            // As the peer would see it: its own ID in front.
+            self.last.copy_within(24..28, 28);
+        }
+        while let Some(event) = self.cm.poll_event() {
+            self.conns.extend(match &event {
+                Event::Request(incoming) => Some(incoming.conn),
+                _ => None,
+            });
+            self.sidrs.extend(match &event {
+                Event::SidrRequest(incoming) => Some(incoming.sidr),
+                _ => None,
+            });
+        }
+    }
+
+    /// When everybody has left and time has passed, nothing remains.
+    fn finish(mut self) {
+        for conn in &self.conns {
+            let _ = self.cm.destroy(self.now, *conn);
+        }
+        for sidr in &self.sidrs {
+            let _ = self.cm.sidr_destroy(self.now, *sidr);
+        }
+        self.collect();
+        let mut steps = 0;
+        while let Some(at) = self.cm.next_timeout() {
+            assert!(at >= self.now, "a deadline that has passed");
+            self.now = at;
+            self.cm.handle_timeout(at);
+            self.collect();
+            steps += 1;
+            assert!(steps < 100_000, "it never ends");
+        }
+        assert!(self.cm.is_idle(), "{:?}", self.cm);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::FileFailurePersistence;
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 2000,
+            failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn no_conversation_is_too_strange(data in prop::collection::vec(any::<u8>(), 0..600)) {
+            super::drive(&data);
+        }
+    }
+}

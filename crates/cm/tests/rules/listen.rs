@@ -1,0 +1,166 @@
+//! Who a request is for.
+
+use std::net::IpAddr;
+
+use ferroce_cm::{
+    Accept, CallError, Cm, Config, Event, Ignored, IpHeader, ListenAddress, ListenerId, Reason,
+    Request,
+};
+
+use crate::pair::*;
+
+fn listening(addresses: &[ListenAddress]) -> (Pair, Vec<ListenerId>) {
+    let mut pair = Pair::new();
+    pair.b = Cm::new(Config::new(B_GUID), [2; 32]);
+    let ids = addresses
+        .iter()
+        .map(|at| pair.b.listen(SERVICE, *at, 4).unwrap());
+    let ids = ids.collect();
+    (pair, ids)
+}
+
+/// Who gets a request, or why it is refused.
+fn goes_to(pair: &mut Pair, request: &Request) -> Result<ListenerId, Reason> {
+    pair.a.connect(pair.now, request);
+    pair.a_to_b();
+    pair.b_to_a();
+    match pair.b.poll_event() {
+        Some(Event::Request(incoming)) => Ok(incoming.listener),
+        None => match heard(&mut pair.a).pop() {
+            Some(Event::Rejected { reason, .. }) => Err(reason),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn to(destination: &str) -> Request {
+    let destination: IpAddr = destination.parse().unwrap();
+    let mut request = request();
+    let source = match destination {
+        IpAddr::V4(_) => A,
+        IpAddr::V6(_) => "3fff:51:0:100::11".parse().unwrap(),
+    };
+    let header = IpHeader {
+        source_port: 1,
+        source,
+        destination,
+    };
+    header.emit(&mut request.private_data.0);
+    request
+}
+
+#[test]
+fn an_exact_address_goes_before_the_wildcard() {
+    let (mut pair, ids) = listening(&[ListenAddress::Any, ListenAddress::Exactly(B)]);
+    assert_eq!(goes_to(&mut pair, &to("198.51.100.12")), Ok(ids[1]));
+    let mut other = to("198.51.100.13");
+    other.qpn += 1;
+    assert_eq!(goes_to(&mut pair, &other), Ok(ids[0]));
+}
+
+#[test]
+fn a_service_at_another_address_is_refused_as_by_the_application() {
+    let (mut pair, _) = listening(&[ListenAddress::Exactly(B)]);
+    let refused = goes_to(&mut pair, &to("198.51.100.13"));
+    assert_eq!(refused, Err(Reason::CONSUMER));
+}
+
+#[test]
+fn a_wildcard_takes_both_ip_versions_unless_told_otherwise() {
+    let (mut pair, ids) = listening(&[ListenAddress::Any]);
+    assert_eq!(goes_to(&mut pair, &to("198.51.100.12")), Ok(ids[0]));
+    let mut v6 = to("3fff:51:0:100::12");
+    v6.qpn += 1;
+    assert_eq!(goes_to(&mut pair, &v6), Ok(ids[0]));
+}
+
+#[test]
+fn a_wildcard_with_afonly_takes_its_own_ip_version() {
+    let (mut pair, ids) = listening(&[ListenAddress::AnyV4, ListenAddress::AnyV6]);
+    assert_eq!(goes_to(&mut pair, &to("198.51.100.12")), Ok(ids[0]));
+    let mut v6 = to("3fff:51:0:100::12");
+    v6.qpn += 1;
+    assert_eq!(goes_to(&mut pair, &v6), Ok(ids[1]));
+}
+
+#[test]
+fn a_request_without_ip_addresses_is_for_a_wildcard() {
+    let mut plain = request();
+    plain.private_data.0.fill(0);
+    let (mut pair, ids) = listening(&[ListenAddress::Any, ListenAddress::Exactly(B)]);
+    assert_eq!(goes_to(&mut pair, &plain), Ok(ids[0]));
+    let (mut pair, _) = listening(&[ListenAddress::Exactly(B)]);
+    assert_eq!(goes_to(&mut pair, &plain), Err(Reason::CONSUMER));
+}
+
+#[test]
+fn a_service_and_address_has_one_listener() {
+    let (mut pair, ids) = listening(&[ListenAddress::Any]);
+    let second = pair.b.listen(SERVICE, ListenAddress::Any, 1);
+    assert_eq!(second, Err(CallError::InUse));
+    pair.b.unlisten(pair.now, ids[0]).unwrap();
+    assert!(pair.b.listen(SERVICE, ListenAddress::Any, 1).is_ok());
+    assert_eq!(pair.b.unlisten(pair.now, ids[0]), Err(CallError::Unknown));
+}
+
+#[test]
+fn requests_beyond_the_backlog_are_dropped_without_an_answer() {
+    let mut pair = Pair::new();
+    pair.b = Cm::new(Config::new(B_GUID), [2; 32]);
+    pair.b.listen(SERVICE, ListenAddress::Any, 1).unwrap();
+    pair.a.connect(pair.now, &request_from(1));
+    pair.a.connect(pair.now, &request_from(2));
+    let mads = sent(&mut pair.a);
+    let first = pair.b.receive(pair.now, from_b(), &mads[0].encode());
+    assert_eq!(first, Ok(()));
+    let second = pair.b.receive(pair.now, from_b(), &mads[1].encode());
+    assert_eq!(second, Err(Ignored::Backlog));
+    assert_eq!(sent(&mut pair.b), [], "no answer: the peer tries again");
+
+    let Some(Event::Request(incoming)) = pair.b.poll_event() else {
+        panic!("no request");
+    };
+    pair.b.taken(incoming.conn).unwrap();
+    pair.b.taken(incoming.conn).unwrap();
+    let again = pair.b.receive(pair.now, from_b(), &mads[1].encode());
+    assert_eq!(again, Ok(()), "the program has taken the first");
+}
+
+#[test]
+fn an_answer_makes_room_in_the_backlog() {
+    let mut pair = Pair::new();
+    pair.b = Cm::new(Config::new(B_GUID), [2; 32]);
+    pair.b.listen(SERVICE, ListenAddress::Any, 1).unwrap();
+    for qpn in 1..5 {
+        pair.a.connect(pair.now, &request_from(qpn));
+        pair.a_to_b();
+        let Some(Event::Request(incoming)) = pair.b.poll_event() else {
+            panic!("no request");
+        };
+        let yes = Accept::new(B_QPN + qpn);
+        pair.b.accept(pair.now, incoming.conn, &yes).unwrap();
+    }
+}
+
+#[test]
+fn requests_that_nobody_took_are_refused_when_the_listener_goes() {
+    let (mut pair, ids) = listening(&[ListenAddress::Any]);
+    let waiting = pair.a.connect(pair.now, &request_from(1));
+    let taken = pair.a.connect(pair.now, &request_from(2));
+    pair.a_to_b();
+    let events = heard(&mut pair.b);
+    let Event::Request(second) = &events[1] else {
+        panic!("{events:?}");
+    };
+    pair.b.taken(second.conn).unwrap();
+    pair.b.unlisten(pair.now, ids[0]).unwrap();
+    pair.b_to_a();
+    let events = heard(&mut pair.a);
+    assert!(
+        matches!(events[..], [Event::Rejected { conn, reason: Reason::CONSUMER, .. }] if conn == waiting)
+    );
+    assert!(pair.a.state(taken).is_some());
+    let yes = Accept::new(B_QPN);
+    assert!(pair.b.accept(pair.now, second.conn, &yes).is_ok());
+}
