@@ -20,7 +20,8 @@
 //! own and does not know queue pairs but by their numbers: the caller sends,
 //! receives, keeps the time, and moves queue pairs as [`QpParameters`] say.
 //!
-//! [`Cm`] is one node with one channel adapter. [`message`] has the formats.
+//! [`Cm`] is one node with one channel adapter. [`message`] has the formats,
+//! [`ports`] the rules for binding to ports, [`multicast`] the GIDs of groups.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +39,9 @@ mod ip_header;
 mod listener;
 mod mad;
 pub mod message;
+pub mod multicast;
 mod passive;
+pub mod ports;
 mod private_data;
 mod qp;
 mod reason;
