@@ -1,5 +1,7 @@
-//! libferroce.so: the one product that cargo alone cannot make.
+//! The folder of libraries: libferroce.so, which programs load instead of
+//! libibverbs, and libferroce-preload.so, which `ferroce run` loads before all.
 //!
+//! libferroce.so is the one product that cargo alone cannot make.
 //! Its symbols carry the versions of libibverbs. rustc writes a version script of
 //! its own for shared objects, which silently wins over ours; so the crate is
 //! built as an archive, and linked here. The table `crates/abi/exports.txt` is
@@ -23,8 +25,28 @@ const LINKS: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
 /// What the archive wants from the system.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
 
-/// Builds the library and its links into `target/<profile>/lib`.
+/// Builds the libraries and their links into `target/<profile>/lib`.
 pub(crate) fn build(release: bool) -> Result<()> {
+    let profile = target_dir().join(if release { "release" } else { "debug" });
+    let folder = profile.join("lib");
+    fs::create_dir_all(&folder).context("cannot make the folder for the libraries")?;
+    build_verbs(release, &profile, &folder)?;
+    build_preload(release, &profile, &folder)
+}
+
+/// Cargo does not take a name with a hyphen, which such libraries have.
+fn build_preload(release: bool, profile: &Path, folder: &Path) -> Result<()> {
+    let mut line = vec!["build", "--package", "ferroce-preload"];
+    line.extend(release.then_some("--release"));
+    cargo(&line)?;
+    // Replaced at once: somebody may be running with it.
+    let new = folder.join("libferroce-preload.so.new");
+    fs::copy(profile.join("libferroce_preload.so"), &new)
+        .and_then(|_| fs::rename(&new, folder.join("libferroce-preload.so")))
+        .context("cannot put libferroce-preload.so in its place")
+}
+
+fn build_verbs(release: bool, profile: &Path, folder: &Path) -> Result<()> {
     let mut line = vec!["rustc", "--package", "ferroce-abi", "--lib"];
     line.extend(["--crate-type", "staticlib", "--features", "versions"]);
     if release {
@@ -33,10 +55,7 @@ pub(crate) fn build(release: bool) -> Result<()> {
     // Whatever panics must not unwind into a C program.
     line.extend(["--", "-C", "panic=abort"]);
     cargo(&line)?;
-    let profile = target_dir().join(if release { "release" } else { "debug" });
-    let folder = profile.join("lib");
-    fs::create_dir_all(&folder).context("cannot make the folder for the library")?;
-    link(&profile.join("libferroce_abi.a"), &folder)?;
+    link(&profile.join("libferroce_abi.a"), folder)?;
     for name in LINKS {
         match symlink("libferroce.so", folder.join(name)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {

@@ -5,11 +5,12 @@
 //! beside it, a guard stays behind: a process that waits until the program is
 //! gone, however it went, and takes the link down if it was the last.
 
+mod libraries;
 mod share;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ use crate::daemon;
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Runs a program that finds Ferroce's libraries first and, if there is none yet, a link rxe0 on the \
+Runs a program that finds Ferroce's libraries first, the link's files in /sys/class/infiniband \
+and /dev/infiniband (through LD_PRELOAD), and, if there is none yet, a link rxe0 on the \
 loopback interface or the one that --netdev names. The link is taken down when the program ends, \
 however it ends. Signals and exit code are the program's own.",
     after_long_help = "\
@@ -104,9 +106,11 @@ fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<(
     }
     let mut command = Command::new(program);
     command.args(arguments);
-    match library_dir() {
-        Some(dir) => {
-            command.env("LD_LIBRARY_PATH", with_first(dir, "LD_LIBRARY_PATH")?);
+    match libraries::folder() {
+        Some(folder) => {
+            for (variable, value) in libraries::environment(&folder)? {
+                command.env(variable, value);
+            }
         }
         None => eprintln!(
             "note: no verbs libraries beside this executable: the program uses the system's"
@@ -209,25 +213,4 @@ fn still_used(connection: &mut Option<Connection>, links: Vec<String>) -> Result
 fn delete(connection: &mut Connection, link: &str) -> Result<()> {
     let name = link.to_string();
     Ok(connection.perform(&Request::LinkDelete { name, force: false })?)
-}
-
-/// Where libibverbs.so.1 of ours is.
-fn library_dir() -> Option<PathBuf> {
-    let chosen = std::env::var_os("FERROCE_LIB_DIR").map(PathBuf::from);
-    let beside = || {
-        let bin = std::env::current_exe().ok()?.parent()?.to_owned();
-        Some([bin.join("../lib/ferroce"), bin.join("lib")])
-    };
-    let candidates = chosen.into_iter().chain(beside().into_iter().flatten());
-    candidates
-        .into_iter()
-        .find(|dir| dir.join("libibverbs.so.1").exists())
-}
-
-/// A list of directories with one more in front.
-fn with_first(dir: PathBuf, variable: &str) -> Result<OsString> {
-    let before = std::env::var_os(variable).unwrap_or_default();
-    let rest = std::env::split_paths(&before).filter(|path| !path.as_os_str().is_empty());
-    std::env::join_paths(std::iter::once(dir).chain(rest))
-        .context("a directory's name has a colon in it")
 }

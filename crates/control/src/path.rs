@@ -19,6 +19,8 @@ use crate::error::Error;
 
 /// The environment variable that replaces all of the above.
 pub const RUNTIME_DIR_VARIABLE: &str = "FERROCE_RUNTIME_DIR";
+/// The environment variable that tells the preload library where [`SYSFS_DIR`] is.
+pub const SYSFS_VARIABLE: &str = "FERROCE_SYSFS";
 /// The control socket in a runtime directory.
 pub const SOCKET: &str = "control.sock";
 /// The file whose lock says that a ferroced runs; holds its process number.
@@ -27,6 +29,8 @@ pub const PID_FILE: &str = "ferroced.pid";
 pub const STATE_FILE: &str = "state.json";
 /// What a ferroced in the background has to say.
 pub const LOG_FILE: &str = "ferroced.log";
+/// Files that look like those of sysfs and /dev, for programs that look there.
+pub const SYSFS_DIR: &str = "sysfs";
 
 const SYSTEM_BASE: &str = "/run/ferroce";
 

@@ -12,6 +12,7 @@
 //!   |   counters     slots, group of sockets on UDP port 4791          |
 //!   +--------------------------------|---------------------------------+
 //!                                 state file: what the next ferroced must know
+//!                                 files as in sysfs, for programs that look there
 //! ```
 //!
 //! It holds links, GID tables, slots and counters of one network namespace, and carries
@@ -20,7 +21,7 @@
 //! [`ferroce_control::parcel`]), the state file says who has what, and the next one goes
 //! on.
 //!
-//! `links`, `gids`, `netdevs`, `slots` and `access` decide and do no input or output;
+//! `links`, `gids`, `netdevs`, `slots`, `sysfs` and `access` decide and do no input or output;
 //! the rest does it for them.
 
 mod access;
@@ -47,6 +48,7 @@ mod server;
 mod slots;
 mod startup;
 mod state;
+mod sysfs;
 
 pub use options::Options;
 pub use startup::{main, run};

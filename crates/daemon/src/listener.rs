@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use ferroce_control::path::{self, LOG_FILE, PID_FILE, SOCKET, STATE_FILE, own_dirs};
+use ferroce_control::path::{self, LOG_FILE, PID_FILE, SOCKET, STATE_FILE, SYSFS_DIR, own_dirs};
 use ferroce_control::unix;
 use rustix::fs::FlockOperation;
 use rustix::net::SocketFlags;
+
+use crate::sysfs::tree::Tree;
 
 /// Connections that may wait for us to accept them.
 const BACKLOG: i32 = 128;
@@ -83,6 +85,10 @@ impl Lock {
         self.dir.join(STATE_FILE)
     }
 
+    pub(crate) fn sysfs_dir(&self) -> PathBuf {
+        self.dir.join(SYSFS_DIR)
+    }
+
     pub(crate) fn log_file(&self) -> PathBuf {
         self.dir.join(LOG_FILE)
     }
@@ -108,6 +114,7 @@ impl Lock {
     /// Removes everything, because nobody will come back for it.
     pub(crate) fn clear(self) {
         let _ = fs::remove_file(self.state_file());
+        Tree::clear(&self.sysfs_dir());
         let log = self.log_file();
         if fs::metadata(&log).is_ok_and(|metadata| metadata.len() == 0) {
             let _ = fs::remove_file(log);

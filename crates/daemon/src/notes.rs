@@ -1,12 +1,15 @@
-//! Writing down what the next ferroced must know, and reading what the last one wrote.
+//! Writing down what the next ferroced must know, and reading what the last one wrote;
+//! and writing what programs want to read.
 
 use crate::owner::Owner;
 use crate::server::Server;
 use crate::state::{SavedLink, State};
+use crate::sysfs::{self, Subject};
 
 impl Server {
     /// Writes everything down. Called after each change, before anybody is told.
-    pub(crate) fn save(&self) {
+    pub(crate) fn save(&mut self) {
+        self.show();
         let links = self.links.iter().map(|link| SavedLink {
             config: link.config.clone(),
             index: link.info.index,
@@ -28,6 +31,19 @@ impl Server {
         let path = self.lock.state_file();
         if let Err(error) = state.save(&path) {
             tracing::error!(path = %path.display(), %error, "a restart will not go unnoticed");
+        }
+    }
+
+    /// Brings the files up to date that look like those of sysfs.
+    fn show(&mut self) {
+        let subjects = self.links.iter().map(|link| Subject {
+            link: &link.info,
+            counters: self.counted_on(link),
+            hardware: sysfs::hardware(&link.info),
+        });
+        let files = sysfs::files(subjects, sysfs::cpus());
+        if let Err(error) = self.tree.update(files) {
+            tracing::warn!(%error, "programs that look into sysfs may not find their device");
         }
     }
 

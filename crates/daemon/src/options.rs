@@ -27,6 +27,7 @@ FILES
         ferroced.pid    the process number; locked while ferroced runs
         state.json      what the next ferroced has to know
         ferroced.log    messages of a ferroced in the background
+        sysfs/          what `ferroce run` shows programs as /sys/class/infiniband
     NETNS is the inode number of the network namespace (`stat -Lc %i /proc/self/ns/net`).
 
 ENVIRONMENT

@@ -9,6 +9,7 @@ use ferroce_control::{
 
 use crate::client::ClientId;
 use crate::group::{Group, GroupError};
+use crate::links::Link;
 use crate::netlink::{self, News};
 use crate::owner::Owner;
 use crate::refusal::{Refusal, listed};
@@ -247,6 +248,17 @@ impl Server {
             self.reply(id, Reply::Counters(answer));
         }
         Ok(Reply::Done)
+    }
+
+    /// What a link's programs have counted so far, with those that have ended.
+    pub(crate) fn counted_on(&self, link: &Link) -> CounterValues {
+        let mut sum = link.totals;
+        for owner in self.owners.values() {
+            if owner.link == link.info.index {
+                sum.add(&self.counted(owner));
+            }
+        }
+        sum
     }
 
     /// What an owner has counted so far. Nothing is known before its group is.

@@ -24,6 +24,7 @@ use crate::owner::Owner;
 use crate::poller::{Poller, Ready, Token, now};
 use crate::slots::OwnerId;
 use crate::state::{Place, State};
+use crate::sysfs::tree::Tree;
 
 /// Connections at a time. Descriptors are reserved for slots.
 const MAX_CLIENTS: usize = 1024;
@@ -42,6 +43,8 @@ pub(crate) struct Server {
     pub(crate) lock: Lock,
     pub(crate) access: Access,
     pub(crate) place: Place,
+    /// What programs find that look into sysfs.
+    pub(crate) tree: Tree,
     pub(crate) netdevs: Netdevs,
     pub(crate) links: Links,
     pub(crate) group: Option<Group>,
@@ -80,6 +83,7 @@ impl Server {
         let netdevs = netlink::look()?;
         let place = Place::here();
         let state = State::load(&lock.state_file(), &place);
+        let tree = Tree::open(lock.sysfs_dir());
         let listener = lock.listen(access.group)?;
         poller.add(&listener, Token::Listener)?;
         let mut server = Server {
@@ -89,6 +93,7 @@ impl Server {
             lock,
             access,
             place,
+            tree,
             netdevs,
             links: Links::new(ethtool::speed),
             group: None,

@@ -1,0 +1,136 @@
+//! What programs find in `/sys/class/infiniband` and `/dev/infiniband` under
+//! `ferroce run`: real ones, which know nothing of it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use ferroce_control::find_daemon;
+use ferroce_testnet::{deadline, isolated, netdev};
+
+const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+
+/// What a shell says to a line under `ferroce run`; errors too.
+fn said(line: &str) -> String {
+    let output = Command::new(FERROCE)
+        .args(["run", "--", "sh", "-c", &format!("exec 2>&1; {line}")])
+        .stdin(Stdio::null())
+        .output()
+        .expect("ferroce starts");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Runs a test in a network of its own, if the libraries are there.
+fn with_libraries(name: &str, test: fn()) {
+    let folder = Path::new(FERROCE).with_file_name("lib");
+    let all = ["libibverbs.so.1", "libferroce-preload.so"];
+    if all.iter().all(|library| folder.join(library).exists()) {
+        return isolated(name, test);
+    }
+    let line = "*** SKIPPED: no libraries beside ferroce; `cargo xtask test` builds them ***";
+    assert!(std::env::var_os("CI").is_none(), "{line}");
+    eprintln!("{line}");
+}
+
+#[test]
+fn tools_find_the_device() {
+    with_libraries("tools_find_the_device", || {
+        assert_eq!(said("ls /sys/class/infiniband"), "rxe0\n");
+        assert_eq!(said("ls /dev/infiniband"), "uverbs0\n");
+        let port = "/sys/class/infiniband/rxe0/ports/1";
+        assert_eq!(said(&format!("cat {port}/gid_attrs/types/1")), "RoCE v2\n");
+        assert_eq!(said(&format!("cat {port}/gid_attrs/ndevs/1")), "lo\n");
+        assert_eq!(said(&format!("cat {port}/state")), "4: ACTIVE\n");
+        assert_eq!(
+            said(&format!("echo {port}/gids/*")),
+            format!("{port}/gids/0 {port}/gids/1\n")
+        );
+        assert_eq!(said("ls /sys/class/infiniband/*/device/net/"), "lo\n");
+        let device = "/dev/infiniband/uverbs0";
+        let test = format!("test -c {device} && test -r {device} && test -w {device} && echo yes");
+        assert_eq!(said(&test), "yes\n");
+        assert_eq!(
+            said("readlink -f /sys/class/infiniband_verbs/uverbs0/device"),
+            "/sys/class/infiniband/rxe0/device\n"
+        );
+        let long = said("ls -l /sys/class/infiniband");
+        assert!(!long.contains("No such file"), "{long}");
+        assert!(long.ends_with("rxe0\n"), "{long}");
+        let missing = said("cat /sys/class/infiniband/rxe7/state");
+        assert!(missing.contains("No such file or directory"), "{missing}");
+    });
+}
+
+#[test]
+fn other_paths_are_what_they_were() {
+    with_libraries("other_paths_are_what_they_were", || {
+        let look = "ls -d /sys/class/* /dev/*; cat /sys/class/infiniband/../net/lo/ifindex; \
+                    ls /sys/class/infiniband_mad; cat /dev/infiniband/../null; ls /dev/infiniband0";
+        let plain = Command::new("sh")
+            .args(["-c", &format!("exec 2>&1; {look}")])
+            .output()
+            .expect("a shell");
+        let plain = String::from_utf8(plain.stdout).expect("text");
+        assert_eq!(said(look), plain);
+    });
+}
+
+#[test]
+fn python_finds_the_device() {
+    with_libraries("python_finds_the_device", || {
+        if !Path::new("/usr/bin/python3").exists() {
+            return eprintln!("*** SKIPPED: no Python ***");
+        }
+        let script = "\
+import os
+top = '/sys/class/infiniband'
+print(os.listdir(top), os.path.realpath(top + '/rxe0/ports'))
+print(open(top + '/rxe0/node_type').read().strip(), os.path.exists(top + '/rxe1'))
+print(os.path.exists('/dev/infiniband/uverbs0'), os.path.isdir(top + '/rxe0/device/net/lo'))
+if os.fork() == 0:
+    print(sorted(entry.name for entry in os.scandir('/sys/class/infiniband_verbs')), flush=True)
+    os._exit(0)
+os.wait()
+try: open(top + '/none')
+except FileNotFoundError as error: print(error.errno)
+";
+        let seen = said(&format!("python3 -u -c \"{script}\""));
+        let expected = "['rxe0'] /sys/class/infiniband/rxe0/ports\n1: CA False\nTrue True\n\
+                        ['abi_version', 'uverbs0']\n2\n";
+        assert_eq!(seen, expected);
+    });
+}
+
+#[test]
+fn files_follow_the_link_and_go_with_it() {
+    with_libraries("files_follow_the_link_and_go_with_it", || {
+        netdev::add_veth("left", "right");
+        netdev::add_address("left", "10.9.0.1/24");
+        netdev::set_up("left");
+        netdev::set_up("right");
+        let ferroce = |line: &str| {
+            let status = Command::new(FERROCE).args(line.split(' ')).status();
+            assert!(status.expect("ferroce starts").success(), "{line}");
+        };
+        ferroce("link add mine type rxe netdev left");
+        ferroce("link add other type rxe netdev lo");
+        let gids = "cat /sys/class/infiniband/mine/ports/1/gids/*; \
+                    cat /sys/class/infiniband/mine/ports/1/state";
+        assert!(said(gids).contains("ffff:0a09:0001\n"));
+        netdev::add_address("left", "10.9.0.2/24");
+        deadline::until("the address is seen", || {
+            said(gids).contains("ffff:0a09:0002\n")
+        });
+        netdev::set_down("left");
+        deadline::until("the port is down", || said(gids).ends_with("1: DOWN\n"));
+        assert_eq!(said("ls /sys/class/infiniband"), "mine\nother\n");
+        ferroce("link delete mine");
+        assert_eq!(said("ls /sys/class/infiniband"), "other\n");
+        assert_eq!(said("ls /dev/infiniband"), "uverbs1\n");
+        let connection = find_daemon().expect("reachable").expect("running");
+        let dir = connection.dir().to_owned();
+        drop(connection);
+        assert!(dir.join("sysfs").exists());
+        ferroce("link delete other");
+        deadline::until("all is cleared away", || !dir.join("sysfs").exists());
+    });
+}

@@ -1,0 +1,231 @@
+//! Files on disk as they should be.
+//!
+//! A file is replaced, never written to, and the folder of a device comes and goes with
+//! all that is in it: who looks at any moment sees something whole.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::{Files, Node};
+
+/// Folders that are there whether anything is in them or not.
+const FOLDERS: [&str; 3] = [
+    "sys/class/infiniband",
+    "sys/class/infiniband_verbs",
+    "dev/infiniband",
+];
+/// Where things are made before they get their places.
+const WORKSHOP: &str = "new";
+
+/// A tree of files.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: PathBuf,
+    /// What is there.
+    there: Files,
+}
+
+impl Tree {
+    /// The tree at this path, which another ferroced may have left.
+    pub(crate) fn open(root: PathBuf) -> Tree {
+        let mut there = Files::new();
+        let read = read(&root, "", &mut there);
+        if read.is_err() {
+            // What cannot be understood is written again.
+            let _not_there = fs::remove_dir_all(&root);
+            there.clear();
+        }
+        Tree { root, there }
+    }
+
+    /// Makes it so.
+    pub(crate) fn update(&mut self, files: Files) -> io::Result<()> {
+        for folder in FOLDERS {
+            make_folder(&self.root.join(folder))?;
+        }
+        let wanted: BTreeSet<&str> = files.keys().filter_map(|path| device(path)).collect();
+        let old: BTreeSet<&str> = self.there.keys().filter_map(|path| device(path)).collect();
+        let workshop = self.root.join(WORKSHOP);
+        let _not_there = fs::remove_dir_all(&workshop);
+        make_folder(&workshop)?;
+        for (path, node) in &files {
+            if self.there.get(path) == Some(node) {
+                continue;
+            }
+            match device(path).is_some_and(|device| !old.contains(device)) {
+                true => write(&workshop.join(path), node)?,
+                false => self.replace(path, node, &workshop)?,
+            }
+        }
+        for device in wanted.difference(&old) {
+            fs::rename(workshop.join(device), self.root.join(device))?;
+        }
+        for (number, device) in old.difference(&wanted).enumerate() {
+            fs::rename(self.root.join(device), workshop.join(number.to_string()))?;
+        }
+        for path in self.there.keys().filter(|path| !files.contains_key(*path)) {
+            self.remove(path);
+        }
+        let _may_stay = fs::remove_dir_all(&workshop);
+        self.there = files;
+        Ok(())
+    }
+
+    /// Takes it away.
+    pub(crate) fn clear(root: &Path) {
+        let _not_there = fs::remove_dir_all(root);
+    }
+
+    fn replace(&self, path: &str, node: &Node, workshop: &Path) -> io::Result<()> {
+        let place = self.root.join(path);
+        if let Some(folder) = place.parent() {
+            make_folder(folder)?;
+        }
+        let new = workshop.join("file");
+        write(&new, node)?;
+        // A link may become a folder, and the other way round.
+        if place.is_dir() && !place.is_symlink() {
+            fs::remove_dir_all(&place)?;
+        }
+        fs::rename(new, place)
+    }
+
+    /// Removes a file, and folders that are empty without it.
+    fn remove(&self, path: &str) {
+        let mut path = Path::new(path);
+        let _gone = fs::remove_file(self.root.join(path));
+        while let Some(folder) = path.parent() {
+            let keep = FOLDERS.iter().any(|kept| Path::new(kept) == folder);
+            if keep || fs::remove_dir(self.root.join(folder)).is_err() {
+                return;
+            }
+            path = folder;
+        }
+    }
+}
+
+/// The folder of the device that a file is about.
+fn device(path: &str) -> Option<&str> {
+    let class = FOLDERS.iter().find_map(|class| {
+        let rest = path.strip_prefix(class)?.strip_prefix('/')?;
+        Some((class.len() + 1, rest))
+    });
+    let (start, rest) = class?;
+    let (name, _file) = rest.split_once('/')?;
+    Some(&path[..start + name.len()])
+}
+
+/// Everybody may look, whatever the umask is.
+fn make_folder(path: &Path) -> io::Result<()> {
+    if path.is_symlink() {
+        fs::remove_file(path)?;
+    }
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        make_folder(parent)?;
+    }
+    DirBuilder::new().mode(0o755).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755))
+}
+
+fn write(path: &Path, node: &Node) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        make_folder(folder)?;
+    }
+    match node {
+        Node::Link(target) => symlink(target, path),
+        Node::File(text) => {
+            fs::write(path, text)?;
+            fs::set_permissions(path, Permissions::from_mode(0o444))
+        }
+    }
+}
+
+/// Adds what is there below a folder.
+fn read(root: &Path, prefix: &str, files: &mut Files) -> io::Result<()> {
+    let entries = match fs::read_dir(root.join(prefix)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let strange = || io::Error::from(io::ErrorKind::InvalidData);
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().into_string().map_err(|_| strange())?;
+        let path = match prefix {
+            "" => name,
+            prefix => format!("{prefix}/{name}"),
+        };
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            read(root, &path, files)?;
+        } else if kind.is_symlink() {
+            let target = fs::read_link(entry.path())?.into_os_string();
+            let target = target.into_string().map_err(|_| strange())?;
+            files.insert(path, Node::Link(target));
+        } else {
+            files.insert(path, Node::File(fs::read_to_string(entry.path())?));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> (String, Node) {
+        (path.into(), Node::File(text.into()))
+    }
+
+    fn link(path: &str, target: &str) -> (String, Node) {
+        (path.into(), Node::Link(target.into()))
+    }
+
+    fn seen(root: &Path) -> Files {
+        let mut files = Files::new();
+        read(root, "", &mut files).unwrap();
+        files
+    }
+
+    #[test]
+    fn what_is_wanted_is_there_and_nothing_else() {
+        let root = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
+        let mut tree = Tree::open(root.clone());
+        let first = Files::from([
+            file("sys/class/infiniband/a/x", "1\n"),
+            file("sys/class/infiniband/a/device/y", "2\n"),
+            link("dev/infiniband/uverbs0", "/dev/null"),
+        ]);
+        tree.update(first.clone()).unwrap();
+        assert_eq!(seen(&root), first);
+        assert!(root.join("sys/class/infiniband_verbs").is_dir());
+        let mode = |path: &str| fs::metadata(root.join(path)).unwrap().permissions().mode();
+        assert_eq!(mode("sys/class/infiniband/a/x") & 0o777, 0o444);
+        assert_eq!(mode("sys/class/infiniband/a") & 0o777, 0o755);
+
+        // A folder becomes a link, and back; a file changes; a device is gone.
+        let second = Files::from([
+            file("sys/class/infiniband/a/x", "3\n"),
+            link("sys/class/infiniband/a/device", "/tmp"),
+        ]);
+        tree.update(second.clone()).unwrap();
+        assert_eq!(seen(&root), second);
+        tree.update(first.clone()).unwrap();
+        assert_eq!(seen(&root), first);
+
+        // Another one goes on with what it finds.
+        let mut tree = Tree::open(root.clone());
+        assert_eq!(tree.there, first);
+        tree.update(Files::new()).unwrap();
+        assert_eq!(seen(&root), Files::new());
+        assert!(!root.join("sys/class/infiniband/a").exists());
+        assert!(root.join("sys/class/infiniband").is_dir());
+        Tree::clear(&root);
+        assert!(!root.exists());
+    }
+}

@@ -1,0 +1,38 @@
+//! libferroce-preload.so: what `ferroce run` has the dynamic linker load first.
+//!
+//! Some programs look for RDMA devices in the file system, past libibverbs. There is
+//! no kernel driver that would put them there, so this library stands between program
+//! and libc, and leads these paths, and no others, to files that ferroced keeps:
+//!
+//! ```text
+//!   /sys/class/infiniband/...          $FERROCE_SYSFS/sys/class/infiniband/...
+//!   /sys/class/infiniband_verbs/...    $FERROCE_SYSFS/sys/class/infiniband_verbs/...
+//!   /dev/infiniband/...                $FERROCE_SYSFS/dev/infiniband/...
+//! ```
+//!
+//! Without the variable, or while nothing is at that path, it does nothing at all.
+//!
+//! It runs inside every program, before `main`, in signal handlers, between `fork` and
+//! `exec`: so it allocates nothing, takes no lock, starts nothing, and a path that
+//! is not its business costs it a comparison of a few bytes. `errno` is the
+//! program's, as after the call that libc itself would have made.
+//!
+//! [`functions`] are the functions of libc that take paths, [`paths`] says which
+//! paths go where, [`root`] knows the variable, [`next`] finds libc's own functions.
+
+mod functions;
+mod next;
+mod paths;
+mod root;
+
+/// What the dynamic linker runs when the library is loaded: from then on nothing
+/// has to be looked up any more. Calls that come earlier look for themselves.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static PREPARE: extern "C" fn() = {
+    extern "C" fn prepare() {
+        functions::find_all();
+        root::read();
+    }
+    prepare
+};
