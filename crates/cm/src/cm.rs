@@ -195,7 +195,9 @@ impl Cm {
         .min()
     }
 
-    /// Time has passed.
+    /// Time has passed. Whoever was held up should first `receive` what has
+    /// arrived meanwhile: a repeated REQ is known for one as long as its
+    /// connection is.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((time, id)) = self.timers.first().copied()
             && time <= now
