@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use ferroce_device::transport::{Arm, Wc};
+use ferroce_device::transport::{Arm, NetworkHeader, Wc};
 use ferroce_device::{Cq, Device};
 
 use crate::channel::ChannelObject;
@@ -238,6 +238,18 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     0
 }
 
+/// `ibv_wc` has no place for the sort of header in front of a datagram; hardware tells
+/// it in the service level, which RoCE does not have, and UCX relies on that: 8 means
+/// that there was a UDP header, 1 an IPv6 header, 2 an IPv4 header.
+#[inline]
+pub(crate) fn service_level(wc: &Wc) -> u8 {
+    match wc.network {
+        NetworkHeader::None => 0,
+        NetworkHeader::Ipv6 => 8 | 1,
+        NetworkHeader::Ipv4 => 8 | 2,
+    }
+}
+
 /// A completion as programs see it. Numbers are the same on both sides.
 #[inline]
 fn to_c(wc: &Wc) -> ibv_wc {
@@ -253,7 +265,7 @@ fn to_c(wc: &Wc) -> ibv_wc {
         wc_flags: wc.flags.bits(),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: service_level(wc),
         dlid_path_bits: 0,
     }
 }
@@ -318,7 +330,9 @@ mod tests {
             imm: 4,
             qpn: 5,
             src_qp: 6,
+            network: NetworkHeader::Ipv4,
         });
+        assert_eq!(c.sl, 10);
         assert_eq!((c.wr_id, c.status, c.opcode), (1, 10, 128));
         assert_eq!((c.byte_len, c.qp_num, c.src_qp, c.wc_flags), (3, 5, 6, 3));
         // SAFETY: both fields of the union are integers.

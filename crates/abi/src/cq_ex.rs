@@ -4,11 +4,11 @@ use core::ffi::{c_int, c_uint};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use ferroce_device::transport::{Time, Wc, WcFlags, WcOpcode, WcStatus};
+use ferroce_device::transport::{NetworkHeader, Time, Wc, WcFlags, WcOpcode, WcStatus};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::context::context_of;
-use crate::cq::{CqObject, Request};
+use crate::cq::{CqObject, Request, service_level};
 use crate::errno::null;
 use crate::ffi::*;
 use crate::object::from_c;
@@ -34,6 +34,7 @@ pub(crate) const NO_COMPLETION: Wc = Wc {
     imm: 0,
     qpn: 0,
     src_qp: 0,
+    network: NetworkHeader::None,
 };
 
 /// `ibv_create_cq_ex`
@@ -210,7 +211,7 @@ reader!(read_qp_num, u32, wc => wc.qpn);
 reader!(read_src_qp, u32, wc => wc.src_qp);
 reader!(read_wc_flags, c_uint, wc => wc.flags.bits());
 reader!(read_slid, u32, _ => 0);
-reader!(read_sl, u8, _ => 0);
+reader!(read_sl, u8, wc => service_level(&wc));
 reader!(read_dlid_path_bits, u8, _ => 0);
 reader!(read_completion_ts, u64, wc => wc.timestamp.as_nanos());
 reader!(read_cvlan, u16, _ => 0);

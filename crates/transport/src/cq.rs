@@ -184,7 +184,7 @@ fn capacity_for(cqe: u32) -> Result<usize, VerbsError> {
 mod tests {
     use super::*;
     use crate::time::Time;
-    use crate::verbs::{WcFlags, WcOpcode};
+    use crate::verbs::{NetworkHeader, WcFlags, WcOpcode};
 
     fn wc(wr_id: u64, status: WcStatus) -> Wc {
         Wc {
@@ -197,6 +197,7 @@ mod tests {
             imm: 0,
             qpn: 17,
             src_qp: 0,
+            network: NetworkHeader::None,
         }
     }
 

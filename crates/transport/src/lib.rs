@@ -67,6 +67,6 @@ pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};
 pub use time::Time;
 pub use transmit::{Batch, ICRC_LEN, MAX_RUN_BYTES, MAX_RUN_PACKETS, Path, Piece, Run, TxPacket};
 pub use verbs::{
-    Access, BindMw, MAX_SGE, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, Wc,
-    WcFlags, WcOpcode, WcStatus,
+    Access, BindMw, MAX_SGE, NetworkHeader, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
+    UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
 };

@@ -288,4 +288,20 @@ pub struct Wc {
     pub qpn: u32,
     /// The sender's queue pair (UD).
     pub src_qp: u32,
+    /// Whose header the GRH holds (UD).
+    pub network: NetworkHeader,
+}
+
+/// Which network layer a datagram came through.
+///
+/// IBTA Annex A17.4.5.1: a completion has a flag for it, since the GRH does not tell.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum NetworkHeader {
+    /// It was no datagram.
+    #[default]
+    None,
+    /// An IPv6 header, which looks like a GRH.
+    Ipv6,
+    /// An IPv4 header in the second half.
+    Ipv4,
 }

@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::receive::{Datagram, Drop, Received};
 use crate::send_queue::Phase;
 use crate::transmit::{Batch, NewPacket, Origin, Path};
-use crate::verbs::{SendFlags, SendOp, WcFlags, WcOpcode, WcStatus};
+use crate::verbs::{NetworkHeader, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus};
 
 /// The Q_Key of queue pair 1.
 pub(super) const GSI_QKEY: u32 = 0x8001_0000;
@@ -185,6 +185,10 @@ impl Qp {
         let mut wc = self.wc(cx, wr_id, WcStatus::Success, WcOpcode::Recv);
         wc.byte_len = total as u32;
         wc.flags = WcFlags::GRH;
+        wc.network = match datagram.destination {
+            IpAddr::V4(_) => NetworkHeader::Ipv4,
+            IpAddr::V6(_) => NetworkHeader::Ipv6,
+        };
         wc.src_qp = packet.deth().map_or(0, |deth| deth.source_qpn);
         if let Some(imm) = packet.immediate()
             && !cx.has_bug(Bug::LoseImmediate)

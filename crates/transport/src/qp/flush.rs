@@ -11,7 +11,7 @@ use crate::engine::Context;
 use crate::error::Reason;
 use crate::event::QpEvent;
 use crate::send_queue::Finished;
-use crate::verbs::{Wc, WcFlags, WcOpcode, WcStatus};
+use crate::verbs::{NetworkHeader, Wc, WcFlags, WcOpcode, WcStatus};
 
 impl Qp {
     /// Completes the oldest send with an error: RC ends, UC and UD stop sending.
@@ -126,6 +126,7 @@ impl Qp {
             imm: 0,
             qpn: self.qpn,
             src_qp: 0,
+            network: NetworkHeader::None,
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferroce_transport::{
-    AddressHandle, Batch, Counter, Drop, QpState, QpType, Received, SendFlags, SendOp, VerbsError,
-    WcFlags, WcStatus,
+    AddressHandle, Batch, Counter, Drop, NetworkHeader, QpState, QpType, Received, SendFlags,
+    SendOp, VerbsError, WcFlags, WcStatus,
 };
 use ferroce_wire::ip;
 
@@ -35,6 +35,7 @@ fn a_datagram_lands_behind_the_room_for_a_grh() {
     let got = pair.hosts[1].completions()[0];
     assert_eq!((got.wr_id, got.status, got.byte_len), (7, OK, 999 + 40));
     assert_eq!((got.flags, got.src_qp), (WcFlags::GRH, pair.hosts[0].qpn));
+    assert_eq!(got.network, NetworkHeader::Ipv4);
     let data = pair.hosts[1].ram.get(BASE + INBOX + GRH, 999);
     assert_eq!(data, pair.hosts[0].ram.get(BASE, 999));
 }
