@@ -17,6 +17,7 @@ EXAMPLES
   cargo xtask build --release      build everything, optimised
   cargo xtask check                formatting, lints, source rules, documentation
   cargo xtask test                 all tests
+  cargo xtask programs             real programs only
   cargo xtask demo                 RDMA on this machine, now
   cargo xtask sim --seeds 2000     two thousand simulated networks
   cargo xtask bench engine         what a packet costs
@@ -74,6 +75,23 @@ EXAMPLES
   cargo xtask test
   cargo test -p ferroce-wire icrc      some tests of one crate")]
     Test,
+
+    /// Run real, unmodified RDMA programs and check what they say.
+    ///
+    /// Part of `test`. Programs of the distribution, server and client on one
+    /// host, as an ordinary user, in a network of their own. What is missing is
+    /// installed first, as root with apt-get. All arguments go to the runner.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask programs
+  cargo xtask programs --only perftest
+  cargo xtask programs --write docs/COMPATIBILITY.md
+  cargo xtask programs -- --help          the runner's own help")]
+    Programs {
+        /// Arguments of the runner.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 
     /// Show that it works: build `ferroce` and run its demo.
     ///

@@ -158,7 +158,7 @@ fn version_script(table: &str) -> Result<String> {
     Ok(script)
 }
 
-fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(chosen) => root().join(chosen),
         None => root().join("target"),

@@ -7,6 +7,17 @@ use anyhow::{Context, Result, bail};
 /// What the tests need from the distribution.
 pub(crate) const FOR_TESTS: [&str; 3] = ["ibverbs-utils", "libclang-dev", "libibverbs-dev"];
 
+/// The programs that Ferroce is tried with.
+pub(crate) const PROGRAMS: [&str; 7] = [
+    "ibverbs-utils",
+    "perftest",
+    "qperf",
+    "ucx-utils",
+    "libfabric-bin",
+    "openmpi-bin",
+    "python3-pyverbs",
+];
+
 /// Installs what is missing, where that is possible: as root, with apt. Elsewhere
 /// it says what is missing, and the tests that need it say so again.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
@@ -33,7 +44,7 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
     apt_get(&install, &missing)
 }
 
-fn is_installed(package: &str) -> bool {
+pub(crate) fn is_installed(package: &str) -> bool {
     let output = Command::new("dpkg-query")
         .args(["--show", "--showformat=${db:Status-Status}", package])
         .stderr(Stdio::null())

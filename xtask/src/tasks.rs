@@ -2,11 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::library;
 use crate::packages;
-use crate::step::{cargo, last_step, step};
+use crate::step::{cargo, last_step, root, step};
 
 /// Packages that are built one by one; see the help of `build`.
 const TOOLS: [&str; 2] = ["ferroce-sim", "ferroce-bench"];
@@ -42,10 +42,50 @@ pub(crate) fn test() -> Result<()> {
     })?;
     step("Link the library that tests load", || library::build(false))?;
     step("Test the workspace", || cargo(&["test", "--workspace"]))?;
-    last_step(
+    step(
         "Test the transport as users get it, without its deliberate bugs",
         || cargo(&["test", "--package", "ferroce-transport"]),
-    )
+    )?;
+    programs(&[])
+}
+
+/// Real programs on what has been built.
+pub(crate) fn programs(args: &[String]) -> Result<()> {
+    step("Programs of the distribution", || {
+        packages::install(&packages::PROGRAMS)
+    })?;
+    let missing = packages::PROGRAMS
+        .iter()
+        .find(|p| !packages::is_installed(p));
+    if let Some(missing) = missing {
+        eprintln!("\n*** SKIPPED: real programs: {missing} is not installed ***\n");
+        if std::env::var_os("CI").is_some() {
+            bail!("CI must not skip real programs");
+        }
+        return Ok(());
+    }
+    step("Build what they run on", || {
+        cargo(&[
+            "build",
+            "--package",
+            "ferroce-cli",
+            "--package",
+            "ferroce-programs",
+        ])?;
+        library::build(false)
+    })?;
+    last_step("Run real programs", || {
+        let folder = library::target_dir().join("debug");
+        let status = Command::new(folder.join("programs"))
+            .arg("--ferroce")
+            .arg(folder.join("ferroce"))
+            .args(args)
+            .current_dir(root())
+            .status()
+            .context("cannot start the runner")?;
+        ensure!(status.success(), "some programs do not work, see above");
+        Ok(())
+    })
 }
 
 pub(crate) fn demo(args: &[String]) -> Result<()> {

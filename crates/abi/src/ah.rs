@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     let (Some(object), Some(attr)) = arguments else {
         return null(libc::EINVAL);
     };
-    let way = match convert::ah_attr(attr) {
+    let way = match convert::ah_attr(attr, object.device()) {
         Ok(way) if attr.port_num == 1 => way,
         _ => return null(libc::EINVAL),
     };

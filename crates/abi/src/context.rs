@@ -107,6 +107,7 @@ impl ContextObject {
         // SAFETY: inside the allocation made above.
         let context = unsafe { object.byte_add(OFFSET) }.cast::<ibv_context>();
         contexts().push(Pointer(context));
+        at_exit();
         context
     }
 
@@ -165,6 +166,30 @@ pub(crate) fn is_command_fd(fd: c_int) -> bool {
 #[inline(always)]
 fn object_of(context: *mut ibv_context) -> *mut ContextObject {
     context.wrapping_byte_sub(OFFSET).cast()
+}
+
+/// Programs end without closing their devices, as soon as they have what they
+/// waited for; their peers wait for the acknowledgement.
+fn at_exit() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn pay_debts() {
+        // A child that has not gone on to another program owes nothing.
+        if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+            return;
+        }
+        if let Ok(contexts) = CONTEXTS.try_lock() {
+            for context in contexts.iter() {
+                // SAFETY: contexts leave the list before they go.
+                unsafe { context_of(context.0) }.device.pay_debts();
+            }
+        }
+    }
+    ONCE.call_once(|| {
+        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        // SAFETY: a function that stays, as the library is never unloaded.
+        unsafe { libc::atexit(pay_debts) };
+    });
 }
 
 fn contexts() -> std::sync::MutexGuard<'static, Vec<Pointer>> {

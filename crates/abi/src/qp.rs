@@ -375,16 +375,16 @@ fn modify(object: &QpObject, c: &ibv_qp_attr, mask: c_int) -> Result<(), c_int> 
     let qp_type = unsafe { (*object.c()).qp_base.qp_type };
     let mask = convert::attr_mask(mask, qp_type)?;
     let attr = convert::qp_attr(c, mask)?;
+    // SAFETY: its context is open.
+    let context = unsafe { context_of((*object.c()).qp_base.context) };
     let way = match mask.contains(AttrMask::AV) {
-        true => Some(convert::ah_attr(&c.ah_attr)?),
+        true => Some(convert::ah_attr(&c.ah_attr, &context.device)?),
         false => None,
     };
-    if mask.contains(AttrMask::PATH_MTU) {
-        // SAFETY: its context is open.
-        let context = unsafe { context_of((*object.c()).qp_base.context) };
-        if attr.path_mtu.bytes() > context.device.link().active_mtu as usize {
-            return Err(libc::EINVAL);
-        }
+    if mask.contains(AttrMask::PATH_MTU)
+        && attr.path_mtu.bytes() > context.device.link().active_mtu as usize
+    {
+        return Err(libc::EINVAL);
     }
     let modified = object.qp.modify(&attr, mask, way.as_ref());
     modified.map_err(|error| errno_of(&error))?;

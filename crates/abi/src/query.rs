@@ -110,6 +110,7 @@ fn port_attr(link: &LinkInfo) -> ibv_port_attr {
         port_cap_flags: IBV_PORT_CM_SUP,
         max_msg_sz: MAX_MESSAGE,
         pkey_tbl_len: 1,
+        lid: link.lid(),
         max_vl_num: 1,
         active_width: width,
         active_speed: speed,

@@ -1,7 +1,7 @@
 //! A link as others see it: an RDMA device with one port on top of a netdev.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +144,28 @@ impl LinkInfo {
     pub fn guid(&self) -> [u8; 8] {
         let m = self.mac;
         [m[0] ^ 2, m[1], m[2], 0xFF, 0xFE, m[3], m[4], m[5]]
+    }
+
+    /// A LID for programs that know InfiniBand only, and no GIDs: the lower half of
+    /// the port's usual IPv4 address. Zero, as for every RoCE port, if it has none.
+    pub fn lid(&self) -> u16 {
+        self.usual_ipv4()
+            .map_or(0, |(_, address)| address.to_bits() as u16)
+    }
+
+    /// The GID index and the address that a LID of another port in our IPv4 network
+    /// stands for: `(ours, theirs)`.
+    pub fn by_lid(&self, lid: u16) -> Option<(&Gid, Ipv4Addr)> {
+        let (gid, ours) = self.usual_ipv4().filter(|_| lid != 0)?;
+        let theirs = ours.to_bits() & 0xffff_0000 | u32::from(lid);
+        Some((gid, Ipv4Addr::from_bits(theirs)))
+    }
+
+    fn usual_ipv4(&self) -> Option<(&Gid, Ipv4Addr)> {
+        self.gids.iter().find_map(|gid| match gid.address {
+            IpAddr::V4(address) => Some((gid, address)),
+            IpAddr::V6(_) => None,
+        })
     }
 
     /// The entry at `index` of the GID table.

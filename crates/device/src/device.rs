@@ -247,6 +247,13 @@ impl Device {
         Ok(AddressHandle::new(Arc::clone(pd), av))
     }
 
+    /// Sends acknowledgements that were put off. For a process that is about to end.
+    pub fn pay_debts(&self) {
+        for shard in self.shards.iter() {
+            shard.pay_debts();
+        }
+    }
+
     fn pass_through(&self) {
         for shard in self.shards.iter() {
             shard.pass_through();

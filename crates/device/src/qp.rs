@@ -55,6 +55,7 @@ impl Qp {
         mask: AttrMask,
         ah: Option<&AhAttr>,
     ) -> Result<(), VerbsError> {
+        self.shard.pay_debts();
         let mut attr = *attr;
         if mask.contains(AttrMask::AV) {
             attr.av = match ah {
@@ -135,6 +136,7 @@ impl Qp {
 
     /// Destroys it, unless it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        self.shard.pay_debts();
         self.shard.with(|engine, _| engine.destroy_qp(self.qpn))
     }
 

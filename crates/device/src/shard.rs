@@ -119,6 +119,17 @@ impl Shard {
         result
     }
 
+    /// Sends acknowledgements that were put off: whoever waits for them would not
+    /// get them from a queue pair, or a process, that is no more. Nothing if another
+    /// is at it: it sends them.
+    pub(crate) fn pay_debts(&self) {
+        if let Ok(mut core) = self.core.try_lock()
+            && core.owes
+        {
+            core.transmit(clock::now(), &self.notices, false);
+        }
+    }
+
     /// A turn of work on behalf of somebody who polls; nothing if another is at it.
     pub(crate) fn poll(&self) {
         let now = clock::now();

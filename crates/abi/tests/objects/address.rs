@@ -31,11 +31,14 @@ fn handles() {
             let mut attr = attr;
             ibv_create_ah(pd, &mut attr)
         };
-        let local = ibv_ah_attr {
+        // Without a GRH there is a LID only, and no port has LID 0.
+        let by_lid = |dlid| ibv_ah_attr {
             is_global: 0,
+            dlid,
             ..attr()
         };
-        refused(create(local), libc::EINVAL);
+        refused(create(by_lid(0)), libc::EINVAL);
+        assert_eq!(ibv_destroy_ah(made(create(by_lid(1)))), 0);
         for port_num in [0, 2, 255] {
             refused(create(ibv_ah_attr { port_num, ..attr() }), libc::EINVAL);
         }

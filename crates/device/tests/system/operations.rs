@@ -157,3 +157,22 @@ fn uc_over_ipv6() {
         unreliable_writes(V6);
     });
 }
+
+/// Whoever has received a message may leave at once: the sender hears of it.
+#[test]
+fn a_message_is_acknowledged_by_who_leaves_at_once() {
+    let name = "operations::a_message_is_acknowledged_by_who_leaves_at_once";
+    on_loopback(name, |_ferroced| {
+        for _ in 0..20 {
+            let mut ours = Endpoint::open(QpType::Rc, V4);
+            let mut theirs = Endpoint::open(QpType::Rc, V4);
+            ours.connect(&theirs.introduction());
+            theirs.connect(&ours.introduction());
+            theirs.receive(1, 0, 100);
+            ours.post(1, SendOp::Send { imm: None }, 0, 100);
+            theirs.succeed(1);
+            drop(theirs);
+            ours.succeed(1);
+        }
+    });
+}

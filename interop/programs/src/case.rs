@@ -1,0 +1,116 @@
+//! What a row of the table is.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::place::Place;
+
+/// One thing to try.
+pub(crate) struct Case {
+    /// The program, which is the row's heading.
+    pub(crate) program: &'static str,
+    /// The command of whoever acts, as people type it.
+    pub(crate) name: String,
+    pub(crate) action: Action,
+    /// What must stand in the output of whoever acts.
+    pub(crate) expect: Vec<&'static str>,
+    pub(crate) environment: Vec<(&'static str, String)>,
+    pub(crate) patience: Duration,
+}
+
+/// More than a command line can say.
+pub(crate) type Script = Box<dyn Fn(&Place) -> Result<String>>;
+
+/// How it is tried.
+pub(crate) enum Action {
+    /// One command.
+    Alone(Vec<String>),
+    /// A server, which listens on a TCP port, and a client. Both must succeed.
+    Pair {
+        server: Vec<String>,
+        client: Vec<String>,
+        port: u16,
+        /// The server goes on for ever and is ended.
+        persistent: bool,
+    },
+    /// Something that needs more than a command line. Returns what was seen.
+    Script(Script),
+}
+
+impl Case {
+    /// One command, split at spaces.
+    pub(crate) fn alone(program: &'static str, command: &str) -> Case {
+        Case::new(program, command.to_string(), Action::Alone(words(command)))
+    }
+
+    /// A server and a client that are told the same, and the client whom to call.
+    /// `{port}` stands for the TCP port, `{peer}` for the address of the server.
+    pub(crate) fn pair(program: &'static str, port: u16, command: &str) -> Case {
+        let command = command.replace("{port}", &port.to_string());
+        let server = words(&command.replace("{peer}", ""));
+        let client = match command.contains("{peer}") {
+            true => words(&command.replace("{peer}", SERVER)),
+            false => words(&format!("{command} {SERVER}")),
+        };
+        let name = client.join(" ");
+        let action = Action::Pair {
+            server,
+            client,
+            port,
+            persistent: false,
+        };
+        Case::new(program, name, action)
+    }
+
+    /// A server that serves one client after the other, and a client.
+    pub(crate) fn served(program: &'static str, port: u16, server: &str, client: &str) -> Case {
+        let fill = |text: &str| {
+            let text = text.replace("{port}", &port.to_string());
+            text.replace("{peer}", SERVER)
+        };
+        let action = Action::Pair {
+            server: words(&fill(server)),
+            client: words(&fill(client)),
+            port,
+            persistent: true,
+        };
+        Case::new(program, fill(client), action)
+    }
+
+    pub(crate) fn script(
+        program: &'static str,
+        name: &str,
+        script: impl Fn(&Place) -> Result<String> + 'static,
+    ) -> Case {
+        Case::new(program, name.to_string(), Action::Script(Box::new(script)))
+    }
+
+    fn new(program: &'static str, name: String, action: Action) -> Case {
+        Case {
+            program,
+            name,
+            action,
+            expect: Vec::new(),
+            environment: Vec::new(),
+            patience: Duration::from_secs(60),
+        }
+    }
+
+    pub(crate) fn expect(mut self, text: &'static str) -> Case {
+        self.expect.push(text);
+        self
+    }
+
+    pub(crate) fn patience(mut self, seconds: u64) -> Case {
+        self.patience = Duration::from_secs(seconds);
+        self
+    }
+}
+
+/// Where servers are called: all run on one host.
+const SERVER: &str = "127.0.0.1";
+
+fn words(command: &str) -> Vec<String> {
+    command.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,31 @@
+//! The table: which programs, and what they are told.
+
+mod perftest;
+mod pingpong;
+mod pyverbs;
+mod qperf;
+mod utils;
+
+use std::path::Path;
+
+use crate::case::Case;
+
+/// Everything, in order. With sources of rdma-core its Python tests too.
+pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
+    let mut cases = utils::cases();
+    cases.extend(pingpong::cases());
+    cases.extend(perftest::cases());
+    cases.extend(qperf::cases());
+    cases.extend(rdma_core.map(pyverbs::case));
+    cases
+}
+
+/// TCP ports for servers, none used twice: one may still linger.
+struct Ports(u16);
+
+impl Ports {
+    fn next(&mut self) -> u16 {
+        self.0 += 1;
+        self.0
+    }
+}

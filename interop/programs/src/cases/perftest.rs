@@ -1,0 +1,101 @@
+//! perftest: bandwidth and latency of every operation.
+
+use super::Ports;
+use crate::case::Case;
+
+const TESTS: [(&str, &[&str]); 8] = [
+    (
+        "ib_send_bw",
+        &[
+            "",
+            "-c UC",
+            "-c UD",
+            "-c XRC",
+            "--use-srq",
+            "-a",
+            "-b",
+            "-e",
+            "-l 8",
+            "-q 16",
+            "-I 32 -s 16",
+            "-b -q 4 -e",
+            "-c UD -g -x 2",
+        ],
+    ),
+    (
+        "ib_send_lat",
+        &[
+            "",
+            "-c UC",
+            "-c UD",
+            "-c XRC",
+            "--use-srq",
+            "-a",
+            "-e",
+            "-I 0",
+        ],
+    ),
+    (
+        "ib_write_bw",
+        &[
+            "",
+            "-c UC",
+            "-a",
+            "-b",
+            "-l 8",
+            "-q 16",
+            "-I 32 -s 16",
+            "-s 1048576 -n 50",
+        ],
+    ),
+    ("ib_write_lat", &["", "-c UC", "-a", "-I 0"]),
+    ("ib_read_bw", &["", "-a", "-b", "-e", "-q 16", "-o 1"]),
+    ("ib_read_lat", &["", "-a", "-e"]),
+    (
+        "ib_atomic_bw",
+        &[
+            "",
+            "-A CMP_AND_SWAP",
+            "-A FETCH_AND_ADD",
+            "-b",
+            "-e",
+            "-q 16",
+        ],
+    ),
+    ("ib_atomic_lat", &["", "-A CMP_AND_SWAP", "-e"]),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(19_000);
+    let mut cases = Vec::new();
+    for (test, options) in TESTS {
+        for options in options {
+            let count = match options {
+                o if o.contains("-n ") => "",
+                o if o.contains("-a") && !o.contains("-A") => "-n 20",
+                // What nobody acknowledges must fit the receiver's socket.
+                o if o.contains("-c UC") || o.contains("-c UD") => "-s 1024 -n 100",
+                // A multiple of its CQ moderation: else it may end too early.
+                _ => "-n 1000",
+            };
+            // The groups that it joins by default are IPv6 ones.
+            let gid = if options.contains("-x ") { "" } else { "-x 1" };
+            let command = format!("{test} -d rxe0 {gid} -F -p {{port}} {count} {options}");
+            let what = match test.ends_with("_bw") {
+                true => "BW average[MB/sec]",
+                false => "#bytes #iterations",
+            };
+            cases.push(Case::pair("perftest", ports.next(), &command).expect(what));
+        }
+    }
+    for device in [
+        "-d rxe0 -x 2",
+        "-d rxe0 -x 0",
+        "-d rxe1 -x 1",
+        "-d rxe1 -x 0",
+    ] {
+        let command = format!("ib_write_bw {device} -F -p {{port}} -n 1000");
+        cases.push(Case::pair("perftest", ports.next(), &command).expect("BW average[MB/sec]"));
+    }
+    cases
+}

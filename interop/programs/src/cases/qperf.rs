@@ -1,0 +1,37 @@
+//! qperf: bandwidth and latency, and atomics that verify themselves.
+
+use super::Ports;
+use crate::case::Case;
+
+const TESTS: [&str; 21] = [
+    "rc_bw",
+    "rc_bi_bw",
+    "rc_lat",
+    "uc_bw",
+    "uc_bi_bw",
+    "uc_lat",
+    "ud_bw",
+    "ud_bi_bw",
+    "ud_lat",
+    "rc_rdma_read_bw",
+    "rc_rdma_read_lat",
+    "rc_rdma_write_bw",
+    "rc_rdma_write_lat",
+    "rc_rdma_write_poll_lat",
+    "uc_rdma_write_bw",
+    "uc_rdma_write_lat",
+    "uc_rdma_write_poll_lat",
+    "rc_compare_swap_mr",
+    "rc_fetch_add_mr",
+    "ver_rc_compare_swap",
+    "ver_rc_fetch_add",
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(19_200);
+    let case = |test| {
+        let client = format!("qperf {{peer}} -lp {{port}} -t 1 -i rxe0 {test}");
+        Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test)
+    };
+    TESTS.map(case).into()
+}

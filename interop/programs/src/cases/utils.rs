@@ -1,0 +1,42 @@
+//! ibverbs-utils: what is there, and what happens to it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ferroce_testnet::netdev;
+
+use crate::case::Case;
+use crate::place::Place;
+use crate::run::Running;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::alone("ibv_devices", "ibv_devices").expect("rxe0"),
+        Case::alone("ibv_devinfo", "ibv_devinfo -l").expect("2 HCAs found"),
+        Case::alone("ibv_devinfo", "ibv_devinfo -d rxe0").expect("PORT_ACTIVE"),
+        Case::alone("ibv_devinfo", "ibv_devinfo -v")
+            .expect("GID[  1]:\t\t::ffff:10.77.0.1, RoCE v2")
+            .expect("max_qp:")
+            .expect("link_layer:\t\tEthernet"),
+        Case::script("ibv_asyncwatch", "ibv_asyncwatch -d rxe0", watch),
+    ]
+}
+
+/// It sees the link go down and up.
+fn watch(place: &Place) -> Result<String> {
+    let mut command = place.program(&["stdbuf", "-o0", "ibv_asyncwatch", "-d", "rxe0"]);
+    let mut watcher = Running::spawn(&mut command, &std::env::temp_dir(), "ibv_asyncwatch")?;
+    watcher.says("async event FD", PATIENCE)?;
+    netdev::set_down("veth0");
+    watcher.says("IBV_EVENT_PORT_ERR", PATIENCE)?;
+    netdev::set_up("veth0");
+    watcher.says("IBV_EVENT_PORT_ACTIVE", PATIENCE)?;
+    // What went with the link comes back with it, for those who come later.
+    netdev::add_address("veth0", "fd77::1/64");
+    netdev::await_link_local("veth0");
+    let said = watcher.said()?;
+    ensure!(said.contains("rxe0"), "it does not name the device");
+    Ok(said)
+}

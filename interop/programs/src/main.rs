@@ -1,0 +1,113 @@
+//! Real, unmodified programs on Ferroce: each row of the table in
+//! `docs/COMPATIBILITY.md` is run, and what it says is checked.
+
+#![forbid(unsafe_code)]
+
+mod case;
+mod cases;
+mod place;
+mod report;
+mod run;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use crate::place::Place;
+use crate::report::{Outcome, Report};
+
+/// Run real RDMA programs on Ferroce and check what they say.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+EXAMPLES
+    programs --ferroce target/release/ferroce
+    programs --ferroce target/release/ferroce --only perftest
+    programs --ferroce target/release/ferroce --list
+
+FILES
+    target/programs/    what programs said that failed")]
+struct Arguments {
+    /// The `ferroce` to run them with; its libraries stand beside it
+    #[arg(long, default_value = "target/release/ferroce")]
+    ferroce: PathBuf,
+    /// Only cases whose program or command contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only say what would be run
+    #[arg(long)]
+    list: bool,
+    /// Where what programs said is kept
+    #[arg(long, default_value = "target/programs")]
+    keep: PathBuf,
+    /// Write the table to this file
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Sources of rdma-core, whose Python tests are run too
+    #[arg(long, value_name = "FOLDER", env = "FERROCE_RDMA_CORE")]
+    rdma_core: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match try_main(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all is well.
+fn try_main(arguments: &Arguments) -> Result<bool> {
+    let wanted = |text: &str| {
+        arguments
+            .only
+            .as_deref()
+            .is_none_or(|only| text.contains(only))
+    };
+    let mut cases = cases::all(arguments.rdma_core.as_deref());
+    cases.retain(|case| wanted(case.program) || wanted(&case.name));
+    if arguments.list {
+        for case in &cases {
+            println!("{:<14} {}", case.program, case.name);
+        }
+        return Ok(true);
+    }
+    let folder = std::env::temp_dir().join(format!("ferroce-programs-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let place = Place::enter(&arguments.ferroce, &folder)?;
+    let mut report = Report::default();
+    for (number, case) in cases.iter().enumerate() {
+        let logs = folder.join(number.to_string());
+        let begun = run::now();
+        let outcome = match run::attempt(&place, case, &logs) {
+            Ok(()) => Outcome::Works,
+            Err(error) => {
+                let kept = arguments.keep.join(report::file_name(case));
+                keep(&logs, &kept).context("cannot keep what was said")?;
+                Outcome::Fails(format!("{error:#}"), kept)
+            }
+        };
+        report.add(case, outcome, run::now() - begun);
+    }
+    place.leave().context("something still uses the links")?;
+    fs::remove_dir_all(&folder)?;
+    report.summarise();
+    if let Some(file) = &arguments.write {
+        fs::write(file, report.markdown())?;
+    }
+    Ok(report.all_work())
+}
+
+fn keep(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
