@@ -8,13 +8,15 @@ use anyhow::{Context, Result, bail};
 pub(crate) const FOR_TESTS: [&str; 3] = ["ibverbs-utils", "libclang-dev", "libibverbs-dev"];
 
 /// The programs that Ferroce is tried with.
-pub(crate) const PROGRAMS: [&str; 7] = [
+pub(crate) const PROGRAMS: [&str; 9] = [
     "ibverbs-utils",
+    "infiniband-diags",
     "perftest",
     "qperf",
     "ucx-utils",
     "libfabric-bin",
     "openmpi-bin",
+    "python3-mpi4py",
     "python3-pyverbs",
 ];
 

@@ -44,6 +44,11 @@ impl Case {
         Case::new(program, command.to_string(), Action::Alone(words(command)))
     }
 
+    /// One command with words that have spaces in them.
+    pub(crate) fn command(program: &'static str, name: String, words: Vec<String>) -> Case {
+        Case::new(program, name, Action::Alone(words))
+    }
+
     /// A server and a client that are told the same, and the client whom to call.
     /// `{port}` stands for the TCP port, `{peer}` for the address of the server.
     pub(crate) fn pair(program: &'static str, port: u16, command: &str) -> Case {
@@ -95,6 +100,16 @@ impl Case {
             environment: Vec::new(),
             patience: Duration::from_secs(60),
         }
+    }
+
+    /// Sets a variable of the environment.
+    pub(crate) fn with(mut self, variable: &'static str, value: impl ToString) -> Case {
+        let value = value.to_string();
+        // Where people write it: before the program, after other variables.
+        let at = self.name.find(self.program).unwrap_or(0);
+        self.name.insert_str(at, &format!("{variable}={value} "));
+        self.environment.push((variable, value));
+        self
     }
 
     pub(crate) fn expect(mut self, text: &'static str) -> Case {

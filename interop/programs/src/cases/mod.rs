@@ -1,9 +1,12 @@
 //! The table: which programs, and what they are told.
 
+mod mpi;
 mod perftest;
 mod pingpong;
 mod pyverbs;
 mod qperf;
+mod sysfs;
+mod ucx;
 mod utils;
 
 use std::path::Path;
@@ -16,6 +19,9 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases.extend(pingpong::cases());
     cases.extend(perftest::cases());
     cases.extend(qperf::cases());
+    cases.extend(sysfs::cases());
+    cases.extend(ucx::cases());
+    cases.extend(mpi::cases());
     cases.extend(rdma_core.map(pyverbs::case));
     cases
 }

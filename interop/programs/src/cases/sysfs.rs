@@ -1,0 +1,18 @@
+//! Programs that look for devices in the file system.
+
+use crate::case::Case;
+
+pub(super) fn cases() -> Vec<Case> {
+    let port = "/sys/class/infiniband/rxe0/ports/1";
+    vec![
+        Case::alone("sysfs", "ls /sys/class/infiniband /dev/infiniband")
+            .expect("rxe0\nrxe1\n")
+            .expect("uverbs0\nuverbs1\n"),
+        Case::alone("sysfs", &format!("cat {port}/gid_attrs/types/1")).expect("RoCE v2\n"),
+        Case::alone("sysfs", &format!("cat {port}/gid_attrs/ndevs/1")).expect("veth0\n"),
+        Case::alone("ibstat", "ibstat rxe0")
+            .expect("State: Active")
+            .expect("Physical state: LinkUp")
+            .expect("Link layer: Ethernet"),
+    ]
+}
