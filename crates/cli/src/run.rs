@@ -131,7 +131,11 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
         if let Some(link) = links.iter().find(fits) {
             match share.links()?.contains(&link.name) {
                 true => break,
-                false => return Ok(()), // it stays
+                // It stays.
+                false => {
+                    share.give_back(|links| still_used(&mut Some(connection), links))?;
+                    return Ok(());
+                }
             }
         }
         let name = (0..)
