@@ -3,7 +3,7 @@
 //! A file is replaced, never written to, and the folder of a device comes and goes with
 //! all that is in it: who looks at any moment sees something whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
@@ -31,6 +31,7 @@ pub(crate) struct Tree {
 impl Tree {
     /// The tree at this path, which another ferroced may have left.
     pub(crate) fn open(root: PathBuf) -> Tree {
+        let _not_there = fs::remove_dir_all(root.join(WORKSHOP));
         let mut there = Files::new();
         let read = read(&root, "", &mut there);
         if read.is_err() {
@@ -41,37 +42,62 @@ impl Tree {
         Tree { root, there }
     }
 
-    /// Makes it so.
+    /// Makes it so. If that fails, all is written again the next time.
     pub(crate) fn update(&mut self, files: Files) -> io::Result<()> {
+        let written = self.write(&files);
+        match written {
+            Ok(()) => self.there = files,
+            Err(_) => {
+                Tree::clear(&self.root);
+                self.there.clear();
+            }
+        }
+        written
+    }
+
+    fn write(&self, files: &Files) -> io::Result<()> {
         for folder in FOLDERS {
             make_folder(&self.root.join(folder))?;
         }
+        make_folder(&self.workshop())?;
         let wanted: BTreeSet<&str> = files.keys().filter_map(|path| device(path)).collect();
         let old: BTreeSet<&str> = self.there.keys().filter_map(|path| device(path)).collect();
-        let workshop = self.root.join(WORKSHOP);
-        let _not_there = fs::remove_dir_all(&workshop);
-        make_folder(&workshop)?;
-        for (path, node) in &files {
+        let mut copies = Copies::default();
+        for (path, node) in files {
             if self.there.get(path) == Some(node) {
                 continue;
             }
-            match device(path).is_some_and(|device| !old.contains(device)) {
-                true => write(&workshop.join(path), node)?,
-                false => self.replace(path, node, &workshop)?,
+            match device(path).filter(|device| !old.contains(device)) {
+                Some(device) => {
+                    let file = &path[device.len() + 1..];
+                    copies.write(self.bench(device).join(file), node)?;
+                }
+                None => self.replace(path, node)?,
             }
         }
         for device in wanted.difference(&old) {
-            fs::rename(workshop.join(device), self.root.join(device))?;
+            fs::rename(self.bench(device), self.root.join(device))?;
         }
-        for (number, device) in old.difference(&wanted).enumerate() {
-            fs::rename(self.root.join(device), workshop.join(number.to_string()))?;
+        for device in old.difference(&wanted) {
+            fs::rename(self.root.join(device), self.bench(device))?;
+            fs::remove_dir_all(self.bench(device))?;
         }
-        for path in self.there.keys().filter(|path| !files.contains_key(*path)) {
-            self.remove(path);
+        for path in self.there.keys() {
+            let went = device(path).is_some_and(|device| !wanted.contains(device));
+            if !went && !files.contains_key(path) {
+                self.remove(path);
+            }
         }
-        let _may_stay = fs::remove_dir_all(&workshop);
-        self.there = files;
         Ok(())
+    }
+
+    fn workshop(&self) -> PathBuf {
+        self.root.join(WORKSHOP)
+    }
+
+    /// Where the folder of a device is made, and taken apart.
+    fn bench(&self, device: &str) -> PathBuf {
+        self.workshop().join(device.replace('/', "-"))
     }
 
     /// Takes it away.
@@ -79,12 +105,12 @@ impl Tree {
         let _not_there = fs::remove_dir_all(root);
     }
 
-    fn replace(&self, path: &str, node: &Node, workshop: &Path) -> io::Result<()> {
+    fn replace(&self, path: &str, node: &Node) -> io::Result<()> {
         let place = self.root.join(path);
         if let Some(folder) = place.parent() {
             make_folder(folder)?;
         }
-        let new = workshop.join("file");
+        let new = self.workshop().join("file");
         write(&new, node)?;
         // A link may become a folder, and the other way round.
         if place.is_dir() && !place.is_symlink() {
@@ -104,6 +130,32 @@ impl Tree {
             }
             path = folder;
         }
+    }
+}
+
+/// Files of a new device. Many say the same, and then they are one file with several
+/// names: files are replaced, so none of them changes with another.
+#[derive(Default)]
+struct Copies<'a> {
+    places: BTreeMap<&'a str, PathBuf>,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl<'a> Copies<'a> {
+    fn write(&mut self, path: PathBuf, node: &'a Node) -> io::Result<()> {
+        if let Some(folder) = path.parent()
+            && !self.folders.contains(folder)
+        {
+            make_folder(folder)?;
+            self.folders.insert(folder.to_owned());
+        }
+        if let Node::File(text) = node {
+            if let Some(other) = self.places.get(text.as_str()) {
+                return fs::hard_link(other, path);
+            }
+            self.places.insert(text, path.clone());
+        }
+        write(&path, node)
     }
 }
 
@@ -134,9 +186,6 @@ fn make_folder(path: &Path) -> io::Result<()> {
 }
 
 fn write(path: &Path, node: &Node) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        make_folder(folder)?;
-    }
     match node {
         Node::Link(target) => symlink(target, path),
         Node::File(text) => {
@@ -198,6 +247,7 @@ mod tests {
         let mut tree = Tree::open(root.clone());
         let first = Files::from([
             file("sys/class/infiniband/a/x", "1\n"),
+            file("sys/class/infiniband/a/same", "1\n"),
             file("sys/class/infiniband/a/device/y", "2\n"),
             link("dev/infiniband/uverbs0", "/dev/null"),
         ]);
@@ -211,6 +261,7 @@ mod tests {
         // A folder becomes a link, and back; a file changes; a device is gone.
         let second = Files::from([
             file("sys/class/infiniband/a/x", "3\n"),
+            file("sys/class/infiniband/a/same", "1\n"),
             link("sys/class/infiniband/a/device", "/tmp"),
         ]);
         tree.update(second.clone()).unwrap();
