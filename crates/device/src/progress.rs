@@ -18,6 +18,9 @@ use crate::clock;
 use crate::shard::Shard;
 use crate::signals;
 
+/// How soon to look again when somebody else is at work.
+const TAKEN_NS: u64 = 20_000;
+
 /// Starts the thread.
 pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
     let sockets = shard.sockets()?;
@@ -37,9 +40,14 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
             sleep(shard, &[], due);
             continue;
         }
-        let (due, more) = shard.progress();
-        if !more {
-            sleep(shard, sockets, due);
+        match shard.progress() {
+            Some((_, true)) => {}
+            Some((due, false)) => sleep(shard, sockets, due),
+            None => {
+                let due = Some(now.after_nanos(TAKEN_NS));
+                shard.sleeps_until(due);
+                sleep(shard, &[], due);
+            }
         }
     }
 }

@@ -98,10 +98,9 @@ impl Shard {
     /// Does something with the engine, and sends what comes of it.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Engine, Time) -> T) -> T {
         let now = clock::now();
-        let hasty = self.standby_ns(now).is_some();
         let mut core = self.lock();
         let result = work(&mut core.engine, now);
-        core.transmit(now, &self.notices, hasty);
+        core.transmit(now, &self.notices);
         self.mind_timer(&core, now);
         result
     }
@@ -114,7 +113,7 @@ impl Shard {
         let now = clock::now();
         let mut core = self.lock();
         let result = work(&mut core, now);
-        core.transmit(now, &self.notices, false);
+        core.transmit(now, &self.notices);
         self.mind_timer(&core, now);
         result
     }
@@ -126,7 +125,7 @@ impl Shard {
         if let Ok(mut core) = self.core.try_lock()
             && core.owes
         {
-            core.transmit(clock::now(), &self.notices, false);
+            core.transmit(clock::now(), &self.notices);
         }
     }
 
@@ -160,15 +159,20 @@ impl Shard {
     }
 
     /// A turn of work of the progress thread; returns when the next is due by
-    /// itself, and whether there is more to do at once.
-    pub(crate) fn progress(&self) -> (Option<Time>, bool) {
+    /// itself, and whether there is more to do at once. Nothing if another is at it: who
+    /// waits for a lock that a program takes over and over makes every poll of it slow.
+    pub(crate) fn progress(&self) -> Option<(Option<Time>, bool)> {
         let now = clock::now();
-        let mut core = self.lock();
+        let mut core = match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::WouldBlock) => return None,
+            Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
+        };
         let received = core.turn(now, &self.notices, false);
         let due = core.due(now);
         // Said before anybody else gets the lock: who sets an earlier timer rings.
         self.sleeps_until(due);
-        (due, received >= RECEIVE_BUDGET)
+        Some((due, received >= RECEIVE_BUDGET))
     }
 
     /// Says when the progress thread will look by itself.
@@ -241,7 +245,7 @@ impl Core {
         // itself: our answers leave with its own, or when it polls again.
         let was_owed = core::mem::replace(&mut self.owes, busy && received > 0);
         if was_owed || !self.owes || received > DEFERRED {
-            self.transmit(now, notices, false);
+            self.transmit(now, notices);
         } else {
             self.report(notices);
         }
@@ -267,13 +271,11 @@ impl Core {
         due.chain(retry).chain(owed).min()
     }
 
-    /// Sends. If the program polls, and so comes again at once, its requests may go
-    /// before our answers: `hasty`.
-    fn transmit(&mut self, now: Time, notices: &Notices, hasty: bool) {
+    fn transmit(&mut self, now: Time, notices: &Notices) {
         self.check_memory(now);
         let (engine, memory) = (&mut self.engine, &self.memory);
-        self.transmitter.run(engine, memory, now, hasty);
-        self.owes = self.transmitter.has_postponed();
+        self.transmitter.run(engine, memory, now);
+        self.owes = false;
         self.report(notices);
     }
 

@@ -13,9 +13,6 @@ const BATCH: usize = 256;
 /// Room for a run, and for what assembling a packet writes beyond its end.
 const ROOM: usize = MAX_RUN_BYTES + 4096;
 
-/// Bytes of an acknowledgement: no packet is shorter.
-const SMALLEST: usize = 20;
-
 /// Ports tried until one is free for both IP families.
 const CANDIDATES: usize = 8;
 
@@ -25,14 +22,7 @@ pub(crate) struct Transmitter {
     batch: Batch,
     /// Where a run is put together.
     buffer: Vec<u8>,
-    /// An acknowledgement that lets requests go first.
-    postponed: Option<Postponed>,
     faults: Vec<(usize, Fault)>,
-}
-
-struct Postponed {
-    path: Path,
-    bytes: [u8; SMALLEST],
 }
 
 /// The way out.
@@ -60,7 +50,6 @@ impl Transmitter {
             },
             batch: Batch::new(BATCH),
             buffer: vec![0; ROOM],
-            postponed: None,
             faults: Vec::new(),
         }
     }
@@ -95,37 +84,20 @@ impl Transmitter {
         !self.out.waiting.is_empty()
     }
 
-    /// Whether an acknowledgement is still here.
-    pub(crate) fn has_postponed(&self) -> bool {
-        self.postponed.is_some()
-    }
-
-    /// Sends until the engine has no more, or a socket takes no more. With `hasty`,
-    /// somebody waits for requests more than for acknowledgements: one of those may be
-    /// kept for the next time.
-    pub(crate) fn run(
-        &mut self,
-        engine: &mut Engine,
-        memory: &ProcessMemory,
-        now: Time,
-        hasty: bool,
-    ) {
-        if let Some(Postponed { path, bytes }) = self.postponed.take() {
-            self.out.send(&path, SMALLEST, &bytes);
-        }
+    /// Sends until the engine has no more, or a socket takes no more.
+    pub(crate) fn run(&mut self, engine: &mut Engine, memory: &ProcessMemory, now: Time) {
         while self.out.catch_up() {
             engine.poll_transmit(now, &mut self.batch);
             if self.batch.is_empty() {
                 return;
             }
-            self.send_batch(memory, hasty);
+            self.send_batch(memory);
             engine.finish_transmit(now, &mut self.batch);
         }
     }
 
-    fn send_batch(&mut self, memory: &ProcessMemory, hasty: bool) {
+    fn send_batch(&mut self, memory: &ProcessMemory) {
         let counted = self.out.sender.ids_in_run();
-        let may_postpone = hasty && self.batch.runs().len() > 1;
         for run in self.batch.runs() {
             let (mut end, mut packets) = (0, 0);
             for index in run.packets.clone() {
@@ -140,13 +112,7 @@ impl Transmitter {
                 }
             }
             let bytes = &self.buffer[..end];
-            match <[u8; SMALLEST]>::try_from(bytes) {
-                Ok(bytes) if may_postpone && self.postponed.is_none() => {
-                    let path = run.path;
-                    self.postponed = Some(Postponed { path, bytes });
-                }
-                _ => self.out.send(&run.path, run.segment, bytes),
-            }
+            self.out.send(&run.path, run.segment, bytes);
         }
         for (index, fault) in self.faults.drain(..) {
             self.batch.fault(index, fault);

@@ -220,17 +220,21 @@ impl Qp {
         }
     }
 
-    /// Adds what this queue pair has to send: answers first, they free the peer.
+    /// Adds what this queue pair has to send: answers with data first, they free the
+    /// peer; requests; then the acknowledgement, which travels with them.
     pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
         self.queued = false;
         let limit = batch.len() + QUANTUM;
         self.transmit_notification(cx, batch);
-        let more = self.transmit_responses(cx, batch, limit)
-            || match self.kind {
+        let mut more = self.transmit_responses(cx, batch, limit);
+        if !more {
+            more = match self.kind {
                 QpType::Ud | QpType::Gsi => self.transmit_datagrams(cx, batch, limit),
                 QpType::XrcTarget => false,
                 _ => self.transmit_requests(cx, batch, limit),
             };
+            more |= self.transmit_ack(batch);
+        }
         if more {
             self.wake(cx);
         }

@@ -233,10 +233,17 @@ impl Qp {
             self.push_answer(batch, mark, Origin::Response(psn), 0);
             self.resp.responses.pop_front();
         }
+        false
+    }
+
+    /// Adds the acknowledgement that is due, when all answers before it are out;
+    /// returns whether it found no room. It is the shortest packet there is: behind
+    /// requests to the same peer it is part of their run, and costs next to nothing.
+    pub(super) fn transmit_ack(&mut self, batch: &mut Batch) -> bool {
         let Some(psn) = self.resp.pending_ack else {
             return false;
         };
-        if batch.len() >= limit || !batch.has_room() {
+        if !batch.has_room() {
             return true;
         }
         self.resp.pending_ack = None;
