@@ -24,34 +24,40 @@ const WORKSHOP: &str = "new";
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
-    /// What is there.
+    /// What is there, if `known`.
     there: Files,
+    known: bool,
 }
 
 impl Tree {
     /// The tree at this path, which another ferroced may have left.
     pub(crate) fn open(root: PathBuf) -> Tree {
-        let _not_there = fs::remove_dir_all(root.join(WORKSHOP));
-        let mut there = Files::new();
-        let read = read(&root, "", &mut there);
-        if read.is_err() {
-            // What cannot be understood is written again.
-            let _not_there = fs::remove_dir_all(&root);
-            there.clear();
+        Tree {
+            root,
+            there: Files::new(),
+            known: false,
         }
-        Tree { root, there }
     }
 
-    /// Makes it so. If that fails, all is written again the next time.
-    pub(crate) fn update(&mut self, files: Files) -> io::Result<()> {
-        let written = self.write(&files);
-        match written {
-            Ok(()) => self.there = files,
-            Err(_) => {
-                Tree::clear(&self.root);
-                self.there.clear();
-            }
+    /// Finds out what is there.
+    fn look(&mut self) {
+        let _not_there = fs::remove_dir_all(self.workshop());
+        self.there.clear();
+        if read(&self.root, "", &mut self.there).is_err() {
+            // What cannot be understood is written again.
+            Tree::clear(&self.root);
+            self.there.clear();
         }
+    }
+
+    /// Makes it so, or as much of it as is possible now; the next time does the rest.
+    pub(crate) fn update(&mut self, files: Files) -> io::Result<()> {
+        if !self.known {
+            self.look();
+        }
+        let written = self.write(&files);
+        self.known = written.is_ok();
+        self.there = files;
         written
     }
 
@@ -271,6 +277,7 @@ mod tests {
 
         // Another one goes on with what it finds.
         let mut tree = Tree::open(root.clone());
+        tree.look();
         assert_eq!(tree.there, first);
         tree.update(Files::new()).unwrap();
         assert_eq!(seen(&root), Files::new());
