@@ -5,7 +5,7 @@ use core::ptr;
 use ferroce_abi::ffi::*;
 
 use crate::support::verbs::{self, errno, post_recv, post_send, zeroed};
-use crate::support::{World, connect, on_loopback, receive_wr, send_wr};
+use crate::support::{World, complete, connect, on_loopback, receive_wr, send_wr};
 
 #[test]
 fn queue_pairs_that_cannot_be() {
@@ -179,5 +179,25 @@ fn work_requests_that_cannot_be() {
         let mut wr = [send_wr(3, IBV_WR_SEND, &mut sge)];
         assert_eq!(post_send(one.qp, &mut wr), Ok(()));
         assert_eq!((one.done().wr_id, other.done().wr_id), (3, 2));
+    });
+}
+
+#[test]
+fn receives_are_checked_in_every_state() {
+    on_loopback("refusals::receives_are_checked_in_every_state", || {
+        let world = World::open();
+        let (one, other) = (world.end(IBV_QPT_RC), world.end(IBV_QPT_RC));
+        connect(&one, &other);
+        let mut attr: ibv_qp_attr = zeroed();
+        attr.qp_state = IBV_QPS_ERR;
+        assert_eq!(one.modify(&mut attr, IBV_QP_STATE), 0);
+        // Queues are for four elements.
+        let mut sges = [one.memory.sge(0, 8); 5];
+        let mut wrs = [receive_wr(1, &mut sges)];
+        assert_eq!(post_recv(one.qp, &mut wrs), Err((0, libc::EINVAL)));
+        wrs[0].num_sge = 4;
+        assert_eq!(post_recv(one.qp, &mut wrs), Ok(()));
+        let wc = complete(one.cq);
+        assert_eq!((wc.wr_id, wc.status), (1, IBV_WC_WR_FLUSH_ERR));
     });
 }

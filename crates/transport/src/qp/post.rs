@@ -42,13 +42,16 @@ impl Qp {
                 self.qpn
             )));
         }
+        self.rq.post(wr)?;
         if self.state == QpState::Err {
-            let cq = self.recv_cq.clone();
-            self.complete_receive_error(cx, cq, wr.wr_id, WcStatus::WrFlush);
+            // What would be refused elsewhere is refused here as well.
+            while let Some(wr_id) = self.rq.discard() {
+                let cq = self.recv_cq.clone();
+                self.complete_receive_error(cx, cq, wr_id, WcStatus::WrFlush);
+            }
             self.settle(cx);
-            return Ok(());
         }
-        self.rq.post(wr)
+        Ok(())
     }
 
     /// Checks a request before which `ahead` others are posted; returns the length
