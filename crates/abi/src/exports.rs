@@ -5,6 +5,7 @@ pub use crate::async_events::*;
 pub use crate::channel::*;
 pub use crate::cq::*;
 pub use crate::device_list::*;
+pub use crate::gids::*;
 pub use crate::import::*;
 pub use crate::mcast::*;
 pub use crate::mr::*;
