@@ -17,8 +17,8 @@
 //! is not its business costs it a comparison of a few bytes. `errno` is the
 //! program's, as after the call that libc itself would have made.
 //!
-//! [`functions`] are the functions of libc that take paths, [`paths`] says which
-//! paths go where, [`root`] knows the variable, [`next`] finds libc's own functions.
+//! `functions` are the functions of libc that take paths, `paths` says which
+//! paths go where, `root` knows the variable, `next` finds libc's own functions.
 
 mod functions;
 mod next;
