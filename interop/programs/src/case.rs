@@ -17,6 +17,9 @@ pub(crate) struct Case {
     pub(crate) expect: Vec<&'static str>,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) patience: Duration,
+    /// How often it may fail, less one: unreliable transports lose messages when a
+    /// receiver does not get its share of a processor, and programs wait for them.
+    pub(crate) attempts: u32,
 }
 
 /// More than a command line can say.
@@ -99,6 +102,7 @@ impl Case {
             expect: Vec::new(),
             environment: Vec::new(),
             patience: Duration::from_secs(60),
+            attempts: 1,
         }
     }
 
@@ -115,6 +119,12 @@ impl Case {
     pub(crate) fn expect(mut self, text: &'static str) -> Case {
         self.expect.push(text);
         self
+    }
+
+    /// Its transport is unreliable: what is lost is lost.
+    pub(crate) fn may_lose(mut self) -> Case {
+        self.attempts = 3;
+        self.patience(20)
     }
 
     pub(crate) fn patience(mut self, seconds: u64) -> Case {

@@ -10,12 +10,13 @@ mod report;
 mod run;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use crate::case::Case;
 use crate::place::Place;
 use crate::report::{Outcome, Report};
 
@@ -84,7 +85,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
     for (number, case) in cases.iter().enumerate() {
         let logs = folder.join(number.to_string());
         let begun = run::now();
-        let outcome = match run::attempt(&place, case, &logs) {
+        let outcome = match try_often(&place, case, &logs) {
             Ok(()) => Outcome::Works,
             Err(error) => {
                 let kept = arguments.keep.join(report::file_name(case));
@@ -103,7 +104,23 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
     Ok(report.all_work())
 }
 
-fn keep(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
+/// Tries a case as often as it may fail.
+fn try_often(place: &Place, case: &Case, logs: &Path) -> Result<()> {
+    let mut result = run::attempt(place, case, logs);
+    for _ in 1..case.attempts {
+        let Err(error) = &result else {
+            break;
+        };
+        println!(
+            "again          {:<13} {}: {error:#}",
+            case.program, case.name
+        );
+        result = run::attempt(place, case, logs);
+    }
+    result
+}
+
+fn keep(from: &Path, to: &std::path::Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;

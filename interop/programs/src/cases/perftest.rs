@@ -85,7 +85,9 @@ pub(super) fn cases() -> Vec<Case> {
                 true => "BW average[MB/sec]",
                 false => "#bytes #iterations",
             };
-            cases.push(Case::pair("perftest", ports.next(), &command).expect(what));
+            let case = Case::pair("perftest", ports.next(), &command).expect(what);
+            let reliable = !options.contains("-c UC") && !options.contains("-c UD");
+            cases.push(if reliable { case } else { case.may_lose() });
         }
     }
     for device in [

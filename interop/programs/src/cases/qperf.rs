@@ -29,9 +29,13 @@ const TESTS: [&str; 21] = [
 
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_200);
-    let case = |test| {
+    let case = |test: &'static str| {
         let client = format!("qperf {{peer}} -lp {{port}} -t 1 -i rxe0 {test}");
-        Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test)
+        let case = Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test);
+        match test.starts_with("uc") || test.starts_with("ud") {
+            true => case.may_lose(),
+            false => case,
+        }
     };
     TESTS.map(case).into()
 }
