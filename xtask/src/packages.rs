@@ -34,7 +34,7 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
     }
     if !may_install() {
         eprintln!(
-            "   NOT INSTALLED: {}; tests that need them will not run. \
+            "   NOT INSTALLED: {}; what needs them will not run. \
              As root on Debian: apt-get install {}",
             missing.join(", "),
             missing.join(" ")

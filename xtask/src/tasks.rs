@@ -1,6 +1,6 @@
 //! Building, testing, simulating, measuring.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -107,35 +107,18 @@ pub(crate) fn bench_engine(args: &[String]) -> Result<()> {
 }
 
 pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
-    if !runs("iperf3") && rustix::process::geteuid().is_root() {
-        step("Install iperf3, to compare with", || {
-            // Without it the benchmark says what it leaves out.
-            let installed = Command::new("apt-get")
-                .args(["install", "--yes", "--quiet", "iperf3"])
-                .stdout(Stdio::null())
-                .env("DEBIAN_FRONTEND", "noninteractive")
-                .status();
-            if !installed.is_ok_and(|status| status.success()) {
-                eprintln!("   apt-get could not install it");
-            }
-            Ok(())
-        })?;
-    }
+    step("iperf3, to compare with", || {
+        if let Err(error) = packages::install(&["iperf3"]) {
+            // The benchmark says what it leaves out.
+            eprintln!("   {error:#}");
+        }
+        Ok(())
+    })?;
     tool(
         "Measure the network path",
         &["ferroce-bench", "--bin", "wire"],
         args,
     )
-}
-
-/// Whether a program is installed.
-fn runs(program: &str) -> bool {
-    let asked = Command::new(program)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    asked.is_ok()
 }
 
 /// Builds and runs a tool, optimised.

@@ -63,7 +63,7 @@ impl Qp {
                 None => None,
             };
         }
-        self.shard.with_port(|core, now| {
+        self.shard.with_core(|core, now| {
             core.engine.modify_qp(now, self.qpn, &attr, mask)?;
             let port = match (self.kind.is_datagram(), attr.av) {
                 (false, Some(av)) if mask.contains(AttrMask::AV) => Some((
@@ -143,7 +143,7 @@ impl Qp {
     /// Receives datagrams of a multicast group, or no longer.
     pub fn multicast(&self, group: core::net::IpAddr, join: bool) -> Result<(), VerbsError> {
         let ifindex = self.device.link().ifindex;
-        self.shard.with_port(|core, _| {
+        self.shard.with_core(|core, _| {
             let changed = match join {
                 true => core.engine.attach_multicast(self.qpn, group)?,
                 false => core.engine.detach_multicast(self.qpn, group)?,

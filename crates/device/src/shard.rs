@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ferroce_net::{Incoming, Receiver};
-use ferroce_transport::{Engine, Time, VerbsError};
+use ferroce_transport::{Engine, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock;
@@ -26,8 +26,6 @@ const RECEIVE_BUDGET: usize = 128;
 const DEFERRED: usize = 4;
 /// How long the progress thread trusts that a program that polled polls again.
 const STANDBY_NS: u64 = 80_000;
-/// How long it is taken for granted that faults are still ours to handle.
-const MEMORY_CHECK_NS: u64 = 100_000;
 /// How soon a send that found no room is tried again.
 const BLOCKED_RETRY_NS: u64 = 200_000;
 
@@ -58,9 +56,6 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     receiver: Receiver,
     transmitter: Transmitter,
-    memory: ProcessMemory,
-    /// When `memory` was found out.
-    memory_checked: Time,
     /// Answers to what came in last are not out yet.
     owes: bool,
 }
@@ -83,8 +78,6 @@ impl Shard {
                 engine,
                 receiver,
                 transmitter: Transmitter::new(ifindex),
-                memory: ProcessMemory::current(),
-                memory_checked: Time::ZERO,
                 owes: false,
             }),
             notices,
@@ -97,19 +90,11 @@ impl Shard {
 
     /// Does something with the engine, and sends what comes of it.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Engine, Time) -> T) -> T {
-        let now = clock::now();
-        let mut core = self.lock();
-        let result = work(&mut core.engine, now);
-        core.transmit(now, &self.notices);
-        self.mind_timer(&core, now);
-        result
+        self.with_core(|core, now| work(&mut core.engine, now))
     }
 
-    /// As [`Shard::with`], and opens the UDP source port that a queue pair wants.
-    pub(crate) fn with_port(
-        &self,
-        work: impl FnOnce(&mut Core, Time) -> Result<(), VerbsError>,
-    ) -> Result<(), VerbsError> {
+    /// As [`Shard::with`], for work that takes more than the engine: ports, groups.
+    pub(crate) fn with_core<T>(&self, work: impl FnOnce(&mut Core, Time) -> T) -> T {
         let now = clock::now();
         let mut core = self.lock();
         let result = work(&mut core, now);
@@ -225,9 +210,11 @@ impl Core {
     /// Takes in datagrams, lets timers act, sends; returns how many came in.
     /// `busy` says that the caller comes again soon.
     fn turn(&mut self, now: Time, notices: &Notices, busy: bool) -> usize {
-        self.check_memory(now);
-        let (engine, memory) = (&mut self.engine, &self.memory);
+        let engine = &mut self.engine;
+        // Looked at once a turn, and not at all in the many turns without a packet.
+        let mut memory = None;
         let take = |incoming: Incoming<'_>| {
+            let memory = memory.get_or_insert_with(ProcessMemory::current);
             engine.receive(now, memory, &incoming.datagram());
         };
         let received = match busy {
@@ -252,14 +239,6 @@ impl Core {
         received
     }
 
-    /// Looks from time to time whether the program has replaced the fault handler.
-    fn check_memory(&mut self, now: Time) {
-        if now.nanos_since(self.memory_checked) >= MEMORY_CHECK_NS {
-            self.memory = ProcessMemory::current();
-            self.memory_checked = now;
-        }
-    }
-
     /// When there is something to do even if no packet comes.
     fn due(&self, now: Time) -> Option<Time> {
         // Room in a socket is soon there; no descriptor of ours says when.
@@ -272,9 +251,7 @@ impl Core {
     }
 
     fn transmit(&mut self, now: Time, notices: &Notices) {
-        self.check_memory(now);
-        let (engine, memory) = (&mut self.engine, &self.memory);
-        self.transmitter.run(engine, memory, now);
+        self.transmitter.run(&mut self.engine, now);
         self.owes = false;
         self.report(notices);
     }

@@ -85,25 +85,26 @@ impl Transmitter {
     }
 
     /// Sends until the engine has no more, or a socket takes no more.
-    pub(crate) fn run(&mut self, engine: &mut Engine, memory: &ProcessMemory, now: Time) {
+    pub(crate) fn run(&mut self, engine: &mut Engine, now: Time) {
         while self.out.catch_up() {
             engine.poll_transmit(now, &mut self.batch);
             if self.batch.is_empty() {
                 return;
             }
-            self.send_batch(memory);
+            self.send_batch();
             engine.finish_transmit(now, &mut self.batch);
         }
     }
 
-    fn send_batch(&mut self, memory: &ProcessMemory) {
+    fn send_batch(&mut self) {
+        let memory = ProcessMemory::current();
         let counted = self.out.sender.ids_in_run();
         for run in self.batch.runs() {
             let (mut end, mut packets) = (0, 0);
             for index in run.packets.clone() {
                 let id = if counted { packets } else { 0 };
                 let out = &mut self.buffer[end..];
-                match self.batch.assemble(index, &run.path, id, memory, out) {
+                match self.batch.assemble(index, &run.path, id, &memory, out) {
                     Ok(length) => {
                         end += length;
                         packets += 1;

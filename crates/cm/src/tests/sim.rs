@@ -17,13 +17,13 @@ use world::{Run, run};
 const SEEDS: u64 = 3000;
 
 /// One seed, message by message:
-/// `SEED=7 cargo test -p ferroce-cm --lib one_seed -- --ignored --nocapture`
+/// `SEED=7 cargo test -p ferroce-cm --lib one_seed_can_be_watched -- --nocapture`
 #[test]
-#[ignore = "for looking at a run"]
-fn one_seed() {
-    let seed = std::env::var("SEED").expect("SEED names the run");
-    let result = run(seed.parse().expect("a number"), None, true);
+fn one_seed_can_be_watched() {
+    let seed = std::env::var("SEED").map_or(7, |seed| seed.parse().expect("a number"));
+    let result = run(seed, None, true);
     println!("{result:?}");
+    assert!(result.is_ok(), "seed {seed}");
 }
 
 fn replay(seed: u64, bug: Option<Bug>) -> Result<Run, String> {

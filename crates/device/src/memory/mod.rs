@@ -27,8 +27,8 @@ pub struct ProcessMemory {
 
 impl ProcessMemory {
     /// Looks which way of access is safe now: notices if the program has replaced
-    /// the fault handler. That takes two system calls; turns of work share an
-    /// answer for a while.
+    /// the fault handler. That takes two system calls, so not for every
+    /// packet.
     pub fn current() -> ProcessMemory {
         #[cfg(target_arch = "x86_64")]
         let direct = handler::is_ours();

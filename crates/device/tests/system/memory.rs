@@ -111,6 +111,23 @@ fn our_own_memory_is_gone() {
     });
 }
 
+/// A program that has just replaced the fault handler is as safe as any other.
+#[test]
+fn our_own_memory_is_gone_and_so_is_the_fault_handler() {
+    let name = "memory::our_own_memory_is_gone_and_so_is_the_fault_handler";
+    on_loopback(name, |_ferroced| {
+        let (ours, _theirs) = pair(QpType::Rc, V4);
+        ours.write(1, 0, 8192);
+        ours.succeed(1);
+        // SAFETY: the default action; no handler of ours can be needed any more.
+        let before = unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+        assert_ne!(before, libc::SIG_ERR);
+        ours.pages.unmap();
+        ours.write(2, 0, 8192);
+        assert_eq!(ours.status(), WcStatus::LocalProtection);
+    });
+}
+
 /// Once deregistration has returned, nobody writes to that memory any more.
 #[test]
 fn the_other_deregisters() {
