@@ -35,7 +35,9 @@ impl Config {
 }
 
 /// Between which addresses a message travels.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub struct Address {
     /// Ours.
     pub local: IpAddr,

@@ -7,7 +7,9 @@ use crate::mad::MAD_LEN;
 use crate::{Address, Kind, ListenerId, QpParameters, Time};
 
 /// Names a connection to its owner. It is the local communication ID.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub struct ConnId(pub(crate) u32);
 
 impl ConnId {
@@ -47,7 +49,7 @@ pub enum State {
 }
 
 /// Which end we are.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Role {
     /// The one that sends the REQ.
     Active,

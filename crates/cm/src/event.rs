@@ -8,7 +8,7 @@ use crate::{Address, ConnId, Ece, IpHeader, Kind, ListenerId, PrivateData, Reaso
 /// A connection ends with [`Event::Rejected`], [`Event::Unreachable`] or
 /// [`Event::TimewaitExit`]: after the first two it is gone unless they say that
 /// TIMEWAIT follows; after the last it is gone.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Event {
     /// Somebody wants to connect: answer with `accept` or `reject`.
     Request(Box<Incoming>),
@@ -92,7 +92,7 @@ pub enum Event {
 }
 
 /// How a connection was closed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Closed {
     /// The peer asks for it. `disconnect` answers, unless we had asked too.
     Peer {
@@ -108,7 +108,7 @@ pub enum Closed {
 }
 
 /// A request that has arrived.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Incoming {
     /// The connection that it may become.
     pub conn: ConnId,
@@ -150,7 +150,7 @@ impl Incoming {
 }
 
 /// A question for a queue pair that has arrived.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SidrIncoming {
     /// The question.
     pub sidr: SidrId,

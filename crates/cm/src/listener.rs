@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use crate::{Address, IpHeader, IpHeaderOr, Reason};
 
 /// Names a listener to its owner.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub struct ListenerId(pub(crate) u64);
 
 /// For which of our addresses somebody listens.

@@ -16,11 +16,13 @@ use crate::PortSpace;
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 /// Names a bound port to its owner.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub struct BindId(u64);
 
 /// An address as programs name it.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Host {
     /// The address; unspecified is a wildcard.
     pub ip: IpAddr,

@@ -46,6 +46,12 @@ impl<const N: usize> PrivateData<N> {
         field[start..start + bytes.len()].copy_from_slice(bytes);
         Ok(PrivateData(field))
     }
+
+    /// Without the zeros at the end.
+    fn used(&self) -> &[u8] {
+        let used = self.0.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
+        &self.0[..used]
+    }
 }
 
 impl<const N: usize> Default for PrivateData<N> {
@@ -61,11 +67,34 @@ impl<const N: usize> Deref for PrivateData<N> {
     }
 }
 
+impl<const N: usize> serde::Serialize for PrivateData<N> {
+    /// As hexadecimal digits, without the zeros at the end.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let digits = self.used().iter().map(|byte| format!("{byte:02x}"));
+        serializer.serialize_str(&digits.collect::<String>())
+    }
+}
+
+impl<'de, const N: usize> serde::Deserialize<'de> for PrivateData<N> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let digits = String::deserialize(deserializer)?;
+        if !digits.is_ascii() || digits.len() % 2 != 0 {
+            return Err(D::Error::custom(
+                "private data is not pairs of hexadecimal digits",
+            ));
+        }
+        let pairs = (0..digits.len()).step_by(2);
+        let bytes = pairs.map(|at| u8::from_str_radix(&digits[at..at + 2], 16));
+        let bytes: Vec<u8> = bytes.collect::<Result<_, _>>().map_err(D::Error::custom)?;
+        PrivateData::new(&bytes).map_err(D::Error::custom)
+    }
+}
+
 impl<const N: usize> fmt::Debug for PrivateData<N> {
     /// Without the zeros at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let used = self.0.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
-        write!(f, "{:02x?} of {N}", &self.0[..used])
+        write!(f, "{:02x?} of {N}", self.used())
     }
 }
 
@@ -77,6 +106,23 @@ mod tests {
     fn a_field_is_padded_with_zeros() {
         assert_eq!(PrivateData::<4>::new(&[1, 2]).unwrap().0, [1, 2, 0, 0]);
         assert_eq!(PrivateData::<4>::at(3, &[1]).unwrap().0, [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_field_survives_being_written_as_text() {
+        let field = PrivateData::<4>::new(&[0xfe, 0, 1]).unwrap();
+        let text = serde_json::to_string(&field).unwrap();
+        assert_eq!(text, "\"fe0001\"");
+        assert_eq!(
+            serde_json::from_str::<PrivateData<4>>(&text).unwrap(),
+            field
+        );
+        for bad in ["\"f\"", "\"0g\"", "\"0102030405\"", "\"\u{e9}\"", "7"] {
+            assert!(
+                serde_json::from_str::<PrivateData<4>>(bad).is_err(),
+                "{bad}"
+            );
+        }
     }
 
     #[test]

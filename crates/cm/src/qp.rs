@@ -4,7 +4,7 @@
 ///
 /// A REQ or REP names the PSN that its sender expects first, so what the peer
 /// says becomes `sq_psn` here and what we said is `rq_psn`.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct QpParameters {
     /// Our queue pair; 0 while it is not known.
     pub local_qpn: u32,

@@ -3,7 +3,9 @@
 use core::fmt;
 
 /// Reason of a REJ. Any number may come from the wire; those we know have names.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Reason(pub u16);
 
 macro_rules! reasons {

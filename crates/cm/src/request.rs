@@ -4,7 +4,7 @@ use crate::message::Transport;
 use crate::{Address, PrivateData};
 
 /// Kind of a connection.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// Reliable connection.
     #[default]
@@ -36,7 +36,7 @@ impl Kind {
 }
 
 /// Enhanced connection establishment: what vendors negotiate.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Ece {
     /// Whose options, 24 bits.
     pub vendor_id: u32,
@@ -45,7 +45,7 @@ pub struct Ece {
 }
 
 /// A connection that a program wants.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Request {
     /// From where to where.
     pub address: Address,
@@ -118,7 +118,7 @@ pub fn flow_label(source_port: u16, destination_port: u16) -> u32 {
 }
 
 /// A program's yes to a request.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Accept {
     /// Our queue pair.
     pub qpn: u32,

@@ -9,7 +9,7 @@ use crate::connection::{Connection, Role};
 use crate::{Address, CallError, Cm, ConnId, Kind, QpParameters, State};
 
 /// All that a connection manager knows of an established connection.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Snapshot {
     /// Which end we are.
     pub role: Role,

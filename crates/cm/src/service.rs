@@ -1,7 +1,9 @@
 //! Port spaces of rdma_cm and the service IDs they map to.
 
 /// A space of port numbers, each of its own.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub enum PortSpace {
     /// IP over InfiniBand: datagrams with another Q_Key.
     Ipoib,

@@ -16,11 +16,13 @@ use crate::{
 };
 
 /// Names a question, ours or a peer's, to its owner.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub struct SidrId(pub(crate) u32);
 
 /// A queue pair that a program wants to know.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SidrQuestion {
     /// From where to where.
     pub address: Address,
@@ -31,7 +33,7 @@ pub struct SidrQuestion {
 }
 
 /// What a program answers.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SidrAnswer {
     /// Yes, or why not.
     pub status: SidrStatus,

@@ -19,6 +19,7 @@
 //! the parts.
 
 pub mod attach;
+pub mod cm;
 pub mod connection;
 pub mod counters;
 pub mod error;
@@ -33,6 +34,7 @@ pub mod start;
 pub mod unix;
 
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, list_links, resume};
+pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
 pub use connection::{Connection, find_daemon};
 pub use counters::{CounterPage, CounterValues, PAGE_SIZE};
 pub use error::Error;

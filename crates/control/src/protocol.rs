@@ -10,10 +10,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cm::{CmAnswer, CmCall, CmEvent};
 use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -67,6 +68,9 @@ pub enum Request {
         /// Those of each running program as well.
         processes: bool,
     },
+    /// Something for the connection manager: [`Reply::CmAnswer`] or [`Reply::Error`].
+    /// [`Reply::CmEvent`] follow by themselves.
+    Cm(CmCall),
     /// Asks ferroced to end: [`Reply::Done`]. Programs and their slots stay.
     Shutdown,
 }
@@ -103,6 +107,10 @@ pub enum Reply {
     },
     /// Counters of a link, or of one program on a link.
     Counters(LinkCounters),
+    /// What the connection manager answers.
+    CmAnswer(CmAnswer),
+    /// Something happened to a connection.
+    CmEvent(Box<CmEvent>),
     /// No.
     Error {
         /// The reason as an errno.

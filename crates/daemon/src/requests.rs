@@ -46,6 +46,7 @@ impl Server {
             Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),
             Request::Subscribe => self.subscribe(id),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
+            Request::Cm(_) => Err(Refusal::new(libc::EOPNOTSUPP, "no connections yet")),
             Request::Shutdown => {
                 self.stop = true;
                 Ok(Reply::Done)

@@ -40,7 +40,7 @@ pub struct SidrRep {
 }
 
 /// Status of a SIDR_REP.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
