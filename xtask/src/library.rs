@@ -2,7 +2,7 @@
 //! libibverbs, and libferroce-preload.so, which `ferroce run` loads before all.
 //!
 //! libferroce.so is the one product that cargo alone cannot make.
-//! Its symbols carry the versions of libibverbs. rustc writes a version script of
+//! Its symbols carry the versions of libibverbs and librdmacm. rustc writes a version script of
 //! its own for shared objects, which silently wins over ours; so the crate is
 //! built as an archive, and linked here. The table `crates/abi/exports.txt` is
 //! the version script in a form that tests can read as well.
@@ -20,7 +20,12 @@ use anyhow::{Context, Result, bail};
 use crate::step::{cargo, root};
 
 /// What programs look for.
-const LINKS: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
+const LINKS: [&str; 4] = [
+    "libibverbs.so.1",
+    "libibverbs.so",
+    "librdmacm.so.1",
+    "librdmacm.so",
+];
 
 /// What the archive wants from the system.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
@@ -141,11 +146,12 @@ fn version_script(table: &str) -> Result<String> {
     let mut named = BTreeSet::new();
     for (place, node) in nodes(table)?.iter().enumerate() {
         writeln!(script, "{} {{", node.name)?;
-        writeln!(script, "    global:")?;
-        for symbol in &node.symbols {
-            if named.insert(symbol) {
-                writeln!(script, "        {symbol};")?;
-            }
+        let new: Vec<_> = node.symbols.iter().filter(|s| named.insert(**s)).collect();
+        if !new.is_empty() {
+            writeln!(script, "    global:")?;
+        }
+        for symbol in new {
+            writeln!(script, "        {symbol};")?;
         }
         if place == 0 {
             writeln!(script, "    local: *;")?;
@@ -172,10 +178,10 @@ mod tests {
     #[test]
     fn a_table_becomes_a_version_script() {
         let table = "# words\n\nA_1.0\n    one\n    two\n\nA_1.1 < A_1.0\n    three\n\n\
-                     B_1\n    one\n    four\n";
+                     B_1\n    one\n    four\n\nB_2 < B_1\n";
         let script = "A_1.0 {\n    global:\n        one;\n        two;\n    local: *;\n};\n\
                       A_1.1 {\n    global:\n        three;\n} A_1.0;\n\
-                      B_1 {\n    global:\n        four;\n};\n";
+                      B_1 {\n    global:\n        four;\n};\nB_2 {\n} B_1;\n";
         assert_eq!(version_script(table).unwrap(), script);
         assert!(version_script("    one\n").is_err());
     }

@@ -5,7 +5,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// What the tests need from the distribution.
-pub(crate) const FOR_TESTS: [&str; 3] = ["ibverbs-utils", "libclang-dev", "libibverbs-dev"];
+pub(crate) const FOR_TESTS: [&str; 4] = [
+    "ibverbs-utils",
+    "libclang-dev",
+    "libibverbs-dev",
+    "librdmacm-dev",
+];
 
 /// The programs that Ferroce is tried with.
 pub(crate) const PROGRAMS: [&str; 9] = [

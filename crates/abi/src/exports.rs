@@ -12,4 +12,5 @@ pub use crate::mr::*;
 pub use crate::pd::*;
 pub use crate::qp::*;
 pub use crate::query::*;
+pub use crate::rdmacm::*;
 pub use crate::srq::*;

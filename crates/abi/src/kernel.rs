@@ -83,36 +83,9 @@ pub struct ib_user_path_rec {
     pub preference: u8,
 }
 
-/// A path record, for programs.
-#[repr(C)]
-#[derive(Copy, Clone)]
-#[allow(missing_docs, non_camel_case_types)] // as in `infiniband/sa.h`
-pub struct ibv_sa_path_rec {
-    pub dgid: ibv_gid,
-    pub sgid: ibv_gid,
-    pub dlid: __be16,
-    pub slid: __be16,
-    pub raw_traffic: c_int,
-    pub flow_label: __be32,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub reversible: c_int,
-    pub numb_path: u8,
-    pub pkey: __be16,
-    pub sl: u8,
-    pub mtu_selector: u8,
-    pub mtu: u8,
-    pub rate_selector: u8,
-    pub rate: u8,
-    pub packet_life_time_selector: u8,
-    pub packet_life_time: u8,
-    pub preference: u8,
-}
-
 const _: () = assert!(size_of::<ib_uverbs_ah_attr>() == 32);
 const _: () = assert!(size_of::<ib_uverbs_qp_attr>() == 144);
 const _: () = assert!(size_of::<ib_user_path_rec>() == 64);
-const _: () = assert!(size_of::<ibv_sa_path_rec>() == 64);
 
 fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     ibv_ah_attr {

@@ -1,4 +1,4 @@
-//! libferroce.so: what programs load instead of libibverbs.
+//! libferroce.so: what programs load instead of libibverbs and librdmacm.
 //!
 //! ```text
 //!   an unmodified program
@@ -59,6 +59,7 @@ mod qp;
 mod qp_ex;
 mod query;
 mod rates;
+mod rdmacm;
 mod registry;
 mod srq;
 mod strings;

@@ -99,10 +99,16 @@ fn the_loader_finds_every_version() {
 #[test]
 fn the_table_has_what_rdma_core_44_has() {
     let table = table();
-    let public = table.iter().filter(|(_, node)| !node.contains("PRIVATE"));
-    let (old, new): (Vec<_>, Vec<_>) = public.partition(|(_, node)| {
-        let minor = node.rsplit('.').next().and_then(|minor| minor.parse().ok());
-        minor.is_some_and(|minor: u32| minor <= 14)
-    });
-    assert_eq!((old.len(), new.len()), (76, 19));
+    let count = |prefix: &str, nodes: &str, last: u32| {
+        let names = table.iter().filter(|(name, node)| {
+            name.starts_with(prefix) && node.starts_with(nodes) && !node.contains("PRIVATE")
+        });
+        let (old, new): (Vec<_>, Vec<_>) = names.partition(|(_, node)| {
+            let minor = node.rsplit('.').next().and_then(|minor| minor.parse().ok());
+            minor.is_some_and(|minor: u32| minor <= last)
+        });
+        (old.len(), new.len())
+    };
+    assert_eq!(count("", "IBVERBS", 14), (76, 19));
+    assert_eq!(count("rdma_", "RDMACM", 3), (41, 3));
 }

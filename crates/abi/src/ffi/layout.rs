@@ -13,7 +13,7 @@ use super::*;
 pub type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
 
 macro_rules! layouts {
-    ($($name:ident : $size:literal { $($($field:ident).+ : $offset:literal),+ $(,)? })+) => {
+    ($all:ident; $($name:ident : $size:literal { $($($field:ident).+ : $offset:literal),+ $(,)? })+) => {
         $(
             const _: () = assert!(size_of::<$name>() == $size);
             // SAFETY: the headers declare nothing that zeros do not fit.
@@ -21,14 +21,17 @@ macro_rules! layouts {
             $(const _: () = assert!(offset_of!($name, $($field).+) == $offset);)+
         )+
 
-        /// All structures.
-        pub const LAYOUTS: &[Layout] = &[
+        /// The structures of a header.
+        pub const $all: &[Layout] = &[
             $((stringify!($name), $size, &[$((stringify!($($field).+), $offset)),+])),+
         ];
     };
 }
 
+pub(super) use layouts;
+
 layouts! {
+    LAYOUTS;
     ibv_device: 664 {
         _ops: 0, node_type: 16, transport_type: 20, name: 24, dev_name: 88, dev_path: 152,
         ibdev_path: 408

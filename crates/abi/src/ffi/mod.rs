@@ -1,8 +1,8 @@
-//! What the headers of libibverbs declare, with C's names.
+//! What the headers of libibverbs and librdmacm declare, with C's names.
 //!
 //! Enumerations are integer types and constants: a program may pass any value.
 //! Anonymous unions and structures got a name: `imm` and `ext` in work requests
-//! and completions.
+//! and completions, `src` and `dst` in addresses.
 
 #![allow(missing_docs)] // the manual pages of libibverbs tell what these are
 #![allow(non_camel_case_types, non_snake_case)] // C's names
@@ -16,8 +16,11 @@ mod event;
 mod flow;
 mod layout;
 mod memory;
+mod path;
 mod port;
 mod qp;
+mod rdmacm;
+mod rdmacm_layout;
 mod scalar;
 mod srq;
 mod wq;
@@ -32,8 +35,11 @@ pub use event::*;
 pub use flow::*;
 pub use layout::*;
 pub use memory::*;
+pub use path::*;
 pub use port::*;
 pub use qp::*;
+pub use rdmacm::*;
+pub use rdmacm_layout::*;
 pub use scalar::*;
 pub use srq::*;
 pub use wq::*;

@@ -1,0 +1,5 @@
+//! librdmacm: connections for programs, made by the connection manager in ferroced.
+
+mod stubs;
+
+pub use stubs::*;
