@@ -21,6 +21,7 @@ mod counters;
 mod cq;
 mod device;
 mod error;
+mod manners;
 mod memory;
 mod notices;
 mod progress;

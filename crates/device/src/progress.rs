@@ -3,8 +3,8 @@
 //! Nobody calls into an adapter to make it answer a READ, so somebody must be
 //! there when the program is busy elsewhere. The thread sleeps on the sockets
 //! and wakes for packets and timers. While the program polls, it would only be
-//! in the way: then it leaves the sockets alone and looks every now and then
-//! whether the program still does.
+//! in the way: then it leaves the sockets alone, looks every now and then whether
+//! the program still does, and does not push the program aside to look.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use ferroce_transport::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
+use crate::manners::Manners;
 use crate::shard::Shard;
 use crate::signals;
 
@@ -32,9 +33,12 @@ pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle
 }
 
 fn run(shard: &Shard, sockets: &[OwnedFd]) {
+    let mut manners = Manners::new();
     while !shard.stopped.load(Ordering::Acquire) {
         let now = clock::now();
-        if let Some(left) = shard.standby_ns(now) {
+        let standby = shard.standby_ns(now);
+        manners.yield_to_others(standby.is_some());
+        if let Some(left) = standby {
             let due = Some(now.after_nanos(left));
             shard.sleeps_until(due);
             sleep(shard, &[], due);

@@ -97,7 +97,10 @@ impl Transmitter {
     }
 
     fn send_batch(&mut self) {
-        let memory = ProcessMemory::current();
+        let memory = match self.batch.reads_memory() {
+            true => ProcessMemory::current(),
+            false => ProcessMemory::untouched(),
+        };
         let counted = self.out.sender.ids_in_run();
         for run in self.batch.runs() {
             let (mut end, mut packets) = (0, 0);

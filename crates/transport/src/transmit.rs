@@ -194,6 +194,12 @@ impl Batch {
         self.len == 0
     }
 
+    /// Whether payload is to be read from the program's memory.
+    pub fn reads_memory(&self) -> bool {
+        let from_memory = |piece: &Piece| matches!(piece, Piece::Memory { .. });
+        self.pieces.iter().any(from_memory)
+    }
+
     /// A packet by its number in the batch.
     pub fn packet(&self, index: usize) -> &TxPacket {
         &self.packets[..self.len][index]

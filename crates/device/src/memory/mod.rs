@@ -37,6 +37,12 @@ impl ProcessMemory {
         ProcessMemory { direct }
     }
 
+    /// For those who will not access any: looks at nothing, and is safe, if slow, all
+    /// the same.
+    pub fn untouched() -> ProcessMemory {
+        ProcessMemory { direct: false }
+    }
+
     /// Whether accesses go through the kernel.
     pub fn is_slow(&self) -> bool {
         !self.direct

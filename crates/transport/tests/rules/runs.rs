@@ -151,3 +151,46 @@ fn a_run_has_one_destination() {
         .collect();
     assert_eq!(runs, [(false, 2), (true, 1), (false, 2), (true, 1)]);
 }
+
+#[test]
+fn an_acknowledgement_travels_behind_the_request_that_leaves_with_it() {
+    let mut pair = Pair::rc();
+    pair.write(1, 8);
+    pair.flush(0);
+    let request = pair.wire.pop_front().unwrap();
+    pair.deliver(&request);
+    // Host 1 owes an acknowledgement and now has something to say itself.
+    let op = SendOp::Write {
+        remote_addr: crate::pair::BASE,
+        rkey: pair.hosts[0].mr.rkey(),
+        imm: None,
+    };
+    let sge = pair.hosts[1].sge(0, 8);
+    pair.post(1, crate::pair::wr(2, op, &[sge]));
+    let mut batch = Batch::new(256);
+    pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
+    check(&batch);
+    assert_eq!(batch.runs().len(), 1, "one system call");
+    assert_eq!(batch.len(), 2);
+    assert_eq!(batch.runs()[0].segment, batch.packet(0).wire_len());
+    let opcodes = [0, 1].map(|n| batch.packet(n).header()[0]);
+    assert_eq!(opcodes, [0x0a, 0x11], "WRITE ONLY, then ACKNOWLEDGE");
+}
+
+#[test]
+fn an_answer_stays_in_front_of_the_answers_that_follow_it() {
+    let mut pair = Pair::rc();
+    pair.write(1, 8);
+    pair.read(2, 600);
+    pair.flush(0);
+    while let Some(request) = pair.wire.pop_front() {
+        pair.deliver(&request);
+    }
+    let mut batch = Batch::new(256);
+    pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
+    check(&batch);
+    let psns: Vec<u8> = (0..batch.len())
+        .map(|n| batch.packet(n).header()[11])
+        .collect();
+    assert!(psns.is_sorted(), "{psns:?}");
+}
