@@ -39,8 +39,13 @@ impl CounterValues {
 
     /// Counts one more.
     pub fn count(&mut self, counter: Counter) {
+        self.add_to(counter, 1);
+    }
+
+    /// Counts `n` more.
+    pub fn add_to(&mut self, counter: Counter, n: u64) {
         let value = &mut self.0[counter as usize];
-        *value = value.wrapping_add(1);
+        *value = value.wrapping_add(n);
     }
 
     /// Names and values.

@@ -178,6 +178,7 @@ impl Server {
             owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         }
         self.group = Some(group);
+        self.attend_qp1();
     }
 
     pub(crate) fn insert_owner(&mut self, id: OwnerId, owner: Owner) {
@@ -226,7 +227,7 @@ impl Server {
             }
             return;
         }
-        let client = owner.client.take();
+        let (client, pid) = (owner.client.take(), owner.process.pid);
         self.release(id);
         // A child of it may have the connection still.
         if let Some(client) = client {
@@ -234,6 +235,12 @@ impl Server {
                 client.owner = None;
             }
             self.close(client, Farewell::Ours);
+        }
+        let lines = self.clients.iter();
+        let lines = lines.filter(|(_, client)| client.connects && client.peer.pid == pid);
+        let lines: Vec<ClientId> = lines.map(|(id, _)| *id).collect();
+        for line in lines {
+            self.close(line, Farewell::Ours);
         }
     }
 

@@ -13,6 +13,9 @@ use crate::slots::OwnerId;
 /// Messages that may wait for a program that does not read. One that lets more
 /// pile up is stopped or broken; it can resume when it runs again.
 const MAX_WAITING: usize = 1024;
+/// The same for one that has connections: thousands may end at once, and each of them is
+/// several messages.
+const MAX_WAITING_EVENTS: usize = 1 << 16;
 
 /// Identifies a connection.
 pub(crate) type ClientId = u64;
@@ -26,8 +29,12 @@ pub(crate) struct Client {
     pub(crate) program: Option<String>,
     /// Hears events of all links.
     pub(crate) subscribed: bool,
+    /// Uses the connection manager.
+    pub(crate) connects: bool,
     /// Its attachment.
     pub(crate) owner: Option<OwnerId>,
+    /// Whether we are to be woken when there is room to write.
+    pub(crate) writes_watched: bool,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
@@ -63,6 +70,8 @@ impl Client {
             peer,
             program: None,
             subscribed: false,
+            connects: false,
+            writes_watched: false,
             owner: None,
             waiting: VecDeque::new(),
         }
@@ -93,7 +102,11 @@ impl Client {
 
     /// Says something; what does not go out at once waits.
     pub(crate) fn send(&mut self, reply: &Reply, fds: Vec<OwnedFd>) -> Sent {
-        if self.waiting.len() >= MAX_WAITING {
+        let limit = match self.connects {
+            true => MAX_WAITING_EVENTS,
+            false => MAX_WAITING,
+        };
+        if self.waiting.len() >= limit {
             return Sent::Stuck;
         }
         self.waiting.push_back((protocol::encode(reply), fds));

@@ -107,8 +107,10 @@ impl Group {
             let what = format!("cannot keep the sockets of slot {slot}");
             GroupError::Refused(Refusal::system(&what, &error))
         })?;
-        // Nobody reads it yet. Slot 0 is ferroced's own, and has nothing to read either.
-        sockets.park()?;
+        if slot > 0 {
+            // Nobody reads it yet.
+            sockets.park()?;
+        }
         self.members.push(Member { sockets, counters });
         self.slots.grow();
         Ok(())
@@ -143,6 +145,11 @@ impl Group {
             tracing::warn!(slot, %error, "cannot read the counters of the slot");
             CounterValues::default()
         })
+    }
+
+    /// The sockets of slot 0, which is ferroced's own.
+    pub(crate) fn sockets_of_slot_0(&self) -> io::Result<SlotSockets> {
+        self.member(0).sockets.try_clone()
     }
 
     /// Whether a program's parcel is the one of this group.

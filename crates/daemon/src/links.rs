@@ -63,6 +63,18 @@ impl Links {
         self.links.iter_mut().find(|link| link.info.index == index)
     }
 
+    /// The link that has an address; of several, the one whose netdev a packet came by.
+    pub(crate) fn by_address(&mut self, address: IpAddr, ifindex: u32) -> Option<&mut Link> {
+        let has = |link: &Link, by: Option<u32>| {
+            let mut gids = link.info.gids.iter();
+            gids.any(|gid| gid.address == address && by.is_none_or(|by| gid.ifindex == by))
+        };
+        let links = || self.links.iter();
+        let at = links().position(|link| has(link, Some(ifindex)));
+        let at = at.or_else(|| links().position(|link| has(link, None)))?;
+        self.links.get_mut(at)
+    }
+
     /// The link of that name, or why there is none.
     pub(crate) fn find(&self, name: &str) -> Result<&Link, Refusal> {
         let found = self.links.iter().find(|link| link.config.name == name);

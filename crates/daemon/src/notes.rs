@@ -53,9 +53,18 @@ impl Server {
         for link in state.links {
             self.links.restore(link, &self.netdevs);
         }
+        for link in self.links.iter() {
+            self.connections.update_link(&link.info);
+        }
         for saved in state.owners {
             let id = self.new_id();
             self.watch_owner(id, Owner::restored(saved));
+        }
+        // Who wants to connect is answered, be it with a no.
+        if !self.links.is_empty()
+            && let Err(refusal) = self.need_port()
+        {
+            tracing::warn!("{refusal}");
         }
         self.save();
     }

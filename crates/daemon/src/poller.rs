@@ -12,6 +12,8 @@ use rustix::time::Timespec;
 pub(crate) enum Token {
     Listener,
     Netlink,
+    /// The sockets of slot 0.
+    Qp1,
     /// A connection.
     Client(u64),
     /// The process of an attachment: readable when it has ended.
@@ -99,7 +101,8 @@ impl Token {
         let id = data.u64() >> 2;
         Some(match data.u64() & 3 {
             0 if id == 0 => Token::Listener,
-            0 => Token::Netlink,
+            0 if id == 1 => Token::Netlink,
+            0 => Token::Qp1,
             1 => Token::Client(id),
             2 => Token::Process(id),
             _ => return None,
@@ -112,6 +115,7 @@ impl From<Token> for EventData {
         EventData::new_u64(match token {
             Token::Listener => 0,
             Token::Netlink => 1 << 2,
+            Token::Qp1 => 2 << 2,
             Token::Client(id) => id << 2 | 1,
             Token::Process(id) => id << 2 | 2,
         })
@@ -127,6 +131,7 @@ mod tests {
         for token in [
             Token::Listener,
             Token::Netlink,
+            Token::Qp1,
             Token::Client(1),
             Token::Client(1 << 40),
             Token::Process(7),

@@ -36,7 +36,9 @@ impl Server {
             fds.clear();
         }
         // What the caller has done before asking must be known when we answer.
-        self.hear_news();
+        if !matches!(request, Request::Cm(_)) {
+            self.hear_news();
+        }
         let result = match request {
             Request::Hello { protocol, program } => return self.hello(id, protocol, program),
             Request::LinkAdd(config) => self.link_add(config),
@@ -46,7 +48,7 @@ impl Server {
             Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),
             Request::Subscribe => self.subscribe(id),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
-            Request::Cm(_) => Err(Refusal::new(libc::EOPNOTSUPP, "no connections yet")),
+            Request::Cm(call) => return self.handle_cm(id, call),
             Request::Shutdown => {
                 self.stop = true;
                 Ok(Reply::Done)
@@ -72,6 +74,7 @@ impl Server {
     pub(crate) fn announce(&mut self, event: LinkEvent) {
         let link = event.link.index;
         tracing::debug!(link = event.link.name, kind = ?event.kind, "event");
+        self.tell_cm(&event);
         let uses = |owner: &Owner| owner.link == link && event.kind != LinkEventKind::Added;
         let listeners: Vec<ClientId> = self
             .clients
@@ -161,7 +164,7 @@ impl Server {
         Ok(Reply::Done)
     }
 
-    fn need_port(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn need_port(&mut self) -> Result<(), Refusal> {
         if self.group.is_some() {
             return Ok(());
         }

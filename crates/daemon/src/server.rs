@@ -1,7 +1,7 @@
 //! The loop: one thread, which sleeps until a descriptor has something for it.
 //!
 //! Nothing happens at regular times. A timeout is set only while a request waits for
-//! programs from before a restart.
+//! programs from before a restart, or a connection for an answer.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,6 +14,8 @@ use ferroce_control::sockopt;
 use crate::access::Access;
 use crate::attachments::Pending;
 use crate::client::{Client, ClientId, Received, Sent};
+use crate::connecting::new_connections;
+use crate::connections::Connections;
 use crate::ethtool;
 use crate::group::Group;
 use crate::links::Links;
@@ -22,6 +24,7 @@ use crate::netdevs::Netdevs;
 use crate::netlink::{self, Monitor};
 use crate::owner::Owner;
 use crate::poller::{Poller, Ready, Token, now};
+use crate::qp1::{MadSender, Qp1};
 use crate::slots::OwnerId;
 use crate::state::{Place, State};
 use crate::sysfs::tree::Tree;
@@ -48,6 +51,12 @@ pub(crate) struct Server {
     pub(crate) netdevs: Netdevs,
     pub(crate) links: Links,
     pub(crate) group: Option<Group>,
+    pub(crate) connections: Connections,
+    /// Slot 0 of the group, once there is one.
+    pub(crate) qp1: Option<Qp1>,
+    pub(crate) mads: MadSender,
+    /// What the time of connections counts from.
+    pub(crate) epoch: Instant,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
     /// Requests that cannot be answered yet.
@@ -97,6 +106,10 @@ impl Server {
             netdevs,
             links: Links::new(ethtool::speed),
             group: None,
+            connections: new_connections()?,
+            qp1: None,
+            mads: MadSender::new(),
+            epoch: now(),
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
             pending: Vec::new(),
@@ -120,7 +133,9 @@ impl Server {
             let until = self.next_deadline();
             for ready in self.poller.wait(until)? {
                 self.on_ready(ready);
+                self.speak();
             }
+            self.serve_connections();
             self.serve_pending();
         }
         tracing::info!("ends");
@@ -137,6 +152,7 @@ impl Server {
         match ready.token {
             Token::Listener => self.accept(),
             Token::Netlink => self.hear_news(),
+            Token::Qp1 => self.read_qp1(),
             Token::Process(owner) => self.on_process_end(owner),
             Token::Client(client) => {
                 if ready.writable {
@@ -151,7 +167,8 @@ impl Server {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.pending.iter().map(|pending| pending.until);
-        waiting.chain(self.first_client_until).min()
+        let others = self.first_client_until.into_iter();
+        waiting.chain(others).chain(self.cm_deadline()).min()
     }
 
     fn is_unused(&self) -> bool {
@@ -208,7 +225,7 @@ impl Server {
     }
 
     /// Closes a connection if there are too many: one that says nothing, else one
-    /// that has no slots.
+    /// that has neither slots nor connections.
     fn make_room(&mut self) {
         let strangers = self.clients.values().filter(|c| c.program.is_none());
         if strangers.count() >= MAX_STRANGERS {
@@ -217,7 +234,8 @@ impl Server {
         if self.clients.len() < MAX_CLIENTS || self.drop_stranger() {
             return;
         }
-        let idle = self.clients.iter().find(|(_, c)| c.owner.is_none());
+        let mut clients = self.clients.iter();
+        let idle = clients.find(|(_, c)| c.owner.is_none() && !c.connects);
         if let Some(id) = idle.map(|(id, _)| *id) {
             tracing::warn!(client = id, "too many connections: one is closed");
             self.close(id, Farewell::Ours);
@@ -266,6 +284,7 @@ impl Server {
         self.poller.remove(&client);
         self.pending.retain(|pending| pending.client != id);
         tracing::debug!(client = id, ?farewell, "disconnected");
+        self.end_line(id);
         if let Some(owner) = client.owner {
             self.on_disconnect(owner, farewell);
         }
@@ -280,12 +299,16 @@ impl Server {
 
     /// Sees to it that the rest goes out, or ends the connection.
     pub(crate) fn after_sending(&mut self, id: ClientId, sent: Sent) {
-        let Some(client) = self.clients.get(&id) else {
+        let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         match sent {
             Sent::All | Sent::Waiting => {
                 let waiting = sent == Sent::Waiting;
+                if client.writes_watched == waiting {
+                    return;
+                }
+                client.writes_watched = waiting;
                 let token = Token::Client(id);
                 if self.poller.want_write(client, token, waiting).is_err() {
                     self.close(id, Farewell::Ours);

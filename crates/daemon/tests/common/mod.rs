@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 pub(crate) mod holder;
+pub(crate) mod program;
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;

@@ -1,0 +1,228 @@
+//! The connection manager at work: programs' calls, packets of queue pair 1, time.
+
+use std::ops::RangeInclusive;
+
+use ferroce_cm::{Address, Time, Transmit};
+use ferroce_control::{CmCall, LinkEvent, LinkEventKind, Reply};
+use ferroce_net::Incoming;
+use ferroce_transport::Counter;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::client::ClientId;
+use crate::connections::{Caller, Connections, Output};
+use crate::links::Link;
+use crate::poller::{Token, now};
+use crate::qp1::{self, Qp1};
+use crate::refusal::Refusal;
+use crate::server::Server;
+
+/// What the kernel has unless it was told otherwise.
+const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
+
+impl Server {
+    /// The time as the connection managers know it.
+    fn cm_time(&self) -> Time {
+        now().saturating_duration_since(self.epoch)
+    }
+
+    /// When the connection managers want to be woken.
+    pub(crate) fn cm_deadline(&self) -> Option<std::time::Instant> {
+        self.connections.next_timeout().map(|at| self.epoch + at)
+    }
+
+    /// Answers a call.
+    pub(crate) fn handle_cm(&mut self, id: ClientId, call: CmCall) {
+        let answer = self.call_cm(id, call);
+        self.reply(id, answer.unwrap_or_else(Reply::from));
+    }
+
+    fn call_cm(&mut self, id: ClientId, call: CmCall) -> Result<Reply, Refusal> {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return Err(Refusal::new(libc::ECONNRESET, "gone"));
+        };
+        client.connects = true;
+        let peer = client.peer;
+        if names_addresses(&call) {
+            // What the program has done to them before must be known.
+            self.hear_news();
+            self.need_port()?;
+        }
+        if let Some((link, qpn)) = names_queue_pair(&call) {
+            self.check_queue_pair(peer.pid, link, qpn)?;
+        }
+        let caller = Caller {
+            client: id,
+            privileged: peer.uid == 0,
+        };
+        let answer = self.connections.call(self.cm_time(), caller, call)?;
+        Ok(Reply::CmAnswer(answer))
+    }
+
+    /// Whether a queue pair lies in a slot that the process has on the link.
+    fn check_queue_pair(&self, pid: u32, link: u32, qpn: u32) -> Result<(), Refusal> {
+        let mut owners = self.owners.values();
+        let theirs = qpn < 1 << 24
+            && owners.any(|owner| {
+                let slot = (qpn >> 16) as u8;
+                owner.process.pid == pid && owner.link == link && owner.slots.contains(&slot)
+            });
+        if theirs || qpn == 0 {
+            return Ok(());
+        }
+        let reason = format!("queue pair {qpn:#08x} is none of this process on the link");
+        Err(Refusal::new(libc::EINVAL, reason))
+    }
+
+    /// A program has closed its line, or is gone.
+    pub(crate) fn end_line(&mut self, id: ClientId) {
+        let time = self.cm_time();
+        self.connections.close(time, id);
+    }
+
+    /// Something happened to a link.
+    pub(crate) fn tell_cm(&mut self, event: &LinkEvent) {
+        match event.kind {
+            LinkEventKind::Removed => {
+                let time = self.cm_time();
+                self.connections.remove_link(time, event.link.index);
+            }
+            _ => self.connections.update_link(&event.link),
+        }
+    }
+
+    /// Begins to read queue pair 1: there is a group of sockets now.
+    pub(crate) fn attend_qp1(&mut self) {
+        let Some(group) = &self.group else { return };
+        let attended = group.sockets_of_slot_0().and_then(|sockets| {
+            let qp1 = Qp1::new(sockets);
+            for fd in qp1.fds() {
+                self.poller.add(fd, Token::Qp1)?;
+            }
+            Ok(qp1)
+        });
+        match attended {
+            Ok(qp1) => self.qp1 = Some(qp1),
+            Err(error) => tracing::error!(%error, "nobody can connect: cannot read slot 0"),
+        }
+    }
+
+    /// Reads some of what has arrived for queue pair 1.
+    pub(crate) fn read_qp1(&mut self) {
+        let Some(mut qp1) = self.qp1.take() else {
+            return;
+        };
+        let time = self.cm_time();
+        let result = qp1.receive(|incoming| self.on_packet(time, &incoming));
+        if let Err(error) = result {
+            tracing::warn!(%error, "cannot read slot 0");
+        }
+        self.qp1 = Some(qp1);
+    }
+
+    fn on_packet(&mut self, time: Time, incoming: &Incoming<'_>) {
+        let Some(link) = self
+            .links
+            .by_address(incoming.destination, incoming.ifindex)
+        else {
+            return;
+        };
+        let mad = match qp1::check(incoming, link.info.crc) {
+            Ok(mad) => mad,
+            Err(drop) => {
+                tracing::trace!(from = %incoming.source, ?drop, "dropped");
+                return link.totals.count(drop.counter());
+            }
+        };
+        let address = Address {
+            local: incoming.destination,
+            remote: incoming.source,
+        };
+        count(link, qp1::RECEIVED);
+        let index = link.info.index;
+        if let Err(why) = self.connections.receive(time, index, address, mad) {
+            tracing::debug!(from = %incoming.source, "a MAD changed nothing: {why}");
+        }
+    }
+
+    /// What is due by now.
+    pub(crate) fn serve_connections(&mut self) {
+        let time = self.cm_time();
+        if self.connections.next_timeout().is_some_and(|at| at <= time) {
+            self.connections.handle_timeout(time);
+        }
+        self.speak();
+    }
+
+    /// Sends and tells what the connection managers want sent and told.
+    pub(crate) fn speak(&mut self) {
+        while let Some(output) = self.connections.next_output() {
+            match output {
+                Output::Send {
+                    link,
+                    netdev,
+                    transmit,
+                } => self.send_mad(link, netdev, &transmit),
+                Output::Tell { client, event } => {
+                    self.reply(client, Reply::CmEvent(Box::new(event)));
+                }
+            }
+        }
+    }
+
+    fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit) {
+        let result = self.mads.send(transmit, netdev);
+        if let Err(error) = &result {
+            // As if it were lost on the way: what matters is repeated.
+            tracing::debug!(to = %transmit.address.remote, "a MAD was not sent: {error}");
+        }
+        let Some(link) = self.links.by_index_mut(index) else {
+            return;
+        };
+        match result {
+            Ok(()) => count(link, qp1::SENT),
+            Err(_) => link.totals.count(Counter::SendErr),
+        }
+    }
+}
+
+/// Connection managers that have nothing to do yet.
+pub(crate) fn new_connections() -> std::io::Result<Connections> {
+    let mut seed = [0; 32];
+    let got = getrandom(&mut seed, GetRandomFlags::empty())?;
+    assert_eq!(got, seed.len(), "so few bytes are never cut short");
+    Ok(Connections::new(ephemeral_ports(), seed))
+}
+
+/// The range from which ports are taken for those who want any.
+fn ephemeral_ports() -> RangeInclusive<u16> {
+    let path = "/proc/sys/net/ipv4/ip_local_port_range";
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(low)), Some(Ok(high))) if low <= high && low > 0 => low..=high,
+        _ => EPHEMERAL,
+    }
+}
+
+fn names_addresses(call: &CmCall) -> bool {
+    matches!(
+        call,
+        CmCall::Bind { .. } | CmCall::Listen { .. } | CmCall::Connect { .. } | CmCall::Ask { .. }
+    )
+}
+
+/// The queue pair that must be the program's, and its link.
+fn names_queue_pair(call: &CmCall) -> Option<(u32, u32)> {
+    match call {
+        CmCall::Connect { link, request } => Some((*link, request.qpn)),
+        CmCall::Accept { conn, accept } => Some((conn.link, accept.qpn)),
+        CmCall::Resume { link, snapshot } => Some((*link, snapshot.qp.local_qpn)),
+        CmCall::Answer { question, answer } => Some((question.link, answer.qpn)),
+        _ => None,
+    }
+}
+
+fn count(link: &mut Link, (packets, bytes): (Counter, Counter)) {
+    link.totals.count(packets);
+    link.totals.add_to(bytes, qp1::BYTES);
+}

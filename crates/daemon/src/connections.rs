@@ -1,0 +1,206 @@
+//! Who has which port, connection and question: one connection manager for each link,
+//! the ports of the network namespace, and the programs behind them.
+//!
+//! It decides and does no input or output. Calls of programs, MADs, changes of links and
+//! time go in; what is to be sent and told comes out of [`Connections::next_output`].
+//! What a program owns is owned by its line (a connection of the control protocol), and
+//! ends with it.
+
+mod calls;
+mod events;
+mod line;
+mod listening;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use ferroce_cm::ports::PortTable;
+use ferroce_cm::{Address, Cm, Config, ConnId, Ignored, ListenerId, SidrId, Time, Transmit};
+use ferroce_control::{CmEvent, CmPort, LinkInfo};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::client::ClientId;
+pub(crate) use calls::Caller;
+use line::Line;
+
+/// The connection managers of all links.
+pub(crate) struct Connections {
+    rng: ChaCha20Rng,
+    ports: PortTable,
+    links: BTreeMap<u32, LinkSide>,
+    lines: BTreeMap<ClientId, Line>,
+    out: VecDeque<Output>,
+}
+
+/// Something to do.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Send a MAD.
+    Send {
+        /// The index of its link.
+        link: u32,
+        /// The netdev that has the address it comes from.
+        netdev: u32,
+        transmit: Transmit,
+    },
+    /// Tell a program.
+    Tell { client: ClientId, event: CmEvent },
+}
+
+/// One link, and whose is what on it.
+struct LinkSide {
+    cm: Cm,
+    /// Its addresses, and the netdevs that have them.
+    addresses: Vec<(IpAddr, u32)>,
+    connections: BTreeMap<ConnId, Owned>,
+    questions: BTreeMap<SidrId, Owned>,
+    listeners: BTreeMap<ListenerId, (ClientId, CmPort)>,
+}
+
+/// Whose a connection or question is.
+#[derive(Debug, Clone, Copy)]
+struct Owned {
+    client: ClientId,
+    /// The port at which it has arrived, until the program has taken it.
+    waits_at: Option<CmPort>,
+}
+
+impl Connections {
+    /// None yet. The seed must be one that nobody can guess.
+    pub(crate) fn new(ephemeral: RangeInclusive<u16>, seed: [u8; 32]) -> Connections {
+        Connections {
+            rng: ChaCha20Rng::from_seed(seed),
+            ports: PortTable::new(ephemeral),
+            links: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            out: VecDeque::new(),
+        }
+    }
+
+    /// A link is new or has changed: whoever listens on all links does so there too.
+    pub(crate) fn update_link(&mut self, link: &LinkInfo) {
+        let addresses = link.gids.iter().map(|gid| (gid.address, gid.ifindex));
+        let addresses: Vec<_> = addresses.collect();
+        match self.links.get_mut(&link.index) {
+            Some(side) => side.addresses = addresses,
+            None => {
+                let mut seed = [0; 32];
+                self.rng.fill_bytes(&mut seed);
+                let config = Config::new(u64::from_be_bytes(link.guid()));
+                let side = LinkSide {
+                    cm: Cm::new(config, seed),
+                    addresses,
+                    connections: BTreeMap::new(),
+                    questions: BTreeMap::new(),
+                    listeners: BTreeMap::new(),
+                };
+                self.links.insert(link.index, side);
+            }
+        }
+        self.listen_on(link.index);
+    }
+
+    /// A link is gone: its connections end. Peers are told once, if they can be; the
+    /// programs learn it from the link's own event.
+    pub(crate) fn remove_link(&mut self, now: Time, link: u32) {
+        let Some(side) = self.links.get_mut(&link) else {
+            return;
+        };
+        for conn in side.connections.keys() {
+            let _ = side.cm.destroy(now, *conn);
+        }
+        for question in side.questions.keys() {
+            let _ = side.cm.sidr_destroy(now, *question);
+        }
+        self.collect(now, link);
+        self.links.remove(&link);
+        for line in self.lines.values_mut() {
+            line.forget_link(link);
+        }
+    }
+
+    /// A line has ended, and with it everything that it owned.
+    pub(crate) fn close(&mut self, now: Time, client: ClientId) {
+        let Some(line) = self.lines.get(&client) else {
+            return;
+        };
+        let ports: Vec<CmPort> = line.ports.keys().copied().collect();
+        for port in ports {
+            // Requests that wait there are refused.
+            let _ = self.release(now, client, port);
+        }
+        let Some(line) = self.lines.remove(&client) else {
+            return;
+        };
+        for conn in line.connections {
+            if let Some(side) = self.links.get_mut(&conn.link) {
+                side.connections.remove(&conn.id);
+                let _ = side.cm.destroy(now, conn.id);
+            }
+        }
+        for question in line.questions {
+            if let Some(side) = self.links.get_mut(&question.link) {
+                side.questions.remove(&question.id);
+                let _ = side.cm.sidr_destroy(now, question.id);
+            }
+        }
+        self.collect_all(now);
+    }
+
+    /// A MAD has arrived.
+    ///
+    /// # Errors
+    /// If it changed nothing, the reason.
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        link: u32,
+        address: Address,
+        mad: &[u8],
+    ) -> Result<(), Ignored> {
+        let Some(side) = self.links.get_mut(&link) else {
+            return Err(Ignored::Address);
+        };
+        let result = side.cm.receive(now, address, mad);
+        self.collect(now, link);
+        result
+    }
+
+    /// When [`Connections::handle_timeout`] wants to be called.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let links = self.links.values();
+        links.filter_map(|side| side.cm.next_timeout()).min()
+    }
+
+    /// Time has passed.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        for side in self.links.values_mut() {
+            side.cm.handle_timeout(now);
+        }
+        self.collect_all(now);
+    }
+
+    /// The next thing to send or tell.
+    pub(crate) fn next_output(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn collect_all(&mut self, now: Time) {
+        let links: Vec<u32> = self.links.keys().copied().collect();
+        for link in links {
+            self.collect(now, link);
+        }
+    }
+}
+
+impl LinkSide {
+    fn netdev_of(&self, address: IpAddr) -> Option<u32> {
+        let found = self.addresses.iter().find(|(own, _)| *own == address);
+        found.map(|(_, ifindex)| *ifindex)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! What programs ask for.
+
+use std::time::Duration;
+
+use ferroce_cm::ports::Bind;
+use ferroce_cm::{
+    Address, CallError, Cm, ConnId, PrivateData, Request, SidrId, SidrQuestion, Snapshot, Time,
+};
+use ferroce_control::{CmAnswer, CmCall, CmId};
+
+use super::line::{MAX_CONNECTIONS, MAX_QUESTIONS};
+use super::listening::{no_port, port_refused, too_many};
+use super::{Connections, LinkSide, Owned};
+use crate::client::ClientId;
+use crate::refusal::Refusal;
+
+/// The longest wait for an answer that a record may ask for: what the longest time
+/// codes add up to.
+const LONGEST: Duration = Duration::from_secs(8 * 60 * 60);
+
+/// Who calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    pub(crate) client: ClientId,
+    /// May have ports below 1024.
+    pub(crate) privileged: bool,
+}
+
+impl Connections {
+    /// Does what a program asks for. Whether queue pairs are the program's own the
+    /// caller has checked.
+    pub(crate) fn call(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        call: CmCall,
+    ) -> Result<CmAnswer, Refusal> {
+        let client = caller.client;
+        match call {
+            CmCall::Bind {
+                space,
+                source,
+                port,
+                destination,
+                reuse,
+                af_only,
+            } => {
+                let bind = Bind {
+                    space,
+                    source,
+                    port,
+                    destination,
+                    reuse,
+                    af_only,
+                    privileged: caller.privileged,
+                };
+                return self.bind(client, &bind);
+            }
+            CmCall::SetRoute {
+                port: id,
+                source,
+                destination,
+            } => {
+                let line = self.lines.get_mut(&client);
+                let port = line.and_then(|line| line.ports.get_mut(&id));
+                let port = port.ok_or_else(|| no_port(id))?;
+                let number = port.number;
+                let routed = self.ports.set_route(port.bind, source, destination);
+                routed.map_err(|error| port_refused(number, error))?;
+                port.source = source;
+            }
+            CmCall::Release { port } => self.release(now, client, port)?,
+            CmCall::Listen { port, backlog } => self.listen(now, client, port, backlog)?,
+            CmCall::Connect { link, request } => return self.connect(now, client, link, &request),
+            CmCall::Resume { link, snapshot } => return self.resume(client, link, &snapshot),
+            CmCall::Ask { link, question } => return self.ask(now, client, link, &question),
+            CmCall::Taken { conn } => {
+                self.with(client, conn, |cm, id| cm.taken(id))?;
+                self.take(conn);
+            }
+            CmCall::Accept { conn, accept } => {
+                self.with(client, conn, |cm, id| cm.accept(now, id, &accept))?;
+                self.take(conn);
+                self.collect(now, conn.link);
+            }
+            CmCall::Reject {
+                conn,
+                reason,
+                private_data,
+            } => {
+                self.with(client, conn, |cm, id| {
+                    cm.reject(now, id, reason, &[], *private_data)
+                })?;
+                self.forget_connection(conn);
+                self.collect(now, conn.link);
+            }
+            CmCall::Establish { conn } => {
+                let snapshot = self.with(client, conn, |cm, id| {
+                    cm.establish(id, PrivateData::EMPTY)?;
+                    cm.snapshot(id).ok_or(CallError::Unknown)
+                })?;
+                self.collect(now, conn.link);
+                let snapshot = Box::new(snapshot);
+                return Ok(CmAnswer::Established { snapshot });
+            }
+            CmCall::CommunicationEstablished { conn } => {
+                self.with(client, conn, |cm, id| cm.communication_established(id))?;
+                self.collect(now, conn.link);
+            }
+            CmCall::Disconnect { conn } => {
+                self.with(client, conn, |cm, id| {
+                    cm.disconnect(now, id, PrivateData::EMPTY)
+                })?;
+                self.collect(now, conn.link);
+            }
+            CmCall::Destroy { conn } => {
+                self.with(client, conn, |cm, id| cm.destroy(now, id))?;
+                self.forget_connection(conn);
+                self.collect(now, conn.link);
+            }
+            CmCall::TakenQuestion { question } => {
+                self.with_question(client, question, |cm, id| cm.sidr_taken(id))?;
+                self.take_question(question);
+            }
+            CmCall::Answer { question, answer } => {
+                self.with_question(client, question, |cm, id| cm.sidr_answer(now, id, &answer))?;
+                self.forget_question(question);
+                self.collect(now, question.link);
+            }
+            CmCall::DropQuestion { question } => {
+                self.with_question(client, question, |cm, id| cm.sidr_destroy(now, id))?;
+                self.forget_question(question);
+                self.collect(now, question.link);
+            }
+        }
+        Ok(CmAnswer::Done)
+    }
+
+    fn connect(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        link: u32,
+        request: &Request,
+    ) -> Result<CmAnswer, Refusal> {
+        self.room_for_connection(client)?;
+        let side = self.side_for(link, request.address)?;
+        if request.packet_life_time > 31 {
+            return Err(wrong("a time code has five bits"));
+        }
+        let id = side.cm.connect(now, request);
+        self.collect(now, link);
+        Ok(self.new_connection(client, CmId { link, id }))
+    }
+
+    fn resume(
+        &mut self,
+        client: ClientId,
+        link: u32,
+        snapshot: &Snapshot,
+    ) -> Result<CmAnswer, Refusal> {
+        self.room_for_connection(client)?;
+        let side = self.side(link)?;
+        check_address(snapshot.address)?;
+        if snapshot.interval > LONGEST || snapshot.qp.timeout > 31 {
+            return Err(wrong("no connection waits that long"));
+        }
+        let id = side.cm.resume(snapshot).map_err(refused)?;
+        Ok(self.new_connection(client, CmId { link, id }))
+    }
+
+    fn ask(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        link: u32,
+        question: &SidrQuestion,
+    ) -> Result<CmAnswer, Refusal> {
+        if self.lines.entry(client).or_default().questions.len() >= MAX_QUESTIONS {
+            return Err(too_many(MAX_QUESTIONS, "questions"));
+        }
+        let side = self.side_for(link, question.address)?;
+        let id = side.cm.sidr_ask(now, question);
+        let owned = Owned {
+            client,
+            waits_at: None,
+        };
+        side.questions.insert(id, owned);
+        let question = CmId { link, id };
+        let line = self.lines.entry(client).or_default();
+        line.questions.insert(question);
+        self.collect(now, link);
+        Ok(CmAnswer::Question { question })
+    }
+
+    fn room_for_connection(&mut self, client: ClientId) -> Result<(), Refusal> {
+        match self.lines.entry(client).or_default().connections.len() {
+            MAX_CONNECTIONS.. => Err(too_many(MAX_CONNECTIONS, "connections")),
+            _ => Ok(()),
+        }
+    }
+
+    fn new_connection(&mut self, client: ClientId, conn: CmId<ConnId>) -> CmAnswer {
+        let owned = Owned {
+            client,
+            waits_at: None,
+        };
+        if let Some(side) = self.links.get_mut(&conn.link) {
+            side.connections.insert(conn.id, owned);
+        }
+        let line = self.lines.entry(client).or_default();
+        line.connections.insert(conn);
+        CmAnswer::Connection { conn }
+    }
+
+    fn side(&mut self, link: u32) -> Result<&mut LinkSide, Refusal> {
+        let side = self.links.get_mut(&link);
+        side.ok_or_else(|| Refusal::new(libc::ENODEV, format!("no link has the index {link}")))
+    }
+
+    /// The link, if messages can travel between these addresses from there.
+    fn side_for(&mut self, link: u32, address: Address) -> Result<&mut LinkSide, Refusal> {
+        let side = self.side(link)?;
+        if side.netdev_of(address.local).is_none() {
+            let reason = format!("{} is no address of the link", address.local);
+            return Err(Refusal::new(libc::EADDRNOTAVAIL, reason));
+        }
+        check_address(address)?;
+        Ok(side)
+    }
+
+    /// Does something with a connection of the program's.
+    fn with<T>(
+        &mut self,
+        client: ClientId,
+        conn: CmId<ConnId>,
+        work: impl FnOnce(&mut Cm, ConnId) -> Result<T, CallError>,
+    ) -> Result<T, Refusal> {
+        let side = self.links.get_mut(&conn.link);
+        let theirs = |side: &&mut LinkSide| {
+            let owned = side.connections.get(&conn.id);
+            owned.is_some_and(|owned| owned.client == client)
+        };
+        let side = side.filter(theirs);
+        let side = side.ok_or_else(|| refused(CallError::Unknown))?;
+        work(&mut side.cm, conn.id).map_err(refused)
+    }
+
+    /// Does something with a question of the program's.
+    fn with_question<T>(
+        &mut self,
+        client: ClientId,
+        question: CmId<SidrId>,
+        work: impl FnOnce(&mut Cm, SidrId) -> Result<T, CallError>,
+    ) -> Result<T, Refusal> {
+        let side = self.links.get_mut(&question.link);
+        let theirs = |side: &&mut LinkSide| {
+            let owned = side.questions.get(&question.id);
+            owned.is_some_and(|owned| owned.client == client)
+        };
+        let missing = || Refusal::new(libc::ENOENT, "this program has no such question");
+        let side = side.filter(theirs).ok_or_else(missing)?;
+        work(&mut side.cm, question.id).map_err(refused)
+    }
+
+    /// The program has taken a request.
+    fn take(&mut self, conn: CmId<ConnId>) {
+        let side = self.links.get_mut(&conn.link);
+        let owned = side.and_then(|side| side.connections.get_mut(&conn.id));
+        let Some(owned) = owned else { return };
+        if let Some(port) = owned.waits_at.take()
+            && let Some(line) = self.lines.get_mut(&owned.client)
+            && let Some(listening) = line.listening(port)
+        {
+            listening.connections.remove(&conn);
+        }
+    }
+
+    /// The program has taken a question.
+    fn take_question(&mut self, question: CmId<SidrId>) {
+        let side = self.links.get_mut(&question.link);
+        let owned = side.and_then(|side| side.questions.get_mut(&question.id));
+        let Some(owned) = owned else { return };
+        if let Some(port) = owned.waits_at.take()
+            && let Some(line) = self.lines.get_mut(&owned.client)
+            && let Some(listening) = line.listening(port)
+        {
+            listening.questions.remove(&question);
+        }
+    }
+
+    /// A connection is the program's no longer.
+    pub(super) fn forget_connection(&mut self, conn: CmId<ConnId>) {
+        self.take(conn);
+        let side = self.links.get_mut(&conn.link);
+        if let Some(owned) = side.and_then(|side| side.connections.remove(&conn.id))
+            && let Some(line) = self.lines.get_mut(&owned.client)
+        {
+            line.connections.remove(&conn);
+        }
+    }
+
+    /// A question is the program's no longer.
+    pub(super) fn forget_question(&mut self, question: CmId<SidrId>) {
+        self.take_question(question);
+        let side = self.links.get_mut(&question.link);
+        if let Some(owned) = side.and_then(|side| side.questions.remove(&question.id))
+            && let Some(line) = self.lines.get_mut(&owned.client)
+        {
+            line.questions.remove(&question);
+        }
+    }
+}
+
+pub(super) fn refused(error: CallError) -> Refusal {
+    let errno = match error {
+        CallError::Unknown => libc::ENOENT,
+        CallError::State(_) => libc::EINVAL,
+        CallError::InUse => libc::EADDRINUSE,
+    };
+    Refusal::new(errno, error)
+}
+
+fn check_address(address: Address) -> Result<(), Refusal> {
+    let Address { local, remote } = address;
+    if local.is_ipv4() != remote.is_ipv4() {
+        return Err(wrong("the addresses are of two IP versions"));
+    }
+    if remote.is_unspecified() || remote.is_multicast() {
+        return Err(wrong("the peer's address is none of a host"));
+    }
+    Ok(())
+}
+
+fn wrong(why: &str) -> Refusal {
+    Refusal::new(libc::EINVAL, why)
+}

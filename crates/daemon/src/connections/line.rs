@@ -1,0 +1,89 @@
+//! What one program owns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferroce_cm::ports::{BindId, Host};
+use ferroce_cm::{ConnId, ListenAddress, ListenerId, PortSpace, SidrId};
+use ferroce_control::{CmId, CmPort};
+
+/// Ports that one program can have.
+pub(super) const MAX_PORTS: usize = 1 << 16;
+/// Connections that one program can have, its own and those it was asked for.
+pub(super) const MAX_CONNECTIONS: usize = 1 << 15;
+/// Questions that one program can have.
+pub(super) const MAX_QUESTIONS: usize = 1 << 12;
+
+/// What one program owns.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    pub(super) ports: BTreeMap<CmPort, Port>,
+    pub(super) connections: BTreeSet<CmId<ConnId>>,
+    pub(super) questions: BTreeSet<CmId<SidrId>>,
+    last_port: CmPort,
+}
+
+/// A bound port.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) bind: BindId,
+    pub(super) space: PortSpace,
+    pub(super) source: Host,
+    pub(super) af_only: bool,
+    pub(super) number: u16,
+    pub(super) listening: Option<Listening>,
+}
+
+/// Listening on a port.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub(super) backlog: usize,
+    /// The links, and what names it there.
+    pub(super) at: BTreeMap<u32, ListenerId>,
+    /// What the program has not taken yet.
+    pub(super) connections: BTreeSet<CmId<ConnId>>,
+    pub(super) questions: BTreeSet<CmId<SidrId>>,
+}
+
+impl Line {
+    pub(super) fn insert(&mut self, port: Port) -> CmPort {
+        self.last_port += 1;
+        self.ports.insert(self.last_port, port);
+        self.last_port
+    }
+
+    pub(super) fn listening(&mut self, port: CmPort) -> Option<&mut Listening> {
+        self.ports.get_mut(&port)?.listening.as_mut()
+    }
+
+    pub(super) fn forget_link(&mut self, link: u32) {
+        self.connections.retain(|conn| conn.link != link);
+        self.questions.retain(|question| question.link != link);
+        let listening = self.ports.values_mut().filter_map(|p| p.listening.as_mut());
+        for listening in listening {
+            listening.at.remove(&link);
+            listening.connections.retain(|conn| conn.link != link);
+            listening.questions.retain(|question| question.link != link);
+        }
+    }
+}
+
+impl Port {
+    /// For which addresses it listens.
+    pub(super) fn address(&self) -> ListenAddress {
+        match (self.source.ip, self.af_only) {
+            (ip, _) if !ip.is_unspecified() => ListenAddress::Exactly(ip),
+            (_, false) => ListenAddress::Any,
+            (ip, true) if ip.is_ipv4() => ListenAddress::AnyV4,
+            (_, true) => ListenAddress::AnyV6,
+        }
+    }
+
+    /// Whether it listens on a link with these addresses.
+    pub(super) fn concerns(&self, addresses: &[(std::net::IpAddr, u32)]) -> bool {
+        let Host { ip, scope } = self.source;
+        ip.is_unspecified()
+            || addresses
+                .iter()
+                .any(|(own, netdev)| *own == ip && (scope == 0 || *netdev == scope))
+    }
+}

@@ -1,0 +1,200 @@
+//! Ports: binding, listening, giving up.
+
+use ferroce_cm::ports::{Bind, BindError};
+use ferroce_cm::{CallError, Time};
+use ferroce_control::{CmAnswer, CmPort};
+use rand_chacha::rand_core::RngCore;
+
+use super::Connections;
+use super::line::{Listening, MAX_PORTS, Port};
+use crate::client::ClientId;
+use crate::refusal::Refusal;
+
+/// As many requests may wait for a program at most, and if it does not say.
+const MAX_BACKLOG: u32 = 1024;
+
+impl Connections {
+    /// Binds to a port.
+    pub(super) fn bind(&mut self, client: ClientId, bind: &Bind) -> Result<CmAnswer, Refusal> {
+        let line = self.lines.entry(client).or_default();
+        if line.ports.len() >= MAX_PORTS {
+            return Err(too_many(MAX_PORTS, "ports"));
+        }
+        let (id, number) = self
+            .ports
+            .bind(bind, self.rng.next_u32())
+            .map_err(|error| bind_refused(bind, error))?;
+        let port = line.insert(Port {
+            bind: id,
+            space: bind.space,
+            source: bind.source,
+            af_only: bind.af_only,
+            number,
+            listening: None,
+        });
+        Ok(CmAnswer::Bound { port, number })
+    }
+
+    /// Listens on a bound port.
+    pub(super) fn listen(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        id: CmPort,
+        backlog: u32,
+    ) -> Result<(), Refusal> {
+        let port = self.lines.get_mut(&client);
+        let port = port.and_then(|line| line.ports.get_mut(&id));
+        let port = port.ok_or_else(|| no_port(id))?;
+        if port.listening.is_some() {
+            return Err(Refusal::new(
+                libc::EINVAL,
+                format!("port {} listens already", port.number),
+            ));
+        }
+        let mut links = self.links.values();
+        if !port.source.ip.is_unspecified() && !links.any(|l| port.concerns(&l.addresses)) {
+            let reason = format!("no link has the address {}", port.source.ip);
+            return Err(Refusal::new(libc::EADDRNOTAVAIL, reason));
+        }
+        let number = port.number;
+        let refused = |error| port_refused(number, error);
+        self.ports.listen(port.bind).map_err(refused)?;
+        port.listening = Some(Listening {
+            backlog: match backlog {
+                0 => MAX_BACKLOG,
+                some => some.min(MAX_BACKLOG),
+            } as usize,
+            at: Default::default(),
+            connections: Default::default(),
+            questions: Default::default(),
+        });
+        let links: Vec<u32> = self.links.keys().copied().collect();
+        for link in links {
+            if let Err(error) = self.listen_at(link, client, id) {
+                self.unlisten(now, client, id);
+                return Err(super::calls::refused(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has everybody listen on a link who should and does not yet.
+    pub(super) fn listen_on(&mut self, link: u32) {
+        let listening = |(client, line): (&ClientId, &super::Line)| {
+            let ports = line
+                .ports
+                .iter()
+                .filter(|(_, port)| port.listening.is_some());
+            let ports = ports.map(|(port, _)| (*client, *port));
+            ports.collect::<Vec<_>>()
+        };
+        let ports: Vec<_> = self.lines.iter().flat_map(listening).collect();
+        for (client, port) in ports {
+            if let Err(error) = self.listen_at(link, client, port) {
+                tracing::warn!(link, %error, "a program cannot listen on a link");
+            }
+        }
+    }
+
+    /// Has a port listen on a link, if it should and does not yet.
+    fn listen_at(&mut self, link: u32, client: ClientId, id: CmPort) -> Result<(), CallError> {
+        let port = self.lines.get_mut(&client);
+        let port = port.and_then(|line| line.ports.get_mut(&id));
+        let (Some(port), Some(side)) = (port, self.links.get_mut(&link)) else {
+            return Ok(());
+        };
+        let (service, address) = (port.space.service_id(port.number), port.address());
+        let concerned = port.concerns(&side.addresses);
+        let Some(listening) = &mut port.listening else {
+            return Ok(());
+        };
+        if !concerned || listening.at.contains_key(&link) {
+            return Ok(());
+        }
+        let listener = side.cm.listen(service, address, listening.backlog)?;
+        listening.at.insert(link, listener);
+        side.listeners.insert(listener, (client, id));
+        Ok(())
+    }
+
+    /// Stops listening, and refuses what the program has not taken.
+    fn unlisten(&mut self, now: Time, client: ClientId, id: CmPort) {
+        let Some(line) = self.lines.get_mut(&client) else {
+            return;
+        };
+        let port = line.ports.get_mut(&id);
+        let Some(listening) = port.and_then(|port| port.listening.take()) else {
+            return;
+        };
+        for conn in listening.connections {
+            line.connections.remove(&conn);
+            if let Some(side) = self.links.get_mut(&conn.link) {
+                side.connections.remove(&conn.id);
+            }
+        }
+        for question in listening.questions {
+            line.questions.remove(&question);
+            if let Some(side) = self.links.get_mut(&question.link) {
+                side.questions.remove(&question.id);
+            }
+        }
+        for (link, listener) in listening.at {
+            if let Some(side) = self.links.get_mut(&link) {
+                side.listeners.remove(&listener);
+                let _ = side.cm.unlisten(now, listener);
+            }
+            self.collect(now, link);
+        }
+    }
+
+    /// Gives up a port.
+    pub(super) fn release(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        id: CmPort,
+    ) -> Result<(), Refusal> {
+        self.unlisten(now, client, id);
+        let line = self.lines.get_mut(&client);
+        let port = line.and_then(|line| line.ports.remove(&id));
+        let port = port.ok_or_else(|| no_port(id))?;
+        let refused = |error| port_refused(port.number, error);
+        self.ports.release(port.bind).map_err(refused)
+    }
+}
+
+pub(super) fn no_port(id: CmPort) -> Refusal {
+    Refusal::new(libc::ENOENT, format!("this program has no port {id}"))
+}
+
+pub(super) fn too_many(limit: usize, what: &str) -> Refusal {
+    let reason = format!("a program can have {limit} {what} and no more");
+    Refusal::new(libc::ENOMEM, reason)
+}
+
+fn bind_refused(bind: &Bind, error: BindError) -> Refusal {
+    match bind.port {
+        0 => Refusal::new(errno(error), "no ephemeral port is left"),
+        port => port_refused(port, error),
+    }
+}
+
+pub(super) fn port_refused(port: u16, error: BindError) -> Refusal {
+    let reason = match error {
+        BindError::InUse => "somebody has this port at this address",
+        BindError::NotAvailable => "somebody has this port, and one of you at every address",
+        BindError::Denied => "ports below 1024 are root's",
+        BindError::Unknown => "it is not bound",
+    };
+    Refusal::new(errno(error), format!("port {port}: {reason}"))
+}
+
+fn errno(error: BindError) -> i32 {
+    match error {
+        BindError::InUse => libc::EADDRINUSE,
+        BindError::NotAvailable => libc::EADDRNOTAVAIL,
+        BindError::Denied => libc::EACCES,
+        BindError::Unknown => libc::ENOENT,
+    }
+}

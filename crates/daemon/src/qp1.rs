@@ -1,0 +1,145 @@
+//! Queue pair 1: datagrams that carry the messages of the connection manager.
+//!
+//! Packets for it arrive at slot 0. Of everything a queue pair can do it needs little:
+//! one kind of packet each way, checked and built here.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ferroce_cm::{MAD_LEN, Transmit};
+use ferroce_net::{Incoming, Receiver, SendError, Sender, SlotSockets, probe};
+use ferroce_transport::{Counter, Drop, Path};
+use ferroce_wire::{
+    Bth, Deth, Flow, HeaderBuf, ICRC_LEN, Opcode, Operation, Packet, Psn, Transport, icrc,
+    ud_source_port,
+};
+
+/// Its number, here and at every peer.
+const QPN: u32 = 1;
+/// The Q_Key of all queue pairs 1.
+const QKEY: u32 = 0x8001_0000;
+/// As the kernel's.
+const HOP_LIMIT: u8 = 64;
+/// From BTH to ICRC.
+const PACKET_LEN: usize = Bth::LEN + Deth::LEN + MAD_LEN + ICRC_LEN;
+/// Datagrams at a time before others have their turn.
+pub(crate) const TURN: usize = 64;
+
+/// The sockets of slot 0, read.
+pub(crate) struct Qp1(Receiver);
+
+impl Qp1 {
+    pub(crate) fn new(sockets: SlotSockets) -> Qp1 {
+        Qp1(Receiver::new(0, sockets))
+    }
+
+    /// What to wait on.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = self.0.sockets();
+        let v6 = sockets.v6.as_ref().map(AsFd::as_fd);
+        std::iter::once(sockets.v4.as_fd()).chain(v6)
+    }
+
+    /// Some of the datagrams that have arrived.
+    pub(crate) fn receive(&mut self, each: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
+        self.0.receive(TURN, each)
+    }
+}
+
+/// The MAD in a packet for queue pair 1, or why there is none. The order of the checks
+/// is that of other queue pairs.
+pub(crate) fn check<'a>(incoming: &Incoming<'a>, check_icrc: bool) -> Result<&'a [u8], Drop> {
+    let packet = Packet::parse(incoming.payload).map_err(|_| Drop::Malformed)?;
+    if packet.dest_qpn() != QPN {
+        return Err(Drop::UnknownQp);
+    }
+    if packet.opcode() != send_only() {
+        return Err(Drop::WrongState);
+    }
+    if packet.pkey() & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff {
+        return Err(Drop::BadPkey);
+    }
+    if packet.deth().is_none_or(|deth| deth.qkey != QKEY) {
+        return Err(Drop::BadQkey);
+    }
+    let flow = Flow {
+        source: incoming.source,
+        destination: incoming.destination,
+        source_port: incoming.source_port,
+    };
+    if check_icrc && icrc::recover_id(&flow, 0, packet.bytes()).is_none() {
+        return Err(Drop::BadIcrc);
+    }
+    match packet.payload() {
+        mad if mad.len() == MAD_LEN => Ok(mad),
+        _ => Err(Drop::Malformed),
+    }
+}
+
+/// Sends MADs.
+pub(crate) struct MadSender {
+    sender: Sender,
+    psn: Psn,
+}
+
+impl MadSender {
+    pub(crate) fn new() -> MadSender {
+        MadSender {
+            // All leave from one port.
+            sender: Sender::with_features(&probe(), 1),
+            psn: Psn::new(0),
+        }
+    }
+
+    /// Sends a MAD, by this netdev if its addresses mean something only there.
+    pub(crate) fn send(&mut self, transmit: &Transmit, ifindex: u32) -> Result<(), SendError> {
+        let (source, destination) = (transmit.address.local, transmit.address.remote);
+        let port = self.sender.bind(ud_source_port(QPN), source.is_ipv6());
+        let flow = Flow {
+            source,
+            destination,
+            source_port: port.map_err(SendError::Dropped)?,
+        };
+        let packet = build(&flow, self.psn, &transmit.mad);
+        let path = Path::new(flow, 0, HOP_LIMIT);
+        let scoped = matches!(destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        self.sender
+            .send_run(&path, packet.len(), &packet, scoped.then_some(ifindex))?;
+        self.psn = self.psn.next();
+        Ok(())
+    }
+}
+
+/// A packet as rxe would build it.
+fn build(flow: &Flow, psn: Psn, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
+    let bth = Bth {
+        ack_req: true,
+        ..Bth::new(send_only(), QPN, psn)
+    };
+    let deth = Deth {
+        qkey: QKEY,
+        source_qpn: QPN,
+    };
+    let header = HeaderBuf::new(&bth).deth(&deth).finish();
+    let mut packet = [0; PACKET_LEN];
+    let (body, crc) = packet.split_at_mut(PACKET_LEN - ICRC_LEN);
+    body[..header.len()].copy_from_slice(header.as_bytes());
+    body[header.len()..].copy_from_slice(mad);
+    crc.copy_from_slice(&icrc::compute(flow, 0, body));
+    packet
+}
+
+fn send_only() -> Opcode {
+    Opcode::new(Transport::Ud, Operation::SendOnly).expect("there is one")
+}
+
+/// What a packet sent or received counts as, beside its bytes.
+pub(crate) const SENT: (Counter, Counter) = (Counter::SentPkts, Counter::SentBytes);
+/// As [`SENT`].
+pub(crate) const RECEIVED: (Counter, Counter) = (Counter::RcvdPkts, Counter::RcvdBytes);
+/// How many bytes those are.
+pub(crate) const BYTES: u64 = PACKET_LEN as u64;
+
+#[cfg(test)]
+mod tests;
