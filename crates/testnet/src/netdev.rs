@@ -76,6 +76,38 @@ pub fn set_mtu(name: &str, mtu: u32) {
     });
 }
 
+/// Makes a netdev a bottleneck: it sends so many bytes a second, keeps up to `queue`
+/// bytes waiting, and drops the rest. What `tc qdisc add dev NAME root tbf` does.
+pub fn add_bottleneck(name: &str, bytes_per_second: u32, queue: u32) {
+    const TCA_KIND: u16 = 1;
+    const TCA_OPTIONS: u16 = 2;
+    const TCA_TBF_PARMS: u16 = 1;
+    const TCA_TBF_BURST: u16 = 6;
+    const TC_H_ROOT: u32 = u32::MAX;
+    const TC_LINKLAYER_ETHERNET: u8 = 1;
+    const BURST: u32 = 16 << 10;
+    // `struct tcmsg`: family, netdev, handle, parent, info.
+    let mut header = vec![0; 4];
+    for field in [index(name), 0, TC_H_ROOT, 0] {
+        header.extend(field.to_ne_bytes());
+    }
+    // `struct tc_tbf_qopt`: rate, no peak rate, limit, buffer and MTU by other means.
+    let mut parameters = vec![0, TC_LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0];
+    parameters.extend(bytes_per_second.to_ne_bytes());
+    parameters.extend([0; 12]);
+    for field in [queue, 0, 0] {
+        parameters.extend(field.to_ne_bytes());
+    }
+    let options = Body::default()
+        .attribute(TCA_TBF_PARMS, &parameters)
+        .attribute(TCA_TBF_BURST, &BURST.to_ne_bytes());
+    let result = Body::new(&header)
+        .text(TCA_KIND, "tbf")
+        .nest(TCA_OPTIONS, options)
+        .send(libc::RTM_NEWQDISC, CREATE);
+    result.unwrap_or_else(|error| panic!("bottleneck at {name}: {error}"));
+}
+
 /// Moves a netdev to the network namespace that a descriptor stands for.
 pub fn move_to(name: &str, namespace: impl std::os::fd::AsFd) {
     use std::os::fd::AsRawFd;

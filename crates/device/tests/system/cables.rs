@@ -128,6 +128,16 @@ fn losses_over_ipv6() {
     });
 }
 
+/// A cable with room for 50 Mb/s, and a short queue in front of it that overflows.
+#[test]
+fn a_bottleneck() {
+    isolated("cables::a_bottleneck", || {
+        let (_ferroced, other) = lay_cable(4200);
+        netdev::add_bottleneck("near", 6_250_000, 64 << 10);
+        transfer(other, V4, 2, || retries() > 0);
+    });
+}
+
 /// Addresses that mean something only together with a netdev.
 #[test]
 fn link_local_addresses() {
