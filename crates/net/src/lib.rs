@@ -5,7 +5,7 @@
 //!   network --> BPF: byte 5 of the payload, the top byte of the destination QPN
 //!                 |        |        |
 //!              slot 0   slot 1   slot 2  ...   SlotSockets, made in order by the daemon,
-//!                 |        |        |          passed to their owners, kept by a Parcel
+//!                 |        |        |          passed to their owners
 //!              Receiver Receiver Receiver      batches in, one datagram at a time out
 //!                          |        ^
 //!                          '--------'          forward: foreign packets of merged buffers
@@ -18,8 +18,7 @@
 //! acknowledges it and whether it was lost is the transport's business. It has no
 //! threads, no clock and no memory of peers.
 //!
-//! * [`create_slot`] makes the sockets of a slot; [`Parcel`] keeps a whole group
-//!   of them alive by one descriptor.
+//! * [`create_slot`] makes the sockets of a slot.
 //! * [`Receiver`] reads one slot's sockets: `recvmmsg`, `UDP_GRO`, and for each
 //!   datagram what its IP header said.
 //! * [`Sender`] writes runs of packets: `UDP_SEGMENT`, source port, address,
@@ -36,7 +35,6 @@ mod features;
 mod forward;
 mod incoming;
 mod multicast;
-mod parcel;
 mod port_table;
 mod private;
 mod receiver;
@@ -54,7 +52,6 @@ mod tx_ports;
 pub use bind_error::{BindError, Holder};
 pub use features::{Features, probe};
 pub use incoming::Incoming;
-pub use parcel::Parcel;
 pub use private::enter_private_network;
 pub use receiver::{ReceiveStats, Receiver};
 pub use send_error::{PartialSend, SendError};

@@ -4,8 +4,8 @@
 //! the wildcard address and port 4791 with SO_REUSEPORT. The kernel numbers the
 //! members of a group in the order they were bound, and the group's BPF program
 //! returns the number. So slots are created in order, and closing one moves the
-//! last socket of the group into its place: whoever created them keeps them (see
-//! [`Parcel`](crate::Parcel)) and parks those that nobody uses.
+//! last socket of the group into its place: whoever created them keeps them and
+//! parks those that nobody uses.
 //!
 //! A group belongs to one user. Members may be passed to processes of others.
 
@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use ferroce_wire::ROCE_PORT;
-use socket2::{Domain, SockRef, Socket};
+use socket2::{Domain, Socket};
 
 use crate::bind_error::{BindError, Holder};
 use crate::features::{self, Features};
@@ -89,16 +89,6 @@ impl SlotSockets {
     /// If the kernel refuses, which it has no reason to.
     pub fn unpark(&self) -> io::Result<()> {
         self.each().try_for_each(steering::drop_none)
-    }
-
-    /// The numbers by which the kernel knows the sockets. They never change and
-    /// are never used again, so they tell whether two descriptors are one socket.
-    ///
-    /// # Errors
-    /// If the kernel is older than Linux 4.12.
-    pub fn cookies(&self) -> io::Result<(u64, Option<u64>)> {
-        let cookie = |fd: &OwnedFd| SockRef::from(fd).cookie();
-        Ok((cookie(&self.v4)?, self.v6.as_ref().map(cookie).transpose()?))
     }
 
     fn each(&self) -> impl Iterator<Item = &OwnedFd> {
