@@ -61,6 +61,7 @@ mod query;
 mod rates;
 mod rdmacm;
 mod registry;
+mod rsocket;
 mod srq;
 mod strings;
 mod sysfs;
