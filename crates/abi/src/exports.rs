@@ -13,4 +13,5 @@ pub use crate::pd::*;
 pub use crate::qp::*;
 pub use crate::query::*;
 pub use crate::rdmacm::*;
+pub use crate::rsocket::*;
 pub use crate::srq::*;

@@ -111,4 +111,5 @@ fn the_table_has_what_rdma_core_44_has() {
     };
     assert_eq!(count("", "IBVERBS", 14), (76, 19));
     assert_eq!(count("rdma_", "RDMACM", 3), (41, 3));
+    assert_eq!(count("r", "RDMACM", 3), (68, 6));
 }

@@ -18,7 +18,7 @@ mod incoming;
 mod outgoing;
 mod pieces;
 
-pub(crate) use incoming::{Credit, Incoming};
+pub(crate) use incoming::Incoming;
 pub(crate) use outgoing::{Chunk, Outgoing};
 pub(crate) use pieces::Pieces;
 

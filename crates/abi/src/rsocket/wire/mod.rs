@@ -10,9 +10,9 @@ mod greeting;
 mod message;
 mod region;
 
-pub(crate) use address_header::{AddressHeader, MAX_ADDRESS_HEADER};
+pub(crate) use address_header::AddressHeader;
 pub(crate) use datagram::{DatagramHeader, MAX_DATAGRAM_HEADER};
-pub(crate) use greeting::{GREETING_LEN, Greeting, iomap_capacity};
+pub(crate) use greeting::{Greeting, iomap_capacity};
 pub(crate) use message::{Control, Message};
 pub(crate) use region::{ByteOrder, IOMAP_LEN, IomapEntry, REGION_LEN, Region};
 

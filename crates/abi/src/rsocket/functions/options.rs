@@ -1,0 +1,60 @@
+//! Options.
+
+use core::ffi::{c_int, c_void};
+
+use libc::socklen_t;
+
+use super::{done, find};
+use crate::rsocket::table::Socket;
+
+/// `rsetsockopt`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsetsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    done(find(socket).and_then(|socket| {
+        if value.is_null() {
+            return Err(libc::EFAULT);
+        }
+        // SAFETY: the caller's value.
+        let value = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), length as usize) };
+        match socket {
+            Socket::Stream(stream) => stream.set_option(level, name, value),
+            Socket::Datagram(datagram) => datagram.set_option(level, name, value),
+            Socket::Epoll(_) => Err(libc::ENOTSOCK),
+        }
+    }))
+}
+
+/// `rgetsockopt`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    done(find(socket).and_then(|socket| {
+        if value.is_null() || length.is_null() {
+            return Err(libc::EFAULT);
+        }
+        let found = match socket {
+            Socket::Stream(stream) => stream.option(level, name)?,
+            Socket::Datagram(datagram) => datagram.option(level, name)?,
+            Socket::Epoll(_) => return Err(libc::ENOTSOCK),
+        };
+        let bytes = found.bytes();
+        // SAFETY: the caller's room for a value.
+        unsafe {
+            let room = bytes.len().min(*length as usize);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room);
+            *length = room as socklen_t;
+        }
+        Ok(())
+    }))
+}
