@@ -114,6 +114,7 @@ impl Cm {
     ) -> Result<(), Ignored> {
         let mute = self.bug(Bug::NeverRepeatDrep);
         let id = match self.find(address, dreq.remote_id, dreq.local_id) {
+            Err(Ignored::UnknownId) if self.holds_refusals(now) => return Err(Ignored::NotYet),
             // Whoever still asks has missed our DREP, and the connection is gone.
             Err(Ignored::UnknownId) if !mute => {
                 let (ours, theirs) = (dreq.remote_id, dreq.local_id);

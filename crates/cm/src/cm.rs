@@ -35,6 +35,8 @@ pub struct Cm {
     pub(crate) listeners: Listeners,
     pub(crate) sidrs: Sidrs,
     pub(crate) remembered: Remembered,
+    /// Until then nobody is refused for want of somebody.
+    hold_until: Time,
     pub(crate) out: Outbox,
     pub(crate) events: VecDeque<Event>,
     #[cfg(test)]
@@ -77,11 +79,19 @@ impl Cm {
             listeners: Listeners::default(),
             sidrs: Sidrs::default(),
             remembered: Remembered::new(config.max_remembered),
+            hold_until: Time::ZERO,
             out: Outbox::default(),
             events: VecDeque::new(),
             #[cfg(test)]
             bug: None,
         }
+    }
+
+    /// After a restart: until then, listeners and established connections may
+    /// still come back. Peers who ask for one that is not there hear nothing
+    /// rather than a no, and will ask again.
+    pub fn hold_refusals(&mut self, until: Time) {
+        self.hold_until = until;
     }
 
     /// Waits for requests for a service. Up to `backlog` of them wait for the
@@ -151,7 +161,7 @@ impl Cm {
             Message::Rtu(rtu) => self.handle_rtu(address, rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, address, &mad, dreq),
             Message::Drep(drep) => self.handle_drep(now, address, drep),
-            Message::SidrReq(req) => self.handle_sidr_req(address, &mad, req),
+            Message::SidrReq(req) => self.handle_sidr_req(now, address, &mad, req),
             Message::SidrRep(rep) => self.handle_sidr_rep(address, &mad, rep),
             Message::Lap(lap) => self.handle_lap(address, &mad, lap),
             Message::Apr(_) => Err(Ignored::State),
@@ -254,6 +264,11 @@ impl Cm {
                 return id;
             }
         }
+    }
+
+    /// Whether those a message may be for are perhaps not back yet.
+    pub(crate) fn holds_refusals(&self, now: Time) -> bool {
+        now < self.hold_until
     }
 
     pub(crate) fn new_psn(&mut self) -> u32 {

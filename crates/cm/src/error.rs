@@ -37,6 +37,10 @@ pub enum Ignored {
     /// We have it already; where there was an answer, it was sent again.
     #[error("a duplicate")]
     Duplicate,
+    /// It names nobody we know, but whoever it names may come back: see
+    /// [`Cm::hold_refusals`](crate::Cm::hold_refusals).
+    #[error("nobody is back yet whom it could be for")]
+    NotYet,
     /// The listener has as many unanswered requests as it wants.
     #[error("the backlog of the listener is full")]
     Backlog,

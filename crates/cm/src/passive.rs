@@ -57,6 +57,7 @@ impl Cm {
                 Ok(())
             }
             Found::Full => Err(Ignored::Backlog),
+            Found::Refused(_) if self.holds_refusals(now) => Err(Ignored::NotYet),
             Found::Refused(reason) => {
                 self.refuse_req(address, mad, req, reason, &[]);
                 Ok(())

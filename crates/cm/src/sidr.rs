@@ -215,6 +215,7 @@ impl Cm {
 
     pub(crate) fn handle_sidr_req(
         &mut self,
+        now: Time,
         address: Address,
         mad: &Mad,
         req: &SidrReq,
@@ -235,6 +236,7 @@ impl Cm {
         {
             Found::Listener(listener, ip) => (listener, ip),
             Found::Full => return Err(Ignored::Backlog),
+            Found::Refused(_) if self.holds_refusals(now) => return Err(Ignored::NotYet),
             Found::Refused(reason) => {
                 let status = match reason {
                     Reason::INVALID_SERVICE_ID => SidrStatus::UNSUPPORTED_SERVICE,

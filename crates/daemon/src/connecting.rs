@@ -8,6 +8,7 @@ use ferroce_net::Incoming;
 use ferroce_transport::Counter;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::attachments::PATIENCE;
 use crate::client::ClientId;
 use crate::connections::{Caller, Connections, Output};
 use crate::links::Link;
@@ -88,6 +89,12 @@ impl Server {
             }
             _ => self.connections.update_link(&event.link),
         }
+    }
+
+    /// Programs from before a restart may still come back.
+    pub(crate) fn await_survivors(&mut self) {
+        let until = self.cm_time() + PATIENCE;
+        self.connections.hold_refusals(until);
     }
 
     /// Begins to read queue pair 1: there is a group of sockets now.

@@ -121,6 +121,14 @@ impl Connections {
         }
     }
 
+    /// Programs from before a restart may come back until then: nobody is refused for
+    /// their absence.
+    pub(crate) fn hold_refusals(&mut self, until: Time) {
+        for side in self.links.values_mut() {
+            side.cm.hold_refusals(until);
+        }
+    }
+
     /// A line has ended, and with it everything that it owned.
     pub(crate) fn close(&mut self, now: Time, client: ClientId) {
         let Some(line) = self.lines.get(&client) else {

@@ -10,19 +10,21 @@
 //!   |   links  <---- GID tables  <--------------------  netdevs        |
 //!   |     |            |                                               |
 //!   |   counters     slots, group of sockets on UDP port 4791          |
+//!   |                            | slot 0: queue pair 1                |
+//!   |   connections: ports, and one connection manager for each link   |
 //!   +--------------------------------|---------------------------------+
 //!                                 state file: what the next ferroced must know
 //!                                 files as in sysfs, for programs that look there
 //! ```
 //!
-//! It holds links, GID tables, slots and counters of one network namespace, and carries
-//! no payload. It has one thread and sleeps unless somebody wants something. It can be
+//! It holds links, GID tables, slots and counters of one network namespace, and connects
+//! queue pairs for programs. It carries no payload. It has one thread and sleeps unless somebody wants something. It can be
 //! killed at any moment: programs keep the sockets alive (see
 //! [`ferroce_control::parcel`]), the state file says who has what, and the next one goes
 //! on.
 //!
-//! `links`, `gids`, `netdevs`, `slots`, `sysfs` and `access` decide and do no input or output;
-//! the rest does it for them.
+//! `links`, `gids`, `netdevs`, `slots`, `connections`, `sysfs` and `access` decide and do no
+//! input or output; the rest does it for them.
 
 mod access;
 mod attachments;

@@ -119,6 +119,7 @@ impl Server {
             }
         }
         self.group = Some(group);
+        self.await_survivors();
         self.attend_qp1();
         if !self.has_notes {
             self.hold_until = Some(now() + PATIENCE);

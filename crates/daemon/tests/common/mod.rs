@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+pub(crate) mod cable;
 pub(crate) mod holder;
 pub(crate) mod program;
 

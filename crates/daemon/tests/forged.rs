@@ -1,0 +1,254 @@
+//! What anybody with a socket can send: who does not know a connection's names can
+//! neither take it over nor break it.
+
+mod common;
+
+use std::net::{IpAddr, UdpSocket};
+
+use common::program::Program;
+use common::{Ferroced, add, counter};
+use ferroce_cm::message::{Drep, Dreq, Message, Mra, Rej, Rep, Rtu, Subject};
+use ferroce_cm::{Closed, Event, Mad, PrivateData, Reason, Snapshot};
+use ferroce_control::CmCall;
+use ferroce_testnet::{deadline, isolated};
+use ferroce_wire::{Bth, Deth, Flow, HeaderBuf, Opcode, Psn, icrc};
+
+const PORT: u16 = 7174;
+const LOOP: (&str, &str) = ("127.0.0.1", "127.0.0.1");
+const QKEY: u32 = 0x8001_0000;
+
+/// Somebody else on this machine.
+struct Forger {
+    socket: UdpSocket,
+    flow: Flow,
+}
+
+impl Forger {
+    fn new(address: &str) -> Forger {
+        #[allow(clippy::disallowed_methods, reason = "a liar of flesh and blood")]
+        let socket = UdpSocket::bind((address, 0)).expect("a socket");
+        let source_port = socket.local_addr().unwrap().port();
+        let flow = Flow {
+            source: address.parse().unwrap(),
+            destination: IpAddr::from([127, 0, 0, 1]),
+            source_port,
+        };
+        Forger { socket, flow }
+    }
+
+    fn say(&self, mad: &[u8], qkey: u32, crc_flaw: u8) {
+        let opcode = Opcode::from_byte(0x64).unwrap();
+        let deth = Deth {
+            qkey,
+            source_qpn: 1,
+        };
+        let bth = Bth::new(opcode, 1, Psn::new(0));
+        let header = HeaderBuf::new(&bth).deth(&deth).finish();
+        let mut packet = [header.as_bytes(), mad].concat();
+        // Whatever identification it gets: the receiver finds the one that fits.
+        let mut crc = icrc::compute(&self.flow, 0, &packet);
+        for at in [100, 200] {
+            if let Some(byte) = packet.get_mut(at) {
+                *byte ^= crc_flaw;
+            }
+        }
+        crc[0] ^= crc_flaw;
+        packet.extend(crc);
+        self.socket.send_to(&packet, "127.0.0.1:4791").unwrap();
+    }
+
+    fn claim(&self, message: Message) {
+        let mad = Mad {
+            tid: 7,
+            modifier: 0,
+            message,
+        };
+        self.say(&mad.encode(), QKEY, 0);
+    }
+}
+
+fn dreq(end: &Snapshot) -> Dreq {
+    Dreq {
+        local_id: end.remote_id,
+        remote_id: end.local_id,
+        remote_qpn: end.qp.local_qpn,
+        private_data: PrivateData::EMPTY,
+    }
+}
+
+/// Messages to an end of a connection that each get one of its names wrong.
+fn wrong_names(end: &Snapshot) -> Vec<Message> {
+    let mut messages = Vec::new();
+    let (ours, theirs) = (end.local_id, end.remote_id);
+    for (local_id, remote_id) in [
+        (theirs ^ 1, ours),
+        (theirs, ours ^ 1),
+        (0, ours),
+        (theirs, 0),
+        (ours, theirs ^ 2),
+    ] {
+        messages.extend([
+            Message::Dreq(Dreq {
+                local_id,
+                remote_id,
+                ..dreq(end)
+            }),
+            Message::Drep(Drep {
+                local_id,
+                remote_id,
+                private_data: PrivateData::EMPTY,
+            }),
+            Message::Rtu(Rtu {
+                local_id,
+                remote_id,
+                private_data: PrivateData::EMPTY,
+            }),
+            Message::Mra(Mra {
+                local_id,
+                remote_id,
+                subject: Subject::Other,
+                service_timeout: 31,
+                private_data: PrivateData::EMPTY,
+            }),
+            Message::Rep(Rep {
+                local_id,
+                remote_id,
+                qkey: 0,
+                qpn: 99,
+                vendor_id: 0,
+                eecn: 0,
+                starting_psn: 0,
+                responder_resources: 0,
+                initiator_depth: 0,
+                target_ack_delay: 0,
+                failover_accepted: 0,
+                flow_control: false,
+                rnr_retry_count: 0,
+                srq: false,
+                ca_guid: end.remote_guid,
+                private_data: PrivateData::EMPTY,
+            }),
+        ]);
+        for subject in [Subject::Req, Subject::Rep, Subject::Other] {
+            for reason in [Reason::TIMEOUT, Reason::CONSUMER, Reason::STALE_CONNECTION] {
+                let rej = Rej {
+                    local_id,
+                    remote_id,
+                    subject,
+                    ari_len: 0,
+                    reason,
+                    ari: [0; 72],
+                    private_data: PrivateData::EMPTY,
+                };
+                messages.push(Message::Rej(rej));
+            }
+        }
+    }
+    messages.push(Message::Dreq(Dreq {
+        remote_qpn: end.qp.local_qpn ^ 1,
+        ..dreq(end)
+    }));
+    messages
+}
+
+#[test]
+fn forged_messages_break_nothing() {
+    isolated("forged_messages_break_nothing", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
+        let port = two.line.listen("0.0.0.0", PORT);
+        let (ours, theirs) = (one.qpn(17), two.qpn(18));
+        let conn = one.connect(LOOP, PORT, ours).unwrap();
+        let (request, _) = two.line.requested(port);
+        two.line.accept(request, theirs);
+        assert!(matches!(one.line.event().event, Event::Response { .. }));
+        let ends = [one.line.establish(conn), two.line.established(request)];
+
+        let forger = Forger::new("127.0.0.1");
+        for end in &ends {
+            for message in wrong_names(end) {
+                forger.claim(message);
+            }
+        }
+        // All names are right, but it comes from somewhere else.
+        let stranger = Forger::new("127.0.0.2");
+        for end in &ends {
+            stranger.claim(Message::Dreq(dreq(end)));
+        }
+        // Bytes that mean nothing.
+        let mut bytes = 1_u32;
+        for len in [0, 4, 252, 260, 256, 256, 256, 256] {
+            let mut noise = vec![0; len];
+            noise.fill_with(|| {
+                bytes = bytes.wrapping_mul(0x915f_77f5).wrapping_add(1);
+                (bytes >> 24) as u8
+            });
+            forger.say(&noise, QKEY, 0);
+        }
+        // All names are right, but nobody lets it in.
+        let perfect = Mad {
+            tid: 7,
+            modifier: 0,
+            message: Message::Dreq(dreq(&ends[0])),
+        };
+        forger.say(&perfect.encode(), QKEY ^ 1, 0);
+        forger.say(&perfect.encode(), 0, 0);
+        forger.say(&perfect.encode(), QKEY, 0x5a);
+        deadline::until("all have arrived", || counter("rxe0", "rx_icrc_err") == 1);
+        assert_eq!(counter("rxe0", "qkey_viol_cntr"), 2);
+        assert_eq!(counter("rxe0", "rx_malformed"), 4);
+
+        // The next thing that either end hears is what they do themselves.
+        one.line.done(CmCall::Disconnect { conn });
+        let by = two.line.disconnected(request);
+        assert_eq!(by, Closed::Peer { answer_owed: true });
+        two.line.done(CmCall::Disconnect { conn: request });
+        assert_eq!(one.line.disconnected(conn), Closed::Local);
+        one.line.rested(conn);
+        two.line.rested(request);
+    });
+}
+
+/// An answer to a request that is under way must name it.
+#[test]
+fn a_request_is_not_answered_by_anybody() {
+    isolated("a_request_is_not_answered_by_anybody", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
+        let port = two.line.listen("0.0.0.0", PORT);
+        let (ours, theirs) = (one.qpn(17), two.qpn(18));
+        let conn = one.connect(LOOP, PORT, ours).unwrap();
+        let (request, qp) = two.line.requested(port);
+        let end = Snapshot {
+            role: ferroce_cm::Role::Active,
+            kind: ferroce_cm::Kind::Rc,
+            address: ferroce_cm::Address {
+                local: [127, 0, 0, 1].into(),
+                remote: [127, 0, 0, 1].into(),
+            },
+            local_id: conn.id.comm_id() ^ 8,
+            remote_id: request.id.comm_id(),
+            remote_guid: 1,
+            tid: 1,
+            qp,
+            interval: std::time::Duration::from_secs(1),
+            max_retries: 1,
+        };
+        let forger = Forger::new("127.0.0.1");
+        for message in wrong_names(&end) {
+            forger.claim(message);
+        }
+        forger.say(&[0; 256], QKEY ^ 1, 0);
+        deadline::until("all have arrived", || {
+            counter("rxe0", "qkey_viol_cntr") == 1
+        });
+        two.line.accept(request, theirs);
+        let response = one.line.event();
+        assert!(matches!(response.event, Event::Response { .. }));
+        assert_eq!(response.qp.unwrap().remote_qpn, theirs);
+        one.line.establish(conn);
+        two.line.established(request);
+    });
+}
