@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use ferroce_cm::{Address, Time, Transmit};
 use ferroce_control::{CmCall, LinkEvent, LinkEventKind, Reply};
 use ferroce_net::Incoming;
-use ferroce_transport::Counter;
+use ferroce_transport::{Counter, Drop};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::attachments::PATIENCE;
@@ -127,6 +127,10 @@ impl Server {
     }
 
     fn on_packet(&mut self, time: Time, incoming: &Incoming<'_>) {
+        // What comes from an address of ours we have sent ourselves, or it is a lie.
+        let ours = self.links.have_address(incoming.source);
+        let v6 = incoming.source.is_ipv6();
+        let forged = ours && !self.mads.sends_from(incoming.source_port, v6);
         let Some(link) = self
             .links
             .by_address(incoming.destination, incoming.ifindex)
@@ -134,6 +138,7 @@ impl Server {
             return;
         };
         let mad = match qp1::check(incoming, link.info.crc) {
+            Ok(_) if forged => return link.totals.count(Drop::WrongPeer.counter()),
             Ok(mad) => mad,
             Err(drop) => {
                 tracing::trace!(from = %incoming.source, ?drop, "dropped");

@@ -63,6 +63,12 @@ impl Links {
         self.links.iter_mut().find(|link| link.info.index == index)
     }
 
+    /// Whether one of the links has an address.
+    pub(crate) fn have_address(&self, address: IpAddr) -> bool {
+        let mut gids = self.links.iter().flat_map(|link| &link.info.gids);
+        gids.any(|gid| gid.address == address)
+    }
+
     /// The link that has an address; of several, the one whose netdev a packet came by.
     pub(crate) fn by_address(&mut self, address: IpAddr, ifindex: u32) -> Option<&mut Link> {
         let has = |link: &Link, by: Option<u32>| {

@@ -92,6 +92,12 @@ impl MadSender {
         }
     }
 
+    /// Whether MADs leave from this UDP port, which is nobody else's on this machine.
+    pub(crate) fn sends_from(&mut self, port: u16, v6: bool) -> bool {
+        let own = self.sender.bind(ud_source_port(QPN), v6);
+        own.is_ok_and(|own| own == port)
+    }
+
     /// Sends a MAD, by this netdev if its addresses mean something only there.
     pub(crate) fn send(&mut self, transmit: &Transmit, ifindex: u32) -> Result<(), SendError> {
         let (source, destination) = (transmit.address.local, transmit.address.remote);

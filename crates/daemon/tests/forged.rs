@@ -3,14 +3,15 @@
 
 mod common;
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 
+use common::cable::{Cable, HERE, THERE};
 use common::program::Program;
 use common::{Ferroced, add, counter};
 use ferroce_cm::message::{Drep, Dreq, Message, Mra, Rej, Rep, Rtu, Subject};
-use ferroce_cm::{Closed, Event, Mad, PrivateData, Reason, Snapshot};
+use ferroce_cm::{Address, Closed, Event, Kind, Mad, PrivateData, Reason, Role, Snapshot};
 use ferroce_control::CmCall;
-use ferroce_testnet::{deadline, isolated};
+use ferroce_testnet::{deadline, isolated, netdev};
 use ferroce_wire::{Bth, Deth, Flow, HeaderBuf, Opcode, Psn, icrc};
 
 const PORT: u16 = 7174;
@@ -24,13 +25,14 @@ struct Forger {
 }
 
 impl Forger {
-    fn new(address: &str) -> Forger {
+    /// One at `address` who talks to the one at `to`.
+    fn new(address: &str, to: &str) -> Forger {
         #[allow(clippy::disallowed_methods, reason = "a liar of flesh and blood")]
         let socket = UdpSocket::bind((address, 0)).expect("a socket");
         let source_port = socket.local_addr().unwrap().port();
         let flow = Flow {
             source: address.parse().unwrap(),
-            destination: IpAddr::from([127, 0, 0, 1]),
+            destination: to.parse().unwrap(),
             source_port,
         };
         Forger { socket, flow }
@@ -54,7 +56,8 @@ impl Forger {
         }
         crc[0] ^= crc_flaw;
         packet.extend(crc);
-        self.socket.send_to(&packet, "127.0.0.1:4791").unwrap();
+        let to = (self.flow.destination, 4791);
+        self.socket.send_to(&packet, to).unwrap();
     }
 
     fn claim(&self, message: Message) {
@@ -151,31 +154,59 @@ fn wrong_names(end: &Snapshot) -> Vec<Message> {
     messages
 }
 
+/// Two programs on two machines. The liars are on the second one, too.
+struct World {
+    cable: Cable,
+    _ferroceds: [Ferroced; 2],
+    one: Program,
+    two: Program,
+}
+
+impl World {
+    fn new() -> World {
+        let cable = Cable::lay();
+        let here = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let one = Program::start("rxe0");
+        let (there, two) = cable.there(|| {
+            netdev::add_address("far", "10.0.0.3/24");
+            let there = Ferroced::start();
+            add("rxe9", "far").unwrap();
+            (there, Program::start("rxe9"))
+        });
+        World {
+            cable,
+            _ferroceds: [here, there],
+            one,
+            two,
+        }
+    }
+
+    fn forger(&self, address: &str) -> Forger {
+        self.cable.there(|| Forger::new(address, HERE))
+    }
+}
+
 #[test]
 fn forged_messages_break_nothing() {
     isolated("forged_messages_break_nothing", || {
-        let _ferroced = Ferroced::start();
-        add("rxe0", "lo").unwrap();
-        let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
+        let mut world = World::new();
+        let (one, two) = (&mut world.one, &mut world.two);
         let port = two.line.listen("0.0.0.0", PORT);
         let (ours, theirs) = (one.qpn(17), two.qpn(18));
-        let conn = one.connect(LOOP, PORT, ours).unwrap();
+        let conn = one.connect((HERE, THERE), PORT, ours).unwrap();
         let (request, _) = two.line.requested(port);
         two.line.accept(request, theirs);
         assert!(matches!(one.line.event().event, Event::Response { .. }));
-        let ends = [one.line.establish(conn), two.line.established(request)];
+        let end = one.line.establish(conn);
+        two.line.established(request);
 
-        let forger = Forger::new("127.0.0.1");
-        for end in &ends {
-            for message in wrong_names(end) {
-                forger.claim(message);
-            }
+        let forger = world.forger(THERE);
+        for message in wrong_names(&end) {
+            forger.claim(message);
         }
         // All names are right, but it comes from somewhere else.
-        let stranger = Forger::new("127.0.0.2");
-        for end in &ends {
-            stranger.claim(Message::Dreq(dreq(end)));
-        }
+        world.forger("10.0.0.3").claim(Message::Dreq(dreq(&end)));
         // Bytes that mean nothing.
         let mut bytes = 1_u32;
         for len in [0, 4, 252, 260, 256, 256, 256, 256] {
@@ -190,7 +221,7 @@ fn forged_messages_break_nothing() {
         let perfect = Mad {
             tid: 7,
             modifier: 0,
-            message: Message::Dreq(dreq(&ends[0])),
+            message: Message::Dreq(dreq(&end)),
         };
         forger.say(&perfect.encode(), QKEY ^ 1, 0);
         forger.say(&perfect.encode(), 0, 0);
@@ -200,6 +231,7 @@ fn forged_messages_break_nothing() {
         assert_eq!(counter("rxe0", "rx_malformed"), 4);
 
         // The next thing that either end hears is what they do themselves.
+        let (one, two) = (&mut world.one, &mut world.two);
         one.line.done(CmCall::Disconnect { conn });
         let by = two.line.disconnected(request);
         assert_eq!(by, Closed::Peer { answer_owed: true });
@@ -214,19 +246,18 @@ fn forged_messages_break_nothing() {
 #[test]
 fn a_request_is_not_answered_by_anybody() {
     isolated("a_request_is_not_answered_by_anybody", || {
-        let _ferroced = Ferroced::start();
-        add("rxe0", "lo").unwrap();
-        let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
+        let mut world = World::new();
+        let (one, two) = (&mut world.one, &mut world.two);
         let port = two.line.listen("0.0.0.0", PORT);
         let (ours, theirs) = (one.qpn(17), two.qpn(18));
-        let conn = one.connect(LOOP, PORT, ours).unwrap();
+        let conn = one.connect((HERE, THERE), PORT, ours).unwrap();
         let (request, qp) = two.line.requested(port);
         let end = Snapshot {
-            role: ferroce_cm::Role::Active,
-            kind: ferroce_cm::Kind::Rc,
-            address: ferroce_cm::Address {
-                local: [127, 0, 0, 1].into(),
-                remote: [127, 0, 0, 1].into(),
+            role: Role::Active,
+            kind: Kind::Rc,
+            address: Address {
+                local: HERE.parse().unwrap(),
+                remote: THERE.parse().unwrap(),
             },
             local_id: conn.id.comm_id() ^ 8,
             remote_id: request.id.comm_id(),
@@ -236,7 +267,7 @@ fn a_request_is_not_answered_by_anybody() {
             interval: std::time::Duration::from_secs(1),
             max_retries: 1,
         };
-        let forger = Forger::new("127.0.0.1");
+        let forger = world.forger(THERE);
         for message in wrong_names(&end) {
             forger.claim(message);
         }
@@ -244,11 +275,41 @@ fn a_request_is_not_answered_by_anybody() {
         deadline::until("all have arrived", || {
             counter("rxe0", "qkey_viol_cntr") == 1
         });
+        let (one, two) = (&mut world.one, &mut world.two);
         two.line.accept(request, theirs);
         let response = one.line.event();
         assert!(matches!(response.event, Event::Response { .. }));
         assert_eq!(response.qp.unwrap().remote_qpn, theirs);
         one.line.establish(conn);
         two.line.established(request);
+    });
+}
+
+/// On one machine addresses prove nothing, but ports do: whoever knows all names, as one
+/// may who can guess queue pairs, still cannot speak for ferroced.
+#[test]
+fn another_process_cannot_speak_for_ferroced() {
+    isolated("another_process_cannot_speak_for_ferroced", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
+        let port = two.line.listen("0.0.0.0", PORT);
+        let (ours, theirs) = (one.qpn(17), two.qpn(18));
+        let conn = one.connect(LOOP, PORT, ours).unwrap();
+        let (request, _) = two.line.requested(port);
+        two.line.accept(request, theirs);
+        assert!(matches!(one.line.event().event, Event::Response { .. }));
+        let ends = [one.line.establish(conn), two.line.established(request)];
+        let forger = Forger::new(LOOP.0, LOOP.1);
+        for end in &ends {
+            forger.claim(Message::Dreq(dreq(end)));
+        }
+        deadline::until("both have arrived", || {
+            counter("rxe0", "rx_wrong_peer") == 2
+        });
+        one.line.done(CmCall::Disconnect { conn });
+        two.line.disconnected(request);
+        two.line.done(CmCall::Disconnect { conn: request });
+        assert_eq!(one.line.disconnected(conn), Closed::Local);
     });
 }
