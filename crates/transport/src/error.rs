@@ -52,13 +52,13 @@ pub enum Reason {
         request: String,
     },
     /// The peer did not answer.
-    #[error("no answer to PSN {psn:#08x} after {retries} retries, {timeout_us} us each")]
+    #[error("no answer to PSN {psn:#08x} after {retries} retries, {timeout_us} us or more each")]
     NoAnswer {
         /// The oldest PSN without an answer.
         psn: u32,
         /// How often it was sent again.
         retries: u8,
-        /// The timeout of one try.
+        /// The timeout of the first try.
         timeout_us: u64,
     },
     /// The network kept losing packets of the same request.

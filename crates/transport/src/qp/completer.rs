@@ -388,7 +388,18 @@ impl Qp {
         }
         self.req.retrying = true;
         self.req.rewind();
-        self.req.ack_deadline = ack_timeout_ns(self.attr.timeout).map(|ns| cx.now.after_nanos(ns));
+        // IBTA 9.7.6.1.3: the timer may run up to four times as long as its attribute
+        // says. A peer that is merely slow needs the time, and not more of the same packets.
+        let doublings = match cause {
+            Cause::Gap => 0,
+            Cause::Timeout => self
+                .attr
+                .retry_cnt
+                .saturating_sub(self.req.retries_left)
+                .min(2),
+        };
+        let wait = ack_timeout_ns(self.attr.timeout).map(|ns| ns << doublings);
+        self.req.ack_deadline = wait.map(|ns| cx.now.after_nanos(ns));
         self.wake(cx);
     }
 
