@@ -18,6 +18,7 @@ EXAMPLES
   cargo xtask check                formatting, lints, source rules, documentation
   cargo xtask test                 all tests
   cargo xtask programs             real programs only
+  cargo xtask interop --short      against the Linux kernel's own driver
   cargo xtask demo                 RDMA on this machine, now
   cargo xtask sim --seeds 2000     two thousand simulated networks
   cargo xtask bench engine         what a packet costs
@@ -88,6 +89,25 @@ EXAMPLES
   cargo xtask programs --write docs/COMPATIBILITY.md
   cargo xtask programs -- --help          the runner's own help")]
     Programs {
+        /// Arguments of the runner.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// Run Ferroce against the Linux kernel's Soft-RoCE.
+    ///
+    /// A virtual machine with Debian's kernel and its `rdma_rxe` at one end,
+    /// Ferroce at the other, unmodified programs at both. Needs root, and
+    /// Debian's packages: those for this host are installed, those for the
+    /// virtual machine are kept in a cache. All arguments go to the runner.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask interop                     the whole matrix: half an hour
+  cargo xtask interop --short             what CI runs: some minutes
+  cargo xtask interop --only perftest
+  cargo xtask interop --write docs/INTEROP.md
+  cargo xtask interop -- --help           the runner's own help")]
+    Interop {
         /// Arguments of the runner.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Check => check::run(),
         Command::Test => tasks::test(),
         Command::Programs { args } => tasks::programs(&args),
+        Command::Interop { args } => tasks::interop(&args),
         Command::Demo { args } => tasks::demo(&args),
         Command::Sim { args } => tasks::sim(&args),
         Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),

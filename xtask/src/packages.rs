@@ -25,6 +25,16 @@ pub(crate) const PROGRAMS: [&str; 9] = [
     "python3-pyverbs",
 ];
 
+/// What boots the virtual machine that Ferroce talks to, and looks at what they say.
+pub(crate) const VIRTUAL_MACHINE: [&str; 6] = [
+    "cpio",
+    "e2fsprogs",
+    "mmdebstrap",
+    "python3-minimal",
+    "qemu-system-x86",
+    "tshark",
+];
+
 /// Installs what is missing, where that is possible: as root, with apt. Elsewhere
 /// it says what is missing, and the tests that need it say so again.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {

@@ -51,39 +51,53 @@ pub(crate) fn test() -> Result<()> {
 
 /// Real programs on what has been built.
 pub(crate) fn programs(args: &[String]) -> Result<()> {
-    step("Programs of the distribution", || {
-        packages::install(&packages::PROGRAMS)
-    })?;
-    let missing = packages::PROGRAMS
-        .iter()
-        .find(|p| !packages::is_installed(p));
-    if let Some(missing) = missing {
-        eprintln!("\n*** SKIPPED: real programs: {missing} is not installed ***\n");
-        if std::env::var_os("CI").is_some() {
-            bail!("CI must not skip real programs");
-        }
+    if !have("real programs", &packages::PROGRAMS)? {
         return Ok(());
     }
+    runner("Run real programs", "ferroce-programs", "programs", args)
+}
+
+/// Real programs, with the kernel's driver at the other end.
+pub(crate) fn interop(args: &[String]) -> Result<()> {
+    let packages = [&packages::PROGRAMS[..], &packages::VIRTUAL_MACHINE[..]].concat();
+    if !have("the kernel at the other end", &packages)? {
+        return Ok(());
+    }
+    let title = "Run against the Linux kernel's Soft-RoCE";
+    runner(title, "ferroce-interop-kernel", "interop-kernel", args)
+}
+
+/// Installs packages, and tells whether all are there. CI has no excuse.
+fn have(what: &str, packages: &[&str]) -> Result<bool> {
+    step("Programs of the distribution", || {
+        packages::install(packages)
+    })?;
+    let Some(missing) = packages.iter().find(|p| !packages::is_installed(p)) else {
+        return Ok(true);
+    };
+    eprintln!("\n*** SKIPPED: {what}: {missing} is not installed ***\n");
+    if std::env::var_os("CI").is_some() {
+        bail!("CI must not skip {what}");
+    }
+    Ok(false)
+}
+
+/// Builds what programs run on, and a runner; runs that.
+fn runner(title: &str, package: &str, name: &str, args: &[String]) -> Result<()> {
     step("Build what they run on", || {
-        cargo(&[
-            "build",
-            "--package",
-            "ferroce-cli",
-            "--package",
-            "ferroce-programs",
-        ])?;
+        cargo(&["build", "--package", "ferroce-cli", "--package", package])?;
         library::build(false)
     })?;
-    last_step("Run real programs", || {
+    last_step(title, || {
         let folder = library::target_dir().join("debug");
-        let status = Command::new(folder.join("programs"))
+        let status = Command::new(folder.join(name))
             .arg("--ferroce")
             .arg(folder.join("ferroce"))
             .args(args)
             .current_dir(root())
             .status()
             .context("cannot start the runner")?;
-        ensure!(status.success(), "some programs do not work, see above");
+        ensure!(status.success(), "not all is well, see above");
         Ok(())
     })
 }

@@ -6,7 +6,6 @@
 mod case;
 mod cases;
 mod place;
-mod report;
 mod run;
 
 use std::fs;
@@ -15,10 +14,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use ferroce_harness::{Outcome, Report, keep, keep_name, now};
 
 use crate::case::Case;
 use crate::place::Place;
-use crate::report::{Outcome, Report};
 
 /// Run real RDMA programs on Ferroce and check what they say.
 #[derive(Debug, Parser)]
@@ -84,22 +83,22 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
     let mut report = Report::default();
     for (number, case) in cases.iter().enumerate() {
         let logs = folder.join(number.to_string());
-        let begun = run::now();
+        let begun = now();
         let outcome = match try_often(&place, case, &logs) {
             Ok(()) => Outcome::Works,
             Err(error) => {
-                let kept = arguments.keep.join(report::file_name(case));
+                let kept = arguments.keep.join(keep_name(case.program, &case.name));
                 keep(&logs, &kept).context("cannot keep what was said")?;
                 Outcome::Fails(format!("{error:#}"), kept)
             }
         };
-        report.add(case, outcome, run::now() - begun);
+        report.add(case.program, &case.name, outcome, now() - begun);
     }
     place.leave().context("something still uses the links")?;
     fs::remove_dir_all(&folder)?;
     report.summarise();
     if let Some(file) = &arguments.write {
-        fs::write(file, report.markdown())?;
+        fs::write(file, report.markdown(HEAD))?;
     }
     Ok(report.all_work())
 }
@@ -120,11 +119,12 @@ fn try_often(place: &Place, case: &Case, logs: &Path) -> Result<()> {
     result
 }
 
-fn keep(from: &Path, to: &std::path::Path) -> std::io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        fs::copy(entry.path(), to.join(entry.file_name()))?;
-    }
-    Ok(())
-}
+const HEAD: &str = "\
+# Programs that run on Ferroce
+
+Each line below is a command that `cargo xtask test` runs, unmodified programs of the distribution,
+server and client on one host, as an ordinary user, and checks what they say. `rxe0` is a link on an
+Ethernet device (GID 0 link-local IPv6, 1 IPv4, 2 IPv6), `rxe1` one on loopback. This file is written
+by `cargo xtask programs --write docs/COMPATIBILITY.md`.
+
+";

@@ -1,15 +1,10 @@
 //! Trying one case.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use anyhow::{Result, ensure};
+use ferroce_harness::{Running, deadline};
 
 use crate::case::{Action, Case};
 use crate::place::Place;
@@ -20,7 +15,7 @@ pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
     let until = deadline(case.patience);
     let said = match &case.action {
         Action::Alone(words) => {
-            let mut child = Running::start(place, case, words, folder, "output")?;
+            let mut child = start(place, case, words, folder, "output")?;
             child.succeeds(until)?;
             child.said()?
         }
@@ -30,9 +25,9 @@ pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
             port,
             persistent,
         } => {
-            let mut server = Running::start(place, case, server, folder, "server")?;
+            let mut server = start(place, case, server, folder, "server")?;
             server.listens(*port, until)?;
-            let mut client = Running::start(place, case, client, folder, "client")?;
+            let mut client = start(place, case, client, folder, "client")?;
             client.succeeds(until)?;
             if !persistent {
                 server.succeeds(until)?;
@@ -51,150 +46,16 @@ pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A program that runs, and does not outlive us.
-pub(crate) struct Running {
-    child: Child,
+fn start(
+    place: &Place,
+    case: &Case,
+    words: &[String],
+    folder: &Path,
     what: &'static str,
-    log: std::path::PathBuf,
-}
-
-impl Running {
-    fn start(
-        place: &Place,
-        case: &Case,
-        words: &[String],
-        folder: &Path,
-        what: &'static str,
-    ) -> Result<Running> {
-        let mut command = place.program(words);
-        for (name, value) in &case.environment {
-            command.env(name, value);
-        }
-        Running::spawn(&mut command, folder, what)
+) -> Result<Running> {
+    let mut command = place.user.program(words);
+    for (name, value) in &case.environment {
+        command.env(name, value);
     }
-
-    /// Starts a command whose output goes to a file.
-    pub(crate) fn spawn(
-        command: &mut Command,
-        folder: &Path,
-        what: &'static str,
-    ) -> Result<Running> {
-        let log = folder.join(what);
-        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let errors = file.try_clone()?;
-        let child = command
-            .stdout(file)
-            .stderr(errors)
-            .stdin(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start the {what}"))?;
-        Ok(Running { child, what, log })
-    }
-
-    pub(crate) fn said(&self) -> Result<String> {
-        Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
-    }
-
-    fn pid(&self) -> Result<Pid> {
-        let pid = i32::try_from(self.child.id())?;
-        Pid::from_raw(pid).context("a process without a number")
-    }
-
-    /// Waits for its end; none if it does not end in time.
-    fn ends(&mut self, until: Instant) -> Result<Option<ExitStatus>> {
-        if let Ok(process) = pidfd_open(self.pid()?, PidfdFlags::empty()) {
-            let mut fds = [PollFd::new(&process, PollFlags::IN)];
-            while self.child.try_wait()?.is_none() {
-                let left = until.saturating_duration_since(now());
-                if left.is_zero() {
-                    return Ok(None);
-                }
-                let left = Timespec::try_from(left)?;
-                match poll(&mut fds, Some(&left)) {
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        Ok(Some(self.child.wait()?))
-    }
-
-    fn succeeds(&mut self, until: Instant) -> Result<()> {
-        match self.ends(until)? {
-            None => bail!("the {} hangs", self.what),
-            Some(status) if status.success() => Ok(()),
-            Some(status) => match status.signal() {
-                Some(signal) => bail!("the {} was killed by signal {signal}", self.what),
-                None => bail!("the {} failed ({status})", self.what),
-            },
-        }
-    }
-
-    /// Waits until somebody listens on a TCP port.
-    fn listens(&mut self, port: u16, until: Instant) -> Result<()> {
-        while !is_listening(port)? {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the {} ended before it listened ({status})", self.what);
-            }
-            ensure!(now() < until, "the {} does not listen", self.what);
-            pause();
-        }
-        Ok(())
-    }
-
-    /// Waits until it has said something.
-    pub(crate) fn says(&mut self, text: &str, patience: Duration) -> Result<()> {
-        let until = deadline(patience);
-        while !self.said()?.contains(text) {
-            if let Some(status) = self.child.try_wait()? {
-                bail!(
-                    "the {} ended and had not said \"{text}\" ({status})",
-                    self.what
-                );
-            }
-            ensure!(now() < until, "the {} does not say \"{text}\"", self.what);
-            pause();
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let (Ok(pid), Ok(None)) = (self.pid(), self.child.try_wait()) {
-            let _gone = kill_process_group(pid, Signal::KILL);
-            let _reaped = self.child.wait();
-        }
-    }
-}
-
-/// Whether anybody listens on a TCP port in this network namespace.
-fn is_listening(port: u16) -> io::Result<bool> {
-    const LISTEN: &str = "0A";
-    let port = format!(":{port:04X}");
-    for table in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        let text = fs::read_to_string(table)?;
-        let mut rows = text.lines().map(|line| line.split_whitespace());
-        if rows.any(|mut row| {
-            row.nth(1).is_some_and(|local| local.ends_with(&port)) && row.nth(1) == Some(LISTEN)
-        }) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-pub(crate) fn deadline(patience: Duration) -> Instant {
-    now() + patience
-}
-
-#[allow(clippy::disallowed_methods)] // programs run in real time
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
-/// Between two looks at something that cannot be waited for.
-#[allow(clippy::disallowed_methods)] // neither a table of sockets nor a file wakes anybody
-fn pause() {
-    std::thread::sleep(Duration::from_millis(5));
+    Running::spawn(&mut command, folder, what)
 }

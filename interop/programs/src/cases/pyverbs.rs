@@ -23,9 +23,9 @@ fn run(place: &Place, sources: &Path) -> Result<String> {
     let words = [
         "python3", tests, "--dev", "rxe0", "--port", "1", "--gid", "1", "-v",
     ];
-    let output = place.program(&words).output()?;
+    let output = place.user.program(&words).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    std::fs::write(place.scratch.join("pyverbs.log"), &said)?;
+    std::fs::write(place.user.scratch.join("pyverbs.log"), &said)?;
     let generic = said
         .lines()
         .filter(|line| !line.contains("mlx5") && !line.contains("efa"));

@@ -7,7 +7,7 @@ use ferroce_testnet::netdev;
 
 use crate::case::Case;
 use crate::place::Place;
-use crate::run::Running;
+use ferroce_harness::Running;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -26,7 +26,9 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// It sees the link go down and up.
 fn watch(place: &Place) -> Result<String> {
-    let mut command = place.program(&["stdbuf", "-o0", "ibv_asyncwatch", "-d", "rxe0"]);
+    let mut command = place
+        .user
+        .program(&["stdbuf", "-o0", "ibv_asyncwatch", "-d", "rxe0"]);
     let mut watcher = Running::spawn(&mut command, &std::env::temp_dir(), "ibv_asyncwatch")?;
     watcher.says("async event FD", PATIENCE)?;
     netdev::set_down("veth0");

@@ -1,13 +1,14 @@
 //! What came of it, for people.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::case::Case;
-
 /// What came of a case.
-pub(crate) enum Outcome {
+pub enum Outcome {
+    /// As it should.
     Works,
     /// Why not, and where what it said is kept.
     Fails(String, PathBuf),
@@ -21,33 +22,31 @@ struct Row {
 
 /// All cases so far.
 #[derive(Default)]
-pub(crate) struct Report {
+pub struct Report {
     rows: Vec<Row>,
 }
 
 impl Report {
     /// Adds a case, and says at once what came of it.
-    pub(crate) fn add(&mut self, case: &Case, outcome: Outcome, time: Duration) {
+    pub fn add(&mut self, program: &'static str, name: &str, outcome: Outcome, time: Duration) {
         let verdict = match outcome {
             Outcome::Works => "ok",
             Outcome::Fails(..) => "FAILED",
         };
         let seconds = time.as_secs_f64();
-        println!(
-            "{verdict:<6} {seconds:6.2} s  {:<13} {}",
-            case.program, case.name
-        );
+        println!("{verdict:<6} {seconds:6.2} s  {program:<13} {name}");
         if let Outcome::Fails(why, kept) = &outcome {
             println!("       {why}; what it said: {}", kept.display());
         }
         self.rows.push(Row {
-            program: case.program,
-            name: case.name.clone(),
+            program,
+            name: name.to_owned(),
             works: matches!(outcome, Outcome::Works),
         });
     }
 
-    pub(crate) fn all_work(&self) -> bool {
+    /// Whether there were cases, and all work.
+    pub fn all_work(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.works)
     }
 
@@ -66,7 +65,8 @@ impl Report {
         programs
     }
 
-    pub(crate) fn summarise(&self) {
+    /// Prints how many work, program by program.
+    pub fn summarise(&self) {
         println!();
         for (program, works, of) in self.programs() {
             println!("{program:<14} {works:>4} of {of:>4}");
@@ -75,8 +75,9 @@ impl Report {
         println!("{:<14} {works:>4} of {:>4}", "together", self.rows.len());
     }
 
-    pub(crate) fn markdown(&self) -> String {
-        let mut text = String::from(HEAD);
+    /// A document: what `head` says, then a table, then every case.
+    pub fn markdown(&self, head: &str) -> String {
+        let mut text = String::from(head);
         text.push_str("| program | commands tried | work |\n| --- | ---: | ---: |\n");
         for (program, works, of) in self.programs() {
             let _ = writeln!(text, "| {program} | {of} | {works} |");
@@ -92,19 +93,22 @@ impl Report {
     }
 }
 
-const HEAD: &str = "\
-# Programs that run on Ferroce
-
-Each line below is a command that `cargo xtask test` runs, unmodified programs of the distribution,
-server and client on one host, as an ordinary user, and checks what they say. `rxe0` is a link on an
-Ethernet device (GID 0 link-local IPv6, 1 IPv4, 2 IPv6), `rxe1` one on loopback. This file is written
-by `cargo xtask programs --write docs/COMPATIBILITY.md`.
-
-";
-
 /// A folder's name for what a case said.
-pub(crate) fn file_name(case: &Case) -> String {
-    let text = format!("{}-{}", case.program, case.name);
+pub fn keep_name(program: &str, name: &str) -> String {
+    let text = format!("{program}-{name}");
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     text.chars().map(plain).take(100).collect()
+}
+
+/// Copies all files of a folder to another.
+///
+/// # Errors
+/// If one cannot be copied.
+pub fn keep(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
 }

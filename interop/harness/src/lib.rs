@@ -1,0 +1,13 @@
+//! What the runners of real programs share: an ordinary [`User`] with Ferroce, programs that
+//! are [`Running`] and do not outlive their runner, and a [`Report`] of what came of each
+//! case.
+
+#![forbid(unsafe_code)]
+
+mod report;
+mod running;
+mod user;
+
+pub use report::{Outcome, Report, keep, keep_name};
+pub use running::{Running, deadline, now, pause};
+pub use user::User;

@@ -1,0 +1,25 @@
+//! The matrix.
+
+mod perftest;
+mod pingpong;
+mod weather;
+
+use crate::case::Case;
+
+/// Everything.
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = pingpong::cases();
+    cases.extend(perftest::cases());
+    cases.extend(weather::cases());
+    cases
+}
+
+/// TCP ports for servers, none used twice: one may still linger.
+struct Ports(u16);
+
+impl Ports {
+    fn next(&mut self) -> u16 {
+        self.0 += 1;
+        self.0
+    }
+}

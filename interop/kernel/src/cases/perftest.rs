@@ -1,0 +1,93 @@
+//! perftest: bandwidth and latency of every operation. What the virtual machine can do in a
+//! few seconds under emulation: few and small messages.
+
+use super::Ports;
+use crate::case::{CALLERS, Case};
+
+/// Programs, what they are told, and the operation that a capture must show.
+const TESTS: [(&str, &str, &[&str]); 8] = [
+    (
+        "ib_send_bw",
+        "send",
+        &[
+            "",
+            "-b",
+            "-q 16",
+            "-c UC -s 1024",
+            "-c UD -s 1024",
+            "-e",
+            "-b -q 16 -s 512",
+        ],
+    ),
+    (
+        "ib_send_lat",
+        "send",
+        &["", "-c UC", "-c UD", "-s 8192", "-e"],
+    ),
+    (
+        "ib_write_bw",
+        "write",
+        &["", "-b", "-q 16", "-c UC -s 1024", "-b -q 16 -s 512"],
+    ),
+    ("ib_write_lat", "write", &["", "-c UC", "-s 8192"]),
+    (
+        "ib_read_bw",
+        "read",
+        &["", "-b", "-q 16", "-o 1", "-b -q 16 -s 512"],
+    ),
+    ("ib_read_lat", "read", &["", "-s 8192", "-e"]),
+    (
+        "ib_atomic_bw",
+        "atomic",
+        &["", "-b", "-q 16", "-A CMP_AND_SWAP", "-b -q 16"],
+    ),
+    ("ib_atomic_lat", "atomic", &["", "-A CMP_AND_SWAP", "-e"]),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(19_000);
+    let mut cases = Vec::new();
+    for (test, operation, told) in TESTS {
+        for caller in CALLERS {
+            for (index, options) in told.iter().enumerate() {
+                for (mtu, gid) in [(1500, 1), (1500, 2), (9000, 1)] {
+                    // Only the first, and the one with sixteen queue pairs, everywhere.
+                    let everywhere = index == 0 || *options == "-q 16";
+                    if !everywhere && (mtu, gid) != (1500, 1) {
+                        continue;
+                    }
+                    // A multiple of its CQ moderation: else it may end too early.
+                    let count = if options.contains("16") { 100 } else { 200 };
+                    let size = if options.contains("-s ")
+                        || !test.ends_with("_bw")
+                        || operation == "atomic"
+                    {
+                        ""
+                    } else {
+                        "-s 8192 "
+                    };
+                    let command = format!(
+                        "{test} -d rxe0 -x {gid} -F -p {{port}} -n {count} {size}{options}"
+                    );
+                    let what = match test.ends_with("_bw") {
+                        true => "BW average[MB/sec]",
+                        false => "#bytes #iterations",
+                    };
+                    let case = Case::pair("perftest", caller, ports.next(), command.trim_end());
+                    let mut case = case.mtu(mtu).expect(what);
+                    if options.contains("-c U") {
+                        case = case.may_lose();
+                    }
+                    if index == 0 {
+                        case = case.packets(operation);
+                    }
+                    if everywhere && (mtu, gid) == (1500, 1) {
+                        case = case.short();
+                    }
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    cases
+}

@@ -1,0 +1,90 @@
+//! The ping-pongs of ibverbs-utils.
+
+use super::Ports;
+use crate::case::{CALLERS, Case};
+
+/// A program and what it is told.
+struct Tool {
+    name: &'static str,
+    options: &'static [&'static str],
+    sizes: &'static [u32],
+    reliable: bool,
+}
+
+const TOOLS: [Tool; 4] = [
+    Tool {
+        name: "ibv_rc_pingpong",
+        options: &["", "-c", "-e", "-e -c"],
+        sizes: &[1, 4096, 1 << 20],
+        reliable: true,
+    },
+    Tool {
+        name: "ibv_uc_pingpong",
+        options: &["", "-c", "-e"],
+        sizes: &[1, 4096, 1 << 20],
+        reliable: false,
+    },
+    Tool {
+        name: "ibv_ud_pingpong",
+        options: &["", "-c", "-e"],
+        sizes: &[1, 1024],
+        reliable: false,
+    },
+    Tool {
+        name: "ibv_srq_pingpong",
+        options: &["", "-c", "-e"],
+        sizes: &[1, 4096, 1 << 20],
+        reliable: true,
+    },
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(18_500);
+    let mut cases = Vec::new();
+    for tool in &TOOLS {
+        for caller in CALLERS {
+            for (mtu, gid) in [(1500, 1), (1500, 2), (9000, 1), (9000, 2)] {
+                for told in tool.told(mtu, gid) {
+                    let command = format!("{} -d rxe0 -g {gid} -p {{port}} {told}", tool.name);
+                    let case = Case::pair(tool.name, caller, ports.next(), command.trim_end());
+                    let mut case = case.mtu(mtu).expect("usec/iter");
+                    if !tool.reliable {
+                        case = case.may_lose();
+                    }
+                    if told.contains("-s 1 ") || told.contains("-s 4096") {
+                        case = case.packets("send");
+                    }
+                    if told.contains("-s 4096")
+                        || told.contains("-e -c")
+                        || told.contains("-s 1024")
+                    {
+                        case = case.short();
+                    }
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    cases
+}
+
+impl Tool {
+    /// All options for an IPv4 address and ordinary frames, the sizes for all.
+    fn told(&self, mtu: u32, gid: u8) -> Vec<String> {
+        let all = if (mtu, gid) == (1500, 1) {
+            self.options
+        } else {
+            &self.options[..1]
+        };
+        let options = all.iter().map(|options| format!("-n 100 {options}"));
+        let largest = (mtu == 9000 && self.name == "ibv_ud_pingpong").then_some(4096);
+        let sizes = self.sizes.iter().copied().chain(largest);
+        options.chain(sizes.map(sized)).collect()
+    }
+}
+
+/// Checked, and not for long.
+fn sized(size: u32) -> String {
+    let iterations = ((4 << 20) / size).clamp(8, 100);
+    format!("-c -s {size} -n {iterations}")
+}

@@ -1,0 +1,196 @@
+//! Ferroce at one end, the Linux kernel's `rdma_rxe` at the other.
+//!
+//! ```text
+//!   this host, in a network namespace of its own       | virtual machine
+//!   program - libferroce.so - veth0 = veth1 - br0 - tap0 - data0 - rdma_rxe - program
+//! ```
+//!
+//! Both ends run the distribution's unmodified programs. The machine is made of Debian's
+//! packages ([`image`]), started under QEMU ([`vm`]), and told what to do by way of a second
+//! interface, so that the bridge carries nothing but what is under test. Every case is
+//! captured; of one that fails, the capture and what both ends said are kept.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod capture;
+mod case;
+mod cases;
+mod enclosure;
+mod image;
+mod network;
+mod run;
+mod vm;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use ferroce_harness::{Outcome, Report, keep, keep_name, now};
+
+use crate::case::Case;
+use crate::vm::Accelerator;
+
+/// Run Ferroce against the Linux kernel's Soft-RoCE and check what both say.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+EXAMPLES
+    interop-kernel --short
+    interop-kernel --only ibv_rc_pingpong
+    interop-kernel --list
+    interop-kernel --shell 'rdma link; uname -r'     only boot, and run this in the guest
+
+FILES
+    $XDG_CACHE_HOME/ferroce-interop/    kernel and disk of the virtual machine
+    target/interop/                     captures and logs of cases that failed")]
+struct Arguments {
+    /// The `ferroce` to run programs with; its libraries stand beside it
+    #[arg(long, default_value = "target/debug/ferroce")]
+    ferroce: PathBuf,
+    /// Only the cases that are worth most: some minutes
+    #[arg(long)]
+    short: bool,
+    /// Only cases whose group or name contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only say what would be run
+    #[arg(long)]
+    list: bool,
+    /// Where captures and logs of failed cases are kept
+    #[arg(long, default_value = "target/interop")]
+    keep: PathBuf,
+    /// Keep those of cases that work, too
+    #[arg(long)]
+    keep_all: bool,
+    /// Write the table to this file
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// How the virtual machine runs; KVM where a kernel boots under it
+    #[arg(long, value_enum, default_value_t = Accelerator::Auto)]
+    accelerator: Accelerator,
+    /// The release of Debian that kernel and programs of the guest come from
+    #[arg(long, default_value = "bookworm")]
+    suite: String,
+    /// Boot, run a shell command in the guest, and end
+    #[arg(long, value_name = "COMMAND")]
+    shell: Option<String>,
+    /// Run a command in the guest that is up already (internal)
+    #[arg(long, hide = true)]
+    in_guest: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match &arguments.in_guest {
+        Some(command) => return agent::main(command),
+        None if arguments.list => list(&arguments),
+        None if enclosure::is_inside() => inside(&arguments),
+        None => prepare(&arguments),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The cases that were asked for, those that want the same network next to each other.
+fn wanted(arguments: &Arguments) -> Vec<Case> {
+    let mut cases = cases::all();
+    let only = arguments.only.as_deref();
+    cases.retain(|case| {
+        only.is_none_or(|only| case.group.contains(only) || case.name().contains(only))
+            && (case.short || !arguments.short)
+    });
+    cases.sort_by_key(|case| (case.mtu, case.weather));
+    cases
+}
+
+fn list(arguments: &Arguments) -> Result<bool> {
+    for case in wanted(arguments) {
+        println!("{:<14} {}", case.group, case.name());
+    }
+    Ok(true)
+}
+
+/// Outside: makes the image, then starts this program again where it can be cleaned up.
+fn prepare(arguments: &Arguments) -> Result<bool> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "this needs root: it makes network devices and boots a virtual machine on them"
+    );
+    image::build(&arguments.suite)?;
+    Err(enclosure::enter()?.into())
+}
+
+/// Whether all is well.
+fn inside(arguments: &Arguments) -> Result<bool> {
+    let folder = enclosure::folder();
+    let network = network::Network::make(&arguments.ferroce, &folder)?;
+    let image = image::Image::of(&arguments.suite)?;
+    let vm = vm::Vm::boot(&image, arguments.accelerator, &folder)?;
+    network.attach()?;
+    if let Some(command) = &arguments.shell {
+        print!("{}", vm.run(command)?);
+        return Ok(true);
+    }
+    let mut site = run::Site::new(network, vm)?;
+    let mut report = Report::default();
+    for (number, case) in wanted(arguments).iter().enumerate() {
+        let logs = folder.join(number.to_string());
+        let begun = now();
+        let result = try_often(&mut site, case, &logs);
+        let kept = arguments.keep.join(keep_name(case.group, &case.name()));
+        if result.is_err() || arguments.keep_all {
+            site.describe(&logs);
+            keep(&logs, &kept).context("cannot keep what was said")?;
+        }
+        fs::remove_dir_all(&logs)?;
+        let outcome = match result {
+            Ok(()) => Outcome::Works,
+            Err(error) => Outcome::Fails(format!("{error:#}"), kept),
+        };
+        report.add(case.group, &case.name(), outcome, now() - begun);
+    }
+    let kernel = site.vm.run("uname -r")?;
+    drop(site);
+    report.summarise();
+    if let Some(file) = &arguments.write {
+        let head = HEAD.replace("{kernel}", kernel.trim());
+        fs::write(file, report.markdown(&head))?;
+    }
+    Ok(report.all_work())
+}
+
+/// Tries a case as often as it may fail.
+fn try_often(site: &mut run::Site, case: &Case, logs: &Path) -> Result<()> {
+    let mut result = site.attempt(case, logs);
+    for _ in 1..case.attempts {
+        let Err(error) = &result else {
+            break;
+        };
+        println!(
+            "again          {:<13} {}: {error:#}",
+            case.group,
+            case.name()
+        );
+        result = site.attempt(case, logs);
+    }
+    result
+}
+
+const HEAD: &str = "\
+# Ferroce and the Linux kernel's Soft-RoCE
+
+Each line below is a command that was run with Ferroce at one end and `rdma_rxe` of Linux {kernel} at the
+other, unmodified programs of the distribution at both, and checked. `Ferroce calls` means that the
+client runs on Ferroce and the server on the kernel's driver, `Ferroce answers` the other way round. GID 1
+is an IPv4 address, GID 2 an IPv6 one. This file is written by `cargo xtask interop --write docs/INTEROP.md`;
+`cargo xtask interop --short` runs the part that continuous integration runs.
+
+";

@@ -1,0 +1,162 @@
+//! The virtual machine.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ferroce_harness::{Running, deadline, now, pause};
+
+use crate::agent;
+use crate::image::Image;
+use crate::network::{GUEST, GUEST_MAC, MTU, TAP};
+
+/// How long a kernel that boots at all takes under KVM, at most.
+const KVM_PATIENCE: Duration = Duration::from_secs(25);
+/// And under emulation, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What the cache says where KVM is of no use.
+const NO_KVM: &str = "no-kvm";
+
+/// What runs the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Accelerator {
+    /// KVM if a stock kernel boots under it, emulation if not
+    Auto,
+    /// The processor
+    Kvm,
+    /// QEMU
+    Tcg,
+}
+
+/// A machine that is up.
+pub(crate) struct Vm {
+    _qemu: Running,
+}
+
+impl Vm {
+    /// Boots; returns when the guest does what it is told.
+    pub(crate) fn boot(image: &Image, accelerator: Accelerator, folder: &Path) -> Result<Vm> {
+        let no_kvm = image.folder.join(NO_KVM);
+        let maybe_kvm = Path::new("/dev/kvm").exists() && !no_kvm.exists();
+        if accelerator == Accelerator::Kvm || accelerator == Accelerator::Auto && maybe_kvm {
+            // Some hypervisors offer KVM to their guests and run no ordinary kernel under it.
+            match Vm::start(
+                image,
+                &["-accel", "kvm", "-cpu", "host"],
+                folder,
+                KVM_PATIENCE,
+            ) {
+                Err(error) if accelerator == Accelerator::Auto => {
+                    println!("KVM is of no use here: {error:#}");
+                    std::fs::write(no_kvm, "")?;
+                }
+                result => return result,
+            }
+        }
+        let tcg = ["-accel", "tcg,thread=multi", "-cpu", "max"];
+        Vm::start(image, &tcg, folder, PATIENCE)
+    }
+
+    fn start(image: &Image, accelerator: &[&str], folder: &Path, patience: Duration) -> Result<Vm> {
+        let begun = now();
+        let qemu = Running::spawn(&mut qemu(image, accelerator, folder), folder, "qemu")?;
+        let mut vm = Vm { _qemu: qemu };
+        vm.await_agent(deadline(patience)).with_context(|| {
+            let said = std::fs::read(folder.join("console")).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            let last: Vec<&str> = said.lines().rev().take(5).collect();
+            format!("the guest does not come up; it said {last:?}")
+        })?;
+        let took = (now() - begun).as_secs_f64();
+        println!("The guest is up after {took:.1} s ({}).", accelerator[1]);
+        Ok(vm)
+    }
+
+    fn await_agent(&mut self, until: Instant) -> Result<()> {
+        while agent::run("true", &mut Vec::new()).is_err() {
+            if let Some(status) = self._qemu.ends(now())? {
+                bail!("QEMU ended ({status}): {}", self._qemu.said()?);
+            }
+            ensure!(now() < until, "no answer");
+            pause();
+        }
+        Ok(())
+    }
+
+    /// Runs a shell command, which must succeed.
+    pub(crate) fn run(&self, command: &str) -> Result<String> {
+        let mut said = Vec::new();
+        let status = agent::run(command, &mut said).context("the guest does not answer")?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        ensure!(
+            status == 0,
+            "`{command}` failed in the guest ({status}): {said}"
+        );
+        Ok(said)
+    }
+
+    /// A shell command of the guest as a command of this host.
+    pub(crate) fn program(&self, command: &str) -> Result<Command> {
+        let mut program = Command::new(std::env::current_exe()?);
+        program.arg("--in-guest").arg(command).process_group(0);
+        Ok(program)
+    }
+}
+
+fn qemu(image: &Image, accelerator: &[&str], folder: &Path) -> Command {
+    let append = format!(
+        "console=ttyS0 quiet mitigations=off net.ifnames=0 panic=-1 interop.mac={GUEST_MAC} \
+         interop.ip4={}/24 interop.ip6={}/64 interop.mtu={MTU} interop.port={}",
+        GUEST[0],
+        GUEST[1],
+        agent::PORT
+    );
+    let disk = format!(
+        "file={},format=raw,if=virtio,snapshot=on",
+        image.disk.display()
+    );
+    let tap = format!("tap,id=data,ifname={TAP},script=no,downscript=no,vnet_hdr=off");
+    let data = format!("virtio-net-pci,netdev=data,mac={GUEST_MAC},romfile=,host_mtu={MTU}");
+    let user = format!(
+        "user,id=control,restrict=on,hostfwd=tcp:127.0.0.1:{0}-:{0}",
+        agent::PORT
+    );
+    let mut command = Command::new("qemu-system-x86_64");
+    command
+        .args(accelerator)
+        .args([
+            "-smp",
+            "2",
+            "-m",
+            "768",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+        ])
+        .arg("-serial")
+        .arg(format!("file:{}", folder.join("console").display()))
+        .arg("-kernel")
+        .arg(&image.kernel)
+        .arg("-initrd")
+        .arg(&image.initrd)
+        .args([
+            "-append",
+            &append,
+            "-drive",
+            &disk,
+            "-device",
+            "virtio-rng-pci",
+        ])
+        .args(["-netdev", &tap, "-device", &data])
+        .args([
+            "-netdev",
+            &user,
+            "-device",
+            "virtio-net-pci,netdev=control,romfile=",
+        ])
+        .process_group(0);
+    command
+}
