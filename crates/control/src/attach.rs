@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
+use crate::board::Board;
 use crate::connection::{Connection, find_daemon, unexpected};
 use crate::counters::CounterPage;
 use crate::error::Error;
@@ -24,6 +25,8 @@ pub struct Attachment {
     pub slots: Vec<AttachedSlot>,
     /// Keep it until all slots are given up, and hand it to [`resume`].
     pub parcel: Parcel,
+    /// Memory shared with all programs; hand it to [`resume`] as well.
+    pub board: Board,
     /// Events of the link arrive here.
     pub connection: Connection,
 }
@@ -61,11 +64,12 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
     };
     match connection.request(&request)? {
         (Reply::Attached { link, slots }, fds) => {
-            let (parcel, slots) = unpack(&slots, fds)?;
+            let (parcel, board, slots) = unpack(&slots, fds)?;
             Ok(Attachment {
                 link,
                 slots,
                 parcel,
+                board,
                 connection,
             })
         }
@@ -74,7 +78,7 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
 }
 
 /// Registers slots anew with a ferroced that has been restarted: `dir` is that of the
-/// old connection, `link`, `slots` and `parcel` those of the attachment. Returns the
+/// old connection, `link`, `slots`, `parcel` and `board` those of the attachment. Returns the
 /// new connection and the link as it is now, or none if it exists no more.
 ///
 /// [`Error::NoDaemon`]: not yet; [`Watch`] tells when to try again. Until then
@@ -84,13 +88,15 @@ pub fn resume(
     link: &str,
     slots: &[u8],
     parcel: &Parcel,
+    board: &Board,
 ) -> Result<(Connection, Option<LinkInfo>), Error> {
     let mut connection = Connection::connect(dir)?;
     let request = Request::Resume {
         link: link.into(),
         slots: slots.into(),
     };
-    match connection.request_with(&request, &parcel.fds())? {
+    let [rx, tx] = parcel.fds();
+    match connection.request_with(&request, &[rx, tx, board.as_fd()])? {
         (Reply::Resumed { link }, _) => Ok((connection, link)),
         (other, _) => Err(unexpected(&other)),
     }
@@ -125,14 +131,18 @@ impl AsFd for Watch {
     }
 }
 
-fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<(Parcel, Vec<AttachedSlot>), Error> {
+type Unpacked = (Parcel, Board, Vec<AttachedSlot>);
+
+fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
     let expected = |g: &SlotGrant| 2 + usize::from(g.v6);
     let mut fds = fds.into_iter();
-    if fds.len() != 2 + grants.iter().map(expected).sum::<usize>() {
+    if fds.len() != 3 + grants.iter().map(expected).sum::<usize>() {
         return Err(Error::DescriptorsLost);
     }
     let mut next = || fds.next().ok_or(Error::DescriptorsLost);
     let parcel = Parcel::from_fds([next()?, next()?]);
+    let board = next()?;
+    let board = Board::from_fd(board).map_err(|e| Error::system("the board", e))?;
     let mut slots = Vec::with_capacity(grants.len());
     for grant in grants {
         slots.push(AttachedSlot {
@@ -141,5 +151,5 @@ fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<(Parcel, Vec<Attach
             counters: next()?.into(),
         });
     }
-    Ok((parcel, slots))
+    Ok((parcel, board, slots))
 }

@@ -19,6 +19,7 @@
 //! the parts.
 
 pub mod attach;
+pub mod board;
 pub mod cm;
 pub mod connection;
 pub mod counters;
@@ -34,6 +35,7 @@ pub mod start;
 pub mod unix;
 
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, list_links, resume};
+pub use board::{BOARD_ENTRY, BOARD_SIZE, Board};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
 pub use connection::{Connection, find_daemon};
 pub use counters::{CounterPage, CounterValues, PAGE_SIZE};

@@ -52,7 +52,7 @@ pub enum Request {
         shards: u8,
     },
     /// Slots that the program had before ferroced was restarted, with the two
-    /// descriptors of its parcel: [`Reply::Resumed`].
+    /// descriptors of its parcel and the board: [`Reply::Resumed`].
     Resume {
         /// The link.
         link: String,
@@ -92,8 +92,8 @@ pub enum Reply {
     Done,
     /// One link of the list.
     Link(LinkInfo),
-    /// The slots asked for. Descriptors: the parcel's two, then those of each
-    /// slot.
+    /// The slots asked for. Descriptors: the parcel's two, the board, then those
+    /// of each slot.
     Attached {
         /// The link now.
         link: LinkInfo,

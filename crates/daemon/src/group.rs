@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ferroce_control::{CounterPage, CounterValues, Parcel};
+use ferroce_control::{Board, CounterPage, CounterValues, Parcel};
 use ferroce_net::{BindError, SlotSockets, create_slot};
 use ferroce_wire::ROCE_PORT;
 use rustix::net::SocketAddrAny;
@@ -20,6 +20,7 @@ use crate::slots::Slots;
 pub(crate) struct Group {
     members: Vec<Member>,
     parcel: Parcel,
+    board: Board,
     pub(crate) slots: Slots,
 }
 
@@ -64,6 +65,7 @@ impl Group {
         let mut group = Group {
             members: Vec::new(),
             parcel: Parcel::new()?,
+            board: Board::new()?,
             slots: Slots::default(),
         };
         group.grow()?;
@@ -72,11 +74,12 @@ impl Group {
 
     /// The group that a surviving program has kept. All slots are without an owner at
     /// first.
-    pub(crate) fn adopt(parcel: Parcel) -> io::Result<Group> {
+    pub(crate) fn adopt(parcel: Parcel, board: Board) -> io::Result<Group> {
         let mut group = Group {
             members: Vec::new(),
             slots: Slots::default(),
             parcel,
+            board,
         };
         for slot in group.parcel.contents()? {
             check_socket(&slot.v4)?;
@@ -122,6 +125,7 @@ impl Group {
         // Normally its last owner's end has done this already.
         member.sockets.park()?;
         member.counters.clear()?;
+        self.board.clear(slot)?;
         member.sockets.unpark()
     }
 
@@ -133,6 +137,9 @@ impl Group {
             tracing::warn!(slot, %error, "cannot drain the slot");
         }
         let counted = self.counted(slot);
+        if let Err(error) = self.board.clear(slot) {
+            tracing::warn!(slot, %error, "cannot clear the entry of the slot");
+        }
         if let Err(error) = member.counters.clear() {
             tracing::warn!(slot, %error, "cannot clear the counters of the slot");
         }
@@ -162,9 +169,10 @@ impl Group {
         self.member(slot).sockets.v6.is_some()
     }
 
-    /// The descriptors of the parcel, then those of each slot, as the protocol wants them.
+    /// The descriptors of the parcel, the board, then those of each slot, as the protocol wants them.
     pub(crate) fn descriptors(&self, slots: &[u8]) -> io::Result<Vec<OwnedFd>> {
         let mut fds: Vec<BorrowedFd<'_>> = self.parcel.fds().into();
+        fds.push(self.board.as_fd());
         for member in slots.iter().map(|slot| self.member(*slot)) {
             fds.push(member.sockets.v4.as_fd());
             fds.extend(member.sockets.v6.as_ref().map(AsFd::as_fd));

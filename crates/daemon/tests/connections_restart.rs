@@ -16,8 +16,15 @@ const LOOP: (&str, &str) = ("127.0.0.1", "127.0.0.1");
 fn come_back(program: &mut Program) {
     assert!(program.line.is_broken());
     let slots: Vec<u8> = program.attachment.slots.iter().map(|s| s.slot).collect();
-    let (link, parcel) = (&program.attachment.link.name, &program.attachment.parcel);
-    let (connection, link) = resume(dir().path(), link, &slots, parcel).expect("resumed");
+    let kept = &program.attachment;
+    let resumed = resume(
+        dir().path(),
+        &kept.link.name,
+        &slots,
+        &kept.parcel,
+        &kept.board,
+    );
+    let (connection, link) = resumed.expect("resumed");
     assert!(link.is_some());
     program.attachment.connection = connection;
     program.line = Line::open();

@@ -139,7 +139,8 @@ fn slots_stay_with_a_living_process() {
             "1 and 2 are taken"
         );
         let (connection, link) =
-            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.parcel).unwrap();
+            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.parcel, &user.board)
+                .unwrap();
         assert_eq!(link.unwrap().name, "rxe0");
         user.connection = connection;
         drop(user);

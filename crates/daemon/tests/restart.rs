@@ -186,7 +186,8 @@ fn slots_of_others_cannot_be_resumed() {
         add("rxe0", "lo").unwrap();
         let one = Holder::start("rxe0", 1);
         let mine = attach("rxe0", 1).unwrap();
-        let theirs = ferroce_control::resume(dir().path(), "rxe0", &one.slots, &mine.parcel);
+        let theirs =
+            ferroce_control::resume(dir().path(), "rxe0", &one.slots, &mine.parcel, &mine.board);
         let error = theirs.unwrap_err();
         assert!(
             matches!(
@@ -199,7 +200,9 @@ fn slots_of_others_cannot_be_resumed() {
             "{error}"
         );
         let foreign = ferroce_control::Parcel::new().unwrap();
-        let error = ferroce_control::resume(dir().path(), "rxe0", &[9], &foreign).unwrap_err();
+        let board = &mine.board;
+        let error =
+            ferroce_control::resume(dir().path(), "rxe0", &[9], &foreign, board).unwrap_err();
         assert!(
             matches!(
                 error,

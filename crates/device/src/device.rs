@@ -19,6 +19,7 @@ use crate::counters;
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::notices::{AsyncEvent, Notices};
+use crate::pace::{self, Entries};
 use crate::progress;
 use crate::qp::Qp;
 use crate::shard::Shard;
@@ -51,11 +52,12 @@ impl Device {
         let attachment = ferroce_control::attach(link, shards)?;
         let notices = Arc::new(Notices::new().map_err(Error::system("event channel"))?);
         let regions = Arc::new(Regions::new(seed()?));
+        let board = pace::map(&attachment.board).map_err(Error::system("board"))?;
         let mut opened = Vec::new();
         let mut numbers = Vec::new();
         for slot in attachment.slots {
             numbers.push(slot.slot);
-            let shard = open_shard(&attachment.link, slot, &regions, &notices)?;
+            let shard = open_shard(&attachment.link, slot, &regions, &notices, board)?;
             opened.push(Arc::new(shard));
         }
         let shards: Arc<[Arc<Shard>]> = opened.into();
@@ -68,7 +70,7 @@ impl Device {
         let supervisor = Supervisor::start(
             Arc::clone(&link),
             numbers,
-            attachment.parcel,
+            (attachment.parcel, attachment.board),
             attachment.connection,
             Arc::clone(&notices),
             Arc::clone(&shards),
@@ -292,6 +294,7 @@ fn open_shard(
     slot: AttachedSlot,
     regions: &Arc<Regions>,
     notices: &Arc<Notices>,
+    board: Entries,
 ) -> Result<Shard, Error> {
     let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
     let first = u32::from(slot.slot) << 16;
@@ -304,7 +307,8 @@ fn open_shard(
     let engine = Engine::new(config, Arc::clone(regions), Arc::new(counters));
     let (v4, v6) = slot.sockets;
     let receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
-    Shard::new(engine, receiver, link.ifindex, Arc::clone(notices)).map_err(Error::system("shard"))
+    Shard::new(engine, receiver, link.ifindex, Arc::clone(notices), board)
+        .map_err(Error::system("shard"))
 }
 
 /// The port's MTU, as engines want it.

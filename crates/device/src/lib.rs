@@ -24,6 +24,7 @@ mod error;
 mod manners;
 mod memory;
 mod notices;
+mod pace;
 mod progress;
 mod qp;
 mod shard;

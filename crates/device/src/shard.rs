@@ -17,6 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::clock;
 use crate::memory::ProcessMemory;
 use crate::notices::Notices;
+use crate::pace::{Entries, Intake};
 use crate::transmitter::Transmitter;
 
 /// Datagrams taken in before others get the lock, and peers their acknowledgements:
@@ -55,6 +56,7 @@ pub(crate) struct Shard {
 pub(crate) struct Core {
     pub(crate) engine: Engine,
     receiver: Receiver,
+    intake: Intake,
     transmitter: Transmitter,
     /// Answers to what came in last are not out yet.
     owes: bool,
@@ -72,12 +74,15 @@ impl Shard {
         receiver: Receiver,
         ifindex: u32,
         notices: Arc<Notices>,
+        board: Entries,
     ) -> std::io::Result<Shard> {
+        let intake = Intake::new(&board[usize::from(receiver.slot())], receiver.buffer());
         Ok(Shard {
             core: Mutex::new(Core {
                 engine,
                 receiver,
-                transmitter: Transmitter::new(ifindex),
+                intake,
+                transmitter: Transmitter::new(ifindex, board),
                 owes: false,
             }),
             notices,
@@ -211,10 +216,13 @@ impl Core {
     /// `busy` says that the caller comes again soon.
     fn turn(&mut self, now: Time, notices: &Notices, busy: bool) -> usize {
         let engine = &mut self.engine;
+        let intake = &mut self.intake;
+        intake.begin();
         // Looked at once a turn, and not at all in the many turns without a packet.
         let mut memory = None;
         let take = |incoming: Incoming<'_>| {
             let memory = memory.get_or_insert_with(ProcessMemory::current);
+            intake.take(incoming.payload);
             engine.receive(now, memory, &incoming.datagram());
         };
         let received = match busy {
@@ -225,6 +233,7 @@ impl Core {
             tracing::warn!("receiving failed: {error}");
             0
         });
+        intake.end(received == 0);
         if engine.next_timeout().is_some_and(|due| due <= now) {
             engine.handle_timeout(now);
         }

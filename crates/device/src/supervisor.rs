@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 use ferroce_control::{
-    Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume,
+    Board, Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -28,7 +28,8 @@ pub(crate) struct Supervisor {
 struct Work {
     link: Arc<RwLock<LinkInfo>>,
     slots: Vec<u8>,
-    parcel: Parcel,
+    /// What keeps the sockets, and what programs share: for the next ferroced.
+    kept: (Parcel, Board),
     notices: Arc<Notices>,
     shards: Arc<[Arc<Shard>]>,
     end: OwnedFd,
@@ -38,7 +39,7 @@ impl Supervisor {
     pub(crate) fn start(
         link: Arc<RwLock<LinkInfo>>,
         slots: Vec<u8>,
-        parcel: Parcel,
+        kept: (Parcel, Board),
         connection: Connection,
         notices: Arc<Notices>,
         shards: Arc<[Arc<Shard>]>,
@@ -47,7 +48,7 @@ impl Supervisor {
         let work = Work {
             link,
             slots,
-            parcel,
+            kept,
             notices,
             shards,
             end: end.try_clone()?,
@@ -108,7 +109,7 @@ impl Work {
         };
         loop {
             watch.clear();
-            match resume(dir, &name, &self.slots, &self.parcel) {
+            match resume(dir, &name, &self.slots, &self.kept.0, &self.kept.1) {
                 Ok((connection, link)) => {
                     tracing::info!("ferroced is back");
                     match link {

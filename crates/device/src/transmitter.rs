@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use ferroce_net::{SendError, Sender};
 use ferroce_transport::{Batch, Engine, Fault, MAX_RUN_BYTES, Path, Time};
 
+use crate::clock;
 use crate::memory::ProcessMemory;
+use crate::pace::{Burden, Entries, Pacer};
 
 /// Packets of a batch: several full runs.
 const BATCH: usize = 256;
@@ -28,9 +30,10 @@ pub(crate) struct Transmitter {
 /// The way out.
 struct Out {
     sender: Sender,
+    pacer: Pacer,
     /// The link's netdev, for addresses that mean nothing without one.
     ifindex: u32,
-    /// Runs that found no room in a socket; nothing overtakes them.
+    /// Runs that found no room, here or there; nothing overtakes them.
     waiting: VecDeque<Waiting>,
 }
 
@@ -38,13 +41,15 @@ struct Waiting {
     path: Path,
     segment: usize,
     bytes: Box<[u8]>,
+    burden: Option<Burden>,
 }
 
 impl Transmitter {
-    pub(crate) fn new(ifindex: u32) -> Transmitter {
+    pub(crate) fn new(ifindex: u32, board: Entries) -> Transmitter {
         Transmitter {
             out: Out {
                 sender: Sender::new(),
+                pacer: Pacer::new(board),
                 ifindex,
                 waiting: VecDeque::new(),
             },
@@ -116,7 +121,9 @@ impl Transmitter {
                 }
             }
             let bytes = &self.buffer[..end];
-            self.out.send(&run.path, run.segment, bytes);
+            let opcode = self.batch.packet(run.packets.start).header()[0];
+            let burden = Pacer::burden(run, opcode, end);
+            self.out.send(&run.path, run.segment, bytes, burden);
         }
         for (index, fault) in self.faults.drain(..) {
             self.batch.fault(index, fault);
@@ -126,23 +133,36 @@ impl Transmitter {
 
 impl Out {
     /// Sends a run, or has it wait for room.
-    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) {
-        if !self.waiting.is_empty() || !self.try_send(path, segment, bytes) {
-            self.waiting.push_back(Waiting {
-                path: *path,
-                segment,
-                bytes: bytes.into(),
-            });
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8], burden: Option<Burden>) {
+        let mut burden = burden;
+        if self.waiting.is_empty() && self.admit(&mut burden) && self.try_send(path, segment, bytes)
+        {
+            return;
         }
+        self.waiting.push_back(Waiting {
+            path: *path,
+            segment,
+            bytes: bytes.into(),
+            burden,
+        });
+    }
+
+    /// Whether the peer has room for it. If it has, that is settled.
+    fn admit(&mut self, burden: &mut Option<Burden>) -> bool {
+        let admitted = burden.is_none_or(|burden| self.pacer.admit(burden, clock::now));
+        if admitted {
+            *burden = None;
+        }
+        admitted
     }
 
     /// Sends what waits; false if there is still no room for it.
     fn catch_up(&mut self) -> bool {
-        while let Some(run) = self.waiting.front() {
-            if !self.try_send(&run.path, run.segment, &run.bytes) {
+        while let Some(mut run) = self.waiting.pop_front() {
+            if !self.admit(&mut run.burden) || !self.try_send(&run.path, run.segment, &run.bytes) {
+                self.waiting.push_front(run);
                 return false;
             }
-            self.waiting.pop_front();
         }
         true
     }

@@ -81,6 +81,17 @@ impl Receiver {
         (self.sockets.v4.as_raw_fd(), v6.map(AsRawFd::as_raw_fd))
     }
 
+    /// Whose packets it reads.
+    pub fn slot(&self) -> u8 {
+        self.sorter.slot()
+    }
+
+    /// Bytes that wait in a socket before it drops more, as the kernel counts them:
+    /// with what it needs itself.
+    pub fn buffer(&self) -> usize {
+        socket::receive_buffer(&self.sockets.v4)
+    }
+
     /// The sockets themselves.
     pub fn sockets(&self) -> &SlotSockets {
         &self.sockets

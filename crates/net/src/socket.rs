@@ -72,6 +72,11 @@ pub(crate) fn raise_receive_buffer(fd: &impl AsFd) {
     }
 }
 
+/// Bytes, kernel bookkeeping included, that the receive buffer holds.
+pub(crate) fn receive_buffer(fd: &impl AsFd) -> usize {
+    SockRef::from(fd).recv_buffer_size().unwrap_or(0)
+}
+
 /// Raises the send buffer as far as the kernel lets us.
 pub(crate) fn raise_send_buffer(fd: &impl AsFd) {
     let bytes = SEND_BUFFER as i32;

@@ -69,6 +69,16 @@ impl Actor {
         self.child.id()
     }
 
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.pid()).ok();
+        let pid = pid.and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.expect("a process"), signal).expect("it is there");
+    }
+
     /// The next line that it says.
     ///
     /// # Panics

@@ -373,6 +373,11 @@ impl Batch {
 }
 
 impl Run {
+    /// The top byte of the destination QPN.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
     #[inline]
     fn takes(&self, len: usize, path: &Path, slot: u8) -> bool {
         let whole = self.segment * self.packets.len() == self.bytes;

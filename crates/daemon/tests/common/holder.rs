@@ -112,7 +112,13 @@ fn come_back(attachment: &mut Attachment) -> String {
     }
     let slots: Vec<u8> = attachment.slots.iter().map(|s| s.slot).collect();
     loop {
-        match resume(&dir, &attachment.link.name, &slots, &attachment.parcel) {
+        match resume(
+            &dir,
+            &attachment.link.name,
+            &slots,
+            &attachment.parcel,
+            &attachment.board,
+        ) {
             Ok((connection, link)) => {
                 attachment.connection = connection;
                 return if link.is_some() { "resumed" } else { "no link" }.into();

@@ -73,8 +73,6 @@ pub(super) fn cases() -> Vec<Case> {
             let count = match options {
                 o if o.contains("-n ") => "",
                 o if o.contains("-a") && !o.contains("-A") => "-n 20",
-                // What nobody acknowledges must fit the receiver's socket.
-                o if o.contains("-c UC") || o.contains("-c UD") => "-s 1024 -n 100",
                 // A multiple of its CQ moderation: else it may end too early.
                 _ => "-n 1000",
             };
