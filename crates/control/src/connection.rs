@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt::Timeout;
@@ -238,26 +239,81 @@ impl Connection {
         &self.version
     }
 
+    /// Two ends for two threads: one asks, the other hears answers and events.
+    /// The connection lasts until both are dropped.
+    pub fn split(mut self) -> (Asker, Hearer) {
+        let buffer = std::mem::take(&mut self.buffer);
+        let asker = Asker(Arc::new(self));
+        let connection = Arc::clone(&asker.0);
+        (asker, Hearer { connection, buffer })
+    }
+
     /// The next packet; None if there was none in time.
     fn receive(&mut self, flags: RecvFlags) -> Result<Option<(Reply, Vec<OwnedFd>)>, Error> {
-        let packet = match packet::receive(&self.socket, &mut self.buffer, flags) {
-            Ok(packet) => packet,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(broken(error)),
-        };
-        if packet.len == 0 {
-            return Err(Error::Closed);
-        }
-        if packet.fds_lost {
-            return Err(Error::DescriptorsLost);
-        }
-        if packet.truncated {
-            return Err(Error::Unexpected("a message that is too long".into()));
-        }
-        let reply = protocol::decode(&self.buffer[..packet.len])
-            .map_err(|garbage| Error::Unexpected(garbage.to_string()))?;
-        Ok(Some((reply, packet.fds)))
+        receive(&self.socket, &mut self.buffer, flags)
     }
+}
+
+/// The end of a connection that asks; see [`Connection::split`].
+#[derive(Debug, Clone)]
+pub struct Asker(Arc<Connection>);
+
+impl Asker {
+    /// Asks, and does not wait for the answer.
+    pub fn ask(&self, request: &Request) -> Result<(), Error> {
+        let bytes = protocol::encode(request);
+        packet::send(&self.0.socket, &bytes, &[], SendFlags::empty()).map_err(broken)
+    }
+}
+
+/// The end of a connection that hears answers and events; see [`Connection::split`].
+#[derive(Debug)]
+pub struct Hearer {
+    connection: Arc<Connection>,
+    buffer: Vec<u8>,
+}
+
+impl Hearer {
+    /// Waits for the next answer or event, whichever it is.
+    pub fn hear(&mut self) -> Result<Reply, Error> {
+        loop {
+            let socket = &self.connection.socket;
+            // Silence is no reason to give up.
+            if let Some((reply, _)) = receive(socket, &mut self.buffer, RecvFlags::empty())? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// The runtime directory of the daemon.
+    pub fn dir(&self) -> &Path {
+        self.connection.dir()
+    }
+}
+
+/// The next packet of a socket; None if there was none in time.
+fn receive(
+    socket: &OwnedFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> Result<Option<(Reply, Vec<OwnedFd>)>, Error> {
+    let packet = match packet::receive(socket, buffer, flags) {
+        Ok(packet) => packet,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        Err(error) => return Err(broken(error)),
+    };
+    if packet.len == 0 {
+        return Err(Error::Closed);
+    }
+    if packet.fds_lost {
+        return Err(Error::DescriptorsLost);
+    }
+    if packet.truncated {
+        return Err(Error::Unexpected("a message that is too long".into()));
+    }
+    let reply = protocol::decode(&buffer[..packet.len])
+        .map_err(|garbage| Error::Unexpected(garbage.to_string()))?;
+    Ok(Some((reply, packet.fds)))
 }
 
 impl AsFd for Connection {

@@ -42,3 +42,4 @@ pub use ferroce_transport as transport;
 pub use memory::ProcessMemory;
 pub use notices::AsyncEvent;
 pub use qp::{Posting, Qp};
+pub use signals::{Blocked, block_all};

@@ -1,13 +1,14 @@
 //! Signals are the program's: our threads take none.
 
 /// Restores the signal mask when dropped.
-pub(crate) struct Blocked {
+#[allow(missing_debug_implementations)]
+pub struct Blocked {
     before: libc::sigset_t,
 }
 
 /// Blocks all signals in this thread but those that a fault raises, which must
 /// reach the fault handler. A thread started now inherits that.
-pub(crate) fn block_all() -> Blocked {
+pub fn block_all() -> Blocked {
     // SAFETY: sigset_t is plain data; the calls fill it and set this thread's mask.
     unsafe {
         let mut all: libc::sigset_t = core::mem::zeroed();

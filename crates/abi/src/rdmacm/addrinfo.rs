@@ -1,0 +1,282 @@
+//! `rdma_getaddrinfo`: names and services, by way of the system's resolver.
+//!
+//! Lists are made with the C library's allocator, of which programs make use.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+
+use libc::{addrinfo, sockaddr, socklen_t};
+
+use super::channel::Happening;
+use super::event::complete;
+use super::id::{AddrInfo, id_of};
+use super::{Outcome, devices, finish, last_errno};
+use crate::errno::{minus_one, set_errno};
+use crate::ffi::*;
+
+/// `AF_IB`, which only ports of InfiniBand have.
+const AF_IB: c_int = 27;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    res: *mut *mut rdma_addrinfo,
+) -> c_int {
+    if res.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
+        return minus_one(libc::EINVAL);
+    }
+    if let Err(errno) = devices::any() {
+        return minus_one(errno);
+    }
+    // SAFETY: by contract NULL or valid; the list is ours.
+    unsafe {
+        let hints = hints.as_ref();
+        if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+            // Nobody to ask: there is no subnet administration.
+            let nonsense = !node.is_null() || hints.is_some_and(|h| h.ai_flags & RAI_DNS != 0);
+            return minus_one(if nonsense {
+                libc::EOPNOTSUPP
+            } else {
+                libc::ENOENT
+            });
+        }
+        let list = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
+        if list.is_null() {
+            return minus_one(libc::ENOMEM);
+        }
+        let code = fill(&mut *list, node, service, hints);
+        if code != 0 {
+            rdma_freeaddrinfo(list);
+            return code;
+        }
+        *res = list;
+        0
+    }
+}
+
+unsafe fn fill(
+    list: &mut rdma_addrinfo,
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&rdma_addrinfo>,
+) -> c_int {
+    // SAFETY: by contract; what `getaddrinfo` gives is freed again.
+    unsafe {
+        if !node.is_null() || !service.is_null() {
+            let ask = hints.map(to_system);
+            let ask = ask.as_ref().map_or(ptr::null(), ptr::from_ref);
+            let mut found: *mut addrinfo = ptr::null_mut();
+            let code = libc::getaddrinfo(node, service, ask, &raw mut found);
+            if code != 0 {
+                return code;
+            }
+            let converted = from_system(list, hints, &*found);
+            libc::freeaddrinfo(found);
+            if !converted {
+                return minus_one(libc::ENOMEM);
+            }
+        } else if let Some(hints) = hints {
+            list.ai_flags = hints.ai_flags;
+            list.ai_family = hints.ai_family;
+            list.ai_qp_type = hints.ai_qp_type;
+            list.ai_port_space = hints.ai_port_space;
+            let to = (&mut list.ai_dst_addr, &mut list.ai_dst_len);
+            if !copy(to, hints.ai_dst_addr, hints.ai_dst_len) {
+                return minus_one(libc::ENOMEM);
+            }
+        }
+        if let Some(hints) = hints
+            && list.ai_src_len == 0
+        {
+            let to = (&mut list.ai_src_addr, &mut list.ai_src_len);
+            if !copy(to, hints.ai_src_addr, hints.ai_src_len) {
+                return minus_one(libc::ENOMEM);
+            }
+        }
+        0
+    }
+}
+
+/// Hints in the words of the system's resolver.
+fn to_system(hints: &rdma_addrinfo) -> addrinfo {
+    let passive = hints.ai_flags & RAI_PASSIVE != 0;
+    // SAFETY: zeros mean "anything".
+    let mut ask: addrinfo = unsafe { core::mem::zeroed() };
+    if passive {
+        ask.ai_flags |= libc::AI_PASSIVE;
+    }
+    if hints.ai_flags & RAI_NUMERICHOST != 0 {
+        ask.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    if hints.ai_family != AF_IB {
+        ask.ai_family = hints.ai_family;
+    }
+    ask.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
+        IBV_QPT_UD => libc::SOCK_DGRAM,
+        _ => 0,
+    };
+    ask.ai_protocol = match (hints.ai_port_space.cast_unsigned(), ask.ai_socktype) {
+        (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+        (RDMA_PS_UDP | RDMA_PS_IPOIB, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+        _ => 0,
+    };
+    ask
+}
+
+/// The first of what the resolver found; false without memory.
+unsafe fn from_system(
+    list: &mut rdma_addrinfo,
+    hints: Option<&rdma_addrinfo>,
+    found: &addrinfo,
+) -> bool {
+    list.ai_qp_type = match (hints.map_or(0, |hints| hints.ai_qp_type), found.ai_socktype) {
+        (0, libc::SOCK_STREAM) => IBV_QPT_RC.cast_signed(),
+        (0, libc::SOCK_DGRAM) => IBV_QPT_UD.cast_signed(),
+        (hint, _) => hint,
+    };
+    list.ai_port_space = match (
+        hints.map_or(0, |hints| hints.ai_port_space),
+        found.ai_protocol,
+    ) {
+        (0, libc::IPPROTO_TCP) => RDMA_PS_TCP.cast_signed(),
+        (0, libc::IPPROTO_UDP) => RDMA_PS_UDP.cast_signed(),
+        (hint, _) => hint,
+    };
+    list.ai_family = found.ai_family;
+    // SAFETY: strings and addresses of the resolver.
+    unsafe {
+        let name = match found.ai_canonname.is_null() {
+            true => ptr::null_mut(),
+            false => libc::strdup(found.ai_canonname),
+        };
+        let to = if found.ai_flags & libc::AI_PASSIVE != 0 {
+            list.ai_flags = RAI_PASSIVE;
+            list.ai_src_canonname = name;
+            (&mut list.ai_src_addr, &mut list.ai_src_len)
+        } else {
+            list.ai_dst_canonname = name;
+            (&mut list.ai_dst_addr, &mut list.ai_dst_len)
+        };
+        copy(to, found.ai_addr, found.ai_addrlen)
+    }
+}
+
+/// Copies an address, if there is one; false without memory.
+unsafe fn copy(
+    (to, to_len): (&mut *mut sockaddr, &mut socklen_t),
+    from: *const sockaddr,
+    len: socklen_t,
+) -> bool {
+    if from.is_null() || len == 0 {
+        return true;
+    }
+    // SAFETY: by contract there are `len` bytes.
+    unsafe {
+        let copy = libc::malloc(len as usize);
+        if copy.is_null() {
+            return false;
+        }
+        ptr::copy_nonoverlapping(from.cast::<u8>(), copy.cast(), len as usize);
+        (*to, *to_len) = (copy.cast(), len);
+    }
+    true
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_freeaddrinfo(mut res: *mut rdma_addrinfo) {
+    // SAFETY: by contract a list of ours, or NULL.
+    unsafe {
+        while let Some(one) = res.as_ref() {
+            let next = one.ai_next;
+            let parts: [*mut c_void; 6] = [
+                one.ai_connect,
+                one.ai_route,
+                one.ai_src_canonname.cast(),
+                one.ai_dst_canonname.cast(),
+                one.ai_src_addr.cast(),
+                one.ai_dst_addr.cast(),
+            ];
+            for part in parts {
+                libc::free(part);
+            }
+            libc::free(res.cast());
+            res = next;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    // SAFETY: the program's id, strings and hints.
+    finish(unsafe { start(id, node, service, hints) })
+}
+
+unsafe fn start(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Outcome {
+    // SAFETY: by contract.
+    let (id, flags) = unsafe { (id_of(id)?, hints.as_ref().map_or(0, |h| h.ai_flags)) };
+    {
+        let mut inner = id.inner();
+        if inner.addrinfo.is_some() {
+            return Err(libc::EBUSY);
+        }
+        inner.addrinfo = Some(AddrInfo(ptr::null_mut()));
+    }
+    let mut list = ptr::null_mut();
+    let found = if flags & RAI_SA != 0 {
+        Err(libc::ENOTSUP)
+    } else {
+        set_errno(0);
+        // SAFETY: by contract.
+        match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut list) } {
+            0 => Ok(()),
+            -1 => Err(last_errno()),
+            code => Err(code),
+        }
+    };
+    if found.is_err() {
+        id.inner().addrinfo = None;
+        return found;
+    }
+    id.inner().addrinfo = Some(AddrInfo(list));
+    id.post(Happening::Plain(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0));
+    complete(id)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_query_addrinfo(
+    id: *mut rdma_cm_id,
+    info: *mut *mut rdma_addrinfo,
+) -> c_int {
+    if info.is_null() {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: the program's id, and a place for the list.
+    finish(unsafe {
+        id_of(id).and_then(|id| {
+            let mut inner = id.inner();
+            match inner.addrinfo.take() {
+                Some(AddrInfo(list)) if !list.is_null() => {
+                    *info = list;
+                    Ok(())
+                }
+                other => {
+                    inner.addrinfo = other;
+                    Err(libc::ENOENT)
+                }
+            }
+        })
+    })
+}

@@ -1,0 +1,220 @@
+//! The devices of connections: one open context for each link, which all ids of the
+//! process share, with a protection domain for programs that bring none.
+
+use core::ffi::c_int;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Mutex;
+
+use ferroce_cm::ports::Host;
+use ferroce_control::LinkInfo;
+use ferroce_device::list_links;
+
+use super::{Outcome, last_errno, lock};
+use crate::context::context_of;
+use crate::device_list::{
+    ibv_free_device_list, ibv_get_device_index, ibv_get_device_list, ibv_open_device,
+};
+use crate::errno::null;
+use crate::ffi::*;
+use crate::limits::MAX_RD_ATOMIC;
+use crate::pd::ibv_alloc_pd;
+use crate::xrcd::open_xrcd;
+
+/// READs and atomics that a queue pair can serve or have outstanding.
+pub(crate) const MAX_DEPTH: u8 = MAX_RD_ATOMIC as u8;
+
+/// A link that connections use. Never closed: programs hold its context as long
+/// as they like.
+#[derive(Debug)]
+pub(crate) struct CmDevice {
+    /// The index of the link.
+    pub(crate) index: u32,
+    pub(crate) verbs: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    xrcd: Mutex<Option<Xrcd>>,
+}
+
+#[derive(Debug)]
+struct Xrcd(*mut ibv_xrcd);
+
+// SAFETY: domains may be used by all threads.
+unsafe impl Send for Xrcd {}
+// SAFETY: verbs objects may be used by all threads, and what changes is locked.
+unsafe impl Send for CmDevice {}
+// SAFETY: as above.
+unsafe impl Sync for CmDevice {}
+
+static DEVICES: Mutex<Vec<&'static CmDevice>> = Mutex::new(Vec::new());
+/// Whose devices these are: threads and sockets do not survive a fork.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static SEEN: AtomicBool = AtomicBool::new(false);
+
+impl CmDevice {
+    /// The link as it is now.
+    pub(crate) fn link(&self) -> LinkInfo {
+        // SAFETY: never closed.
+        unsafe { context_of(self.verbs) }.device.link()
+    }
+
+    /// The domain for XRC of those who bring none.
+    pub(crate) fn xrcd(&self) -> Outcome<*mut ibv_xrcd> {
+        let mut xrcd = lock(&self.xrcd);
+        if let Some(xrcd) = &*xrcd {
+            return Ok(xrcd.0);
+        }
+        let mut attr = ibv_xrcd_init_attr {
+            comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+            fd: -1,
+            oflags: libc::O_CREAT,
+        };
+        // SAFETY: an open context, and a structure of ours.
+        let new = unsafe { open_xrcd(self.verbs, &raw mut attr) };
+        if new.is_null() {
+            return Err(last_errno());
+        }
+        *xrcd = Some(Xrcd(new));
+        Ok(new)
+    }
+}
+
+/// ENODEV unless there is, or was, a link.
+pub(crate) fn any() -> Outcome {
+    if SEEN.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    match list_links() {
+        Ok(links) if !links.is_empty() => {
+            SEEN.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+        Ok(_) => Err(libc::ENODEV),
+        Err(error) => {
+            tracing::warn!("no devices for connections: {error}");
+            Err(libc::ENODEV)
+        }
+    }
+}
+
+/// The device with this address of ours.
+pub(crate) fn by_address(host: Host) -> Outcome<&'static CmDevice> {
+    let has = |link: &LinkInfo| {
+        link.gids
+            .iter()
+            .any(|gid| gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex))
+    };
+    let known = opened().iter().copied().find(|device| has(&device.link()));
+    if let Some(device) = known {
+        return Ok(device);
+    }
+    let links = list_links().map_err(|error| error.errno())?;
+    let link = links.iter().find(|link| has(link)).ok_or(libc::ENODEV)?;
+    by_index(link.index)
+}
+
+/// Any device with an address of this IP version, and that address.
+pub(crate) fn first(v4: bool) -> Outcome<Host> {
+    let links = list_links().map_err(|error| error.errno())?;
+    let mut gids = links.iter().flat_map(|link| &link.gids);
+    let gid = gids.find(|gid| gid.address.is_ipv4() == v4);
+    gid.map(|gid| Host::new(gid.address)).ok_or(libc::ENODEV)
+}
+
+/// The device of a link, which is opened if it is not yet.
+pub(crate) fn by_index(index: u32) -> Outcome<&'static CmDevice> {
+    let mut devices = opened();
+    if let Some(device) = devices.iter().find(|device| device.index == index) {
+        return Ok(device);
+    }
+    let device = open(index)?;
+    devices.push(device);
+    Ok(device)
+}
+
+/// The link was removed: one of the same number is another.
+pub(crate) fn forget(index: u32) {
+    opened().retain(|device| device.index != index);
+}
+
+fn opened() -> std::sync::MutexGuard<'static, Vec<&'static CmDevice>> {
+    let mut devices = lock(&DEVICES);
+    let process = std::process::id();
+    if PROCESS.swap(process, Ordering::Relaxed) != process {
+        devices.clear();
+    }
+    devices
+}
+
+fn open(index: u32) -> Outcome<&'static CmDevice> {
+    // SAFETY: a list of ours, walked to its end and freed.
+    let verbs = unsafe {
+        let list = ibv_get_device_list(ptr::null_mut());
+        if list.is_null() {
+            return Err(last_errno());
+        }
+        let devices = (0..).map(|place| *list.add(place));
+        let mut devices = devices.take_while(|device| !device.is_null());
+        let found = devices.find(|&device| ibv_get_device_index(device) == index as c_int);
+        let verbs = found.map(|device| ibv_open_device(device));
+        ibv_free_device_list(list);
+        verbs.ok_or(libc::ENODEV)?
+    };
+    if verbs.is_null() {
+        return Err(last_errno());
+    }
+    // SAFETY: just opened.
+    let pd = unsafe { ibv_alloc_pd(verbs) };
+    if pd.is_null() {
+        return Err(last_errno());
+    }
+    Ok(Box::leak(Box::new(CmDevice {
+        index,
+        verbs,
+        pd,
+        xrcd: Mutex::new(None),
+    })))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+    let contexts = match contexts() {
+        Ok(contexts) => contexts,
+        Err(errno) => {
+            // SAFETY: by contract NULL or valid.
+            if let Some(count) = unsafe { num_devices.as_mut() } {
+                *count = 0;
+            }
+            return null(errno);
+        }
+    };
+    // SAFETY: plain allocation of zeros.
+    let list = unsafe { libc::calloc(contexts.len() + 1, size_of::<*mut ibv_context>()) };
+    let list = list.cast::<*mut ibv_context>();
+    // SAFETY: room for one more than these; the program's pointer is NULL or valid.
+    unsafe {
+        if !list.is_null() {
+            ptr::copy_nonoverlapping(contexts.as_ptr(), list, contexts.len());
+        }
+        if let Some(count) = num_devices.as_mut() {
+            *count = if list.is_null() {
+                0
+            } else {
+                contexts.len() as c_int
+            };
+        }
+    }
+    list
+}
+
+fn contexts() -> Outcome<Vec<*mut ibv_context>> {
+    any()?;
+    let links = list_links().map_err(|error| error.errno())?;
+    let devices = links.iter().filter_map(|link| by_index(link.index).ok());
+    Ok(devices.map(|device| device.verbs).collect())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    // SAFETY: by contract the list came from `rdma_get_devices`, or is NULL.
+    unsafe { libc::free(list.cast()) };
+}

@@ -1,0 +1,315 @@
+//! The line to ferroced's connection manager: one for the process.
+//!
+//! Calls go one at a time: ask, and wait until the line's thread has heard the
+//! answer. Events that it hears go to the channel of the id they concern. A
+//! forked child opens a line of its own and leaves its parent's alone.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ferroce_cm::{ConnId, Event, SidrId};
+use ferroce_control::{
+    Asker, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Hearer, LinkEventKind, Reply,
+    Request, find_daemon,
+};
+use ferroce_device::block_all;
+
+use super::channel::Happening;
+use super::devices;
+use super::id::Id;
+use super::{Outcome, lock, recover};
+use crate::ffi::RDMA_CM_EVENT_DEVICE_REMOVAL;
+
+/// How long a call waits for a ferroced that is away.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The line, and who is who on it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    process: u32,
+    /// Held by the one call that is under way.
+    turn: Mutex<()>,
+    exchange: Mutex<Exchange>,
+    /// The exchange has changed.
+    changed: Condvar,
+    who: Mutex<Who>,
+}
+
+#[derive(Debug)]
+struct Exchange {
+    /// None while ferroced is away.
+    asker: Option<Asker>,
+    call: Call,
+}
+
+#[derive(Debug)]
+enum Call {
+    None,
+    /// The answer is awaited; what it names will be this id's.
+    Waiting(Option<Arc<Id>>),
+    Answered(Outcome<CmAnswer>),
+}
+
+/// Whom names in messages mean.
+#[derive(Debug, Default)]
+pub(crate) struct Who {
+    pub(crate) ids: BTreeMap<usize, Arc<Id>>,
+    pub(crate) ports: BTreeMap<CmPort, Arc<Id>>,
+    pub(crate) conns: BTreeMap<CmId<ConnId>, Arc<Id>>,
+    pub(crate) questions: BTreeMap<CmId<SidrId>, Arc<Id>>,
+}
+
+impl Who {
+    /// A new id.
+    pub(crate) fn add(&mut self, id: &Arc<Id>) {
+        self.ids.insert(Arc::as_ptr(id) as usize, Arc::clone(id));
+    }
+
+    /// An id goes: nothing more is told to it.
+    pub(crate) fn remove(&mut self, id: &Arc<Id>) {
+        self.ids.remove(&(Arc::as_ptr(id) as usize));
+        let inner = id.inner();
+        if let Some(port) = inner.port.filter(|port| !port.borrowed) {
+            self.ports.remove(&port.name);
+        }
+        if let Some(conn) = inner.conn {
+            self.conns.remove(&conn);
+        }
+        if let Some(question) = inner.question {
+            self.questions.remove(&question);
+        }
+    }
+
+    /// What an answer names is this id's from now on. The thread that hears it says so
+    /// to the id, before it hears of events.
+    pub(crate) fn learn(&mut self, id: &Arc<Id>, answer: &CmAnswer) {
+        match answer {
+            CmAnswer::Bound { port, .. } => drop(self.ports.insert(*port, Arc::clone(id))),
+            CmAnswer::Connection { conn } => {
+                self.conns.insert(*conn, Arc::clone(id));
+                id.inner().conn = Some(*conn);
+            }
+            CmAnswer::Question { question } => {
+                self.questions.insert(*question, Arc::clone(id));
+                id.inner().question = Some(*question);
+            }
+            CmAnswer::Done | CmAnswer::Established { .. } => {}
+        }
+    }
+
+    /// Queues an event for the id it concerns.
+    pub(crate) fn dispatch(&mut self, event: Box<CmEvent>) {
+        let link = event.link;
+        let conn = event.event.conn().map(|id| CmId { link, id });
+        let question = event.event.sidr().map(|id| CmId { link, id });
+        let id = match &event.event {
+            Event::Request(_) | Event::SidrRequest(_) => {
+                event.port.and_then(|port| self.ports.get(&port))
+            }
+            _ => conn
+                .and_then(|conn| self.conns.get(&conn))
+                .or_else(|| question.and_then(|question| self.questions.get(&question))),
+        };
+        let Some(id) = id.map(Arc::clone) else {
+            tracing::debug!("nobody is told of {:?}", event.event);
+            return;
+        };
+        let over = match &event.event {
+            Event::Rejected { timewait, .. } => !timewait,
+            Event::Unreachable { .. } | Event::TimewaitExit { .. } => true,
+            _ => false,
+        };
+        {
+            let mut inner = id.inner();
+            match &event.event {
+                Event::Established { .. } => inner.snapshot = event.snapshot,
+                Event::Disconnected { .. } | Event::Rejected { .. } => inner.snapshot = None,
+                Event::SidrReply { .. } | Event::SidrUnreachable { .. } => inner.question = None,
+                _ => {}
+            }
+            inner.ended |= over;
+        }
+        if let Some(conn) = conn.filter(|_| over) {
+            self.conns.remove(&conn);
+        }
+        if let Some(question) = question {
+            self.questions.remove(&question);
+        }
+        id.post(Happening::Cm(event));
+    }
+
+    /// A link is gone, and with it the device of these ids.
+    pub(crate) fn link_removed(&mut self, link: u32) {
+        let theirs = |id: &&Arc<Id>| id.inner().device.is_some_and(|d| d.index == link);
+        for id in self.ids.values().filter(theirs) {
+            id.post(Happening::Plain(RDMA_CM_EVENT_DEVICE_REMOVAL, 0));
+        }
+    }
+}
+
+/// The line of this process, or of its parent.
+static LINE: AtomicPtr<Line> = AtomicPtr::new(ptr::null_mut());
+static OPENING: Mutex<()> = Mutex::new(());
+
+impl Line {
+    /// The line of this process, which is opened if there is none.
+    pub(crate) fn get() -> Outcome<&'static Line> {
+        if let Some(line) = Line::current() {
+            return Ok(line);
+        }
+        let _opening = lock(&OPENING);
+        if let Some(line) = Line::current() {
+            return Ok(line);
+        }
+        let line = Line::open().map_err(|error| {
+            tracing::warn!("no connections: {error}");
+            error.errno()
+        })?;
+        LINE.store(ptr::from_ref(line).cast_mut(), Ordering::Release);
+        Ok(line)
+    }
+
+    fn current() -> Option<&'static Line> {
+        // SAFETY: lines are never freed.
+        let line = unsafe { LINE.load(Ordering::Acquire).as_ref() };
+        line.filter(|line| line.process == std::process::id())
+    }
+
+    fn open() -> Result<&'static Line, ferroce_control::Error> {
+        let mut connection = find_daemon()?.ok_or(ferroce_control::Error::NoDaemon)?;
+        connection.perform(&Request::Subscribe)?;
+        let (asker, hearer) = connection.split();
+        let line: &'static Line = Box::leak(Box::new(Line {
+            process: std::process::id(),
+            turn: Mutex::new(()),
+            exchange: Mutex::new(Exchange {
+                asker: Some(asker),
+                call: Call::None,
+            }),
+            changed: Condvar::new(),
+            who: Mutex::default(),
+        }));
+        let _blocked = block_all();
+        #[allow(clippy::disallowed_methods)] // somebody has to listen
+        std::thread::Builder::new()
+            .name("ferroce-cm".into())
+            .spawn(move || line.listen(hearer))
+            .map_err(|error| ferroce_control::Error::system("thread", error))?;
+        Ok(line)
+    }
+
+    /// Who is who. While it is held, no event is queued.
+    pub(crate) fn who(&self) -> MutexGuard<'_, Who> {
+        lock(&self.who)
+    }
+
+    /// Asks, and waits for the answer. What the answer names is `id`'s.
+    pub(crate) fn call(&self, call: CmCall, id: Option<&Arc<Id>>) -> Outcome<CmAnswer> {
+        let _turn = lock(&self.turn);
+        let asker = self.asker()?;
+        lock(&self.exchange).call = Call::Waiting(id.map(Arc::clone));
+        if let Err(error) = asker.ask(&Request::Cm(call)) {
+            lock(&self.exchange).call = Call::None;
+            return Err(error.errno());
+        }
+        let waiting = |exchange: &mut Exchange| matches!(exchange.call, Call::Waiting(_));
+        let exchange = self.changed.wait_while(lock(&self.exchange), waiting);
+        let mut exchange = exchange.unwrap_or_else(PoisonError::into_inner);
+        match core::mem::replace(&mut exchange.call, Call::None) {
+            Call::Answered(answer) => answer,
+            Call::None | Call::Waiting(_) => Err(libc::EIO),
+        }
+    }
+
+    /// As [`Line::call`], for what is answered by [`CmAnswer::Done`].
+    pub(crate) fn perform(&self, call: CmCall) -> Outcome {
+        match self.call(call, None)? {
+            CmAnswer::Done => Ok(()),
+            _ => Err(libc::EPROTO),
+        }
+    }
+
+    /// Waits for a ferroced that is away.
+    fn asker(&self) -> Outcome<Asker> {
+        let away = |exchange: &mut Exchange| exchange.asker.is_none();
+        let guard = lock(&self.exchange);
+        let waited = self.changed.wait_timeout_while(guard, PATIENCE, away);
+        let (exchange, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        exchange.asker.clone().ok_or(libc::ETIMEDOUT)
+    }
+
+    /// The thread: hears, for as long as the process lives.
+    fn listen(&'static self, mut hearer: Hearer) {
+        loop {
+            match hearer.hear() {
+                Ok(reply) => self.heard(reply),
+                Err(error) => {
+                    tracing::info!("ferroced is gone ({error}); connections go on without it");
+                    self.broken();
+                    let dir = hearer.dir().to_owned();
+                    drop(hearer);
+                    match recover::recover(self, &dir) {
+                        Some((asker, new)) => {
+                            hearer = new;
+                            lock(&self.exchange).asker = Some(asker);
+                            self.changed.notify_all();
+                        }
+                        None => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn heard(&self, reply: Reply) {
+        match reply {
+            Reply::CmEvent(event) => self.who().dispatch(event),
+            Reply::CmAnswer(answer) => {
+                let waiting = match &lock(&self.exchange).call {
+                    Call::Waiting(id) => id.clone(),
+                    _ => None,
+                };
+                if let Some(id) = waiting {
+                    self.who().learn(&id, &answer);
+                }
+                self.answered(Ok(answer));
+            }
+            Reply::Error { errno, message } => {
+                tracing::debug!("refused: {message}");
+                self.answered(Err(errno));
+            }
+            Reply::Event(event) => {
+                if event.kind == LinkEventKind::Removed {
+                    self.who().link_removed(event.link.index);
+                    devices::forget(event.link.index);
+                }
+            }
+            other => {
+                tracing::warn!("unexpected: {other:?}");
+                self.answered(Err(libc::EPROTO));
+            }
+        }
+    }
+
+    fn answered(&self, answer: Outcome<CmAnswer>) {
+        let mut exchange = lock(&self.exchange);
+        if matches!(exchange.call, Call::Waiting(_)) {
+            exchange.call = Call::Answered(answer);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Who waits for an answer will not get it.
+    fn broken(&self) {
+        lock(&self.exchange).asker = None;
+        self.answered(Err(libc::ECONNRESET));
+    }
+
+    /// What a new connection to ferroced needs first.
+    pub(crate) fn introduce(connection: &mut Connection) -> Result<(), ferroce_control::Error> {
+        connection.perform(&Request::Subscribe)
+    }
+}

@@ -1,0 +1,266 @@
+//! Addresses and ports: bound, resolved, listened on.
+
+use core::ffi::c_int;
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use ferroce_cm::Address;
+use ferroce_cm::ports::Host;
+use ferroce_control::{CmAnswer, CmCall};
+use libc::sockaddr;
+
+use super::address::{any, host, read, with_port};
+use super::channel::Happening;
+use super::devices::{self, CmDevice};
+use super::event::complete;
+use super::id::{Id, Port, State, id_of};
+use super::line::Line;
+use super::{Outcome, finish, lookup, path};
+use crate::ffi::*;
+
+/// Most requests that may wait for a program, as in the kernel.
+const MAX_BACKLOG: u32 = 1024;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: the program's id and address.
+    finish(unsafe { id_of(id).and_then(|id| bind(id, read(addr)?)) })
+}
+
+pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Outcome {
+    id.advance(State::Idle, State::Bound)?;
+    let bound = bind_now(id, address, None);
+    if bound.is_err() {
+        id.inner().state = State::Idle;
+    }
+    bound
+}
+
+fn bind_now(id: &Arc<Id>, address: SocketAddr, destination: Option<(Host, u16)>) -> Outcome {
+    let source = host(address);
+    let device = device_of(source)?;
+    let port = take_port(id, source, address.port(), destination)?;
+    if let Some(device) = device {
+        id.set_device(device);
+    }
+    id.set_addresses(with_port(source, port.number), None);
+    Ok(())
+}
+
+/// The device of an address; none for a wildcard.
+fn device_of(source: Host) -> Outcome<Option<&'static CmDevice>> {
+    if source.ip.is_unspecified() {
+        return Ok(None);
+    }
+    match devices::by_address(source) {
+        Ok(device) => Ok(Some(device)),
+        Err(errno) => {
+            lookup::check_local(source)?;
+            Err(errno)
+        }
+    }
+}
+
+fn take_port(
+    id: &Arc<Id>,
+    source: Host,
+    number: u16,
+    destination: Option<(Host, u16)>,
+) -> Outcome<Port> {
+    let options = id.inner().options;
+    let call = CmCall::Bind {
+        space: id.space,
+        source,
+        port: number,
+        destination,
+        reuse: options.reuse,
+        af_only: options.af_only,
+    };
+    match Line::get()?.call(call, Some(id))? {
+        CmAnswer::Bound { port, number } => {
+            let port = Port {
+                name: port,
+                number,
+                source,
+                destination,
+                borrowed: false,
+            };
+            id.inner().port = Some(port);
+            Ok(port)
+        }
+        _ => Err(libc::EPROTO),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src_addr: *mut sockaddr,
+    dst_addr: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: the program's id and addresses.
+    finish(unsafe {
+        id_of(id).and_then(|id| {
+            let source = match src_addr.is_null() {
+                true => None,
+                false => Some(read(src_addr)?),
+            };
+            resolve(id, source, read(dst_addr)?)
+        })
+    })
+}
+
+pub(crate) fn resolve(
+    id: &Arc<Id>,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Outcome {
+    let before = id.inner().state;
+    let bound = match before {
+        State::Idle => {
+            let source = source.unwrap_or(SocketAddr::new(any(destination.ip()), 0));
+            if source.is_ipv4() != destination.is_ipv4() {
+                return Err(libc::EINVAL);
+            }
+            source
+        }
+        State::Bound => {
+            let port = id.inner().port.ok_or(libc::EINVAL)?;
+            if port.source.ip.is_ipv4() != destination.is_ipv4() {
+                return Err(libc::EINVAL);
+            }
+            with_port(port.source, port.number)
+        }
+        _ => return Err(libc::EINVAL),
+    };
+    // A source that is not ours is refused at once, one that leads nowhere by an event.
+    device_of(host(bound))?;
+    let (event, status) = match resolve_now(id, before, bound, destination) {
+        Ok(()) => (RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+        Err(Refusal::Now(errno)) => return Err(errno),
+        Err(Refusal::Event(errno)) => (RDMA_CM_EVENT_ADDR_ERROR, -errno),
+    };
+    id.post(Happening::Plain(event, status));
+    complete(id)
+}
+
+/// How the program is told.
+enum Refusal {
+    Now(c_int),
+    Event(c_int),
+}
+
+fn resolve_now(
+    id: &Arc<Id>,
+    before: State,
+    bound: SocketAddr,
+    destination: SocketAddr,
+) -> Result<(), Refusal> {
+    let mut to = host(destination);
+    if to.ip.is_unspecified() {
+        to = devices::first(to.ip.is_ipv4()).map_err(Refusal::Event)?;
+    }
+    let destination = with_port(to, destination.port());
+    let source = lookup::source_for(destination, host(bound)).map_err(Refusal::Event)?;
+    let device = devices::by_address(source).map_err(Refusal::Event)?;
+    let route = (to, destination.port());
+    let port = match before {
+        State::Idle => take_port(id, source, bound.port(), Some(route)).map_err(Refusal::Now)?,
+        _ => set_route(id, source, route).map_err(Refusal::Now)?,
+    };
+    {
+        let mut inner = id.inner();
+        inner.state = State::AddressResolved;
+        inner.address = Some(Address {
+            local: source.ip,
+            remote: to.ip,
+        });
+    }
+    id.set_device(device);
+    id.set_addresses(with_port(source, port.number), Some(destination));
+    Ok(())
+}
+
+fn set_route(id: &Arc<Id>, source: Host, destination: (Host, u16)) -> Outcome<Port> {
+    let mut port = id.inner().port.ok_or(libc::EINVAL)?;
+    Line::get()?.perform(CmCall::SetRoute {
+        port: port.name,
+        source,
+        destination,
+    })?;
+    port.source = source;
+    port.destination = Some(destination);
+    id.inner().port = Some(port);
+    Ok(port)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    // SAFETY: the program's id.
+    finish(unsafe { id_of(id).and_then(route) })
+}
+
+pub(crate) fn route(id: &Arc<Id>) -> Outcome {
+    start_route(id)?;
+    complete(id)
+}
+
+/// As [`route`], and leaves it to the caller to wait.
+pub(crate) fn start_route(id: &Arc<Id>) -> Outcome {
+    id.advance(State::AddressResolved, State::RouteResolved)?;
+    let (event, status) = match path::set(id, None) {
+        Ok(()) => (RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
+        Err(errno) => {
+            id.inner().state = State::AddressResolved;
+            (RDMA_CM_EVENT_ROUTE_ERROR, -errno)
+        }
+    };
+    id.post(Happening::Plain(event, status));
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: the program's id.
+    finish(unsafe { id_of(id).and_then(|id| listen(id, backlog)) })
+}
+
+pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Outcome {
+    if id.inner().state == State::Idle {
+        bind(id, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+    }
+    id.advance(State::Bound, State::Listen)?;
+    let backlog = match u32::try_from(backlog) {
+        Ok(some @ 1..MAX_BACKLOG) => some,
+        _ => MAX_BACKLOG,
+    };
+    let port = id.inner().port.ok_or(libc::EINVAL)?;
+    let listening = Line::get()?.perform(CmCall::Listen {
+        port: port.name,
+        backlog,
+    });
+    let mut inner = id.inner();
+    match listening {
+        Ok(()) => inner.backlog = Some(backlog),
+        Err(_) => inner.state = State::Bound,
+    }
+    listening
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> __be16 {
+    // SAFETY: the program's id.
+    unsafe { port_of((&raw const (*id).route.addr.src).cast()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> __be16 {
+    // SAFETY: the program's id.
+    unsafe { port_of((&raw const (*id).route.addr.dst).cast()) }
+}
+
+unsafe fn port_of(address: *const sockaddr) -> __be16 {
+    // SAFETY: by contract room for any address.
+    unsafe { read(address) }.map_or(0, |address| address.port().to_be())
+}

@@ -1,0 +1,139 @@
+//! Event channels: what their descriptor says, who gets which event, who waits.
+
+use core::ptr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ferroce_abi::exports::*;
+use ferroce_abi::ffi::*;
+use ferroce_testnet::deadline;
+
+use crate::common::on_loopback;
+use crate::ends::*;
+
+fn readable(channel: *mut rdma_event_channel) -> bool {
+    let fd = unsafe { BorrowedFd::borrow_raw((*channel).fd) };
+    deadline::readable_within(fd, Duration::ZERO)
+}
+
+#[test]
+fn the_descriptor_is_readable_while_events_wait() {
+    let name = "channels::the_descriptor_is_readable_while_events_wait";
+    on_loopback(name, |_ferroced| unsafe {
+        let channel = channel();
+        let flags = libc::fcntl((*channel).fd, libc::F_GETFD);
+        assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+        assert!(!readable(channel));
+        let id = new_id(channel, RDMA_PS_TCP);
+        for argument in [1, 2] {
+            good(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 5, argument));
+        }
+        assert!(readable(channel));
+        for argument in [1, 2] {
+            let event = next(channel);
+            assert_eq!(((*event).event, (*event).status), (RDMA_CM_EVENT_USER, 5));
+            assert_eq!((*event).param.arg, argument);
+            good(rdma_ack_cm_event(event));
+        }
+        assert!(!readable(channel));
+        libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+        let mut event = ptr::null_mut();
+        bad(rdma_get_cm_event(channel, &mut event), libc::EAGAIN);
+        bad(rdma_get_cm_event(channel, ptr::null_mut()), libc::EINVAL);
+        bad(rdma_ack_cm_event(ptr::null_mut()), libc::EINVAL);
+        bad(
+            rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0),
+            libc::EINVAL,
+        );
+        good(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 0));
+        good(rdma_destroy_id(id));
+        assert!(!readable(channel), "events of an id go with it");
+        rdma_destroy_event_channel(channel);
+    });
+}
+
+#[test]
+fn an_id_waits_for_its_acknowledgements() {
+    on_loopback(
+        "channels::an_id_waits_for_its_acknowledgements",
+        |_ferroced| unsafe {
+            let channel = channel();
+            let id = new_id(channel, RDMA_PS_TCP);
+            good(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 0));
+            let event = next(channel) as usize;
+            let (id, acknowledged) = (id as usize, AtomicBool::new(false));
+            #[allow(clippy::disallowed_methods)] // the program's other thread
+            std::thread::scope(|scope| {
+                let destroying = scope.spawn(|| {
+                    good(rdma_destroy_id(id as *mut rdma_cm_id));
+                    assert!(acknowledged.load(Ordering::SeqCst), "not before");
+                });
+                // It has this long to be too early.
+                let nothing = BorrowedFd::borrow_raw((*channel).fd);
+                assert!(!deadline::readable_within(
+                    nothing,
+                    Duration::from_millis(100)
+                ));
+                acknowledged.store(true, Ordering::SeqCst);
+                good(rdma_ack_cm_event(event as *mut rdma_cm_event));
+                destroying.join().unwrap();
+            });
+            rdma_destroy_event_channel(channel);
+        },
+    );
+}
+
+#[test]
+fn events_that_wait_move_with_their_id() {
+    on_loopback(
+        "channels::events_that_wait_move_with_their_id",
+        |_ferroced| unsafe {
+            let (from, to) = (channel(), channel());
+            let (moved, stays) = (new_id(from, RDMA_PS_TCP), new_id(from, RDMA_PS_TCP));
+            for (id, argument) in [(moved, 1), (stays, 2), (moved, 3)] {
+                good(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, argument));
+            }
+            good(rdma_migrate_id(moved, to));
+            assert_eq!((*moved).channel, to);
+            assert_eq!(expect(to, RDMA_CM_EVENT_USER).param.arg, 1);
+            assert_eq!(expect(to, RDMA_CM_EVENT_USER).param.arg, 3);
+            assert_eq!(expect(from, RDMA_CM_EVENT_USER).param.arg, 2);
+            assert!(!readable(from) && !readable(to));
+            good(rdma_migrate_id(moved, ptr::null_mut()));
+            bad(rdma_migrate_id(moved, ptr::null_mut()), libc::EINVAL);
+            for id in [moved, stays] {
+                good(rdma_destroy_id(id));
+            }
+            for channel in [from, to] {
+                rdma_destroy_event_channel(channel);
+            }
+        },
+    );
+}
+
+#[test]
+fn each_end_hears_on_its_own_channel() {
+    on_loopback(
+        "channels::each_end_hears_on_its_own_channel",
+        |_ferroced| unsafe {
+            let (here, there) = (channel(), channel());
+            let listener = listener(there, RDMA_PS_TCP, "127.0.0.1:0");
+            let active = resolved(here, RDMA_PS_TCP, &mut at_port("127.0.0.1:0", listener));
+            queue_pair(active);
+            good(rdma_connect(active, &mut param(b"")));
+            let passive = expect(there, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+            assert_eq!((*passive).channel, there);
+            queue_pair(passive);
+            good(rdma_accept(passive, &mut param(b"")));
+            assert_eq!(expect(here, RDMA_CM_EVENT_ESTABLISHED).id, active);
+            assert_eq!(expect(there, RDMA_CM_EVENT_ESTABLISHED).id, passive);
+            for id in [active, passive, listener] {
+                destroy(id);
+            }
+            for channel in [here, there] {
+                rdma_destroy_event_channel(channel);
+            }
+        },
+    );
+}

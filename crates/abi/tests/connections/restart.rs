@@ -1,0 +1,65 @@
+//! ferroced dies, links go: what is established stays, the rest is told.
+
+use ferroce_abi::exports::*;
+use ferroce_abi::ffi::*;
+use ferroce_control::{Request, find_daemon};
+
+use crate::common::pair::{element, post, receive, request, success};
+use crate::common::{Ferroced, LINK, made, on_loopback, pages};
+use crate::ends::*;
+
+#[test]
+fn connections_and_listeners_outlive_ferroced() {
+    let name = "restart::connections_and_listeners_outlive_ferroced";
+    on_loopback(name, |mut ferroced| unsafe {
+        let channel = channel();
+        let listener = listener(channel, RDMA_PS_TCP, "0.0.0.0:0");
+        let mut to = at_port("127.0.0.1:0", listener);
+        let (active, passive) = connect(channel, &mut to);
+        ferroced.kill();
+        let _new = Ferroced::start();
+        let memory = pages(1);
+        let mr = made(ibv_reg_mr((*active).pd, memory.cast(), 4096, 1));
+        receive((*passive).qp, 1, element(memory, 64, (*mr).lkey));
+        post(
+            (*active).qp,
+            request(2, IBV_WR_SEND),
+            element(memory, 64, (*mr).lkey),
+        );
+        success((*passive).recv_cq);
+
+        let (more, others) = connect(channel, &mut to);
+        good(rdma_disconnect(active));
+        assert_eq!(expect(channel, RDMA_CM_EVENT_DISCONNECTED).id, passive);
+        good(rdma_disconnect(passive));
+        assert_eq!(expect(channel, RDMA_CM_EVENT_DISCONNECTED).id, active);
+        for id in [active, passive, more, others, listener] {
+            destroy(id);
+        }
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        rdma_destroy_event_channel(channel);
+    });
+}
+
+#[test]
+fn a_link_that_goes_is_told_to_all_its_ids() {
+    let name = "restart::a_link_that_goes_is_told_to_all_its_ids";
+    on_loopback(name, |_ferroced| unsafe {
+        let channel = channel();
+        let ids = ["127.0.0.1:0", "[::1]:0"].map(|text| listener(channel, RDMA_PS_TCP, text));
+        let wildcard = listener(channel, RDMA_PS_TCP, "0.0.0.0:0");
+        let mut connection = find_daemon().expect("reachable").expect("running");
+        let delete = Request::LinkDelete {
+            name: LINK.into(),
+            force: true,
+        };
+        connection.perform(&delete).expect("deleted");
+        let told = [(); 2].map(|()| expect(channel, RDMA_CM_EVENT_DEVICE_REMOVAL).id);
+        assert!(ids.iter().all(|id| told.contains(id)));
+        for id in ids {
+            good(rdma_destroy_id(id));
+        }
+        good(rdma_destroy_id(wildcard));
+        rdma_destroy_event_channel(channel);
+    });
+}
