@@ -1,4 +1,4 @@
-//! ferroced dies, links go: what is established stays, the rest is told.
+//! ferroced dies, links go, children are forked: what is established stays, the rest is told.
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
@@ -61,5 +61,34 @@ fn a_link_that_goes_is_told_to_all_its_ids() {
         }
         good(rdma_destroy_id(wildcard));
         rdma_destroy_event_channel(channel);
+    });
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_connections_alone() {
+    let name = "restart::a_forked_child_leaves_its_parents_connections_alone";
+    on_loopback(name, |_ferroced| unsafe {
+        let here = channel();
+        let server = listener(here, RDMA_PS_TCP, "0.0.0.0:0");
+        let mut to = at_port("127.0.0.1:0", server);
+        let (active, passive) = connect(here, &mut to);
+        let child = libc::fork();
+        if child == 0 {
+            // Connections of its own, and then an end without a word.
+            let own = channel();
+            let server = listener(own, RDMA_PS_TCP, "0.0.0.0:0");
+            connect(own, &mut at_port("127.0.0.1:0", server));
+            libc::_exit(0);
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(status, 0, "the child has connected");
+        let (more, others) = connect(here, &mut to);
+        good(rdma_disconnect(active));
+        assert_eq!(expect(here, RDMA_CM_EVENT_DISCONNECTED).id, passive);
+        for id in [active, passive, more, others, server] {
+            destroy(id);
+        }
+        rdma_destroy_event_channel(here);
     });
 }
