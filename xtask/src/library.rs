@@ -1,5 +1,6 @@
 //! The folder of libraries: libferroce.so, which programs load instead of
-//! libibverbs, and libferroce-preload.so, which `ferroce run` loads before all.
+//! libibverbs and librdmacm, libferroce-preload.so, which `ferroce run` loads before
+//! all, and librspreload.so, which turns sockets into rsockets.
 //!
 //! libferroce.so is the one product that cargo alone cannot make.
 //! Its symbols carry the versions of libibverbs and librdmacm. rustc writes a version script of
@@ -27,6 +28,13 @@ const LINKS: [&str; 4] = [
     "librdmacm.so",
 ];
 
+/// Libraries for LD_PRELOAD, as cargo calls them, and as they are called. Cargo does
+/// not take a name with a hyphen, which such libraries have.
+const PRELOADED: [(&str, &str); 2] = [
+    ("libferroce_preload.so", "libferroce-preload.so"),
+    ("librspreload.so", "librspreload.so"),
+];
+
 /// What the archive wants from the system.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
 
@@ -36,19 +44,18 @@ pub(crate) fn build(release: bool) -> Result<()> {
     let folder = profile.join("lib");
     fs::create_dir_all(&folder).context("cannot make the folder for the libraries")?;
     build_verbs(release, &profile, &folder)?;
-    build_preload(release, &profile, &folder)
-}
-
-/// Cargo does not take a name with a hyphen, which such libraries have.
-fn build_preload(release: bool, profile: &Path, folder: &Path) -> Result<()> {
     let mut line = vec!["build", "--package", "ferroce-preload"];
+    line.extend(["--package", "ferroce-rspreload"]);
     line.extend(release.then_some("--release"));
     cargo(&line)?;
-    // Replaced at once: somebody may be running with it.
-    let new = folder.join("libferroce-preload.so.new");
-    fs::copy(profile.join("libferroce_preload.so"), &new)
-        .and_then(|_| fs::rename(&new, folder.join("libferroce-preload.so")))
-        .context("cannot put libferroce-preload.so in its place")
+    for (built, name) in PRELOADED {
+        // Replaced at once: somebody may be running with it.
+        let new = folder.join(format!("{name}.new"));
+        fs::copy(profile.join(built), &new)
+            .and_then(|_| fs::rename(&new, folder.join(name)))
+            .with_context(|| format!("cannot put {name} in its place"))?;
+    }
+    Ok(())
 }
 
 fn build_verbs(release: bool, profile: &Path, folder: &Path) -> Result<()> {

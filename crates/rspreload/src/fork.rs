@@ -1,0 +1,144 @@
+//! Connections that are made over TCP, and exchanged for rsockets when they are used.
+//!
+//! The server, on first use, listens over RDMA at the same port, says so with four zero
+//! bytes over TCP, and accepts. The client, on first use, waits for these, and
+//! connects. Both close the TCP connection. Only one server may listen at a time.
+
+use core::ffi::{c_int, c_void};
+use core::mem::{size_of, zeroed};
+
+use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use crate::config::Config;
+use crate::inside::go;
+use crate::map::{self, Behind};
+use crate::next::{errno, real, set_errno};
+use crate::rsockets::*;
+
+const READY: [u8; 4] = [0; 4];
+
+/// The descriptor, exchanged if it waits to be.
+pub(crate) fn exchanged(fd: c_int) -> c_int {
+    let before = errno();
+    match map::get(fd) {
+        // SAFETY: a connected socket of the program's.
+        Behind::ForkActive => unsafe { finish(fd, active(fd)) },
+        // SAFETY: a connected socket of the program's.
+        Behind::ForkPassive => unsafe { finish(fd, passive(fd)) },
+        _ => return fd,
+    }
+    set_errno(before);
+    fd
+}
+
+unsafe fn finish(fd: c_int, rsocket: Option<c_int>) {
+    map::take(fd);
+    let Some(rsocket) = rsocket else {
+        return;
+    };
+    // SAFETY: both are ours.
+    unsafe {
+        let flags = real::fcntl(fd, libc::F_GETFL, 0);
+        go(|| rfcntl(rsocket, libc::F_SETFL, (flags & libc::O_NONBLOCK).into()));
+        real::shutdown(fd, libc::SHUT_RDWR);
+    }
+    map::put(fd, Behind::Rsocket(rsocket));
+}
+
+/// Waits until the server is ready, and connects.
+unsafe fn active(fd: c_int) -> Option<c_int> {
+    let mut word = [1_u8; 4];
+    // SAFETY: room for a word and an address.
+    unsafe {
+        let flags = real::fcntl(fd, libc::F_GETFL, 0);
+        real::fcntl(fd, libc::F_SETFL, (flags & !libc::O_NONBLOCK).into());
+        let peek = libc::MSG_PEEK | libc::MSG_WAITALL;
+        let got = real::recv(fd, word.as_mut_ptr().cast(), 4, peek);
+        real::fcntl(fd, libc::F_SETFL, flags.into());
+        let mut addr: sockaddr_storage = zeroed();
+        let mut length = size_of::<sockaddr_storage>() as socklen_t;
+        let place = (&raw mut addr).cast();
+        if got != 4 || word != READY || real::getpeername(fd, place, &mut length) != 0 {
+            return None;
+        }
+        let new = go(|| rsocket(addr.ss_family.into(), libc::SOCK_STREAM, 0));
+        if new < 0 {
+            return None;
+        }
+        go(|| Config::get().set_up(new));
+        if go(|| rconnect(new, place, length)) != 0 {
+            go(|| rclose(new));
+            return None;
+        }
+        Some(new)
+    }
+}
+
+/// Says that we are ready, and accepts.
+unsafe fn passive(fd: c_int) -> Option<c_int> {
+    // SAFETY: room for an address; both kinds have their port at the same place.
+    unsafe {
+        let mut addr: sockaddr_storage = zeroed();
+        let mut length = size_of::<sockaddr_storage>() as socklen_t;
+        let place = (&raw mut addr).cast();
+        if real::getsockname(fd, place, &mut length) != 0 {
+            return None;
+        }
+        // At any address: that of a connection may be one that nobody can listen at.
+        match c_int::from(addr.ss_family) {
+            libc::AF_INET6 => {
+                let v6 = (&raw mut addr).cast::<sockaddr_in6>();
+                (*v6).sin6_addr = zeroed();
+                (*v6).sin6_scope_id = 0;
+            }
+            _ => (*(&raw mut addr).cast::<sockaddr_in>()).sin_addr = zeroed(),
+        }
+        let listener = go(|| rsocket(addr.ss_family.into(), libc::SOCK_STREAM, 0));
+        if listener < 0 {
+            return None;
+        }
+        let _only_one = Turn::take();
+        let accepted = go(|| {
+            let on: c_int = 1;
+            let value = (&raw const on).cast::<c_void>();
+            rsetsockopt(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, value, 4);
+            Config::get().set_up(listener);
+            if rbind(listener, place, length) != 0 || rlisten(listener, 1) != 0 {
+                return -1;
+            }
+            if real::send(fd, READY.as_ptr().cast(), 4, libc::MSG_NOSIGNAL) != 4 {
+                return -1;
+            }
+            raccept(listener, core::ptr::null_mut(), core::ptr::null_mut())
+        });
+        go(|| rclose(listener));
+        (accepted >= 0).then_some(accepted)
+    }
+}
+
+/// Servers of one port, in several processes, take turns: the lock of a file.
+struct Turn(c_int);
+
+impl Turn {
+    fn take() -> Turn {
+        let path = c"/dev/shm/ferroce-rsocket-fork";
+        let flags = libc::O_RDONLY | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        // SAFETY: a path, and numbers. Without the file there is no lock, and no turn.
+        unsafe {
+            let fd = libc::open(path.as_ptr(), flags, 0o644);
+            if fd >= 0 {
+                libc::flock(fd, libc::LOCK_EX);
+            }
+            Turn(fd)
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.0 >= 0 {
+            // SAFETY: ours; the lock goes with it.
+            unsafe { real::close(self.0) };
+        }
+    }
+}

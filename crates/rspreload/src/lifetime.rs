@@ -1,0 +1,282 @@
+//! Sockets come and go.
+
+use core::ffi::{c_int, c_void};
+use core::mem::{size_of, zeroed};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libc::{pollfd, sockaddr, sockaddr_storage, socklen_t};
+
+use crate::config::Config;
+use crate::fork;
+use crate::inside::{self, go};
+use crate::map::{self, Behind};
+use crate::next::{errno, fail, real, set_errno};
+use crate::rsockets::*;
+
+const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
+/// How long a connection over RDMA that a program does not wait for may take before the
+/// program gets to wait for it. Until then, one that fails is tried over TCP.
+const PATIENCE: c_int = 2000;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: numbers.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd < 0 || inside::is_inside() {
+        return fd;
+    }
+    let (before, config) = (errno(), Config::get());
+    if config.wants(domain, kind & !FLAGS, protocol) {
+        if config.fork_safe && kind & !FLAGS == libc::SOCK_STREAM {
+            map::put(fd, Behind::ForkNew);
+            return fd;
+        }
+        // SAFETY: numbers.
+        let rsocket = go(|| unsafe { rsocket(domain, kind, protocol) });
+        if rsocket >= 0 {
+            go(|| config.set_up(rsocket));
+            map::put(fd, Behind::Rsocket(rsocket));
+        }
+    }
+    set_errno(before);
+    fd
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+    let Some(rsocket) = map::rsocket(fd) else {
+        // SAFETY: as the program has it.
+        return unsafe { real::bind(fd, addr, length) };
+    };
+    // SAFETY: as the program has it.
+    let result = go(|| unsafe { rbind(rsocket, addr, length) });
+    if result == 0 {
+        bound().insert(rsocket);
+    }
+    result
+}
+
+/// Rsockets whose address the program has chosen, and which are not connected yet.
+fn bound() -> MutexGuard<'static, BTreeSet<c_int>> {
+    static BOUND: Mutex<BTreeSet<c_int>> = Mutex::new(BTreeSet::new());
+    BOUND.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    match map::get(fd) {
+        // SAFETY: numbers.
+        Behind::Rsocket(rsocket) => go(|| unsafe { rlisten(rsocket, backlog) }),
+        behind => {
+            // SAFETY: numbers.
+            let result = unsafe { real::listen(fd, backlog) };
+            if result == 0 && behind == Behind::ForkNew {
+                map::put(fd, Behind::ForkListening);
+            }
+            result
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    // SAFETY: as the program has it.
+    unsafe { accept4(fd, addr, length, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let rsocket = match map::get(fd) {
+        Behind::Rsocket(rsocket) => rsocket,
+        behind => {
+            // SAFETY: as the program has it.
+            let new = unsafe { real::accept4(fd, addr, length, flags) };
+            if new >= 0 && behind == Behind::ForkListening {
+                map::put(new, Behind::ForkPassive);
+            }
+            return new;
+        }
+    };
+    // SAFETY: as the program has it.
+    let accepted = go(|| unsafe { raccept(rsocket, addr, length) });
+    if accepted < 0 {
+        return accepted;
+    }
+    // SAFETY: an rsocket of ours; numbers.
+    unsafe {
+        let kind = libc::SOCK_STREAM | flags & FLAGS;
+        let new = real::socket(family(accepted), kind, 0);
+        if new < 0 {
+            let why = errno();
+            go(|| rclose(accepted));
+            return fail(why);
+        }
+        if flags & libc::SOCK_NONBLOCK != 0 {
+            go(|| rfcntl(accepted, libc::F_SETFL, libc::O_NONBLOCK.into()));
+        }
+        map::put(new, Behind::Rsocket(accepted));
+        new
+    }
+}
+
+/// The family of an rsocket's address.
+pub(crate) unsafe fn family(rsocket: c_int) -> c_int {
+    // SAFETY: zeros are an address; there is room for any.
+    unsafe {
+        let mut addr: sockaddr_storage = zeroed();
+        let mut length = size_of::<sockaddr_storage>() as socklen_t;
+        go(|| rgetsockname(rsocket, (&raw mut addr).cast(), &mut length));
+        match c_int::from(addr.ss_family) {
+            libc::AF_INET6 => libc::AF_INET6,
+            _ => libc::AF_INET,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+    let rsocket = match map::get(fd) {
+        Behind::Rsocket(rsocket) => rsocket,
+        behind => {
+            // SAFETY: as the program has it.
+            let result = unsafe { real::connect(fd, addr, length) };
+            let begun = result == 0 || errno() == libc::EINPROGRESS;
+            if begun && behind == Behind::ForkNew {
+                map::put(fd, Behind::ForkActive);
+            }
+            return result;
+        }
+    };
+    // SAFETY: as the program has it.
+    let result = go(|| unsafe { rconnect(rsocket, addr, length) });
+    let why = match result {
+        0 => {
+            bound().remove(&rsocket);
+            return 0;
+        }
+        _ if errno() == libc::EINPROGRESS => match settle(rsocket) {
+            None => return fail(libc::EINPROGRESS),
+            Some(0) => return 0,
+            Some(why) => why,
+        },
+        _ => errno(),
+    };
+    match why {
+        libc::EINTR | libc::EALREADY | libc::EISCONN | libc::EFAULT | libc::EINVAL => fail(why),
+        // SAFETY: as the program has it.
+        _ => unsafe { fall_back(fd, rsocket, addr, length) },
+    }
+}
+
+/// Waits a while for a connection in progress: None if it still is, or its error.
+fn settle(rsocket: c_int) -> Option<c_int> {
+    let mut entry = pollfd {
+        fd: rsocket,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let mut error: c_int = 0;
+    let mut length = size_of::<c_int>() as socklen_t;
+    go(|| {
+        // SAFETY: one entry, and room for a number.
+        unsafe {
+            if rpoll(&mut entry, 1, PATIENCE) < 1 {
+                return None;
+            }
+            let place = (&raw mut error).cast::<c_void>();
+            rgetsockopt(
+                rsocket,
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                place,
+                &mut length,
+            );
+        }
+        Some(error)
+    })
+}
+
+/// Nobody answers over RDMA: the kernel's socket takes over.
+unsafe fn fall_back(fd: c_int, rsocket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+    // SAFETY: zeros are an address; there is room for any; the rest is the program's.
+    unsafe {
+        let mut local: sockaddr_storage = zeroed();
+        let mut local_length = size_of::<sockaddr_storage>() as socklen_t;
+        let named = go(|| rgetsockname(rsocket, (&raw mut local).cast(), &mut local_length));
+        let bound = bound().remove(&rsocket) && named == 0;
+        map::take(fd);
+        if bound && real::bind(fd, (&raw const local).cast(), local_length) != 0 {
+            return -1;
+        }
+        real::connect(fd, addr, length)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match map::rsocket(fork::exchanged(fd)) {
+        // SAFETY: numbers.
+        Some(rsocket) => go(|| unsafe { rshutdown(rsocket, how) }),
+        // SAFETY: numbers.
+        None => unsafe { real::shutdown(fd, how) },
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if map::get(fd) != Behind::Kernel {
+        map::take(fd);
+    }
+    // SAFETY: a number.
+    unsafe { real::close(fd) }
+}
+
+/// Two numbers for one socket.
+fn twin(fd: c_int, new: c_int) -> c_int {
+    if new >= 0 && new != fd {
+        let behind = map::get(fd);
+        if behind != Behind::Kernel {
+            map::put(new, behind);
+        }
+    }
+    new
+}
+
+/// Another descriptor takes this number.
+fn replaced(fd: c_int, to: c_int) {
+    if fd != to && map::get(to) != Behind::Kernel {
+        map::take(to);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: a number.
+    twin(fork::exchanged(fd), unsafe { real::dup(fd) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    replaced(fork::exchanged(fd), to);
+    // SAFETY: numbers.
+    twin(fd, unsafe { real::dup2(fd, to) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    replaced(fork::exchanged(fd), to);
+    // SAFETY: numbers.
+    twin(fd, unsafe { real::dup3(fd, to, flags) })
+}
+
+/// For `fcntl`: the twin of a descriptor.
+pub(crate) fn duplicated(fd: c_int, new: c_int) -> c_int {
+    twin(fd, new)
+}

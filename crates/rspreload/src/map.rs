@@ -1,0 +1,207 @@
+//! Which descriptors of the program have an rsocket behind them.
+//!
+//! Every `read` and `write` of the program asks, perhaps in a signal handler: a table of
+//! two levels, read without locks.
+
+use core::ffi::c_int;
+use core::ptr;
+use core::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use crate::inside;
+use crate::rsockets::rclose;
+
+/// What is behind a descriptor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Behind {
+    /// Nothing: it is the kernel's.
+    Kernel,
+    /// An rsocket, by its number.
+    Rsocket(c_int),
+    /// A set for `epoll` that has rsockets in it: the number of its twin.
+    Epoll(c_int),
+    /// A TCP connection that will be exchanged for an rsocket when it is used: not
+    /// connected yet, connected by us, listening, accepted.
+    ForkNew,
+    ForkActive,
+    ForkListening,
+    ForkPassive,
+}
+
+const PAGE: usize = 1024;
+const PAGES: usize = 1024;
+type Page = [AtomicI64; PAGE];
+
+static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
+
+/// How many descriptors share an rsocket.
+static SHARED: Mutex<BTreeMap<c_int, u32>> = Mutex::new(BTreeMap::new());
+
+fn shared() -> MutexGuard<'static, BTreeMap<c_int, u32>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn place(fd: c_int, make: bool) -> Option<&'static AtomicI64> {
+    let fd = usize::try_from(fd).ok().filter(|fd| *fd < PAGE * PAGES)?;
+    let page = &TABLE[fd / PAGE];
+    let mut found = page.load(Ordering::Acquire);
+    if found.is_null() {
+        if !make {
+            return None;
+        }
+        let new = Box::into_raw(Box::new([const { AtomicI64::new(0) }; PAGE]));
+        let set = page.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire);
+        found = match set {
+            Ok(_) => new,
+            Err(other) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            }
+        };
+    }
+    // SAFETY: pages are never freed.
+    Some(unsafe { &(*found)[fd % PAGE] })
+}
+
+fn encode(behind: Behind) -> i64 {
+    let (kind, number) = match behind {
+        Behind::Kernel => (0, 0),
+        Behind::Rsocket(number) => (1, number),
+        Behind::Epoll(number) => (2, number),
+        Behind::ForkNew => (3, 0),
+        Behind::ForkActive => (4, 0),
+        Behind::ForkListening => (5, 0),
+        Behind::ForkPassive => (6, 0),
+    };
+    kind << 32 | i64::from(number)
+}
+
+fn decode(value: i64) -> Behind {
+    let number = value as c_int;
+    match value >> 32 {
+        1 => Behind::Rsocket(number),
+        2 => Behind::Epoll(number),
+        3 => Behind::ForkNew,
+        4 => Behind::ForkActive,
+        5 => Behind::ForkListening,
+        6 => Behind::ForkPassive,
+        _ => Behind::Kernel,
+    }
+}
+
+/// What is behind a descriptor, for a call of the program's own.
+pub(crate) fn get(fd: c_int) -> Behind {
+    match place(fd, false).map(|place| place.load(Ordering::Acquire)) {
+        None | Some(0) => Behind::Kernel,
+        Some(_) if inside::is_inside() => Behind::Kernel,
+        Some(value) => decode(value),
+    }
+}
+
+/// The rsocket behind a descriptor.
+pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
+    match get(fd) {
+        Behind::Rsocket(number) => Some(number),
+        _ => None,
+    }
+}
+
+/// Puts something behind a descriptor; one more user of it.
+pub(crate) fn put(fd: c_int, behind: Behind) {
+    forget_in_children();
+    if let Behind::Rsocket(number) | Behind::Epoll(number) = behind {
+        *shared().entry(number).or_default() += 1;
+    }
+    if let Some(place) = place(fd, true) {
+        place.store(encode(behind), Ordering::Release);
+    }
+}
+
+/// Takes away what is behind a descriptor. With its last user an rsocket is closed.
+pub(crate) fn take(fd: c_int) {
+    let Some(place) = place(fd, false) else {
+        return;
+    };
+    let (Behind::Rsocket(number) | Behind::Epoll(number)) = decode(place.swap(0, Ordering::AcqRel))
+    else {
+        return;
+    };
+    let last = {
+        let mut shared = shared();
+        let left = shared.get_mut(&number).map(|users| {
+            *users -= 1;
+            *users
+        });
+        if left == Some(0) {
+            shared.remove(&number);
+        }
+        left == Some(0)
+    };
+    if last {
+        // SAFETY: an rsocket that no descriptor stands for any more.
+        inside::go(|| unsafe { rclose(number) });
+    }
+}
+
+/// A child has no rsockets: what it closes is its parent's.
+fn forget_in_children() {
+    extern "C" fn forget() {
+        for page in &TABLE {
+            let page = page.load(Ordering::Acquire);
+            if page.is_null() {
+                continue;
+            }
+            // SAFETY: pages are never freed.
+            for place in unsafe { &*page } {
+                if matches!(
+                    decode(place.load(Ordering::Acquire)),
+                    Behind::Rsocket(_) | Behind::Epoll(_)
+                ) {
+                    place.store(0, Ordering::Release);
+                }
+            }
+        }
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a function that may run between fork and anything else.
+        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_is_found_until_it_is_taken() {
+        for (fd, behind) in [
+            (3, Behind::ForkNew),
+            (1023, Behind::ForkActive),
+            (1024, Behind::ForkListening),
+            (PAGE as c_int * PAGES as c_int - 1, Behind::ForkPassive),
+        ] {
+            assert_eq!(get(fd), Behind::Kernel);
+            put(fd, behind);
+            assert_eq!(get(fd), behind);
+            assert_eq!(inside::go(|| get(fd)), Behind::Kernel);
+            take(fd);
+            assert_eq!(get(fd), Behind::Kernel);
+        }
+        assert_eq!((get(-1), get(c_int::MAX)), (Behind::Kernel, Behind::Kernel));
+    }
+
+    #[test]
+    fn every_kind_comes_back() {
+        for behind in [
+            Behind::Kernel,
+            Behind::Rsocket(7),
+            Behind::Epoll(c_int::MAX),
+            Behind::ForkPassive,
+        ] {
+            assert_eq!(decode(encode(behind)), behind);
+        }
+    }
+}
