@@ -253,7 +253,11 @@ impl Core {
                 }
             }
             Phase::Closed => {
-                ready |= INPUT | OUTPUT | PollFlags::RDHUP | PollFlags::HUP;
+                ready |= INPUT | OUTPUT | PollFlags::RDHUP;
+                // Programs that hear of the end do not read what came before it.
+                if !unread {
+                    ready |= PollFlags::HUP;
+                }
                 if self.error.is_some() {
                     ready |= PollFlags::ERR;
                 }

@@ -127,8 +127,11 @@ impl Stream {
     }
 
     fn set_socket_option(&self, core: &mut Core, name: c_int, value: &[u8]) -> Result<(), c_int> {
-        let size =
-            |value| int_of(value).map(|wanted| buffer_size(u32::try_from(wanted).unwrap_or(0)));
+        // Twice what is asked for, like the kernel: each half is a buffer of its own.
+        let size = |value| {
+            let wanted = int_of(value).map(|wanted| u32::try_from(wanted).unwrap_or(0));
+            wanted.map(|wanted| buffer_size(wanted.saturating_mul(2)))
+        };
         match name {
             libc::SO_REUSEADDR => {
                 let reuse = int_of(value)?;

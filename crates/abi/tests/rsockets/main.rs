@@ -1,0 +1,16 @@
+//! Rsockets: what each call does, with a real ferroced, between threads and processes.
+
+#![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)] // as in C
+#![allow(clippy::disallowed_methods)] // both ends of a connection, each with threads
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod datagrams;
+mod ends;
+mod iomaps;
+mod many;
+mod nonblocking;
+mod options;
+mod socket;
+mod streams;

@@ -1,0 +1,64 @@
+//! Many connections.
+
+use std::thread;
+
+use crate::common::on_loopback;
+use crate::socket::Socket;
+
+#[test]
+fn a_long_queue_of_clients_is_served() {
+    on_loopback("many::a_long_queue_of_clients_is_served", |_| {
+        const CLIENTS: usize = 100;
+        let (listener, addr) = Socket::listener();
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|number| {
+                    let addr = &addr;
+                    scope.spawn(move || {
+                        let client = Socket::stream();
+                        client.connect(addr).unwrap();
+                        client.send(&[number as u8], 0).unwrap();
+                        assert_eq!(client.receive_all(1), [number as u8]);
+                    })
+                })
+                .collect();
+            let servers: Vec<_> = (0..CLIENTS).map(|_| listener.accept().unwrap()).collect();
+            for server in &servers {
+                let byte = server.receive_all(1);
+                server.send(&byte, 0).unwrap();
+            }
+            for client in clients {
+                client.join().unwrap();
+            }
+            for server in servers {
+                assert_eq!(server.receive(&mut [0], 0), Ok(0));
+            }
+        });
+    });
+}
+
+#[test]
+fn sockets_leave_nothing_behind() {
+    on_loopback("many::sockets_leave_nothing_behind", |_| {
+        let (listener, addr) = Socket::listener();
+        // Sockets of the device stay: other connections will use them.
+        let descriptors = || links().iter().filter(|l| !l.starts_with("socket")).count();
+        let mut counts = Vec::new();
+        for _ in 0..30 {
+            let (client, server) = Socket::pair_of(&listener, &addr, Socket::stream());
+            client.send(b"x", 0).unwrap();
+            assert_eq!(server.receive_all(1), b"x");
+            drop((client, server));
+            counts.push(descriptors());
+        }
+        assert_eq!(counts[9], counts[29], "{counts:?}: {:?}", links());
+    });
+}
+
+/// What descriptors stand for.
+fn links() -> Vec<String> {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .map(|link| link.to_string_lossy().into_owned())
+        .collect()
+}
