@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Sim { args } => tasks::sim(&args),
         Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),
         Command::Bench(Bench::Wire { args }) => tasks::bench_wire(&args),
+        Command::Bench(Bench::Connections { args }) => tasks::bench_connections(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

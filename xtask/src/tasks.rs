@@ -120,6 +120,14 @@ pub(crate) fn bench_engine(args: &[String]) -> Result<()> {
     )
 }
 
+pub(crate) fn bench_connections(args: &[String]) -> Result<()> {
+    tool(
+        "Measure connections",
+        &["ferroce-bench", "--bin", "connections"],
+        args,
+    )
+}
+
 pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
     step("iperf3, to compare with", || {
         if let Err(error) = packages::install(&["iperf3"]) {

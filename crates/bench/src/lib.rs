@@ -12,8 +12,9 @@
 //! checksumming the same bytes, or the same traffic over one queue pair. What
 //! counts is the median of the ratios.
 //!
-//! The `wire` binary measures the whole path instead: two processes, real sockets. It
-//! lives in `bin/wire`, and shares the report.
+//! The `wire` binary measures the whole path instead: two processes, real sockets. The
+//! `connections` binary measures how connections come and go. They live in `bin`, and share
+//! the report ([`Report`]) and the processes ([`Ferroced`], [`Player`]).
 //!
 //! [`Pair`] moves the traffic, [`turns`] measures, [`suite`] says what
 //! is measured and [`Report`] shows it. The `engine` binary is the
@@ -24,8 +25,10 @@
 mod arena;
 mod baseline;
 mod clock;
+mod ferroced;
 mod heap;
 mod pair;
+mod player;
 mod report;
 mod side;
 pub mod suite;
@@ -35,8 +38,10 @@ mod turns;
 pub use arena::Arena;
 pub use baseline::baseline;
 pub use clock::{Clock, Stage};
+pub use ferroced::{Ferroced, add_link, end_with_parent, on_stage, played};
 pub use heap::{Heap, bytes_per_qp};
 pub use pair::Pair;
+pub use player::Player;
 pub use report::{Goal, Report, Row};
 pub use side::Side;
 pub use traffic::{Cost, MESSAGES, Op, Setup, Traffic};

@@ -20,14 +20,9 @@ mod plan;
 mod stage;
 mod worker;
 
-use std::ffi::OsStr;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
-use ferroce_control::RUNTIME_DIR_VARIABLE;
 
 use plan::Part;
 
@@ -95,13 +90,12 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    let name = std::env::args_os().next().unwrap_or_default();
-    if Path::new(&name).file_name() == Some(OsStr::new("ferroced")) {
-        return ferroce_daemon::main();
+    if let Some(code) = ferroce_bench::played() {
+        return code;
     }
     let cli = Cli::parse();
     let result = match cli.role {
-        None => perform(),
+        None => ferroce_bench::on_stage("wire"),
         Some(Role::Stage) => stage::run(&cli),
         Some(Role::Worker) => worker::run(),
     };
@@ -112,22 +106,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Runs the stage with a runtime directory of its own, removed at the end.
-fn perform() -> Result<()> {
-    let directory = std::env::temp_dir().join(format!("ferroce-wire-{}", std::process::id()));
-    let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
-    made.with_context(|| format!("cannot make {}", directory.display()))?;
-    let status = Command::new("/proc/self/exe")
-        .args(["--role", "stage"])
-        .args(std::env::args_os().skip(1))
-        .env(RUNTIME_DIR_VARIABLE, &directory)
-        .status();
-    let removed = std::fs::remove_dir_all(&directory);
-    let status = status.context("cannot start this executable again")?;
-    if !status.success() {
-        bail!("the measurement ended with {status}");
-    }
-    removed.with_context(|| format!("cannot remove {}", directory.display()))
 }

@@ -2,16 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
-use ferroce_control::{Watch, find_daemon, runtime_dirs};
-use ferroce_endpoint::{Introduction, Partner};
-use ferroce_testnet::{deadline, namespace, netdev};
+use ferroce_bench::{Ferroced, Player, end_with_parent};
+use ferroce_endpoint::Introduction;
+use ferroce_testnet::{namespace, netdev};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::Cli;
 use crate::iperf::Iperf;
@@ -46,7 +43,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     if !tcp && plan.parts.contains(&Part::Bandwidth) {
         eprintln!("Left out: TCP, because iperf3 is not installed.");
     }
-    let _ferroced = Daemon::start(None)?;
+    let _ferroced = Ferroced::start(None)?;
     let mut networks = vec![Network::loopback(tcp)?];
     if private.is_ok() && !cli.loopback {
         networks.push(Network::cable(tcp)?);
@@ -97,7 +94,7 @@ pub(crate) struct Network {
     far: Worker,
     iperf: Option<Iperf>,
     /// Of the far end, where it is another network.
-    _ferroced: Option<Daemon>,
+    _ferroced: Option<Ferroced>,
 }
 
 impl Network {
@@ -128,7 +125,7 @@ impl Network {
         };
         settle("near", "10.0.0.1/24");
         namespace::within(&place, || settle("far", "10.0.0.2/24"))?;
-        let ferroced = namespace::within(&place, || Daemon::start(Some(place.try_clone()?)))??;
+        let ferroced = namespace::within(&place, || Ferroced::start(Some(place.try_clone()?)))??;
         let mut near = Worker::start(None)?;
         let mut far = Worker::start(Some(place.try_clone()?))?;
         near.link("wire0", "near")?;
@@ -158,37 +155,21 @@ impl Network {
     pub(crate) fn perform(&mut self, task: Task) -> Result<Figure> {
         self.far.tell::<()>(&Order::Answer(task))?;
         let figure = self.near.ask(task)?;
-        self.far.partner.hear::<()>()?;
+        self.far.0.partner.hear::<()>()?;
         Ok(figure)
     }
 }
 
 /// A process that does as it is told.
-struct Worker {
-    partner: Partner,
-    process: Child,
-}
+struct Worker(Player);
 
 impl Worker {
     fn start(place: Option<OwnedFd>) -> Result<Worker> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .args(["--role", "worker"])
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null());
-        if let Some(place) = place {
-            namespace::place(&mut command, place);
-        }
-        Ok(Worker {
-            partner: Partner::new(ours)?,
-            process: command.spawn().context("cannot start a worker")?,
-        })
+        Ok(Worker(Player::start("worker", place)?))
     }
 
-    fn tell<T: for<'de> Deserialize<'de> + Serialize>(&mut self, order: &Order) -> Result<T> {
-        self.partner.say(order)?;
-        self.partner.hear()
+    fn tell<T: for<'de> Deserialize<'de>>(&mut self, order: &Order) -> Result<T> {
+        self.0.tell(order)
     }
 
     fn ask(&mut self, task: Task) -> Result<Figure> {
@@ -216,51 +197,4 @@ impl Worker {
         other.tell::<()>(&Order::Reach(ours))?;
         self.tell(&Order::Reach(theirs))
     }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// ferroced, which ends with us.
-struct Daemon(Child);
-
-impl Daemon {
-    /// Starts one for the network we are in, which `place` names if it is not our own.
-    fn start(place: Option<OwnedFd>) -> Result<Daemon> {
-        let directory = runtime_dirs()?.remove(0);
-        directory.create()?;
-        let watch = Watch::new(directory.path())?;
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .arg0("ferroced")
-            .arg("--foreground")
-            .env("FERROCE_LOG", "error")
-            .stdin(Stdio::null());
-        if let Some(place) = place {
-            namespace::place(&mut command, place);
-        }
-        let daemon = Daemon(command.spawn().context("ferroced")?);
-        while find_daemon()?.is_none() {
-            deadline::readable(&watch, "ferroced's control socket");
-            watch.clear();
-        }
-        Ok(daemon)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Ends this process when the one that started it ends.
-pub(crate) fn end_with_parent() -> Result<()> {
-    let signal = Some(rustix::process::Signal::KILL);
-    Ok(rustix::process::set_parent_process_death_signal(signal)?)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use ferroce_control::{LinkConfig, Request, find_daemon};
+use ferroce_bench::end_with_parent;
 use ferroce_device::Device;
 use ferroce_device::transport::QpType;
 use ferroce_endpoint::{Endpoint, Introduction, Options, Partner};
@@ -11,7 +11,6 @@ use ferroce_wire::Mtu;
 
 use crate::bare::Plain;
 use crate::orders::{Figure, MTUS, Order, Task};
-use crate::stage::end_with_parent;
 use crate::{idle, ours};
 
 /// Does as it is told, until there is nobody to tell it.
@@ -23,7 +22,7 @@ pub(crate) fn run() -> Result<()> {
     while let Some(order) = stage.hear_or_end::<Order>()? {
         match order {
             Order::Link { name, netdev } => {
-                add_link(name, netdev)?;
+                ferroce_bench::add_link(&name, &netdev)?;
                 stage.say(&())?;
             }
             Order::Open { link, gid_index } => {
@@ -55,18 +54,6 @@ pub(crate) fn run() -> Result<()> {
             Order::Ask(task) => stage.say(&ask(task, &ends, plain.as_mut())?)?,
         }
     }
-    Ok(())
-}
-
-fn add_link(name: String, netdev: String) -> Result<()> {
-    let mut daemon = find_daemon()?.context("no ferroced")?;
-    daemon.perform(&Request::LinkAdd(LinkConfig {
-        name,
-        kind: "rxe".into(),
-        netdev,
-        mtu: None,
-        crc: true,
-    }))?;
     Ok(())
 }
 

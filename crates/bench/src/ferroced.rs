@@ -1,0 +1,112 @@
+//! A ferroced for a measurement: the benchmark's own executable under another name, in a
+//! runtime directory that is removed at the end.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use ferroce_control::{
+    LinkConfig, RUNTIME_DIR_VARIABLE, Request, Watch, find_daemon, runtime_dirs,
+};
+use ferroce_testnet::{deadline, namespace};
+
+/// ferroced, which ends with us.
+#[derive(Debug)]
+pub struct Ferroced(Child);
+
+impl Ferroced {
+    /// Starts one for the network we are in, which `place` names if it is not our own.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(place: Option<OwnedFd>) -> Result<Ferroced> {
+        let directory = runtime_dirs()?.remove(0);
+        directory.create()?;
+        let watch = Watch::new(directory.path())?;
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0("ferroced")
+            .arg("--foreground")
+            .env("FERROCE_LOG", "error")
+            .stdin(Stdio::null());
+        if let Some(place) = place {
+            namespace::place(&mut command, place);
+        }
+        let ferroced = Ferroced(command.spawn().context("ferroced")?);
+        while find_daemon()?.is_none() {
+            deadline::readable(&watch, "ferroced's control socket");
+            watch.clear();
+        }
+        Ok(ferroced)
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Ferroced {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What ferroced returned, if that is what this process is to be.
+pub fn played() -> Option<ExitCode> {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let ferroced = Path::new(&name).file_name() == Some(OsStr::new("ferroced"));
+    ferroced.then(ferroce_daemon::main)
+}
+
+/// Adds a link on a netdev.
+///
+/// # Errors
+/// If ferroced refuses.
+pub fn add_link(name: &str, netdev: &str) -> Result<()> {
+    let mut daemon = find_daemon()?.context("no ferroced")?;
+    daemon.perform(&Request::LinkAdd(LinkConfig {
+        name: name.into(),
+        kind: "rxe".into(),
+        netdev: netdev.into(),
+        mtu: None,
+        crc: true,
+    }))?;
+    Ok(())
+}
+
+/// Runs this executable again, as the stage of a measurement (`--role stage`), with a
+/// runtime directory of its own.
+///
+/// # Errors
+/// If it cannot be run, or fails.
+pub fn on_stage(name: &str) -> Result<()> {
+    let directory = std::env::temp_dir().join(format!("ferroce-{name}-{}", std::process::id()));
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
+    made.with_context(|| format!("cannot make {}", directory.display()))?;
+    let status = Command::new("/proc/self/exe")
+        .args(["--role", "stage"])
+        .args(std::env::args_os().skip(1))
+        .env(RUNTIME_DIR_VARIABLE, &directory)
+        .status();
+    let removed = std::fs::remove_dir_all(&directory);
+    let status = status.context("cannot start this executable again")?;
+    if !status.success() {
+        bail!("the measurement ended with {status}");
+    }
+    removed.with_context(|| format!("cannot remove {}", directory.display()))
+}
+
+/// Ends this process when the one that started it ends.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn end_with_parent() -> Result<()> {
+    let signal = Some(rustix::process::Signal::KILL);
+    Ok(rustix::process::set_parent_process_death_signal(signal)?)
+}
