@@ -55,6 +55,23 @@ pub(crate) fn build(release: bool) -> Result<()> {
             .and_then(|_| fs::rename(&new, folder.join(name)))
             .with_context(|| format!("cannot put {name} in its place"))?;
     }
+    name_commands(&folder.join("bin"), "../../ferroce")
+}
+
+/// The other names of `ferroce`, beside the libraries: what guides tell people to type.
+pub(crate) const NAMES: [&str; 4] = ["rdma", "rxe_cfg", "rxe_init.sh", "sudo"];
+
+/// Makes a folder in which `ferroce` has its other names.
+pub(crate) fn name_commands(folder: &Path, ferroce: &str) -> Result<()> {
+    fs::create_dir_all(folder).context("cannot make the folder for commands")?;
+    for name in NAMES {
+        match symlink(ferroce, folder.join(name)) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("cannot make the link {name}"));
+            }
+            _ => {}
+        }
+    }
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::Parser;
 
@@ -41,7 +43,7 @@ struct Cli {
     command: Command,
 }
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run() -> Result<ExitCode> {
     let Cli { format, command } = Cli::parse();
     command.run(format)
 }

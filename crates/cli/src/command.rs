@@ -1,11 +1,18 @@
 //! The subcommands.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::Subcommand;
 
+use crate::config::ConfigArgs;
 use crate::demo::DemoArgs;
+use crate::devinfo::DevinfoArgs;
+use crate::doctor::DoctorArgs;
+use crate::gids::GidsArgs;
 use crate::link::LinkArgs;
 use crate::output::Format;
+use crate::ping::PingArgs;
 use crate::run::{RunArgs, ShellArgs};
 use crate::stat::StatArgs;
 
@@ -13,8 +20,13 @@ use crate::stat::StatArgs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     // Each brings its own description.
+    Config(ConfigArgs),
     Demo(DemoArgs),
+    Devinfo(DevinfoArgs),
+    Doctor(DoctorArgs),
+    Gids(GidsArgs),
     Link(LinkArgs),
+    Ping(PingArgs),
     Run(RunArgs),
     Shell(ShellArgs),
     #[command(visible_alias = "statistic")]
@@ -22,13 +34,19 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    pub(crate) fn run(self, format: Format) -> Result<()> {
-        match self {
+    pub(crate) fn run(self, format: Format) -> Result<ExitCode> {
+        let done = match self {
+            Command::Doctor(args) => return args.run(format),
+            Command::Config(args) => args.run(),
             Command::Demo(args) => args.run(),
+            Command::Devinfo(args) => args.run(format),
+            Command::Gids(args) => args.run(format),
             Command::Link(args) => args.run(format),
+            Command::Ping(args) => args.run(),
             Command::Run(args) => args.run(),
             Command::Shell(args) => args.run(),
             Command::Stat(args) => args.run(format),
-        }
+        };
+        done.map(|()| ExitCode::SUCCESS)
     }
 }

@@ -44,6 +44,10 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     quick: bool,
 
+    /// Check, and measure nothing
+    #[arg(long, hide = true)]
+    brief: bool,
+
     /// What one of the demo's own processes does
     #[arg(long, hide = true)]
     role: Option<Role>,
@@ -59,21 +63,40 @@ enum Role {
 impl DemoArgs {
     pub(crate) fn run(self) -> Result<()> {
         match self.role {
-            None => perform(self.quick),
-            Some(Role::Stage) => stage(self.quick),
+            None => perform(self.extent()),
+            Some(Role::Stage) => stage(self.extent()),
             Some(Role::Asks) => {
                 let (endpoint, mut partner) = meet()?;
                 checks::ask(&endpoint, &mut partner)?;
-                measure::ask(&endpoint, &mut partner, self.quick)
+                match self.brief {
+                    true => Ok(()),
+                    false => measure::ask(&endpoint, &mut partner, self.quick),
+                }
             }
             Some(Role::Answers) => {
                 let (endpoint, mut partner) = meet()?;
                 checks::answer(&endpoint, &mut partner)?;
-                measure::answer(&endpoint, &mut partner)
+                match self.brief {
+                    true => Ok(()),
+                    false => measure::answer(&endpoint, &mut partner),
+                }
             }
         }
     }
 }
+
+impl DemoArgs {
+    fn extent(&self) -> Extent {
+        match (self.brief, self.quick) {
+            (true, _) => Some("--brief"),
+            (_, true) => Some("--quick"),
+            _ => None,
+        }
+    }
+}
+
+/// The option that says how much of it.
+type Extent = Option<&'static str>;
 
 /// What the two say to each other once connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,10 +120,10 @@ fn meet() -> Result<(Endpoint, Partner)> {
 }
 
 /// Runs the stage with a runtime directory of its own, removed at the end.
-fn perform(quick: bool) -> Result<()> {
+fn perform(extent: Extent) -> Result<()> {
     let directory = make_directory()?;
     let program = std::env::current_exe().context("cannot find this executable")?;
-    let mut stage = command(&program, "stage", quick);
+    let mut stage = command(&program, "stage", extent);
     let status = stage.env(RUNTIME_DIR_VARIABLE, &directory).status();
     let removed = std::fs::remove_dir_all(&directory);
     succeeded("set the stage", status.context("cannot start a process")?)?;
@@ -126,7 +149,7 @@ fn make_directory() -> Result<PathBuf> {
 }
 
 /// Sets everything up, and takes it down again.
-fn stage(quick: bool) -> Result<()> {
+fn stage(extent: Extent) -> Result<()> {
     match ferroce_net::enter_private_network() {
         Ok(()) => println!("A private network, with a link {LINK} on its loopback interface."),
         Err(error) => {
@@ -136,12 +159,12 @@ fn stage(quick: bool) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this executable")?;
     let _daemon = start_daemon(&program)?;
     let (ours, theirs) = UnixStream::pair()?;
-    let mut answers = command(&program, "answers", quick)
+    let mut answers = command(&program, "answers", extent)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .spawn()
         .context("cannot start a process")?;
-    let asked = command(&program, "asks", quick)
+    let asked = command(&program, "asks", extent)
         .stdin(OwnedFd::from(ours))
         .status()
         .context("cannot start a process")?;
@@ -150,12 +173,10 @@ fn stage(quick: bool) -> Result<()> {
     succeeded("answered", answered)
 }
 
-fn command(program: &Path, role: &str, quick: bool) -> Command {
+fn command(program: &Path, role: &str, extent: Extent) -> Command {
     let mut command = Command::new(program);
     command.args(["demo", "--role", role]);
-    if quick {
-        command.arg("--quick");
-    }
+    command.args(extent);
     command
 }
 

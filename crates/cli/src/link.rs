@@ -61,6 +61,20 @@ EXAMPLES
         words: Vec<String>,
     },
 
+    /// Change a link: NAME [mtu N] [crc on|off]
+    #[command(
+        override_usage = "ferroce link set NAME [mtu N] [crc on|off]",
+        long_about = "\
+Changes the largest packet payload of a link (0: what the netdev allows), or whether ICRCs are \
+checked. Programs that run hear of a new MTU; whether ICRCs are checked is decided when a program \
+opens the link."
+    )]
+    Set {
+        /// NAME [mtu N] [crc on|off]
+        #[arg(required = true, num_args = 3.., hide = true)]
+        words: Vec<String>,
+    },
+
     /// Delete a link
     #[command(long_about = "\
 Deletes a link. A link that programs use is not deleted, and their process numbers are shown, \
@@ -85,6 +99,7 @@ impl LinkArgs {
     pub(crate) fn run(self, format: Format) -> Result<()> {
         match self.command {
             Some(LinkCommand::Add { words }) => add(&words),
+            Some(LinkCommand::Set { words }) => set(&words),
             Some(LinkCommand::Delete { name, force }) => delete(name, force),
             Some(LinkCommand::Show { link }) => show::run(link.as_deref(), format),
             None => show::run(None, format),
@@ -92,13 +107,19 @@ impl LinkArgs {
     }
 }
 
-fn add(words: &[String]) -> Result<()> {
+pub(crate) fn add(words: &[String]) -> Result<()> {
     let config = words::parse(words)?;
     let mut connection = daemon::connect_or_start()?;
     Ok(connection.perform(&Request::LinkAdd(config))?)
 }
 
-fn delete(name: String, force: bool) -> Result<()> {
+fn set(words: &[String]) -> Result<()> {
+    let (name, mtu, crc) = words::parse_set(words)?;
+    let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
+    Ok(connection.perform(&Request::LinkSet { name, mtu, crc })?)
+}
+
+pub(crate) fn delete(name: String, force: bool) -> Result<()> {
     let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
     Ok(connection.perform(&Request::LinkDelete { name, force })?)
 }

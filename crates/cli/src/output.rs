@@ -33,6 +33,22 @@ impl Format {
     }
 }
 
+/// Rows in columns that are as wide as they must, two spaces apart.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max();
+    let widths: Vec<usize> = (0..N).filter_map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        text += cells.join("  ").trim_end();
+        text += "\n";
+    }
+    text
+}
+
 /// Writes text. Nobody listening any more (`| head`) is no error.
 pub(crate) fn write(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {

@@ -5,7 +5,7 @@
 //! beside it, a guard stays behind: a process that waits until the program is
 //! gone, however it went, and takes the link down if it was the last.
 
-mod libraries;
+pub(crate) mod libraries;
 mod share;
 
 use std::ffi::{OsStr, OsString};
@@ -28,7 +28,8 @@ use crate::daemon;
 #[command(
     long_about = "\
 Runs a program that finds Ferroce's libraries first, the link's files in /sys/class/infiniband \
-and /dev/infiniband (through LD_PRELOAD), and, if there is none yet, a link rxe0 on the \
+and /dev/infiniband (through LD_PRELOAD), Ferroce's `rdma`, `rxe_cfg` and `rxe_init.sh` first on \
+PATH, and, if there is none yet, a link rxe0 on the \
 loopback interface or the one that --netdev names. The link is taken down when the program ends, \
 however it ends. Signals and exit code are the program's own.",
     after_long_help = "\

@@ -1,8 +1,11 @@
 //! `ferroce stat`: counters, as `rdma statistic` prints them.
 
+mod watch;
+
 use anyhow::{Result, bail};
 use clap::Args;
 use ferroce_control::LinkCounters;
+use ferroce_device::transport::Counter;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::daemon;
@@ -20,6 +23,8 @@ Reading them costs running programs nothing.",
 EXAMPLES
     ferroce stat rxe0
         link rxe0/1 sent_pkts 7 rcvd_pkts 5 duplicate_request 0 ...
+    ferroce stat --watch 2
+        rates, every two seconds
     ferroce stat --processes
         also the share of each program that runs
     ferroce -j stat rxe0 | jq '.[0].sent_pkts'"
@@ -30,6 +35,14 @@ pub(crate) struct StatArgs {
     #[arg(value_name = "LINK", num_args = 0..=3)]
     words: Vec<String>,
 
+    /// Show rates again and again, every so many seconds
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    watch: Option<f64>,
+
+    /// With --watch: end after so many lines
+    #[arg(short, long, requires = "watch")]
+    count: Option<u64>,
+
     /// Show what each running program has counted, too
     #[arg(short = 'P', long)]
     processes: bool,
@@ -38,18 +51,32 @@ pub(crate) struct StatArgs {
 impl StatArgs {
     pub(crate) fn run(self, format: Format) -> Result<()> {
         let link = link_of(&self.words)?;
-        let counters = match daemon::connect()? {
-            Some(mut connection) => connection.counters(link, self.processes)?,
-            None => match link {
-                Some(name) => bail!("no link `{name}`: no ferroced runs here"),
-                None => Vec::new(),
-            },
-        };
-        if format.json || format.pretty {
-            return format.write_json(&counters.iter().map(Shown).collect::<Vec<_>>());
+        match self.watch {
+            Some(seconds) => watch::run(link, seconds, self.count),
+            None => show(link, self.processes, format),
         }
-        output::write(&counters.iter().map(text).collect::<String>())
     }
+}
+
+/// Shows the counters of one link, or of all.
+pub(crate) fn show(link: Option<&str>, processes: bool, format: Format) -> Result<()> {
+    let counters = match daemon::connect()? {
+        Some(mut connection) => connection.counters(link, processes)?,
+        None => match link {
+            Some(name) => bail!("no link `{name}`: no ferroced runs here"),
+            None => Vec::new(),
+        },
+    };
+    if format.json || format.pretty {
+        return format.write_json(&counters.iter().map(Shown).collect::<Vec<_>>());
+    }
+    output::write(&counters.iter().map(text).collect::<String>())
+}
+
+/// The name of a counter that this release knows.
+pub(crate) fn known_name(name: &str) -> Option<&'static str> {
+    let mut known = Counter::ALL.iter().map(|counter| counter.name());
+    known.find(|known| *known == name)
 }
 
 /// The link in `[show] [link] [NAME[/PORT]]`.

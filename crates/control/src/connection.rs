@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{RuntimeDir, runtime_dirs};
 use crate::protocol::{self, LinkCounters, MAX_REPLY, PROTOCOL, Reply, Request};
+use crate::resources::{CmIdResource, Reporter};
 use crate::{packet, sockopt, unix};
 
 /// How long ferroced may take to answer. An attachment can wait some seconds for
@@ -35,6 +36,7 @@ pub struct Connection {
     /// Who opened it: a forked child must not close it for its parent.
     owner: rustix::process::Pid,
     events: VecDeque<LinkEvent>,
+    reports: VecDeque<(OwnedFd, bool)>,
     buffer: Vec<u8>,
 }
 
@@ -89,6 +91,7 @@ impl Connection {
             version: String::new(),
             owner: rustix::process::getpid(),
             events: VecDeque::new(),
+            reports: VecDeque::new(),
             buffer: vec![0; MAX_REPLY],
         };
         connection.hello()?;
@@ -142,6 +145,7 @@ impl Connection {
             match self.receive(RecvFlags::empty()) {
                 Ok(None) => return Err(Error::Timeout(PATIENCE.as_secs())),
                 Ok(Some((Reply::Event(event), _))) => self.events.push_back(event),
+                Ok(Some((Reply::Report { keys }, fds))) => self.keep_report(keys, fds),
                 Ok(Some((Reply::Error { errno, message }, _))) => {
                     return Err(Error::Refused { errno, message });
                 }
@@ -172,11 +176,25 @@ impl Connection {
         if let Some(event) = self.events.pop_front() {
             return Ok(Some(event));
         }
-        match self.receive(RecvFlags::DONTWAIT)? {
-            None => Ok(None),
-            Some((Reply::Event(event), _)) => Ok(Some(event)),
-            Some((other, _)) => Err(unexpected(&other)),
+        loop {
+            match self.receive(RecvFlags::DONTWAIT)? {
+                None => return Ok(None),
+                Some((Reply::Event(event), _)) => return Ok(Some(event)),
+                Some((Reply::Report { keys }, fds)) => self.keep_report(keys, fds),
+                Some((other, _)) => return Err(unexpected(&other)),
+            }
         }
+    }
+
+    /// Where to write what this program has, and whether keys may be in it, if
+    /// somebody wanted to know: seen by [`Connection::try_event`].
+    pub fn take_report(&mut self) -> Option<(OwnedFd, bool)> {
+        self.reports.pop_front()
+    }
+
+    fn keep_report(&mut self, keys: bool, fds: Vec<OwnedFd>) {
+        self.reports
+            .extend(fds.into_iter().map(|stream| (stream, keys)));
     }
 
     /// Asks for something that is answered by [`Reply::Done`].
@@ -221,6 +239,30 @@ impl Connection {
                 other => return Err(unexpected(&other)),
             }
             reply = self.answer()?.0;
+        }
+    }
+
+    /// Programs on one link or on all, with the streams of what they have; and their
+    /// connections.
+    pub fn resources(
+        &mut self,
+        link: Option<&str>,
+    ) -> Result<(Vec<Reporter>, Vec<CmIdResource>), Error> {
+        let link = link.map(str::to_owned);
+        let (mut programs, mut connections) = (Vec::new(), Vec::new());
+        let mut reply = self.request(&Request::Resources { link })?;
+        loop {
+            match reply {
+                (Reply::Resources { link, process }, fds) => programs.push(Reporter {
+                    link,
+                    process,
+                    stream: fds.into_iter().next(),
+                }),
+                (Reply::CmId(connection), _) => connections.push(connection),
+                (Reply::Done, _) => return Ok((programs, connections)),
+                (other, _) => return Err(unexpected(&other)),
+            }
+            reply = self.answer()?;
         }
     }
 

@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cm::{CmAnswer, CmCall, CmEvent};
 use crate::link::{LinkConfig, LinkEvent, LinkInfo};
+use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -42,6 +43,15 @@ pub enum Request {
         /// Even while programs use it: their device goes away.
         force: bool,
     },
+    /// Changes a link: [`Reply::Done`]. What is not given stays as it is.
+    LinkSet {
+        /// Which.
+        name: String,
+        /// The largest packet payload; 0 is what the netdev allows.
+        mtu: Option<u32>,
+        /// Whether ICRCs are checked, by programs that open the link from now on.
+        crc: Option<bool>,
+    },
     /// All links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,
     /// Slots for a program: [`Reply::Attached`]. Events of the link follow by themselves.
@@ -67,6 +77,12 @@ pub enum Request {
         link: Option<String>,
         /// Those of each running program as well.
         processes: bool,
+    },
+    /// What programs have: [`Reply::Resources`] for each program on a link and
+    /// [`Reply::CmId`] for each of their connections, then [`Reply::Done`].
+    Resources {
+        /// On this link only.
+        link: Option<String>,
     },
     /// Something for the connection manager: [`Reply::CmAnswer`] or [`Reply::Error`].
     /// [`Reply::CmEvent`] follow by themselves.
@@ -107,6 +123,22 @@ pub enum Reply {
     },
     /// Counters of a link, or of one program on a link.
     Counters(LinkCounters),
+    /// A program on a link. One descriptor: the stream of its
+    /// [`Resources`](crate::resources::Resources); none if it does not listen.
+    Resources {
+        /// The name of the link.
+        link: String,
+        /// The program.
+        process: Process,
+    },
+    /// A connection of a program.
+    CmId(CmIdResource),
+    /// Somebody wants to know what this program has. One descriptor: the stream to
+    /// write it to.
+    Report {
+        /// Whether they may know keys and addresses.
+        keys: bool,
+    },
     /// What the connection manager answers.
     CmAnswer(CmAnswer),
     /// Something happened to a connection.

@@ -25,6 +25,9 @@ pub(crate) fn start(options: &Options) -> Result<()> {
     command
         .arg0("ferroced")
         .args(["--foreground", "--detached"]);
+    if options.configured {
+        command.arg("--configured");
+    }
     if options.exit_when_unused {
         command.arg("--exit-when-unused");
     }

@@ -113,6 +113,11 @@ impl Client {
         self.flush()
     }
 
+    /// Whether something waits to be said to it.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Sends what waits, as far as there is room.
     pub(crate) fn flush(&mut self) -> Sent {
         while let Some((bytes, fds)) = self.waiting.front() {

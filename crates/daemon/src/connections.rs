@@ -10,6 +10,7 @@ mod calls;
 mod events;
 mod line;
 mod listening;
+mod objects;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::client::ClientId;
 pub(crate) use calls::Caller;
 use line::Line;
+pub(crate) use objects::CmObject;
 
 /// The connection managers of all links.
 pub(crate) struct Connections {

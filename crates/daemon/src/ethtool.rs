@@ -7,6 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSET: u32 = 1;
+const ETHTOOL_GDRVINFO: u32 = 3;
 
 /// `struct ethtool_cmd`.
 #[repr(C)]
@@ -31,8 +32,46 @@ struct EthtoolCmd {
     reserved: [u32; 2],
 }
 
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    cmd: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+/// The driver of a netdev, if it says so.
+pub(crate) fn driver(netdev: &str) -> Option<String> {
+    let mut info = DriverInfo {
+        cmd: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        rest: [0; 160],
+    };
+    // SAFETY: a struct ethtool_drvinfo is what ETHTOOL_GDRVINFO reads and writes.
+    unsafe { ethtool(netdev, (&raw mut info).cast()) }?;
+    let name = info.driver.split(|byte| *byte == 0).next()?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    (!name.is_empty()).then_some(name)
+}
+
 /// The speed in Mb/s, if the netdev has one and knows it.
 pub(crate) fn speed(netdev: &str) -> Option<u32> {
+    let mut command = EthtoolCmd {
+        cmd: ETHTOOL_GSET,
+        ..EthtoolCmd::default()
+    };
+    // SAFETY: a struct ethtool_cmd is what ETHTOOL_GSET reads and writes.
+    unsafe { ethtool(netdev, (&raw mut command).cast()) }?;
+    let speed = u32::from(command.speed) | u32::from(command.speed_hi) << 16;
+    // -1, in either width, is "unknown".
+    (speed != 0 && speed != 0xFFFF && speed != u32::MAX).then_some(speed)
+}
+
+/// Asks the driver of a netdev; none if that does not work.
+///
+/// # Safety
+/// The data must be what the command in its first word reads and writes.
+unsafe fn ethtool(netdev: &str, data: *mut libc::c_char) -> Option<()> {
     let flags = SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).ok()?;
@@ -43,22 +82,14 @@ pub(crate) fn speed(netdev: &str) -> Option<u32> {
     for (to, from) in name.iter_mut().zip(netdev.bytes()) {
         *to = from.cast_signed() as libc::c_char;
     }
-    let mut command = EthtoolCmd {
-        cmd: ETHTOOL_GSET,
-        ..EthtoolCmd::default()
-    };
     let mut request = libc::ifreq {
         ifr_name: name,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_data: (&raw mut command).cast(),
-        },
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: data },
     };
-    // SAFETY: the request is a valid ifreq whose data points to a struct ethtool_cmd,
-    // which is what ETHTOOL_GSET reads and writes; both outlive the call.
+    // SAFETY: the request is a valid ifreq, whose data is as the caller promises; both
+    // outlive the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
-    let speed = u32::from(command.speed) | u32::from(command.speed_hi) << 16;
-    // -1, in either width, is "unknown".
-    (result == 0 && speed != 0 && speed != 0xFFFF && speed != u32::MAX).then_some(speed)
+    (result == 0).then_some(())
 }
 
 #[cfg(test)]

@@ -112,6 +112,34 @@ impl Links {
         Ok(happened(LinkEventKind::Added, link.info.clone()))
     }
 
+    /// Changes a link; none if it was like that.
+    pub(crate) fn set(
+        &mut self,
+        name: &str,
+        mtu: Option<u32>,
+        crc: Option<bool>,
+        netdevs: &Netdevs,
+    ) -> Result<Option<LinkEvent>, Refusal> {
+        let index = self.find(name)?.info.index;
+        let speed = self.speed;
+        let Some(link) = self.by_index_mut(index) else {
+            return Ok(None);
+        };
+        let Some(netdev) = netdevs.get(link.ifindex) else {
+            return Ok(None);
+        };
+        let mut config = link.config.clone();
+        if let Some(mtu) = mtu {
+            config.mtu = (mtu != 0).then_some(mtu);
+        }
+        config.crc = crc.unwrap_or(config.crc);
+        check_mtu(&config, netdev)?;
+        link.config = config;
+        let old = link.look(netdev, netdevs, speed);
+        let changed = old != link.info;
+        Ok(changed.then(|| happened(LinkEventKind::Changed, link.info.clone())))
+    }
+
     /// Numbers for new links begin here.
     pub(crate) fn begin_at(&mut self, index: u32) {
         self.next_index = self.next_index.max(index);
@@ -261,6 +289,8 @@ impl Link {
             up: netdev.up,
             carrier: netdev.carrier,
             netdev_mtu: netdev.mtu,
+            mtu: self.config.mtu,
+            crc: self.config.crc,
             active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
             speed_mbps: speed(&netdev.name),
             mac: netdev.mac,

@@ -82,6 +82,10 @@ impl Netdevs {
         self.netdevs.get(&ifindex)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Netdev> {
+        self.netdevs.values()
+    }
+
     pub(crate) fn by_name(&self, name: &str) -> Option<&Netdev> {
         self.netdevs.values().find(|netdev| netdev.name == name)
     }

@@ -28,10 +28,13 @@ FILES
         state.json      what the next ferroced has to know
         ferroced.log    messages of a ferroced in the background
         sysfs/          what `ferroce run` shows programs as /sys/class/infiniband
+    /etc/ferroce/links.toml                  links to make with --configured, for root
+    $XDG_CONFIG_HOME/ferroce/links.toml      the same for a user (~/.config/ferroce)
     NETNS is the inode number of the network namespace (`stat -Lc %i /proc/self/ns/net`).
 
 ENVIRONMENT
     FERROCE_RUNTIME_DIR   replaces the directory above NETNS
+    FERROCE_CONFIG_DIR    replaces the directory of links.toml
     FERROCE_LOG           what to log: error, warn (default), info, debug
 
 EXAMPLES
@@ -39,6 +42,8 @@ EXAMPLES
         start in the background, and return when programs can connect
     ferroced --foreground
         stay, and log to standard error: for service managers
+    ferroced --foreground --configured
+        the same, with the links of the configuration: what the systemd units do
     ferroced --foreground --group rdma
         serve members of the group rdma as well
     ip netns exec blue ferroced
@@ -52,6 +57,10 @@ pub struct Options {
     /// Serve members of this group, too (name or number) [default: root's serves `ferroce`]
     #[arg(short, long)]
     pub group: Option<String>,
+
+    /// Make the links that the configuration names (see FILES)
+    #[arg(short, long)]
+    pub configured: bool,
 
     /// End when there is no link and no program left
     #[arg(long)]

@@ -43,11 +43,13 @@ impl Server {
             Request::Hello { protocol, program } => return self.hello(id, protocol, program),
             Request::LinkAdd(config) => self.link_add(config),
             Request::LinkDelete { name, force } => self.link_delete(&name, force),
+            Request::LinkSet { name, mtu, crc } => self.link_set(&name, mtu, crc),
             Request::Links => self.list(id),
             Request::Attach { link, shards } => return self.attach_or_wait(id, link, shards),
             Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),
             Request::Subscribe => self.subscribe(id),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
+            Request::Resources { link } => self.resources(id, link.as_deref()),
             Request::Cm(call) => return self.handle_cm(id, call),
             Request::Shutdown => {
                 self.stop = true;
@@ -125,6 +127,9 @@ impl Server {
 
     fn refresh(&mut self) {
         let events = self.links.refresh(&self.netdevs);
+        if !self.wanted.is_empty() {
+            self.make_wanted(false);
+        }
         if events.is_empty() {
             return;
         }
@@ -151,7 +156,7 @@ impl Server {
         }
     }
 
-    fn link_add(&mut self, config: LinkConfig) -> Result<Reply, Refusal> {
+    pub(crate) fn link_add(&mut self, config: LinkConfig) -> Result<Reply, Refusal> {
         let event = self.links.add(config, &self.netdevs)?;
         // Better to hear now that the port is taken than from the first program.
         if let Err(refusal) = self.need_port() {

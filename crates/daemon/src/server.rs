@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
+use ferroce_control::LinkConfig;
 use ferroce_control::protocol::MAX_REQUEST;
 use ferroce_control::sockopt;
 
@@ -50,6 +51,8 @@ pub(crate) struct Server {
     pub(crate) tree: Tree,
     pub(crate) netdevs: Netdevs,
     pub(crate) links: Links,
+    /// Links that are to be made when they can be.
+    pub(crate) wanted: Vec<LinkConfig>,
     pub(crate) group: Option<Group>,
     pub(crate) connections: Connections,
     /// Slot 0 of the group, once there is one.
@@ -105,6 +108,7 @@ impl Server {
             tree,
             netdevs,
             links: Links::new(ethtool::speed),
+            wanted: Vec::new(),
             group: None,
             connections: new_connections()?,
             qp1: None,

@@ -57,7 +57,10 @@ pub fn run(options: &Options) -> Result<()> {
     if options.detached {
         background::leave_session()?;
     }
-    let server = Server::new(lock, access, options.exit_when_unused)?;
+    let mut server = Server::new(lock, access, options.exit_when_unused)?;
+    if options.configured {
+        server.make_configured()?;
+    }
     if options.detached {
         background::report_ready(&log)?;
     }

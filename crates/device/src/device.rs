@@ -22,6 +22,7 @@ use crate::notices::{AsyncEvent, Notices};
 use crate::pace::{self, Entries};
 use crate::progress;
 use crate::qp::Qp;
+use crate::resources::{Inventory, Srqs};
 use crate::shard::Shard;
 use crate::supervisor::Supervisor;
 
@@ -32,6 +33,7 @@ pub struct Device {
     regions: Arc<Regions>,
     shards: Arc<[Arc<Shard>]>,
     notices: Arc<Notices>,
+    srqs: Arc<Srqs>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
     next_shard: AtomicUsize,
@@ -67,6 +69,14 @@ impl Device {
             threads.push(thread.map_err(Error::system("progress thread"))?);
         }
         let link = Arc::new(RwLock::new(attachment.link));
+        let srqs = Arc::<Srqs>::default();
+        let inventory = Inventory {
+            first_slot: numbers.first().copied().unwrap_or(0),
+            regions: Arc::clone(&regions),
+            shards: Arc::clone(&shards),
+            notices: Arc::clone(&notices),
+            srqs: Arc::clone(&srqs),
+        };
         let supervisor = Supervisor::start(
             Arc::clone(&link),
             numbers,
@@ -74,6 +84,7 @@ impl Device {
             attachment.connection,
             Arc::clone(&notices),
             Arc::clone(&shards),
+            inventory,
         )
         .map_err(Error::system("control thread"))?;
         Ok(Arc::new(Device {
@@ -81,6 +92,7 @@ impl Device {
             regions,
             shards,
             notices,
+            srqs,
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             next_shard: AtomicUsize::new(0),
@@ -203,7 +215,9 @@ impl Device {
     /// Creates a shared receive queue.
     pub fn create_srq(&self, pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, VerbsError> {
         let number = self.next_srq.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
-        Srq::new(number, Arc::clone(pd), init)
+        let srq = Srq::new(number, Arc::clone(pd), init)?;
+        self.srqs.add(&srq);
+        Ok(srq)
     }
 
     /// Creates a shared receive queue for XRC, whose receives complete in `cq`:

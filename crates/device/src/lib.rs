@@ -27,6 +27,7 @@ mod notices;
 mod pace;
 mod progress;
 mod qp;
+mod resources;
 mod shard;
 mod signals;
 mod supervisor;

@@ -66,6 +66,11 @@ impl Notices {
         lock(&self.cqs).insert(cq.id(), Arc::downgrade(cq));
     }
 
+    /// All completion queues.
+    pub(crate) fn cqs(&self) -> Vec<Arc<Cq>> {
+        lock(&self.cqs).values().filter_map(Weak::upgrade).collect()
+    }
+
     pub(crate) fn forget(&self, cq: u32) {
         lock(&self.cqs).remove(&cq);
     }

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::device::port_mtu;
 use crate::notices::{AsyncEvent, Notices};
+use crate::resources::Inventory;
 use crate::shard::Shard;
 use crate::signals;
 
@@ -32,6 +33,7 @@ struct Work {
     kept: (Parcel, Board),
     notices: Arc<Notices>,
     shards: Arc<[Arc<Shard>]>,
+    inventory: Inventory,
     end: OwnedFd,
 }
 
@@ -43,6 +45,7 @@ impl Supervisor {
         connection: Connection,
         notices: Arc<Notices>,
         shards: Arc<[Arc<Shard>]>,
+        inventory: Inventory,
     ) -> std::io::Result<Supervisor> {
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
         let work = Work {
@@ -51,6 +54,7 @@ impl Supervisor {
             kept,
             notices,
             shards,
+            inventory,
             end: end.try_clone()?,
         };
         let _blocked = signals::block_all();
@@ -80,6 +84,9 @@ impl Work {
             match connection.try_event() {
                 Ok(Some(event)) => self.handle(event),
                 Ok(None) => {
+                    while let Some((stream, keys)) = connection.take_report() {
+                        self.inventory.report(&stream, keys);
+                    }
                     if !self.wait(connection.as_fd()) {
                         return;
                     }

@@ -76,6 +76,11 @@ pub fn set_mtu(name: &str, mtu: u32) {
     });
 }
 
+/// Changes the MAC address.
+pub fn set_mac(name: &str, mac: [u8; 6]) {
+    change(name, |body| body.attribute(libc::IFLA_ADDRESS, &mac));
+}
+
 /// Makes a netdev a bottleneck: it sends so many bytes a second, keeps up to `queue`
 /// bytes waiting, and drops the rest. What `tc qdisc add dev NAME root tbf` does.
 pub fn add_bottleneck(name: &str, bytes_per_second: u32, queue: u32) {

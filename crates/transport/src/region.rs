@@ -303,6 +303,18 @@ impl Regions {
         }
     }
 
+    /// The numbers of all protection domains.
+    pub fn pds(&self) -> Vec<u32> {
+        self.control().pds.iter().copied().collect()
+    }
+
+    /// All memory regions and the slots they are in, which say nothing of their keys.
+    pub fn numbered_mrs(&self) -> Vec<(u32, Arc<Mr>)> {
+        let control = self.control();
+        let mrs = control.mrs.iter();
+        mrs.map(|(slot, e)| (*slot, Arc::clone(&e.mr))).collect()
+    }
+
     /// All memory regions, oldest slot first.
     pub fn mrs(&self) -> Vec<Arc<Mr>> {
         let control = self.control();

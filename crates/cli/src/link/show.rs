@@ -11,10 +11,21 @@ use crate::output::{self, Format};
 pub(crate) const PORT: u32 = 1;
 
 pub(crate) fn run(only: Option<&str>, format: Format) -> Result<()> {
-    let mut links = match daemon::connect()? {
+    let links = match daemon::connect()? {
         Some(mut connection) => connection.links()?,
         None => Vec::new(),
     };
+    let links = chosen(links, only)?;
+    if format.json || format.pretty {
+        let shown: Vec<Shown<'_>> = links.iter().map(|link| shown(link, format)).collect();
+        return format.write_json(&shown);
+    }
+    let lines = links.iter().map(|link| text(link, format));
+    output::write(&lines.collect::<String>())
+}
+
+/// Those that are wanted; a name that is none is an error.
+pub(crate) fn chosen(mut links: Vec<LinkInfo>, only: Option<&str>) -> Result<Vec<LinkInfo>> {
     if let Some(wanted) = only {
         let name = link_name(wanted)?;
         let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
@@ -23,12 +34,7 @@ pub(crate) fn run(only: Option<&str>, format: Format) -> Result<()> {
             bail!("Wrong device name: no link `{name}`; {}", there_is(&names));
         }
     }
-    if format.json || format.pretty {
-        let shown: Vec<Shown<'_>> = links.iter().map(|link| shown(link, format)).collect();
-        return format.write_json(&shown);
-    }
-    let lines = links.iter().map(|link| text(link, format));
-    output::write(&lines.collect::<String>())
+    Ok(links)
 }
 
 /// The name in `NAME` or `NAME/PORT`.

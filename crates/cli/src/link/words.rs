@@ -34,6 +34,22 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
     })
 }
 
+/// What the words after `link set` ask for: a name, and what to change.
+pub(crate) fn parse_set(words: &[String]) -> Result<(String, Option<u32>, Option<bool>)> {
+    let usage = "ferroce link set NAME [mtu N] [crc on|off]";
+    let (name, pairs) = words.split_first().context("a name is missing")?;
+    let (mut mtu, mut crc) = (None, None);
+    for pair in pairs.chunks(2) {
+        match pair {
+            [key, value] if key == "mtu" => mtu = Some(number(value)?),
+            [key, value] if key == "crc" => crc = Some(switch(value)?),
+            [key, _] => bail!("`{key}` is not known here: {usage}"),
+            _ => bail!("a value for `{}` is missing: {usage}", pair[0]),
+        }
+    }
+    Ok((name.clone(), mtu, crc))
+}
+
 fn number(value: &str) -> Result<u32> {
     value
         .parse()

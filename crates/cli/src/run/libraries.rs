@@ -9,11 +9,14 @@ use ferroce_control::find_daemon;
 use ferroce_control::path::{SYSFS_DIR, SYSFS_VARIABLE, own_dirs};
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// `rdma` and the like, in the folder of the libraries.
+const COMMANDS: &str = "bin";
+const PATH: &str = "PATH";
 const PRELOAD: &str = "LD_PRELOAD";
 const PRELOAD_LIBRARY: &str = "libferroce-preload.so";
 
 /// Where libibverbs.so.1 of ours is.
-pub(super) fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     let chosen = std::env::var_os("FERROCE_LIB_DIR").map(PathBuf::from);
     let beside = || {
         let bin = std::env::current_exe().ok()?.parent()?.to_owned();
@@ -27,6 +30,10 @@ pub(super) fn folder() -> Option<PathBuf> {
 /// Variables and their values.
 pub(super) fn environment(folder: &Path) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![(LIBRARY_PATH, with_first(folder, LIBRARY_PATH)?)];
+    let commands = folder.join(COMMANDS);
+    if commands.exists() {
+        variables.push((PATH, with_first(&commands, PATH)?));
+    }
     let library = folder.join(PRELOAD_LIBRARY);
     if library.exists() {
         variables.push((PRELOAD, preload(&library, std::env::var_os(PRELOAD))));
@@ -38,7 +45,8 @@ pub(super) fn environment(folder: &Path) -> Result<Vec<(&'static str, OsString)>
 /// A list of directories with one more in front.
 fn with_first(dir: &Path, variable: &str) -> Result<OsString> {
     let before = std::env::var_os(variable).unwrap_or_default();
-    let rest = std::env::split_paths(&before).filter(|path| !path.as_os_str().is_empty());
+    let rest = std::env::split_paths(&before);
+    let rest = rest.filter(|path| !path.as_os_str().is_empty() && path != dir);
     std::env::join_paths(std::iter::once(dir.to_owned()).chain(rest))
         .context("a directory's name has a colon in it")
 }

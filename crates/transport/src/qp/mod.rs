@@ -109,6 +109,14 @@ pub struct QpQuery {
     pub receives: usize,
     /// Bytes that may be in flight.
     pub window: u32,
+    /// The protection domain.
+    pub pd: Option<u32>,
+    /// Where sends complete.
+    pub send_cq: Option<u32>,
+    /// Where receives complete.
+    pub recv_cq: Option<u32>,
+    /// The shared receive queue.
+    pub srq: Option<u32>,
 }
 
 impl Qp {
@@ -217,6 +225,10 @@ impl Qp {
             sends: self.sq.len(),
             receives: self.rq.len(),
             window: self.req.window(),
+            pd: self.pd.as_ref().map(|pd| pd.id()),
+            send_cq: self.send_cq.as_ref().map(|cq| cq.id()),
+            recv_cq: self.recv_cq.as_ref().map(|cq| cq.id()),
+            srq: self.srq.as_ref().map(|srq| srq.number()),
         }
     }
 

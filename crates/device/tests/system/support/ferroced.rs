@@ -57,6 +57,7 @@ fn role() {
         unsafe { std::env::set_var("FERROCE_LOG", "error") };
     }
     let options = ferroce_daemon::Options {
+        configured: false,
         foreground: true,
         group: None,
         exit_when_unused: false,

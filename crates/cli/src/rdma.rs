@@ -1,0 +1,165 @@
+//! `rdma`, as iproute2 has it: this executable under that name.
+//!
+//! Words may be shortened (`rdma res sh qp`), options may stand anywhere, output has
+//! iproute2's words in iproute2's order, and whatever goes wrong ends with status 1.
+
+mod dev;
+mod filter;
+mod resource;
+mod row;
+mod statistic;
+mod system;
+mod words;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use ferroce_control::LinkInfo;
+
+use crate::daemon;
+use crate::link;
+use crate::output::{self, Format};
+use words::Words;
+
+/// Show and change RDMA devices, links, resources and statistics.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rdma",
+    disable_help_flag = true,
+    disable_version_flag = true,
+    override_usage = "rdma [OPTIONS] { dev | link | resource | statistic | system } COMMAND"
+)]
+struct Rdma {
+    /// Details; given twice, those of the driver as well
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    details: u8,
+
+    /// JSON
+    #[arg(short, long)]
+    json: bool,
+
+    /// JSON that people can read
+    #[arg(short, long)]
+    pretty: bool,
+
+    /// Even while programs use it
+    #[arg(short, long)]
+    force: bool,
+
+    /// What the driver alone understands: there is none
+    #[arg(short, long, hide = true)]
+    raw: bool,
+
+    /// Colours: there are none
+    #[arg(short, long, hide = true, num_args = 0..=1, require_equals = true)]
+    color: Option<Option<String>>,
+
+    /// The version
+    #[arg(short = 'V', long)]
+    version: bool,
+
+    /// Help
+    #[arg(short, long)]
+    help: bool,
+
+    words: Vec<String>,
+}
+
+/// What all commands need to know.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    format: Format,
+    force: bool,
+}
+
+const USAGE: &str = "\
+Usage: rdma [ OPTIONS ] OBJECT { COMMAND | help }
+where  OBJECT := { dev | link | resource | statistic | system | help }
+       OPTIONS := { -V[ersion] | -d[etails] | -j[son] | -p[retty] | -f[orce] }
+This rdma is Ferroce's: its links are those of `ferroce link`.
+";
+
+const LINK_USAGE: &str = "\
+Usage: rdma link show [DEV/PORT_INDEX]
+       rdma link add NAME type rxe netdev NETDEV [mtu N] [crc on|off]
+       rdma link delete NAME
+";
+
+/// Does what the command line says.
+pub(crate) fn run() -> Result<()> {
+    let arguments = match Rdma::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let text = error.to_string();
+            let text = text.trim_start_matches("error: ").trim_end().to_owned();
+            bail!("{text}\n{USAGE}");
+        }
+    };
+    if arguments.version {
+        let version = env!("CARGO_PKG_VERSION");
+        return output::write(&format!("rdma utility, ferroce-{version}\n"));
+    }
+    let manner = Manner {
+        format: Format {
+            json: arguments.json,
+            pretty: arguments.pretty,
+            details: arguments.details > 0,
+        },
+        force: arguments.force,
+    };
+    if arguments.help {
+        return output::write(USAGE);
+    }
+    let mut words = Words::new(&arguments.words);
+    let objects = ["dev", "link", "resource", "statistic", "system", "help"];
+    match words.command("object", &objects, None)? {
+        Some("dev") => dev::run(words, manner),
+        Some("link") => link(words, manner),
+        Some("resource") => resource::run(words, manner),
+        Some("statistic") => statistic::run(words, manner),
+        Some("system") => system::run(words, manner),
+        _ => output::write(USAGE),
+    }
+}
+
+/// All links, or the one that is named; a name that is none is an error.
+fn links(only: Option<&str>) -> Result<Vec<LinkInfo>> {
+    let all = match daemon::connect()? {
+        Some(mut connection) => connection.links()?,
+        None => Vec::new(),
+    };
+    link::show::chosen(all, only)
+}
+
+fn link(mut words: Words<'_>, manner: Manner) -> Result<()> {
+    let commands = ["show", "list", "add", "delete", "help"];
+    match words.command("link command", &commands, Some("show"))? {
+        Some("add") => match words.rest() {
+            [] => bail!("a name is missing\n{LINK_USAGE}"),
+            rest => link::add(rest),
+        },
+        Some("delete") => {
+            let name = words.next().map(link::show::link_name).transpose()?;
+            let Some(name) = name else {
+                bail!("Please provide the name of a link to delete\n{LINK_USAGE}");
+            };
+            words.end()?;
+            link::delete(name.to_owned(), manner.force)
+        }
+        Some("help") => output::write(LINK_USAGE),
+        _ => {
+            let only = words.next();
+            words.end()?;
+            link::show::run(only, manner.format)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Rdma::command().debug_assert();
+    }
+}

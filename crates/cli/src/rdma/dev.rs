@@ -1,0 +1,71 @@
+//! `rdma dev`.
+
+use anyhow::{Result, bail};
+use ferroce_control::LinkInfo;
+
+use super::row::{self, Row};
+use super::words::Words;
+use super::{Manner, links};
+use crate::output;
+
+const USAGE: &str = "Usage: rdma dev show [DEV]\n";
+
+/// The capabilities of the kernel's rxe, which are ours, by iproute2's names.
+const CAPABILITIES: [&str; 12] = [
+    "BAD_PKEY_CNTR",
+    "BAD_QKEY_CNTR",
+    "AUTO_PATH_MIG",
+    "CHANGE_PHY_PORT",
+    "UD_AV_PORT_ENFORCE_PORT_ENFORCE",
+    "PORT_ACTIVE_EVENT",
+    "SYS_IMAGE_GUID",
+    "RC_RNR_NAK_GEN",
+    "SRQ_RESIZE",
+    "MEM_WINDOW",
+    "MEM_MGT_EXTENSIONS",
+    "MEM_WINDOW_TYPE_2B",
+];
+
+pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+    let commands = ["show", "list", "set", "help"];
+    match words.command("dev command", &commands, Some("show"))? {
+        Some("help") => output::write(USAGE),
+        Some("set") => bail!(
+            "Operation not supported: a device is named when it is added, and belongs to the \
+             network namespace where it was added"
+        ),
+        _ => {
+            let only = words.next();
+            words.end()?;
+            let rows: Vec<Row> = links(only)?.iter().map(|l| device(l, manner)).collect();
+            row::show(&rows, manner.format)
+        }
+    }
+}
+
+fn device(link: &LinkInfo, manner: Manner) -> Row {
+    let guid = guid(link);
+    let LinkInfo { index, name, .. } = link;
+    let head = format!("{index}: {name}: ");
+    let names = [
+        ("ifindex", (*index).into()),
+        ("ifname", name.clone().into()),
+    ];
+    let row = Row::new(head, names)
+        .with("node_type", "ca")
+        .with("node_guid", guid.clone())
+        .with("sys_image_guid", guid);
+    if !manner.format.details {
+        return row;
+    }
+    let caps = CAPABILITIES.to_vec();
+    let text = format!("\n    caps: <{}>", caps.join(", "));
+    row.with_tail("caps", caps, &text)
+}
+
+/// Four groups of four digits.
+fn guid(link: &LinkInfo) -> String {
+    let guid = link.guid();
+    let groups = guid.chunks(2).map(|c| format!("{:02x}{:02x}", c[0], c[1]));
+    groups.collect::<Vec<_>>().join(":")
+}

@@ -1,0 +1,86 @@
+//! Words that choose lines: `lqpn 0-6`, `pid 30489`, `state RTS`.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::row::Row;
+use super::words::Words;
+
+/// All conditions that the command line names.
+#[derive(Debug)]
+pub(super) struct Filter<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Filter<'a> {
+    /// Pairs of a name out of `known` and a value.
+    pub(super) fn parse(mut words: Words<'a>, known: &[&str]) -> Result<Filter<'a>> {
+        let mut conditions = Vec::new();
+        while let Some(name) = words.next() {
+            if !known.contains(&name) {
+                bail!(
+                    "Unknown filter '{name}'. Known are link, dev, {}",
+                    known.join(", ")
+                );
+            }
+            let value = words.next();
+            let value = value.with_context(|| format!("a value for '{name}' is missing"))?;
+            conditions.push((name, value));
+        }
+        Ok(Filter(conditions))
+    }
+
+    pub(super) fn admits(&self, row: &Row) -> bool {
+        let fits = |(name, wanted): &(&str, &str)| {
+            row.get(name)
+                .is_some_and(|value| wanted.split(',').any(|wanted| matches(value, wanted)))
+        };
+        self.0.iter().all(fits)
+    }
+}
+
+fn matches(value: &Value, wanted: &str) -> bool {
+    match value {
+        Value::Number(number) => {
+            let Some(number) = number.as_u64() else {
+                return false;
+            };
+            match wanted.split_once('-') {
+                None => wanted.parse() == Ok(number),
+                Some((low, high)) => match (low.parse(), high.parse()) {
+                    (Ok(low), Ok(high)) => (low..=high).contains(&number),
+                    _ => false,
+                },
+            }
+        }
+        Value::String(text) => text.eq_ignore_ascii_case(wanted),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_ranges_and_words_do_not() {
+        let row = Row::of_port(0, "rxe0", 1)
+            .with("lqpn", 17)
+            .with("state", "RTS");
+        for (line, admitted) in [
+            ("", true),
+            ("lqpn 17", true),
+            ("lqpn 16-18", true),
+            ("lqpn 1,3-20", true),
+            ("lqpn 18", false),
+            ("lqpn 17 state RTS", true),
+            ("state ERR", false),
+            ("rqpn 3", false),
+        ] {
+            let line: Vec<String> = line.split_whitespace().map(String::from).collect();
+            let known = ["lqpn", "rqpn", "state"];
+            let filter = Filter::parse(Words::new(&line), &known).unwrap();
+            assert_eq!(filter.admits(&row), admitted, "{line:?}");
+        }
+        let line = ["speed".to_owned(), "9".to_owned()];
+        assert!(Filter::parse(Words::new(&line), &["lqpn"]).is_err());
+    }
+}

@@ -1,0 +1,257 @@
+//! `rdma resource`: what programs have.
+
+use anyhow::{Context, Result};
+use ferroce_control::LinkInfo;
+use ferroce_control::resources::{CmIdResource, QpResource, Resources};
+
+use super::filter::Filter;
+use super::row::{self, Row};
+use super::words::Words;
+use super::{Manner, links};
+use crate::link::show::PORT;
+use crate::{daemon, output};
+
+const USAGE: &str = "\
+Usage: rdma resource
+          resource show [DEV]
+          resource show [qp|cm_id|pd|mr|cq|ctx|srq]
+          resource show qp link [DEV/PORT] [FILTER-NAME FILTER-VALUE]
+          resource show cm_id link [DEV/PORT] [FILTER-NAME FILTER-VALUE]
+          resource show cq|pd|mr|ctx|srq dev [DEV] [FILTER-NAME FILTER-VALUE]
+";
+
+/// The kinds of objects, and what they can be chosen by.
+const KINDS: [(&str, &[&str]); 7] = [
+    (
+        "qp",
+        &[
+            "lqpn",
+            "pdn",
+            "rqpn",
+            "type",
+            "state",
+            "rq-psn",
+            "sq-psn",
+            "path-mig-state",
+            "pid",
+        ],
+    ),
+    (
+        "cm_id",
+        &[
+            "cm-idn", "lqpn", "qp-type", "state", "ps", "pid", "src-addr", "src-port", "dst-addr",
+            "dst-port",
+        ],
+    ),
+    ("cq", &["cqn", "users", "ctxn", "pid"]),
+    ("mr", &["mrn", "mrlen", "pdn", "pid"]),
+    ("pd", &["pdn", "users", "ctxn", "pid"]),
+    ("ctx", &["ctxn", "pid"]),
+    ("srq", &["srqn", "type", "pdn", "cqn", "pid"]),
+];
+
+/// A program on a link, and what it has.
+struct Holding {
+    pid: u32,
+    comm: String,
+    has: Resources,
+}
+
+/// A link, and who has what on it.
+struct Place {
+    link: LinkInfo,
+    holdings: Vec<Holding>,
+    connections: Vec<CmIdResource>,
+}
+
+pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+    if let Some("help") = words.one_of(&["show", "list", "help"]) {
+        return output::write(USAGE);
+    }
+    let kinds = KINDS.map(|(kind, _)| kind);
+    let Some(kind) = words.one_of(&kinds) else {
+        // `rdma resource show DEV`
+        let only = words.next();
+        words.end()?;
+        let rows: Vec<Row> = look(only)?.iter().map(summary).collect();
+        return row::show(&rows, manner.format);
+    };
+    let mut only = None;
+    if words.one_of(&["link", "dev"]).is_some() {
+        only = Some(words.next().context("a link is missing")?);
+    }
+    let known = KINDS.iter().find(|(name, _)| *name == kind);
+    let filter = Filter::parse(words, known.map_or(&[], |(_, known)| *known))?;
+    // `DEV/-` are queue pairs without a port: ours always have one.
+    let without_port = only.is_some_and(|only| only.ends_with("/-"));
+    let only = only.map(|only| only.trim_end_matches("/-"));
+    let mut rows = Vec::new();
+    for place in look(only)? {
+        if !without_port {
+            rows.extend(lines(kind, &place, manner));
+        }
+    }
+    rows.retain(|row| filter.admits(row));
+    row::show(&rows, manner.format)
+}
+
+/// Asks all programs.
+fn look(only: Option<&str>) -> Result<Vec<Place>> {
+    let links = links(only)?;
+    let Some(mut connection) = daemon::connect()? else {
+        return Ok(Vec::new());
+    };
+    let mut places = Vec::new();
+    for link in links {
+        let (programs, connections) = connection.resources(Some(&link.name))?;
+        let mut holdings = Vec::new();
+        for program in programs {
+            let (pid, comm) = (program.process.pid, program.process.program.clone());
+            match program.read() {
+                Ok(has) => holdings.push(Holding { pid, comm, has }),
+                // One that has just ended has nothing any more.
+                Err(_) if gone(pid) => {}
+                Err(error) => eprintln!("note: process {pid} ({comm}) is left out: {error}"),
+            }
+        }
+        places.push(Place {
+            link,
+            holdings,
+            connections,
+        });
+    }
+    Ok(places)
+}
+
+fn gone(pid: u32) -> bool {
+    !std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn summary(place: &Place) -> Row {
+    let LinkInfo { index, name, .. } = &place.link;
+    let count = |of: fn(&Resources) -> usize| -> usize {
+        place.holdings.iter().map(|holding| of(&holding.has)).sum()
+    };
+    let names = [
+        ("ifindex", (*index).into()),
+        ("ifname", name.clone().into()),
+    ];
+    Row::new(format!("{index}: {name}: "), names)
+        .with("pd", count(|has| has.pds.len()))
+        .with("cq", count(|has| has.cqs.len()))
+        .with("qp", count(|has| has.qps.len()))
+        .with("cm_id", place.connections.len())
+        .with("mr", count(|has| has.mrs.len()))
+        .with("ctx", place.holdings.len())
+        .with("srq", count(|has| has.srqs.len()))
+}
+
+fn lines(kind: &str, place: &Place, manner: Manner) -> Vec<Row> {
+    if kind == "cm_id" {
+        let connections = place.connections.iter();
+        return connections.map(|c| cm_id(&place.link, c)).collect();
+    }
+    let holdings = place.holdings.iter();
+    holdings
+        .flat_map(|holding| of_program(kind, &place.link, holding, manner))
+        .collect()
+}
+
+fn of_program(kind: &str, link: &LinkInfo, holding: &Holding, manner: Manner) -> Vec<Row> {
+    let device = || Row::of_device(link.index, &link.name);
+    let owned = |row: Row| {
+        row.with("pid", holding.pid)
+            .with("comm", holding.comm.clone())
+    };
+    let has = &holding.has;
+    let rows: Vec<Row> = match kind {
+        "qp" => has.qps.iter().map(|qp| queue_pair(link, qp)).collect(),
+        "cq" => {
+            let cqs = has.cqs.iter().map(|cq| {
+                device()
+                    .with("cqn", cq.cqn)
+                    .with("cqe", cq.cqe)
+                    .with("users", cq.users)
+                    .with("ctxn", has.ctxn)
+            });
+            cqs.collect()
+        }
+        "mr" => {
+            let mrs = has.mrs.iter().map(|mr| {
+                let keys = mr.keys.as_ref();
+                device()
+                    .with("mrn", mr.mrn)
+                    .with_some("rkey", keys.map(|k| format!("{:#x}", k.rkey)))
+                    .with_some("lkey", keys.map(|k| format!("{:#x}", k.lkey)))
+                    .with_some("iova", keys.map(|k| format!("{:#x}", k.iova)))
+                    .with("mrlen", mr.mrlen)
+                    .with("pdn", mr.pdn)
+            });
+            mrs.collect()
+        }
+        "pd" => {
+            let pds = has.pds.iter().map(|pd| {
+                device()
+                    .with("pdn", pd.pdn)
+                    .with("users", pd.users)
+                    .with("ctxn", has.ctxn)
+            });
+            pds.collect()
+        }
+        "srq" => has
+            .srqs
+            .iter()
+            .map(|srq| {
+                let users = has.qps.iter().filter(|qp| qp.srqn == Some(srq.srqn));
+                let users: Vec<String> = users.map(|qp| qp.lqpn.to_string()).collect();
+                device()
+                    .with("srqn", srq.srqn)
+                    .with("type", if srq.xrc { "XRC" } else { "BASIC" })
+                    .with_some("lqpn", (!users.is_empty()).then(|| users.join(",")))
+                    .with("pdn", srq.pdn)
+                    .with_some("cqn", srq.cqn)
+            })
+            .collect(),
+        _ => vec![device().with("ctxn", has.ctxn)],
+    };
+    let mut rows: Vec<Row> = rows.into_iter().map(owned).collect();
+    if kind == "qp" && manner.format.details {
+        let posted = rows.into_iter().zip(&has.qps);
+        let posted = posted.map(|(row, qp)| {
+            row.with("sq-posted", qp.sends)
+                .with("rq-posted", qp.receives)
+        });
+        rows = posted.collect();
+    }
+    rows
+}
+
+fn queue_pair(link: &LinkInfo, qp: &QpResource) -> Row {
+    let connected = qp.rq_psn.is_some();
+    Row::of_port(link.index, &link.name, PORT)
+        .with("lqpn", qp.lqpn)
+        .with_some("pdn", qp.pdn)
+        .with_some("rqpn", qp.rqpn)
+        .with("type", qp.kind.clone())
+        .with("state", qp.state.clone())
+        .with_some("rq-psn", qp.rq_psn)
+        .with("sq-psn", qp.sq_psn)
+        .with_some("path-mig-state", connected.then_some("MIGRATED"))
+}
+
+fn cm_id(link: &LinkInfo, id: &CmIdResource) -> Row {
+    let shown = |(ip, port): (std::net::IpAddr, Option<u16>)| match port {
+        Some(port) => format!("{ip}:{port}"),
+        None => ip.to_string(),
+    };
+    Row::of_port(link.index, &link.name, PORT)
+        .with("cm-idn", id.cm_idn)
+        .with_some("lqpn", id.lqpn)
+        .with_some("qp-type", id.qp_type.clone())
+        .with("state", id.state.clone())
+        .with("ps", id.ps.clone())
+        .with("pid", id.pid)
+        .with("comm", id.comm.clone())
+        .with_some("src-addr", id.source.map(shown))
+        .with_some("dst-addr", id.destination.map(shown))
+}

@@ -1,0 +1,114 @@
+//! A line of output: pairs of a name and a value, as text or as JSON.
+
+use anyhow::Result;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+
+use crate::output::{self, Format};
+
+/// A line.
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    /// What the text begins with, instead of the first pairs.
+    head: String,
+    hidden: usize,
+    pairs: Vec<(&'static str, Value)>,
+    /// What the text ends with.
+    tail: String,
+    /// What can be asked for and is not shown.
+    asides: Vec<(&'static str, Value)>,
+}
+
+impl Row {
+    /// A line about a device: `dev rxe0`.
+    pub(super) fn of_device(index: u32, name: &str) -> Row {
+        Row::new(
+            format!("dev {name} "),
+            [("ifindex", index.into()), ("ifname", name.into())],
+        )
+    }
+
+    /// A line about a port: `link rxe0/1`.
+    pub(super) fn of_port(index: u32, name: &str, port: u32) -> Row {
+        Row::new(
+            format!("link {name}/{port} "),
+            [
+                ("ifindex", index.into()),
+                ("port", port.into()),
+                ("ifname", name.into()),
+            ],
+        )
+    }
+
+    /// A line that begins with `head`, which in JSON is these pairs.
+    pub(super) fn new<const N: usize>(head: String, pairs: [(&'static str, Value); N]) -> Row {
+        Row {
+            head,
+            hidden: N,
+            pairs: pairs.into(),
+            ..Row::default()
+        }
+    }
+
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Row {
+        self.pairs.push((name, value.into()));
+        self
+    }
+
+    pub(super) fn with_some(self, name: &'static str, value: Option<impl Into<Value>>) -> Row {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    /// Adds what only JSON shows as a pair; the text ends with `text`.
+    pub(super) fn with_tail(
+        mut self,
+        name: &'static str,
+        value: impl Into<Value>,
+        text: &str,
+    ) -> Row {
+        self.asides.push((name, value.into()));
+        self.tail.push_str(text);
+        self
+    }
+
+    /// The value of a name.
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        let mut all = self.pairs.iter().chain(&self.asides);
+        all.find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.head.clone();
+        for (name, value) in &self.pairs[self.hidden..] {
+            let value = match value {
+                Value::String(value) => value.clone(),
+                other => other.to_string(),
+            };
+            text += &format!("{name} {value} ");
+        }
+        text + &self.tail + "\n"
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let pairs = self.pairs.iter().chain(&self.asides);
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in pairs {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+/// Shows lines.
+pub(super) fn show(rows: &[Row], format: Format) -> Result<()> {
+    if format.json || format.pretty {
+        return format.write_json(rows);
+    }
+    output::write(&rows.iter().map(Row::text).collect::<String>())
+}

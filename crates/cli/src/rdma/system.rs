@@ -1,0 +1,45 @@
+//! `rdma system`: how devices and network namespaces belong together.
+
+use anyhow::{Result, bail};
+
+use super::Manner;
+use super::row::{self, Row};
+use super::words::Words;
+use crate::output;
+
+const USAGE: &str = "\
+Usage: rdma system show [ netns ]
+       rdma system set netns { shared | exclusive }
+";
+
+pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+    match words.command("system command", &["show", "set", "help"], Some("show"))? {
+        Some("help") => output::write(USAGE),
+        Some("set") => set(words),
+        _ => {
+            words.one_of(&["netns"]);
+            words.end()?;
+            let row = Row::default()
+                .with("netns", "exclusive")
+                .with("copy-on-fork", "on");
+            row::show(&[row], manner.format)
+        }
+    }
+}
+
+fn set(mut words: Words<'_>) -> Result<()> {
+    let parameter = words.command("parameter", &["netns", "privileged-qkey"], None)?;
+    match (parameter, words.next()) {
+        (None, _) => output::write(USAGE),
+        // It is so already.
+        (Some("netns"), Some("exclusive")) => words.end(),
+        (Some("netns"), Some("shared")) => bail!(
+            "Operation not supported: a link serves the network namespace where it was added; \
+             others can have links of their own"
+        ),
+        (Some("netns"), _) => bail!("valid options are: {{ shared | exclusive }}"),
+        // A privilege that nobody needs here.
+        (_, Some("on" | "off")) => words.end(),
+        (_, _) => bail!("valid options are: {{ on | off }}"),
+    }
+}

@@ -1,0 +1,244 @@
+//! Links that are remembered: `ferroce config`, `rxe_cfg`, `rxe_init.sh`, and a ferroced
+//! that makes what the configuration names.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use ferroce_control::find_daemon;
+use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Runs a command line under the name that it begins with.
+fn run(line: &str) -> Output {
+    let mut words = line.split_whitespace();
+    Command::new(env!("CARGO_BIN_EXE_ferroce"))
+        .arg0(words.next().expect("a name"))
+        .args(words)
+        .env("FERROCE_CONFIG_DIR", dir())
+        .stdin(Stdio::null())
+        .output()
+        .expect("ferroce starts")
+}
+
+/// What a command prints that must work.
+fn ok(line: &str) -> String {
+    let output = run(line);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {errors}");
+    assert_eq!(errors, "", "{line}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What a command complains about that must not work.
+fn fails(line: &str) -> String {
+    let output = run(line);
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+/// Where the configuration of the test is.
+fn dir() -> PathBuf {
+    let runtime = std::env::var_os("FERROCE_RUNTIME_DIR").expect("isolated");
+    PathBuf::from(runtime).join("config")
+}
+
+fn end_daemon() {
+    let Ok(Some(connection)) = find_daemon() else {
+        return;
+    };
+    let pid = Pid::from_raw(connection.daemon_pid().cast_signed()).expect("a process");
+    drop(connection);
+    let _ = kill_process(pid, Signal::KILL);
+    deadline::until("ferroced is gone", || {
+        find_daemon().is_ok_and(|daemon| daemon.is_none())
+    });
+}
+
+/// Ends ferroced, and forgets what it wrote down: as after a reboot.
+fn reboot() {
+    let dir = find_daemon().ok().flatten().map(|c| c.dir().to_owned());
+    end_daemon();
+    if let Some(dir) = dir {
+        fs::remove_dir_all(dir).expect("ours");
+    }
+}
+
+struct Cleanup;
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        end_daemon();
+    }
+}
+
+fn cable(name: &str, far: &str, address: &str) {
+    netdev::add_veth(name, far);
+    netdev::add_address(name, address);
+    netdev::set_up(name);
+    netdev::set_up(far);
+}
+
+#[test]
+fn links_survive_the_machine() {
+    isolated("links_survive_the_machine", || {
+        let _cleanup = Cleanup;
+        cable("eth0", "far0", "10.0.0.1/24");
+        ok("ferroce link add mine type rxe netdev eth0 mtu 512 crc off");
+        ok("ferroce link add other type rxe netdev lo");
+        ok("ferroce config save mine");
+        assert_eq!(
+            ok("ferroce config"),
+            "link mine type rxe netdev eth0 mtu 512 crc off\n"
+        );
+        reboot();
+        assert_eq!(ok("ferroce link"), "");
+        ok("ferroced --configured");
+        let line = "link mine/1 state ACTIVE physical_state LINK_UP netdev eth0 \n";
+        assert_eq!(ok("ferroce link"), line);
+        assert!(ok("ferroce -d link").contains(" mtu 512 "));
+        // And a restart on top.
+        end_daemon();
+        ok("ferroced --configured");
+        assert_eq!(ok("ferroce link"), line);
+        reboot();
+        ok("ferroce config apply");
+        assert_eq!(ok("ferroce link"), line);
+        ok("ferroce config forget eth0");
+        assert_eq!(ok("ferroce config"), "");
+        let said = fails("ferroce config forget eth0");
+        assert!(said.contains("`eth0` is not in it"), "{said}");
+    });
+}
+
+/// The netdev comes after ferroced, and its address after that.
+#[test]
+fn links_wait_for_their_netdev() {
+    isolated("links_wait_for_their_netdev", || {
+        let _cleanup = Cleanup;
+        fs::create_dir_all(dir()).expect("a directory");
+        let file = dir().join("links.toml");
+        fs::write(&file, "[[link]]\nname = \"rxe0\"\nnetdev = \"eth0\"\n").expect("written");
+        ok("ferroced --configured");
+        assert_eq!(ok("ferroce link"), "");
+        netdev::add_veth("eth0", "far0");
+        assert_eq!(ok("ferroce link"), "");
+        netdev::add_address("eth0", "10.0.0.1/24");
+        netdev::set_up("eth0");
+        deadline::until("the link is there", || {
+            ok("ferroce link").contains("rxe0/1")
+        });
+        // What somebody deletes stays deleted.
+        ok("ferroce link delete rxe0");
+        netdev::add_address("eth0", "10.0.0.2/24");
+        assert_eq!(ok("ferroce link"), "");
+    });
+}
+
+#[test]
+fn a_mistake_in_the_file_is_named_with_its_line() {
+    isolated("a_mistake_in_the_file_is_named_with_its_line", || {
+        let _cleanup = Cleanup;
+        fs::create_dir_all(dir()).expect("a directory");
+        let file = dir().join("links.toml");
+        assert!(ok("ferroce config check").ends_with("links.toml: there is none\n"));
+        let text = "[[link]]\nname = \"rxe0\"\nnetdev = \"lo\"\nmtu = 1500\n";
+        fs::write(&file, text).expect("written");
+        let complaint = "links.toml: line 4: mtu 1500 is none of 256, 512, 1024, 2048, 4096\n";
+        for line in [
+            "ferroce config check",
+            "ferroce config",
+            "ferroce config apply",
+            "rxe_cfg start",
+            "ferroced --configured",
+        ] {
+            let said = fails(line);
+            assert!(said.ends_with(complaint), "{line}: {said}");
+        }
+        assert!(find_daemon().expect("known").is_none());
+        fs::write(&file, text.replace("1500", "1024")).expect("written");
+        assert!(ok("ferroce config check").ends_with("links.toml: 1 link, no mistakes\n"));
+    });
+}
+
+#[test]
+fn rxe_cfg_as_in_its_time() {
+    isolated("rxe_cfg_as_in_its_time", || {
+        let _cleanup = Cleanup;
+        cable("eno2", "far0", "10.0.0.1/24");
+        cable("enp17s0", "far1", "10.0.1.1/24");
+        let header = "Name     Link  Driver  Speed   NMTU  IPv4_addr  RDEV  RMTU";
+        let status = ok("rxe_cfg");
+        assert_eq!(status.lines().next(), Some(header), "{status}");
+        assert_eq!(status, ok("rxe_cfg status"));
+        assert_eq!(ok("rxe_cfg add enp17s0"), "");
+        let status = ok("rxe_cfg");
+        let row = "enp17s0  yes   veth    10GigE  1500  10.0.1.1   rxe0  1024  (3)\n";
+        assert!(status.contains(row), "{status}");
+        let row = "eno2     yes   veth    10GigE  1500  10.0.0.1\n";
+        assert!(status.contains(row), "{status}");
+        assert_eq!(ok("rxe_cfg status rxe0").lines().count(), 2);
+        assert_eq!(ok("rxe_cfg persistent"), "enp17s0\n");
+        ok("rxe_cfg add -n eno2");
+        assert_eq!(ok("rxe_cfg persistent"), "enp17s0\n", "-n: not remembered");
+        ok("rxe_cfg mtu rxe0 512");
+        assert!(
+            ok("rxe_cfg").contains(" rxe0  512  (2)\n"),
+            "{}",
+            ok("rxe_cfg")
+        );
+        ok("rxe_cfg -f mtu 4096");
+        assert!(
+            ok("rxe_cfg").contains(" rxe0  1024  (3)\n"),
+            "the largest that fits"
+        );
+        ok("rxe_cfg crc disable");
+        assert!(ok("ferroce -d link show rxe1").contains(" crc off "));
+        ok("rxe_cfg crc enable");
+        assert!(ok("ferroce -d link show rxe1").contains(" crc on "));
+        ok("rxe_cfg stop");
+        assert_eq!(ok("ferroce link"), "");
+        let status = ok("rxe_cfg start");
+        assert!(status.contains(" rxe0  1024  (3)\n"), "{status}");
+        assert!(!status.contains("rxe1"), "{status}");
+        ok("rxe_cfg remove enp17s0");
+        assert_eq!(ok("rxe_cfg persistent"), "");
+        assert!(ok("rxe_cfg help").contains("crc enable|disable"));
+        assert!(ok("rxe_cfg -h").contains("persistent"));
+        for (line, complaint) in [
+            ("rxe_cfg frobnicate", "unknown command `frobnicate`"),
+            ("rxe_cfg add eth7", "no netdev `eth7`; there is lo,"),
+            ("rxe_cfg remove rxe7", "rxe7: no such link or netdev"),
+            ("rxe_cfg mtu 1500", "none of 256, 512, 1024, 2048, 4096"),
+            ("rxe_cfg crc maybe", "neither enable nor disable"),
+            ("rxe_cfg status rxe7", "rxe7: no such link"),
+            ("rxe_cfg add", "`add` wants to know more"),
+        ] {
+            let said = fails(line);
+            assert!(said.contains(complaint), "{line}: {said}");
+        }
+    });
+}
+
+#[test]
+fn rxe_init_makes_a_link_for_each_netdev() {
+    isolated("rxe_init_makes_a_link_for_each_netdev", || {
+        let _cleanup = Cleanup;
+        let said = fails("rxe_init.sh");
+        assert!(
+            said.contains("hsn0: No such device: no netdev `hsn0`"),
+            "{said}"
+        );
+        cable("hsn0", "far0", "10.0.0.1/24");
+        cable("hsn1", "far1", "10.0.1.1/24");
+        assert_eq!(ok("rxe_init.sh"), "");
+        assert_eq!(ok("rxe_init.sh hsn0 hsn1"), "", "again, and more");
+        let lines = ok("rdma link");
+        assert_eq!(
+            lines,
+            "link rxe0/1 state ACTIVE physical_state LINK_UP netdev hsn0 \n\
+             link rxe1/1 state ACTIVE physical_state LINK_UP netdev hsn1 \n"
+        );
+    });
+}

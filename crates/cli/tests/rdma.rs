@@ -1,0 +1,227 @@
+//! `rdma` as guides and scripts type it, answered by this executable under that name.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+
+use ferroce_control::find_daemon;
+use ferroce_device::transport::QpType;
+use ferroce_endpoint::{Endpoint, Options};
+use ferroce_testnet::{isolated, netdev};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn run(line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferroce"))
+        .arg0("/somewhere/rdma")
+        .args(line.split_whitespace())
+        .stdin(Stdio::null())
+        .output()
+        .expect("ferroce starts")
+}
+
+/// What a command prints that must work.
+fn ok(line: &str) -> String {
+    let output = run(line);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "rdma {line}: {errors}");
+    assert_eq!(errors, "", "rdma {line}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What a command complains about that must not work.
+fn fails(line: &str) -> String {
+    let output = run(line);
+    assert_eq!(output.status.code(), Some(1), "rdma {line}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "rdma {line}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+/// Ends the ferroced of the test whatever happens.
+struct Cleanup;
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        if let Ok(Some(connection)) = find_daemon() {
+            let pid = Pid::from_raw(connection.daemon_pid().cast_signed());
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+    }
+}
+
+#[test]
+fn links_and_devices() {
+    isolated("links_and_devices", || {
+        let _cleanup = Cleanup;
+        assert_eq!(ok("link"), "");
+        assert_eq!(ok("dev"), "");
+        assert_eq!(ok("resource"), "");
+        netdev::add_veth("ens3", "far");
+        netdev::add_address("ens3", "10.0.0.1/24");
+        netdev::set_mac("ens3", [0x52, 0x54, 0x00, 0xd5, 0xe0, 0xfb]);
+        netdev::set_up("ens3");
+        netdev::set_up("far");
+        assert_eq!(ok("link add rxe_ens3 type rxe netdev ens3"), "");
+        let line = "link rxe_ens3/1 state ACTIVE physical_state LINK_UP netdev ens3 \n";
+        for command in [
+            "link",
+            "link show",
+            "li sh rxe_ens3/1",
+            "link list rxe_ens3",
+        ] {
+            assert_eq!(ok(command), line, "{command}");
+        }
+        assert!(ok("link -j -p").contains("\"ifname\": \"rxe_ens3\""));
+        let device = "0: rxe_ens3: node_type ca node_guid 5054:00ff:fed5:e0fb \
+                      sys_image_guid 5054:00ff:fed5:e0fb \n";
+        assert_eq!(ok("dev"), device);
+        assert_eq!(ok("dev show rxe_ens3"), device);
+        assert!(ok("-d dev").contains("\n    caps: <BAD_PKEY_CNTR, "));
+        let json = ok("-j dev");
+        assert!(
+            json.starts_with(r#"[{"ifindex":0,"ifname":"rxe_ens3","node_type":"ca","#),
+            "{json}"
+        );
+        assert_eq!(ok("system"), "netns exclusive copy-on-fork on \n");
+        assert_eq!(ok("system set netns exclusive"), "");
+        assert_eq!(
+            ok("resource"),
+            "0: rxe_ens3: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0 \n"
+        );
+        assert!(ok("statistic show link rxe_ens3/1").starts_with("link rxe_ens3/1 sent_pkts 0 "));
+        assert_eq!(ok("statistic"), ok("stat show"));
+        assert_eq!(ok("statistic qp show"), "");
+        assert_eq!(ok("link delete rxe_ens3"), "");
+        assert_eq!(ok("link"), "");
+    });
+}
+
+#[test]
+fn mistakes_end_with_status_1() {
+    isolated("mistakes_end_with_status_1", || {
+        let _cleanup = Cleanup;
+        ok("link add rxe0 type rxe netdev lo");
+        for (line, complaint) in [
+            ("frobnicate", "Unknown object 'frobnicate'"),
+            ("link frobnicate", "Unknown link command 'frobnicate'"),
+            (
+                "link show rxe7",
+                "Wrong device name: no link `rxe7`; there is rxe0",
+            ),
+            ("link show rxe0/2", "no port `2`"),
+            ("dev show rxe7", "Wrong device name"),
+            ("resource show rxe7", "Wrong device name"),
+            ("resource show qp link rxe7", "Wrong device name"),
+            ("resource show qp speed 7", "Unknown filter 'speed'"),
+            ("statistic show link rxe7", "no link `rxe7`"),
+            (
+                "link add siw0 type siw netdev lo",
+                "siw (iWARP) is not built yet",
+            ),
+            (
+                "link add rxe1 type rxe netdev eth7",
+                "no netdev `eth7`; there is lo",
+            ),
+            ("link add rxe1 type rxe netdev lo", "File exists"),
+            (
+                "link delete rxe7",
+                "No such device: no link `rxe7`; there is rxe0",
+            ),
+            ("system set netns shared", "Operation not supported"),
+            ("dev set rxe0 name mine", "Operation not supported"),
+            ("--frobnicate", "--frobnicate"),
+        ] {
+            let said = fails(line);
+            assert!(said.contains(complaint), "rdma {line}: {said}");
+        }
+    });
+}
+
+/// Objects are those of this very process.
+#[test]
+fn resources_come_from_programs() {
+    isolated("resources_come_from_programs", || {
+        let _cleanup = Cleanup;
+        ok("link add rxe0 type rxe netdev lo");
+        let mut left = Endpoint::open("rxe0", Options::new(QpType::Rc, 1)).expect("a device");
+        let mut right = Endpoint::open("rxe0", Options::new(QpType::Rc, 1)).expect("a device");
+        let introduced = right.introduction().expect("known");
+        left.connect(&introduced).expect("connected");
+        let introduced = left.introduction().expect("known");
+        right.connect(&introduced).expect("connected");
+
+        let summary = ok("resource");
+        assert!(
+            summary.starts_with("0: rxe0: pd 2 cq ") && summary.contains(" qp 2 cm_id 0 mr "),
+            "{summary}"
+        );
+        assert!(summary.ends_with(" ctx 2 srq 0 \n"), "{summary}");
+        assert_eq!(ok("res show rxe0"), summary);
+
+        let pid = std::process::id();
+        let comm = std::fs::read_to_string("/proc/self/comm").expect("a name");
+        let owner = format!("pid {pid} comm {} ", comm.trim_end());
+        let lines = ok("res show qp link rxe0/1");
+        assert_eq!(lines.lines().count(), 2, "{lines}");
+        for line in lines.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let expected = [
+                (0, "link"),
+                (1, "rxe0/1"),
+                (2, "lqpn"),
+                (4, "pdn"),
+                (6, "rqpn"),
+                (8, "type"),
+                (9, "RC"),
+                (10, "state"),
+                (11, "RTS"),
+                (12, "rq-psn"),
+                (14, "sq-psn"),
+                (16, "path-mig-state"),
+                (17, "MIGRATED"),
+            ];
+            for (place, word) in expected {
+                assert_eq!(words[place], word, "{line}");
+            }
+            assert!(line.ends_with(&owner), "{line}");
+            let one = ok(&format!("res show qp lqpn {}", words[3]));
+            assert_eq!(one, format!("{line}\n"));
+        }
+        assert_eq!(ok("res show qp state ERR"), "");
+        assert_eq!(ok(&format!("res show qp pid {pid}")), lines);
+        assert_eq!(ok("res show qp link rxe0/-"), "");
+        let json: serde_json::Value = serde_json::from_str(&ok("-j res show qp")).expect("JSON");
+        assert_eq!(json[0]["ifname"], "rxe0");
+        assert_eq!(json[0]["pid"], pid);
+        assert!(json[0]["sq-psn"].is_u64(), "{json}");
+        for (kind, beginning) in [
+            ("cq", "dev rxe0 cqn "),
+            ("mr", "dev rxe0 mrn "),
+            ("pd", "dev rxe0 pdn "),
+            ("ctx", "dev rxe0 ctxn "),
+        ] {
+            let lines = ok(&format!("res show {kind}"));
+            assert!(lines.lines().count() >= 2, "{kind}: {lines}");
+            for line in lines.lines() {
+                assert!(
+                    line.starts_with(beginning) && line.ends_with(&owner),
+                    "{line}"
+                );
+            }
+        }
+        assert!(
+            ok("res show mr").contains(" rkey 0x"),
+            "owners may know keys"
+        );
+        let counters = ok("statistic qp show link rxe0/1");
+        assert_eq!(counters.matches("\n    LQPN: <").count(), 2, "{counters}");
+        assert!(
+            counters.contains(&format!(" pid {pid} comm ")),
+            "{counters}"
+        );
+
+        drop(left);
+        let lines = ok("res show qp");
+        assert_eq!(lines.lines().count(), 1, "{lines}");
+        drop(right);
+        assert_eq!(ok("res show qp"), "");
+    });
+}

@@ -1,0 +1,263 @@
+//! Links that are there after every start: a file that people may write, too.
+//!
+//! ```toml
+//! [[link]]
+//! name = "rxe0"
+//! netdev = "eth0"
+//! type = "rxe"    # the default
+//! mtu = 1024      # by default what the netdev allows
+//! crc = true      # the default
+//! ```
+//!
+//! | who | file |
+//! | --- | --- |
+//! | everybody, if set | `$FERROCE_CONFIG_DIR/links.toml` |
+//! | root | `/etc/ferroce/links.toml` |
+//! | a user | `$XDG_CONFIG_HOME/ferroce/links.toml`, else `~/.config/ferroce/links.toml` |
+//!
+//! A mistake is reported with its line. What programs change is what they were told to;
+//! comments and order stay.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use ferroce_control::link::MTUS;
+use ferroce_control::{LinkConfig, check_name};
+use serde::Deserialize;
+use toml::Spanned;
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
+
+/// The environment variable that replaces the directory.
+pub const CONFIG_DIR_VARIABLE: &str = "FERROCE_CONFIG_DIR";
+/// The file in it.
+pub const FILE: &str = "links.toml";
+
+const SYSTEM_DIR: &str = "/etc/ferroce";
+const BEGINNING: &str = "\
+# Links that ferroced makes when it starts, as soon as their netdev is there.
+# `ferroce config check` looks for mistakes; `ferroce config --help` explains.
+";
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read or written.
+    #[error("{}: {error}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        error: io::Error,
+    },
+    /// It says something that makes no sense.
+    #[error("{}: line {line}: {reason}", .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Where, counted from 1.
+        line: usize,
+        /// What.
+        reason: String,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    #[serde(default)]
+    link: Vec<Spanned<Entry>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: Spanned<String>,
+    netdev: Spanned<String>,
+    #[serde(rename = "type")]
+    kind: Option<Spanned<String>>,
+    mtu: Option<Spanned<i64>>,
+    crc: Option<bool>,
+}
+
+/// The file of this user.
+pub fn path() -> PathBuf {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let dir = if let Some(dir) = variable(CONFIG_DIR_VARIABLE) {
+        PathBuf::from(dir)
+    } else if rustix::process::geteuid().is_root() {
+        SYSTEM_DIR.into()
+    } else if let Some(dir) = variable("XDG_CONFIG_HOME") {
+        Path::new(&dir).join("ferroce")
+    } else {
+        Path::new(&variable("HOME").unwrap_or_default()).join(".config/ferroce")
+    };
+    dir.join(FILE)
+}
+
+/// The links that a file names; none if there is no file.
+///
+/// # Errors
+/// If it cannot be read, or says something that makes no sense.
+pub fn load(path: &Path) -> Result<Vec<LinkConfig>, ConfigError> {
+    let text = read(path)?;
+    parse(&text).map_err(|(at, reason)| ConfigError::Content {
+        path: path.into(),
+        line: line_of(&text, at),
+        reason,
+    })
+}
+
+/// Adds a link to a file, or replaces the one of that name or on that netdev.
+///
+/// # Errors
+/// If the file cannot be read, makes no sense, or cannot be written.
+pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
+    let mut entry = Table::new();
+    entry["name"] = value(&link.name);
+    entry["netdev"] = value(&link.netdev);
+    if link.kind != "rxe" {
+        entry["type"] = value(&link.kind);
+    }
+    if let Some(mtu) = link.mtu {
+        entry["mtu"] = value(i64::from(mtu));
+    }
+    if !link.crc {
+        entry["crc"] = value(false);
+    }
+    edit(path, |links| {
+        links.retain(|other| !is_about(other, &link.name) && !is_about(other, &link.netdev));
+        links.push(entry);
+        true
+    })?;
+    Ok(())
+}
+
+/// Takes the links of that name, or on that netdev, out of a file. Whether there was one.
+///
+/// # Errors
+/// As [`remember`].
+pub fn forget(path: &Path, name: &str) -> Result<bool, ConfigError> {
+    edit(path, |links| {
+        let before = links.len();
+        links.retain(|link| !is_about(link, name));
+        links.len() != before
+    })
+}
+
+fn is_about(entry: &Table, name: &str) -> bool {
+    let has = |key| entry.get(key).and_then(Item::as_str) == Some(name);
+    has("name") || has("netdev")
+}
+
+/// Changes a file; `change` says whether it has.
+fn edit(path: &Path, change: impl FnOnce(&mut ArrayOfTables) -> bool) -> Result<bool, ConfigError> {
+    load(path)?;
+    let failed = |error| ConfigError::File {
+        path: path.into(),
+        error,
+    };
+    let mut text = read(path)?;
+    if text.is_empty() {
+        text = BEGINNING.into();
+    }
+    let mut document: DocumentMut = text
+        .parse()
+        .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+    let links = document
+        .entry("link")
+        .or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+    let Some(links) = links.as_array_of_tables_mut() else {
+        let reason = "`link` is not a list of [[link]]";
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, reason)));
+    };
+    if !change(links) {
+        return Ok(false);
+    }
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).map_err(failed)?;
+    }
+    // Whole or not at all: ferroced may be started while we write.
+    let new = path.with_extension("toml.new");
+    fs::write(&new, document.to_string()).map_err(failed)?;
+    fs::rename(&new, path).map_err(failed)?;
+    Ok(true)
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(ConfigError::File {
+            path: path.into(),
+            error,
+        }),
+    }
+}
+
+/// The links in a text, or where it is wrong and why.
+fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
+    let contents: Contents = toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        (at, error.message().to_owned())
+    })?;
+    let mut seen = BTreeMap::new();
+    let mut links = Vec::new();
+    for entry in contents.link {
+        let entry = entry.into_inner();
+        let wrong = |span: Range<usize>, reason: String| Err((span.start, reason));
+        if let Err(error) = check_name(entry.name.as_ref()) {
+            return wrong(entry.name.span(), error.to_string());
+        }
+        for (what, name) in [("name", &entry.name), ("netdev", &entry.netdev)] {
+            let key = (what, name.as_ref().clone());
+            if let Some(first) = seen.insert(key, name.span().start) {
+                let (name, first) = (name.as_ref(), line_of(text, first));
+                let reason = format!("{what} `{name}` is there twice; first in line {first}");
+                return wrong(entry.name.span(), reason);
+            }
+        }
+        if let Some(kind) = &entry.kind
+            && kind.as_ref() != "rxe"
+        {
+            let reason = match kind.as_ref().as_str() {
+                "siw" => "type siw (iWARP) is not built yet; type rxe works".into(),
+                other => format!("type `{other}` is not known; rxe is"),
+            };
+            return wrong(kind.span(), reason);
+        }
+        let mtu = match &entry.mtu {
+            None => None,
+            Some(mtu) => match MTUS
+                .iter()
+                .find(|known| i64::from(**known) == *mtu.as_ref())
+            {
+                Some(known) => Some(*known),
+                None => {
+                    let known: Vec<String> = MTUS.iter().map(u32::to_string).collect();
+                    let reason = format!("mtu {} is none of {}", mtu.as_ref(), known.join(", "));
+                    return wrong(mtu.span(), reason);
+                }
+            },
+        };
+        links.push(LinkConfig {
+            name: entry.name.into_inner(),
+            kind: "rxe".into(),
+            netdev: entry.netdev.into_inner(),
+            mtu,
+            crc: entry.crc.unwrap_or(true),
+        });
+    }
+    Ok(links)
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().iter().take(at);
+    before.filter(|byte| **byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! `rdma resource`: who asks is put in touch with the programs, which know what they have.
+
+use std::os::fd::OwnedFd;
+
+use ferroce_control::resources::CmIdResource;
+use ferroce_control::{Process, Reply};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::client::ClientId;
+use crate::connections::CmObject;
+use crate::refusal::Refusal;
+use crate::server::Server;
+
+impl Server {
+    /// Asks every program on a link, or on all, to report to this client.
+    pub(crate) fn resources(&mut self, id: ClientId, only: Option<&str>) -> Result<Reply, Refusal> {
+        if let Some(name) = only {
+            self.links.find(name)?;
+        }
+        let peer = self.clients.get(&id).map(|client| client.peer);
+        let keys = peer.is_some_and(|peer| self.access.is_admin(peer));
+        let mut programs = Vec::new();
+        let mut connections = Vec::new();
+        for link in self.links.iter() {
+            let name = &link.config.name;
+            if only.is_some_and(|only| only != name) {
+                continue;
+            }
+            let owners = self.owners.values();
+            for owner in owners.filter(|o| o.link == link.info.index && !o.dead) {
+                let process = Process {
+                    pid: owner.process.pid,
+                    program: owner.program.clone(),
+                    slots: owner.slots.clone(),
+                };
+                programs.push((name.clone(), process, owner.client));
+            }
+            let objects = self.connections.objects(link.info.index).into_iter();
+            connections.extend(objects.filter_map(|object| self.cm_id(name, object)));
+        }
+        for (link, process, client) in programs {
+            let stream = client.and_then(|client| self.ask_program(client, keys));
+            let reply = Reply::Resources { link, process };
+            self.reply_with(id, &reply, stream.into_iter().collect());
+        }
+        for connection in connections {
+            self.reply(id, Reply::CmId(connection));
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Asks one program; returns the end of the stream that its report comes out of.
+    fn ask_program(&mut self, client: ClientId, keys: bool) -> Option<OwnedFd> {
+        // One that has not read what it was told before would not read this either.
+        if self.clients.get(&client)?.is_behind() {
+            return None;
+        }
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).ok()?;
+        self.reply_with(client, &Reply::Report { keys }, vec![theirs]);
+        Some(ours)
+    }
+
+    /// Changes a link.
+    pub(crate) fn link_set(
+        &mut self,
+        name: &str,
+        mtu: Option<u32>,
+        crc: Option<bool>,
+    ) -> Result<Reply, Refusal> {
+        if let Some(event) = self.links.set(name, mtu, crc, &self.netdevs)? {
+            tracing::info!(link = name, "changed");
+            self.save();
+            self.announce(event);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn cm_id(&self, link: &str, object: CmObject) -> Option<CmIdResource> {
+        let client = self.clients.get(&object.client)?;
+        Some(CmIdResource {
+            link: link.into(),
+            cm_idn: object.number,
+            lqpn: object.lqpn,
+            qp_type: object.qp_type.map(str::to_owned),
+            state: object.state.into(),
+            ps: object.space.into(),
+            pid: client.peer.pid,
+            comm: client.program.clone().unwrap_or_default(),
+            source: object.source,
+            destination: object.destination,
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! What a program has on a device, for those who ask (`rdma resource`).
+//!
+//! Nothing is kept for it but a list of shared receive queues: everything else is
+//! looked up when somebody asks, on the control thread.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use ferroce_control::resources::{
+    CqResource, MrKeys, MrResource, PdResource, QpResource, Resources, SrqResource,
+};
+use ferroce_transport::{QpQuery, QpState, QpType, Regions, Srq};
+use rustix::net::SendFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use crate::notices::Notices;
+use crate::shard::Shard;
+
+/// How long a reader may take to make room.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The shared receive queues of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Srqs(Mutex<Vec<Weak<Srq>>>);
+
+impl Srqs {
+    pub(crate) fn add(&self, srq: &Arc<Srq>) {
+        let mut srqs = self.lock();
+        srqs.retain(|other| other.strong_count() > 0);
+        srqs.push(Arc::downgrade(srq));
+    }
+
+    fn all(&self) -> Vec<Arc<Srq>> {
+        self.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Srq>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where to look.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    pub(crate) first_slot: u8,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) shards: Arc<[Arc<Shard>]>,
+    pub(crate) notices: Arc<Notices>,
+    pub(crate) srqs: Arc<Srqs>,
+}
+
+impl Inventory {
+    /// Writes everything to a stream. A reader that does not read gets less.
+    pub(crate) fn report(&self, stream: &OwnedFd, keys: bool) {
+        let text = match serde_json::to_vec(&self.take(keys)) {
+            Ok(text) => text,
+            Err(error) => return tracing::warn!("cannot say what there is: {error}"),
+        };
+        if set_socket_timeout(stream, Timeout::Send, Some(PATIENCE)).is_err() {
+            return;
+        }
+        let mut rest = &text[..];
+        while !rest.is_empty() {
+            match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return tracing::debug!("nobody reads what there is: {error}"),
+            }
+        }
+    }
+
+    fn take(&self, keys: bool) -> Resources {
+        let mut queries: Vec<(u32, QpQuery)> = Vec::new();
+        for shard in self.shards.iter() {
+            shard.with(|engine, _| {
+                let all = engine.qpns();
+                queries.extend(all.filter_map(|qpn| Some((qpn, engine.query_qp(qpn).ok()?))));
+            });
+        }
+        let srqs = self.srqs.all();
+        let mrs = self.regions.numbered_mrs();
+        let mws = self.regions.mws();
+        let pds = self.regions.pds().into_iter().map(|pd| {
+            let users = queries.iter().filter(|(_, qp)| qp.pd == Some(pd)).count()
+                + mrs.iter().filter(|(_, mr)| mr.pd().id() == pd).count()
+                + mws.iter().filter(|mw| mw.pd().id() == pd).count()
+                + srqs.iter().filter(|srq| srq.pd().id() == pd).count();
+            let (pdn, users) = (self.number(pd), users as u32);
+            PdResource { pdn, users }
+        });
+        let mut cqs = self.notices.cqs();
+        cqs.sort_by_key(|cq| cq.id());
+        let cqs = cqs.iter().map(|cq| {
+            let ends = queries.iter().flat_map(|(_, qp)| [qp.send_cq, qp.recv_cq]);
+            let xrc = srqs.iter().map(|srq| srq.xrc_cq().map(|cq| cq.id()));
+            let users = ends.chain(xrc).filter(|end| *end == Some(cq.id())).count();
+            CqResource {
+                cqn: self.number(cq.id()),
+                cqe: cq.queue().capacity(),
+                users: users as u32,
+            }
+        });
+        Resources {
+            ctxn: self.number(0),
+            pds: pds.collect(),
+            cqs: cqs.collect(),
+            qps: queries.iter().map(|(qpn, qp)| self.qp(*qpn, qp)).collect(),
+            mrs: mrs
+                .iter()
+                .map(|(slot, mr)| MrResource {
+                    mrn: self.number(*slot),
+                    keys: keys.then(|| MrKeys {
+                        rkey: mr.rkey(),
+                        lkey: mr.lkey(),
+                        iova: mr.iova(),
+                    }),
+                    mrlen: mr.length(),
+                    pdn: self.number(mr.pd().id()),
+                })
+                .collect(),
+            srqs: srqs
+                .iter()
+                .map(|srq| SrqResource {
+                    srqn: self.number(srq.number()),
+                    xrc: srq.xrc_cq().is_some(),
+                    pdn: self.number(srq.pd().id()),
+                    cqn: srq.xrc_cq().map(|cq| self.number(cq.id())),
+                })
+                .collect(),
+        }
+    }
+
+    fn qp(&self, qpn: u32, qp: &QpQuery) -> QpResource {
+        let attr = &qp.attr;
+        let connected = !qp.qp_type.is_datagram();
+        let knows_peer = connected && !matches!(attr.state, QpState::Reset | QpState::Init);
+        QpResource {
+            lqpn: qpn,
+            pdn: qp.pd.map(|pd| self.number(pd)),
+            rqpn: knows_peer.then_some(attr.dest_qpn),
+            kind: kind(qp.qp_type).into(),
+            state: state(attr.state).into(),
+            rq_psn: connected.then(|| attr.rq_psn.value()),
+            sq_psn: attr.sq_psn.value(),
+            srqn: qp.srq.map(|srq| self.number(srq)),
+            sends: qp.sends as u32,
+            receives: qp.receives as u32,
+        }
+    }
+
+    /// The number of an object among those of all programs.
+    fn number(&self, own: u32) -> u32 {
+        u32::from(self.first_slot) << 20 | own & 0xf_ffff
+    }
+}
+
+fn kind(kind: QpType) -> &'static str {
+    match kind {
+        QpType::Rc => "RC",
+        QpType::Uc => "UC",
+        QpType::Ud => "UD",
+        QpType::Gsi => "GSI",
+        QpType::XrcInitiator => "XRC_INI",
+        QpType::XrcTarget => "XRC_TGT",
+    }
+}
+
+fn state(state: QpState) -> &'static str {
+    match state {
+        QpState::Reset => "RESET",
+        QpState::Init => "INIT",
+        QpState::Rtr => "RTR",
+        QpState::Rts => "RTS",
+        QpState::Sqd => "SQD",
+        QpState::Sqe => "SQE",
+        QpState::Err => "ERR",
+    }
+}
