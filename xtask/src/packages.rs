@@ -13,7 +13,10 @@ pub(crate) const FOR_TESTS: [&str; 4] = [
 ];
 
 /// The programs that Ferroce is tried with.
-pub(crate) const PROGRAMS: [&str; 9] = [
+pub(crate) const PROGRAMS: [&str; 12] = [
+    "rdmacm-utils",
+    "iperf3",
+    "curl",
     "ibverbs-utils",
     "infiniband-diags",
     "perftest",

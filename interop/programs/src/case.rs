@@ -37,6 +37,13 @@ pub(crate) enum Action {
         /// The server goes on for ever and is ended.
         persistent: bool,
     },
+    /// A server that listens over RDMA only, and goes on for ever or ends by itself, and a
+    /// client, which is started again while it is refused.
+    Called {
+        server: Vec<String>,
+        client: Vec<String>,
+        persistent: bool,
+    },
     /// Something that needs more than a command line. Returns what was seen.
     Script(Script),
 }
@@ -82,6 +89,26 @@ impl Case {
             client: words(&fill(client)),
             port,
             persistent: true,
+        };
+        Case::new(program, fill(client), action)
+    }
+
+    /// A server that nobody can see listening, and a client that calls until it is there.
+    pub(crate) fn called(
+        program: &'static str,
+        port: u16,
+        server: &str,
+        client: &str,
+        persistent: bool,
+    ) -> Case {
+        let fill = |text: &str| {
+            let text = text.replace("{port}", &port.to_string());
+            text.replace("{peer}", SERVER)
+        };
+        let action = Action::Called {
+            server: words(&fill(server)),
+            client: words(&fill(client)),
+            persistent,
         };
         Case::new(program, fill(client), action)
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use ferroce_harness::{Running, deadline};
@@ -34,6 +35,18 @@ pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
             }
             client.said()?
         }
+        Action::Called {
+            server,
+            client,
+            persistent,
+        } => {
+            let mut server = start(place, case, server, folder, "server")?;
+            let said = call(place, case, client, folder, until)?;
+            if !persistent {
+                server.succeeds(until)?;
+            }
+            said
+        }
         Action::Script(script) => {
             let said = script(place)?;
             fs::write(folder.join("output"), &said)?;
@@ -44,6 +57,26 @@ pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
         ensure!(said.contains(text), "it does not say \"{text}\"");
     }
     Ok(())
+}
+
+/// Starts a client again and again, until it is answered.
+fn call(
+    place: &Place,
+    case: &Case,
+    client: &[String],
+    folder: &Path,
+    until: Instant,
+) -> Result<String> {
+    loop {
+        let mut client = start(place, case, client, folder, "client")?;
+        let result = client.succeeds(until);
+        let said = client.said()?;
+        match result {
+            Ok(()) => return Ok(said),
+            Err(_) if said.contains("refused") || said.contains("connect to") => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn start(

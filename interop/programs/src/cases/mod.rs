@@ -5,6 +5,7 @@ mod perftest;
 mod pingpong;
 mod pyverbs;
 mod qperf;
+mod rsockets;
 mod sysfs;
 mod ucx;
 mod utils;
@@ -19,6 +20,7 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases.extend(pingpong::cases());
     cases.extend(perftest::cases());
     cases.extend(qperf::cases());
+    cases.extend(rsockets::cases());
     cases.extend(sysfs::cases());
     cases.extend(ucx::cases());
     cases.extend(mpi::cases());

@@ -1,0 +1,94 @@
+//! Sockets over RDMA: the programs of rdmacm-utils, and programs that know nothing of it.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ferroce_harness::{Running, deadline};
+
+use super::Ports;
+use crate::case::Case;
+use crate::place::Place;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What rstream is told, on both sides. It checks every byte.
+const STREAMS: [&str; 7] = [
+    "-T b -T v",
+    "-T n -T v",
+    "-T a -T v",
+    "-T r -T v",
+    "-k 1 -T v",
+    "-B 8192 -i 0 -C 10 -T b -T v",
+    "-S 1 -C 1000 -T v",
+];
+
+/// Files that every Debian has.
+const LICENCES: &str = "/usr/share/common-licenses";
+
+/// Has the sockets of a program become rsockets.
+const PRELOADED: &str = "env LD_PRELOAD=librspreload.so";
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(19_400);
+    let mut cases = Vec::new();
+    for told in STREAMS {
+        let common = format!("rstream -p {{port}} -S 65536 -I 10 -C 100 {told}");
+        let client = format!("{common} -s {{peer}}");
+        cases.push(Case::called("rstream", ports.next(), &common, &client, false).expect("custom"));
+    }
+    let common = "rstream -p {port} -f ipv6 -S 65536 -I 10 -C 100";
+    let (server, client) = (format!("{common} -b ::1"), format!("{common} -s ::1"));
+    cases.push(Case::called("rstream", ports.next(), &server, &client, false).expect("custom"));
+    let common = "riostream -p {port} -S 65536 -I 10 -C 10 -T v";
+    let client = format!("{common} -s {{peer}}");
+    cases.push(Case::called("riostream", ports.next(), common, &client, false).expect("custom"));
+    cases.push(Case::script("rcopy", "rcopy GPL-3 127.0.0.1:copy", copy).expect("done"));
+    for told in ["", " -T e", " -T a -T e", " -T b -T e"] {
+        // The client begins again by itself, if the server is not there yet.
+        let server = format!("udpong -p {{port}} -b {{peer}}{told}");
+        let client = format!("udpong -p {{port}} -s {{peer}}{told} -S 1024 -C 1000");
+        let case = Case::called("udpong", ports.next(), &server, &client, true);
+        cases.push(case.expect("custom").may_lose());
+    }
+    cases.extend(preloaded(&mut ports));
+    cases
+}
+
+fn preloaded(ports: &mut Ports) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for told in ["", " -R", " -P 4", " --bidir"] {
+        let server = format!("{PRELOADED} iperf3 -s -1 -p {{port}}");
+        let client = format!("{PRELOADED} iperf3 -c {{peer}} -p {{port}} -t 1{told}");
+        let case = Case::called("iperf3", ports.next(), &server, &client, false);
+        cases.push(case.expect("iperf Done."));
+    }
+    // A server that forks; without the library this is TCP.
+    let common =
+        format!("{PRELOADED} RDMAV_FORK_SAFE=1 rstream -p {{port}} -T f -T b -S 65536 -I 10 -C 10");
+    let client = format!("{common} -s {{peer}}");
+    cases.push(Case::called("rstream", ports.next(), &common, &client, false).expect("custom"));
+    let folder = LICENCES;
+    let server =
+        format!("{PRELOADED} python3 -m http.server {{port}} --bind {{peer}} --directory {folder}");
+    let client = format!("{PRELOADED} curl -sS http://{{peer}}:{{port}}/GPL-3");
+    let case = Case::called("curl", ports.next(), &server, &client, true);
+    cases.push(case.expect("GNU GENERAL PUBLIC LICENSE"));
+    cases
+}
+
+/// Copies a file through a server, and compares.
+fn copy(place: &Place) -> Result<String> {
+    let (from, to) = (format!("{LICENCES}/GPL-3"), place.user.scratch.join("copy"));
+    let temporary = std::env::temp_dir();
+    let mut server = place.user.program(&["stdbuf", "-o0", "rcopy"]);
+    let mut server = Running::spawn(&mut server, &temporary, "rcopy-server")?;
+    server.says("waiting for connection", PATIENCE)?;
+    let target = format!("127.0.0.1:{}", to.display());
+    let mut client = place.user.program(&["rcopy", &from, &target]);
+    let mut client = Running::spawn(&mut client, &temporary, "rcopy-client")?;
+    client.succeeds(deadline(PATIENCE))?;
+    ensure!(fs::read(&to)? == fs::read(&from)?, "the copy is another");
+    fs::remove_file(&to)?;
+    client.said()
+}
