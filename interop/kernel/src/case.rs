@@ -73,17 +73,17 @@ pub(crate) enum Ready {
 
 impl Case {
     /// A server and a client that are told the same, and the client whom to call. `{port}`
-    /// stands for a TCP port.
+    /// stands for a TCP port, `{side}` for what it runs on.
     pub(crate) fn pair(group: &'static str, caller: Caller, port: u16, command: &str) -> Case {
         let command = command.replace("{port}", &port.to_string());
-        let callee = match caller {
-            Caller::Ferroce => GUEST[0],
-            Caller::Kernel => HOST[0],
+        let (callee, sides) = match caller {
+            Caller::Ferroce => (GUEST[0], ["ferroce", "kernel"]),
+            Caller::Kernel => (HOST[0], ["kernel", "ferroce"]),
         };
         Case {
             group,
-            client: format!("{command} {callee}"),
-            server: command,
+            client: format!("{} {callee}", command.replace("{side}", sides[0])),
+            server: command.replace("{side}", sides[1]),
             caller,
             ready: Ready::Listens(port),
             mtu: 1500,

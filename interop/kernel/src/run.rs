@@ -14,6 +14,8 @@ use crate::case::{Caller, Case, Ready, Weather};
 use crate::network::{MTU, Network};
 use crate::vm::Vm;
 
+const FLOWS: &str = include_str!("../flows.py");
+
 /// Both ends, and how the network between them is at the moment.
 pub(crate) struct Site {
     network: Network,
@@ -24,6 +26,11 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(network: Network, vm: Vm) -> Result<Site> {
+        // Where programs find themselves, at both ends.
+        fs::write(network.user.scratch.join("flows.py"), FLOWS)?;
+        vm.run(&format!(
+            "cat >flows.py <<'END_OF_FLOWS'\n{FLOWS}\nEND_OF_FLOWS"
+        ))?;
         Ok(Site {
             network,
             vm,

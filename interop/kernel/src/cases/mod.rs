@@ -1,5 +1,6 @@
 //! The matrix.
 
+mod flows;
 mod perftest;
 mod pingpong;
 mod weather;
@@ -10,6 +11,7 @@ use crate::case::Case;
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = pingpong::cases();
     cases.extend(perftest::cases());
+    cases.extend(flows::cases());
     cases.extend(weather::cases());
     cases
 }

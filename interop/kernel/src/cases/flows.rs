@@ -1,0 +1,47 @@
+//! What goes wrong, and what both ends are told: `flows.py`, which says what each flow is.
+
+use super::Ports;
+use crate::case::{CALLERS, Case};
+
+/// Flows, and for some the operations that a capture must show.
+const FLOWS: [(&str, Option<&str>); 24] = [
+    ("operations", Some("send write read atomic immediate")),
+    ("psn_wrap", Some("send write read atomic immediate")),
+    ("pipeline", Some("send write read")),
+    ("bad_key_write", Some("write")),
+    ("bad_key_read", Some("read")),
+    ("bad_key_atomic", Some("atomic")),
+    ("range_write", None),
+    ("range_read", None),
+    ("permission_write", None),
+    ("permission_read", None),
+    ("permission_qp", None),
+    ("deregistered", None),
+    ("rnr", Some("send")),
+    ("rnr_exceeded", None),
+    ("rnr_pipeline", None),
+    ("short_receive", Some("send")),
+    ("window_invalidate", Some("write read invalidate")),
+    ("window_range", None),
+    ("window_local_invalidate", None),
+    ("window_1", None),
+    ("invalidate_nothing", Some("invalidate")),
+    ("destroyed", None),
+    ("silent", None),
+    ("silent_7", None),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(21_000);
+    let mut cases = Vec::new();
+    for (flow, packets) in FLOWS {
+        for caller in CALLERS {
+            let command = format!("/usr/bin/python3 flows.py {flow} --on {{side}} -p {{port}}");
+            let case = Case::pair("flows", caller, ports.next(), &command);
+            let mut case = case.expect("as it should be").short();
+            case.packets = packets;
+            cases.push(case);
+        }
+    }
+    cases
+}
