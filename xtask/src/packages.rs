@@ -29,12 +29,13 @@ pub(crate) const PROGRAMS: [&str; 12] = [
 ];
 
 /// What boots the virtual machine that Ferroce talks to, and looks at what they say.
-pub(crate) const VIRTUAL_MACHINE: [&str; 6] = [
+pub(crate) const VIRTUAL_MACHINE: [&str; 7] = [
     "cpio",
     "e2fsprogs",
     "mmdebstrap",
     "python3-minimal",
     "qemu-system-x86",
+    "rdmacm-utils",
     "tshark",
 ];
 

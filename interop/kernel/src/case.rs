@@ -53,6 +53,8 @@ pub(crate) struct Case {
     /// Of the netdevs.
     pub(crate) mtu: u32,
     pub(crate) weather: Weather,
+    /// The server goes on when its client has gone, or does not say how it went.
+    pub(crate) persistent: bool,
     /// What must stand in the output of the client.
     pub(crate) expect: Vec<&'static str>,
     /// What the capture must show: see [`crate::capture`].
@@ -69,6 +71,8 @@ pub(crate) struct Case {
 pub(crate) enum Ready {
     /// Somebody listens on this TCP port.
     Listens(u16),
+    /// A client gets through to it; as long as nobody listens it is refused.
+    WhenCalled,
 }
 
 impl Case {
@@ -88,12 +92,34 @@ impl Case {
             ready: Ready::Listens(port),
             mtu: 1500,
             weather: Weather::Fair,
+            persistent: false,
             expect: Vec::new(),
             packets: None,
             patience: Duration::from_secs(60),
             attempts: 1,
             short: false,
         }
+    }
+
+    /// A server that listens by way of rdma_cm, and a client. `{peer}` and `{peer6}` stand for
+    /// addresses of the server.
+    pub(crate) fn called(
+        group: &'static str,
+        caller: Caller,
+        port: u16,
+        server: &str,
+        client: &str,
+    ) -> Case {
+        let callee = match caller {
+            Caller::Ferroce => GUEST,
+            Caller::Kernel => HOST,
+        };
+        let mut case = Case::pair(group, caller, port, server);
+        let client = client.replace("{port}", &port.to_string());
+        let client = client.replace("{peer}", callee[0]);
+        case.client = client.replace("{peer6}", callee[1]);
+        case.ready = Ready::WhenCalled;
+        case
     }
 
     /// For people.
@@ -120,6 +146,11 @@ impl Case {
 
     pub(crate) fn expect(mut self, text: &'static str) -> Case {
         self.expect.push(text);
+        self
+    }
+
+    pub(crate) fn persistent(mut self, persistent: bool) -> Case {
+        self.persistent = persistent;
         self
     }
 

@@ -104,8 +104,9 @@ fn wanted(arguments: &Arguments) -> Vec<Case> {
     let mut cases = cases::all();
     let only = arguments.only.as_deref();
     cases.retain(|case| {
-        only.is_none_or(|only| case.group.contains(only) || case.name().contains(only))
-            && (case.short || !arguments.short)
+        only.is_none_or(|only| {
+            case.group.contains(only) || case.name().contains(only) || case.client.contains(only)
+        }) && (case.short || !arguments.short)
     });
     cases.sort_by_key(|case| (case.mtu, case.weather));
     cases

@@ -16,6 +16,9 @@ use crate::vm::Vm;
 
 const FLOWS: &str = include_str!("../flows.py");
 
+/// How often a server is called that may not listen yet.
+const CALLS: usize = 20;
+
 /// Both ends, and how the network between them is at the moment.
 pub(crate) struct Site {
     network: Network,
@@ -62,15 +65,35 @@ impl Site {
         let mut command = self.program(callee, &case.server)?;
         let mut server = Running::spawn(&mut command, folder, "server")?;
         self.await_ready(&mut server, callee, &case.ready, until)?;
-        let mut command = self.program(case.caller, &case.client)?;
-        let mut client = Running::spawn(&mut command, folder, "client")?;
-        client.succeeds(until)?;
-        server.succeeds(until)?;
+        let mut client = self.client(case, folder)?;
+        let mut result = client.succeeds(until);
+        if matches!(case.ready, Ready::WhenCalled) {
+            for _ in 1..CALLS {
+                if result.is_ok() || now() > until || server.ends(now())?.is_some() {
+                    break;
+                }
+                pause();
+                client = self.client(case, folder)?;
+                result = client.succeeds(until);
+            }
+        }
+        result?;
+        if !case.persistent {
+            server.succeeds(until)?;
+        }
         let said = client.said()?;
         for text in &case.expect {
             ensure!(said.contains(text), "it does not say \"{text}\"");
         }
         Ok(())
+    }
+
+    fn client(&self, case: &Case, folder: &Path) -> Result<Running> {
+        Running::spawn(
+            &mut self.program(case.caller, &case.client)?,
+            folder,
+            "client",
+        )
     }
 
     fn program(&self, side: Caller, command: &str) -> Result<Command> {
@@ -91,6 +114,14 @@ impl Site {
         until: Instant,
     ) -> Result<()> {
         match (ready, side) {
+            (Ready::WhenCalled, Caller::Kernel) => {
+                let listening = "rdma resource show cm_id | grep -q LISTEN";
+                let wait = format!("until {listening}; do sleep 0.1; done");
+                self.vm.run(&format!("timeout 20 sh -c '{wait}'"))?;
+                Ok(())
+            }
+            // It is called until it answers.
+            (Ready::WhenCalled, Caller::Ferroce) => Ok(()),
             (Ready::Listens(port), Caller::Ferroce) => server.listens(*port, until),
             (Ready::Listens(port), Caller::Kernel) => {
                 let mut listener = agent::Listener::new(*port)?;

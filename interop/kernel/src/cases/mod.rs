@@ -1,5 +1,6 @@
 //! The matrix.
 
+mod cm;
 mod flows;
 mod perftest;
 mod pingpong;
@@ -12,6 +13,7 @@ pub(crate) fn all() -> Vec<Case> {
     let mut cases = pingpong::cases();
     cases.extend(perftest::cases());
     cases.extend(flows::cases());
+    cases.extend(cm::cases());
     cases.extend(weather::cases());
     cases
 }
