@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 /// Everything one does to this repository, under one name.
 ///
-/// CI runs `check` and `test`; whatever passes here passes there.
+/// CI runs `check`, `test` and `interop --short`; whatever passes here passes there.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -29,7 +29,7 @@ EXIT STATUS
   0 if every step succeeded, 1 if one failed, 2 if the command line was wrong.
 
 FILES
-  .ci/run       what continuous integration runs: check, then test
+  .ci/run       what continuous integration runs: check, test, interop --short
   clippy.toml   what the sans-IO crates must not call";
 
 #[derive(Subcommand)]
