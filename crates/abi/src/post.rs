@@ -269,7 +269,7 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<
 
 /// Collects inline data.
 fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
-    let memory = ProcessMemory::current();
+    let memory = ProcessMemory::recent();
     let mut length = 0;
     for sge in sges {
         let into = inline.get_mut(length..).unwrap_or_default();

@@ -85,7 +85,7 @@ impl Builder {
             return self.fail(libc::EINVAL);
         }
         self.inline.resize(at + length, 0);
-        let memory = ProcessMemory::current();
+        let memory = ProcessMemory::recent();
         if memory.read(address, &mut self.inline[at..]).is_err() {
             self.fail(libc::EFAULT);
         }

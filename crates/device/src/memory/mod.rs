@@ -17,7 +17,14 @@ mod access;
 mod handler;
 mod syscalls;
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use ferroce_transport::{Fault, Memory, NULL_MEMORY};
+
+/// What the last look at the handler found; 0 before the first.
+static LAST_SEEN: AtomicU8 = AtomicU8::new(0);
+const DIRECT: u8 = 1;
+const SLOW: u8 = 2;
 
 /// Memory of this process.
 #[derive(Copy, Clone, Debug)]
@@ -34,7 +41,19 @@ impl ProcessMemory {
         let direct = handler::is_ours();
         #[cfg(not(target_arch = "x86_64"))]
         let direct = false;
+        LAST_SEEN.store(if direct { DIRECT } else { SLOW }, Ordering::Relaxed);
         ProcessMemory { direct }
+    }
+
+    /// As it was when somebody last looked, without a system call. For memory that the
+    /// program hands over in this very call: if it has just replaced the handler, and
+    /// its memory is not there, it meets the fault as it would in its own code.
+    pub fn recent() -> ProcessMemory {
+        match LAST_SEEN.load(Ordering::Relaxed) {
+            DIRECT => ProcessMemory { direct: true },
+            SLOW => ProcessMemory { direct: false },
+            _ => ProcessMemory::current(),
+        }
     }
 
     /// For those who will not access any: looks at nothing, and is safe, if slow, all
