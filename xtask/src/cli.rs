@@ -2,6 +2,8 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::install::InstallArgs;
+
 /// Everything one does to this repository, under one name.
 ///
 /// CI runs `check`, `test` and `interop --short`; whatever passes here passes there.
@@ -20,6 +22,9 @@ EXAMPLES
   cargo xtask programs             real programs only
   cargo xtask interop --short      against the Linux kernel's own driver
   cargo xtask demo                 RDMA on this machine, now
+  cargo xtask install --prefix P   install it
+  cargo xtask deb                  a Debian package
+  cargo xtask package-test         the package in a fresh system
   cargo xtask sim --seeds 2000     two thousand simulated networks
   cargo xtask bench engine         what a packet costs
   cargo xtask bench wire           bandwidth and latency over real sockets
@@ -112,6 +117,35 @@ EXAMPLES
         /// Arguments of the runner.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
+    },
+
+    /// Install what users run, below a prefix.
+    ///
+    /// PREFIX/bin/ferroce and ferroced; the libraries, and `rdma`, `rxe_cfg` and
+    /// `rxe_init.sh`, in PREFIX/lib/ferroce, where only `ferroce run` and `ferroce
+    /// shell` find them; man pages, completions and systemd units.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask install --prefix $HOME/.local
+  cargo xtask install --prefix /usr/local --system-wide
+  cargo xtask install --prefix /usr/local --uninstall")]
+    Install(InstallArgs),
+
+    /// Make a Debian package, in target/deb.
+    Deb {
+        /// Pack what is not optimised: quicker to build.
+        #[arg(long)]
+        debug: bool,
+    },
+
+    /// Install the package into a fresh Debian, use it there, upgrade and remove it.
+    ///
+    /// As root: makes the system with mmdebstrap, in target/deb/fresh, and enters it
+    /// with a network of its own. Demo, ibv_rc_pingpong and rping run as a user.
+    PackageTest {
+        /// Pack what is not optimised: quicker to build.
+        #[arg(long)]
+        debug: bool,
     },
 
     /// Show that it works: build `ferroce` and run its demo.

@@ -6,6 +6,8 @@
 
 mod check;
 mod cli;
+mod deb;
+mod install;
 mod library;
 mod packages;
 mod rules;
@@ -25,6 +27,9 @@ fn main() -> ExitCode {
         Command::Test => tasks::test(),
         Command::Programs { args } => tasks::programs(&args),
         Command::Interop { args } => tasks::interop(&args),
+        Command::Install(args) => install::run(&args),
+        Command::Deb { debug } => deb::build(!debug).map(|_package| ()),
+        Command::PackageTest { debug } => deb::test(!debug),
         Command::Demo { args } => tasks::demo(&args),
         Command::Sim { args } => tasks::sim(&args),
         Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),

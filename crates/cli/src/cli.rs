@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::command::Command;
 use crate::output::Format;
@@ -24,12 +24,18 @@ namespace and user.",
     after_long_help = "\
 ENVIRONMENT
     FERROCE_RUNTIME_DIR   where to find ferroced's control socket (see `ferroced --help`)
+    FERROCE_CONFIG_DIR    where links.toml is (see `ferroce config --help`)
     FERROCE_LOG           what a ferroced that is started logs: error, warn, info, debug
 
 EXIT STATUS
     0 if it worked, 1 if not, 2 if the command line makes no sense
 
+OTHER NAMES
+    Called as rdma, rxe_cfg or rxe_init.sh it does what those do; `ferroce run` and `ferroce shell`
+    put these names first on PATH.
+
 EXAMPLES
+    ferroce doctor
     ferroce link add rxe0 type rxe netdev eth0
     ferroce link
     ferroce stat rxe0
@@ -46,6 +52,11 @@ struct Cli {
 pub(crate) fn run() -> Result<ExitCode> {
     let Cli { format, command } = Cli::parse();
     command.run(format)
+}
+
+/// The whole command line, for man pages.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::config::ConfigArgs;
 use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
 use crate::doctor::DoctorArgs;
+use crate::generate::GenerateArgs;
 use crate::gids::GidsArgs;
 use crate::link::LinkArgs;
 use crate::output::Format;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
+    #[command(hide = true)]
+    Generate(GenerateArgs),
     Gids(GidsArgs),
     Link(LinkArgs),
     Ping(PingArgs),
@@ -40,6 +43,7 @@ impl Command {
             Command::Config(args) => args.run(),
             Command::Demo(args) => args.run(),
             Command::Devinfo(args) => args.run(format),
+            Command::Generate(args) => args.run(crate::cli::command()),
             Command::Gids(args) => args.run(format),
             Command::Link(args) => args.run(format),
             Command::Ping(args) => args.run(),

@@ -11,6 +11,7 @@ mod daemon;
 mod demo;
 mod devinfo;
 mod doctor;
+mod generate;
 mod gids;
 mod link;
 mod output;

@@ -3,10 +3,12 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use ferroce_control::find_daemon;
+use ferroce_cm::PortSpace;
+use ferroce_cm::ports::Host;
+use ferroce_control::{CmAnswer, CmCall, Reply, Request, find_daemon};
 use ferroce_device::transport::QpType;
 use ferroce_endpoint::{Endpoint, Options};
-use ferroce_testnet::{isolated, netdev};
+use ferroce_testnet::{deadline, isolated, netdev};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn run(line: &str) -> Output {
@@ -223,5 +225,47 @@ fn resources_come_from_programs() {
         assert_eq!(lines.lines().count(), 1, "{lines}");
         drop(right);
         assert_eq!(ok("res show qp"), "");
+    });
+}
+
+/// A port that a program listens on, as librdmacm would ask for it.
+#[test]
+fn listening_ports_are_cm_ids() {
+    isolated("listening_ports_are_cm_ids", || {
+        let _cleanup = Cleanup;
+        ok("link add rxe0 type rxe netdev lo");
+        let mut line = find_daemon().expect("reachable").expect("running");
+        let mut ask = |call| match line.request(&Request::Cm(call)).expect("answered").0 {
+            Reply::CmAnswer(answer) => answer,
+            other => panic!("{other:?}"),
+        };
+        let bound = ask(CmCall::Bind {
+            space: PortSpace::Tcp,
+            source: Host::new("127.0.0.1".parse().expect("an address")),
+            port: 7174,
+            destination: None,
+            reuse: false,
+            af_only: true,
+        });
+        let CmAnswer::Bound { port, .. } = bound else {
+            panic!("{bound:?}");
+        };
+        assert_eq!(ok("res show cm_id"), "", "bound, and not yet listening");
+        let backlog = 8;
+        assert_eq!(ask(CmCall::Listen { port, backlog }), CmAnswer::Done);
+        let shown = ok("res show cm_id link rxe0/1");
+        let pid = std::process::id();
+        let expected = format!(" state LISTEN ps TCP pid {pid} comm ");
+        assert!(shown.starts_with("link rxe0/1 cm-idn "), "{shown}");
+        assert!(shown.contains(&expected), "{shown}");
+        assert!(shown.ends_with(" src-addr 127.0.0.1:7174 \n"), "{shown}");
+        assert!(ok("res").contains(" cm_id 1 "));
+        assert_eq!(ok("res show cm_id src-port 7174"), shown);
+        assert_eq!(ok("res show cm_id src-port 7175"), "");
+        assert_eq!(ok("res show cm_id src-addr 127.0.0.1"), shown);
+        drop(line);
+        deadline::until("it has gone with its owner", || {
+            ok("res show cm_id").is_empty()
+        });
     });
 }

@@ -180,3 +180,28 @@ fn ping_is_answered_by_a_connection_manager() {
         namespace::within(&there, || drop(Cleanup)).expect("entered");
     });
 }
+
+/// What a package brings along: a page for each command, and completions that know them.
+#[test]
+fn man_pages_and_completions_are_written() {
+    let dir = std::env::temp_dir().join(format!("ferroce-generate-{}", std::process::id()));
+    ok(&format!("generate {}", dir.display()));
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).expect("written");
+    let page = read("man/man1/ferroce.1");
+    let help = ok("--help");
+    for command in [
+        "config", "doctor", "gids", "link", "ping", "run", "shell", "stat",
+    ] {
+        assert!(
+            help.contains(&format!("\n  {command} ")),
+            "{command}: {help}"
+        );
+        assert!(page.contains(command), "{command}");
+        assert!(dir.join(format!("man/man1/ferroce-{command}.1")).exists());
+    }
+    assert!(read("man/man1/ferroced.1").contains("configured"));
+    assert!(read("bash-completion/completions/ferroce").contains("doctor"));
+    assert!(read("zsh/vendor-completions/_ferroce").contains("doctor"));
+    assert!(read("fish/vendor_completions.d/ferroced.fish").contains("configured"));
+    std::fs::remove_dir_all(dir).expect("ours");
+}

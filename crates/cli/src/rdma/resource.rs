@@ -254,4 +254,8 @@ fn cm_id(link: &LinkInfo, id: &CmIdResource) -> Row {
         .with("comm", id.comm.clone())
         .with_some("src-addr", id.source.map(shown))
         .with_some("dst-addr", id.destination.map(shown))
+        .with_key("src-addr", id.source.map(|(ip, _)| ip.to_string()))
+        .with_key("src-port", id.source.and_then(|(_, port)| port))
+        .with_key("dst-addr", id.destination.map(|(ip, _)| ip.to_string()))
+        .with_key("dst-port", id.destination.and_then(|(_, port)| port))
 }

@@ -15,8 +15,10 @@ pub(super) struct Row {
     pairs: Vec<(&'static str, Value)>,
     /// What the text ends with.
     tail: String,
-    /// What can be asked for and is not shown.
+    /// What only JSON shows.
     asides: Vec<(&'static str, Value)>,
+    /// What can be asked for and is not shown: it goes before what is.
+    keys: Vec<(&'static str, Value)>,
 }
 
 impl Row {
@@ -74,9 +76,15 @@ impl Row {
         self
     }
 
+    /// Adds what lines are chosen by.
+    pub(super) fn with_key(mut self, name: &'static str, value: Option<impl Into<Value>>) -> Row {
+        self.keys.extend(value.map(|value| (name, value.into())));
+        self
+    }
+
     /// The value of a name.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        let mut all = self.pairs.iter().chain(&self.asides);
+        let mut all = self.keys.iter().chain(&self.pairs).chain(&self.asides);
         all.find(|(known, _)| *known == name)
             .map(|(_, value)| value)
     }

@@ -1,0 +1,369 @@
+//! The guides by which people know Soft-RoCE, typed as they are printed.
+//!
+//! Each command runs under `ferroce run`, and what it shows must have the shape that the
+//! guide prints. With `FERROCE_WRITE_GUIDES=docs/GUIDES.md` (a path from the root of the
+//! repository) the transcript is written there.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ferroce_control::find_daemon;
+use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::process::{Pid, Signal, kill_process};
+
+const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+const WRITE: &str = "FERROCE_WRITE_GUIDES";
+
+/// One guide.
+struct Guide {
+    title: &'static str,
+    /// What one should know.
+    remark: &'static str,
+    /// Netdevs and their addresses.
+    netdevs: &'static [(&'static str, &'static str)],
+    steps: &'static [Step],
+}
+
+/// One command.
+struct Step {
+    typed: &'static str,
+    /// Parts of what it shows, in order. None: it shows nothing.
+    shows: &'static [&'static str],
+    /// Whether it ends with status 0.
+    works: bool,
+}
+
+const fn quiet(typed: &'static str) -> Step {
+    shown(typed, &[])
+}
+
+const fn shown(typed: &'static str, shows: &'static [&'static str]) -> Step {
+    Step {
+        typed,
+        shows,
+        works: true,
+    }
+}
+
+const fn refused(typed: &'static str, shows: &'static [&'static str]) -> Step {
+    Step {
+        typed,
+        shows,
+        works: false,
+    }
+}
+
+const GUIDES: &[Guide] = &[
+    Guide {
+        title: "LGProxy: Software RDMA Configuration",
+        remark: "iWARP (`type siw`) is not built yet, and says so.",
+        netdevs: &[("enp4s0f0", "10.1.0.1/24")],
+        steps: &[
+            shown("ip link", &["enp4s0f0"]),
+            shown("ip addr show enp4s0f0", &["inet 10.1.0.1/24"]),
+            quiet("sudo rdma link add rxe0 type rxe netdev enp4s0f0"),
+            shown(
+                "rdma link",
+                &["link rxe0/1 state ACTIVE physical_state LINK_UP netdev enp4s0f0"],
+            ),
+            refused(
+                "sudo rdma link add siw0 type siw netdev enp4s0f0",
+                &["type siw (iWARP) is not built yet; type rxe works"],
+            ),
+            quiet("sudo rdma link delete rxe0"),
+        ],
+    },
+    Guide {
+        title: "A university cloud: Soft-RoCE on Ubuntu 22.04",
+        remark: "The guide compiles a kernel for hours first. Leave that out.",
+        netdevs: &[("ens3", "10.2.0.1/24")],
+        steps: &[
+            quiet("sudo rdma link add rxe_ens3 type rxe netdev ens3"),
+            shown(
+                "rdma link",
+                &["link rxe_ens3/1 state ACTIVE physical_state LINK_UP netdev ens3"],
+            ),
+            shown(
+                "ibv_devices",
+                &["device", "node GUID", "rxe_ens3", "505400fffed5e000"],
+            ),
+            quiet("sudo rdma link delete rxe_ens3"),
+        ],
+    },
+    Guide {
+        title: "Red Hat: Configuring InfiniBand and RDMA networks",
+        remark: "No `modprobe`, no `ulimit -l`, no subnet manager: RoCE has none, and Ferroce \
+                 needs no module and pins no memory. `ibping`, NFS over RDMA and IPoIB do not \
+                 work: they need the kernel's own RDMA. The default RoCE mode is always RoCE v2, \
+                 and there is no configfs directory to say so.",
+        netdevs: &[("enp1s0", "10.3.0.1/24")],
+        steps: &[
+            quiet("rdma link add rxe0 type rxe netdev enp1s0"),
+            shown(
+                "rdma link show",
+                &["link rxe0/1 state ACTIVE physical_state LINK_UP netdev enp1s0"],
+            ),
+            shown(
+                "ibv_devices",
+                &["device", "node GUID", "rxe0", "505400fffed5e000"],
+            ),
+            shown(
+                "ibv_devinfo -d rxe0",
+                &[
+                    "hca_id:\trxe0",
+                    "transport:",
+                    "InfiniBand (0)",
+                    "fw_ver:",
+                    "node_guid:",
+                    "5054:00ff:fed5:e000",
+                    "sys_image_guid:",
+                    "phys_port_cnt:",
+                    "state:",
+                    "PORT_ACTIVE (4)",
+                    "max_mtu:",
+                    "4096 (5)",
+                    "active_mtu:",
+                    "1024 (3)",
+                    "sm_lid:",
+                    "port_lid:",
+                    "port_lmc:",
+                    "link_layer:",
+                    "Ethernet",
+                ],
+            ),
+            shown(
+                "ibstat rxe0",
+                &[
+                    "CA 'rxe0'",
+                    "Number of ports: 1",
+                    "Port 1:",
+                    "State: Active",
+                    "Physical state: LinkUp",
+                    "Rate:",
+                    "Link layer: Ethernet",
+                ],
+            ),
+            shown(
+                "cat /sys/class/infiniband/rxe0/ports/1/gid_attrs/types/1",
+                &["RoCE v2"],
+            ),
+            quiet("rdma link delete rxe0"),
+        ],
+    },
+    Guide {
+        title: "HPE Slingshot: Configure Soft-RoCE",
+        remark: "`/sys/module/rdma_rxe/parameters` belongs to the kernel's module: there is no \
+                 setting to make. To have the links after every boot, `ferroce config save` and \
+                 `systemctl enable ferroced`.",
+        netdevs: &[("hsn0", "10.4.0.1/24"), ("hsn1", "10.4.1.1/24")],
+        steps: &[
+            quiet("rxe_init.sh"),
+            quiet("rxe_init.sh hsn0 hsn1"),
+            shown(
+                "rdma link",
+                &[
+                    "link rxe0/1 state ACTIVE physical_state LINK_UP netdev hsn0",
+                    "link rxe1/1 state ACTIVE physical_state LINK_UP netdev hsn1",
+                ],
+            ),
+            quiet("rdma link delete rxe0"),
+            quiet("rdma link delete rxe1"),
+        ],
+    },
+    Guide {
+        title: "OpenFabrics Workshop 2017: SoftRoCE",
+        remark: "`-p` of `rxe_cfg start` chose an Ethernet type, from before RoCEv2.",
+        netdevs: &[("enp17s0", "10.5.0.1/24"), ("eno2", "10.5.1.1/24")],
+        steps: &[
+            shown(
+                "rxe_cfg",
+                &[
+                    "Name     Link  Driver  Speed   NMTU  IPv4_addr  RDEV  RMTU",
+                    "enp17s0  yes",
+                ],
+            ),
+            shown("rxe_cfg start", &["Name"]),
+            quiet("rxe_cfg add enp17s0"),
+            shown("rxe_cfg status", &["enp17s0  yes", "rxe0  1024  (3)"]),
+            shown("rxe_cfg persistent", &["enp17s0"]),
+            quiet("rxe_cfg crc enable"),
+            quiet("rxe_cfg mtu rxe0 1024"),
+            shown(
+                "ibv_devinfo -v -d rxe0",
+                &[
+                    "InfiniBand (0)",
+                    "PORT_ACTIVE (4)",
+                    "4096 (5)",
+                    "1024 (3)",
+                    "LINK_UP (5)",
+                    "GID[  0]:\t\tfe80:",
+                    "GID[  1]:\t\t::ffff:10.5.0.1",
+                ],
+            ),
+            shown(
+                "ibv_rc_pingpong -d rxe0 -g 1 -n 1 -s 512 & sleep 1; \
+                 ibv_rc_pingpong -d rxe0 -g 1 -n 1 -s 512 10.5.0.1; wait",
+                &[
+                    "local address:",
+                    "remote address:",
+                    "GID ::ffff:10.5.0.1",
+                    "Mbit/sec",
+                    "usec/iter",
+                ],
+            ),
+            shown(
+                "rdma resource show",
+                &["0: rxe0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0"],
+            ),
+            shown(
+                "rdma statistic show link rxe0/1",
+                &["link rxe0/1 sent_pkts "],
+            ),
+            quiet("rxe_cfg remove enp17s0"),
+            quiet("rxe_cfg stop"),
+            shown("rxe_cfg help", &["crc enable|disable"]),
+        ],
+    },
+];
+
+/// Runs a command as somebody types it, under `ferroce run`.
+fn typed(line: &str) -> (bool, String) {
+    let runtime = std::env::var_os("FERROCE_RUNTIME_DIR").expect("isolated");
+    let output = Command::new(FERROCE)
+        .args(["run", "--no-link", "--", "sh", "-c"])
+        .arg(format!("exec 2>&1; {line}"))
+        .env("FERROCE_CONFIG_DIR", PathBuf::from(runtime).join("config"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("ferroce starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    (output.status.success(), text)
+}
+
+/// The first of the parts that is not there in order.
+fn missing<'a>(text: &str, parts: &[&'a str]) -> Option<&'a str> {
+    let mut rest = text;
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return Some(part),
+        }
+    }
+    None
+}
+
+fn play(guide: &Guide) -> String {
+    for (n, (name, address)) in guide.netdevs.iter().enumerate() {
+        let far = format!("far{n}");
+        netdev::add_veth(name, &far);
+        netdev::set_mac(name, [0x52, 0x54, 0x00, 0xd5, 0xe0, n as u8]);
+        netdev::add_address(name, address);
+        netdev::set_up(name);
+        netdev::set_up(&far);
+        netdev::await_link_local(name);
+    }
+    let mut transcript = format!("## {}\n\n{}\n\n```text\n", guide.title, guide.remark);
+    for step in guide.steps {
+        let program = step.typed.split(' ').next().unwrap_or_default();
+        if program.starts_with("ib") && !exists(program) {
+            eprintln!(
+                "*** SKIPPED: {}: {program} is not installed ***",
+                step.typed
+            );
+            continue;
+        }
+        let (works, said) = typed(step.typed);
+        assert_eq!(works, step.works, "{}: {said}", step.typed);
+        if step.shows.is_empty() {
+            assert_eq!(said, "", "{}", step.typed);
+        }
+        let missing = missing(&said, step.shows);
+        assert_eq!(missing, None, "{}:\n{said}", step.typed);
+        let lines = said.lines().map(|line| format!("{}\n", line.trim_end()));
+        let _ = write!(
+            transcript,
+            "$ {}\n{}",
+            step.typed,
+            lines.collect::<String>()
+        );
+    }
+    for (name, _) in guide.netdevs {
+        netdev::delete(name);
+    }
+    transcript + "```\n\n"
+}
+
+fn exists(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    dirs.any(|dir| dir.join(program).exists())
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+struct Cleanup;
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        if let Ok(Some(connection)) = find_daemon() {
+            let pid = Pid::from_raw(connection.daemon_pid().cast_signed());
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+    }
+}
+
+#[test]
+fn every_guide_works_as_printed() {
+    let folder = Path::new(FERROCE).with_file_name("lib");
+    let all = ["libibverbs.so.1", "libferroce-preload.so", "bin/rdma"];
+    if !all.iter().all(|file| folder.join(file).exists()) {
+        let line = "*** SKIPPED: no libraries beside ferroce; `cargo xtask test` builds them ***";
+        assert!(std::env::var_os("CI").is_none(), "{line}");
+        return eprintln!("{line}");
+    }
+    isolated("every_guide_works_as_printed", || {
+        let _cleanup = Cleanup;
+        let mut text = String::from(BEGINNING);
+        for guide in GUIDES {
+            text += &play(guide);
+            deadline::until("ferroced has ended", || {
+                find_daemon().is_ok_and(|daemon| daemon.is_none())
+            });
+        }
+        if let Some(file) = std::env::var_os(WRITE) {
+            fs::write(repository().join(file), text.trim_end().to_owned() + "\n").expect("written");
+        }
+    });
+}
+
+const BEGINNING: &str = "\
+# Guides, as printed
+
+What guides for Soft-RoCE tell people to type, in order, and what Ferroce shows, inside `ferroce
+shell`. Each command is run by a test (`crates/cli/tests/guides.rs`), which also wrote this file:
+`FERROCE_WRITE_GUIDES=docs/GUIDES.md cargo test -p ferroce-cli --test guides`.
+
+`sudo` does not matter: inside `ferroce shell` it leaves RDMA's commands to you, and hands all others
+on. `modprobe rdma_rxe`, `modprobe siw` and `modinfo rdma_rxe` are not needed: leave them out.
+
+";
+
+/// What the page says is what the test runs.
+#[test]
+fn the_page_has_every_command() {
+    if std::env::var_os(WRITE).is_some() {
+        return; // it is being written
+    }
+    let page = fs::read_to_string(repository().join("docs/GUIDES.md")).expect("docs/GUIDES.md");
+    for guide in GUIDES {
+        assert!(page.contains(guide.title), "{}", guide.title);
+        for step in guide.steps {
+            let line = format!("\n$ {}\n", step.typed);
+            assert!(page.contains(&line), "docs/GUIDES.md lacks: {}", step.typed);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+#!/bin/sh
+# Inside a fresh system, as root: installs the package, uses it as a user, upgrades and
+# removes it. `cargo xtask package-test` runs this.
+set -eu
+rm -f /tmp/rping-works
+
+say() { printf '   %s\n' "$*"; }
+as_user() { setpriv --reuid=4242 --regid=4242 --clear-groups env HOME=/tmp PATH="$PATH" "$@"; }
+
+find / -xdev -path /proc -prune -o -path /tmp -prune -o -path /var -prune -o -print | sort >/tmp/before
+
+say "install"
+dpkg --install /ferroce.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+# The system's own tools are what they were.
+test "$(command -v rdma)" = "$(dpkg --listfiles iproute2 | grep '/bin/rdma$')"
+
+say "the doctor"
+as_user ferroce doctor >/tmp/doctor || { cat /tmp/doctor; exit 1; }
+
+say "the demo"
+as_user ferroce demo --quick >/tmp/demo
+grep -q 'atomics 1000 additions' /tmp/demo
+
+say "ibv_rc_pingpong"
+as_user ferroce run -- sh -c '
+    ibv_rc_pingpong -d rxe0 -g 1 >/tmp/server &
+    for attempt in 1 2 3 4 5 6 7 8 9 10; do
+        ibv_rc_pingpong -d rxe0 -g 1 127.0.0.1 >/tmp/client 2>/tmp/error && break
+        sleep 0.3
+    done
+    wait'
+grep -q '1000 iters in' /tmp/client
+
+say "rping"
+as_user ferroce run -- sh -c '
+    rping -s -a 127.0.0.1 -C 10 >/tmp/rping-server 2>&1 &
+    for attempt in 1 2 3 4 5 6 7 8 9 10; do
+        rping -c -v -a 127.0.0.1 -C 10 >/tmp/rping-client 2>&1 && touch /tmp/rping-works && break
+        sleep 0.3
+    done
+    wait'
+test -e /tmp/rping-works || { cat /tmp/rping-client; exit 1; }
+grep -q 'ping data: rdma-ping-9' /tmp/rping-client
+
+say "rdma, rxe_cfg and sudo, as guides type them"
+as_user ferroce shell --no-link </dev/null
+as_user ferroce run --no-link -- sh -c '
+    set -e
+    sudo rdma link add rxe0 type rxe netdev lo
+    rdma link | grep -q "^link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo"
+    ibv_devices | grep -q rxe0
+    rxe_cfg | grep -q "rxe0  4096  (5)"
+    rdma link delete rxe0'
+
+say "man pages and completions"
+test -s /usr/share/man/man1/ferroce.1
+test -s /usr/share/bash-completion/completions/ferroce
+
+say "a user's files are theirs; root's configuration stays over an upgrade"
+ferroce config path | grep -qx /etc/ferroce/links.toml
+mkdir -p /etc/ferroce
+printf '[[link]]\nname = "rxe0"\nnetdev = "lo"\n' >/etc/ferroce/links.toml
+dpkg --install /ferroce.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+ferroced --configured
+ferroce link | grep -q 'rxe0/1'
+ferroce link delete rxe0
+kill "$(cat /run/ferroce/*/ferroced.pid)"
+for attempt in 1 2 3 4 5 6 7 8 9 10; do
+    test -e /run/ferroce || break
+    rm -rf /run/ferroce
+    sleep 0.1
+done
+dpkg --remove ferroce >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+test -e /etc/ferroce/links.toml
+
+say "nothing is left"
+dpkg --purge ferroce >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+find / -xdev -path /proc -prune -o -path /tmp -prune -o -path /var -prune -o -print | sort >/tmp/after
+diff /tmp/before /tmp/after
+say "all is well"
