@@ -314,6 +314,7 @@ fn open_shard(
     let first = u32::from(slot.slot) << 16;
     let config = Config {
         qpns: first..first + (1 << 16),
+        skip_qpns: random()?,
         port_mtu: port_mtu(link),
         check_icrc: link.crc,
         ..Config::default()
@@ -333,7 +334,18 @@ pub(crate) fn port_mtu(link: &LinkInfo) -> Mtu {
 /// Unpredictable bytes, for keys.
 fn seed() -> Result<[u8; 32], Error> {
     let mut seed = [0; 32];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| Error::system("random numbers")(e.into()))?;
+    fill(&mut seed)?;
     Ok(seed)
+}
+
+fn random() -> Result<u32, Error> {
+    let mut number = [0; 4];
+    fill(&mut number)?;
+    Ok(u32::from_ne_bytes(number))
+}
+
+fn fill(bytes: &mut [u8]) -> Result<(), Error> {
+    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::system("random numbers")(e.into()))?;
+    Ok(())
 }

@@ -62,6 +62,7 @@ impl Host {
         let first = rng.range(16..=0x20_0000) as u32;
         let config = Config {
             qpns: first..first + 64,
+            skip_qpns: first % 64,
             port_mtu: s.port_mtu,
             check_icrc: true,
             initial_window: s.initial_window,

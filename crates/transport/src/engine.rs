@@ -28,6 +28,10 @@ use crate::verbs::{Access, RecvWr, SendWr};
 pub struct Config {
     /// Queue pair numbers it may give out.
     pub qpns: Range<u32>,
+    /// How many of them come after all others. Peers remember the numbers of
+    /// connections that have ended, and do not take them for new ones: whoever is
+    /// given numbers of somebody else begins anywhere.
+    pub skip_qpns: u32,
     /// The port's active MTU: the largest datagram of UD.
     pub port_mtu: Mtu,
     /// Whether the ICRC of received packets is checked.
@@ -42,6 +46,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             qpns: 16..1 << 20,
+            skip_qpns: 0,
             port_mtu: Mtu::Mtu1024,
             check_icrc: true,
             initial_window: 64 << 10,
@@ -123,7 +128,7 @@ impl Engine {
     /// An engine without queue pairs, using keys of `regions`.
     pub fn new(config: Config, regions: Arc<Regions>, counters: Arc<Counters>) -> Engine {
         Engine {
-            qps: QpTable::new(config.qpns.clone()),
+            qps: QpTable::new(config.qpns.clone(), config.skip_qpns),
             groups: Groups::default(),
             cx: Context {
                 now: Time::ZERO,

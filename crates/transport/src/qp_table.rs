@@ -1,7 +1,8 @@
 //! Queue pairs by number.
 //!
 //! Numbers are given out in turn: one that was freed is not used again until
-//! the range has wrapped, so that stray packets of its past meet nobody.
+//! the range has wrapped, so that stray packets of its past meet nobody. Where the
+//! turn begins is for the caller to say: somebody may have had the range before.
 
 use core::ops::Range;
 
@@ -17,6 +18,9 @@ const FIRST_QPN: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct QpTable {
     range: Range<u32>,
+    /// The number that was given out first.
+    first: u32,
+    /// By how far a number comes after the first.
     slots: Vec<Option<Box<Qp>>>,
     gsi: Option<Box<Qp>>,
     next: u32,
@@ -24,15 +28,31 @@ pub(crate) struct QpTable {
 }
 
 impl QpTable {
-    pub(crate) fn new(range: Range<u32>) -> QpTable {
+    /// Numbers are in `range`; the first one comes `skip` after its start.
+    pub(crate) fn new(range: Range<u32>, skip: u32) -> QpTable {
         let range = range.start.max(FIRST_QPN)..range.end.min(0xff_ffff);
+        let first = range.start + skip % range.end.saturating_sub(range.start).max(1);
         QpTable {
-            next: range.start,
+            next: first,
+            first,
             range,
             slots: Vec::new(),
             gsi: None,
             used: 0,
         }
+    }
+
+    /// Where a queue pair is, if it is anywhere.
+    #[inline]
+    fn index(&self, qpn: u32) -> usize {
+        if !self.range.contains(&qpn) {
+            return usize::MAX;
+        }
+        let wrapped = match qpn < self.first {
+            true => self.range.end - self.range.start,
+            false => 0,
+        };
+        (qpn + wrapped - self.first) as usize
     }
 
     pub(crate) fn insert(&mut self, mut qp: Box<Qp>) -> Result<u32, VerbsError> {
@@ -52,7 +72,7 @@ impl QpTable {
                 break candidate;
             }
         };
-        let index = (qpn - self.range.start) as usize;
+        let index = self.index(qpn);
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);
         }
@@ -78,7 +98,7 @@ impl QpTable {
             self.gsi = None;
             return;
         }
-        let index = qpn.wrapping_sub(self.range.start) as usize;
+        let index = self.index(qpn);
         if self.slots.get_mut(index).and_then(Option::take).is_some() {
             self.used -= 1;
         }
@@ -88,7 +108,7 @@ impl QpTable {
         if qpn == GSI_QPN {
             return self.gsi.as_deref();
         }
-        let index = qpn.wrapping_sub(self.range.start) as usize;
+        let index = self.index(qpn);
         self.slots.get(index)?.as_deref()
     }
 
@@ -97,7 +117,7 @@ impl QpTable {
         if qpn == GSI_QPN {
             return self.gsi.as_deref_mut();
         }
-        let index = qpn.wrapping_sub(self.range.start) as usize;
+        let index = self.index(qpn);
         self.slots.get_mut(index)?.as_deref_mut()
     }
 
@@ -109,7 +129,8 @@ impl QpTable {
 
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         let gsi = self.gsi.iter().map(|_| GSI_QPN);
-        let others = (self.range.start..)
+        let others = (self.first..self.range.end)
+            .chain(self.range.start..self.first)
             .zip(&self.slots)
             .filter_map(|(qpn, slot)| slot.as_ref().map(|_| qpn));
         gsi.chain(others)

@@ -48,6 +48,24 @@ fn a_program_is_killed_in_mid_transfer() {
     });
 }
 
+/// Peers remember the numbers of connections for a while: a REQ from a queue pair that was
+/// connected just now is refused as stale.
+#[test]
+fn the_next_in_the_slot_has_other_numbers() {
+    on_loopback(
+        "death::the_next_in_the_slot_has_other_numbers",
+        |_ferroced| {
+            let mut last = Puppet::start(QpType::Rc, V4);
+            last.actor.kill();
+            deadline::until("the slot of the dead is free again", || {
+                let next = Puppet::start(QpType::Rc, V4).introduction.qpn;
+                assert_ne!(next, last.introduction.qpn);
+                slot(next) == slot(last.introduction.qpn)
+            });
+        },
+    );
+}
+
 /// The next program in a slot gets none of the packets that were for the last one.
 #[test]
 fn the_next_in_the_slot_is_not_disturbed() {

@@ -72,3 +72,31 @@ fn queue_pair_numbers_go_round_and_stay_in_their_range() {
     );
     assert_eq!(host.engine.qpns().collect::<Vec<_>>(), [21, 22, 23]);
 }
+
+#[test]
+fn the_first_number_may_be_any_of_the_range() {
+    let knobs = {
+        let mut knobs = Knobs::default();
+        knobs.config.qpns = 20..24;
+        knobs.config.skip_qpns = 4 * 7 + 2;
+        knobs
+    };
+    let mut pair = Pair::unconnected(&knobs);
+    let host = &mut pair.hosts[0];
+    let init = host.qp_init(&knobs);
+    assert_eq!(host.qpn, 22);
+    let mut next = || host.engine.create_qp(&init).map(|(qpn, _)| qpn);
+    let others = [next().unwrap(), next().unwrap(), next().unwrap()];
+    assert_eq!(others, [23, 20, 21]);
+    assert!(matches!(next(), Err(VerbsError::NoMemory(_))));
+    host.engine.destroy_qp(20).unwrap();
+    assert_eq!(host.engine.create_qp(&init).unwrap().0, 20);
+    for nobody in [19, 24] {
+        assert!(matches!(
+            host.engine.destroy_qp(nobody),
+            Err(VerbsError::NotFound(_))
+        ));
+    }
+    let all: Vec<u32> = host.engine.qpns().collect();
+    assert_eq!(all, [22, 23, 20, 21]);
+}
