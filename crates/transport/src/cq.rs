@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::error::VerbsError;
 use crate::verbs::{Wc, WcStatus};
 
-/// Most completions a queue may hold.
-pub const MAX_CQE: u32 = 32767;
+/// Most completions a queue may hold. The kernel's rxe allows a 32nd of it, which is too
+/// little for libfabric's unconnected endpoints.
+pub const MAX_CQE: u32 = (1 << 20) - 1;
 
 /// What wakes an armed queue.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -207,11 +208,18 @@ mod tests {
 
     #[test]
     fn capacity_is_rounded_as_rxe_rounds_it() {
-        for (asked, got) in [(1, 1), (2, 3), (3, 3), (4, 7), (100, 127), (32767, 32767)] {
+        for (asked, got) in [
+            (1, 1),
+            (2, 3),
+            (3, 3),
+            (4, 7),
+            (100, 127),
+            (MAX_CQE, MAX_CQE),
+        ] {
             assert_eq!(Cq::new(0, asked).unwrap().capacity(), got);
         }
         assert!(Cq::new(0, 0).is_err());
-        assert!(Cq::new(0, 32768).is_err());
+        assert!(Cq::new(0, MAX_CQE + 1).is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::input::Input;
 use super::{MOST, World, async_fd, nonblocking};
 
 /// The most completions that a queue can be asked to hold.
-const MAX_CQE: c_int = 32767;
+const MAX_CQE: c_int = (1 << 20) - 1;
 /// What a place for a completion says while there is none.
 const UNTOUCHED: u64 = u64::MAX;
 
