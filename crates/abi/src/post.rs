@@ -1,6 +1,7 @@
 //! Posting: lists of work requests, each under one lock and sent together.
 
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use core::ptr;
 
 use ferroce_device::ProcessMemory;
@@ -41,8 +42,9 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut next = list;
         // SAFETY: the program's list, which ends with NULL.
         while let Some(wr) = unsafe { next.as_ref() } {
+            let mut room = ROOM;
             // SAFETY: likewise, and what it refers to.
-            let result = match unsafe { send_wr(object, wr, inline) } {
+            let result = match unsafe { send_wr(object, wr, inline, &mut room) } {
                 Ok(wr) => posting.send(wr).map_err(|error| errno_of(&error)),
                 Err(errno) => Err(errno),
             };
@@ -108,8 +110,9 @@ unsafe fn each_receive(
     let mut next = list;
     // SAFETY: the program's list, which ends with NULL.
     while let Some(wr) = unsafe { next.as_ref() } {
+        let mut room = ROOM;
         // SAFETY: the program's gather list.
-        let result = match unsafe { elements(wr.sg_list, wr.num_sge) } {
+        let result = match unsafe { elements(wr.sg_list, wr.num_sge, &mut room) } {
             Ok(sges) => {
                 let wr_id = wr.wr_id;
                 post(&RecvWr { wr_id, sges }).map_err(|error| errno_of(&error))
@@ -140,6 +143,7 @@ unsafe fn send_wr<'a>(
     object: &QpObject,
     wr: &'a ibv_send_wr,
     inline: &'a mut [u8],
+    room: &'a mut Room,
 ) -> Result<SendWr<'a>, c_int> {
     let mut flags = convert::send_flags(wr.send_flags);
     // SAFETY: the opcode says which arm of each union is valid; any bits are.
@@ -190,7 +194,7 @@ unsafe fn send_wr<'a>(
         SendData::Sges(&[])
     } else {
         // SAFETY: the program's gather list.
-        let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
+        let sges = unsafe { elements(wr.sg_list, wr.num_sge, room)? };
         match flags.contains(SendFlags::INLINE) {
             true => SendData::Inline(gather(sges, inline)?),
             false => SendData::Sges(sges),
@@ -253,17 +257,34 @@ pub(crate) unsafe fn bind_op(
     })))
 }
 
-/// The elements of a gather or scatter list.
+/// Room for a list.
+pub(crate) type Room = [MaybeUninit<Sge>; MAX_SGE];
+
+pub(crate) const ROOM: Room = [MaybeUninit::uninit(); MAX_SGE];
+
+/// The elements of a gather or scatter list; in `room`, if the program has them in a packed
+/// structure, as libiscsi does.
 #[inline]
-pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], c_int> {
+pub(crate) unsafe fn elements(
+    list: *const ibv_sge,
+    count: c_int,
+    room: &mut Room,
+) -> Result<&[Sge], c_int> {
     const { assert!(size_of::<Sge>() == size_of::<ibv_sge>()) };
-    match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
-        Ok(count) if count <= MAX_SGE && !list.is_null() && list.is_aligned() => {
-            // SAFETY: the caller's word; both are `repr(C)` with the same fields.
-            Ok(unsafe { &*ptr::slice_from_raw_parts(list.cast(), count) })
+    let count = match usize::try_from(count) {
+        Ok(0) => return Ok(&[]),
+        Ok(count) if count <= MAX_SGE && !list.is_null() => count,
+        _ => return Err(libc::EINVAL),
+    };
+    // SAFETY: the caller's word; both are `repr(C)` with the same fields.
+    unsafe {
+        let mut from = list.cast::<Sge>();
+        if !from.is_aligned() {
+            let bytes = count * size_of::<Sge>();
+            ptr::copy_nonoverlapping(list.cast::<u8>(), room.as_mut_ptr().cast(), bytes);
+            from = room.as_ptr().cast();
         }
-        _ => Err(libc::EINVAL),
+        Ok(&*ptr::slice_from_raw_parts(from, count))
     }
 }
 

@@ -464,8 +464,9 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     let count = c_int::try_from(count.min(MAX_SGE + 1)).unwrap_or(c_int::MAX);
+    let mut room = post::ROOM;
     // SAFETY: as for `wr_send`; the program's list.
-    let (sges, builder) = unsafe { (post::elements(list, count), builder(qp)) };
+    let (sges, builder) = unsafe { (post::elements(list, count, &mut room), builder(qp)) };
     match sges {
         Ok(sges) => builder.set_sges(sges),
         Err(errno) => builder.fail(errno),

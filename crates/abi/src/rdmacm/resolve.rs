@@ -47,9 +47,11 @@ fn bind_now(id: &Arc<Id>, address: SocketAddr, destination: Option<(Host, u16)>)
     Ok(())
 }
 
-/// The device of an address; none for a wildcard.
+/// The device of an address; none for a wildcard, nor for loopback: as in the kernel an
+/// id that is only bound there has no device before it is connected. libfabric finds out
+/// that way that such an address says nothing about devices.
 fn device_of(source: Host) -> Outcome<Option<&'static CmDevice>> {
-    if source.ip.is_unspecified() {
+    if source.ip.is_unspecified() || source.ip.is_loopback() {
         return Ok(None);
     }
     match devices::by_address(source) {

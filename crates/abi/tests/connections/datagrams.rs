@@ -119,7 +119,9 @@ fn groups_are_joined_and_left() {
             let channel = channel();
             let ids = [(); 2].map(|()| {
                 let id = new_id(channel, RDMA_PS_UDP);
-                good(rdma_bind_addr(id, raw(&mut address("127.0.0.1:0"))));
+                let (mut from, mut to) = (address("127.0.0.1:0"), address("239.1.2.3:0"));
+                good(rdma_resolve_addr(id, raw(&mut from), raw(&mut to), 1000));
+                expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
                 queue_pair(id);
                 id
             });

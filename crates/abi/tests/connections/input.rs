@@ -96,6 +96,7 @@ fn calls_in_the_wrong_state_are_refused() {
             let other = new_id(channel, RDMA_PS_TCP);
             bad(rdma_bind_addr(other, raw(&mut taken)), libc::EADDRNOTAVAIL);
             good(rdma_bind_addr(other, raw(&mut address("127.0.0.1:0"))));
+            assert!((*other).verbs.is_null(), "loopback says nothing of devices");
             let third = new_id(channel, RDMA_PS_TCP);
             let mut taken = at_port("127.0.0.1:0", other);
             bad(rdma_bind_addr(third, raw(&mut taken)), libc::EADDRINUSE);

@@ -46,7 +46,8 @@ fn a_link_that_goes_is_told_to_all_its_ids() {
     let name = "restart::a_link_that_goes_is_told_to_all_its_ids";
     on_loopback(name, |_ferroced| unsafe {
         let channel = channel();
-        let ids = ["127.0.0.1:0", "[::1]:0"].map(|text| listener(channel, RDMA_PS_TCP, text));
+        let ids = ["127.0.0.1:7", "[::1]:7"]
+            .map(|text| resolved(channel, RDMA_PS_TCP, &mut address(text)));
         let wildcard = listener(channel, RDMA_PS_TCP, "0.0.0.0:0");
         let mut connection = find_daemon().expect("reachable").expect("running");
         let delete = Request::LinkDelete {

@@ -315,3 +315,36 @@ fn unsignaled_sends_are_silent_unless_all_are_signaled() {
         },
     );
 }
+
+/// libiscsi has its elements in packed structures.
+#[test]
+fn elements_need_not_be_aligned() {
+    #[repr(C, packed)]
+    struct Packed {
+        odd: u8,
+        sge: ibv_sge,
+    }
+    #[repr(C, align(8))]
+    struct Misaligned(Packed);
+    on_loopback("operations::elements_need_not_be_aligned", || {
+        let world = World::open();
+        let (one, other) = pair(&world, IBV_QPT_RC);
+        one.memory.put(0, &pattern(9, 64));
+        let [mut from, mut to] = [&one, &other].map(|end| {
+            let sge = end.memory.sge(0, 64);
+            Misaligned(Packed { odd: 0, sge })
+        });
+        let mut receive = receive_wr(1, &mut []);
+        (receive.sg_list, receive.num_sge) = (&raw mut to.0.sge, 1);
+        assert!(!receive.sg_list.is_aligned());
+        assert_eq!(
+            post_recv(other.qp, core::slice::from_mut(&mut receive)),
+            Ok(())
+        );
+        let mut send = send_wr(2, IBV_WR_SEND, &mut []);
+        (send.sg_list, send.num_sge) = (&raw mut from.0.sge, 1);
+        assert_eq!(post_send(one.qp, core::slice::from_mut(&mut send)), Ok(()));
+        assert_eq!((one.done().wr_id, other.done().wr_id), (2, 1));
+        assert_eq!(other.memory.get(0, 64), pattern(9, 64));
+    });
+}
