@@ -13,7 +13,7 @@ pub(crate) const FOR_TESTS: [&str; 4] = [
 ];
 
 /// The programs that Ferroce is tried with.
-pub(crate) const PROGRAMS: [&str; 12] = [
+pub(crate) const PROGRAMS: [&str; 16] = [
     "rdmacm-utils",
     "iperf3",
     "curl",
@@ -26,6 +26,10 @@ pub(crate) const PROGRAMS: [&str; 12] = [
     "openmpi-bin",
     "python3-mpi4py",
     "python3-pyverbs",
+    "fio",
+    "tgt",
+    "libiscsi-bin",
+    "qemu-system-x86",
 ];
 
 /// What boots the virtual machine that Ferroce talks to, and looks at what they say.

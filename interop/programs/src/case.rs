@@ -154,6 +154,21 @@ impl Case {
         self.patience(20)
     }
 
+    /// It says itself when the server is called too early, and both must be started
+    /// again.
+    pub(crate) fn may_call_early(mut self) -> Case {
+        self.attempts = 5;
+        self.patience(20)
+    }
+
+    /// The server ends by itself.
+    pub(crate) fn ends(mut self) -> Case {
+        if let Action::Pair { persistent, .. } = &mut self.action {
+            *persistent = false;
+        }
+        self
+    }
+
     pub(crate) fn patience(mut self, seconds: u64) -> Case {
         self.patience = Duration::from_secs(seconds);
         self

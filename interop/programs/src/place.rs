@@ -12,6 +12,11 @@ use anyhow::{Context, Result};
 use ferroce_harness::User;
 use ferroce_testnet::netdev;
 
+/// The address of rxe0.
+pub(crate) const LINK_V4: &str = "10.77.0.1";
+/// Its other one.
+pub(crate) const LINK_V6: &str = "fd77::1";
+
 /// The place.
 pub(crate) struct Place {
     pub(crate) user: User,

@@ -1,10 +1,15 @@
 //! The table: which programs, and what they are told.
 
+mod fio;
+mod iser;
+mod libfabric;
+mod migration;
 mod mpi;
 mod perftest;
 mod pingpong;
 mod pyverbs;
 mod qperf;
+mod rdmacm;
 mod rsockets;
 mod sysfs;
 mod ucx;
@@ -20,10 +25,15 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases.extend(pingpong::cases());
     cases.extend(perftest::cases());
     cases.extend(qperf::cases());
+    cases.extend(rdmacm::cases());
     cases.extend(rsockets::cases());
     cases.extend(sysfs::cases());
     cases.extend(ucx::cases());
     cases.extend(mpi::cases());
+    cases.extend(libfabric::cases());
+    cases.extend(fio::cases());
+    cases.extend(iser::cases());
+    cases.extend(migration::cases());
     cases.extend(rdma_core.map(pyverbs::case));
     cases
 }

@@ -2,6 +2,7 @@
 
 use super::Ports;
 use crate::case::Case;
+use crate::place::LINK_V4;
 
 const TESTS: [(&str, &[&str]); 8] = [
     (
@@ -65,6 +66,23 @@ const TESTS: [(&str, &[&str]); 8] = [
     ("ib_atomic_lat", &["", "-A CMP_AND_SWAP", "-e"]),
 ];
 
+/// Connected through librdmacm. After they have agreed on all else, the client calls a
+/// server that may not listen yet, and cannot call twice.
+const CONNECTED: [&str; 12] = [
+    "ib_send_bw -R",
+    "ib_send_bw -R -c UD",
+    "ib_send_bw -R --use-srq -q 4",
+    "ib_send_lat -R",
+    "ib_send_lat -R -c UD",
+    "ib_write_bw -R -q 4",
+    "ib_write_bw -z",
+    "ib_write_lat -R",
+    "ib_read_bw -R",
+    "ib_read_lat -R",
+    "ib_atomic_bw -R",
+    "ib_atomic_lat -R",
+];
+
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_000);
     let mut cases = Vec::new();
@@ -96,6 +114,16 @@ pub(super) fn cases() -> Vec<Case> {
     ] {
         let command = format!("ib_write_bw {device} -F -p {{port}} -n 1000");
         cases.push(Case::pair("perftest", ports.next(), &command).expect("BW average[MB/sec]"));
+    }
+    for test in CONNECTED {
+        let server = format!("{test} -F -p {{port}} -n 1000");
+        let client = format!("{server} {LINK_V4}");
+        let what = match test.contains("_bw") {
+            true => "BW average[MB/sec]",
+            false => "#bytes #iterations",
+        };
+        let case = Case::called("perftest", ports.next(), &server, &client, false);
+        cases.push(case.expect(what).may_call_early());
     }
     cases
 }

@@ -2,6 +2,7 @@
 
 use super::Ports;
 use crate::case::Case;
+use crate::place::LINK_V4;
 
 const TESTS: [&str; 21] = [
     "rc_bw",
@@ -27,6 +28,16 @@ const TESTS: [&str; 21] = [
     "ver_rc_fetch_add",
 ];
 
+/// Connected through librdmacm.
+const CONNECTED: [&str; 6] = [
+    "rc_bw",
+    "rc_lat",
+    "rc_rdma_read_bw",
+    "rc_rdma_write_lat",
+    "rc_fetch_add_mr",
+    "ver_rc_compare_swap",
+];
+
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_200);
     let case = |test: &'static str| {
@@ -37,5 +48,10 @@ pub(super) fn cases() -> Vec<Case> {
             false => case,
         }
     };
-    TESTS.map(case).into()
+    let mut cases: Vec<Case> = TESTS.map(case).into();
+    cases.extend(CONNECTED.map(|test| {
+        let client = format!("qperf {LINK_V4} -lp {{port}} -t 1 -cm 1 {test}");
+        Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test)
+    }));
+    cases
 }
