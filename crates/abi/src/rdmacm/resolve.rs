@@ -36,6 +36,16 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Outcome {
     bound
 }
 
+/// Gives an id that is bound to a loopback address the device of a link there, which
+/// datagrams of rsockets need: they have no connection to bring one.
+pub(crate) fn adopt_device(id: &Arc<Id>) -> Outcome {
+    let source = id.inner().port.ok_or(libc::EINVAL)?.source;
+    if source.ip.is_loopback() {
+        id.set_device(devices::by_address(source)?);
+    }
+    Ok(())
+}
+
 fn bind_now(id: &Arc<Id>, address: SocketAddr, destination: Option<(Host, u16)>) -> Outcome {
     let source = host(address);
     let device = device_of(source)?;

@@ -142,6 +142,13 @@ impl Id {
         check(unsafe { rdma_bind_addr(self.id, (&raw mut addr).cast()) })
     }
 
+    /// As [`bind`](Self::bind), for somebody who needs the device at once.
+    pub(crate) fn bind_to_device(&self, addr: &SocketAddr) -> Result<(), c_int> {
+        self.bind(addr)?;
+        // SAFETY: a live identifier.
+        unsafe { id_of(self.id).and_then(adopt_device) }
+    }
+
     pub(crate) fn listen(&self, backlog: c_int) -> Result<(), c_int> {
         // SAFETY: a live identifier.
         check(unsafe { rdma_listen(self.id, backlog) })

@@ -43,7 +43,7 @@ pub(super) struct Arrived {
 impl Local {
     pub(super) fn new(ip: IpAddr, sizes: Sizes) -> Result<Local, c_int> {
         let id = Id::new(RDMA_PS_UDP)?;
-        id.bind(&SocketAddr::new(ip, 0))?;
+        id.bind_to_device(&SocketAddr::new(ip, 0))?;
         let mut queue = Queue::new(&id, IBV_QPT_UD, sizes)?;
         let (pd, access) = (id.pd(), IBV_ACCESS_LOCAL_WRITE);
         let send = Buffer::new(pd, queue.sizes.send as usize * SLOT, access)?;
