@@ -1,11 +1,12 @@
 //! The host's end: a bridge between Ferroce and the guest, in a network namespace.
 
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ferroce_harness::{User, deadline, now, pause};
 use ferroce_testnet::netdev;
-use std::time::Duration;
 
 pub(crate) const HOST: [&str; 2] = ["10.78.0.1", "fd78::1"];
 pub(crate) const GUEST: [&str; 2] = ["10.78.0.2", "fd78::2"];
@@ -55,6 +56,10 @@ impl Network {
         netdev::set_master(TAP, "br0");
         netdev::set_mtu(TAP, MTU);
         netdev::set_up(TAP);
+        // A long message over an unreliable transport must fit the queue.
+        let queue = ["link", "set", TAP, "txqueuelen", "5000"];
+        let status = Command::new("ip").args(queue).status()?;
+        ensure!(status.success(), "ip failed ({status})");
         Ok(())
     }
 

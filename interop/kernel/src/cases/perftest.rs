@@ -1,5 +1,7 @@
 //! perftest: bandwidth and latency of every operation. What the virtual machine can do in a
-//! few seconds under emulation: few and small messages.
+//! few seconds under emulation: few and small messages, and a timeout of a second: a kernel
+//! that has to wait for its processor sends everything again and again, and with sixteen queue
+//! pairs its rxe then also sends messages twice, as new ones.
 
 use super::Ports;
 use crate::case::{CALLERS, Case};
@@ -67,7 +69,7 @@ pub(super) fn cases() -> Vec<Case> {
                         "-s 8192 "
                     };
                     let command = format!(
-                        "{test} -d rxe0 -x {gid} -F -p {{port}} -n {count} {size}{options}"
+                        "{test} -d rxe0 -x {gid} -F -u 18 -p {{port}} -n {count} {size}{options}"
                     );
                     let what = match test.ends_with("_bw") {
                         true => "BW average[MB/sec]",
@@ -75,7 +77,8 @@ pub(super) fn cases() -> Vec<Case> {
                     };
                     let case = Case::pair("perftest", caller, ports.next(), command.trim_end());
                     let mut case = case.mtu(mtu).expect(what);
-                    if options.contains("-c U") {
+                    // With events the kernel's end of the latency tests sometimes sleeps on.
+                    if options.contains("-c U") || test.ends_with("_lat") && *options == "-e" {
                         case = case.may_lose();
                     }
                     if index == 0 {
