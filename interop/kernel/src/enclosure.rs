@@ -12,11 +12,14 @@ use std::process::Command;
 /// The folder for files that go away; set inside only.
 const FOLDER: &str = "FERROCE_INTEROP_FOLDER";
 
-/// Process 1 of the namespace. It must be one that signals can end.
-const FIRST: &str = r#"trap 'exit 130' INT TERM HUP
+/// Stays outside. `unshare` takes no notice of signals while it waits, but when it is killed
+/// the namespace goes with it.
+const OUTSIDE: &str = r#"
 trap 'rm -rf "$FERROCE_INTEROP_FOLDER"' EXIT
-"$@" &
-wait $!"#;
+unshare --pid --fork --kill-child --mount --mount-proc -- "$@" &
+trap 'kill -KILL $!; exit 130' INT TERM HUP
+wait $!
+"#;
 
 pub(crate) fn is_inside() -> bool {
     std::env::var_os(FOLDER).is_some()
@@ -32,10 +35,9 @@ pub(crate) fn enter() -> io::Result<io::Error> {
     let folder = format!("ferroce-interop-{}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
     std::fs::create_dir_all(&folder)?;
-    let mut command = Command::new("unshare");
+    let mut command = Command::new("/bin/sh");
     command
-        .args(["--pid", "--fork", "--kill-child", "--mount", "--mount-proc"])
-        .args(["--", "/bin/sh", "-c", FIRST, "interop"])
+        .args(["-c", OUTSIDE, "interop"])
         .arg(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .env(FOLDER, &folder);

@@ -27,17 +27,17 @@ const COMMANDS: [(&str, &str, &str); 5] = [
     ),
     (
         "weather",
-        "ib_write_bw -d rxe0 -x 1 -F -s 8192 -n 100 -u 12 -p {port}",
+        "ib_write_bw -d rxe0 -x 1 -F -s 8192 -n 100 -u 14 -p {port}",
         "BW average[MB/sec]",
     ),
     (
         "weather",
-        "ib_read_bw -d rxe0 -x 1 -F -s 8192 -n 100 -u 12 -p {port}",
+        "ib_read_bw -d rxe0 -x 1 -F -s 8192 -n 100 -u 14 -p {port}",
         "BW average[MB/sec]",
     ),
     (
         "weather",
-        "ib_atomic_bw -d rxe0 -x 1 -F -n 100 -u 12 -p {port}",
+        "ib_atomic_bw -d rxe0 -x 1 -F -n 100 -u 14 -p {port}",
         "BW average[MB/sec]",
     ),
 ];
