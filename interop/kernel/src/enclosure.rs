@@ -16,7 +16,8 @@ const FOLDER: &str = "FERROCE_INTEROP_FOLDER";
 /// the namespace goes with it.
 const OUTSIDE: &str = r#"
 trap 'rm -rf "$FERROCE_INTEROP_FOLDER"' EXIT
-unshare --pid --fork --kill-child --mount --mount-proc -- "$@" &
+setpriv --pdeathsig KILL \
+    unshare --pid --fork --kill-child --mount --mount-proc -- "$@" &
 trap 'kill -KILL $!; exit 130' INT TERM HUP
 wait $!
 "#;
