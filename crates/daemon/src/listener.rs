@@ -14,7 +14,7 @@ use rustix::net::SocketFlags;
 use crate::sysfs::tree::Tree;
 
 /// Connections that may wait for us to accept them.
-const BACKLOG: i32 = 128;
+const BACKLOG: i32 = 1024;
 
 /// A runtime directory that is ours as long as this lives: its pid file is locked.
 #[derive(Debug)]

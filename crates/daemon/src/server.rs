@@ -33,7 +33,7 @@ use crate::sysfs::tree::Tree;
 /// Connections at a time. Descriptors are reserved for slots.
 const MAX_CLIENTS: usize = 1024;
 /// Connections that have not said hello yet.
-const MAX_STRANGERS: usize = 64;
+const MAX_STRANGERS: usize = 128;
 /// Requests of one connection before others have their turn.
 const TURN: usize = 16;
 /// How long a ferroced that was started for somebody waits for them.
@@ -231,9 +231,14 @@ impl Server {
     /// Closes a connection if there are too many: one that says nothing, else one
     /// that has neither slots nor connections.
     fn make_room(&mut self) {
-        let strangers = self.clients.values().filter(|c| c.program.is_none());
-        if strangers.count() >= MAX_STRANGERS {
-            self.drop_stranger();
+        if self.strangers().count() >= MAX_STRANGERS {
+            // Many may have come at once: their hellos have perhaps not been read yet.
+            for id in self.strangers().collect::<Vec<_>>() {
+                self.read(id);
+            }
+            if self.strangers().count() >= MAX_STRANGERS {
+                self.drop_stranger();
+            }
         }
         if self.clients.len() < MAX_CLIENTS || self.drop_stranger() {
             return;
@@ -246,10 +251,15 @@ impl Server {
         }
     }
 
+    /// Connections that have not said hello, the oldest first.
+    fn strangers(&self) -> impl Iterator<Item = ClientId> + '_ {
+        let strangers = self.clients.iter().filter(|(_, c)| c.program.is_none());
+        strangers.map(|(id, _)| *id)
+    }
+
     /// Closes the oldest connection that has not said hello. False if there is none.
     fn drop_stranger(&mut self) -> bool {
-        let oldest = self.clients.iter().find(|(_, c)| c.program.is_none());
-        let Some(id) = oldest.map(|(id, _)| *id) else {
+        let Some(id) = self.strangers().next() else {
             return false;
         };
         tracing::warn!(client = id, "closed to make room: it has not said hello");

@@ -14,6 +14,9 @@ use ferroce_control::{
 use ferroce_testnet::{deadline, isolated};
 use rustix::net::{RecvFlags, SendFlags};
 
+/// More than may be connected without having said hello.
+const CROWD: usize = 200;
+
 /// A bare connection.
 fn stranger() -> OwnedFd {
     unix::connect(&dir().socket()).expect("connected")
@@ -186,6 +189,27 @@ fn silent_strangers_keep_nobody_out() {
         connect().links().expect("served");
         assert!(ferroced.descriptors() < 200, "{}", ferroced.descriptors());
         drop(strangers);
+    });
+}
+
+/// Many programs start at once, and ferroced sees all of them before it reads anything.
+#[test]
+fn a_crowd_that_says_hello_is_served() {
+    isolated("a_crowd_that_says_hello_is_served", || {
+        let ferroced = Ferroced::start();
+        let pid = i32::try_from(ferroced.pid()).ok();
+        let pid = pid
+            .and_then(rustix::process::Pid::from_raw)
+            .expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+        let crowd: Vec<OwnedFd> = (0..CROWD).map(|_| stranger()).collect();
+        for one in &crowd {
+            say(one, &hello());
+        }
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
+        for one in &crowd {
+            assert!(matches!(hear(one), Some(Reply::Welcome { .. })));
+        }
     });
 }
 
