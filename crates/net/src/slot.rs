@@ -9,6 +9,7 @@
 //!
 //! A group belongs to one user. Members may be passed to processes of others.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -108,37 +109,50 @@ impl Member {
         let socket = socket::udp(domain).map_err(|e| self.error(e))?;
         self.prepare(&socket, features).map_err(|e| self.error(e))?;
         self.bind(&socket)?;
-        self.check_place()?;
+        self.check_place(&socket)?;
         // Only the first needs to, the program is the group's; it does no harm.
         steering::steer_by_slot(&socket).map_err(BindError::NoSteering)?;
         Ok(socket.into())
     }
 
-    /// A group of survivors from an earlier life has taken the new socket in, at
-    /// another index than the slot's. As its last member it can leave again
+    /// A group of survivors from an earlier life may have taken the new socket in,
+    /// at another index than the slot's. As its last member it can leave again
     /// without moving another.
-    fn check_place(&self) -> Result<(), BindError> {
-        let sockets = match port_table::sockets_on(ROCE_PORT, self.v6) {
-            Ok(sockets) => sockets,
-            Err(error) => {
-                tracing::debug!(%error, "cannot count the sockets of the group");
+    ///
+    /// The kernel's table is no snapshot: a line can be missing, or come twice, while
+    /// sockets come and go elsewhere. A wrong number is believed only if it stays.
+    fn check_place(&self, socket: &Socket) -> Result<(), BindError> {
+        const READS: usize = 50;
+        let mut found = 0;
+        for _ in 0..READS {
+            found = match self.others_in_group(socket) {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot count the sockets of the group");
+                    return Ok(());
+                }
+            };
+            if found == usize::from(self.slot) {
                 return Ok(());
             }
-        };
-        let uid = rustix::process::geteuid().as_raw();
-        let members = sockets
-            .iter()
-            .filter(|socket| socket.wildcard && socket.uid == uid)
-            .count();
-        let found = members.saturating_sub(1);
-        if found == usize::from(self.slot) {
-            return Ok(());
         }
         Err(BindError::WrongPlace {
             slot: self.slot,
             found,
             family: self.family(),
         })
+    }
+
+    /// How many other sockets of the group the kernel's table shows now.
+    fn others_in_group(&self, socket: &Socket) -> io::Result<usize> {
+        let own = rustix::fs::fstat(socket)?.st_ino;
+        let uid = rustix::process::geteuid().as_raw();
+        let others: BTreeSet<u64> = port_table::sockets_on(ROCE_PORT, self.v6)?
+            .iter()
+            .filter(|other| other.wildcard && other.uid == uid && other.inode != own)
+            .map(|other| other.inode)
+            .collect();
+        Ok(others.len())
     }
 
     /// Everything that must hold before the first datagram arrives.

@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use common::namespace::{As, isolated};
 use common::packet::{packet, path};
 use common::{receive, receive_rest};
@@ -106,6 +109,35 @@ fn a_slot_out_of_order_is_refused() {
         sockets.push(create_slot(2).expect("the next one"));
         assert_steering(&mut receivers(sockets), 1);
     });
+}
+
+/// The kernel's table of sockets is read in pieces and shifts in between.
+#[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the crowd is made of threads and ordinary sockets"
+)]
+fn slots_are_created_while_other_sockets_come_and_go() {
+    isolated(
+        "slots_are_created_while_other_sockets_come_and_go",
+        As::Admin,
+        || {
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            let any = || UdpSocket::bind("127.0.0.1:0").expect("a socket");
+                            let _crowd: Vec<_> = (0..50).map(|_| any()).collect();
+                        }
+                    });
+                }
+                let rounds = std::panic::catch_unwind(|| (0..20).for_each(|_| drop(create(40))));
+                done.store(true, Ordering::Relaxed);
+                rounds.expect("every slot of every round");
+            });
+        },
+    );
 }
 
 /// Why all this care: what happens when a socket in the middle is closed.

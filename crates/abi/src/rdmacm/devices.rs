@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use ferroce_cm::ports::Host;
 use ferroce_control::LinkInfo;
@@ -83,17 +83,12 @@ pub(crate) fn any() -> Outcome {
     if SEEN.load(Ordering::Relaxed) {
         return Ok(());
     }
-    match list_links() {
-        Ok(links) if !links.is_empty() => {
-            SEEN.store(true, Ordering::Relaxed);
-            Ok(())
-        }
-        Ok(_) => Err(libc::ENODEV),
-        Err(error) => {
-            tracing::warn!("no devices for connections: {error}");
-            Err(libc::ENODEV)
-        }
+    let links = links(&opened()).unwrap_or_default();
+    if links.is_empty() {
+        return Err(libc::ENODEV);
     }
+    SEEN.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 /// The device with this address of ours.
@@ -103,18 +98,18 @@ pub(crate) fn by_address(host: Host) -> Outcome<&'static CmDevice> {
             .iter()
             .any(|gid| gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex))
     };
-    let known = opened().iter().copied().find(|device| has(&device.link()));
-    if let Some(device) = known {
+    let mut devices = opened();
+    if let Some(device) = devices.iter().find(|device| has(&device.link())) {
         return Ok(device);
     }
-    let links = list_links().map_err(|error| error.errno())?;
+    let links = links(&devices)?;
     let link = links.iter().find(|link| has(link)).ok_or(libc::ENODEV)?;
-    by_index(link.index)
+    find_or_open(&mut devices, link.index)
 }
 
 /// Any device with an address of this IP version, and that address.
 pub(crate) fn first(v4: bool) -> Outcome<Host> {
-    let links = list_links().map_err(|error| error.errno())?;
+    let links = links(&opened())?;
     let mut gids = links.iter().flat_map(|link| &link.gids);
     let gid = gids.find(|gid| gid.address.is_ipv4() == v4);
     gid.map(|gid| Host::new(gid.address)).ok_or(libc::ENODEV)
@@ -122,7 +117,10 @@ pub(crate) fn first(v4: bool) -> Outcome<Host> {
 
 /// The device of a link, which is opened if it is not yet.
 pub(crate) fn by_index(index: u32) -> Outcome<&'static CmDevice> {
-    let mut devices = opened();
+    find_or_open(&mut opened(), index)
+}
+
+fn find_or_open(devices: &mut Opened, index: u32) -> Outcome<&'static CmDevice> {
     if let Some(device) = devices.iter().find(|device| device.index == index) {
         return Ok(device);
     }
@@ -131,12 +129,23 @@ pub(crate) fn by_index(index: u32) -> Outcome<&'static CmDevice> {
     Ok(device)
 }
 
+/// All links. Asking takes a connection to ferroced: one of a process at a time, for
+/// its threads may all begin at once.
+fn links(_one_at_a_time: &Opened) -> Outcome<Vec<LinkInfo>> {
+    list_links().map_err(|error| {
+        tracing::warn!("no devices for connections: {error}");
+        error.errno()
+    })
+}
+
 /// The link was removed: one of the same number is another.
 pub(crate) fn forget(index: u32) {
     opened().retain(|device| device.index != index);
 }
 
-fn opened() -> std::sync::MutexGuard<'static, Vec<&'static CmDevice>> {
+type Opened = MutexGuard<'static, Vec<&'static CmDevice>>;
+
+fn opened() -> Opened {
     let mut devices = lock(&DEVICES);
     let process = std::process::id();
     if PROCESS.swap(process, Ordering::Relaxed) != process {
@@ -208,7 +217,7 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
 
 fn contexts() -> Outcome<Vec<*mut ibv_context>> {
     any()?;
-    let links = list_links().map_err(|error| error.errno())?;
+    let links = links(&opened())?;
     let devices = links.iter().filter_map(|link| by_index(link.index).ok());
     Ok(devices.map(|device| device.verbs).collect())
 }

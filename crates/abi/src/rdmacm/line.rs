@@ -180,7 +180,7 @@ impl Line {
 
     fn open() -> Result<&'static Line, ferroce_control::Error> {
         let mut connection = find_daemon()?.ok_or(ferroce_control::Error::NoDaemon)?;
-        connection.perform(&Request::Subscribe)?;
+        Line::introduce(&mut connection)?;
         let (asker, hearer) = connection.split();
         let line: &'static Line = Box::leak(Box::new(Line {
             process: std::process::id(),

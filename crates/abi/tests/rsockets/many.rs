@@ -8,7 +8,7 @@ use crate::socket::Socket;
 #[test]
 fn a_long_queue_of_clients_is_served() {
     on_loopback("many::a_long_queue_of_clients_is_served", |_| {
-        const CLIENTS: usize = 40;
+        const CLIENTS: usize = 100;
         let (listener, addr) = Socket::listener();
         thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
