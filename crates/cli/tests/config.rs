@@ -1,60 +1,14 @@
 //! Links that are remembered: `ferroce config`, `rxe_cfg`, `rxe_init.sh`, and a ferroced
 //! that makes what the configuration names.
 
+mod common;
+
 use std::fs;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
 
 use ferroce_control::find_daemon;
 use ferroce_testnet::{deadline, isolated, netdev};
-use rustix::process::{Pid, Signal, kill_process};
 
-/// Runs a command line under the name that it begins with.
-fn run(line: &str) -> Output {
-    let mut words = line.split_whitespace();
-    Command::new(env!("CARGO_BIN_EXE_ferroce"))
-        .arg0(words.next().expect("a name"))
-        .args(words)
-        .env("FERROCE_CONFIG_DIR", dir())
-        .stdin(Stdio::null())
-        .output()
-        .expect("ferroce starts")
-}
-
-/// What a command prints that must work.
-fn ok(line: &str) -> String {
-    let output = run(line);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {errors}");
-    assert_eq!(errors, "", "{line}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// What a command complains about that must not work.
-fn fails(line: &str) -> String {
-    let output = run(line);
-    assert_eq!(output.status.code(), Some(1), "{line}");
-    String::from_utf8(output.stderr).expect("text")
-}
-
-/// Where the configuration of the test is.
-fn dir() -> PathBuf {
-    let runtime = std::env::var_os("FERROCE_RUNTIME_DIR").expect("isolated");
-    PathBuf::from(runtime).join("config")
-}
-
-fn end_daemon() {
-    let Ok(Some(connection)) = find_daemon() else {
-        return;
-    };
-    let pid = Pid::from_raw(connection.daemon_pid().cast_signed()).expect("a process");
-    drop(connection);
-    let _ = kill_process(pid, Signal::KILL);
-    deadline::until("ferroced is gone", || {
-        find_daemon().is_ok_and(|daemon| daemon.is_none())
-    });
-}
+use common::{Cleanup, cable, config_dir, end_daemon, fails, ok};
 
 /// Ends ferroced, and forgets what it wrote down: as after a reboot.
 fn reboot() {
@@ -63,21 +17,6 @@ fn reboot() {
     if let Some(dir) = dir {
         fs::remove_dir_all(dir).expect("ours");
     }
-}
-
-struct Cleanup;
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        end_daemon();
-    }
-}
-
-fn cable(name: &str, far: &str, address: &str) {
-    netdev::add_veth(name, far);
-    netdev::add_address(name, address);
-    netdev::set_up(name);
-    netdev::set_up(far);
 }
 
 #[test]
@@ -117,8 +56,8 @@ fn links_survive_the_machine() {
 fn links_wait_for_their_netdev() {
     isolated("links_wait_for_their_netdev", || {
         let _cleanup = Cleanup;
-        fs::create_dir_all(dir()).expect("a directory");
-        let file = dir().join("links.toml");
+        fs::create_dir_all(config_dir()).expect("a directory");
+        let file = config_dir().join("links.toml");
         fs::write(&file, "[[link]]\nname = \"rxe0\"\nnetdev = \"eth0\"\n").expect("written");
         ok("ferroced --configured");
         assert_eq!(ok("ferroce link"), "");
@@ -140,8 +79,8 @@ fn links_wait_for_their_netdev() {
 fn a_mistake_in_the_file_is_named_with_its_line() {
     isolated("a_mistake_in_the_file_is_named_with_its_line", || {
         let _cleanup = Cleanup;
-        fs::create_dir_all(dir()).expect("a directory");
-        let file = dir().join("links.toml");
+        fs::create_dir_all(config_dir()).expect("a directory");
+        let file = config_dir().join("links.toml");
         assert!(ok("ferroce config check").ends_with("links.toml: there is none\n"));
         let text = "[[link]]\nname = \"rxe0\"\nnetdev = \"lo\"\nmtu = 1500\n";
         fs::write(&file, text).expect("written");

@@ -4,16 +4,18 @@
 //! guide prints. With `FERROCE_WRITE_GUIDES=docs/GUIDES.md` (a path from the root of the
 //! repository) the transcript is written there.
 
+mod common;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use ferroce_control::find_daemon;
-use ferroce_testnet::{deadline, isolated, netdev};
-use rustix::process::{Pid, Signal, kill_process};
+use ferroce_testnet::{deadline, netdev};
 
-const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+use common::{Cleanup, FERROCE, config_dir, with_libraries};
+
 const WRITE: &str = "FERROCE_WRITE_GUIDES";
 
 /// One guide.
@@ -54,6 +56,16 @@ const fn refused(typed: &'static str, shows: &'static [&'static str]) -> Step {
         works: false,
     }
 }
+
+/// Where `ibv_rc_pingpong` listens.
+const PINGPONG_PORT: u16 = 18515;
+const PINGPONG: &[&str] = &[
+    "local address:",
+    "remote address:",
+    "GID ::ffff:10.5.0.1",
+    "Mbit/sec",
+    "usec/iter",
+];
 
 const GUIDES: &[Guide] = &[
     Guide {
@@ -202,17 +214,12 @@ const GUIDES: &[Guide] = &[
                     "GID[  1]:\t\t::ffff:10.5.0.1",
                 ],
             ),
+            quiet("ibv_rc_pingpong -d rxe0 -g 1 -n 1 -s 512 &"),
             shown(
-                "ibv_rc_pingpong -d rxe0 -g 1 -n 1 -s 512 & sleep 1; \
-                 ibv_rc_pingpong -d rxe0 -g 1 -n 1 -s 512 10.5.0.1; wait",
-                &[
-                    "local address:",
-                    "remote address:",
-                    "GID ::ffff:10.5.0.1",
-                    "Mbit/sec",
-                    "usec/iter",
-                ],
+                "ibv_rc_pingpong -d rxe0 -g 1 -n 1 -s 512 10.5.0.1",
+                PINGPONG,
             ),
+            shown("wait", PINGPONG),
             shown(
                 "rdma resource show",
                 &["0: rxe0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0"],
@@ -228,18 +235,56 @@ const GUIDES: &[Guide] = &[
     },
 ];
 
-/// Runs a command as somebody types it, under `ferroce run`.
-fn typed(line: &str) -> (bool, String) {
-    let runtime = std::env::var_os("FERROCE_RUNTIME_DIR").expect("isolated");
-    let output = Command::new(FERROCE)
+/// Somebody who types commands.
+#[derive(Default)]
+struct Shell {
+    /// What was started with `&`, and not waited for yet.
+    background: Option<Child>,
+}
+
+impl Shell {
+    /// Runs a command under `ferroce run`; says whether it worked, and what it showed.
+    fn type_in(&mut self, line: &str) -> (bool, String) {
+        if line == "wait" {
+            return said(self.background.take().expect("something to wait for"));
+        }
+        let Some(server) = line.strip_suffix(" &") else {
+            return said(start(line));
+        };
+        self.background = Some(start(server));
+        deadline::until("it listens", || is_listening(PINGPONG_PORT));
+        (true, String::new())
+    }
+}
+
+fn start(line: &str) -> Child {
+    Command::new(FERROCE)
         .args(["run", "--no-link", "--", "sh", "-c"])
         .arg(format!("exec 2>&1; {line}"))
-        .env("FERROCE_CONFIG_DIR", PathBuf::from(runtime).join("config"))
+        .env("FERROCE_CONFIG_DIR", config_dir())
         .stdin(Stdio::null())
-        .output()
-        .expect("ferroce starts");
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("ferroce starts")
+}
+
+fn said(child: Child) -> (bool, String) {
+    let output = child.wait_with_output().expect("our child");
     let text = String::from_utf8(output.stdout).expect("text");
     (output.status.success(), text)
+}
+
+/// Whether somebody in this network listens on a TCP port.
+fn is_listening(port: u16) -> bool {
+    let (place, state) = (format!(":{port:04X} "), " 0A ");
+    ["/proc/self/net/tcp", "/proc/self/net/tcp6"]
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok())
+        .any(|table| {
+            table
+                .lines()
+                .any(|l| l.contains(&place) && l.contains(state))
+        })
 }
 
 /// The first of the parts that is not there in order.
@@ -265,6 +310,7 @@ fn play(guide: &Guide) -> String {
         netdev::await_link_local(name);
     }
     let mut transcript = format!("## {}\n\n{}\n\n```text\n", guide.title, guide.remark);
+    let mut shell = Shell::default();
     for step in guide.steps {
         let program = step.typed.split(' ').next().unwrap_or_default();
         if program.starts_with("ib") && !exists(program) {
@@ -274,7 +320,10 @@ fn play(guide: &Guide) -> String {
             );
             continue;
         }
-        let (works, said) = typed(step.typed);
+        if program == "wait" && shell.background.is_none() {
+            continue; // it was skipped
+        }
+        let (works, said) = shell.type_in(step.typed);
         assert_eq!(works, step.works, "{}: {said}", step.typed);
         if step.shows.is_empty() {
             assert_eq!(said, "", "{}", step.typed);
@@ -305,27 +354,9 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-struct Cleanup;
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        if let Ok(Some(connection)) = find_daemon() {
-            let pid = Pid::from_raw(connection.daemon_pid().cast_signed());
-            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
-    }
-}
-
 #[test]
 fn every_guide_works_as_printed() {
-    let folder = Path::new(FERROCE).with_file_name("lib");
-    let all = ["libibverbs.so.1", "libferroce-preload.so", "bin/rdma"];
-    if !all.iter().all(|file| folder.join(file).exists()) {
-        let line = "*** SKIPPED: no libraries beside ferroce; `cargo xtask test` builds them ***";
-        assert!(std::env::var_os("CI").is_none(), "{line}");
-        return eprintln!("{line}");
-    }
-    isolated("every_guide_works_as_printed", || {
+    with_libraries("every_guide_works_as_printed", || {
         let _cleanup = Cleanup;
         let mut text = String::from(BEGINNING);
         for guide in GUIDES {

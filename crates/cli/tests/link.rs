@@ -1,44 +1,16 @@
 //! `ferroce link` and `ferroce stat` as people type them: exact output, and a ferroced
 //! that comes and goes by itself.
 
+mod common;
+
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
 use ferroce_control::{attach, find_daemon, runtime_dirs};
 use ferroce_testnet::{deadline, isolated, netdev};
-use rustix::process::{Pid, Signal, kill_process};
 
-fn command(line: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroce"));
-    command.args(line.split_whitespace()).stdin(Stdio::null());
-    command
-}
-
-fn run(line: &str) -> Output {
-    command(line).output().expect("ferroce starts")
-}
-
-/// What a command prints that must work.
-fn ok(line: &str) -> String {
-    let output = run(line);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ferroce {line}: {errors}");
-    assert_eq!(errors, "", "ferroce {line}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// What a command complains about that must not work.
-fn fails(line: &str) -> String {
-    let output = run(line);
-    assert_eq!(output.status.code(), Some(1), "ferroce {line}");
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "",
-        "ferroce {line}"
-    );
-    String::from_utf8(output.stderr).expect("text")
-}
+use common::{Cleanup, command, end_daemon, fails, ok, run};
 
 fn dir() -> PathBuf {
     runtime_dirs().expect("known")[0].path().to_owned()
@@ -51,33 +23,13 @@ fn daemon_pid() -> u32 {
         .daemon_pid()
 }
 
-fn kill_daemon() {
-    let pid = Pid::from_raw(daemon_pid().cast_signed()).expect("a process");
-    kill_process(pid, Signal::KILL).expect("ours");
-    deadline::until("ferroced is dead", || {
-        find_daemon().is_ok_and(|d| d.is_none())
-    });
-}
-
-/// Ends the ferroced of the test whatever happens.
-struct Cleanup;
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        if let Ok(Some(connection)) = find_daemon() {
-            let pid = Pid::from_raw(connection.daemon_pid().cast_signed());
-            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
-    }
-}
-
 #[test]
 fn a_link_from_beginning_to_end() {
     isolated("a_link_from_beginning_to_end", || {
         let _cleanup = Cleanup;
-        assert_eq!(ok("link"), "", "no link, no daemon, no complaint");
-        assert_eq!(ok("-j link show"), "[]\n");
-        assert_eq!(ok("link add rxe0 type rxe netdev lo"), "");
+        assert_eq!(ok("ferroce link"), "", "no link, no daemon, no complaint");
+        assert_eq!(ok("ferroce -j link show"), "[]\n");
+        assert_eq!(ok("ferroce link add rxe0 type rxe netdev lo"), "");
         let line = "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo \n";
         for command in [
             "link",
@@ -87,24 +39,24 @@ fn a_link_from_beginning_to_end() {
             "li sh",
             "link list",
         ] {
-            assert_eq!(ok(command), line, "{command}");
+            assert_eq!(ok(&format!("ferroce {command}")), line, "{command}");
         }
         let json = concat!(
             r#"[{"ifindex":0,"ifname":"rxe0","port":1,"state":"ACTIVE","#,
             r#""physical_state":"LINK_UP","netdev":"lo","netdev_index":1}]"#,
             "\n"
         );
-        assert_eq!(ok("-j link"), json);
-        assert_eq!(ok("link show -j"), json);
-        assert_eq!(ok("link show rxe0/1 -j"), json);
+        assert_eq!(ok("ferroce -j link"), json);
+        assert_eq!(ok("ferroce link show -j"), json);
+        assert_eq!(ok("ferroce link show rxe0/1 -j"), json);
         assert_eq!(
-            ok("-d link"),
+            ok("ferroce -d link"),
             "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo netdev_index 1 \n    \
              mtu 4096 netdev_mtu 65536 crc on \n    \
              gid 0 ::1 netdev lo \n    \
              gid 1 127.0.0.1 netdev lo \n"
         );
-        assert_eq!(ok("link delete rxe0"), "");
+        assert_eq!(ok("ferroce link delete rxe0"), "");
         deadline::until("nothing is left", || !dir().exists());
     });
 }
@@ -116,26 +68,30 @@ fn a_netdev_with_a_cable() {
         netdev::add_veth("near", "far");
         netdev::add_address("near", "10.0.0.1/24");
         netdev::set_mtu("near", 9000);
-        ok("link add rxe_near type rxe netdev near mtu 1024 crc off");
-        ok("link add rxe1 type rxe netdev lo");
+        ok("ferroce link add rxe_near type rxe netdev near mtu 1024 crc off");
+        ok("ferroce link add rxe1 type rxe netdev lo");
         let index = netdev::index("near");
         assert_eq!(
-            ok("link"),
+            ok("ferroce link"),
             "link rxe_near/1 state DOWN physical_state DISABLED netdev near \n\
              link rxe1/1 state ACTIVE physical_state LINK_UP netdev lo \n"
         );
         netdev::set_up("near");
         let line = "link rxe_near/1 state DOWN physical_state POLLING netdev near \n";
-        assert_eq!(ok("link show rxe_near"), line, "known by the next command");
+        assert_eq!(
+            ok("ferroce link show rxe_near"),
+            line,
+            "known by the next command"
+        );
         netdev::set_up("far");
         deadline::until("the cable is up", || {
-            ok("link show rxe_near").contains("state ACTIVE physical_state LINK_UP")
+            ok("ferroce link show rxe_near").contains("state ACTIVE physical_state LINK_UP")
         });
         // The kernel announces it when nobody else on the cable turned out to have it.
         deadline::until("the link-local address is usable", || {
-            ok("-d link show rxe_near").contains("gid 0 fe80")
+            ok("ferroce -d link show rxe_near").contains("gid 0 fe80")
         });
-        let details = ok("-d link show rxe_near");
+        let details = ok("ferroce -d link show rxe_near");
         let expected = format!(
             "netdev_index {index} \n    mtu 1024 netdev_mtu 9000 speed 10000 crc off \n    gid 0 fe80"
         );
@@ -146,10 +102,10 @@ fn a_netdev_with_a_cable() {
         );
         netdev::delete("near");
         assert_eq!(
-            ok("link"),
+            ok("ferroce link"),
             "link rxe1/1 state ACTIVE physical_state LINK_UP netdev lo \n"
         );
-        let json = ok("-j link");
+        let json = ok("ferroce -j link");
         assert!(
             json.starts_with(r#"[{"ifindex":1,"ifname":"rxe1","#),
             "{json}"
@@ -194,23 +150,23 @@ fn mistakes_are_explained() {
                 "error: Invalid argument: mtu 1500 is none of 256, 512, 1024, 2048, 4096",
             ),
         ] {
-            let said = fails(line);
+            let said = fails(&format!("ferroce {line}"));
             assert!(said.contains(complaint), "ferroce {line}: {said}");
         }
         deadline::until("nothing is left", || !dir().exists());
-        ok("link add rxe0 type rxe netdev lo");
-        let said = fails("link add rxe1 type rxe netdev lo");
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let said = fails("ferroce link add rxe1 type rxe netdev lo");
         assert_eq!(
             said,
             "error: File exists: netdev lo already has link rxe0 \
              (`ferroce link delete rxe0` removes it)\n"
         );
-        let said = fails("link show rxe7");
+        let said = fails("ferroce link show rxe7");
         assert_eq!(
             said,
             "error: Wrong device name: no link `rxe7`; there is rxe0\n"
         );
-        assert_eq!(run("link frobnicate").status.code(), Some(2));
+        assert_eq!(run("ferroce link frobnicate").status.code(), Some(2));
     });
 }
 
@@ -218,30 +174,34 @@ fn mistakes_are_explained() {
 fn counters_have_rxes_names() {
     isolated("counters_have_rxes_names", || {
         let _cleanup = Cleanup;
-        assert_eq!(ok("stat"), "");
-        ok("link add rxe0 type rxe netdev lo");
+        assert_eq!(ok("ferroce stat"), "");
+        ok("ferroce link add rxe0 type rxe netdev lo");
         let expected = "link rxe0/1 sent_pkts 0 rcvd_pkts 0 duplicate_request 0 \
              out_of_seq_request 0 rcvd_rnr_err 0 send_rnr_err 0 rcvd_seq_err 0 ack_deferred 0 \
              retry_exceeded_err 0 retry_rnr_exceeded_err 0 completer_retry_err 0 send_err 0 \
              link_downed 0 rdma_sends 0 rdma_recvs 0 sent_bytes 0 rcvd_bytes 0 ";
-        assert!(ok("stat rxe0").starts_with(expected), "{}", ok("stat rxe0"));
-        assert_eq!(ok("stat"), ok("statistic show link rxe0/1"));
+        assert!(
+            ok("ferroce stat rxe0").starts_with(expected),
+            "{}",
+            ok("ferroce stat rxe0")
+        );
+        assert_eq!(ok("ferroce stat"), ok("ferroce statistic show link rxe0/1"));
         let user = attach("rxe0", 1).expect("attached");
         rustix::io::pwrite(user.slots[0].counters.as_fd(), &5u64.to_ne_bytes(), 0).unwrap();
-        let json = ok("-j stat rxe0");
+        let json = ok("ferroce -j stat rxe0");
         let expected = r#"[{"ifname":"rxe0","port":1,"sent_pkts":5,"rcvd_pkts":0,"#;
         assert!(json.starts_with(expected), "{json}");
-        let lines = ok("stat rxe0 --processes");
+        let lines = ok("ferroce stat rxe0 --processes");
         let pid = format!("link rxe0/1 pid {} comm ", std::process::id());
         let mine = lines.lines().find(|line| line.starts_with(&pid));
         assert!(mine.expect("our line").contains(" sent_pkts 5 "), "{lines}");
-        let said = fails("link delete rxe0");
+        let said = fails("ferroce link delete rxe0");
         assert!(
             said.starts_with("error: Device or resource busy: link rxe0 is in use by"),
             "{said}"
         );
         assert!(said.contains(&std::process::id().to_string()), "{said}");
-        ok("link delete rxe0 --force");
+        ok("ferroce link delete rxe0 --force");
     });
 }
 
@@ -250,14 +210,14 @@ fn counters_have_rxes_names() {
 fn a_killed_ferroced_is_started_again() {
     isolated("a_killed_ferroced_is_started_again", || {
         let _cleanup = Cleanup;
-        ok("link add rxe0 type rxe netdev lo");
+        ok("ferroce link add rxe0 type rxe netdev lo");
         let before = daemon_pid();
-        kill_daemon();
+        end_daemon();
         let line = "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo \n";
-        assert_eq!(ok("link"), line);
+        assert_eq!(ok("ferroce link"), line);
         assert_ne!(daemon_pid(), before);
-        kill_daemon();
-        assert_eq!(ok("link delete rxe0"), "");
+        end_daemon();
+        assert_eq!(ok("ferroce link delete rxe0"), "");
         deadline::until("nothing is left", || !dir().exists());
     });
 }
@@ -273,7 +233,7 @@ fn one_is_enough_for_all() {
         }
         let commands: Vec<_> = (0..6)
             .map(|n| {
-                let line = format!("link add rxe{n} type rxe netdev a{n}");
+                let line = format!("ferroce link add rxe{n} type rxe netdev a{n}");
                 command(&line)
                     .stderr(Stdio::piped())
                     .spawn()
@@ -285,16 +245,16 @@ fn one_is_enough_for_all() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{said}");
         }
-        assert_eq!(ok("link").lines().count(), 6);
+        assert_eq!(ok("ferroce link").lines().count(), 6);
     });
 }
 
 #[test]
 fn help_is_a_manual() {
-    let help = ok("link add --help");
+    let help = ok("ferroce link add --help");
     for part in ["netdev IF", "mtu N", "crc on|off", "EXAMPLES", "type siw"] {
         assert!(help.contains(part), "{part}: {help}");
     }
-    assert!(ok("--help").contains("FERROCE_RUNTIME_DIR"));
-    assert!(ok("stat --help").contains("EXAMPLES"));
+    assert!(ok("ferroce --help").contains("FERROCE_RUNTIME_DIR"));
+    assert!(ok("ferroce stat --help").contains("EXAMPLES"));
 }

@@ -1,7 +1,6 @@
 //! `rdma` as guides and scripts type it, answered by this executable under that name.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+mod common;
 
 use ferroce_cm::PortSpace;
 use ferroce_cm::ports::Host;
@@ -9,59 +8,22 @@ use ferroce_control::{CmAnswer, CmCall, Reply, Request, find_daemon};
 use ferroce_device::transport::QpType;
 use ferroce_endpoint::{Endpoint, Options};
 use ferroce_testnet::{deadline, isolated, netdev};
-use rustix::process::{Pid, Signal, kill_process};
 
-fn run(line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferroce"))
-        .arg0("/somewhere/rdma")
-        .args(line.split_whitespace())
-        .stdin(Stdio::null())
-        .output()
-        .expect("ferroce starts")
-}
-
-/// What a command prints that must work.
-fn ok(line: &str) -> String {
-    let output = run(line);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "rdma {line}: {errors}");
-    assert_eq!(errors, "", "rdma {line}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// What a command complains about that must not work.
-fn fails(line: &str) -> String {
-    let output = run(line);
-    assert_eq!(output.status.code(), Some(1), "rdma {line}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "rdma {line}");
-    String::from_utf8(output.stderr).expect("text")
-}
-
-/// Ends the ferroced of the test whatever happens.
-struct Cleanup;
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        if let Ok(Some(connection)) = find_daemon() {
-            let pid = Pid::from_raw(connection.daemon_pid().cast_signed());
-            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
-    }
-}
+use common::{Cleanup, fails, ok};
 
 #[test]
 fn links_and_devices() {
     isolated("links_and_devices", || {
         let _cleanup = Cleanup;
-        assert_eq!(ok("link"), "");
-        assert_eq!(ok("dev"), "");
-        assert_eq!(ok("resource"), "");
+        assert_eq!(ok("rdma link"), "");
+        assert_eq!(ok("rdma dev"), "");
+        assert_eq!(ok("rdma resource"), "");
         netdev::add_veth("ens3", "far");
         netdev::add_address("ens3", "10.0.0.1/24");
         netdev::set_mac("ens3", [0x52, 0x54, 0x00, 0xd5, 0xe0, 0xfb]);
         netdev::set_up("ens3");
         netdev::set_up("far");
-        assert_eq!(ok("link add rxe_ens3 type rxe netdev ens3"), "");
+        assert_eq!(ok("rdma link add rxe_ens3 type rxe netdev ens3"), "");
         let line = "link rxe_ens3/1 state ACTIVE physical_state LINK_UP netdev ens3 \n";
         for command in [
             "link",
@@ -69,30 +31,32 @@ fn links_and_devices() {
             "li sh rxe_ens3/1",
             "link list rxe_ens3",
         ] {
-            assert_eq!(ok(command), line, "{command}");
+            assert_eq!(ok(&format!("rdma {command}")), line, "{command}");
         }
-        assert!(ok("link -j -p").contains("\"ifname\": \"rxe_ens3\""));
+        assert!(ok("rdma link -j -p").contains("\"ifname\": \"rxe_ens3\""));
         let device = "0: rxe_ens3: node_type ca node_guid 5054:00ff:fed5:e0fb \
                       sys_image_guid 5054:00ff:fed5:e0fb \n";
-        assert_eq!(ok("dev"), device);
-        assert_eq!(ok("dev show rxe_ens3"), device);
-        assert!(ok("-d dev").contains("\n    caps: <BAD_PKEY_CNTR, "));
-        let json = ok("-j dev");
+        assert_eq!(ok("rdma dev"), device);
+        assert_eq!(ok("rdma dev show rxe_ens3"), device);
+        assert!(ok("rdma -d dev").contains("\n    caps: <BAD_PKEY_CNTR, "));
+        let json = ok("rdma -j dev");
         assert!(
             json.starts_with(r#"[{"ifindex":0,"ifname":"rxe_ens3","node_type":"ca","#),
             "{json}"
         );
-        assert_eq!(ok("system"), "netns exclusive copy-on-fork on \n");
-        assert_eq!(ok("system set netns exclusive"), "");
+        assert_eq!(ok("rdma system"), "netns exclusive copy-on-fork on \n");
+        assert_eq!(ok("rdma system set netns exclusive"), "");
         assert_eq!(
-            ok("resource"),
+            ok("rdma resource"),
             "0: rxe_ens3: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0 \n"
         );
-        assert!(ok("statistic show link rxe_ens3/1").starts_with("link rxe_ens3/1 sent_pkts 0 "));
-        assert_eq!(ok("statistic"), ok("stat show"));
-        assert_eq!(ok("statistic qp show"), "");
-        assert_eq!(ok("link delete rxe_ens3"), "");
-        assert_eq!(ok("link"), "");
+        assert!(
+            ok("rdma statistic show link rxe_ens3/1").starts_with("link rxe_ens3/1 sent_pkts 0 ")
+        );
+        assert_eq!(ok("rdma statistic"), ok("rdma stat show"));
+        assert_eq!(ok("rdma statistic qp show"), "");
+        assert_eq!(ok("rdma link delete rxe_ens3"), "");
+        assert_eq!(ok("rdma link"), "");
     });
 }
 
@@ -100,7 +64,7 @@ fn links_and_devices() {
 fn mistakes_end_with_status_1() {
     isolated("mistakes_end_with_status_1", || {
         let _cleanup = Cleanup;
-        ok("link add rxe0 type rxe netdev lo");
+        ok("rdma link add rxe0 type rxe netdev lo");
         for (line, complaint) in [
             ("frobnicate", "Unknown object 'frobnicate'"),
             ("link frobnicate", "Unknown link command 'frobnicate'"),
@@ -131,7 +95,7 @@ fn mistakes_end_with_status_1() {
             ("dev set rxe0 name mine", "Operation not supported"),
             ("--frobnicate", "--frobnicate"),
         ] {
-            let said = fails(line);
+            let said = fails(&format!("rdma {line}"));
             assert!(said.contains(complaint), "rdma {line}: {said}");
         }
     });
@@ -142,7 +106,7 @@ fn mistakes_end_with_status_1() {
 fn resources_come_from_programs() {
     isolated("resources_come_from_programs", || {
         let _cleanup = Cleanup;
-        ok("link add rxe0 type rxe netdev lo");
+        ok("rdma link add rxe0 type rxe netdev lo");
         let mut left = Endpoint::open("rxe0", Options::new(QpType::Rc, 1)).expect("a device");
         let mut right = Endpoint::open("rxe0", Options::new(QpType::Rc, 1)).expect("a device");
         let introduced = right.introduction().expect("known");
@@ -150,18 +114,18 @@ fn resources_come_from_programs() {
         let introduced = left.introduction().expect("known");
         right.connect(&introduced).expect("connected");
 
-        let summary = ok("resource");
+        let summary = ok("rdma resource");
         assert!(
             summary.starts_with("0: rxe0: pd 2 cq ") && summary.contains(" qp 2 cm_id 0 mr "),
             "{summary}"
         );
         assert!(summary.ends_with(" ctx 2 srq 0 \n"), "{summary}");
-        assert_eq!(ok("res show rxe0"), summary);
+        assert_eq!(ok("rdma res show rxe0"), summary);
 
         let pid = std::process::id();
         let comm = std::fs::read_to_string("/proc/self/comm").expect("a name");
         let owner = format!("pid {pid} comm {} ", comm.trim_end());
-        let lines = ok("res show qp link rxe0/1");
+        let lines = ok("rdma res show qp link rxe0/1");
         assert_eq!(lines.lines().count(), 2, "{lines}");
         for line in lines.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -184,13 +148,14 @@ fn resources_come_from_programs() {
                 assert_eq!(words[place], word, "{line}");
             }
             assert!(line.ends_with(&owner), "{line}");
-            let one = ok(&format!("res show qp lqpn {}", words[3]));
+            let one = ok(&format!("rdma res show qp lqpn {}", words[3]));
             assert_eq!(one, format!("{line}\n"));
         }
-        assert_eq!(ok("res show qp state ERR"), "");
-        assert_eq!(ok(&format!("res show qp pid {pid}")), lines);
-        assert_eq!(ok("res show qp link rxe0/-"), "");
-        let json: serde_json::Value = serde_json::from_str(&ok("-j res show qp")).expect("JSON");
+        assert_eq!(ok("rdma res show qp state ERR"), "");
+        assert_eq!(ok(&format!("rdma res show qp pid {pid}")), lines);
+        assert_eq!(ok("rdma res show qp link rxe0/-"), "");
+        let json: serde_json::Value =
+            serde_json::from_str(&ok("rdma -j res show qp")).expect("JSON");
         assert_eq!(json[0]["ifname"], "rxe0");
         assert_eq!(json[0]["pid"], pid);
         assert!(json[0]["sq-psn"].is_u64(), "{json}");
@@ -200,7 +165,7 @@ fn resources_come_from_programs() {
             ("pd", "dev rxe0 pdn "),
             ("ctx", "dev rxe0 ctxn "),
         ] {
-            let lines = ok(&format!("res show {kind}"));
+            let lines = ok(&format!("rdma res show {kind}"));
             assert!(lines.lines().count() >= 2, "{kind}: {lines}");
             for line in lines.lines() {
                 assert!(
@@ -210,10 +175,10 @@ fn resources_come_from_programs() {
             }
         }
         assert!(
-            ok("res show mr").contains(" rkey 0x"),
+            ok("rdma res show mr").contains(" rkey 0x"),
             "owners may know keys"
         );
-        let counters = ok("statistic qp show link rxe0/1");
+        let counters = ok("rdma statistic qp show link rxe0/1");
         assert_eq!(counters.matches("\n    LQPN: <").count(), 2, "{counters}");
         assert!(
             counters.contains(&format!(" pid {pid} comm ")),
@@ -221,10 +186,10 @@ fn resources_come_from_programs() {
         );
 
         drop(left);
-        let lines = ok("res show qp");
+        let lines = ok("rdma res show qp");
         assert_eq!(lines.lines().count(), 1, "{lines}");
         drop(right);
-        assert_eq!(ok("res show qp"), "");
+        assert_eq!(ok("rdma res show qp"), "");
     });
 }
 
@@ -233,7 +198,7 @@ fn resources_come_from_programs() {
 fn listening_ports_are_cm_ids() {
     isolated("listening_ports_are_cm_ids", || {
         let _cleanup = Cleanup;
-        ok("link add rxe0 type rxe netdev lo");
+        ok("rdma link add rxe0 type rxe netdev lo");
         let mut line = find_daemon().expect("reachable").expect("running");
         let mut ask = |call| match line.request(&Request::Cm(call)).expect("answered").0 {
             Reply::CmAnswer(answer) => answer,
@@ -250,22 +215,26 @@ fn listening_ports_are_cm_ids() {
         let CmAnswer::Bound { port, .. } = bound else {
             panic!("{bound:?}");
         };
-        assert_eq!(ok("res show cm_id"), "", "bound, and not yet listening");
+        assert_eq!(
+            ok("rdma res show cm_id"),
+            "",
+            "bound, and not yet listening"
+        );
         let backlog = 8;
         assert_eq!(ask(CmCall::Listen { port, backlog }), CmAnswer::Done);
-        let shown = ok("res show cm_id link rxe0/1");
+        let shown = ok("rdma res show cm_id link rxe0/1");
         let pid = std::process::id();
         let expected = format!(" state LISTEN ps TCP pid {pid} comm ");
         assert!(shown.starts_with("link rxe0/1 cm-idn "), "{shown}");
         assert!(shown.contains(&expected), "{shown}");
         assert!(shown.ends_with(" src-addr 127.0.0.1:7174 \n"), "{shown}");
-        assert!(ok("res").contains(" cm_id 1 "));
-        assert_eq!(ok("res show cm_id src-port 7174"), shown);
-        assert_eq!(ok("res show cm_id src-port 7175"), "");
-        assert_eq!(ok("res show cm_id src-addr 127.0.0.1"), shown);
+        assert!(ok("rdma res").contains(" cm_id 1 "));
+        assert_eq!(ok("rdma res show cm_id src-port 7174"), shown);
+        assert_eq!(ok("rdma res show cm_id src-port 7175"), "");
+        assert_eq!(ok("rdma res show cm_id src-addr 127.0.0.1"), shown);
         drop(line);
         deadline::until("it has gone with its owner", || {
-            ok("res show cm_id").is_empty()
+            ok("rdma res show cm_id").is_empty()
         });
     });
 }

@@ -1,5 +1,7 @@
 //! `ferroce run` as people use it: the program is in charge, and nothing stays behind.
 
+mod common;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
@@ -7,7 +9,7 @@ use ferroce_control::find_daemon;
 use ferroce_testnet::{deadline, isolated};
 use rustix::process::{Pid, Signal, kill_process};
 
-const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+use common::FERROCE;
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(FERROCE)

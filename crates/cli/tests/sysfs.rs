@@ -1,13 +1,15 @@
 //! What programs find in `/sys/class/infiniband` and `/dev/infiniband` under
 //! `ferroce run`: real ones, which know nothing of it.
 
+mod common;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ferroce_control::find_daemon;
-use ferroce_testnet::{deadline, isolated, netdev};
+use ferroce_testnet::{deadline, netdev};
 
-const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+use common::{FERROCE, with_libraries};
 
 /// What a shell says to a line under `ferroce run`; errors too.
 fn said(line: &str) -> String {
@@ -17,18 +19,6 @@ fn said(line: &str) -> String {
         .output()
         .expect("ferroce starts");
     String::from_utf8(output.stdout).expect("text")
-}
-
-/// Runs a test in a network of its own, if the libraries are there.
-fn with_libraries(name: &str, test: fn()) {
-    let folder = Path::new(FERROCE).with_file_name("lib");
-    let all = ["libibverbs.so.1", "libferroce-preload.so"];
-    if all.iter().all(|library| folder.join(library).exists()) {
-        return isolated(name, test);
-    }
-    let line = "*** SKIPPED: no libraries beside ferroce; `cargo xtask test` builds them ***";
-    assert!(std::env::var_os("CI").is_none(), "{line}");
-    eprintln!("{line}");
 }
 
 #[test]

@@ -1,56 +1,28 @@
 //! `ferroce doctor`, `devinfo`, `gids`, `stat --watch` and `ping`, with a real ferroced.
 
-use std::process::{Command, Output, Stdio};
+mod common;
 
-use ferroce_control::find_daemon;
 use ferroce_testnet::{deadline, isolated, namespace, netdev};
-use rustix::process::{Pid, Signal, kill_process};
 
-fn command(line: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroce"));
-    command.args(line.split_whitespace()).stdin(Stdio::null());
-    command
-}
-
-fn run(line: &str) -> Output {
-    command(line).output().expect("ferroce starts")
-}
-
-/// What a command prints that must work.
-fn ok(line: &str) -> String {
-    let output = run(line);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ferroce {line}: {errors}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-struct Cleanup;
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        if let Ok(Some(connection)) = find_daemon() {
-            let pid = Pid::from_raw(connection.daemon_pid().cast_signed());
-            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
-    }
-}
+use common::{Cleanup, ok, run};
 
 #[test]
 fn tables_of_gids_and_devices() {
     isolated("tables_of_gids_and_devices", || {
         let _cleanup = Cleanup;
-        assert_eq!(ok("devinfo"), "No IB devices found\n");
-        ok("link add rxe0 type rxe netdev lo");
+        assert_eq!(ok("ferroce devinfo"), "No IB devices found\n");
+        ok("ferroce link add rxe0 type rxe netdev lo");
         assert_eq!(
-            ok("gids"),
+            ok("ferroce gids"),
             "DEV   PORT  INDEX  GID                                      IPv4       VER  NETDEV\n\
              rxe0  1     0      0000:0000:0000:0000:0000:0000:0000:0001             v2   lo\n\
              rxe0  1     1      0000:0000:0000:0000:0000:ffff:7f00:0001  127.0.0.1  v2   lo\n"
         );
         assert!(
-            ok("-j gids rxe0").starts_with(r#"[{"dev":"rxe0","port":1,"index":0,"gid":"0000:"#)
+            ok("ferroce -j gids rxe0")
+                .starts_with(r#"[{"dev":"rxe0","port":1,"index":0,"gid":"0000:"#)
         );
-        let info = ok("devinfo -d rxe0 -v");
+        let info = ok("ferroce devinfo -d rxe0 -v");
         for line in [
             "hca_id:\trxe0\n",
             "transport:                      InfiniBand (0)\n",
@@ -65,12 +37,12 @@ fn tables_of_gids_and_devices() {
             assert!(info.contains(line), "{line}: {info}");
         }
         for line in ["gids rxe7", "devinfo rxe7"] {
-            let output = run(line);
+            let output = run(&format!("ferroce {line}"));
             assert_eq!(output.status.code(), Some(1));
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(said.contains("no link `rxe7`; there is rxe0"), "{said}");
         }
-        let watched = ok("stat rxe0 --watch 0.05 --count 2");
+        let watched = ok("ferroce stat rxe0 --watch 0.05 --count 2");
         let lines: Vec<&str> = watched.lines().collect();
         assert_eq!(lines.len(), 3, "{watched}");
         assert!(
@@ -86,7 +58,7 @@ fn the_doctor_finds_that_it_works() {
     isolated("the_doctor_finds_that_it_works", || {
         let _cleanup = Cleanup;
         let report = |line: &str| {
-            let output = run(line);
+            let output = run(&format!("ferroce {line}"));
             let text = String::from_utf8(output.stdout).expect("text");
             (output.status.code(), text)
         };
@@ -96,7 +68,7 @@ fn the_doctor_finds_that_it_works() {
         // Without `cargo xtask` there is no library, and that is said.
         let library = text.contains("no libibverbs.so.1 of Ferroce's");
         let code = if library { Some(1) } else { Some(0) };
-        ok("link add rxe0 type rxe netdev lo");
+        ok("ferroce link add rxe0 type rxe netdev lo");
         let (status, text) = report("doctor --no-transfer");
         assert_eq!(status, code, "{text}");
         assert!(text.contains("-g 1 / -x 1   127.0.0.1"), "{text}");
@@ -119,7 +91,7 @@ fn the_doctor_finds_a_taken_port() {
     isolated("the_doctor_finds_a_taken_port", || {
         #[allow(clippy::disallowed_methods)] // the stranger
         let _stranger = std::net::UdpSocket::bind("0.0.0.0:4791").expect("free here");
-        let output = run("doctor --no-transfer");
+        let output = run("ferroce doctor --no-transfer");
         assert_eq!(output.status.code(), Some(1));
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("FAILS port      UDP port 4791"), "{text}");
@@ -131,10 +103,10 @@ fn the_doctor_finds_a_taken_port() {
 fn ping_is_answered_by_a_connection_manager() {
     isolated("ping_is_answered_by_a_connection_manager", || {
         let _cleanup = Cleanup;
-        let output = run("ping 127.0.0.1");
+        let output = run("ferroce ping 127.0.0.1");
         assert_eq!(output.status.code(), Some(1));
-        ok("link add lo0 type rxe netdev lo");
-        let said = ok("ping -c 2 -i 0.01 127.0.0.1");
+        ok("ferroce link add lo0 type rxe netdev lo");
+        let said = ok("ferroce ping -c 2 -i 0.01 127.0.0.1");
         let beginning = "PING 127.0.0.1 (127.0.0.1) from 127.0.0.1 lo0: RoCE connection manager\n\
                          answer from 127.0.0.1: seq=1 time=";
         assert!(said.starts_with(beginning), "{said}");
@@ -157,15 +129,17 @@ fn ping_is_answered_by_a_connection_manager() {
             netdev::add_address("far", "10.0.0.2/24");
             netdev::set_up("far");
             deadline::until("ferroced is there", || {
-                run("link add far0 type rxe netdev far").status.success()
+                run("ferroce link add far0 type rxe netdev far")
+                    .status
+                    .success()
             });
         })
         .expect("entered");
-        ok("link add near0 type rxe netdev near");
+        ok("ferroce link add near0 type rxe netdev near");
         deadline::until("the cable is up", || {
-            ok("link show near0").contains("ACTIVE")
+            ok("ferroce link show near0").contains("ACTIVE")
         });
-        let said = ok("ping -c 1 10.0.0.2");
+        let said = ok("ferroce ping -c 1 10.0.0.2");
         assert!(said.contains("from 10.0.0.1 near0: "), "{said}");
         assert!(
             said.contains("mtu 1024: IP packets of 1088 bytes arrive"),
@@ -173,7 +147,7 @@ fn ping_is_answered_by_a_connection_manager() {
         );
 
         // Nobody at home.
-        let output = run("ping -c 1 -W 0.2 10.0.0.3");
+        let output = run("ferroce ping -c 1 -W 0.2 10.0.0.3");
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("no answer from 10.0.0.3: seq=1\n"), "{said}");
@@ -185,10 +159,10 @@ fn ping_is_answered_by_a_connection_manager() {
 #[test]
 fn man_pages_and_completions_are_written() {
     let dir = std::env::temp_dir().join(format!("ferroce-generate-{}", std::process::id()));
-    ok(&format!("generate {}", dir.display()));
+    ok(&format!("ferroce generate {}", dir.display()));
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).expect("written");
     let page = read("man/man1/ferroce.1");
-    let help = ok("--help");
+    let help = ok("ferroce --help");
     for command in [
         "config", "doctor", "gids", "link", "ping", "run", "shell", "stat",
     ] {

@@ -1,0 +1,101 @@
+//! What all tests of the command line need: commands under the names people type, and a
+//! ferroced that never outlives its test.
+#![allow(dead_code, reason = "no test needs all of it")]
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ferroce_control::find_daemon;
+use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::process::{Pid, Signal, kill_process};
+
+pub(crate) const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+
+/// This executable under the name that a line begins with.
+pub(crate) fn command(line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let name = words.next().expect("a name");
+    let mut command = Command::new(FERROCE);
+    command
+        .arg0(format!("/somewhere/{name}"))
+        .args(words)
+        .env("FERROCE_CONFIG_DIR", config_dir())
+        .stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn run(line: &str) -> Output {
+    command(line).output().expect("ferroce starts")
+}
+
+/// What a command prints that must work.
+pub(crate) fn ok(line: &str) -> String {
+    let output = run(line);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {errors}");
+    assert_eq!(errors, "", "{line}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What a command complains about that must not work.
+pub(crate) fn fails(line: &str) -> String {
+    fails_with(1, line)
+}
+
+/// The same for one that ends with this status.
+pub(crate) fn fails_with(status: i32, line: &str) -> String {
+    let output = run(line);
+    let errors = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(status), "{line}: {errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{line}");
+    errors
+}
+
+/// Where the configuration of the test is. A test that is not isolated has none.
+pub(crate) fn config_dir() -> PathBuf {
+    let runtime = std::env::var_os("FERROCE_RUNTIME_DIR").unwrap_or("/nowhere".into());
+    PathBuf::from(runtime).join("config")
+}
+
+/// Ends the ferroced of this namespace, as `kill -9` does.
+pub(crate) fn end_daemon() {
+    let Ok(Some(connection)) = find_daemon() else {
+        return;
+    };
+    let pid = Pid::from_raw(connection.daemon_pid().cast_signed()).expect("a process");
+    drop(connection);
+    let _it_may_be_gone = kill_process(pid, Signal::KILL);
+    deadline::until("ferroced is gone", || {
+        find_daemon().is_ok_and(|daemon| daemon.is_none())
+    });
+}
+
+/// Ends the ferroced of the test whatever happens.
+pub(crate) struct Cleanup;
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        end_daemon();
+    }
+}
+
+/// A netdev with an address, and a cable to another.
+pub(crate) fn cable(name: &str, far: &str, address: &str) {
+    netdev::add_veth(name, far);
+    netdev::add_address(name, address);
+    netdev::set_up(name);
+    netdev::set_up(far);
+}
+
+/// Runs a test in a network of its own, if the libraries that programs load are there.
+pub(crate) fn with_libraries(name: &str, test: fn()) {
+    let folder = Path::new(FERROCE).with_file_name("lib");
+    let all = ["libibverbs.so.1", "libferroce-preload.so", "bin/rdma"];
+    if all.iter().all(|file| folder.join(file).exists()) {
+        return isolated(name, test);
+    }
+    let line = "*** SKIPPED: no libraries beside ferroce; `cargo xtask test` builds them ***";
+    assert!(std::env::var_os("CI").is_none(), "{line}");
+    eprintln!("{line}");
+}
