@@ -3,13 +3,15 @@
 
 mod common;
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ferroce_control::find_daemon;
+use ferroce_control::{attach, find_daemon};
+use ferroce_device::transport::Counter;
 use ferroce_testnet::{deadline, netdev};
 
-use common::{FERROCE, with_libraries};
+use common::{Cleanup, FERROCE, ok, with_libraries};
 
 /// What a shell says to a line under `ferroce run`; errors too.
 fn said(line: &str) -> String {
@@ -24,6 +26,9 @@ fn said(line: &str) -> String {
 #[test]
 fn tools_find_the_device() {
     with_libraries("tools_find_the_device", || {
+        let _cleanup = Cleanup;
+        // One link for all commands: each of its own would have its own number.
+        ok("ferroce link add rxe0 type rxe netdev lo");
         assert_eq!(said("ls /sys/class/infiniband"), "rxe0\n");
         assert_eq!(said("ls /dev/infiniband"), "uverbs0\n");
         let port = "/sys/class/infiniband/rxe0/ports/1";
@@ -50,6 +55,50 @@ fn tools_find_the_device() {
     });
 }
 
+/// Counters are those of the moment, while programs run.
+#[test]
+fn counters_are_live() {
+    with_libraries("counters_are_live", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let port = "/sys/class/infiniband/rxe0/ports/1";
+        let read = |name: &str| -> u64 {
+            let text = said(&format!("cat {port}/{name}"));
+            text.trim().parse().expect("a number")
+        };
+        let program = attach("rxe0", 1).expect("attached");
+        let page = program.slots[0].counters.as_fd();
+        let count = |counter: Counter, value: u64| {
+            let at = 8 * counter as u64;
+            rustix::io::pwrite(page, &value.to_ne_bytes(), at).expect("written");
+        };
+        for value in [5, 6, 700] {
+            count(Counter::SentPkts, value);
+            count(Counter::SentBytes, 4 * value);
+            assert_eq!(read("hw_counters/sent_pkts"), value);
+            assert_eq!(read("counters/port_xmit_packets"), value);
+            assert_eq!(read("counters/port_xmit_data"), value);
+        }
+        // By way of their folder as well.
+        count(Counter::SentPkts, 701);
+        let all = said(&format!("grep -r . {port}/hw_counters"));
+        assert!(all.contains("/sent_pkts:701\n"), "{all}");
+    });
+}
+
+/// What `ibstat` reads and what `ibv_devinfo` asks for agree.
+#[test]
+fn the_lid_is_that_of_the_verbs() {
+    with_libraries("the_lid_is_that_of_the_verbs", || {
+        assert_eq!(said("cat /sys/class/infiniband/rxe0/ports/1/lid"), "0x1\n");
+        let verbs = said("ibv_devinfo -d rxe0");
+        if !verbs.contains("hca_id:") {
+            return eprintln!("*** SKIPPED: no ibv_devinfo ***");
+        }
+        assert!(verbs.contains("port_lid:\t\t1\n"), "{verbs}");
+    });
+}
+
 #[test]
 fn other_paths_are_what_they_were() {
     with_libraries("other_paths_are_what_they_were", || {
@@ -67,6 +116,9 @@ fn other_paths_are_what_they_were() {
 #[test]
 fn python_finds_the_device() {
     with_libraries("python_finds_the_device", || {
+        let _cleanup = Cleanup;
+        // One link for all commands: each of its own would have its own number.
+        ok("ferroce link add rxe0 type rxe netdev lo");
         if !Path::new("/usr/bin/python3").exists() {
             return eprintln!("*** SKIPPED: no Python ***");
         }

@@ -31,6 +31,9 @@ pub const STATE_FILE: &str = "state.json";
 pub const LOG_FILE: &str = "ferroced.log";
 /// Files that look like those of sysfs and /dev, for programs that look there.
 pub const SYSFS_DIR: &str = "sysfs";
+/// Whoever connects to it finds the counters in [`SYSFS_DIR`] up to date when the connection
+/// has been closed.
+pub const REFRESH: &str = "refresh.sock";
 
 const SYSTEM_BASE: &str = "/run/ferroce";
 

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use ferroce_control::path::{self, LOG_FILE, PID_FILE, SOCKET, STATE_FILE, SYSFS_DIR, own_dirs};
+use ferroce_control::path::{
+    self, LOG_FILE, PID_FILE, REFRESH, SOCKET, STATE_FILE, SYSFS_DIR, own_dirs,
+};
 use ferroce_control::unix;
 use rustix::fs::FlockOperation;
 use rustix::net::SocketFlags;
@@ -95,8 +97,17 @@ impl Lock {
 
     /// Opens the control socket. Whoever finds it can connect at once.
     pub(crate) fn listen(&self, group: Option<u32>) -> io::Result<Listener> {
-        let path = self.dir.join(SOCKET);
-        let new = self.dir.join(format!("{SOCKET}.new"));
+        self.listen_at(SOCKET, group)
+    }
+
+    /// Opens the socket for those who want the files of sysfs to be up to date.
+    pub(crate) fn listen_for_readers(&self, group: Option<u32>) -> io::Result<Listener> {
+        self.listen_at(REFRESH, group)
+    }
+
+    fn listen_at(&self, name: &str, group: Option<u32>) -> io::Result<Listener> {
+        let path = self.dir.join(name);
+        let new = self.dir.join(format!("{name}.new"));
         remove(&new)?;
         let socket = unix::socket(SocketFlags::NONBLOCK)?;
         unix::bind(&socket, &new)?;
@@ -127,7 +138,7 @@ impl Lock {
     }
 }
 
-/// The control socket.
+/// A socket that others connect to.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,

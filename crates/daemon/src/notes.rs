@@ -34,6 +34,18 @@ impl Server {
         }
     }
 
+    /// Brings counters up to date for those who are about to read them: they wait until
+    /// their connections are closed.
+    pub(crate) fn serve_readers(&mut self) {
+        let mut waiting = Vec::new();
+        while let Ok(reader) = self.readers.accept() {
+            waiting.push(reader);
+        }
+        if !waiting.is_empty() {
+            self.show();
+        }
+    }
+
     /// Brings the files up to date that look like those of sysfs.
     fn show(&mut self) {
         let subjects = self.links.iter().map(|link| Subject {

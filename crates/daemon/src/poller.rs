@@ -12,6 +12,8 @@ use rustix::time::Timespec;
 pub(crate) enum Token {
     Listener,
     Netlink,
+    /// Readers of counters.
+    Readers,
     /// The sockets of slot 0.
     Qp1,
     /// A connection.
@@ -102,7 +104,8 @@ impl Token {
         Some(match data.u64() & 3 {
             0 if id == 0 => Token::Listener,
             0 if id == 1 => Token::Netlink,
-            0 => Token::Qp1,
+            0 if id == 2 => Token::Qp1,
+            0 => Token::Readers,
             1 => Token::Client(id),
             2 => Token::Process(id),
             _ => return None,
@@ -116,6 +119,7 @@ impl From<Token> for EventData {
             Token::Listener => 0,
             Token::Netlink => 1 << 2,
             Token::Qp1 => 2 << 2,
+            Token::Readers => 3 << 2,
             Token::Client(id) => id << 2 | 1,
             Token::Process(id) => id << 2 | 2,
         })
@@ -132,6 +136,7 @@ mod tests {
             Token::Listener,
             Token::Netlink,
             Token::Qp1,
+            Token::Readers,
             Token::Client(1),
             Token::Client(1 << 40),
             Token::Process(7),

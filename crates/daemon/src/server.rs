@@ -43,6 +43,8 @@ const FIRST_CLIENT: Duration = Duration::from_secs(30);
 pub(crate) struct Server {
     pub(crate) poller: Poller,
     listener: Listener,
+    /// Who wants counters in files to be up to date.
+    pub(crate) readers: Listener,
     pub(crate) monitor: Monitor,
     pub(crate) lock: Lock,
     pub(crate) access: Access,
@@ -98,9 +100,12 @@ impl Server {
         let tree = Tree::open(lock.sysfs_dir());
         let listener = lock.listen(access.group)?;
         poller.add(&listener, Token::Listener)?;
+        let readers = lock.listen_for_readers(access.group)?;
+        poller.add(&readers, Token::Readers)?;
         let mut server = Server {
             poller,
             listener,
+            readers,
             monitor,
             lock,
             access,
@@ -144,8 +149,13 @@ impl Server {
         }
         tracing::info!("ends");
         let unused = self.links.is_empty() && self.owners.is_empty();
-        let Server { lock, listener, .. } = self;
-        drop(listener);
+        let Server {
+            lock,
+            listener,
+            readers,
+            ..
+        } = self;
+        drop((listener, readers));
         if unused {
             lock.clear();
         }
@@ -156,6 +166,7 @@ impl Server {
         match ready.token {
             Token::Listener => self.accept(),
             Token::Netlink => self.hear_news(),
+            Token::Readers => self.serve_readers(),
             Token::Qp1 => self.read_qp1(),
             Token::Process(owner) => self.on_process_end(owner),
             Token::Client(client) => {

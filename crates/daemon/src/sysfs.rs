@@ -3,11 +3,13 @@
 //! Some programs read `/sys/class/infiniband/...` or test for
 //! `/dev/infiniband/uverbsN` themselves, past libibverbs. ferroced keeps files for
 //! them in its runtime directory, and the preload library of `ferroce run` leads those
-//! paths there. Contents are as the kernel writes them for rxe; two things differ:
+//! paths there. Contents are as the kernel writes them for rxe, but for one thing: a GID
+//! table has 1024 files in the kernel; here they end with the last GID.
 //!
-//! * Reading a file of sysfs asks the driver, but these are plain files: counters are
-//!   as they were when a program attached or detached last, or a link changed.
-//! * A GID table has 1024 files in the kernel; here they end with the last GID.
+//! Reading a file of sysfs asks the driver, but these are plain files. So the preload
+//! library, before it leads somebody to counters, connects to a socket beside the
+//! files: ferroced brings them up to date and closes the connection. Who does not come
+//! by that way sees counters as they were when somebody did, or a link changed.
 //!
 //! This file decides what there is; [`tree`] writes it.
 
@@ -139,7 +141,8 @@ fn port(folder: &mut Folder, link: &LinkInfo, counters: &CounterValues) {
     folder.put("phys_state", physical);
     folder.put("rate", rate(link.speed_mbps.unwrap_or(0)));
     folder.put("link_layer", "Ethernet");
-    folder.put("lid", "0x0");
+    // As the verbs say it: see `LinkInfo::lid`.
+    folder.put("lid", format!("{:#x}", link.lid()));
     folder.put("lid_mask_count", 0);
     folder.put("sm_lid", "0x0");
     folder.put("sm_sl", 0);

@@ -10,6 +10,9 @@
 //!   /dev/infiniband/...                $FERROCE_SYSFS/dev/infiniband/...
 //! ```
 //!
+//! Counters are files like all others, and would be old: before it leads anybody to one,
+//! it asks ferroced to write them anew, and waits a moment.
+//!
 //! Without the variable, or while nothing is at that path, it does nothing at all.
 //!
 //! It runs inside every program, before `main`, in signal handlers, between `fork` and
@@ -18,11 +21,12 @@
 //! program's, as after the call that libc itself would have made.
 //!
 //! `functions` are the functions of libc that take paths, `paths` says which
-//! paths go where, `root` knows the variable, `next` finds libc's own functions.
+//! paths go where, `refresh` has counters written, `root` knows the variable, `next` finds libc's own functions.
 
 mod functions;
 mod next;
 mod paths;
+mod refresh;
 mod root;
 
 /// What the dynamic linker runs when the library is loaded: from then on nothing

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 use core::mem::MaybeUninit;
 
 use crate::next::Path;
-use crate::{functions, root};
+use crate::{functions, refresh, root};
 
 /// The longest path that the kernel takes, with its zero.
 pub(crate) const LONGEST: usize = libc::PATH_MAX as usize;
@@ -48,6 +48,9 @@ fn led(path: &CStr, room: &mut MaybeUninit<[u8; LONGEST]>) -> Option<Path> {
         };
         if !there {
             return None;
+        }
+        if is_counter(path) {
+            refresh::ask(root);
         }
         // SAFETY: there is room for both.
         unsafe {
@@ -95,6 +98,13 @@ pub(crate) unsafe fn is_ours(path: Path) -> bool {
         // SAFETY: all before it are as in the folder, so the string goes on to here.
         same && matches!(unsafe { *path.add(folder.len()) }, 0 | b'/')
     })
+}
+
+/// Whether a path of ours is that of a counter, or of a folder of counters.
+fn is_counter(path: &[u8]) -> bool {
+    let path = path.strip_suffix(&[0]).unwrap_or(path);
+    let mut parts = path.split(|byte| *byte == b'/');
+    parts.any(|part| part == b"counters" || part == b"hw_counters")
 }
 
 /// Whether a path of ours climbs out of our folder.
@@ -154,6 +164,18 @@ mod tests {
         }
         // SAFETY: null is allowed.
         assert!(!unsafe { is_ours(core::ptr::null()) });
+    }
+
+    #[test]
+    fn counters_are_known_by_their_folder() {
+        assert!(is_counter(
+            b"/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts\0"
+        ));
+        assert!(is_counter(b"/sys/class/infiniband/rxe0/ports/1/counters\0"));
+        assert!(!is_counter(b"/sys/class/infiniband/rxe0/ports/1/state\0"));
+        assert!(!is_counter(
+            b"/sys/class/infiniband/counters0/ports/1/state\0"
+        ));
     }
 
     #[test]
