@@ -61,16 +61,21 @@ EXAMPLES
         words: Vec<String>,
     },
 
-    /// Change a link: NAME [mtu N] [crc on|off]
+    /// Change a link: NAME [name NEW] [mtu N] [crc on|off]
     #[command(
-        override_usage = "ferroce link set NAME [mtu N] [crc on|off]",
+        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off]",
         long_about = "\
-Changes the largest packet payload of a link (0: what the netdev allows), or whether ICRCs are \
-checked. Programs that run hear of a new MTU; whether ICRCs are checked is decided when a program \
-opens the link."
+Changes the name of a link, its largest packet payload (0: what the netdev allows), or whether \
+ICRCs are checked. Programs that run go on under a new name, and hear of a new MTU. A change of \
+`crc` is for programs that open the link from now on: those that run go on as they began.",
+        after_long_help = "\
+EXAMPLES
+    ferroce link set rxe0 mtu 1024
+    ferroce link set rxe0 crc off
+    ferroce link set rxe0 name storage"
     )]
     Set {
-        /// NAME [mtu N] [crc on|off]
+        /// NAME [name NEW] [mtu N] [crc on|off]
         #[arg(required = true, num_args = 3.., hide = true)]
         words: Vec<String>,
     },
@@ -114,9 +119,20 @@ pub(crate) fn add(words: &[String]) -> Result<()> {
 }
 
 fn set(words: &[String]) -> Result<()> {
-    let (name, mtu, crc) = words::parse_set(words)?;
+    let request = words::parse_set(words)?;
     let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
-    Ok(connection.perform(&Request::LinkSet { name, mtu, crc })?)
+    Ok(connection.perform(&request)?)
+}
+
+pub(crate) fn rename(name: String, new: String) -> Result<()> {
+    let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
+    let request = Request::LinkSet {
+        name,
+        rename: Some(new),
+        mtu: None,
+        crc: None,
+    };
+    Ok(connection.perform(&request)?)
 }
 
 pub(crate) fn delete(name: String, force: bool) -> Result<()> {

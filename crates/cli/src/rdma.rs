@@ -5,6 +5,7 @@
 
 mod dev;
 mod filter;
+mod monitor;
 mod resource;
 mod row;
 mod statistic;
@@ -26,7 +27,7 @@ use words::Words;
     name = "rdma",
     disable_help_flag = true,
     disable_version_flag = true,
-    override_usage = "rdma [OPTIONS] { dev | link | resource | statistic | system } COMMAND"
+    override_usage = "rdma [OPTIONS] { dev | link | resource | monitor | statistic | system } COMMAND"
 )]
 struct Rdma {
     /// Details; given twice, those of the driver as well
@@ -73,7 +74,7 @@ struct Manner {
 
 const USAGE: &str = "\
 Usage: rdma [ OPTIONS ] OBJECT { COMMAND | help }
-where  OBJECT := { dev | link | resource | statistic | system | help }
+where  OBJECT := { dev | link | resource | monitor | statistic | system | help }
        OPTIONS := { -V[ersion] | -d[etails] | -j[son] | -p[retty] | -f[orce] }
 This rdma is Ferroce's: its links are those of `ferroce link`.
 ";
@@ -110,11 +111,20 @@ pub(crate) fn run() -> Result<()> {
         return output::write(USAGE);
     }
     let mut words = Words::new(&arguments.words);
-    let objects = ["dev", "link", "resource", "statistic", "system", "help"];
+    let objects = [
+        "dev",
+        "link",
+        "resource",
+        "monitor",
+        "statistic",
+        "system",
+        "help",
+    ];
     match words.command("object", &objects, None)? {
         Some("dev") => dev::run(words, manner),
         Some("link") => link(words, manner),
         Some("resource") => resource::run(words, manner),
+        Some("monitor") => monitor::run(words, manner),
         Some("statistic") => statistic::run(words, manner),
         Some("system") => system::run(words, manner),
         _ => output::write(USAGE),

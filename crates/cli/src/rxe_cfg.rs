@@ -196,7 +196,12 @@ impl RxeCfg {
         for link in links.iter().filter(chosen) {
             let (mtu, crc) = to(link)?;
             let name = link.name.clone();
-            connection.perform(&Request::LinkSet { name, mtu, crc })?;
+            connection.perform(&Request::LinkSet {
+                name,
+                rename: None,
+                mtu,
+                crc,
+            })?;
             let known = remembered.iter().find(|config| config.name == link.name);
             if let Some(config) = known.filter(|_| !self.forgetful) {
                 let config = LinkConfig {

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::{Child, Stdio};
+
 use ferroce_cm::PortSpace;
 use ferroce_cm::ports::Host;
 use ferroce_control::{CmAnswer, CmCall, Reply, Request, find_daemon};
@@ -9,7 +11,7 @@ use ferroce_device::transport::QpType;
 use ferroce_endpoint::{Endpoint, Options};
 use ferroce_testnet::{deadline, isolated, netdev};
 
-use common::{Cleanup, fails, ok};
+use common::{Cleanup, cable, fails, ok, with_libraries};
 
 #[test]
 fn links_and_devices() {
@@ -92,7 +94,12 @@ fn mistakes_end_with_status_1() {
                 "No such device: no link `rxe7`; there is rxe0",
             ),
             ("system set netns shared", "Operation not supported"),
-            ("dev set rxe0 name mine", "Operation not supported"),
+            ("dev set rxe7 name mine", "no link `rxe7`; there is rxe0"),
+            ("dev set rxe0 name a/b", "link name `a/b` is not valid"),
+            ("dev set rxe0 name", "a value for 'name' is missing"),
+            ("dev set rxe0 netns blue", "Operation not supported"),
+            ("dev set rxe0 colour red", "Unknown parameter 'colour'"),
+            ("monitor everything", "Unknown parameter 'everything'"),
             ("--frobnicate", "--frobnicate"),
         ] {
             let said = fails(&format!("rdma {line}"));
@@ -236,5 +243,141 @@ fn listening_ports_are_cm_ids() {
         deadline::until("it has gone with its owner", || {
             ok("rdma res show cm_id").is_empty()
         });
+    });
+}
+
+/// Programs that use a link do not notice that it has another name, nor do their counters.
+#[test]
+fn a_device_gets_another_name() {
+    isolated("a_device_gets_another_name", || {
+        let _cleanup = Cleanup;
+        netdev::add_veth("eth0", "far0");
+        netdev::add_address("eth0", "10.0.0.1/24");
+        ok("rdma link add rxe0 type rxe netdev lo");
+        ok("rdma link add rxe1 type rxe netdev eth0");
+        let user = Endpoint::open("rxe0", Options::new(QpType::Rc, 1)).expect("a device");
+        assert_eq!(ok("rdma dev set rxe0 name storage"), "");
+        assert!(ok("rdma link").starts_with("link storage/1 state ACTIVE "));
+        assert!(ok("rdma dev").starts_with("0: storage: node_type ca "));
+        assert!(ok("rdma res show qp").starts_with("link storage/1 lqpn "));
+        let said = fails("rdma dev set storage name rxe1");
+        assert!(said.contains("File exists: link rxe1 is there"), "{said}");
+        assert_eq!(ok("rdma dev set storage name storage"), "", "it is so");
+        // The next ferroced knows it by its new name, and so does the program.
+        common::end_daemon();
+        assert!(ok("rdma link").starts_with("link storage/1 "));
+        deadline::until("the program is back", || {
+            ok("rdma res show qp").starts_with("link storage/1 lqpn ")
+        });
+        drop(user);
+        ok("ferroce link set storage name rxe0");
+        assert!(ok("rdma link").starts_with("link rxe0/1 "));
+    });
+}
+
+#[test]
+fn the_monitor_tells_what_happens() {
+    isolated("the_monitor_tells_what_happens", || {
+        let _cleanup = Cleanup;
+        let place = common::config_dir().with_extension("monitor");
+        let file = std::fs::File::create(&place).expect("a file");
+        let told = || std::fs::read_to_string(&place).expect("text");
+        let mut monitor = common::command("rdma monitor")
+            .stdout(file)
+            .spawn()
+            .expect("ferroce starts");
+        // Nothing says that it listens but that it tells what it hears.
+        deadline::until("it listens", || {
+            ok("rdma link add rxe0 type rxe netdev lo");
+            ok("rdma link delete rxe0");
+            told().contains("[REGISTER]\tdev ")
+        });
+        ok("rdma link add mine type rxe netdev lo");
+        ok("rdma dev set mine name yours");
+        common::end_daemon();
+        ok("rdma link delete yours");
+        deadline::until("all is told", || {
+            told().contains("[UNREGISTER]\tdev ") && told().contains(" yours\n[UN")
+        });
+        let text = told();
+        let about: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("mine") || line.contains("yours"))
+            .collect();
+        let index = about[0].split(' ').nth(1).expect("a number");
+        assert_eq!(
+            about,
+            [
+                format!("[REGISTER]\tdev {index} mine"),
+                format!("[NETDEV_ATTACH]\tdev {index} mine port 1 netdev 1 lo"),
+                format!("[RENAME]\tdev {index} yours"),
+                format!("[UNREGISTER]\tdev {index} yours"),
+            ]
+        );
+        monitor.kill().expect("ours");
+        monitor.wait().expect("ours");
+        std::fs::remove_file(&place).expect("ours");
+    });
+}
+
+/// Both ends of a connection that a real program makes, with their ports.
+#[test]
+fn connections_have_ports() {
+    with_libraries("connections_have_ports", || {
+        if !std::path::Path::new("/usr/bin/rping").exists() {
+            let line = "*** SKIPPED: rping is not installed ***";
+            assert!(std::env::var_os("CI").is_none(), "{line}");
+            return eprintln!("{line}");
+        }
+        let _cleanup = Cleanup;
+        cable("eth0", "far0", "10.0.0.1/24");
+        ok("rdma link add rxe0 type rxe netdev eth0");
+        let rping = |side: &str| {
+            let child =
+                common::command(&format!("ferroce run -- rping {side} -a 10.0.0.1 -p 7175"))
+                    .stdout(Stdio::null())
+                    .spawn();
+            child.expect("ferroce starts")
+        };
+        let mut server = rping("-s");
+        deadline::until("the server listens", || {
+            !ok("rdma res show cm_id state LISTEN").is_empty()
+        });
+        let mut client = rping("-c");
+        deadline::until("they are connected", || {
+            ok("rdma res show cm_id state CONNECT").lines().count() == 2
+        });
+        let check = || {
+            let (to, from) = (
+                ok("rdma res show cm_id dst-port 7175"),
+                ok("rdma res show cm_id src-port 7175 state CONNECT"),
+            );
+            let owner = |child: &Child| format!(" ps TCP pid {} comm rping ", child.id());
+            for (line, child) in [(&to, &client), (&from, &server)] {
+                assert!(line.starts_with("link rxe0/1 cm-idn "), "{line}");
+                assert!(line.contains(" qp-type RC state CONNECT"), "{line}");
+                assert!(line.contains(&owner(child)), "{line}");
+            }
+            // The port that one of them names as the peer's the other has.
+            let word = |line: &str, name: &str| {
+                let mut words = line.split(' ').skip_while(|word| *word != name);
+                words.nth(1).unwrap_or_default().to_owned()
+            };
+            assert_eq!(word(&to, "dst-addr"), "10.0.0.1:7175");
+            assert_eq!(word(&from, "src-addr"), "10.0.0.1:7175");
+            assert_eq!(word(&to, "src-addr"), word(&from, "dst-addr"));
+            assert!(word(&to, "src-addr").starts_with("10.0.0.1:"), "{to}");
+        };
+        check();
+        // The next ferroced hears it from the programs.
+        common::end_daemon();
+        deadline::until("both are known again", || {
+            ok("rdma res show cm_id state CONNECT").lines().count() == 2
+        });
+        check();
+        for child in [&mut client, &mut server] {
+            child.kill().expect("ours");
+            child.wait().expect("ours");
+        }
     });
 }

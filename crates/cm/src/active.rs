@@ -1,7 +1,7 @@
 //! The active side: sends the REQ, gets the REP, sends the RTU.
 
 use crate::bugs::Bug;
-use crate::connection::{Connection, Role};
+use crate::connection::{Connection, Ports, Role};
 use crate::message::{Message, Mra, Path, Rep, Req, Rtu, Subject};
 use crate::{
     Address, CallError, Cm, ConnId, Ece, Event, Gid, Ignored, Kind, Mad, PrivateData, QpParameters,
@@ -27,6 +27,7 @@ impl Cm {
             state: State::ReqSent,
             kind: request.kind,
             address: request.address,
+            ports: Ports::of_req(Role::Active, request.service_id, &request.private_data),
             local_id: id,
             remote_id: 0,
             remote_guid: 0,

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::bugs::Bug;
-use crate::connection::{Connection, RemoteKey};
+use crate::connection::{Connection, Ports, RemoteKey};
 use crate::listener::Listeners;
 use crate::mad::MAD_LEN;
 use crate::message::Message;
@@ -231,6 +231,11 @@ impl Cm {
     /// Between which addresses a connection is.
     pub fn address(&self, conn: ConnId) -> Option<Address> {
         self.connections.get(&conn.0).map(|c| c.address)
+    }
+
+    /// Between which ports of rdma_cm a connection is, if it is one of those.
+    pub fn ports(&self, conn: ConnId) -> Option<Ports> {
+        self.connections.get(&conn.0).and_then(|c| c.ports)
     }
 
     /// How many connections there are, in any state.

@@ -4,7 +4,9 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use crate::mad::MAD_LEN;
-use crate::{Address, Kind, ListenerId, QpParameters, Time};
+use crate::{
+    Address, IpHeader, IpHeaderOr, Kind, ListenerId, PortSpace, PrivateData, QpParameters, Time,
+};
 
 /// Names a connection to its owner. It is the local communication ID.
 #[derive(
@@ -57,12 +59,44 @@ pub enum Role {
     Passive,
 }
 
+/// The ports of rdma_cm between which a connection is. Nothing depends on them: they
+/// are for people.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Ports {
+    /// Whose ports they are.
+    pub space: PortSpace,
+    /// Ours.
+    pub local: u16,
+    /// The peer's.
+    pub remote: u16,
+}
+
+impl Ports {
+    /// What a REQ says about them, if it is one of rdma_cm.
+    pub(crate) fn of_req(role: Role, service_id: u64, data: &PrivateData<92>) -> Option<Ports> {
+        let (space, listener) = PortSpace::of_service(service_id)?;
+        let IpHeaderOr::Ip(header) = IpHeader::parse(&data.0) else {
+            return None;
+        };
+        let (local, remote) = match role {
+            Role::Active => (header.source_port, listener),
+            Role::Passive => (listener, header.source_port),
+        };
+        Some(Ports {
+            space,
+            local,
+            remote,
+        })
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) role: Role,
     pub(crate) state: State,
     pub(crate) kind: Kind,
     pub(crate) address: Address,
+    pub(crate) ports: Option<Ports>,
     pub(crate) local_id: u32,
     /// 0 while it is not known.
     pub(crate) remote_id: u32,

@@ -55,7 +55,7 @@ mod time_code;
 
 pub use cm::{Cm, Transmit};
 pub use config::{Address, Config};
-pub use connection::{ConnId, Role, State};
+pub use connection::{ConnId, Ports, Role, State};
 pub use error::{CallError, Ignored};
 pub use event::{Closed, Event, Incoming, SidrIncoming};
 pub use gid::Gid;

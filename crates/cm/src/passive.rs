@@ -2,7 +2,7 @@
 
 use crate::bugs::Bug;
 use crate::cm::release;
-use crate::connection::{Connection, RemoteKey, Role};
+use crate::connection::{Connection, Ports, RemoteKey, Role};
 use crate::listener::Found;
 use crate::message::{Message, Rep, Req, Rtu, Subject};
 use crate::remember::Asked;
@@ -112,6 +112,7 @@ impl Cm {
             state: State::ReqRcvd,
             kind,
             address,
+            ports: Ports::of_req(Role::Passive, req.service_id, &req.private_data),
             local_id: id,
             remote_id: req.local_id,
             remote_guid: req.ca_guid,

@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use crate::connection::{Connection, Role};
-use crate::{Address, CallError, Cm, ConnId, Kind, QpParameters, State};
+use crate::{Address, CallError, Cm, ConnId, Kind, Ports, QpParameters, State};
 
 /// All that a connection manager knows of an established connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -17,6 +17,8 @@ pub struct Snapshot {
     pub kind: Kind,
     /// From where to where.
     pub address: Address,
+    /// Between which ports, if it is one of rdma_cm.
+    pub ports: Option<Ports>,
     /// Our communication ID.
     pub local_id: u32,
     /// The peer's.
@@ -41,6 +43,7 @@ impl Cm {
             role: c.role,
             kind: c.kind,
             address: c.address,
+            ports: c.ports,
             local_id: c.local_id,
             remote_id: c.remote_id,
             remote_guid: c.remote_guid,
@@ -62,6 +65,7 @@ impl Cm {
             state: State::Established,
             kind: snapshot.kind,
             address: snapshot.address,
+            ports: snapshot.ports,
             local_id: id,
             remote_id: snapshot.remote_id,
             remote_guid: snapshot.remote_guid,

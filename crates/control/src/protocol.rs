@@ -15,7 +15,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -47,6 +47,8 @@ pub enum Request {
     LinkSet {
         /// Which.
         name: String,
+        /// What it shall be called from now on.
+        rename: Option<String>,
         /// The largest packet payload; 0 is what the netdev allows.
         mtu: Option<u32>,
         /// Whether ICRCs are checked, by programs that open the link from now on.

@@ -140,6 +140,36 @@ impl Links {
         Ok(changed.then(|| happened(LinkEventKind::Changed, link.info.clone())))
     }
 
+    /// Gives a link another name; none if it has that name. Programs that use it do not
+    /// care: to them it is a number.
+    pub(crate) fn rename(&mut self, name: &str, new: &str) -> Result<Option<LinkEvent>, Refusal> {
+        let index = self.find(name)?.info.index;
+        if name == new {
+            return Ok(None);
+        }
+        self.check_free_name(new)?;
+        let Some(link) = self.by_index_mut(index) else {
+            return Ok(None);
+        };
+        link.config.name = new.into();
+        link.info.name = new.into();
+        Ok(Some(happened(LinkEventKind::Changed, link.info.clone())))
+    }
+
+    fn check_free_name(&self, name: &str) -> Result<(), Refusal> {
+        check_name(name).map_err(|e| Refusal::new(libc::EINVAL, e))?;
+        match self.links.iter().find(|l| l.config.name == name) {
+            None => Ok(()),
+            Some(link) => Err(Refusal::new(
+                libc::EEXIST,
+                format!(
+                    "link {name} is there already, on netdev {}",
+                    link.info.netdev
+                ),
+            )),
+        }
+    }
+
     /// Numbers for new links begin here.
     pub(crate) fn begin_at(&mut self, index: u32) {
         self.next_index = self.next_index.max(index);
@@ -235,16 +265,9 @@ impl Links {
 
     /// Whether such a link can be; its netdev.
     fn check<'a>(&self, config: &LinkConfig, netdevs: &'a Netdevs) -> Result<&'a Netdev, Refusal> {
-        check_name(&config.name).map_err(|e| Refusal::new(libc::EINVAL, e))?;
         check_kind(&config.kind)?;
         let netdev = find_netdev(&config.netdev, netdevs)?;
-        if let Some(link) = self.links.iter().find(|l| l.config.name == config.name) {
-            let (name, netdev) = (&config.name, &link.info.netdev);
-            return Err(Refusal::new(
-                libc::EEXIST,
-                format!("link {name} is there already, on netdev {netdev}"),
-            ));
-        }
+        self.check_free_name(&config.name)?;
         if let Some(link) = self.links.iter().find(|l| l.ifindex == netdev.ifindex) {
             let (netdev, name) = (&netdev.name, &link.config.name);
             return Err(Refusal::new(

@@ -43,7 +43,12 @@ impl Server {
             Request::Hello { protocol, program } => return self.hello(id, protocol, program),
             Request::LinkAdd(config) => self.link_add(config),
             Request::LinkDelete { name, force } => self.link_delete(&name, force),
-            Request::LinkSet { name, mtu, crc } => self.link_set(&name, mtu, crc),
+            Request::LinkSet {
+                name,
+                rename,
+                mtu,
+                crc,
+            } => self.link_set(&name, rename, mtu, crc),
             Request::Links => self.list(id),
             Request::Attach { link, shards } => return self.attach_or_wait(id, link, shards),
             Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),

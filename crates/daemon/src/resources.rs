@@ -65,10 +65,18 @@ impl Server {
     pub(crate) fn link_set(
         &mut self,
         name: &str,
+        rename: Option<String>,
         mtu: Option<u32>,
         crc: Option<bool>,
     ) -> Result<Reply, Refusal> {
-        if let Some(event) = self.links.set(name, mtu, crc, &self.netdevs)? {
+        let mut name = name.to_owned();
+        let mut changes = Vec::new();
+        if let Some(new) = rename {
+            changes.extend(self.links.rename(&name, &new)?);
+            name = new;
+        }
+        changes.extend(self.links.set(&name, mtu, crc, &self.netdevs)?);
+        for event in changes {
             tracing::info!(link = name, "changed");
             self.save();
             self.announce(event);

@@ -259,6 +259,7 @@ fn a_request_is_not_answered_by_anybody() {
                 local: HERE.parse().unwrap(),
                 remote: THERE.parse().unwrap(),
             },
+            ports: None,
             local_id: conn.id.comm_id() ^ 8,
             remote_id: request.id.comm_id(),
             remote_guid: 1,

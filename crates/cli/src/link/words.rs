@@ -1,7 +1,7 @@
 //! The words after `link add`: a name, then pairs of a key and a value, as in iproute2.
 
 use anyhow::{Context, Result, bail};
-use ferroce_control::{LinkConfig, check_name};
+use ferroce_control::{LinkConfig, Request, check_name};
 
 const USAGE: &str = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off]";
 
@@ -35,19 +35,25 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
 }
 
 /// What the words after `link set` ask for: a name, and what to change.
-pub(crate) fn parse_set(words: &[String]) -> Result<(String, Option<u32>, Option<bool>)> {
-    let usage = "ferroce link set NAME [mtu N] [crc on|off]";
+pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
+    let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off]";
     let (name, pairs) = words.split_first().context("a name is missing")?;
-    let (mut mtu, mut crc) = (None, None);
+    let (mut rename, mut mtu, mut crc) = (None, None, None);
     for pair in pairs.chunks(2) {
         match pair {
+            [key, value] if key == "name" => rename = Some(value.clone()),
             [key, value] if key == "mtu" => mtu = Some(number(value)?),
             [key, value] if key == "crc" => crc = Some(switch(value)?),
             [key, _] => bail!("`{key}` is not known here: {usage}"),
             _ => bail!("a value for `{}` is missing: {usage}", pair[0]),
         }
     }
-    Ok((name.clone(), mtu, crc))
+    Ok(Request::LinkSet {
+        name: name.clone(),
+        rename,
+        mtu,
+        crc,
+    })
 }
 
 fn number(value: &str) -> Result<u32> {

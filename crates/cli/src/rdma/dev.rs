@@ -1,14 +1,17 @@
 //! `rdma dev`.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use ferroce_control::LinkInfo;
 
 use super::row::{self, Row};
 use super::words::Words;
 use super::{Manner, links};
-use crate::output;
+use crate::{link, output};
 
-const USAGE: &str = "Usage: rdma dev show [DEV]\n";
+const USAGE: &str = "\
+Usage: rdma dev show [DEV]
+       rdma dev set [DEV] name DEVNAME
+";
 
 /// The capabilities of the kernel's rxe, which are ours, by iproute2's names.
 const CAPABILITIES: [&str; 12] = [
@@ -30,16 +33,32 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
     let commands = ["show", "list", "set", "help"];
     match words.command("dev command", &commands, Some("show"))? {
         Some("help") => output::write(USAGE),
-        Some("set") => bail!(
-            "Operation not supported: a device is named when it is added, and belongs to the \
-             network namespace where it was added"
-        ),
+        Some("set") => set(words),
         _ => {
             let only = words.next();
             words.end()?;
             let rows: Vec<Row> = links(only)?.iter().map(|l| device(l, manner)).collect();
             row::show(&rows, manner.format)
         }
+    }
+}
+
+fn set(mut words: Words<'_>) -> Result<()> {
+    let name = words.next().context("a device is missing")?.to_owned();
+    let parameter = words.command("parameter", &["name", "netns", "adaptive-moderation"], None)?;
+    let value = words.next().map(str::to_owned);
+    words.end()?;
+    match (parameter, value) {
+        (Some("name"), Some(new)) => link::rename(name, new),
+        (Some("netns"), Some(_)) => bail!(
+            "Operation not supported: a device serves the network namespace where it was added; \
+             add one there"
+        ),
+        (Some("adaptive-moderation"), Some(_)) => {
+            bail!("Operation not supported: there are no interrupts to moderate")
+        }
+        (Some(parameter), None) => bail!("a value for '{parameter}' is missing\n{USAGE}"),
+        _ => bail!("a parameter is missing\n{USAGE}"),
     }
 }
 

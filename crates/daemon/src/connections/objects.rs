@@ -48,6 +48,7 @@ impl Connections {
             let (Some(now), Some(address)) = (side.cm.state(*conn), side.cm.address(*conn)) else {
                 continue;
             };
+            let ports = side.cm.ports(*conn);
             let qpn = side.cm.qp_parameters(*conn).map(|qp| qp.local_qpn);
             let qpn = qpn.filter(|qpn| *qpn != 0);
             objects.push(CmObject {
@@ -56,9 +57,9 @@ impl Connections {
                 lqpn: qpn,
                 qp_type: qpn.map(|_| "RC"),
                 state: state(now),
-                space: space(PortSpace::Tcp),
-                source: Some((address.local, None)),
-                destination: Some((address.remote, None)),
+                space: space(ports.map_or(PortSpace::Tcp, |ports| ports.space)),
+                source: Some((address.local, ports.map(|ports| ports.local))),
+                destination: Some((address.remote, ports.map(|ports| ports.remote))),
             });
         }
         objects

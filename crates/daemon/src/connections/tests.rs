@@ -429,6 +429,7 @@ fn nonsense_is_refused() {
         role: Role::Active,
         kind: Kind::Rc,
         address: way(),
+        ports: None,
         local_id: 1,
         remote_id: 2,
         remote_guid: 3,

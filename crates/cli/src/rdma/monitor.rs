@@ -1,0 +1,175 @@
+//! `rdma monitor`: links as they come, go and change their names.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use ferroce_control::{Connection, Error, LinkEventKind, LinkInfo, Reply, Request};
+use serde_json::json;
+
+use super::Manner;
+use super::words::Words;
+use crate::daemon;
+use crate::link::show::PORT;
+use crate::output::{self, Format};
+
+const USAGE: &str = "Usage: rdma monitor\n";
+
+/// Links by their numbers.
+type Known = BTreeMap<u32, LinkInfo>;
+
+/// Something to tell.
+#[derive(Debug, PartialEq, Eq)]
+struct News<'a> {
+    what: &'static str,
+    link: &'a LinkInfo,
+    /// Whether it is about the netdev as well.
+    netdev: bool,
+}
+
+/// Shows what happens until it is ended.
+pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+    if words.one_of(&["help"]).is_some() {
+        return output::write(USAGE);
+    }
+    words.end()?;
+    let mut connection = daemon::connect_or_start()?;
+    let mut known = subscribe(&mut connection)?;
+    loop {
+        let (_line, mut hearer) = connection.split();
+        let ended = loop {
+            match hearer.hear() {
+                Ok(Reply::Event(event)) => {
+                    let mut now = known.clone();
+                    match event.kind {
+                        LinkEventKind::Removed => drop(now.remove(&event.link.index)),
+                        _ => drop(now.insert(event.link.index, event.link)),
+                    }
+                    tell(&known, &now, manner.format)?;
+                    known = now;
+                }
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        let Error::Closed = ended else {
+            return Err(ended.into());
+        };
+        // It has been restarted, or will be by us.
+        connection = daemon::connect_or_start()?;
+        let now = subscribe(&mut connection)?;
+        tell(&known, &now, manner.format)?;
+        known = now;
+    }
+}
+
+/// Events from now on, and what there is now.
+fn subscribe(connection: &mut Connection) -> Result<Known> {
+    connection.perform(&Request::Subscribe)?;
+    let links = connection.links()?.into_iter();
+    Ok(links.map(|link| (link.index, link)).collect())
+}
+
+fn tell(before: &Known, now: &Known, format: Format) -> Result<()> {
+    for news in news(before, now) {
+        output::write(&line(&news, format))?;
+    }
+    Ok(())
+}
+
+fn news<'a>(before: &'a Known, now: &'a Known) -> Vec<News<'a>> {
+    let mut all = Vec::new();
+    let mut add = |what, link, netdev| all.push(News { what, link, netdev });
+    for (index, link) in before {
+        if !now.contains_key(index) {
+            add("UNREGISTER", link, false);
+        }
+    }
+    for (index, link) in now {
+        match before.get(index) {
+            None => {
+                add("REGISTER", link, false);
+                add("NETDEV_ATTACH", link, true);
+            }
+            Some(old) => {
+                if old.name != link.name {
+                    add("RENAME", link, false);
+                }
+                if old.netdev != link.netdev {
+                    add("NETDEV_RENAME", link, true);
+                }
+            }
+        }
+    }
+    all
+}
+
+fn line(news: &News<'_>, format: Format) -> String {
+    let LinkInfo { index, name, .. } = news.link;
+    let (netdev, number) = (&news.link.netdev, news.link.ifindex);
+    if format.json || format.pretty {
+        let mut value = json!({"event_type": news.what, "rdma_index": index, "rdma_dev": name});
+        if news.netdev {
+            value["port"] = PORT.into();
+            value["netdev_index"] = number.into();
+            value["netdev_name"] = netdev.clone().into();
+        }
+        return format!("{value}\n");
+    }
+    let mut text = format!("[{}]\tdev {index} {name}", news.what);
+    if news.netdev {
+        text += &format!(" port {PORT} netdev {number} {netdev}");
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, netdev: &str) -> LinkInfo {
+        LinkInfo {
+            name: name.into(),
+            index,
+            kind: "rxe".into(),
+            netdev: netdev.into(),
+            ifindex: 5,
+            up: true,
+            carrier: true,
+            netdev_mtu: 1500,
+            mtu: None,
+            active_mtu: 1024,
+            speed_mbps: None,
+            mac: [0; 6],
+            crc: true,
+            gids: Vec::new(),
+        }
+    }
+
+    fn told(before: &[&LinkInfo], now: &[&LinkInfo]) -> String {
+        let known = |links: &[&LinkInfo]| -> Known {
+            links.iter().map(|l| (l.index, (*l).clone())).collect()
+        };
+        let (before, now) = (known(before), known(now));
+        let all = news(&before, &now);
+        all.iter().map(|n| line(n, Format::default())).collect()
+    }
+
+    #[test]
+    fn lines_are_those_of_iproute2() {
+        let (zero, one) = (link(0, "rxe0", "eth0"), link(1, "rxe1", "eth1"));
+        assert_eq!(
+            told(&[], &[&zero]),
+            "[REGISTER]\tdev 0 rxe0\n[NETDEV_ATTACH]\tdev 0 rxe0 port 1 netdev 5 eth0\n"
+        );
+        assert_eq!(told(&[&zero, &one], &[&one]), "[UNREGISTER]\tdev 0 rxe0\n");
+        assert_eq!(
+            told(&[&zero], &[&link(0, "mine", "eth0")]),
+            "[RENAME]\tdev 0 mine\n"
+        );
+        assert_eq!(
+            told(&[&zero], &[&link(0, "rxe0", "lan0")]),
+            "[NETDEV_RENAME]\tdev 0 rxe0 port 1 netdev 5 lan0\n"
+        );
+        assert_eq!(told(&[&zero], &[&zero]), "");
+    }
+}
