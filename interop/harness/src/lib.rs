@@ -6,8 +6,10 @@
 
 mod report;
 mod running;
+mod sockets;
 mod user;
 
 pub use report::{Outcome, Report, keep, keep_name};
 pub use running::{Running, deadline, now, pause};
+pub use sockets::{is_bound, is_joined, is_listening};
 pub use user::User;

@@ -1,7 +1,6 @@
 //! Programs that run, and do not outlive their runner.
 
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::sockets::is_listening;
 
 /// A program that runs, and does not outlive us.
 pub struct Running {
@@ -97,11 +98,19 @@ impl Running {
     /// # Errors
     /// If nobody does in time, or the program ends before.
     pub fn listens(&mut self, port: u16, until: Instant) -> Result<()> {
-        while !is_listening(port)? {
+        self.is_ready(until, || Ok(is_listening(port)?))
+    }
+
+    /// Waits until there is a sign that it can be called.
+    ///
+    /// # Errors
+    /// If there is none in time, or the program ends before.
+    pub fn is_ready(&mut self, until: Instant, sign: impl Fn() -> Result<bool>) -> Result<()> {
+        while !sign()? {
             if let Some(status) = self.child.try_wait()? {
-                bail!("the {} ended before it listened ({status})", self.what);
+                bail!("the {} ended before it was ready ({status})", self.what);
             }
-            ensure!(now() < until, "the {} does not listen", self.what);
+            ensure!(now() < until, "the {} is never ready", self.what);
             pause();
         }
         Ok(())
@@ -134,22 +143,6 @@ impl Drop for Running {
             let _reaped = self.child.wait();
         }
     }
-}
-
-/// Whether anybody listens on a TCP port in this network namespace.
-fn is_listening(port: u16) -> io::Result<bool> {
-    const LISTEN: &str = "0A";
-    let port = format!(":{port:04X}");
-    for table in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        let text = fs::read_to_string(table)?;
-        let mut rows = text.lines().map(|line| line.split_whitespace());
-        if rows.any(|mut row| {
-            row.nth(1).is_some_and(|local| local.ends_with(&port)) && row.nth(1) == Some(LISTEN)
-        }) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// So much time from now.

@@ -66,6 +66,23 @@ impl User {
         command
     }
 
+    /// Whether a program listens on a port of rdma_cm.
+    ///
+    /// # Errors
+    /// If ferroced cannot be asked.
+    pub fn listens(&self, port: u16) -> Result<bool> {
+        let asked = self
+            .program(&["rdma", "resource", "show", "cm_id"])
+            .output()?;
+        let said = String::from_utf8_lossy(&asked.stdout);
+        let errors = String::from_utf8_lossy(&asked.stderr);
+        ensure!(asked.status.success(), "rdma resource failed: {errors}");
+        let port = format!(":{port}");
+        Ok(said.lines().any(|line| {
+            line.contains(" state LISTEN ") && line.split(' ').any(|word| word.ends_with(&port))
+        }))
+    }
+
     /// A command that runs as the user, in this place.
     fn prepared(&self, program: &Path) -> Command {
         let mut command = Command::new(program);

@@ -1,5 +1,6 @@
 //! What a row of the table is.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,6 +21,21 @@ pub(crate) struct Case {
     /// How often it may fail, less one: unreliable transports lose messages when a
     /// receiver does not get its share of a processor, and programs wait for them.
     pub(crate) attempts: u32,
+    /// It is tried again only if the client said this.
+    pub(crate) excuse: Option<&'static str>,
+}
+
+/// What shows that a server can be called.
+#[derive(Clone, Copy)]
+pub(crate) enum Ready {
+    /// It listens on this TCP port.
+    Tcp(u16),
+    /// It has this UDP port.
+    Udp(u16),
+    /// It listens on this port of rdma_cm.
+    Rdma(u16),
+    /// Somebody on this host is in this multicast group.
+    Group(Ipv4Addr),
 }
 
 /// More than a command line can say.
@@ -29,19 +45,12 @@ pub(crate) type Script = Box<dyn Fn(&Place) -> Result<String>>;
 pub(crate) enum Action {
     /// One command.
     Alone(Vec<String>),
-    /// A server, which listens on a TCP port, and a client. Both must succeed.
+    /// A server, and a client that is started when the server is ready. Both must succeed.
     Pair {
         server: Vec<String>,
         client: Vec<String>,
-        port: u16,
+        ready: Ready,
         /// The server goes on for ever and is ended.
-        persistent: bool,
-    },
-    /// A server that listens over RDMA only, and goes on for ever or ends by itself, and a
-    /// client, which is started again while it is refused.
-    Called {
-        server: Vec<String>,
-        client: Vec<String>,
         persistent: bool,
     },
     /// Something that needs more than a command line. Returns what was seen.
@@ -72,14 +81,21 @@ impl Case {
         let action = Action::Pair {
             server,
             client,
-            port,
+            ready: Ready::Tcp(port),
             persistent: false,
         };
         Case::new(program, name, action)
     }
 
-    /// A server that serves one client after the other, and a client.
+    /// A server that listens on a TCP port, serves one client after the other and is ended,
+    /// and a client.
     pub(crate) fn served(program: &'static str, port: u16, server: &str, client: &str) -> Case {
+        let case = Case::called(program, port, server, client);
+        case.ready(Ready::Tcp(port)).goes_on()
+    }
+
+    /// A server that listens over RDMA, and a client.
+    pub(crate) fn called(program: &'static str, port: u16, server: &str, client: &str) -> Case {
         let fill = |text: &str| {
             let text = text.replace("{port}", &port.to_string());
             text.replace("{peer}", SERVER)
@@ -87,28 +103,8 @@ impl Case {
         let action = Action::Pair {
             server: words(&fill(server)),
             client: words(&fill(client)),
-            port,
-            persistent: true,
-        };
-        Case::new(program, fill(client), action)
-    }
-
-    /// A server that nobody can see listening, and a client that calls until it is there.
-    pub(crate) fn called(
-        program: &'static str,
-        port: u16,
-        server: &str,
-        client: &str,
-        persistent: bool,
-    ) -> Case {
-        let fill = |text: &str| {
-            let text = text.replace("{port}", &port.to_string());
-            text.replace("{peer}", SERVER)
-        };
-        let action = Action::Called {
-            server: words(&fill(server)),
-            client: words(&fill(client)),
-            persistent,
+            ready: Ready::Rdma(port),
+            persistent: false,
         };
         Case::new(program, fill(client), action)
     }
@@ -130,7 +126,16 @@ impl Case {
             environment: Vec::new(),
             patience: Duration::from_secs(60),
             attempts: 1,
+            excuse: None,
         }
+    }
+
+    /// Something else shows that the server is ready.
+    pub(crate) fn ready(mut self, sign: Ready) -> Case {
+        if let Action::Pair { ready, .. } = &mut self.action {
+            *ready = sign;
+        }
+        self
     }
 
     /// Sets a variable of the environment.
@@ -154,17 +159,26 @@ impl Case {
         self.patience(20)
     }
 
-    /// It says itself when the server is called too early, and both must be started
-    /// again.
-    pub(crate) fn may_call_early(mut self) -> Case {
-        self.attempts = 5;
+    /// The program has a mistake of its own: then its client says this, and both are
+    /// started again.
+    pub(crate) fn may_say(mut self, excuse: &'static str) -> Case {
+        (self.attempts, self.excuse) = (5, Some(excuse));
         self.patience(20)
     }
 
     /// The server ends by itself.
-    pub(crate) fn ends(mut self) -> Case {
+    pub(crate) fn ends(self) -> Case {
+        self.persistent(false)
+    }
+
+    /// The server goes on for ever.
+    pub(crate) fn goes_on(self) -> Case {
+        self.persistent(true)
+    }
+
+    fn persistent(mut self, yes: bool) -> Case {
         if let Action::Pair { persistent, .. } = &mut self.action {
-            *persistent = false;
+            *persistent = yes;
         }
         self
     }

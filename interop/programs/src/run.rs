@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use ferroce_harness::{Running, deadline, now};
+use ferroce_harness::{Running, deadline, is_bound, is_joined, is_listening};
 
-use crate::case::{Action, Case};
+use crate::case::{Action, Case, Ready};
 use crate::place::Place;
 
 /// Tries a case; what was said is kept in `folder`.
@@ -23,29 +22,17 @@ pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
         Action::Pair {
             server,
             client,
-            port,
+            ready,
             persistent,
         } => {
             let mut server = start(place, case, server, folder, "server")?;
-            server.listens(*port, until)?;
+            server.is_ready(until, || is_ready(place, *ready))?;
             let mut client = start(place, case, client, folder, "client")?;
             client.succeeds(until)?;
             if !persistent {
                 server.succeeds(until)?;
             }
             client.said()?
-        }
-        Action::Called {
-            server,
-            client,
-            persistent,
-        } => {
-            let mut server = start(place, case, server, folder, "server")?;
-            let said = call(place, case, client, &mut server, folder, until)?;
-            if !persistent {
-                server.succeeds(until)?;
-            }
-            said
         }
         Action::Script(script) => {
             let said = script(place)?;
@@ -59,35 +46,13 @@ pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What clients say when nobody listens yet. Not all of them think that a failure.
-const REFUSED: [&str; 6] = [
-    "refused",
-    "connect to",
-    "REJECTED, error 8",
-    "REJECTED, error: 8",
-    "UNREACHABLE, error: 1",
-    "Unexpected CM event bl blka 8",
-];
-
-/// Starts a client again and again, until it is answered.
-fn call(
-    place: &Place,
-    case: &Case,
-    client: &[String],
-    server: &mut Running,
-    folder: &Path,
-    until: Instant,
-) -> Result<String> {
-    loop {
-        let mut client = start(place, case, client, folder, "client")?;
-        let result = client.succeeds(until);
-        let said = client.said()?;
-        if now() > until || !REFUSED.iter().any(|text| said.contains(text)) {
-            return result.map(|()| said);
-        }
-        let ended = server.ends(now())?;
-        ensure!(ended.is_none(), "the server ended, the client said: {said}");
-    }
+fn is_ready(place: &Place, ready: Ready) -> Result<bool> {
+    Ok(match ready {
+        Ready::Tcp(port) => is_listening(port)?,
+        Ready::Udp(port) => is_bound(port)?,
+        Ready::Rdma(port) => place.user.listens(port)?,
+        Ready::Group(group) => is_joined(group)?,
+    })
 }
 
 fn start(

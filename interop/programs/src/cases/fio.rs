@@ -1,8 +1,13 @@
 //! fio's engine `rdma`: WRITE, READ and SEND into the memory of another fio.
 //!
-//! With SEND the server verifies every block that it gets. The other two bypass it, and fio
-//! has no way to look at what they did; they are counted.
+//! With SEND the server verifies every block that it gets. The other two bypass it: fio picks
+//! one of the server's buffers at random for each block and keeps no record of which, so it
+//! cannot verify what they did. But it can have its buffers in a file. When all is over, each
+//! buffer that was written must be, byte for byte, one of those it can have come from.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,30 +17,75 @@ use crate::case::Case;
 use crate::place::{LINK_V4, Place};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+const BLOCK: usize = 64 << 10;
+/// How many buffers each side has in its file.
+const BUFFERS: usize = 4;
+/// fio aligns buffers to pages, and may want one more for that.
+const PAGE: usize = 4096;
 
-/// The server has room for every block: fio does without flow control.
 const COMMON: &str = "fio --name=job --ioengine=rdma --bs=64k --size=4m";
 
 pub(super) fn cases() -> Vec<Case> {
-    let verbs = [("write", ""), ("read", ""), ("send", " --verify=crc32c")];
-    (20_001..)
-        .zip(verbs)
-        .map(|(port, (verb, verify))| {
-            let server = format!("{COMMON} --port={port} --rw=read --iodepth=64{verify}");
-            let once = if verify.is_empty() {
-                ""
-            } else {
-                " --do_verify=0"
-            };
-            let client = format!(
-                "{COMMON} --port={port} --rw=write --iodepth=4 --verb={verb} \
-                 --hostname={LINK_V4}{verify}{once}"
-            );
-            let name = client.clone();
-            let script = move |place: &Place| run(place, &server, &client);
-            Case::script("fio", &name, script)
-        })
-        .collect()
+    let bypassing = ["write", "read"].map(|verb| {
+        let port = if verb == "write" { 20_001 } else { 20_002 };
+        let server = format!("{COMMON} --port={port} --rw=read --iodepth={BUFFERS}");
+        let client = format!(
+            "{COMMON} --port={port} --rw=write --iodepth={BUFFERS} --scramble_buffers=0 \
+             --verb={verb} --hostname={LINK_V4}"
+        );
+        let name = client.clone();
+        let script = move |place: &Place| compared(place, verb, &server, &client);
+        Case::script("fio", &name, script)
+    });
+    // The server has room for every block: fio does without flow control.
+    let server = format!("{COMMON} --port=20003 --rw=read --iodepth=64 --verify=crc32c");
+    let client = format!(
+        "{COMMON} --port=20003 --rw=write --iodepth=4 --verb=send --hostname={LINK_V4} \
+         --verify=crc32c --do_verify=0"
+    );
+    let name = client.clone();
+    let verified = Case::script("fio", &name, move |place: &Place| {
+        run(place, &server, &client)
+    });
+    bypassing.into_iter().chain([verified]).collect()
+}
+
+/// Runs both with buffers in files, and compares these.
+fn compared(place: &Place, verb: &str, server: &str, client: &str) -> Result<String> {
+    let scratch = &place.user.scratch;
+    let (served, called) = (scratch.join("fio-served"), scratch.join("fio-called"));
+    // A client fills its buffers itself, the server has what it finds.
+    prepare(&served, |at| (at / 7 + at / BLOCK * 50) as u8)?;
+    prepare(&called, |_| 0)?;
+    let before = fs::read(&served)?;
+    let with = |line: &str, file: &PathBuf| format!("{line} --mem=mmapshared:{}", file.display());
+    let said = run(place, &with(server, &served), &with(client, &called))?;
+    let (from, to) = match verb {
+        "write" => (fs::read(&called)?, fs::read(&served)?),
+        _ => (before, fs::read(&called)?),
+    };
+    for (number, buffer) in buffers(&to).enumerate() {
+        ensure!(
+            buffers(&from).any(|origin| origin == buffer),
+            "buffer {number} is none of those that it can have come from"
+        );
+    }
+    for file in [served, called] {
+        fs::remove_file(file)?;
+    }
+    Ok(said)
+}
+
+/// A file with buffers, each with other bytes.
+fn prepare(file: &Path, byte: impl Fn(usize) -> u8) -> Result<()> {
+    let bytes: Vec<u8> = (0..BLOCK * BUFFERS + PAGE).map(byte).collect();
+    fs::write(file, bytes)?;
+    fs::set_permissions(file, fs::Permissions::from_mode(0o666))?;
+    Ok(())
+}
+
+fn buffers(file: &[u8]) -> impl Iterator<Item = &[u8]> {
+    file.chunks_exact(BLOCK)
 }
 
 fn run(place: &Place, server: &str, client: &str) -> Result<String> {

@@ -6,6 +6,7 @@ mod libfabric;
 mod migration;
 mod mpi;
 mod perftest;
+mod persistent;
 mod pingpong;
 mod pyverbs;
 mod qperf;
@@ -19,7 +20,8 @@ use std::path::Path;
 
 use crate::case::Case;
 
-/// Everything, in order. With sources of rdma-core its Python tests too.
+/// Everything, in order. With sources of rdma-core its Python tests and its newest
+/// rping too.
 pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     let mut cases = utils::cases();
     cases.extend(pingpong::cases());
@@ -34,6 +36,7 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases.extend(fio::cases());
     cases.extend(iser::cases());
     cases.extend(migration::cases());
+    cases.extend(rdma_core.map(persistent::at_once));
     cases.extend(rdma_core.map(pyverbs::case));
     cases
 }

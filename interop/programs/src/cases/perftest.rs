@@ -66,8 +66,11 @@ const TESTS: [(&str, &[&str]); 8] = [
     ("ib_atomic_lat", &["", "-A CMP_AND_SWAP", "-e"]),
 ];
 
-/// Connected through librdmacm. After they have agreed on all else, the client calls a
-/// server that may not listen yet, and cannot call twice.
+/// Connected through librdmacm. Their first connection, with which both agree on all else,
+/// finds a server that listens. For the second one the server listens anew only after it has
+/// told the client to call, and may come too late. Then the client tries again with ids and a
+/// channel that it has freed, as perftest did until it had "Fix crashes and logical flaws in
+/// RDMA CM connection retry"; that ends anyhow. So both are started again, if it was that.
 const CONNECTED: [&str; 12] = [
     "ib_send_bw -R",
     "ib_send_bw -R -c UD",
@@ -82,6 +85,9 @@ const CONNECTED: [&str; 12] = [
     "ib_atomic_bw -R",
     "ib_atomic_lat -R",
 ];
+
+/// What the client says when the server listens too late.
+const REFUSED: &str = "RDMA_CM_EVENT_REJECTED; error: 8.";
 
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_000);
@@ -122,8 +128,12 @@ pub(super) fn cases() -> Vec<Case> {
             true => "BW average[MB/sec]",
             false => "#bytes #iterations",
         };
-        let case = Case::called("perftest", ports.next(), &server, &client, false);
-        cases.push(case.expect(what).may_call_early());
+        let case = Case::called("perftest", ports.next(), &server, &client);
+        let case = case.expect(what);
+        cases.push(match test.contains("-c UD") {
+            true => case.may_lose(),
+            false => case.may_say(REFUSED),
+        });
     }
     cases
 }

@@ -1,14 +1,11 @@
 //! rdmacm-utils: programs that connect through librdmacm. Those of its sockets are in
 //! `rsockets`.
 
-use std::time::Duration;
+use std::net::Ipv4Addr;
 
-use anyhow::{Result, ensure};
-use ferroce_harness::{Running, deadline, now};
-
-use super::Ports;
-use crate::case::Case;
-use crate::place::{LINK_V4, LINK_V6, Place};
+use super::{Ports, persistent};
+use crate::case::{Case, Ready};
+use crate::place::{LINK_V4, LINK_V6};
 
 /// rping: what the server, the client and both are told.
 const PINGS: [(&str, &str, &str); 7] = [
@@ -38,10 +35,11 @@ const DATAGRAMS: [(&str, &str); 3] = [
     ("-P ipoib", LINK_V4),
 ];
 
-/// The clients of a persistent rping.
-const NAMES: [&str; 5] = ["rping-1", "rping-2", "rping-3", "rping-4", "rping-5"];
+/// The port of udaddy, which cannot be told another.
+const UDADDY: u16 = 7174;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// mckey's group.
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
 
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_700);
@@ -52,16 +50,14 @@ pub(super) fn cases() -> Vec<Case> {
             format!("rping -s {server} {both}"),
             format!("rping -c {client} {both}"),
         );
-        let case = Case::called("rping", ports.next(), &server, &client, false);
+        let case = Case::called("rping", ports.next(), &server, &client);
         cases.push(case.expect("ping data: rdma-ping-99: "));
     }
-    cases.push(Case::script("rping", "rping -s -P", persistent).expect("rdma-ping-99: "));
+    cases.push(persistent::one_by_one());
     for (told, peer) in CONNECTIONS {
         let server = format!("ucmatose -p {{port}} {told}");
         let client = format!("{server} -s {peer}");
-        // Of many connections some may come too early, and neither side recovers.
-        let case = Case::called("ucmatose", ports.next(), &server, &client, false);
-        let case = case.may_call_early();
+        let case = Case::called("ucmatose", ports.next(), &server, &client);
         cases.push(
             case.expect("data transfers complete\n")
                 .expect("return status 0\n"),
@@ -69,16 +65,17 @@ pub(super) fn cases() -> Vec<Case> {
     }
     for (told, peer) in DATAGRAMS {
         let (server, client) = (format!("udaddy {told}"), format!("udaddy {told} -s {peer}"));
-        let case = Case::called("udaddy", ports.next(), &server, &client, false).may_lose();
+        let case = Case::called("udaddy", UDADDY, &server, &client).may_lose();
         cases.push(
             case.expect("data transfers complete\n")
                 .expect("return status 0\n"),
         );
     }
     for told in ["-b 10.77.0.1", "-b 10.77.0.1 -c 2 -C 20 -S 1000"] {
-        let server = format!("mckey -m 239.77.0.1 {told}");
+        let server = format!("mckey -m {GROUP} {told}");
         let client = format!("{server} -s");
-        let case = Case::called("mckey", ports.next(), &server, &client, false).may_lose();
+        let case = Case::called("mckey", 0, &server, &client).ready(Ready::Group(GROUP));
+        let case = case.may_lose();
         cases.push(
             case.expect("data transfers complete\n")
                 .expect("return status 0\n"),
@@ -91,51 +88,25 @@ pub(super) fn cases() -> Vec<Case> {
 /// Programs with one purpose.
 fn short(ports: &mut Ports) -> Vec<Case> {
     let (server, client) = ("cmtime -p {port}", "cmtime -p {port} -c 1000 -s 10.77.0.1");
-    let mut cases =
-        vec![Case::called("cmtime", ports.next(), server, client, true).expect("disconnect   :")];
+    let mut cases = vec![
+        Case::called("cmtime", ports.next(), server, client)
+            .goes_on()
+            .expect("disconnect   :"),
+    ];
     for peer in [LINK_V4, LINK_V6, "127.0.0.1"] {
         let server = match peer {
             LINK_V6 => "rdma_server -p {port} -s ::",
             _ => "rdma_server -p {port}",
         };
         let client = format!("rdma_client -p {{port}} -s {peer}");
-        let case = Case::called("rdma_client", ports.next(), server, &client, false);
+        let case = Case::called("rdma_client", ports.next(), server, &client);
         cases.push(case.expect("rdma_client: end 0\n"));
     }
     for kind in ["r", "x"] {
         let server = format!("rdma_xserver -p {{port}} -c {kind}");
         let client = format!("rdma_xclient -p {{port}} -c {kind} -s {LINK_V4}");
-        let case = Case::called("rdma_xclient", ports.next(), &server, &client, false);
+        let case = Case::called("rdma_xclient", ports.next(), &server, &client);
         cases.push(case.expect("rdma_xclient: end 0\n"));
     }
     cases
-}
-
-/// One server, and clients that overlap. They connect one after the other, as rping loses
-/// requests that come at the same time; the first calls until the server is there.
-fn persistent(place: &Place) -> Result<String> {
-    let folder = &place.user.scratch;
-    let start = |what: &'static str, words: &str| {
-        let words: Vec<&str> = words.split(' ').collect();
-        Running::spawn(&mut place.user.program(&words), folder, what)
-    };
-    let _server = start("rping-server", "rping -s -P -p 19799")?;
-    let call = "stdbuf -oL rping -c -p 19799 -a 10.77.0.1 -C 100 -v -V";
-    let mut clients: Vec<Running> = Vec::new();
-    let until = deadline(PATIENCE);
-    while clients.len() < NAMES.len() {
-        let mut client = start(NAMES[clients.len()], call)?;
-        match client.says("ping data: rdma-ping-0: ", PATIENCE) {
-            Ok(()) => clients.push(client),
-            Err(_) if now() < until && client.said()?.contains("REJECTED, error 8") => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let mut said = String::new();
-    for mut client in clients {
-        client.succeeds(until)?;
-        said = client.said()?;
-        ensure!(said.contains("rdma-ping-99: "), "not all pings: {said}");
-    }
-    Ok(said)
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use ferroce_harness::{Running, deadline};
 
 use super::Ports;
-use crate::case::Case;
+use crate::case::{Case, Ready};
 use crate::place::Place;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,21 +35,21 @@ pub(super) fn cases() -> Vec<Case> {
     for told in STREAMS {
         let common = format!("rstream -p {{port}} -S 65536 -I 10 -C 100 {told}");
         let client = format!("{common} -s {{peer}}");
-        cases.push(Case::called("rstream", ports.next(), &common, &client, false).expect("custom"));
+        cases.push(Case::called("rstream", ports.next(), &common, &client).expect("custom"));
     }
     let common = "rstream -p {port} -f ipv6 -S 65536 -I 10 -C 100";
     let (server, client) = (format!("{common} -b ::1"), format!("{common} -s ::1"));
-    cases.push(Case::called("rstream", ports.next(), &server, &client, false).expect("custom"));
+    cases.push(Case::called("rstream", ports.next(), &server, &client).expect("custom"));
     let common = "riostream -p {port} -S 65536 -I 10 -C 10 -T v";
     let client = format!("{common} -s {{peer}}");
-    cases.push(Case::called("riostream", ports.next(), common, &client, false).expect("custom"));
+    cases.push(Case::called("riostream", ports.next(), common, &client).expect("custom"));
     cases.push(Case::script("rcopy", "rcopy GPL-3 127.0.0.1:copy", copy).expect("done"));
     for told in ["", " -T e", " -T a -T e", " -T b -T e"] {
-        // The client begins again by itself, if the server is not there yet.
         let server = format!("udpong -p {{port}} -b {{peer}}{told}");
         let client = format!("udpong -p {{port}} -s {{peer}}{told} -S 1024 -C 1000");
-        let case = Case::called("udpong", ports.next(), &server, &client, true);
-        cases.push(case.expect("custom").may_lose());
+        let port = ports.next();
+        let case = Case::called("udpong", port, &server, &client).ready(Ready::Udp(port));
+        cases.push(case.goes_on().expect("custom").may_lose());
     }
     cases.extend(preloaded(&mut ports));
     cases
@@ -60,20 +60,22 @@ fn preloaded(ports: &mut Ports) -> Vec<Case> {
     for told in ["", " -R", " -P 4", " --bidir"] {
         let server = format!("{PRELOADED} iperf3 -s -1 -p {{port}}");
         let client = format!("{PRELOADED} iperf3 -c {{peer}} -p {{port}} -t 1{told}");
-        let case = Case::called("iperf3", ports.next(), &server, &client, false);
+        let case = Case::called("iperf3", ports.next(), &server, &client);
         cases.push(case.expect("iperf Done."));
     }
-    // A server that forks; without the library this is TCP.
+    // A server that forks is called over TCP; connections become RDMA after that.
     let common =
         format!("{PRELOADED} RDMAV_FORK_SAFE=1 rstream -p {{port}} -T f -T b -S 65536 -I 10 -C 10");
     let client = format!("{common} -s {{peer}}");
-    cases.push(Case::called("rstream", ports.next(), &common, &client, false).expect("custom"));
+    let port = ports.next();
+    let case = Case::called("rstream", port, &common, &client).ready(Ready::Tcp(port));
+    cases.push(case.expect("custom"));
     let folder = LICENCES;
     let server =
         format!("{PRELOADED} python3 -m http.server {{port}} --bind {{peer}} --directory {folder}");
     let client = format!("{PRELOADED} curl -sS http://{{peer}}:{{port}}/GPL-3");
-    let case = Case::called("curl", ports.next(), &server, &client, true);
-    cases.push(case.expect("GNU GENERAL PUBLIC LICENSE"));
+    let case = Case::called("curl", ports.next(), &server, &client);
+    cases.push(case.goes_on().expect("GNU GENERAL PUBLIC LICENSE"));
     cases
 }
 
