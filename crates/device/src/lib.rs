@@ -20,6 +20,7 @@ mod clock;
 mod counters;
 mod cq;
 mod device;
+mod early;
 mod error;
 mod manners;
 mod memory;

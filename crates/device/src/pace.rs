@@ -4,7 +4,7 @@
 //! faster than its peer receives would fill the peer's socket, and what does not fit
 //! is lost. Between machines that is how it is. On one machine both ends write on
 //! ferroced's [`Board`]: senders how much they put into a slot, its owner how much
-//! it took out. A sender waits while half of the peer's buffer is taken.
+//! it took out. A sender waits while half of the peer's buffer is taken, or a megabyte.
 //!
 //! Numbers may be off: packets that the kernel dropped are never taken out. So the
 //! owner sets things right whenever it finds its sockets empty; and nobody waits
@@ -18,6 +18,8 @@ use ferroce_transport::{Run, Time};
 use ferroce_wire::Transport;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
+/// Most that waits at a receiver: more would only push it out of the caches.
+pub(crate) const MOST: u64 = 1 << 20;
 /// How long to wait for an owner that takes nothing out.
 const PATIENCE_NS: u64 = 200_000_000;
 /// What a packet takes of a socket's buffer beside its bytes.
@@ -84,7 +86,8 @@ pub(crate) struct Intake {
 impl Intake {
     /// Opens an entry for a slot whose sockets have buffers of so many bytes.
     pub(crate) fn new(entry: &'static Entry, buffer: usize) -> Intake {
-        entry.limit.store(buffer as u64 / 2, Ordering::Relaxed);
+        let limit = MOST.min(buffer as u64 / 2);
+        entry.limit.store(limit, Ordering::Relaxed);
         Intake {
             entry,
             put_before: 0,
@@ -104,7 +107,7 @@ impl Intake {
         }
     }
 
-    /// The look at the sockets is over; they were `empty` from the beginning.
+    /// The look at the sockets is over; all of them were `empty` from the beginning.
     pub(crate) fn end(&mut self, empty: bool) {
         if empty {
             self.taken = self.put_before;

@@ -15,6 +15,7 @@ use ferroce_transport::{Engine, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock;
+use crate::early::Early;
 use crate::memory::ProcessMemory;
 use crate::notices::Notices;
 use crate::pace::{Entries, Intake};
@@ -23,11 +24,13 @@ use crate::transmitter::Transmitter;
 /// Datagrams taken in before others get the lock, and peers their acknowledgements:
 /// no more than a part of what they may have on its way.
 const RECEIVE_BUDGET: usize = 128;
+/// How often a program that polls looks at the IP family that has been quiet.
+const QUIET_TURN: u32 = 16;
 /// Up to so many datagrams are answered a moment later if the program polls.
 const DEFERRED: usize = 4;
 /// How long the progress thread trusts that a program that polled polls again.
 const STANDBY_NS: u64 = 80_000;
-/// How soon a send that found no room is tried again.
+/// How soon a send that found no room, or a packet without a receive, is tried again.
 const BLOCKED_RETRY_NS: u64 = 200_000;
 
 /// Over what a queue pair sends.
@@ -57,9 +60,11 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     receiver: Receiver,
     intake: Intake,
+    early: Early,
     transmitter: Transmitter,
     /// Answers to what came in last are not out yet.
     owes: bool,
+    turns: u32,
 }
 
 impl std::fmt::Debug for Core {
@@ -82,8 +87,10 @@ impl Shard {
                 engine,
                 receiver,
                 intake,
+                early: Early::default(),
                 transmitter: Transmitter::new(ifindex, board),
                 owes: false,
+                turns: 0,
             }),
             notices,
             polled_at: AtomicU64::new(0),
@@ -220,20 +227,31 @@ impl Core {
         intake.begin();
         // Looked at once a turn, and not at all in the many turns without a packet.
         let mut memory = None;
-        let take = |incoming: Incoming<'_>| {
+        let mut take_in = |engine: &mut Engine, incoming: Incoming<'_>| {
             let memory = memory.get_or_insert_with(ProcessMemory::current);
             intake.take(incoming.payload);
             engine.receive(now, memory, &incoming.datagram());
         };
-        let received = match busy {
-            true => self.receiver.receive_busy(RECEIVE_BUDGET, take),
-            false => self.receiver.receive(RECEIVE_BUDGET, take),
+        let early = &mut self.early;
+        if !early.is_empty() {
+            early.release(now, engine, &mut take_in);
+        }
+        let take = |incoming: Incoming<'_>| {
+            if !early.keep(now, engine, &incoming) {
+                take_in(engine, incoming);
+            }
+        };
+        self.turns = self.turns.wrapping_add(1);
+        let everywhere = !busy || self.turns.is_multiple_of(QUIET_TURN);
+        let received = match everywhere {
+            true => self.receiver.receive(RECEIVE_BUDGET, take),
+            false => self.receiver.receive_busy(RECEIVE_BUDGET, take),
         };
         let received = received.unwrap_or_else(|error| {
             tracing::warn!("receiving failed: {error}");
             0
         });
-        intake.end(received == 0);
+        intake.end(everywhere && received == 0 && early.is_empty());
         if engine.next_timeout().is_some_and(|due| due <= now) {
             engine.handle_timeout(now);
         }
@@ -250,9 +268,9 @@ impl Core {
 
     /// When there is something to do even if no packet comes.
     fn due(&self, now: Time) -> Option<Time> {
-        // Room in a socket is soon there; no descriptor of ours says when.
-        let retry = now.after_nanos(BLOCKED_RETRY_NS);
-        let retry = self.transmitter.is_blocked().then_some(retry);
+        // Room in a socket is soon there, and so is a receive; no descriptor says when.
+        let waits = self.transmitter.is_blocked() || !self.early.is_empty();
+        let retry = waits.then_some(now.after_nanos(BLOCKED_RETRY_NS));
         // The program may not come again after all.
         let owed = self.owes.then_some(now.after_nanos(STANDBY_NS));
         let due = self.engine.next_timeout().into_iter();

@@ -11,9 +11,6 @@ use crate::slot::SlotSockets;
 use crate::sorter::Sorter;
 use crate::{multicast, socket};
 
-/// How often [`Receiver::receive_busy`] looks at a family that has been quiet.
-const QUIET_TURN: u32 = 16;
-
 /// Messages asked for in light traffic, and of large ones: their bytes shall still be in
 /// the cache when they are handed over.
 const FEW: usize = 2;
@@ -30,7 +27,6 @@ pub struct Receiver {
     mmsg: bool,
     /// The family that spoke last.
     busy_v6: bool,
-    calls: u32,
     /// Several messages came at a time, last time, and no large ones.
     many_small: bool,
     /// What the sockets had lost when they came here.
@@ -70,7 +66,6 @@ impl Receiver {
             sorter: Sorter::new(slot, features.gso),
             mmsg: features.mmsg,
             busy_v6: false,
-            calls: 0,
             many_small: false,
         }
     }
@@ -109,9 +104,9 @@ impl Receiver {
         Ok(count + self.drain(!first, max.saturating_sub(count), &mut each)?)
     }
 
-    /// As [`Receiver::receive`], for those who call it over and over: looks at the
-    /// IP family that has been quiet only every so many calls, which spares most
-    /// calls one of two system calls. Zero does not mean that nothing waits.
+    /// As [`Receiver::receive`], but looks only at the IP family that spoke last, which
+    /// spares those who call it over and over one of two system calls. Zero does not
+    /// mean that nothing waits; now and then they must look at both.
     ///
     /// # Errors
     /// If the kernel fails; that nothing waits is no error.
@@ -120,9 +115,7 @@ impl Receiver {
         max: usize,
         mut each: impl FnMut(Incoming<'_>),
     ) -> io::Result<usize> {
-        self.calls = self.calls.wrapping_add(1);
-        let quiet_one = self.calls.is_multiple_of(QUIET_TURN);
-        self.drain(self.busy_v6 != quiet_one, max, &mut each)
+        self.drain(self.busy_v6, max, &mut each)
     }
 
     /// What has been counted so far. Asks the kernel, so not after every packet.

@@ -142,11 +142,24 @@ pub fn delete_address(name: &str, address: &str) {
 /// Waits until a netdev has given itself a link-local address, tentative or not: it does
 /// so some time after both ends of its cable are up.
 pub fn await_link_local(name: &str) {
-    deadline::until("a link-local address", || {
-        let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
-        let has = |line: &str| line.starts_with("fe80") && line.trim_end().ends_with(name);
-        table.lines().any(has)
+    deadline::until("a link-local address", || link_local_flags(name).is_some());
+}
+
+/// As [`await_link_local`], and until the kernel knows that nobody else has the address:
+/// before that, nothing can be sent from it.
+pub fn await_usable_link_local(name: &str) {
+    const TENTATIVE: u32 = 0x40;
+    deadline::until("a link-local address that is ours alone", || {
+        link_local_flags(name).is_some_and(|flags| flags & TENTATIVE == 0)
     });
+}
+
+/// The flags of a netdev's link-local address, if it has one.
+fn link_local_flags(name: &str) -> Option<u32> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").ok()?;
+    let mut lines = table.lines().filter(|line| line.starts_with("fe80"));
+    let line = lines.find(|line| line.trim_end().ends_with(name))?;
+    u32::from_str_radix(line.split_whitespace().nth(4)?, 16).ok()
 }
 
 fn add_link(kind: &str, body: Body, name: &str, data: Body) -> io::Result<()> {

@@ -5,7 +5,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferroce_wire::Mtu;
+use ferroce_wire::{Mtu, Packet};
 
 use crate::attr::{AttrMask, QpAttr, QpCap, QpInit, QpType};
 use crate::bugs::Bug;
@@ -251,6 +251,16 @@ impl Engine {
             Received::Dropped(why) => self.cx.count(why.counter()),
         }
         received
+    }
+
+    /// Whether [`receive`](Engine::receive) would drop this packet of a UC or UD queue
+    /// pair because no receive is posted. A caller that can wait may ask again later.
+    pub fn lacks_receive(&self, payload: &[u8]) -> bool {
+        let packet = Packet::parse(payload).ok();
+        packet.is_some_and(|packet| {
+            let qp = self.qps.get(packet.dest_qpn());
+            qp.is_some_and(|qp| qp.lacks_receive(packet.opcode()))
+        })
     }
 
     /// Adds packets to `batch` until it is full or nothing is left to send.

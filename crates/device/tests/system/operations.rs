@@ -195,6 +195,31 @@ fn unreliable_senders_do_not_drown_receivers() {
     });
 }
 
+/// A program that had no turn on a processor cannot post receives; its progress thread
+/// takes packets in all the same.
+#[test]
+fn unreliable_messages_wait_a_moment_for_their_receives() {
+    let name = "operations::unreliable_messages_wait_a_moment_for_their_receives";
+    on_loopback(name, |_ferroced| {
+        for kind in [QpType::Uc, QpType::Ud] {
+            let mut ours = Endpoint::open(kind, V4);
+            let mut theirs = Endpoint::open(kind, V4);
+            ours.connect(&theirs.introduction());
+            theirs.connect(&ours.introduction());
+            for id in 0..10 {
+                ours.post(id, SendOp::Send { imm: None }, 0, 1000);
+            }
+            ours.succeed(10);
+            assert_eq!(theirs.cq.poll(1, |_| {}), 0, "nothing is posted");
+            for id in 0..10 {
+                theirs.receive(id, 0, 1040);
+            }
+            let order: Vec<u64> = theirs.succeed(10).iter().map(|wc| wc.wr_id).collect();
+            assert!(order.is_sorted(), "{order:?}");
+        }
+    });
+}
+
 /// Whoever has received a message may leave at once: the sender hears of it.
 #[test]
 fn a_message_is_acknowledged_by_who_leaves_at_once() {

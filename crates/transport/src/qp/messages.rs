@@ -1,9 +1,10 @@
 //! SENDs and WRITEs of the peer, on their way into memory.
 
-use ferroce_wire::{NakCode, Packet};
+use ferroce_wire::{NakCode, Opcode, Packet};
 
 use super::responder::{Message, Refusal, WriteTarget};
 use super::{Qp, queue_completion};
+use crate::attr::QpType;
 use crate::bugs::Bug;
 use crate::counters::Counter;
 use crate::engine::Context;
@@ -15,6 +16,14 @@ use crate::send_queue::spans;
 use crate::srq::Taken;
 use crate::verbs::{Access, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
+/// Whether this packet of a SEND or WRITE is the one that takes a receive.
+fn needs_receive(opcode: Opcode) -> bool {
+    match opcode.is_send() {
+        true => opcode.starts_message(),
+        false => opcode.has_immediate(),
+    }
+}
+
 impl Qp {
     /// One packet of a SEND or WRITE.
     pub(super) fn take_packet(
@@ -25,12 +34,7 @@ impl Qp {
         data: &[u8],
     ) -> Result<(), Refusal> {
         let opcode = packet.opcode();
-        let needs_receive = if opcode.is_send() {
-            opcode.starts_message()
-        } else {
-            opcode.has_immediate()
-        };
-        if needs_receive && !self.resp.holding && !self.take_receive(cx) {
+        if needs_receive(opcode) && !self.resp.holding && !self.take_receive(cx) {
             return Err(Refusal::NotReady);
         }
         let mut message = match self.resp.message.take() {
@@ -131,6 +135,19 @@ impl Qp {
         target.va = target.va.wrapping_add(length);
         target.left = target.left.saturating_sub(length);
         Ok(())
+    }
+
+    /// Whether a message of an unreliable peer would be dropped now, for want of a
+    /// receive.
+    pub(crate) fn lacks_receive(&self, opcode: Opcode) -> bool {
+        let posted = match &self.srq {
+            Some(srq) => srq.posted(),
+            None => self.rq.len(),
+        };
+        matches!(self.kind, QpType::Uc | QpType::Ud)
+            && needs_receive(opcode)
+            && !self.resp.holding
+            && posted == 0
     }
 
     /// Gets hold of a receive; false if none is posted.

@@ -115,12 +115,19 @@ fn a_message_without_a_receive_is_dropped_whole() {
     let mut pair = uc();
     pair.send(1, 3000);
     let packets = pair.take(0);
+    let lacks = |pair: &Pair, n: usize| {
+        let engine = &pair.hosts[1].engine;
+        engine.lacks_receive(&packets[n].bytes)
+    };
+    assert!(lacks(&pair, 0), "asked before, it says so");
+    assert!(!lacks(&pair, 1), "the first packet takes the receive");
     assert_eq!(
         pair.deliver(&packets[0]),
         Received::Dropped(Drop::NoReceive)
     );
     assert_eq!(pair.hosts[1].count(Counter::RxNoReceive), 1);
     pair.recv(7, 5000);
+    assert!(!lacks(&pair, 0));
     pair.deliver(&packets[1]);
     pair.deliver(&packets[2]);
     assert_eq!(pair.done(1), [], "not from its middle");

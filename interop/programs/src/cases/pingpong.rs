@@ -82,9 +82,6 @@ pub(super) fn cases() -> Vec<Case> {
                     let case = Case::pair(tool.name, ports.next(), &command);
                     match tool.name {
                         "ibv_xsrq_pingpong" => case,
-                        "ibv_uc_pingpong" | "ibv_ud_pingpong" => {
-                            case.expect("usec/iter").may_lose()
-                        }
                         _ => case.expect("usec/iter"),
                     }
                 })

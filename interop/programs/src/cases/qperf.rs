@@ -42,11 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_200);
     let case = |test: &'static str| {
         let client = format!("qperf {{peer}} -lp {{port}} -t 1 -i rxe0 {test}");
-        let case = Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test);
-        match test.starts_with("uc") || test.starts_with("ud") {
-            true => case.may_lose(),
-            false => case,
-        }
+        Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test)
     };
     let mut cases: Vec<Case> = TESTS.map(case).into();
     cases.extend(CONNECTED.map(|test| {

@@ -123,16 +123,7 @@ fn settle(order: &str) -> Ferroced {
 
 /// Waits until GID 0 is the link-local address of the netdev, and nobody else may have it.
 pub(crate) fn await_link_local_gid(netdev: &str) {
-    const TENTATIVE: u32 = 0x40;
-    netdev::await_link_local(netdev);
-    deadline::until("a link-local address that is ours alone", || {
-        let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
-        let mut lines = table.lines().filter(|line| line.starts_with("fe80"));
-        let line = lines.find(|line| line.trim_end().ends_with(netdev));
-        let flags = line.and_then(|line| line.split_whitespace().nth(4));
-        let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
-        flags.is_some_and(|flags| flags & TENTATIVE == 0)
-    });
+    netdev::await_usable_link_local(netdev);
     deadline::until("its GID", || {
         let links = ferroce_device::list_links().expect("listed");
         let first = links[0].gids.iter().find(|gid| gid.index == 0);
