@@ -2,15 +2,13 @@
 # Inside a fresh system, as root: installs the package, uses it as a user, upgrades and
 # removes it. `cargo xtask package-test` runs this.
 set -eu
-rm -f /tmp/rping-works
-
-say() { printf '   %s\n' "$*"; }
+. /common.sh
 as_user() { setpriv --reuid=4242 --regid=4242 --clear-groups env HOME=/tmp PATH="$PATH" "$@"; }
 
 find / -xdev -path /proc -prune -o -path /tmp -prune -o -path /var -prune -o -print | sort >/tmp/before
 
 say "install"
-dpkg --install /ferroce.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+quietly dpkg --install /ferroce.deb
 # The system's own tools are what they were.
 test "$(command -v rdma)" = "$(dpkg --listfiles iproute2 | grep '/bin/rdma$')"
 
@@ -23,23 +21,23 @@ grep -q 'atomics 1000 additions' /tmp/demo
 
 say "ibv_rc_pingpong"
 as_user ferroce run -- sh -c '
+    set -e
+    . /common.sh
     ibv_rc_pingpong -d rxe0 -g 1 >/tmp/server &
-    for attempt in 1 2 3 4 5 6 7 8 9 10; do
-        ibv_rc_pingpong -d rxe0 -g 1 127.0.0.1 >/tmp/client 2>/tmp/error && break
-        sleep 0.3
-    done
-    wait'
+    wait_for "the server listens" listens 4853
+    ibv_rc_pingpong -d rxe0 -g 1 127.0.0.1 >/tmp/client
+    wait $!'
+grep -q '1000 iters in' /tmp/server
 grep -q '1000 iters in' /tmp/client
 
 say "rping"
 as_user ferroce run -- sh -c '
+    set -e
+    . /common.sh
     rping -s -a 127.0.0.1 -C 10 >/tmp/rping-server 2>&1 &
-    for attempt in 1 2 3 4 5 6 7 8 9 10; do
-        rping -c -v -a 127.0.0.1 -C 10 >/tmp/rping-client 2>&1 && touch /tmp/rping-works && break
-        sleep 0.3
-    done
-    wait'
-test -e /tmp/rping-works || { cat /tmp/rping-client; exit 1; }
+    wait_for "rping listens" rping_listens
+    rping -c -v -a 127.0.0.1 -C 10 >/tmp/rping-client 2>&1
+    wait' || { cat /tmp/rping-client; exit 1; }
 grep -q 'ping data: rdma-ping-9' /tmp/rping-client
 
 say "rdma, rxe_cfg and sudo, as guides type them"
@@ -60,21 +58,17 @@ say "a user's files are theirs; root's configuration stays over an upgrade"
 ferroce config path | grep -qx /etc/ferroce/links.toml
 mkdir -p /etc/ferroce
 printf '[[link]]\nname = "rxe0"\nnetdev = "lo"\n' >/etc/ferroce/links.toml
-dpkg --install /ferroce.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+quietly dpkg --install /ferroce.deb
 ferroced --configured
 ferroce link | grep -q 'rxe0/1'
 ferroce link delete rxe0
 kill "$(cat /run/ferroce/*/ferroced.pid)"
-for attempt in 1 2 3 4 5 6 7 8 9 10; do
-    test -e /run/ferroce || break
-    rm -rf /run/ferroce
-    sleep 0.1
-done
-dpkg --remove ferroce >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+wait_for "ferroced has ended" no_ferroced
+quietly dpkg --remove ferroce
 test -e /etc/ferroce/links.toml
 
 say "nothing is left"
-dpkg --purge ferroce >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+quietly dpkg --purge ferroce
 find / -xdev -path /proc -prune -o -path /tmp -prune -o -path /var -prune -o -print | sort >/tmp/after
 diff /tmp/before /tmp/after
 say "all is well"

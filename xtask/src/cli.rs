@@ -140,8 +140,10 @@ EXAMPLES
 
     /// Install the package into a fresh Debian, use it there, upgrade and remove it.
     ///
-    /// As root: makes the system with mmdebstrap, in target/deb/fresh, and enters it
-    /// with a network of its own. Demo, ibv_rc_pingpong and rping run as a user.
+    /// As root: makes the system with mmdebstrap, in target/deb/fresh, and enters a copy of it
+    /// with a network of its own. Demo, ibv_rc_pingpong and rping run as a user. Then
+    /// another copy is booted three times with systemd: the system's unit and a user's,
+    /// links after a restart and after a boot, programs that run meanwhile.
     PackageTest {
         /// Pack what is not optimised: quicker to build.
         #[arg(long)]

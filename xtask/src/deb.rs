@@ -2,6 +2,7 @@
 //! into a fresh system and uses it there.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -104,28 +105,31 @@ fn said(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// What the fresh system has beyond a minimal one: programs to try, and what boots.
+const FRESH: &str = "ibverbs-utils,rdmacm-utils,iproute2,systemd,systemd-sysv,dbus,\
+                     dbus-user-session,libpam-systemd";
+/// How often it is booted.
+const BOOTS: usize = 3;
+
 /// Installs the package into a fresh system, uses it there as a user, upgrades it and
-/// removes it.
+/// removes it; then once more in a system that boots.
 pub(crate) fn test(release: bool) -> Result<()> {
     let package = build(release)?;
     let fresh = target_dir().join("deb/fresh");
+    let used = target_dir().join("deb/used");
     step("What makes fresh systems", || {
         packages::install(&["mmdebstrap"])
     })?;
     step("A fresh system", || fresh_system(&fresh))?;
-    last_step("Install, use, upgrade, remove", || {
-        fs::copy(&package, fresh.join("ferroce.deb")).context("cannot copy the package")?;
-        fs::copy(
-            install::packaging().join("package-test.sh"),
-            fresh.join("package-test.sh"),
-        )
-        .context("cannot copy the script")?;
+    step("Install, use, upgrade, remove", || {
+        use_up(&fresh, &used, &package, &["package-test.sh"])?;
         let enter = "mount -t proc proc \"$1/proc\" && mount --rbind /dev \"$1/dev\" \
                      && ip link set lo up && exec chroot \"$1\" sh /package-test.sh";
         let status = Command::new("unshare")
             .args(["--net", "--mount", "--propagation", "private"])
+            .args(["--pid", "--fork", "--kill-child"])
             .args(["sh", "-c", enter, "sh"])
-            .arg(&fresh)
+            .arg(&used)
             .stdin(Stdio::null())
             .status()
             .context("cannot start unshare")?;
@@ -134,12 +138,52 @@ pub(crate) fn test(release: bool) -> Result<()> {
             "the package does not do what it should, see above"
         );
         Ok(())
+    })?;
+    last_step("Boot, and boot again", || {
+        use_up(&fresh, &used, &package, &["boot-test.sh"])?;
+        let units = used.join("etc/systemd/system");
+        let unit = fs::read(install::packaging().join("boot-test.service"))?;
+        install::write(&units.join("boot-test.service"), unit, 0o644)?;
+        let wants = units.join("multi-user.target.wants");
+        fs::create_dir_all(&wants)?;
+        symlink("../boot-test.service", wants.join("boot-test.service"))?;
+        for boot in 1..=BOOTS {
+            let status = Command::new("sh")
+                .arg(install::packaging().join("boot.sh"))
+                .arg(&used)
+                .stdin(Stdio::null())
+                .status()
+                .context("cannot start a shell")?;
+            let log = used.join("boot-test.log");
+            eprint!("{}", fs::read_to_string(&log).unwrap_or_default());
+            let _not_there = fs::remove_file(&log);
+            ensure!(status.success(), "boot {boot}: {status}, see above");
+        }
+        Ok(())
     })
+}
+
+/// Makes a copy of the fresh system, with the package and scripts at its root.
+fn use_up(fresh: &Path, used: &Path, package: &Path, scripts: &[&str]) -> Result<()> {
+    let _not_there = fs::remove_dir_all(used);
+    let status = Command::new("cp")
+        .args(["--archive", "--reflink=auto"])
+        .args([fresh, used])
+        .status()
+        .context("cannot start cp")?;
+    ensure!(status.success(), "cp: {status}");
+    fs::copy(package, used.join("ferroce.deb")).context("cannot copy the package")?;
+    for script in scripts.iter().chain(&["common.sh"]) {
+        fs::copy(install::packaging().join(script), used.join(script))
+            .with_context(|| format!("cannot copy {script}"))?;
+    }
+    Ok(())
 }
 
 /// A small Debian, made once.
 fn fresh_system(place: &Path) -> Result<()> {
-    if place.join("etc/debian_version").exists() {
+    let made_of = place.with_extension("packages");
+    if fs::read_to_string(&made_of).is_ok_and(|packages| packages == FRESH) {
         eprintln!("   there already: {}", place.display());
         return Ok(());
     }
@@ -150,13 +194,13 @@ fn fresh_system(place: &Path) -> Result<()> {
         .find_map(|l| l.strip_prefix("VERSION_CODENAME="));
     let status = Command::new("mmdebstrap")
         .arg("--variant=minbase")
-        .arg("--include=ibverbs-utils,rdmacm-utils,iproute2")
+        .arg(format!("--include={FRESH}"))
         .arg(release.unwrap_or("bookworm"))
         .arg(place)
         .status()
         .context("cannot start mmdebstrap")?;
     ensure!(status.success(), "mmdebstrap: {status}");
-    Ok(())
+    fs::write(made_of, FRESH).context("cannot write down what it is made of")
 }
 
 #[cfg(test)]
@@ -165,7 +209,15 @@ mod tests {
 
     #[test]
     fn scripts_of_the_package_are_shell() {
-        for script in ["postinst", "prerm", "postrm", "package-test.sh"] {
+        for script in [
+            "postinst",
+            "prerm",
+            "postrm",
+            "common.sh",
+            "package-test.sh",
+            "boot.sh",
+            "boot-test.sh",
+        ] {
             let file = install::packaging().join(script);
             let status = Command::new("sh").arg("-n").arg(&file).status();
             assert!(status.expect("a shell").success(), "{script}");

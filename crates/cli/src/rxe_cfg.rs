@@ -6,6 +6,8 @@
 
 mod table;
 
+use std::process::Command;
+
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use ferroce_control::link::{MTUS, largest_mtu};
@@ -17,7 +19,7 @@ use crate::{daemon, output};
 const USAGE: &str = "\
 Usage:
   rxe_cfg [options] [status [rxeN]]      show netdevs and their links (the default)
-  rxe_cfg [options] start                make the links that are remembered
+  rxe_cfg [options] start                set remembered netdevs up, make their links
   rxe_cfg [options] stop                 delete all links
   rxe_cfg [options] persistent           show the netdevs that are remembered
   rxe_cfg [options] add ethN             make a link on ethN
@@ -113,6 +115,7 @@ impl RxeCfg {
             let there = connection.links()?;
             for config in remembered {
                 let same = |l: &LinkInfo| l.name == config.name || l.netdev == config.netdev;
+                self.set_up(&config.netdev);
                 if there.iter().any(same) {
                     continue;
                 }
@@ -127,6 +130,28 @@ impl RxeCfg {
         match &failed[..] {
             [] => Ok(()),
             failed => bail!("{}", failed.join("; ")),
+        }
+    }
+
+    /// Sets a netdev up that is down. Who may not do that is told, and goes on.
+    fn set_up(&self, name: &str) {
+        let netdevs = ferroce_daemon::survey().unwrap_or_default();
+        if !netdevs
+            .iter()
+            .any(|netdev| netdev.name == name && !netdev.up)
+        {
+            return;
+        }
+        let output = Command::new("ip")
+            .args(["link", "set", "dev", name, "up"])
+            .output();
+        match output {
+            Ok(output) if output.status.success() => self.say(&format!("set {name} up")),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr);
+                eprintln!("note: {name} stays down: {}", why.trim());
+            }
+            Err(error) => eprintln!("note: {name} stays down: cannot run ip: {error}"),
         }
     }
 

@@ -138,8 +138,14 @@ fn rxe_cfg_as_in_its_time() {
         assert!(ok("ferroce -d link show rxe1").contains(" crc on "));
         ok("rxe_cfg stop");
         assert_eq!(ok("ferroce link"), "");
+        netdev::set_down("enp17s0");
+        netdev::set_down("eno2");
         let status = ok("rxe_cfg start");
-        assert!(status.contains(" rxe0  1024  (3)\n"), "{status}");
+        let row = "enp17s0  yes   veth    10GigE  1500  10.0.1.1   rxe0  1024  (3)\n";
+        assert!(status.contains(row), "set up: {status}");
+        let row = "eno2     no    veth    10GigE  1500  10.0.0.1\n";
+        assert!(status.contains(row), "not remembered: {status}");
+        netdev::set_up("eno2");
         assert!(!status.contains("rxe1"), "{status}");
         ok("rxe_cfg remove enp17s0");
         assert_eq!(ok("rxe_cfg persistent"), "");
@@ -179,5 +185,38 @@ fn rxe_init_makes_a_link_for_each_netdev() {
             "link rxe0/1 state ACTIVE physical_state LINK_UP netdev hsn0 \n\
              link rxe1/1 state ACTIVE physical_state LINK_UP netdev hsn1 \n"
         );
+    });
+}
+
+/// What a service manager does after somebody has added links by hand.
+#[test]
+fn a_ferroced_takes_the_place_of_another() {
+    isolated("a_ferroced_takes_the_place_of_another", || {
+        let _cleanup = Cleanup;
+        cable("eth0", "far0", "10.0.0.1/24");
+        ok("ferroce link add rxe0 type rxe netdev eth0");
+        ok("ferroce config save");
+        ok("ferroce link add other type rxe netdev lo");
+        let pid = || {
+            find_daemon()
+                .expect("reachable")
+                .expect("running")
+                .daemon_pid()
+        };
+        let before = pid();
+        let said = fails("ferroced --configured");
+        assert!(
+            said.contains(&format!("ferroced runs already (process {before})")),
+            "{said}"
+        );
+        let links = ok("ferroce link");
+        assert_eq!(links.lines().count(), 2, "{links}");
+        ok("ferroced --configured --replace");
+        assert_ne!(pid(), before);
+        assert_eq!(ok("ferroce link"), links);
+        // Or of nobody.
+        end_daemon();
+        ok("ferroced --configured --replace");
+        assert_eq!(ok("ferroce link"), links);
     });
 }

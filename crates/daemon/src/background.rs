@@ -28,6 +28,9 @@ pub(crate) fn start(options: &Options) -> Result<()> {
     if options.configured {
         command.arg("--configured");
     }
+    if options.replace {
+        command.arg("--replace");
+    }
     if options.exit_when_unused {
         command.arg("--exit-when-unused");
     }

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ferroce_control::path::{
@@ -12,6 +12,7 @@ use ferroce_control::path::{
 use ferroce_control::unix;
 use rustix::fs::FlockOperation;
 use rustix::net::SocketFlags;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::sysfs::tree::Tree;
 
@@ -46,41 +47,64 @@ impl Lock {
     pub(crate) fn take() -> Result<Lock, LockError> {
         let mut first_error = None;
         for dir in own_dirs()? {
-            match dir.create() {
-                Ok(()) => return Lock::take_in(dir.path()),
-                Err(error) => first_error = first_error.or(Some(error)),
+            loop {
+                match dir.create() {
+                    Ok(()) => match Lock::take_in(dir.path())? {
+                        Some(lock) => return Ok(lock),
+                        None => continue,
+                    },
+                    Err(error) => first_error = first_error.or(Some(error)),
+                }
+                break;
             }
         }
         Err(first_error.expect("there is always a candidate").into())
     }
 
-    fn take_in(dir: &Path) -> Result<Lock, LockError> {
+    /// Asks whoever has the lock to end. What it knows it has written down.
+    pub(crate) fn end_holder(dir: &Path) {
+        let text = fs::read_to_string(dir.join(PID_FILE)).unwrap_or_default();
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            let _it_may_be_gone = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// None if whoever had the directory is just taking it away.
+    fn take_in(dir: &Path) -> Result<Option<Lock>, LockError> {
         let path = dir.join(PID_FILE);
         let failed = |error| LockError::File {
             path: path.clone(),
             error,
         };
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .mode(0o644)
-            .open(&path)
-            .map_err(failed)?;
+            .open(&path);
+        let mut file = match file {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(failed)?,
+        };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(LockError::Taken(dir.into())),
             Err(error) => return Err(failed(error.into())),
+        }
+        // A file that has no name any more locks nobody out.
+        if file.metadata().map_err(failed)?.nlink() == 0 {
+            return Ok(None);
         }
         let write = |file: &mut File| {
             file.set_len(0)?;
             writeln!(file, "{}", std::process::id())
         };
         write(&mut file).map_err(failed)?;
-        Ok(Lock {
+        Ok(Some(Lock {
             dir: dir.into(),
             _file: file,
-        })
+        }))
     }
 
     pub(crate) fn state_file(&self) -> PathBuf {

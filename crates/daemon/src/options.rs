@@ -42,8 +42,9 @@ EXAMPLES
         start in the background, and return when programs can connect
     ferroced --foreground
         stay, and log to standard error: for service managers
-    ferroced --foreground --configured
-        the same, with the links of the configuration: what the systemd units do
+    ferroced --foreground --configured --replace
+        the same, with the links of the configuration, and in the place of one that
+        `ferroce link add` has started: what the systemd units do
     ferroced --foreground --group rdma
         serve members of the group rdma as well
     ip netns exec blue ferroced
@@ -61,6 +62,10 @@ pub struct Options {
     /// Make the links that the configuration names (see FILES)
     #[arg(short, long)]
     pub configured: bool,
+
+    /// Take the place of a ferroced that runs: programs, links and connections stay
+    #[arg(short, long)]
+    pub replace: bool,
 
     /// End when there is no link and no program left
     #[arg(long)]

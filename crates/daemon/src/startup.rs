@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::Timespec;
+use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use crate::access::{Access, DEFAULT_GROUP, group_id};
@@ -64,6 +65,9 @@ pub fn run(options: &Options) -> Result<()> {
     if options.detached {
         background::report_ready(&log)?;
     }
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::warn!(%error, "the service manager does not hear that we are ready");
+    }
     Ok(server.run()?)
 }
 
@@ -77,8 +81,8 @@ fn access(options: &Options) -> Result<Access> {
     Ok(Access { uid, group })
 }
 
-/// Takes the runtime directory. None if another ferroced has it and is ready; one that
-/// was started by hand complains instead.
+/// Takes the runtime directory, from another ferroced if told so. None if another has it
+/// and is ready; one that was started by hand complains instead.
 fn take_lock(options: &Options) -> Result<Option<Lock>> {
     let until = now() + OTHER;
     loop {
@@ -89,12 +93,15 @@ fn take_lock(options: &Options) -> Result<Option<Lock>> {
         let LockError::Taken(dir) = &error else {
             return Err(error.into());
         };
-        if !options.exit_when_unused || now() >= until {
+        if !(options.exit_when_unused || options.replace) || now() >= until {
             return Err(error.into());
+        }
+        if options.replace {
+            Lock::end_holder(dir);
         }
         // Watching first: what happens between two looks is not missed.
         let watch = Watch::new(dir)?;
-        if Connection::connect(dir).is_ok() {
+        if !options.replace && Connection::connect(dir).is_ok() {
             return Ok(None);
         }
         // The other one may also be about to end, which nothing announces.
