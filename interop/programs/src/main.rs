@@ -45,7 +45,7 @@ struct Arguments {
     /// Write the table to this file
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Sources of rdma-core, whose Python tests are run too
+    /// Sources of rdma-core, whose newest rping is run too
     #[arg(long, value_name = "FOLDER", env = "FERROCE_RDMA_CORE")]
     rdma_core: Option<PathBuf>,
 }
@@ -94,11 +94,15 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
         };
         report.add(case.program, &case.name, outcome, now() - begun);
     }
+    let pyverbs = cases::pyverbs::document(&place);
     place.leave().context("something still uses the links")?;
     fs::remove_dir_all(&folder)?;
     report.summarise();
     if let Some(file) = &arguments.write {
         fs::write(file, report.markdown(HEAD))?;
+        if let Some(text) = pyverbs {
+            fs::write(file.with_file_name("PYVERBS.md"), text)?;
+        }
     }
     Ok(report.all_work())
 }
@@ -130,6 +134,7 @@ const HEAD: &str = "\
 Each line below is a command that `cargo xtask test` runs, unmodified programs of the distribution,
 server and client on one host, as an ordinary user, and checks what they say. `rxe0` is a link on an
 Ethernet device (GID 0 link-local IPv6, 1 IPv4, 2 IPv6), `rxe1` one on loopback. This file is written
-by `cargo xtask programs --write docs/COMPATIBILITY.md`.
+by `cargo xtask programs --write docs/COMPATIBILITY.md`. What became of each of rdma-core's own
+Python tests is in [PYVERBS.md](PYVERBS.md).
 
 ";

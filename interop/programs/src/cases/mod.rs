@@ -8,7 +8,7 @@ mod mpi;
 mod perftest;
 mod persistent;
 mod pingpong;
-mod pyverbs;
+pub(crate) mod pyverbs;
 mod qperf;
 mod rdmacm;
 mod rsockets;
@@ -20,8 +20,7 @@ use std::path::Path;
 
 use crate::case::Case;
 
-/// Everything, in order. With sources of rdma-core its Python tests and its newest
-/// rping too.
+/// Everything, in order. With sources of rdma-core its newest rping too.
 pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     let mut cases = utils::cases();
     cases.extend(pingpong::cases());
@@ -37,7 +36,7 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases.extend(iser::cases());
     cases.extend(migration::cases());
     cases.extend(rdma_core.map(persistent::at_once));
-    cases.extend(rdma_core.map(pyverbs::case));
+    cases.push(pyverbs::case());
     cases
 }
 
