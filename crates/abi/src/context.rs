@@ -117,9 +117,18 @@ impl ContextObject {
     ///
     /// It came from [`ContextObject::create`] and nobody uses it any more.
     pub(crate) unsafe fn close(context: *mut ibv_context) {
-        contexts().retain(|open| open.0 != context);
         // SAFETY: by contract the allocation is ours, and this is the last use.
-        drop(unsafe { Box::from_raw(object_of(context)) });
+        let object = unsafe { Box::from_raw(object_of(context)) };
+        let mut open = contexts();
+        open.retain(|open| open.0 != context);
+        // SAFETY: those in the list are open while it is locked.
+        let same =
+            |open: &Pointer| Arc::ptr_eq(unsafe { &(*object_of(open.0)).device }, &object.device);
+        let last = !open.iter().any(same);
+        drop(open);
+        if last {
+            object.device.close();
+        }
     }
 
     /// A number for an object's `handle`, not used before in this context.

@@ -3,7 +3,7 @@
 use clap::Parser;
 
 /// Keeps links, GID tables, slots and counters for programs that use RDMA.
-#[derive(Debug, Clone, Parser)]
+#[derive(Debug, Clone, Default, Parser)]
 #[command(
     name = "ferroced",
     version,

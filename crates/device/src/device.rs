@@ -37,7 +37,7 @@ pub struct Device {
     next_cq: AtomicU32,
     next_srq: AtomicU32,
     next_shard: AtomicUsize,
-    supervisor: Option<Supervisor>,
+    supervisor: Mutex<Option<Supervisor>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Whose threads these are.
     process: Pid,
@@ -96,7 +96,7 @@ impl Device {
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             next_shard: AtomicUsize::new(0),
-            supervisor: Some(supervisor),
+            supervisor: Mutex::new(Some(supervisor)),
             threads: Mutex::new(threads),
             process: getpid(),
         }))
@@ -270,6 +270,27 @@ impl Device {
         }
     }
 
+    /// Ends it, whatever objects are left: its queue pairs are silent from now on, and
+    /// ferroced has the slots back. What is left is only good for being dropped.
+    pub fn close(&self) {
+        let mut supervisor = self.supervisor.lock().expect("nobody panics with it");
+        let mut threads = self.threads();
+        if getpid() != self.process {
+            // A child has no threads, and must not end its parent's.
+            std::mem::forget(std::mem::take(&mut *threads));
+            std::mem::forget(supervisor.take());
+            return;
+        }
+        for shard in self.shards.iter() {
+            shard.stop();
+        }
+        for thread in threads.drain(..) {
+            let _panicked = thread.join();
+        }
+        // Only now may ferroced have the slots back.
+        drop(supervisor.take());
+    }
+
     fn pass_through(&self) {
         for shard in self.shards.iter() {
             shard.pass_through();
@@ -285,21 +306,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if getpid() != self.process {
-            // A child has no threads, and must not end its parent's.
-            std::mem::forget(std::mem::take(&mut *self.threads()));
-            std::mem::forget(self.supervisor.take());
-            return;
-        }
-        for shard in self.shards.iter() {
-            shard.stopped.store(true, Ordering::Release);
-            shard.ring();
-        }
-        for thread in self.threads().drain(..) {
-            let _panicked = thread.join();
-        }
-        // Only now may ferroced have the slots back.
-        drop(self.supervisor.take());
+        self.close();
     }
 }
 

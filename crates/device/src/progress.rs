@@ -8,7 +8,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use ferroce_transport::Time;
@@ -34,7 +33,7 @@ pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle
 
 fn run(shard: &Shard, sockets: &[OwnedFd]) {
     let mut manners = Manners::new();
-    while !shard.stopped.load(Ordering::Acquire) {
+    while !shard.is_stopped() {
         let now = clock::now();
         let standby = shard.standby_ns(now);
         manners.yield_to_others(standby.is_some());

@@ -51,7 +51,7 @@ pub(crate) struct Shard {
     polled_at: AtomicU64,
     /// When the progress thread will look by itself.
     sleeps_until: AtomicU64,
-    pub(crate) stopped: AtomicBool,
+    stopped: AtomicBool,
     bell: OwnedFd,
 }
 
@@ -110,8 +110,10 @@ impl Shard {
         let now = clock::now();
         let mut core = self.lock();
         let result = work(&mut core, now);
-        core.transmit(now, &self.notices);
-        self.mind_timer(&core, now);
+        if !self.is_stopped() {
+            core.transmit(now, &self.notices);
+            self.mind_timer(&core, now);
+        }
         result
     }
 
@@ -121,6 +123,7 @@ impl Shard {
     pub(crate) fn pay_debts(&self) {
         if let Ok(mut core) = self.core.try_lock()
             && core.owes
+            && !self.is_stopped()
         {
             core.transmit(clock::now(), &self.notices);
         }
@@ -128,6 +131,9 @@ impl Shard {
 
     /// A turn of work on behalf of somebody who polls; nothing if another is at it.
     pub(crate) fn poll(&self) {
+        if self.is_stopped() {
+            return;
+        }
         let now = clock::now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
         match self.core.try_lock() {
@@ -176,6 +182,19 @@ impl Shard {
     pub(crate) fn sleeps_until(&self, due: Option<Time>) {
         let due = due.map_or(u64::MAX, Time::as_nanos);
         self.sleeps_until.store(due, Ordering::Relaxed);
+    }
+
+    /// Has no packets sent or received any more. The progress thread ends.
+    pub(crate) fn stop(&self) {
+        self.pay_debts();
+        self.stopped.store(true, Ordering::Release);
+        self.ring();
+        // Whoever did not see it is done.
+        self.pass_through();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     /// Wakes the progress thread.

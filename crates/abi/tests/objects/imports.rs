@@ -104,3 +104,17 @@ fn imports_that_cannot_be() {
         assert_eq!(ibv_dealloc_pd(pd), 0);
     });
 }
+
+/// What the kernel does when a program closes the descriptor. Each context has a slot of
+/// its own, and there are 255.
+#[test]
+fn a_context_is_closed_together_with_what_is_left_in_it() {
+    let name = "imports::a_context_is_closed_together_with_what_is_left_in_it";
+    with_device(name, |context| unsafe {
+        for time in 0..300 {
+            let forgetful = made(ibv_open_device((*context).device));
+            made(ibv_alloc_pd(forgetful));
+            assert_eq!(ibv_close_device(forgetful), 0, "time {time}");
+        }
+    });
+}

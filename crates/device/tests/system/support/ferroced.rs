@@ -57,11 +57,8 @@ fn role() {
         unsafe { std::env::set_var("FERROCE_LOG", "error") };
     }
     let options = ferroce_daemon::Options {
-        configured: false,
         foreground: true,
-        group: None,
-        exit_when_unused: false,
-        detached: false,
+        ..ferroce_daemon::Options::default()
     };
     ferroce_daemon::run(&options).expect("it runs until it is killed");
 }
