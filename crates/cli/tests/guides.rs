@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use ferroce_control::find_daemon;
 use ferroce_testnet::{deadline, netdev};
 
-use common::{Cleanup, FERROCE, config_dir, with_libraries};
+use common::{Cleanup, FERROCE, PINGPONG_PORT, config_dir, is_listening, with_libraries};
 
 const WRITE: &str = "FERROCE_WRITE_GUIDES";
 
@@ -57,8 +57,6 @@ const fn refused(typed: &'static str, shows: &'static [&'static str]) -> Step {
     }
 }
 
-/// Where `ibv_rc_pingpong` listens.
-const PINGPONG_PORT: u16 = 18515;
 const PINGPONG: &[&str] = &[
     "local address:",
     "remote address:",
@@ -272,19 +270,6 @@ fn said(child: Child) -> (bool, String) {
     let output = child.wait_with_output().expect("our child");
     let text = String::from_utf8(output.stdout).expect("text");
     (output.status.success(), text)
-}
-
-/// Whether somebody in this network listens on a TCP port.
-fn is_listening(port: u16) -> bool {
-    let (place, state) = (format!(":{port:04X} "), " 0A ");
-    ["/proc/self/net/tcp", "/proc/self/net/tcp6"]
-        .iter()
-        .filter_map(|table| fs::read_to_string(table).ok())
-        .any(|table| {
-            table
-                .lines()
-                .any(|l| l.contains(&place) && l.contains(state))
-        })
 }
 
 /// The first of the parts that is not there in order.

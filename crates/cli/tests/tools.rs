@@ -2,7 +2,7 @@
 
 mod common;
 
-use ferroce_testnet::{deadline, isolated, namespace, netdev};
+use ferroce_testnet::isolated;
 
 use common::{Cleanup, ok, run};
 
@@ -96,62 +96,6 @@ fn the_doctor_finds_a_taken_port() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("FAILS port      UDP port 4791"), "{text}");
         assert!(text.ends_with("see `FAILS` above.\n"), "{text}");
-    });
-}
-
-#[test]
-fn ping_is_answered_by_a_connection_manager() {
-    isolated("ping_is_answered_by_a_connection_manager", || {
-        let _cleanup = Cleanup;
-        let output = run("ferroce ping 127.0.0.1");
-        assert_eq!(output.status.code(), Some(1));
-        ok("ferroce link add lo0 type rxe netdev lo");
-        let said = ok("ferroce ping -c 2 -i 0.01 127.0.0.1");
-        let beginning = "PING 127.0.0.1 (127.0.0.1) from 127.0.0.1 lo0: RoCE connection manager\n\
-                         answer from 127.0.0.1: seq=1 time=";
-        assert!(said.starts_with(beginning), "{said}");
-        assert!(
-            said.contains("\n2 sent, 2 answered, 0% lost\nrtt min/avg/max/mdev = "),
-            "{said}"
-        );
-        assert!(
-            said.ends_with("mtu 4096: IP packets of 4160 bytes arrive; all that this link sends\n"),
-            "{said}"
-        );
-
-        // The same to another host.
-        let there = namespace::another().expect("a namespace");
-        netdev::add_veth("near", "far");
-        netdev::move_to("far", &there);
-        netdev::add_address("near", "10.0.0.1/24");
-        netdev::set_up("near");
-        namespace::within(&there, || {
-            netdev::add_address("far", "10.0.0.2/24");
-            netdev::set_up("far");
-            deadline::until("ferroced is there", || {
-                run("ferroce link add far0 type rxe netdev far")
-                    .status
-                    .success()
-            });
-        })
-        .expect("entered");
-        ok("ferroce link add near0 type rxe netdev near");
-        deadline::until("the cable is up", || {
-            ok("ferroce link show near0").contains("ACTIVE")
-        });
-        let said = ok("ferroce ping -c 1 10.0.0.2");
-        assert!(said.contains("from 10.0.0.1 near0: "), "{said}");
-        assert!(
-            said.contains("mtu 1024: IP packets of 1088 bytes arrive"),
-            "{said}"
-        );
-
-        // Nobody at home.
-        let output = run("ferroce ping -c 1 -W 0.2 10.0.0.3");
-        assert_eq!(output.status.code(), Some(1));
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains("no answer from 10.0.0.3: seq=1\n"), "{said}");
-        namespace::within(&there, || drop(Cleanup)).expect("entered");
     });
 }
 

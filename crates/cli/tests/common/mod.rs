@@ -99,3 +99,19 @@ pub(crate) fn with_libraries(name: &str, test: fn()) {
     assert!(std::env::var_os("CI").is_none(), "{line}");
     eprintln!("{line}");
 }
+
+/// Where `ibv_rc_pingpong` listens.
+pub(crate) const PINGPONG_PORT: u16 = 18515;
+
+/// Whether somebody in this network listens on a TCP port.
+pub(crate) fn is_listening(port: u16) -> bool {
+    let (place, state) = (format!(":{port:04X} "), " 0A ");
+    ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
+        .iter()
+        .filter_map(|table| std::fs::read_to_string(table).ok())
+        .any(|table| {
+            table
+                .lines()
+                .any(|l| l.contains(&place) && l.contains(state))
+        })
+}
