@@ -59,7 +59,7 @@ pub(crate) fn build(release: bool) -> Result<()> {
 }
 
 /// The other names of `ferroce`, beside the libraries: what guides tell people to type.
-pub(crate) const NAMES: [&str; 4] = ["rdma", "rxe_cfg", "rxe_init.sh", "sudo"];
+pub(crate) const NAMES: [&str; 5] = ["ferroce", "rdma", "rxe_cfg", "rxe_init.sh", "sudo"];
 
 /// Makes a folder in which `ferroce` has its other names.
 pub(crate) fn name_commands(folder: &Path, ferroce: &str) -> Result<()> {

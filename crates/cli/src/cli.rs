@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::command::Command;
@@ -50,8 +51,35 @@ struct Cli {
 }
 
 pub(crate) fn run() -> Result<ExitCode> {
-    let Cli { format, command } = Cli::parse();
+    let Cli { format, command } = Cli::try_parse().unwrap_or_else(|error| complain(&error));
     command.run(format)
+}
+
+/// Says what is wrong with the command line, as clap does; of commands that are none,
+/// which ones are.
+fn complain(error: &clap::Error) -> ! {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        error.exit();
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let known = known_commands(&Cli::command(), &words).join(", ");
+    let text = error.to_string();
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    eprint!("{first}; known are {known}\n{rest}");
+    std::process::exit(error.exit_code());
+}
+
+/// The commands that could have stood where an unknown one stands.
+fn known_commands(command: &clap::Command, words: &[String]) -> Vec<String> {
+    let mut at = command;
+    for word in words.iter().filter(|word| !word.starts_with('-')) {
+        match at.find_subcommand(word) {
+            Some(inner) => at = inner,
+            None => break,
+        }
+    }
+    let visible = at.get_subcommands().filter(|c| !c.is_hide_set());
+    visible.map(|c| c.get_name().to_owned()).collect()
 }
 
 /// The whole command line, for man pages.

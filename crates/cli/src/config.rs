@@ -75,6 +75,9 @@ impl ConfigArgs {
                 let lines = config::load(&path)?.into_iter().map(line);
                 output::write(&lines.collect::<String>())
             }
+            Some(ConfigCommand::Check { file: Some(file) }) if !file.exists() => {
+                bail!("{}: no such file", file.display())
+            }
             Some(ConfigCommand::Check { file }) => check(file.unwrap_or(path)),
             Some(ConfigCommand::Save { links }) => save(&links),
             Some(ConfigCommand::Forget { links }) => {

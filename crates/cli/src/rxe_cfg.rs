@@ -194,8 +194,8 @@ impl RxeCfg {
 
     fn mtu(&self, link: Option<&str>, size: &str) -> Result<()> {
         let known = MTUS.map(|mtu| mtu.to_string()).join(", ");
-        let size = size.parse().ok().filter(|size| MTUS.contains(size));
-        let size: u32 = size.with_context(|| format!("the mtu is none of {known}"))?;
+        let valid = size.parse().ok().filter(|size| MTUS.contains(size));
+        let size: u32 = valid.with_context(|| format!("mtu `{size}` is none of {known}"))?;
         self.change(link, |link| {
             let largest = largest_mtu(link.netdev_mtu);
             let size = if self.force { size.min(largest) } else { size };

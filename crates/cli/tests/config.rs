@@ -82,6 +82,10 @@ fn a_mistake_in_the_file_is_named_with_its_line() {
         fs::create_dir_all(config_dir()).expect("a directory");
         let file = config_dir().join("links.toml");
         assert!(ok("ferroce config check").ends_with("links.toml: there is none\n"));
+        let said = fails("ferroce config check /nowhere/links.toml");
+        assert_eq!(said, "error: /nowhere/links.toml: no such file\n");
+        let said = fails("ferroce config save rxe7");
+        assert!(said.contains("no link `rxe7`; there is none"), "{said}");
         let text = "[[link]]\nname = \"rxe0\"\nnetdev = \"lo\"\nmtu = 1500\n";
         fs::write(&file, text).expect("written");
         let complaint = "links.toml: line 4: mtu 1500 is none of 256, 512, 1024, 2048, 4096\n";
@@ -155,7 +159,12 @@ fn rxe_cfg_as_in_its_time() {
             ("rxe_cfg frobnicate", "unknown command `frobnicate`"),
             ("rxe_cfg add eth7", "no netdev `eth7`; there is lo,"),
             ("rxe_cfg remove rxe7", "rxe7: no such link or netdev"),
-            ("rxe_cfg mtu 1500", "none of 256, 512, 1024, 2048, 4096"),
+            (
+                "rxe_cfg mtu 1500",
+                "mtu `1500` is none of 256, 512, 1024, 2048, 4096",
+            ),
+            ("rxe_cfg mtu rxe7 512", "rxe7: no such link; there is none"),
+            ("rxe_cfg -x", "'-x'"),
             ("rxe_cfg crc maybe", "neither enable nor disable"),
             ("rxe_cfg status rxe7", "rxe7: no such link"),
             ("rxe_cfg add", "`add` wants to know more"),

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use ferroce_control::{attach, find_daemon, runtime_dirs};
 use ferroce_testnet::{deadline, isolated, netdev};
 
-use common::{Cleanup, command, end_daemon, fails, ok, run};
+use common::{Cleanup, command, end_daemon, fails, fails_with, ok};
 
 fn dir() -> PathBuf {
     runtime_dirs().expect("known")[0].path().to_owned()
@@ -166,7 +166,28 @@ fn mistakes_are_explained() {
             said,
             "error: Wrong device name: no link `rxe7`; there is rxe0\n"
         );
-        assert_eq!(run("ferroce link frobnicate").status.code(), Some(2));
+        for (line, complaint) in [
+            (
+                "ferroce frobnicate",
+                "unrecognized subcommand 'frobnicate'; known are ",
+            ),
+            (
+                "ferroce link frobnicate",
+                "unrecognized subcommand 'frobnicate'; known are add, set, delete, show",
+            ),
+            (
+                "ferroce -j config frobnicate",
+                "unrecognized subcommand 'frobnicate'; known are show, check, save, forget",
+            ),
+            ("ferroce link show --frob", "unexpected argument '--frob'"),
+            ("ferroce stat rxe0 --watch often", "invalid value 'often'"),
+            ("ferroced --frob", "unexpected argument '--frob'"),
+        ] {
+            let said = fails_with(2, line);
+            assert!(said.contains(complaint), "{line}: {said}");
+        }
+        let said = fails("ferroced --group nobodys");
+        assert_eq!(said, "error: there is no group `nobodys`\n");
     });
 }
 

@@ -94,6 +94,26 @@ fn mistakes_end_with_status_1() {
                 "No such device: no link `rxe7`; there is rxe0",
             ),
             ("system set netns shared", "Operation not supported"),
+            (
+                "system set netns blue",
+                "netns 'blue': valid options are: { shared | exclusive }",
+            ),
+            (
+                "resource show frob",
+                "no link `frob`; there is rxe0; objects are qp, cm_id, cq, mr, pd, ctx, srq",
+            ),
+            (
+                "statistic frob",
+                "Unknown statistic command 'frob'. Known are",
+            ),
+            (
+                "link add rxe1 type frob netdev lo",
+                "type `frob` is not known; rxe is",
+            ),
+            (
+                "link add rxe1 type rxe netdev lo mtu big",
+                "mtu `big` is none of 256, 512, 1024, 2048, 4096",
+            ),
             ("dev set rxe7 name mine", "no link `rxe7`; there is rxe0"),
             ("dev set rxe0 name a/b", "link name `a/b` is not valid"),
             ("dev set rxe0 name", "a value for 'name' is missing"),

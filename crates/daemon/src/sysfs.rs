@@ -62,6 +62,10 @@ pub(crate) fn files<'a>(subjects: impl IntoIterator<Item = Subject<'a>>, cpus: u
         place(&mut class, &subject, cpus);
         port(&mut class.inside("ports/1"), link, &subject.counters);
         verbs(&mut files, link);
+        let path = format!("sys/kernel/config/rdma_cm/{}/ports/1", link.name);
+        let mut defaults = Folder::new(&mut files, path);
+        defaults.put("default_roce_mode", "RoCE v2");
+        defaults.put("default_roce_tos", 0);
     }
     files
 }

@@ -10,8 +10,9 @@ use crate::{functions, refresh, root};
 pub(crate) const LONGEST: usize = libc::PATH_MAX as usize;
 
 /// Folders whose contents are ours.
-const OURS: [&[u8]; 3] = [
+const OURS: [&[u8]; 4] = [
     b"/sys/class/infiniband",
+    b"/sys/kernel/config/rdma_cm",
     b"/sys/class/infiniband_verbs",
     b"/dev/infiniband",
 ];
@@ -145,6 +146,7 @@ mod tests {
             c"/sys/class/infiniband/rxe0/ports/1/state",
             c"/sys/class/infiniband_verbs/uverbs0",
             c"/dev/infiniband/uverbs0",
+            c"/sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_mode",
         ] {
             assert!(ours(path), "{path:?}");
         }

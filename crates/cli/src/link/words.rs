@@ -1,6 +1,7 @@
 //! The words after `link add`: a name, then pairs of a key and a value, as in iproute2.
 
 use anyhow::{Context, Result, bail};
+use ferroce_control::link::MTUS;
 use ferroce_control::{LinkConfig, Request, check_name};
 
 const USAGE: &str = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off]";
@@ -57,9 +58,9 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
 }
 
 fn number(value: &str) -> Result<u32> {
-    value
-        .parse()
-        .with_context(|| format!("mtu `{value}` is not a number of bytes"))
+    let known = MTUS.map(|mtu| mtu.to_string()).join(", ");
+    let number = value.parse().ok();
+    number.with_context(|| format!("mtu `{value}` is none of {known}"))
 }
 
 fn switch(value: &str) -> Result<bool> {
@@ -107,7 +108,7 @@ mod tests {
             ("rxe0 type rxe netdev", "a value for `netdev` is missing"),
             (
                 "rxe0 type rxe netdev lo mtu big",
-                "mtu `big` is not a number",
+                "mtu `big` is none of 256, 512, 1024, 2048, 4096",
             ),
             (
                 "rxe0 type rxe netdev lo crc maybe",

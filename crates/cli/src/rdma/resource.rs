@@ -1,6 +1,6 @@
 //! `rdma resource`: what programs have.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use ferroce_control::LinkInfo;
 use ferroce_control::resources::{CmIdResource, QpResource, Resources};
 
@@ -73,7 +73,9 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         // `rdma resource show DEV`
         let only = words.next();
         words.end()?;
-        let rows: Vec<Row> = look(only)?.iter().map(summary).collect();
+        let places = look(only);
+        let places = places.map_err(|e| anyhow!("{e:#}; objects are {}", kinds.join(", ")))?;
+        let rows: Vec<Row> = places.iter().map(summary).collect();
         return row::show(&rows, manner.format);
     };
     let mut only = None;

@@ -37,9 +37,15 @@ fn set(mut words: Words<'_>) -> Result<()> {
             "Operation not supported: a link serves the network namespace where it was added; \
              others can have links of their own"
         ),
-        (Some("netns"), _) => bail!("valid options are: {{ shared | exclusive }}"),
+        (Some("netns"), other) => bail!(
+            "netns '{}': valid options are: {{ shared | exclusive }}",
+            other.unwrap_or_default()
+        ),
         // A privilege that nobody needs here.
         (_, Some("on" | "off")) => words.end(),
-        (_, _) => bail!("valid options are: {{ on | off }}"),
+        (_, other) => bail!(
+            "privileged-qkey '{}': valid options are: {{ on | off }}",
+            other.unwrap_or_default()
+        ),
     }
 }

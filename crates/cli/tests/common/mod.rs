@@ -91,7 +91,7 @@ pub(crate) fn cable(name: &str, far: &str, address: &str) {
 /// Runs a test in a network of its own, if the libraries that programs load are there.
 pub(crate) fn with_libraries(name: &str, test: fn()) {
     let folder = Path::new(FERROCE).with_file_name("lib");
-    let all = ["libibverbs.so.1", "libferroce-preload.so", "bin/rdma"];
+    let all = ["libibverbs.so.1", "libferroce-preload.so", "bin/ferroce"];
     if all.iter().all(|file| folder.join(file).exists()) {
         return isolated(name, test);
     }

@@ -102,6 +102,8 @@ fn a_link_looks_as_the_kernel_shows_it() {
         "sys/class/infiniband_verbs/uverbs3/dev: 231:195\n",
         "sys/class/infiniband_verbs/uverbs3/device -> ../../infiniband/rxe0/device\n",
         "sys/class/infiniband_verbs/uverbs3/ibdev: rxe0\n",
+        "sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_mode: RoCE v2\n",
+        "sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos: 0\n",
     );
     assert_eq!(listing(&shown(&link(), None)), golden);
 }

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use super::{Files, Node};
 
 /// Folders that are there whether anything is in them or not.
-const FOLDERS: [&str; 3] = [
+const FOLDERS: [&str; 4] = [
     "sys/class/infiniband",
+    "sys/kernel/config/rdma_cm",
     "sys/class/infiniband_verbs",
     "dev/infiniband",
 ];
