@@ -137,4 +137,13 @@ Ethernet device (GID 0 link-local IPv6, 1 IPv4, 2 IPv6), `rxe1` one on loopback.
 by `cargo xtask programs --write docs/COMPATIBILITY.md`. What became of each of rdma-core's own
 Python tests is in [PYVERBS.md](PYVERBS.md).
 
+Mistakes of programs that show here, and with any driver:
+
+- `rping -s -P` before rdma-core 61 loses one of two requests that come at once. The clients of such a one
+  connect one after the other; a newer one is called by eight at once, if `FERROCE_RDMA_CORE` says where its
+  sources are.
+- perftest with `-R` tells its client to call before it listens for the second of its connections. A client that
+  is refused uses what it has freed and dies; both are started again then.
+- `iscsi-ls` polls a completion queue once more after it has destroyed it, and dies when all is done.
+
 ";
