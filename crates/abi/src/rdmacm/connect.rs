@@ -202,9 +202,13 @@ fn disconnect(id: &Arc<Id>) -> Outcome {
         return Err(libc::EINVAL);
     }
     to_error(id)?;
-    let conn = id.inner().conn.ok_or(libc::EINVAL)?;
+    let call = || {
+        let conn = id.inner().conn.ok_or(libc::EINVAL)?;
+        Ok(CmCall::Disconnect { conn })
+    };
+    call()?;
     // In whatever state: there is nothing to end, or it ends.
-    if let Err(errno) = Line::get()?.perform(CmCall::Disconnect { conn }) {
+    if let Err(errno) = Line::get()?.insist(call, None) {
         tracing::debug!("nothing to disconnect: errno {errno}");
     }
     complete(id)

@@ -10,6 +10,7 @@ use ferroce_cm::ports::Host;
 use ferroce_control::LinkInfo;
 use ferroce_device::list_links;
 
+use super::line::Line;
 use super::{Outcome, last_errno, lock};
 use crate::context::context_of;
 use crate::device_list::{
@@ -132,7 +133,13 @@ fn find_or_open(devices: &mut Opened, index: u32) -> Outcome<&'static CmDevice> 
 /// All links. Asking takes a connection to ferroced: one of a process at a time, for
 /// its threads may all begin at once.
 fn links(_one_at_a_time: &Opened) -> Outcome<Vec<LinkInfo>> {
-    list_links().map_err(|error| {
+    let mut links = list_links();
+    if let (Err(error), Some(line)) = (&links, Line::current()) {
+        tracing::debug!("ferroced died while it was asked for links: {error}");
+        line.await_ferroced()?;
+        links = list_links();
+    }
+    links.map_err(|error| {
         tracing::warn!("no devices for connections: {error}");
         error.errno()
     })

@@ -42,6 +42,8 @@ pub(crate) struct Line {
 struct Exchange {
     /// None while ferroced is away.
     asker: Option<Asker>,
+    /// How often it went away.
+    losses: u64,
     call: Call,
 }
 
@@ -51,6 +53,8 @@ enum Call {
     /// The answer is awaited; what it names will be this id's.
     Waiting(Option<Arc<Id>>),
     Answered(Outcome<CmAnswer>),
+    /// ferroced died, perhaps before it heard the question.
+    Lost,
 }
 
 /// Whom names in messages mean.
@@ -172,7 +176,7 @@ impl Line {
         Ok(line)
     }
 
-    fn current() -> Option<&'static Line> {
+    pub(crate) fn current() -> Option<&'static Line> {
         // SAFETY: lines are never freed.
         let line = unsafe { LINE.load(Ordering::Acquire).as_ref() };
         line.filter(|line| line.process == std::process::id())
@@ -187,6 +191,7 @@ impl Line {
             turn: Mutex::new(()),
             exchange: Mutex::new(Exchange {
                 asker: Some(asker),
+                losses: 0,
                 call: Call::None,
             }),
             changed: Condvar::new(),
@@ -206,22 +211,59 @@ impl Line {
         lock(&self.who)
     }
 
-    /// Asks, and waits for the answer. What the answer names is `id`'s.
+    /// Asks, and waits for the answer. What the answer names is `id`'s. ECONNRESET if
+    /// ferroced dies meanwhile: nobody knows what it has done.
     pub(crate) fn call(&self, call: CmCall, id: Option<&Arc<Id>>) -> Outcome<CmAnswer> {
         let _turn = lock(&self.turn);
-        let asker = self.asker()?;
+        let (asker, _) = self.asker()?;
+        self.ask(&asker, call, id)?.ok_or(libc::ECONNRESET)
+    }
+
+    /// As [`Line::call`], for what may be said twice: if ferroced dies, the next one is
+    /// asked. By then names have changed, so each question is made anew.
+    pub(crate) fn insist(
+        &self,
+        call: impl Fn() -> Outcome<CmCall>,
+        id: Option<&Arc<Id>>,
+    ) -> Outcome<CmAnswer> {
+        let _turn = lock(&self.turn);
+        loop {
+            let (asker, losses) = self.asker()?;
+            if let Some(answer) = self.ask(&asker, call()?, id)? {
+                return Ok(answer);
+            }
+            self.await_loss(losses);
+        }
+    }
+
+    /// None if ferroced died.
+    fn ask(&self, asker: &Asker, call: CmCall, id: Option<&Arc<Id>>) -> Outcome<Option<CmAnswer>> {
         lock(&self.exchange).call = Call::Waiting(id.map(Arc::clone));
         if let Err(error) = asker.ask(&Request::Cm(call)) {
+            tracing::debug!("ferroced cannot be asked: {error}");
             lock(&self.exchange).call = Call::None;
-            return Err(error.errno());
+            return Ok(None);
         }
         let waiting = |exchange: &mut Exchange| matches!(exchange.call, Call::Waiting(_));
         let exchange = self.changed.wait_while(lock(&self.exchange), waiting);
         let mut exchange = exchange.unwrap_or_else(PoisonError::into_inner);
         match core::mem::replace(&mut exchange.call, Call::None) {
-            Call::Answered(answer) => answer,
+            Call::Answered(answer) => answer.map(Some),
+            Call::Lost => Ok(None),
             Call::None | Call::Waiting(_) => Err(libc::EIO),
         }
+    }
+
+    /// Waits until the line's thread has noticed that ferroced is gone.
+    fn await_loss(&self, losses: u64) {
+        let unaware = |exchange: &mut Exchange| exchange.losses == losses;
+        let guard = lock(&self.exchange);
+        drop(self.changed.wait_timeout_while(guard, PATIENCE, unaware));
+    }
+
+    /// A ferroced is there, or comes back soon.
+    pub(crate) fn await_ferroced(&self) -> Outcome {
+        self.asker().map(drop)
     }
 
     /// As [`Line::call`], for what is answered by [`CmAnswer::Done`].
@@ -233,12 +275,13 @@ impl Line {
     }
 
     /// Waits for a ferroced that is away.
-    fn asker(&self) -> Outcome<Asker> {
+    fn asker(&self) -> Outcome<(Asker, u64)> {
         let away = |exchange: &mut Exchange| exchange.asker.is_none();
         let guard = lock(&self.exchange);
         let waited = self.changed.wait_timeout_while(guard, PATIENCE, away);
         let (exchange, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        exchange.asker.clone().ok_or(libc::ETIMEDOUT)
+        let asker = exchange.asker.clone().ok_or(libc::ETIMEDOUT)?;
+        Ok((asker, exchange.losses))
     }
 
     /// The thread: hears, for as long as the process lives.
@@ -304,8 +347,13 @@ impl Line {
 
     /// Who waits for an answer will not get it.
     fn broken(&self) {
-        lock(&self.exchange).asker = None;
-        self.answered(Err(libc::ECONNRESET));
+        let mut exchange = lock(&self.exchange);
+        exchange.asker = None;
+        exchange.losses += 1;
+        if matches!(exchange.call, Call::Waiting(_)) {
+            exchange.call = Call::Lost;
+        }
+        self.changed.notify_all();
     }
 
     /// What a new connection to ferroced needs first.

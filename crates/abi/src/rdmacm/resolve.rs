@@ -80,15 +80,17 @@ fn take_port(
     destination: Option<(Host, u16)>,
 ) -> Outcome<Port> {
     let options = id.inner().options;
-    let call = CmCall::Bind {
-        space: id.space,
-        source,
-        port: number,
-        destination,
-        reuse: options.reuse,
-        af_only: options.af_only,
+    let call = || {
+        Ok(CmCall::Bind {
+            space: id.space,
+            source,
+            port: number,
+            destination,
+            reuse: options.reuse,
+            af_only: options.af_only,
+        })
     };
-    match Line::get()?.call(call, Some(id))? {
+    match Line::get()?.insist(call, Some(id))? {
         CmAnswer::Bound { port, number } => {
             let port = Port {
                 name: port,
@@ -195,16 +197,19 @@ fn resolve_now(
 }
 
 fn set_route(id: &Arc<Id>, source: Host, destination: (Host, u16)) -> Outcome<Port> {
-    let mut port = id.inner().port.ok_or(libc::EINVAL)?;
-    Line::get()?.perform(CmCall::SetRoute {
-        port: port.name,
-        source,
-        destination,
-    })?;
+    let call = || {
+        Ok(CmCall::SetRoute {
+            port: id.inner().port.ok_or(libc::EINVAL)?.name,
+            source,
+            destination,
+        })
+    };
+    Line::get()?.insist(call, None)?;
+    let mut inner = id.inner();
+    let port = inner.port.as_mut().ok_or(libc::EINVAL)?;
     port.source = source;
     port.destination = Some(destination);
-    id.inner().port = Some(port);
-    Ok(port)
+    Ok(*port)
 }
 
 #[unsafe(no_mangle)]
@@ -247,17 +252,19 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Outcome {
         Ok(some @ 1..MAX_BACKLOG) => some,
         _ => MAX_BACKLOG,
     };
-    let port = id.inner().port.ok_or(libc::EINVAL)?;
-    let listening = Line::get()?.perform(CmCall::Listen {
-        port: port.name,
-        backlog,
-    });
+    let call = || {
+        Ok(CmCall::Listen {
+            port: id.inner().port.ok_or(libc::EINVAL)?.name,
+            backlog,
+        })
+    };
+    let listening = Line::get().and_then(|line| line.insist(call, None));
     let mut inner = id.inner();
     match listening {
-        Ok(()) => inner.backlog = Some(backlog),
+        Ok(_) => inner.backlog = Some(backlog),
         Err(_) => inner.state = State::Bound,
     }
-    listening
+    listening.map(drop)
 }
 
 #[unsafe(no_mangle)]

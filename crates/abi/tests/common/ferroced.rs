@@ -19,6 +19,11 @@ impl Ferroced {
         ferroced
     }
 
+    /// Has it read and answer nothing more.
+    pub(crate) fn stop(&self) {
+        self.0.signal(rustix::process::Signal::STOP);
+    }
+
     /// `kill -9`
     pub(crate) fn kill(&mut self) {
         self.0.kill();

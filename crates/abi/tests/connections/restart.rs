@@ -3,6 +3,7 @@
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
 use ferroce_control::{Request, find_daemon};
+use ferroce_testnet::deadline;
 
 use crate::common::pair::{element, post, receive, request, success};
 use crate::common::{Ferroced, LINK, made, on_loopback, pages};
@@ -37,6 +38,73 @@ fn connections_and_listeners_outlive_ferroced() {
             destroy(id);
         }
         assert_eq!(ibv_dereg_mr(mr), 0);
+        rdma_destroy_event_channel(channel);
+    });
+}
+
+/// Calls while ferroced is stopped, kills that one, starts another, and returns what the
+/// call came to.
+fn across_a_restart(
+    ferroced: &mut Ferroced,
+    call: impl FnOnce() -> (i32, i32) + Send + 'static,
+) -> (i32, i32) {
+    ferroced.stop();
+    let (tell, told) = std::sync::mpsc::channel();
+    let caller = std::thread::spawn(move || {
+        tell.send(rustix::thread::gettid()).expect("somebody waits");
+        call()
+    });
+    let thread = told.recv().expect("a thread");
+    let state = format!("/proc/self/task/{}/status", thread.as_raw_nonzero());
+    deadline::until("the call waits for an answer", || {
+        std::fs::read_to_string(&state).is_ok_and(|now| now.contains("State:\tS"))
+    });
+    ferroced.kill();
+    *ferroced = Ferroced::start();
+    caller.join().expect("no panic")
+}
+
+#[test]
+fn what_is_asked_of_a_ferroced_that_dies_is_asked_of_the_next() {
+    let name = "restart::what_is_asked_of_a_ferroced_that_dies_is_asked_of_the_next";
+    on_loopback(name, |mut ferroced| unsafe {
+        let channel = channel();
+        let listener = new_id(channel, RDMA_PS_TCP);
+        let client = new_id(channel, RDMA_PS_TCP);
+        // The device is open, and other ids have ports.
+        let other = resolved(channel, RDMA_PS_TCP, &mut address("127.0.0.1:7"));
+
+        let id = listener as usize;
+        let mut call = |call: unsafe fn(*mut rdma_cm_id, u16) -> i32, id: usize, port: u16| {
+            let done = across_a_restart(&mut ferroced, move || {
+                (call(id as *mut rdma_cm_id, port), crate::common::errno())
+            });
+            assert_eq!(done.0, 0, "errno {}", done.1);
+        };
+        call(
+            |id, _| rdma_bind_addr(id, raw(&mut address("0.0.0.0:0"))),
+            id,
+            0,
+        );
+        call(|id, _| rdma_listen(id, 8), id, 0);
+        let port = u16::from_be(rdma_get_src_port(listener));
+        call(
+            |id, port| {
+                let mut to = address(&format!("127.0.0.1:{port}"));
+                rdma_resolve_addr(id, core::ptr::null_mut(), raw(&mut to), 1000)
+            },
+            client as usize,
+            port,
+        );
+        assert_eq!(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED).id, client);
+
+        let mut to = at_port("127.0.0.1:0", listener);
+        let (active, passive) = connect(channel, &mut to);
+        call(|id, _| rdma_disconnect(id), active as usize, 0);
+        assert_eq!(expect(channel, RDMA_CM_EVENT_DISCONNECTED).id, passive);
+        for id in [active, passive, listener, client, other] {
+            destroy(id);
+        }
         rdma_destroy_event_channel(channel);
     });
 }
