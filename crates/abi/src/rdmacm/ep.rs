@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::address::read;
 use super::id::{Id, QpInitAttr, create, id_of};
-use super::resolve::{bind, resolve, route};
+use super::resolve::{RESOLVE_TIMEOUT, bind, resolve, route};
 use super::{
     Outcome, finish, last_errno, rdma_create_qp, rdma_destroy_id, rdma_destroy_qp, rdma_destroy_srq,
 };
@@ -65,7 +65,7 @@ unsafe fn prepare(
             true => None,
             false => Some(read(res.ai_src_addr)?),
         };
-        resolve(id, source, read(res.ai_dst_addr)?)?;
+        resolve(id, source, read(res.ai_dst_addr)?, RESOLVE_TIMEOUT)?;
         route(id)?;
         if !init.is_null() {
             (*init).qp_type = res.ai_qp_type.cast_unsigned();

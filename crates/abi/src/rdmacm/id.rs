@@ -54,6 +54,8 @@ pub(crate) struct Id {
 pub(crate) enum State {
     Idle,
     Bound,
+    /// Somebody is looked for on the network.
+    Resolving,
     AddressResolved,
     RouteResolved,
     /// Asked for a connection or was asked, and all that follows.

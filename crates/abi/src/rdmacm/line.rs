@@ -72,6 +72,11 @@ impl Who {
         self.ids.insert(Arc::as_ptr(id) as usize, Arc::clone(id));
     }
 
+    /// Whether an id has not gone.
+    pub(crate) fn knows(&self, id: &Arc<Id>) -> bool {
+        self.ids.contains_key(&(Arc::as_ptr(id) as usize))
+    }
+
     /// An id goes: nothing more is told to it.
     pub(crate) fn remove(&mut self, id: &Arc<Id>) {
         self.ids.remove(&(Arc::as_ptr(id) as usize));

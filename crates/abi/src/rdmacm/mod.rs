@@ -34,6 +34,7 @@ mod incoming;
 mod line;
 mod lookup;
 mod multicast;
+mod neighbour;
 mod options;
 mod path;
 mod qp;

@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::sync::Arc;
 
 use ferroce_cm::Address;
@@ -15,8 +16,12 @@ use super::devices::{self, CmDevice};
 use super::event::complete;
 use super::id::{Id, Port, State, id_of};
 use super::line::Line;
+use super::neighbour::Search;
 use super::{Outcome, finish, lookup, path};
 use crate::ffi::*;
+
+/// How long somebody is looked for where nobody says how long, as in librdmacm.
+pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Most requests that may wait for a program, as in the kernel.
 const MAX_BACKLOG: u32 = 1024;
@@ -111,8 +116,9 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src_addr: *mut sockaddr,
     dst_addr: *mut sockaddr,
-    _timeout_ms: c_int,
+    timeout_ms: c_int,
 ) -> c_int {
+    let timeout = Duration::from_millis(u64::from(timeout_ms.cast_unsigned()));
     // SAFETY: the program's id and addresses.
     finish(unsafe {
         id_of(id).and_then(|id| {
@@ -120,7 +126,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
                 true => None,
                 false => Some(read(src_addr)?),
             };
-            resolve(id, source, read(dst_addr)?)
+            resolve(id, source, read(dst_addr)?, timeout)
         })
     })
 }
@@ -129,6 +135,7 @@ pub(crate) fn resolve(
     id: &Arc<Id>,
     source: Option<SocketAddr>,
     destination: SocketAddr,
+    timeout: Duration,
 ) -> Outcome {
     let before = id.inner().state;
     let bound = match before {
@@ -150,13 +157,31 @@ pub(crate) fn resolve(
     };
     // A source that is not ours is refused at once, one that leads nowhere by an event.
     device_of(host(bound))?;
-    let (event, status) = match resolve_now(id, before, bound, destination) {
-        Ok(()) => (RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+    match resolve_now(id, before, bound, destination) {
+        Ok(None) => found(id, true),
+        Ok(Some(search)) => {
+            let line = Line::get()?;
+            if let Err(error) = search.go_on(id, line, timeout, found) {
+                tracing::warn!("nobody is looked for: {error}");
+                found(id, true);
+            }
+        }
         Err(Refusal::Now(errno)) => return Err(errno),
-        Err(Refusal::Event(errno)) => (RDMA_CM_EVENT_ADDR_ERROR, -errno),
-    };
-    id.post(Happening::Plain(event, status));
+        Err(Refusal::Event(errno)) => {
+            id.post(Happening::Plain(RDMA_CM_EVENT_ADDR_ERROR, -errno));
+        }
+    }
     complete(id)
+}
+
+/// Somebody is there, or time is up: then another try is possible.
+fn found(id: &Arc<Id>, yes: bool) {
+    let (state, event, status) = match yes {
+        true => (State::AddressResolved, RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+        false => (State::Bound, RDMA_CM_EVENT_ADDR_ERROR, -libc::ETIMEDOUT),
+    };
+    id.inner().state = state;
+    id.post(Happening::Plain(event, status));
 }
 
 /// How the program is told.
@@ -170,7 +195,7 @@ fn resolve_now(
     before: State,
     bound: SocketAddr,
     destination: SocketAddr,
-) -> Result<(), Refusal> {
+) -> Result<Option<Search>, Refusal> {
     let mut to = host(destination);
     if to.ip.is_unspecified() {
         to = devices::first(to.ip.is_ipv4()).map_err(Refusal::Event)?;
@@ -185,7 +210,7 @@ fn resolve_now(
     };
     {
         let mut inner = id.inner();
-        inner.state = State::AddressResolved;
+        inner.state = State::Resolving;
         inner.address = Some(Address {
             local: source.ip,
             remote: to.ip,
@@ -193,7 +218,11 @@ fn resolve_now(
     }
     id.set_device(device);
     id.set_addresses(with_port(source, port.number), Some(destination));
-    Ok(())
+    let ours = to.ip.is_multicast() || lookup::check_local(to).is_ok();
+    Ok(match ours {
+        true => None,
+        false => Search::start(source, destination),
+    })
 }
 
 fn set_route(id: &Arc<Id>, source: Host, destination: (Host, u16)) -> Outcome<Port> {

@@ -22,6 +22,10 @@ impl Ferroced {
     /// Has it read and answer nothing more.
     pub(crate) fn stop(&self) {
         self.0.signal(rustix::process::Signal::STOP);
+        let status = format!("/proc/{}/status", self.0.pid());
+        deadline::until("ferroced stops", || {
+            std::fs::read_to_string(&status).is_ok_and(|now| now.contains("State:\tT"))
+        });
     }
 
     /// `kill -9`

@@ -4,9 +4,11 @@ use core::ptr;
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
-use ferroce_testnet::isolated;
+use ferroce_testnet::namespace::{another, within};
+use ferroce_testnet::{isolated, netdev};
 
-use crate::common::{on_loopback, refused, zeros};
+use crate::common::ferroced::add_link;
+use crate::common::{Ferroced, LINK, on_loopback, refused, zeros};
 use crate::ends::*;
 
 #[test]
@@ -166,6 +168,66 @@ fn addresses_that_lead_nowhere_are_told_by_events() {
         ));
         expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
         good(rdma_destroy_id(id));
+        rdma_destroy_event_channel(channel);
+    });
+}
+
+#[test]
+fn an_address_where_nobody_is_is_told_when_time_is_up() {
+    let name = "input::an_address_where_nobody_is_is_told_when_time_is_up";
+    isolated(name, || unsafe {
+        let there = another().expect("a second network");
+        netdev::add_veth("veth0", "veth1");
+        netdev::move_to("veth1", &there);
+        netdev::set_up("veth0");
+        netdev::add_address("veth0", "10.77.0.1/24");
+        netdev::add_address("veth0", "fd77::1/64");
+        let far = || {
+            netdev::set_up("veth1");
+            netdev::add_address("veth1", "10.77.0.2/24");
+        };
+        within(&there, far).expect("entered");
+        let _ferroced = Ferroced::start();
+        add_link(LINK, "veth0");
+        let channel = channel();
+        let id = new_id(channel, RDMA_PS_TCP);
+        let resolve = |to: &str| {
+            let mut to = address(to);
+            rdma_resolve_addr(id, ptr::null_mut(), raw(&mut to), 300)
+        };
+        good(resolve("10.77.0.99:1"));
+        bad(resolve("10.77.0.2:1"), libc::EINVAL);
+        let event = next(channel);
+        let said = ((*event).id, (*event).event, (*event).status);
+        assert_eq!(said, (id, RDMA_CM_EVENT_ADDR_ERROR, -libc::ETIMEDOUT));
+        good(rdma_ack_cm_event(event));
+        // Somebody is there, whom nobody has met yet; and another try is possible.
+        good(resolve("10.77.0.2:1"));
+        expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+
+        let gone = new_id(channel, RDMA_PS_TCP);
+        let mut nobody = address("[fd77::99]:1");
+        good(rdma_resolve_addr(
+            gone,
+            ptr::null_mut(),
+            raw(&mut nobody),
+            300,
+        ));
+        good(rdma_destroy_id(gone));
+        let other = new_id(channel, RDMA_PS_TCP);
+        good(rdma_resolve_addr(
+            other,
+            ptr::null_mut(),
+            raw(&mut nobody),
+            300,
+        ));
+        let event = next(channel);
+        let said = ((*event).id, (*event).event, (*event).status);
+        assert_eq!(said, (other, RDMA_CM_EVENT_ADDR_ERROR, -libc::ETIMEDOUT));
+        good(rdma_ack_cm_event(event));
+        for id in [id, other] {
+            good(rdma_destroy_id(id));
+        }
         rdma_destroy_event_channel(channel);
     });
 }
