@@ -50,6 +50,7 @@ fn across_a_restart(
 ) -> (i32, i32) {
     ferroced.stop();
     let (tell, told) = std::sync::mpsc::channel();
+    #[allow(clippy::disallowed_methods)] // somebody has to wait
     let caller = std::thread::spawn(move || {
         tell.send(rustix::thread::gettid()).expect("somebody waits");
         call()
