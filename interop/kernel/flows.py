@@ -3,19 +3,17 @@
 usage: flows.py FLOW --on ferroce|kernel -p PORT            the passive end, first
        flows.py FLOW --on ferroce|kernel -p PORT ADDRESS    the active end
 
-Runs on rdma-core's Python bindings, on Ferroce as on the kernel's driver. The ends
-swap what they must know over TCP, one line of JSON each way, and wait for each
-other the same way. Exit status 1 if an end is told anything but what the flow says.
+Runs on rdma-core's Python bindings, on Ferroce as on the kernel's driver. Exit status
+1 if an end is told anything but what the flow says.
 
 Where the kernel's rxe differs from the specification, the flow says so: `quirk`.
 """
 
-import argparse
-import json
 import socket
 import sys
 import time
 
+import meeting
 import pyverbs.enums as e
 from pyverbs.addr import AHAttr, GID, GlobalRoute
 from pyverbs.cq import CQ
@@ -38,9 +36,8 @@ PATIENCE = 40
 class End:
     """One of the two ends, with one RC queue pair."""
 
-    def __init__(self, stream, active, driver):
-        self.stream, self.lines = stream, stream.makefile("r")
-        self.active, self.driver = active, driver
+    def __init__(self, meeting):
+        self.swap, self.active, self.driver = meeting.swap, meeting.active, meeting.driver
         self.context = Context(name="rxe0")
         self.pd = PD(self.context)
         self.mr = MR(self.pd, SIZE, ALL)
@@ -53,14 +50,6 @@ class End:
     def pattern(self, active=None):
         active = self.active if active is None else active
         return bytes((7 * i + 1 if active else 255 - 3 * i) & 255 for i in range(SIZE))
-
-    def swap(self, mine=None):
-        """Tells the other end something, and returns what it tells."""
-        self.stream.sendall(json.dumps(mine).encode() + b"\n")
-        line = self.lines.readline()
-        if not line:
-            sys.exit("the other end has gone away")
-        return json.loads(line)
 
     def connect(self, psn=0x1000, rnr_retry=7, retry=7, timeout=14, access=REMOTE, stray=0, key=None):
         """Connects the queue pair. `stray` leads to a queue pair that is not there."""
@@ -510,23 +499,4 @@ FLOWS = [operations, psn_wrap, pipeline, bad_key_write, bad_key_read, bad_key_at
          window_local_invalidate, window_1, invalidate_nothing, destroyed, silent, silent_7]
 
 
-def main():
-    flows = {flow.__name__: flow for flow in FLOWS}
-    parser = argparse.ArgumentParser()
-    parser.add_argument("flow", choices=flows)
-    parser.add_argument("--on", choices=["ferroce", "kernel"], required=True)
-    parser.add_argument("-p", type=int, required=True)
-    parser.add_argument("address", nargs="?")
-    arguments = parser.parse_intermixed_args()
-    if arguments.address:
-        stream = socket.create_connection((arguments.address, arguments.p), timeout=60)
-    else:
-        with socket.create_server(("", arguments.p)) as server:
-            stream, _ = server.accept()
-    end = End(stream, bool(arguments.address), arguments.on)
-    flows[arguments.flow](end)
-    end.swap()
-    print("as it should be")
-
-
-main()
+meeting.run(FLOWS, End)

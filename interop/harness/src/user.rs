@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Pid;
 
 /// Whom root becomes.
 const NOBODY: u32 = 65534;
@@ -35,13 +36,19 @@ impl User {
             root,
         };
         for dir in [&user.runtime, &user.scratch] {
-            fs::create_dir_all(dir)?;
-            fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
-            if root {
-                chown(dir, Some(NOBODY), Some(NOBODY))?;
-            }
+            user.make(dir)?;
         }
         Ok(user)
+    }
+
+    /// Makes a folder of the user's.
+    fn make(&self, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir)?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        if self.root {
+            chown(dir, Some(NOBODY), Some(NOBODY))?;
+        }
+        Ok(())
     }
 
     /// Runs `ferroce` itself.
@@ -57,6 +64,46 @@ impl User {
             arguments.join(" ")
         );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Processes of the user in this process namespace: all, or those of a name.
+    ///
+    /// # Errors
+    /// If /proc cannot be read.
+    pub fn processes(&self, name: Option<&str>) -> Result<Vec<Pid>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let entry = entry?;
+            let number = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            let Some(pid) = number.and_then(Pid::from_raw) else {
+                continue;
+            };
+            // It may end meanwhile.
+            let Ok(status) = fs::read_to_string(entry.path().join("status")) else {
+                continue;
+            };
+            let field = |key: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(key));
+                line.and_then(|line| line.split_whitespace().next())
+            };
+            let theirs = field("Uid:") == Some(&NOBODY.to_string()) && field("State:") != Some("Z");
+            if theirs && name.is_none_or(|name| field("Name:") == Some(name)) {
+                found.push(pid);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes all that Ferroce remembers.
+    ///
+    /// # Errors
+    /// If that cannot be removed.
+    pub fn forget(&self) -> Result<()> {
+        fs::remove_dir_all(&self.runtime)?;
+        self.make(&self.runtime)
     }
 
     /// A program under `ferroce run`.

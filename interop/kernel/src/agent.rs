@@ -3,16 +3,32 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Where the agent is reached: a port of the loopback interface that QEMU forwards.
 pub(crate) const PORT: u16 = 2200;
+/// How long it may think about nothing, in an emulated machine.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Runs a command in the guest and passes on what it says, as it comes.
 ///
 /// # Errors
 /// If the agent cannot be reached, or goes away.
 pub(crate) fn run(command: &str, output: &mut impl Write) -> io::Result<i32> {
-    let mut stream = connect()?;
+    perform(connect()?, command, output)
+}
+
+/// Whether the agent answers at once. QEMU takes a connection before anybody in the guest
+/// does, and may then keep it for ever.
+pub(crate) fn answers() -> bool {
+    let asked = connect().and_then(|stream| {
+        stream.set_read_timeout(Some(ANSWER))?;
+        perform(stream, "true", &mut Vec::new())
+    });
+    asked.is_ok()
+}
+
+fn perform(mut stream: TcpStream, command: &str, output: &mut impl Write) -> io::Result<i32> {
     stream.write_all(command.as_bytes())?;
     stream.write_all(&[0])?;
     loop {

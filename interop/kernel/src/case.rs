@@ -1,8 +1,15 @@
 //! What a row of the matrix is.
 
+use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
+
 use crate::network::{GUEST, HOST};
+use crate::run::Site;
+
+/// What is done in place of running a server and a client; it may leave files in the folder.
+pub(crate) type Script = fn(&mut Site, &Case, &Path) -> Result<()>;
 
 /// Who runs the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +71,8 @@ pub(crate) struct Case {
     pub(crate) attempts: u32,
     /// Whether the short matrix has it.
     pub(crate) short: bool,
+    /// If there is more to it than a server and a client.
+    pub(crate) script: Option<Script>,
 }
 
 /// How one knows that a server is ready.
@@ -71,8 +80,20 @@ pub(crate) struct Case {
 pub(crate) enum Ready {
     /// Somebody listens on this TCP port.
     Listens(u16),
-    /// A client gets through to it; as long as nobody listens it is refused.
-    WhenCalled,
+    /// Somebody listens on this port of rdma_cm.
+    Answers(u16),
+    /// It says so.
+    Says(&'static str),
+}
+
+impl Caller {
+    /// The other one.
+    pub(crate) fn other(self) -> Caller {
+        match self {
+            Caller::Ferroce => Caller::Kernel,
+            Caller::Kernel => Caller::Ferroce,
+        }
+    }
 }
 
 impl Case {
@@ -98,6 +119,7 @@ impl Case {
             patience: Duration::from_secs(60),
             attempts: 1,
             short: false,
+            script: None,
         }
     }
 
@@ -118,8 +140,16 @@ impl Case {
         let client = client.replace("{port}", &port.to_string());
         let client = client.replace("{peer}", callee[0]);
         case.client = client.replace("{peer6}", callee[1]);
-        case.ready = Ready::WhenCalled;
+        case.ready = Ready::Answers(port);
         case
+    }
+
+    /// The TCP port on which client and server meet.
+    pub(crate) fn port(&self) -> Result<u16> {
+        match self.ready {
+            Ready::Listens(port) | Ready::Answers(port) => Ok(port),
+            Ready::Says(_) => bail!("a server without a port"),
+        }
     }
 
     /// For people.

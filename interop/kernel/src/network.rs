@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ferroce_harness::{User, deadline, now, pause};
 use ferroce_testnet::netdev;
+use rustix::process::{Signal, kill_process};
 
 pub(crate) const HOST: [&str; 2] = ["10.78.0.1", "fd78::1"];
 pub(crate) const GUEST: [&str; 2] = ["10.78.0.2", "fd78::2"];
@@ -29,6 +30,9 @@ impl Network {
         ensure!(netdev::add_bridge("br0"), "this kernel has no bridges");
         netdev::set_mtu("br0", MTU);
         netdev::set_up("br0");
+        // The bridge would answer for the address of veth0, with another MAC. rdma_cm of Linux
+        // takes a neighbour that changes its MAC for gone, and ends its connections.
+        ip(&["link", "set", "br0", "arp", "off"])?;
         netdev::add_veth("veth0", "veth1");
         netdev::set_master("veth1", "br0");
         for name in ["veth0", "veth1"] {
@@ -39,8 +43,32 @@ impl Network {
         netdev::add_address("veth0", &format!("{}/64", HOST[1]));
         netdev::await_link_local("veth0");
         let user = User::new(ferroce, folder, true)?;
-        user.ferroce(&["link", "add", "rxe0", "type", "rxe", "netdev", "veth0"])?;
-        Ok(Network { user })
+        let network = Network { user };
+        network.add_link()?;
+        Ok(network)
+    }
+
+    fn add_link(&self) -> Result<()> {
+        let add = ["link", "add", "rxe0", "type", "rxe", "netdev", "veth0"];
+        self.user.ferroce(&add).map(drop)
+    }
+
+    /// Ends all of Ferroce, as a power cut would: first the daemon, which would take leave
+    /// for programs. Then begins anew, with nothing remembered.
+    pub(crate) fn restart(&self) -> Result<()> {
+        for name in [Some("ferroced"), None] {
+            for process in self.user.processes(name)? {
+                // One that has ended by itself is as good.
+                let _gone = kill_process(process, Signal::KILL);
+            }
+        }
+        let until = deadline(Duration::from_secs(20));
+        while !self.user.processes(None)?.is_empty() {
+            ensure!(now() < until, "processes do not die");
+            pause();
+        }
+        self.user.forget()?;
+        self.add_link()
     }
 
     /// Puts the guest on the bridge, once QEMU has made its netdev.
@@ -57,10 +85,7 @@ impl Network {
         netdev::set_mtu(TAP, MTU);
         netdev::set_up(TAP);
         // A long message over an unreliable transport must fit the queue.
-        let queue = ["link", "set", TAP, "txqueuelen", "5000"];
-        let status = Command::new("ip").args(queue).status()?;
-        ensure!(status.success(), "ip failed ({status})");
-        Ok(())
+        ip(&["link", "set", TAP, "txqueuelen", "5000"])
     }
 
     /// Changes the MTU of all netdevs on this side.
@@ -69,4 +94,10 @@ impl Network {
             netdev::set_mtu(name, mtu);
         }
     }
+}
+
+fn ip(words: &[&str]) -> Result<()> {
+    let status = Command::new("ip").args(words).status()?;
+    ensure!(status.success(), "ip failed ({status})");
+    Ok(())
 }

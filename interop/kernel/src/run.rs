@@ -14,14 +14,17 @@ use crate::case::{Caller, Case, Ready, Weather};
 use crate::network::{MTU, Network};
 use crate::vm::Vm;
 
-const FLOWS: &str = include_str!("../flows.py");
-
-/// How often a server is called that may not listen yet.
-const CALLS: usize = 20;
+/// Programs of our own, for both ends.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("meeting.py", include_str!("../meeting.py")),
+    ("flows.py", include_str!("../flows.py")),
+    ("cm.py", include_str!("../cm.py")),
+    ("connections.py", include_str!("../connections.py")),
+];
 
 /// Both ends, and how the network between them is at the moment.
 pub(crate) struct Site {
-    network: Network,
+    pub(crate) network: Network,
     pub(crate) vm: Vm,
     mtu: u32,
     weather: Weather,
@@ -29,17 +32,28 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(network: Network, vm: Vm) -> Result<Site> {
-        // Where programs find themselves, at both ends.
-        fs::write(network.user.scratch.join("flows.py"), FLOWS)?;
-        vm.run(&format!(
-            "cat >flows.py <<'END_OF_FLOWS'\n{FLOWS}\nEND_OF_FLOWS"
-        ))?;
-        Ok(Site {
+        // Where programs find themselves.
+        for (name, text) in PROGRAMS {
+            fs::write(network.user.scratch.join(name), text)?;
+        }
+        let site = Site {
             network,
             vm,
             mtu: MTU,
             weather: Weather::Fair,
-        })
+        };
+        site.furnish()?;
+        Ok(site)
+    }
+
+    /// Puts our programs where programs of the guest find themselves.
+    fn furnish(&self) -> Result<()> {
+        for (name, text) in PROGRAMS {
+            let end = "END_OF_THE_PROGRAM";
+            self.vm
+                .run(&format!("cat >{name} <<'{end}'\n{text}\n{end}"))?;
+        }
+        Ok(())
     }
 
     /// Tries a case; what was said and seen is kept in `folder`.
@@ -47,7 +61,10 @@ impl Site {
         fs::create_dir_all(folder)?;
         self.prepare(case)?;
         let capture = Capture::begin(folder)?;
-        let result = self.act(case, folder);
+        let result = match case.script {
+            Some(script) => script(self, case, folder),
+            None => self.act(case, folder),
+        };
         let file = capture.end(case.packets.is_some() || result.is_err())?;
         result?;
         match case.packets {
@@ -56,28 +73,12 @@ impl Site {
         }
     }
 
-    fn act(&self, case: &Case, folder: &Path) -> Result<()> {
+    /// Runs a server and a client.
+    pub(crate) fn act(&self, case: &Case, folder: &Path) -> Result<()> {
         let until = deadline(case.patience);
-        let callee = match case.caller {
-            Caller::Ferroce => Caller::Kernel,
-            Caller::Kernel => Caller::Ferroce,
-        };
-        let mut command = self.program(callee, &case.server)?;
-        let mut server = Running::spawn(&mut command, folder, "server")?;
-        self.await_ready(&mut server, callee, &case.ready, until)?;
-        let mut client = self.client(case, folder)?;
-        let mut result = client.succeeds(until);
-        if matches!(case.ready, Ready::WhenCalled) {
-            for _ in 1..CALLS {
-                if result.is_ok() || now() > until || server.ends(now())?.is_some() {
-                    break;
-                }
-                pause();
-                client = self.client(case, folder)?;
-                result = client.succeeds(until);
-            }
-        }
-        result?;
+        let mut server = self.serve(case, folder, "server", until)?;
+        let mut client = self.spawn(case.caller, &case.client, folder, "client")?;
+        client.succeeds(until)?;
         if !case.persistent {
             server.succeeds(until)?;
         }
@@ -88,12 +89,29 @@ impl Site {
         Ok(())
     }
 
-    fn client(&self, case: &Case, folder: &Path) -> Result<Running> {
-        Running::spawn(
-            &mut self.program(case.caller, &case.client)?,
-            folder,
-            "client",
-        )
+    /// Starts a server; returns when it is ready.
+    pub(crate) fn serve(
+        &self,
+        case: &Case,
+        folder: &Path,
+        what: &'static str,
+        until: Instant,
+    ) -> Result<Running> {
+        let side = case.caller.other();
+        let mut server = self.spawn(side, &case.server, folder, what)?;
+        self.await_ready(&mut server, side, &case.ready, until)?;
+        Ok(server)
+    }
+
+    /// Starts a program at one end; what it says goes to the file `what`.
+    pub(crate) fn spawn(
+        &self,
+        side: Caller,
+        command: &str,
+        folder: &Path,
+        what: &'static str,
+    ) -> Result<Running> {
+        Running::spawn(&mut self.program(side, command)?, folder, what)
     }
 
     fn program(&self, side: Caller, command: &str) -> Result<Command> {
@@ -114,14 +132,22 @@ impl Site {
         until: Instant,
     ) -> Result<()> {
         match (ready, side) {
-            (Ready::WhenCalled, Caller::Kernel) => {
-                let listening = "rdma resource show cm_id | grep -q LISTEN";
-                let wait = format!("until {listening}; do sleep 0.1; done");
-                self.vm.run(&format!("timeout 20 sh -c '{wait}'"))?;
-                Ok(())
+            (Ready::Answers(port), _) => {
+                let wanted = format!(":{port} ");
+                loop {
+                    let ids = self.connections(side)?;
+                    let mut listeners = ids.lines().filter(|id| id.contains(" state LISTEN "));
+                    if listeners.any(|id| id.contains(&wanted)) {
+                        return Ok(());
+                    }
+                    if let Some(status) = server.ends(now())? {
+                        anyhow::bail!("the server ended before it listened ({status})");
+                    }
+                    ensure!(now() < until, "the server does not listen");
+                    pause();
+                }
             }
-            // It is called until it answers.
-            (Ready::WhenCalled, Caller::Ferroce) => Ok(()),
+            (Ready::Says(text), _) => server.says(text, until.saturating_duration_since(now())),
             (Ready::Listens(port), Caller::Ferroce) => server.listens(*port, until),
             (Ready::Listens(port), Caller::Kernel) => {
                 let mut listener = agent::Listener::new(*port)?;
@@ -137,8 +163,21 @@ impl Site {
         }
     }
 
+    /// What rdma_cm has at one end, in iproute2's words.
+    fn connections(&self, side: Caller) -> Result<String> {
+        let ask = ["rdma", "resource", "show", "cm_id"];
+        match side {
+            Caller::Kernel => self.vm.run(&ask.join(" ")),
+            Caller::Ferroce => {
+                let output = self.network.user.program(&ask).output()?;
+                ensure!(output.status.success(), "rdma failed ({})", output.status);
+                Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+            }
+        }
+    }
+
     /// Makes the network what the case wants.
-    fn prepare(&mut self, case: &Case) -> Result<()> {
+    pub(crate) fn prepare(&mut self, case: &Case) -> Result<()> {
         if case.mtu != self.mtu {
             self.network.set_mtu(case.mtu);
             let command = format!("ip link set data0 mtu {}", case.mtu);
@@ -152,6 +191,19 @@ impl Site {
             self.weather = case.weather;
         }
         Ok(())
+    }
+
+    /// Cuts the power of the guest, and switches it on again; returns when it is up.
+    pub(crate) fn reset_guest(&mut self) -> Result<()> {
+        self.vm.reset()?;
+        self.network.set_mtu(MTU);
+        (self.mtu, self.weather) = (MTU, Weather::Fair);
+        self.furnish()
+    }
+
+    /// Ends all of Ferroce at once, as a power cut would, and makes the link anew.
+    pub(crate) fn reset_ferroce(&mut self) -> Result<()> {
+        self.network.restart()
     }
 
     /// Adds to what is kept of a case: what the kernel of the guest has to say, and counters.

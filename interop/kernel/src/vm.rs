@@ -1,7 +1,9 @@
 //! The virtual machine.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ const KVM_PATIENCE: Duration = Duration::from_secs(25);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// What the cache says where KVM is of no use.
 const NO_KVM: &str = "no-kvm";
+const MONITOR: &str = "monitor";
 
 /// What runs the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -32,7 +35,9 @@ pub(crate) enum Accelerator {
 
 /// A machine that is up.
 pub(crate) struct Vm {
-    _qemu: Running,
+    qemu: Running,
+    /// Where QEMU takes orders.
+    monitor: PathBuf,
 }
 
 impl Vm {
@@ -62,7 +67,8 @@ impl Vm {
     fn start(image: &Image, accelerator: &[&str], folder: &Path, patience: Duration) -> Result<Vm> {
         let begun = now();
         let qemu = Running::spawn(&mut qemu(image, accelerator, folder), folder, "qemu")?;
-        let mut vm = Vm { _qemu: qemu };
+        let monitor = folder.join(MONITOR);
+        let mut vm = Vm { qemu, monitor };
         vm.await_agent(deadline(patience)).with_context(|| {
             let said = std::fs::read(folder.join("console")).unwrap_or_default();
             let said = String::from_utf8_lossy(&said);
@@ -75,14 +81,33 @@ impl Vm {
     }
 
     fn await_agent(&mut self, until: Instant) -> Result<()> {
-        while agent::run("true", &mut Vec::new()).is_err() {
-            if let Some(status) = self._qemu.ends(now())? {
-                bail!("QEMU ended ({status}): {}", self._qemu.said()?);
+        while !agent::answers() {
+            if let Some(status) = self.qemu.ends(now())? {
+                bail!("QEMU ended ({status}): {}", self.qemu.said()?);
             }
             ensure!(now() < until, "no answer");
             pause();
         }
         Ok(())
+    }
+
+    /// Resets it, as by a power cut: nothing in it gets to say goodbye. Returns when it is
+    /// up again.
+    pub(crate) fn reset(&mut self) -> Result<()> {
+        // Its RAM begins anew, and so does this.
+        let incarnation = "cat /proc/sys/kernel/random/boot_id";
+        let before = self.run(incarnation)?;
+        #[allow(clippy::disallowed_methods)] // a tool that controls a virtual machine
+        let mut monitor = UnixStream::connect(&self.monitor).context("QEMU takes no orders")?;
+        monitor.write_all(b"system_reset\n")?;
+        let until = deadline(PATIENCE);
+        loop {
+            self.await_agent(until).context("after a reset")?;
+            if self.run(incarnation)? != before {
+                return Ok(());
+            }
+            pause();
+        }
     }
 
     /// Runs a shell command, which must succeed.
@@ -107,7 +132,7 @@ impl Vm {
 
 fn qemu(image: &Image, accelerator: &[&str], folder: &Path) -> Command {
     let append = format!(
-        "console=ttyS0 quiet mitigations=off net.ifnames=0 panic=-1 interop.mac={GUEST_MAC} \
+        "console=ttyS0 quiet mitigations=off net.ifnames=0 panic=0 interop.mac={GUEST_MAC} \
          interop.ip4={}/24 interop.ip6={}/64 interop.mtu={MTU} interop.port={}",
         GUEST[0],
         GUEST[1],
@@ -126,16 +151,12 @@ fn qemu(image: &Image, accelerator: &[&str], folder: &Path) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
     command
         .args(accelerator)
-        .args([
-            "-smp",
-            "2",
-            "-m",
-            "768",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-no-reboot",
-        ])
+        .args(["-smp", "2", "-m", "768", "-nodefaults", "-display", "none"])
+        .arg("-monitor")
+        .arg(format!(
+            "unix:{},server=on,wait=off",
+            folder.join(MONITOR).display()
+        ))
         .arg("-serial")
         .arg(format!("file:{}", folder.join("console").display()))
         .arg("-kernel")

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use super::Ports;
-use crate::case::{CALLERS, Case};
+use crate::case::{CALLERS, Caller, Case, Ready};
+use crate::network::{GUEST, HOST};
+
+/// The port of udaddy.
+const UDADDY: u16 = 7174;
 
 /// What client and server are told; `{peer}` stands for the server's address.
 const COMMANDS: [(&str, &str, &str); 8] = [
@@ -45,13 +49,16 @@ const COMMANDS: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// perftest with its queue pairs connected by rdma_cm.
-const PERFTEST: [&str; 5] = [
-    "ib_send_bw -R -F -n 200 -s 4096",
-    "ib_write_bw -R -F -n 100 -s 4096 -q 16",
-    "ib_read_bw -R -F -n 200 -s 4096",
-    "ib_write_lat -R -F -n 100",
-    "ib_atomic_bw -R -F -n 200",
+/// perftest with its queue pairs connected by rdma_cm, and what else each is told.
+const PERFTEST: [(&str, &[&str]); 8] = [
+    ("ib_send_bw", &["", "-q 16", "-b", "-b -q 16"]),
+    ("ib_write_bw", &["", "-q 16", "-b", "-b -q 16"]),
+    ("ib_read_bw", &["", "-q 16", "-b", "-b -q 16"]),
+    ("ib_atomic_bw", &["", "-q 16", "-b", "-b -q 16"]),
+    ("ib_send_lat", &[""]),
+    ("ib_write_lat", &[""]),
+    ("ib_read_lat", &[""]),
+    ("ib_atomic_lat", &[""]),
 ];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -59,23 +66,60 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for caller in CALLERS {
         for (group, server, client) in COMMANDS {
-            let case = Case::called(group, caller, ports.next(), server, client);
+            let port = match group {
+                "udaddy" => UDADDY,
+                _ => ports.next(),
+            };
+            let case = Case::called(group, caller, port, server, client);
             let mut case = case.persistent(group != "ucmatose" && group != "rdma_client");
             if group == "rping" || group == "ucmatose" {
                 case = case.short();
             }
             cases.push(case);
         }
-        for command in PERFTEST {
-            let server = format!("{command} -p {{port}}");
-            let client = format!("{server} {{peer}}");
-            let mut case = Case::called("perftest -R", caller, ports.next(), &server, &client);
-            // Its client connects twice, and does not wait for its server to listen again. If
-            // it is refused then it crashes, and the server mistakes the next for the second.
-            case.attempts = 5;
-            case.patience = Duration::from_secs(20);
-            cases.push(case);
+        cases.extend(["", "-c 2 -C 20 -S 1000"].map(|told| multicast(caller, told)));
+        for (test, told) in PERFTEST {
+            for options in told {
+                cases.push(perftest(caller, ports.next(), test, options));
+            }
         }
     }
     cases
+}
+
+fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
+    // A multiple of its CQ moderation: else it may end too early.
+    let size = match (test, options.contains("16")) {
+        ("ib_atomic_bw", _) => "-n 100",
+        (_, true) => "-n 100 -s 512",
+        (_, false) if test.ends_with("_bw") => "-n 200 -s 4096",
+        _ => "-n 100",
+    };
+    let server = format!("{test} -R -F -p {{port}} {size} {options}");
+    let server = server.trim_end();
+    let client = format!("{server} {{peer}}");
+    let mut case = Case::called("perftest -R", caller, port, server, &client);
+    // Its client connects twice, and does not wait for its server to listen again. If
+    // it is refused then it crashes, and the server mistakes the next for the second.
+    case.attempts = 5;
+    case.patience = Duration::from_secs(20);
+    case.expect(match test.ends_with("_bw") {
+        true => "BW average[MB/sec]",
+        false => "#bytes #iterations",
+    })
+}
+
+/// Whoever calls sends to a group that the other has joined.
+fn multicast(caller: Caller, told: &str) -> Case {
+    let (here, there) = match caller {
+        Caller::Ferroce => (HOST, GUEST),
+        Caller::Kernel => (GUEST, HOST),
+    };
+    let command = |address| format!("stdbuf -oL mckey -m 239.78.0.1 -b {address} {told}");
+    let server = command(there[0]);
+    let client = format!("{} -s", command(here[0]).trim_end());
+    let mut case = Case::called("mckey", caller, 0, server.trim_end(), &client);
+    case.ready = Ready::Says("receiving data transfers");
+    case.expect("data transfers complete")
+        .expect("return status 0")
 }

@@ -1,9 +1,12 @@
 //! The matrix.
 
 mod cm;
+mod connections;
 mod flows;
+mod iser;
 mod perftest;
 mod pingpong;
+mod reboot;
 mod weather;
 
 use crate::case::Case;
@@ -14,6 +17,9 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(perftest::cases());
     cases.extend(flows::cases());
     cases.extend(cm::cases());
+    cases.extend(connections::cases());
+    cases.extend(reboot::cases());
+    cases.extend(iser::cases());
     cases.extend(weather::cases());
     cases
 }

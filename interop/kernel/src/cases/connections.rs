@@ -1,0 +1,40 @@
+//! Connections that are made, refused, ended and forgotten: `connections.py`, which says what
+//! each flow is. Those in which a machine stops are in `reboot`.
+
+use super::Ports;
+use crate::case::{CALLERS, Case};
+
+const FLOWS: [&str; 10] = [
+    "connect",
+    "server_disconnects",
+    "both_disconnect",
+    "reject",
+    "nobody_listens",
+    "listener_gone",
+    "listener_gone_early",
+    "caller_gone",
+    "killed",
+    "stale",
+];
+
+/// Those that the short matrix has.
+const SHORT: [&str; 3] = ["server_disconnects", "reject", "listener_gone"];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(23_000);
+    let mut cases = Vec::new();
+    for flow in FLOWS {
+        for caller in CALLERS {
+            let mut case = Case::pair("connections", caller, ports.next(), &command(flow));
+            case = case.expect("as it should be").packets("send");
+            case.short = SHORT.contains(&flow);
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// What both ends are told.
+pub(super) fn command(flow: &str) -> String {
+    format!("/usr/bin/python3 connections.py {flow} --on {{side}} -p {{port}}")
+}

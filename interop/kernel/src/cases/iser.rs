@@ -1,0 +1,110 @@
+//! A kernel consumer: the guest's iSER initiator, and tgt on Ferroce. The guest formats the
+//! disk, mounts it, writes, and reads back what tgt then has in a file.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ferroce_harness::{Running, deadline};
+
+use crate::case::{Caller, Case};
+use crate::network::HOST;
+use crate::run::Site;
+
+const PATIENCE: Duration = Duration::from_secs(300);
+const PORT: u16 = 3260;
+const TARGET: &str = "iqn.2001-04.example:disk";
+const INITIATOR: &str = "iqn.2001-04.example:guest";
+const DISK: u64 = 128 << 20;
+
+/// What the guest does. Its last line is the digest of what it has written and read.
+const GUEST: &str = r#"set -e
+modprobe ib_iser; modprobe sd_mod
+mkdir -p /run/lock /mnt
+# iscsid asks who calls it.
+[ -e /etc/passwd ] || echo root:x:0:0:root:/root:/bin/sh >/etc/passwd
+echo InitiatorName={INITIATOR} >/etc/iscsi/initiatorname.iscsi
+iscsid
+trap 'iscsiadm -k 0 || true' EXIT
+say() { echo "$(cut -d' ' -f1 /proc/uptime): $*"; }
+say discovery; iscsiadm -m discovery -t sendtargets -I iser -p {HOST}:{PORT}
+say login; iscsiadm -m node -T {TARGET} -p {HOST}:{PORT} --login
+tries=0
+until [ -b /dev/sda ]; do
+    tries=$((tries + 1)); [ $tries -lt 300 ]; sleep 0.1
+done
+say format; mkfs.ext4 -q -E lazy_itable_init=0 /dev/sda
+say mount; mount /dev/sda /mnt
+head -c 67108864 /dev/urandom >/tmp/data
+say write; cp /tmp/data /mnt/data; umount /mnt
+echo 3 >/proc/sys/vm/drop_caches
+say read; mount -o ro /dev/sda /mnt
+[ "$(sha256sum </tmp/data)" = "$(sha256sum </mnt/data)" ] || { say differs; exit 1; }
+umount /mnt
+say logout; iscsiadm -m node -T {TARGET} -p {HOST}:{PORT} --logout
+say done; sha256sum </tmp/data; rm /tmp/data
+"#;
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut case = Case::called("iSER", Caller::Kernel, PORT, "tgtd", "ib_iser");
+    case.patience = PATIENCE;
+    case.script = Some(run);
+    vec![case.packets("send write read")]
+}
+
+fn run(site: &mut Site, case: &Case, folder: &Path) -> Result<()> {
+    let scratch = site.network.user.scratch.clone();
+    let until = deadline(case.patience);
+    let disk = scratch.join("disk");
+    fs::File::create(&disk)?.set_len(DISK)?;
+    fs::set_permissions(&disk, fs::Permissions::from_mode(0o666))?;
+    let start = |what: &'static str, line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = site.network.user.program(&words);
+        command.env("TGT_IPC_SOCKET", scratch.join("tgt"));
+        Running::spawn(&mut command, folder, what)
+    };
+    let iscsi = PORT + 1;
+    let daemon = format!("tgtd -f -d 1 --iscsi portal=127.0.0.1:{iscsi} --iser port={PORT}");
+    let mut target = start("server", &daemon)?;
+    target.says("listening for iser connections", case.patience)?;
+    for told in [
+        format!("--op new --mode target --tid 1 --targetname {TARGET}"),
+        format!(
+            "--op new --mode logicalunit --tid 1 --lun 1 --backing-store {}",
+            disk.display()
+        ),
+        "--op bind --mode target --tid 1 --initiator-address ALL".to_owned(),
+        format!("--op bind --mode target --tid 1 --initiator-name {INITIATOR}"),
+    ] {
+        start("tgtadm", &format!("tgtadm --lld iser {told}"))?.succeeds(until)?;
+    }
+    let told = GUEST
+        .replace("{INITIATOR}", INITIATOR)
+        .replace("{TARGET}", TARGET)
+        .replace("{HOST}", HOST[0])
+        .replace("{PORT}", &PORT.to_string());
+    let mut client = site.spawn(Caller::Kernel, &told, folder, "client")?;
+    client.succeeds(until)?;
+    drop(target);
+
+    let said = client.said()?;
+    let theirs = said.lines().last().context("the guest says nothing")?;
+    let ours = digest_of_the_file(&disk)?;
+    ensure!(ours == theirs, "tgt has another file than the guest");
+    Ok(fs::remove_file(&disk)?)
+}
+
+/// The digest of what is in the file system on tgt's disk.
+fn digest_of_the_file(disk: &Path) -> Result<String> {
+    let command = r#"debugfs -R "cat /data" "$0" 2>/dev/null | sha256sum"#;
+    let output = Command::new("sh")
+        .args(["-c", command])
+        .arg(disk)
+        .output()?;
+    let digest = String::from_utf8_lossy(&output.stdout);
+    Ok(digest.trim().to_owned())
+}

@@ -1,0 +1,72 @@
+//! A machine stops without goodbye: the other end notices, and whoever comes back is served.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ferroce_harness::deadline;
+
+use super::{Ports, connections};
+use crate::case::{CALLERS, Caller, Case, Script};
+use crate::run::Site;
+
+/// An emulated machine takes long to come back.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(24_000);
+    let mut cases = Vec::new();
+    for stops in CALLERS {
+        for caller in CALLERS {
+            let command = connections::command("bereaved");
+            let mut case = Case::pair("reboot", caller, ports.next(), &command);
+            ports.next();
+            let (on, script): (_, Script) = match stops {
+                Caller::Ferroce => ("--on ferroce", |site, case, folder| {
+                    run(site, case, folder, Caller::Ferroce)
+                }),
+                Caller::Kernel => ("--on kernel", |site, case, folder| {
+                    run(site, case, folder, Caller::Kernel)
+                }),
+            };
+            for told in [&mut case.client, &mut case.server] {
+                if told.contains(on) {
+                    *told = told.replace("bereaved", "hold");
+                }
+            }
+            case.patience = PATIENCE;
+            case.script = Some(script);
+            case.packets = Some("send write");
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// Connects, stops one end, sees how the other takes it, and connects again.
+fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()> {
+    let until = deadline(case.patience);
+    let mut server = site.serve(case, folder, "server-before", until)?;
+    let mut client = site.spawn(case.caller, &case.client, folder, "client-before")?;
+    for end in [&mut server, &mut client] {
+        end.says("connected\n", case.patience)?;
+    }
+    match stops {
+        Caller::Ferroce => site.reset_ferroce()?,
+        Caller::Kernel => site.reset_guest()?,
+    }
+    let left = match case.caller == stops {
+        true => &mut server,
+        false => &mut client,
+    };
+    left.succeeds(until).context("whoever is left")?;
+    site.prepare(case)?;
+    let port = case.port()? + 1;
+    let again = Case::pair(
+        "reboot",
+        case.caller,
+        port,
+        &connections::command("connect"),
+    );
+    site.act(&again, folder).context("the next connection")
+}
