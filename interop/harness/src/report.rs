@@ -10,6 +10,8 @@ use std::time::Duration;
 pub enum Outcome {
     /// As it should.
     Works,
+    /// The same, at this try.
+    WorksAtTry(u32),
     /// Why not, and where what it said is kept.
     Fails(String, PathBuf),
 }
@@ -18,6 +20,7 @@ struct Row {
     program: &'static str,
     name: String,
     works: bool,
+    tries: u32,
 }
 
 /// All cases so far.
@@ -30,7 +33,7 @@ impl Report {
     /// Adds a case, and says at once what came of it.
     pub fn add(&mut self, program: &'static str, name: &str, outcome: Outcome, time: Duration) {
         let verdict = match outcome {
-            Outcome::Works => "ok",
+            Outcome::Works | Outcome::WorksAtTry(_) => "ok",
             Outcome::Fails(..) => "FAILED",
         };
         let seconds = time.as_secs_f64();
@@ -41,7 +44,11 @@ impl Report {
         self.rows.push(Row {
             program,
             name: name.to_owned(),
-            works: matches!(outcome, Outcome::Works),
+            works: !matches!(outcome, Outcome::Fails(..)),
+            tries: match outcome {
+                Outcome::WorksAtTry(tries) => tries,
+                _ => 1,
+            },
         });
     }
 
@@ -85,7 +92,11 @@ impl Report {
         for (program, ..) in self.programs() {
             let _ = writeln!(text, "\n## {program}\n");
             for row in self.rows.iter().filter(|row| row.program == program) {
-                let mark = if row.works { "works" } else { "**fails**" };
+                let mark = match (row.works, row.tries) {
+                    (false, _) => "**fails**".to_owned(),
+                    (true, 1) => "works".to_owned(),
+                    (true, tries) => format!("works, at try {tries}"),
+                };
                 let _ = writeln!(text, "- `{}`: {mark}", row.name);
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Ports;
-use crate::case::{CALLERS, Caller, Case, Ready};
+use crate::case::{CALLERS, Caller, Case, Ready, Weather};
 use crate::network::{GUEST, HOST};
 
 /// The port of udaddy.
@@ -75,6 +75,12 @@ pub(super) fn cases() -> Vec<Case> {
             if group == "rping" || group == "ucmatose" {
                 case = case.short();
             }
+            case.packets = match group {
+                "rping" => Some("send write read"),
+                "ucmatose" | "udaddy" | "rdma_client" => Some("send"),
+                "rstream" => Some("write immediate"),
+                _ => None,
+            };
             cases.push(case);
         }
         cases.extend(["", "-c 2 -C 20 -S 1000"].map(|told| multicast(caller, told)));
@@ -100,9 +106,11 @@ fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
     let client = format!("{server} {{peer}}");
     let mut case = Case::called("perftest -R", caller, port, server, &client);
     // Its client connects twice, and does not wait for its server to listen again. If
-    // it is refused then it crashes, and the server mistakes the next for the second.
-    case.attempts = 5;
-    case.patience = Duration::from_secs(20);
+    // it is refused then it crashes, and the server mistakes the next for the second. With
+    // a delay it calls again after the server has had the time that a call takes.
+    case.weather = Weather::Delay;
+    case.attempts = 3;
+    case.patience = Duration::from_secs(40);
     case.expect(match test.ends_with("_bw") {
         true => "BW average[MB/sec]",
         false => "#bytes #iterations",

@@ -25,7 +25,7 @@ const GUEST: &str = r#"set -e
 modprobe ib_iser; modprobe sd_mod
 mkdir -p /run/lock /mnt
 # iscsid asks who calls it.
-[ -e /etc/passwd ] || echo root:x:0:0:root:/root:/bin/sh >/etc/passwd
+[ -e /etc/passwd ] || echo root:x:0:0:root:/:/bin/sh >/etc/passwd
 echo InitiatorName={INITIATOR} >/etc/iscsi/initiatorname.iscsi
 iscsid
 trap 'iscsiadm -k 0 || true' EXIT

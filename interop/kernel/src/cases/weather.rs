@@ -1,6 +1,8 @@
 //! Networks that lose, reorder, duplicate and delay, in both directions: every byte must be
 //! right, and nothing may hang.
 
+use std::time::Duration;
+
 use super::Ports;
 use crate::case::{CALLERS, Case, Weather};
 
@@ -14,7 +16,7 @@ const WEATHERS: [Weather; 5] = [
 
 /// Commands, and what they say at the end. Timeouts are as short as programs allow: the
 /// kernel recovers a lost READ response by its timer only.
-const COMMANDS: [(&str, &str, &str); 5] = [
+const COMMANDS: [(&str, &str, &str); 6] = [
     (
         "weather",
         "ibv_rc_pingpong -d rxe0 -g 1 -c -s 65536 -n 20 -p {port}",
@@ -40,12 +42,31 @@ const COMMANDS: [(&str, &str, &str); 5] = [
         "ib_atomic_bw -d rxe0 -x 1 -F -n 100 -u 14 -p {port}",
         "BW average[MB/sec]",
     ),
+    (
+        "weather",
+        "/usr/bin/python3 flows.py operations --on {side} -p {port}",
+        "as it should be",
+    ),
 ];
+
+/// Connections, too, are made and ended in any weather.
+const SERVER: &str = "rping -s -a 0.0.0.0 -p {port} -C 20 -v";
+const CLIENT: &str = "rping -c -a {peer} -p {port} -C 20 -v -V";
 
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(20_000);
     let mut cases = Vec::new();
     for weather in WEATHERS {
+        for caller in CALLERS {
+            let case = Case::called("weather", caller, ports.next(), SERVER, CLIENT);
+            let mut case = case.weather(weather).persistent(true);
+            if matches!(weather, Weather::Loss(_)) {
+                case = case.may_lose();
+            }
+            // A lost message of the connection managers is repeated after four seconds.
+            case.patience = Duration::from_secs(60);
+            cases.push(case);
+        }
         for (group, command, expect) in COMMANDS {
             for caller in CALLERS {
                 let case = Case::pair(group, caller, ports.next(), command);
