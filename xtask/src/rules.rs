@@ -65,7 +65,11 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<File>) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = format!("{prefix}{name}");
         let kind = entry.file_type().with_context(what)?;
-        if kind.is_dir() && !PRODUCTS.contains(&name.as_str()) {
+        // In a work tree of git's, .git is a file.
+        if PRODUCTS.contains(&name.as_str()) {
+            continue;
+        }
+        if kind.is_dir() {
             collect(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
             let bytes = fs::read(entry.path()).with_context(|| format!("cannot read {path}"))?;

@@ -105,8 +105,8 @@ const GUIDES: &[Guide] = &[
     Guide {
         title: "Red Hat: Configuring InfiniBand and RDMA networks",
         remark: "No `modprobe`, no `ulimit -l`, no subnet manager: RoCE has none, and Ferroce needs no \
-                 module and pins no memory. `ibping` does not work, as it does not with the \
-                 kernel's Soft-RoCE: it is for InfiniBand, and `ferroce ping` is for RoCE. NFS over \
+                 module and pins no memory. `ibping` does not work: it talks to the \
+                 kernel about InfiniBand's management (umad); `ferroce ping` is for RoCE. NFS over \
                  RDMA and IPoIB need the kernel's own RDMA. The mode of RoCE is always v2: there \
                  is nothing to `mkdir` and nothing to write. iWARP (`type siw`) is not built yet.",
         netdevs: &[("enp1s0", "10.3.0.1/24")],
@@ -178,9 +178,9 @@ const GUIDES: &[Guide] = &[
     },
     Guide {
         title: "NVIDIA: How to configure Soft-RoCE",
-        remark: "The guide installs a kernel and libraries first: leave that out. With the \
-                 kernel's Soft-RoCE `-g 0` needs the other end's link-local address; here it \
-                 works as well.",
+        remark: "The guide installs a kernel and libraries first: leave that out. People \
+                 report that `-g 0`, the link-local address, hangs with the kernel's Soft-RoCE; \
+                 here it works as any other.",
         netdevs: &[("eth1", "10.6.0.1/24")],
         steps: &[
             shown("rxe_cfg start", &["Name", "RDEV", "eth1"]),
