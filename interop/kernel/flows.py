@@ -15,7 +15,7 @@ import time
 
 import meeting
 import pyverbs.enums as e
-from pyverbs.addr import AHAttr, GID, GlobalRoute
+from pyverbs.addr import AH, AHAttr, GID, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR, MW, MWBind, MWBindInfo
@@ -493,10 +493,56 @@ def rnr_pipeline(end):
             end.completion(OK)
 
 
+def read_replay(end):
+    """READs of many packets; on a network that loses some, what is missing is asked for again.
+    quirk: rxe notices a lost response by its timer only, and what it repeats may begin in the
+    middle of a message."""
+    end.connect(timeout=12)
+    length = 24 * 1024
+    if end.active:
+        for offset in range(0, SIZE - length, 2560):
+            end.post(e.IBV_WR_RDMA_READ, length, offset=HALF, remote=offset)
+            end.completion(OK)
+            end.expect(HALF, end.pattern(False)[offset:offset + length])
+
+
+def qkey_rule(end):
+    """UD: a Q_Key whose highest bit is set stands for that of the sender's queue pair."""
+    cap = QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1, max_recv_sge=1)
+    init = QPInitAttr(qp_type=e.IBV_QPT_UD, scq=end.cq, rcq=end.cq, cap=cap)
+    attr = QPAttr(port_num=1)
+    attr.qkey = 0x1234567
+    qp = QP(end.pd, init, attr)
+    gid = end.context.query_gid(1, 1).gid
+    peer = end.swap({"qpn": qp.qp_num, "gid": gid, "driver": end.driver})
+    if not end.active:
+        sge = SGE(end.mr.buf + HALF, 1000, end.mr.lkey)
+        qp.post_recv(RecvWR(sg=[sge], num_sge=1))
+    end.swap()
+    if end.active:
+        route = GlobalRoute(dgid=GID(peer["gid"]), sgid_index=1, hop_limit=64)
+        ah = AH(end.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
+        sge = SGE(end.mr.buf, 500, end.mr.lkey)
+        wr = SendWR(opcode=e.IBV_WR_SEND, num_sge=1, sg=[sge], send_flags=e.IBV_SEND_SIGNALED)
+        wr.set_wr_ud(ah, peer["qpn"], 0x80000000)
+        qp.post_send(wr)
+        end.completion(OK)
+    end.swap()
+    if not end.active:
+        # quirk: rxe sends the key as it stands there, and nobody has such a one.
+        if quirk(peer["driver"], True, False):
+            end.nothing(1)
+        else:
+            end.completion(OK)
+            end.expect(HALF + 40, end.pattern(True)[:500])
+    qp.close()
+
+
 FLOWS = [operations, psn_wrap, pipeline, bad_key_write, bad_key_read, bad_key_atomic,
          range_write, range_read, permission_write, permission_read, permission_qp, deregistered,
          rnr, rnr_exceeded, rnr_pipeline, short_receive, window_invalidate, window_range,
-         window_local_invalidate, window_1, invalidate_nothing, destroyed, silent, silent_7]
+         window_local_invalidate, window_1, invalidate_nothing, destroyed, silent, silent_7,
+         read_replay, qkey_rule]
 
 
 meeting.run(FLOWS, End)

@@ -46,6 +46,8 @@ def run(flows, end_of):
         with socket.create_server(("", told.p)) as server:
             stream, _ = server.accept()
     meeting = Meeting(stream, bool(told.address), told.on, told.p, told.address)
-    if flows[told.flow](end_of(meeting)) is not False:
+    # What the end holds must live until the other end is done.
+    end = end_of(meeting)
+    if flows[told.flow](end) is not False:
         meeting.swap()
     print("as it should be")

@@ -201,6 +201,9 @@ Where rxe is not what the specification says, the flow expects that of rxe, and 
 
 | what rxe does | shown by |
 | --- | --- |
+| notices a lost READ response by its timer only, and repeats from the middle of a message | `read_replay` |
+| sends a Q_Key with its highest bit set as it is, not that of its queue pair | `qkey_rule` |
+| reports packets behind one that it was not ready for as out of sequence | `rnr_pipeline` |
 | takes `retry_cnt` 7 for \"without end\" | `silent_7` |
 | answers a message longer than the receive with \"remote operational error\" | `short_receive` |
 | acknowledges the invalidation of a key that does not exist | `invalidate_nothing` |

@@ -4,7 +4,7 @@ use super::Ports;
 use crate::case::{CALLERS, Case};
 
 /// Flows, and for some the operations that a capture must show.
-const FLOWS: [(&str, Option<&str>); 24] = [
+const FLOWS: [(&str, Option<&str>); 26] = [
     ("operations", Some("send write read atomic immediate")),
     ("psn_wrap", Some("send write read atomic immediate")),
     ("pipeline", Some("send write read")),
@@ -29,6 +29,8 @@ const FLOWS: [(&str, Option<&str>); 24] = [
     ("destroyed", None),
     ("silent", None),
     ("silent_7", None),
+    ("read_replay", Some("read")),
+    ("qkey_rule", None),
 ];
 
 /// Those that the short matrix has: an interpreter takes its time in an emulated machine.

@@ -16,7 +16,7 @@ const WEATHERS: [Weather; 5] = [
 
 /// Commands, and what they say at the end. Timeouts are as short as programs allow: the
 /// kernel recovers a lost READ response by its timer only.
-const COMMANDS: [(&str, &str, &str); 6] = [
+const COMMANDS: [(&str, &str, &str); 7] = [
     (
         "weather",
         "ibv_rc_pingpong -d rxe0 -g 1 -c -s 65536 -n 20 -p {port}",
@@ -45,6 +45,11 @@ const COMMANDS: [(&str, &str, &str); 6] = [
     (
         "weather",
         "/usr/bin/python3 flows.py operations --on {side} -p {port}",
+        "as it should be",
+    ),
+    (
+        "weather",
+        "/usr/bin/python3 flows.py read_replay --on {side} -p {port}",
         "as it should be",
     ),
 ];
