@@ -9,7 +9,7 @@ use ferroce_control::CmEvent;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::devices;
-use super::id::Id;
+use super::id::{Id, orphan};
 use super::lock;
 use super::multicast::Group;
 use crate::errno::null;
@@ -160,6 +160,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     if !channel.is_null() {
         // SAFETY: the program gives it back.
-        drop(unsafe { take::<ChannelObject>(channel) });
+        let object = unsafe { take::<ChannelObject>(channel) };
+        orphan(&object.channel);
     }
 }

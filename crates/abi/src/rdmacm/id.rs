@@ -61,6 +61,8 @@ pub(crate) enum State {
     /// Asked for a connection or was asked, and all that follows.
     Connect,
     Listen,
+    /// Its channel is gone.
+    Orphaned,
 }
 
 #[derive(Debug)]
@@ -233,14 +235,50 @@ impl Id {
     }
 }
 
-/// The id a program means.
+/// The id a program means. EBADF if its channel is gone: the real library has no
+/// descriptor to ask then.
 ///
 /// # Safety
 /// NULL, or a live id of ours.
 pub(crate) unsafe fn id_of<'a>(c: *mut rdma_cm_id) -> Outcome<&'a Arc<Id>> {
     // SAFETY: by contract.
+    let id = unsafe { even_orphaned(c)? };
+    match id.inner().state {
+        State::Orphaned => Err(libc::EBADF),
+        _ => Ok(id),
+    }
+}
+
+/// The id a program means, to get rid of it or of what is its.
+///
+/// # Safety
+/// NULL, or a live id of ours.
+pub(crate) unsafe fn even_orphaned<'a>(c: *mut rdma_cm_id) -> Outcome<&'a Arc<Id>> {
+    // SAFETY: by contract.
     let object = unsafe { from_c::<IdObject>(c) };
     object.map(|object| &object.id).ok_or(libc::EINVAL)
+}
+
+/// A channel goes. As the kernel does, all that its ids have on the network ends.
+pub(crate) fn orphan(channel: &Arc<Channel>) {
+    let Some(line) = Line::current() else {
+        return;
+    };
+    let theirs: Vec<Arc<Id>> = {
+        let mut who = line.who();
+        let ids = who.ids.values();
+        let theirs = ids.filter(|id| Arc::ptr_eq(&id.channel(), channel));
+        let theirs: Vec<_> = theirs.cloned().collect();
+        for id in &theirs {
+            who.remove(id);
+        }
+        theirs
+    };
+    for id in theirs {
+        id.inner().state = State::Orphaned;
+        give_up(&id, line);
+        channel.purge(&id);
+    }
 }
 
 /// Makes the program's object of an id.
@@ -315,7 +353,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 
 unsafe fn destroy(c: *mut rdma_cm_id) -> Outcome {
     // SAFETY: by contract a live id.
-    let id = Arc::clone(unsafe { id_of(c)? });
+    let id = Arc::clone(unsafe { even_orphaned(c)? });
     let line = Line::get()?;
     line.who().remove(&id);
     give_up(&id, line);

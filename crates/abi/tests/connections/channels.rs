@@ -112,28 +112,68 @@ fn events_that_wait_move_with_their_id() {
     );
 }
 
+/// A connection whose ends have channels of their own, with the listener.
+unsafe fn apart(
+    here: *mut rdma_event_channel,
+    there: *mut rdma_event_channel,
+) -> [*mut rdma_cm_id; 3] {
+    let listener = listener(there, RDMA_PS_TCP, "127.0.0.1:0");
+    let active = resolved(here, RDMA_PS_TCP, &mut at_port("127.0.0.1:0", listener));
+    queue_pair(active);
+    good(rdma_connect(active, &mut param(b"")));
+    let passive = expect(there, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+    assert_eq!((*passive).channel, there);
+    queue_pair(passive);
+    good(rdma_accept(passive, &mut param(b"")));
+    assert_eq!(expect(here, RDMA_CM_EVENT_ESTABLISHED).id, active);
+    assert_eq!(expect(there, RDMA_CM_EVENT_ESTABLISHED).id, passive);
+    [active, passive, listener]
+}
+
 #[test]
 fn each_end_hears_on_its_own_channel() {
     on_loopback(
         "channels::each_end_hears_on_its_own_channel",
         |_ferroced| unsafe {
             let (here, there) = (channel(), channel());
-            let listener = listener(there, RDMA_PS_TCP, "127.0.0.1:0");
-            let active = resolved(here, RDMA_PS_TCP, &mut at_port("127.0.0.1:0", listener));
-            queue_pair(active);
-            good(rdma_connect(active, &mut param(b"")));
-            let passive = expect(there, RDMA_CM_EVENT_CONNECT_REQUEST).id;
-            assert_eq!((*passive).channel, there);
-            queue_pair(passive);
-            good(rdma_accept(passive, &mut param(b"")));
-            assert_eq!(expect(here, RDMA_CM_EVENT_ESTABLISHED).id, active);
-            assert_eq!(expect(there, RDMA_CM_EVENT_ESTABLISHED).id, passive);
-            for id in [active, passive, listener] {
+            for id in apart(here, there) {
                 destroy(id);
             }
             for channel in [here, there] {
                 rdma_destroy_event_channel(channel);
             }
+        },
+    );
+}
+
+#[test]
+fn with_a_channel_all_that_its_ids_have_ends() {
+    on_loopback(
+        "channels::with_a_channel_all_that_its_ids_have_ends",
+        |_ferroced| unsafe {
+            let (here, there) = (channel(), channel());
+            let [active, passive, listener] = apart(here, there);
+            let mut to = at_port("127.0.0.1:0", listener);
+            good(rdma_write_cm_event(passive, RDMA_CM_EVENT_USER, 0, 1));
+            rdma_destroy_event_channel(there);
+            assert_eq!(expect(here, RDMA_CM_EVENT_DISCONNECTED).id, active);
+            bad(rdma_disconnect(passive), libc::EBADF);
+            bad(rdma_listen(listener, 1), libc::EBADF);
+            bad(rdma_migrate_id(passive, here), libc::EBADF);
+            destroy(passive);
+            destroy(listener);
+
+            let late = resolved(here, RDMA_PS_TCP, &mut to);
+            queue_pair(late);
+            good(rdma_connect(late, &mut param(b"")));
+            let event = next(here);
+            let said = ((*event).event, (*event).status);
+            assert_eq!(said, (RDMA_CM_EVENT_REJECTED, 8), "nobody listens");
+            good(rdma_ack_cm_event(event));
+            for id in [active, late] {
+                destroy(id);
+            }
+            rdma_destroy_event_channel(here);
         },
     );
 }
