@@ -11,6 +11,7 @@ mod events;
 mod line;
 mod listening;
 mod objects;
+mod owned;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

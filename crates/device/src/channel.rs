@@ -1,21 +1,21 @@
 //! Events as file descriptors that `poll`, `select` and `epoll` understand.
 //!
-//! A channel is a queue of numbers and a counting eventfd that says how many
+//! A channel is a queue of numbers and a counting descriptor that says how many
 //! there are: reading blocks, or does not if the program made the descriptor
 //! non-blocking, as it would with the real thing. What a number means is the
 //! reader's business. What nobody has read can be taken back.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard};
 
-use rustix::event::{EventfdFlags, eventfd};
+use crate::counter::Counter;
 
 /// A queue of numbers with a descriptor.
 #[derive(Debug)]
 pub struct Channel {
-    fd: OwnedFd,
+    count: Counter,
     records: Mutex<VecDeque<u64>>,
 }
 
@@ -23,14 +23,14 @@ impl Channel {
     /// An empty channel. Its descriptor is closed on exec.
     pub fn new() -> io::Result<Channel> {
         Ok(Channel {
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?,
+            count: Counter::new()?,
             records: Mutex::default(),
         })
     }
 
     /// The end to wait on.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.count.as_fd()
     }
 
     /// Takes the oldest record; waits for one unless the descriptor is non-blocking.
@@ -42,7 +42,7 @@ impl Channel {
     /// can be called by anybody who waits for it.
     pub fn take_with<T>(&self, look: impl FnOnce(u64) -> T) -> io::Result<T> {
         loop {
-            rustix::io::read(&self.fd, &mut [0; 8])?;
+            self.count.take()?;
             let mut records = self.records();
             // Empty if the record was purged after its count was read.
             if let Some(record) = records.pop_front() {
@@ -57,7 +57,7 @@ impl Channel {
         let before = records.len();
         records.retain(|&record| record != value);
         for _ in records.len()..before {
-            self.uncount();
+            self.count.take_back();
         }
     }
 
@@ -65,27 +65,7 @@ impl Channel {
     pub(crate) fn put(&self, value: u64) {
         let mut records = self.records();
         records.push_back(value);
-        // Fails only if 2^64 wait.
-        let _counted = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-    }
-
-    /// Takes one from the count without waiting; a reader may have been faster.
-    fn uncount(&self) {
-        let mut count = 0u64;
-        let piece = libc::iovec {
-            iov_base: (&raw mut count).cast(),
-            iov_len: 8,
-        };
-        // SAFETY: `piece` describes eight bytes of ours.
-        unsafe {
-            libc::preadv2(
-                self.fd.as_raw_fd(),
-                &raw const piece,
-                1,
-                -1,
-                libc::RWF_NOWAIT,
-            )
-        };
+        self.count.add();
     }
 
     fn records(&self) -> MutexGuard<'_, VecDeque<u64>> {

@@ -17,6 +17,7 @@
 mod address;
 mod channel;
 mod clock;
+mod counter;
 mod counters;
 mod cq;
 mod device;
@@ -36,6 +37,7 @@ mod transmitter;
 
 pub use address::AhAttr;
 pub use channel::Channel;
+pub use counter::Counter;
 pub use cq::Cq;
 pub use device::Device;
 pub use error::Error;

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
 use ferroce_control::CmEvent;
-use rustix::event::{EventfdFlags, eventfd};
+use ferroce_device::Counter;
 
 use super::devices;
 use super::id::{Id, orphan};
@@ -33,7 +33,7 @@ unsafe impl Object for ChannelObject {
 /// program destroys that first.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    fd: OwnedFd,
+    count: Counter,
     queue: Mutex<VecDeque<Queued>>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Happening {
 impl Channel {
     fn new() -> io::Result<Channel> {
         Ok(Channel {
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?,
+            count: Counter::new()?,
             queue: Mutex::default(),
         })
     }
@@ -69,15 +69,14 @@ impl Channel {
     pub(crate) fn put(&self, queued: Queued) {
         let mut queue = lock(&self.queue);
         queue.push_back(queued);
-        // Fails only if 2^64 wait.
-        let _counted = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        self.count.add();
     }
 
     /// The oldest event; waits for one unless the descriptor is non-blocking. The
     /// event counts as delivered.
     pub(crate) fn take(&self) -> io::Result<Queued> {
         loop {
-            rustix::io::read(&self.fd, &mut [0; 8])?;
+            self.count.take()?;
             let mut queue = lock(&self.queue);
             // Empty if the event was taken back after its count was read.
             if let Some(queued) = queue.pop_front() {
@@ -105,28 +104,9 @@ impl Channel {
         let (purged, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(which);
         *queue = rest.into();
         for _ in &purged {
-            self.uncount();
+            self.count.take_back();
         }
         purged
-    }
-
-    /// Takes one from the count without waiting; a reader may have been faster.
-    fn uncount(&self) {
-        let mut count = 0u64;
-        let piece = libc::iovec {
-            iov_base: (&raw mut count).cast(),
-            iov_len: 8,
-        };
-        // SAFETY: `piece` describes eight bytes of ours.
-        unsafe {
-            libc::preadv2(
-                self.fd.as_raw_fd(),
-                &raw const piece,
-                1,
-                -1,
-                libc::RWF_NOWAIT,
-            );
-        }
     }
 }
 
@@ -149,7 +129,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
         Err(error) => null(error.raw_os_error().unwrap_or(libc::EMFILE)),
         Ok(channel) => into_c(Box::new(ChannelObject {
             c: rdma_event_channel {
-                fd: channel.fd.as_raw_fd(),
+                fd: channel.count.as_fd().as_raw_fd(),
             },
             channel: Arc::new(channel),
         })),

@@ -44,18 +44,7 @@ pub(crate) fn connection(
         }
         finish(listener, &id, qp.as_ref())
     });
-    match made {
-        Ok(c) => {
-            // It no longer waits; whether ferroced still knows it shows later.
-            let _known = line.perform(CmCall::Taken { conn });
-            Some(c)
-        }
-        Err(errno) => {
-            tracing::warn!("a request cannot be served: errno {errno}");
-            let _gone = line.perform(CmCall::Destroy { conn });
-            None
-        }
-    }
+    answer(line, made, CmCall::Taken { conn }, CmCall::Destroy { conn })
 }
 
 /// An id for a question about datagrams; none if it cannot be served.
@@ -80,17 +69,31 @@ pub(crate) fn question(
         id.inner().question = Some(question);
         finish(listener, &id, None)
     });
-    match made {
-        Ok(c) => {
-            let _known = line.perform(CmCall::TakenQuestion { question });
-            Some(c)
-        }
+    answer(
+        line,
+        made,
+        CmCall::TakenQuestion { question },
+        CmCall::DropQuestion { question },
+    )
+}
+
+/// Tells ferroced what became of it: it no longer waits, or it is not wanted. Whether
+/// ferroced still knows it shows later.
+fn answer(
+    line: &Line,
+    made: Outcome<*mut rdma_cm_id>,
+    taken: CmCall,
+    unwanted: CmCall,
+) -> Option<*mut rdma_cm_id> {
+    let (id, call) = match made {
+        Ok(id) => (Some(id), taken),
         Err(errno) => {
-            tracing::warn!("a question cannot be answered: errno {errno}");
-            let _gone = line.perform(CmCall::DropQuestion { question });
-            None
+            tracing::warn!("somebody who asks cannot be served: errno {errno}");
+            (None, unwanted)
         }
-    }
+    };
+    let _known = line.perform(call);
+    id
 }
 
 fn derive(

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use ferroce_cm::ports::Bind;
-use ferroce_cm::{
-    Address, CallError, Cm, ConnId, PrivateData, Request, SidrId, SidrQuestion, Snapshot, Time,
-};
+use ferroce_cm::{Address, CallError, ConnId, PrivateData, Request, SidrQuestion, Snapshot, Time};
 use ferroce_control::{CmAnswer, CmCall, CmId};
 
 use super::line::{MAX_CONNECTIONS, MAX_QUESTIONS};
@@ -91,7 +89,7 @@ impl Connections {
                 self.with(client, conn, |cm, id| {
                     cm.reject(now, id, reason, &[], *private_data)
                 })?;
-                self.forget_connection(conn);
+                self.forget(conn);
                 self.collect(now, conn.link);
             }
             CmCall::Establish { conn } => {
@@ -115,21 +113,21 @@ impl Connections {
             }
             CmCall::Destroy { conn } => {
                 self.with(client, conn, |cm, id| cm.destroy(now, id))?;
-                self.forget_connection(conn);
+                self.forget(conn);
                 self.collect(now, conn.link);
             }
             CmCall::TakenQuestion { question } => {
-                self.with_question(client, question, |cm, id| cm.sidr_taken(id))?;
-                self.take_question(question);
+                self.with(client, question, |cm, id| cm.sidr_taken(id))?;
+                self.take(question);
             }
             CmCall::Answer { question, answer } => {
-                self.with_question(client, question, |cm, id| cm.sidr_answer(now, id, &answer))?;
-                self.forget_question(question);
+                self.with(client, question, |cm, id| cm.sidr_answer(now, id, &answer))?;
+                self.forget(question);
                 self.collect(now, question.link);
             }
             CmCall::DropQuestion { question } => {
-                self.with_question(client, question, |cm, id| cm.sidr_destroy(now, id))?;
-                self.forget_question(question);
+                self.with(client, question, |cm, id| cm.sidr_destroy(now, id))?;
+                self.forget(question);
                 self.collect(now, question.link);
             }
         }
@@ -227,88 +225,6 @@ impl Connections {
         }
         check_address(address)?;
         Ok(side)
-    }
-
-    /// Does something with a connection of the program's.
-    fn with<T>(
-        &mut self,
-        client: ClientId,
-        conn: CmId<ConnId>,
-        work: impl FnOnce(&mut Cm, ConnId) -> Result<T, CallError>,
-    ) -> Result<T, Refusal> {
-        let side = self.links.get_mut(&conn.link);
-        let theirs = |side: &&mut LinkSide| {
-            let owned = side.connections.get(&conn.id);
-            owned.is_some_and(|owned| owned.client == client)
-        };
-        let side = side.filter(theirs);
-        let side = side.ok_or_else(|| refused(CallError::Unknown))?;
-        work(&mut side.cm, conn.id).map_err(refused)
-    }
-
-    /// Does something with a question of the program's.
-    fn with_question<T>(
-        &mut self,
-        client: ClientId,
-        question: CmId<SidrId>,
-        work: impl FnOnce(&mut Cm, SidrId) -> Result<T, CallError>,
-    ) -> Result<T, Refusal> {
-        let side = self.links.get_mut(&question.link);
-        let theirs = |side: &&mut LinkSide| {
-            let owned = side.questions.get(&question.id);
-            owned.is_some_and(|owned| owned.client == client)
-        };
-        let missing = || Refusal::new(libc::ENOENT, "this program has no such question");
-        let side = side.filter(theirs).ok_or_else(missing)?;
-        work(&mut side.cm, question.id).map_err(refused)
-    }
-
-    /// The program has taken a request.
-    fn take(&mut self, conn: CmId<ConnId>) {
-        let side = self.links.get_mut(&conn.link);
-        let owned = side.and_then(|side| side.connections.get_mut(&conn.id));
-        let Some(owned) = owned else { return };
-        if let Some(port) = owned.waits_at.take()
-            && let Some(line) = self.lines.get_mut(&owned.client)
-            && let Some(listening) = line.listening(port)
-        {
-            listening.connections.remove(&conn);
-        }
-    }
-
-    /// The program has taken a question.
-    fn take_question(&mut self, question: CmId<SidrId>) {
-        let side = self.links.get_mut(&question.link);
-        let owned = side.and_then(|side| side.questions.get_mut(&question.id));
-        let Some(owned) = owned else { return };
-        if let Some(port) = owned.waits_at.take()
-            && let Some(line) = self.lines.get_mut(&owned.client)
-            && let Some(listening) = line.listening(port)
-        {
-            listening.questions.remove(&question);
-        }
-    }
-
-    /// A connection is the program's no longer.
-    pub(super) fn forget_connection(&mut self, conn: CmId<ConnId>) {
-        self.take(conn);
-        let side = self.links.get_mut(&conn.link);
-        if let Some(owned) = side.and_then(|side| side.connections.remove(&conn.id))
-            && let Some(line) = self.lines.get_mut(&owned.client)
-        {
-            line.connections.remove(&conn);
-        }
-    }
-
-    /// A question is the program's no longer.
-    pub(super) fn forget_question(&mut self, question: CmId<SidrId>) {
-        self.take_question(question);
-        let side = self.links.get_mut(&question.link);
-        if let Some(owned) = side.and_then(|side| side.questions.remove(&question.id))
-            && let Some(line) = self.lines.get_mut(&owned.client)
-        {
-            line.questions.remove(&question);
-        }
     }
 }
 

@@ -39,7 +39,7 @@ impl Connections {
                 };
                 let event = self.complete(link, event, None);
                 if is_last(&event.event) {
-                    self.forget(link, &event.event);
+                    self.forget_ended(link, &event.event);
                 }
                 self.out.push_back(Output::Tell { client, event });
             }
@@ -132,12 +132,12 @@ impl Connections {
     }
 
     /// After this event there is nothing left to name.
-    fn forget(&mut self, link: u32, event: &Event) {
+    fn forget_ended(&mut self, link: u32, event: &Event) {
         if let Some(id) = event.conn() {
-            self.forget_connection(CmId { link, id });
+            self.forget(CmId { link, id });
         }
         if let Some(id) = event.sidr() {
-            self.forget_question(CmId { link, id });
+            self.forget(CmId { link, id });
         }
     }
 }

@@ -1,0 +1,102 @@
+//! What belongs to programs on a link, connections and questions alike: whose it is, when
+//! it was taken, when it is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferroce_cm::{CallError, Cm, ConnId, SidrId};
+use ferroce_control::CmId;
+
+use super::calls::refused;
+use super::line::{Line, Listening};
+use super::{Connections, LinkSide, Owned};
+use crate::client::ClientId;
+use crate::refusal::Refusal;
+
+/// Names of something that belongs to a program.
+pub(super) trait Name: Copy + Ord {
+    /// All on a link.
+    fn on(side: &mut LinkSide) -> &mut BTreeMap<Self, Owned>;
+    /// Those of a program.
+    fn of(line: &mut Line) -> &mut BTreeSet<CmId<Self>>;
+    /// Those that wait for a program.
+    fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<Self>>;
+    /// What is said to somebody who has no such thing.
+    fn unknown() -> Refusal;
+}
+
+impl Name for ConnId {
+    fn on(side: &mut LinkSide) -> &mut BTreeMap<ConnId, Owned> {
+        &mut side.connections
+    }
+
+    fn of(line: &mut Line) -> &mut BTreeSet<CmId<ConnId>> {
+        &mut line.connections
+    }
+
+    fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<ConnId>> {
+        &mut listening.connections
+    }
+
+    fn unknown() -> Refusal {
+        refused(CallError::Unknown)
+    }
+}
+
+impl Name for SidrId {
+    fn on(side: &mut LinkSide) -> &mut BTreeMap<SidrId, Owned> {
+        &mut side.questions
+    }
+
+    fn of(line: &mut Line) -> &mut BTreeSet<CmId<SidrId>> {
+        &mut line.questions
+    }
+
+    fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<SidrId>> {
+        &mut listening.questions
+    }
+
+    fn unknown() -> Refusal {
+        Refusal::new(libc::ENOENT, "this program has no such question")
+    }
+}
+
+impl Connections {
+    /// Does something with what is the program's.
+    pub(super) fn with<N: Name, T>(
+        &mut self,
+        client: ClientId,
+        name: CmId<N>,
+        work: impl FnOnce(&mut Cm, N) -> Result<T, CallError>,
+    ) -> Result<T, Refusal> {
+        let side = self.links.get_mut(&name.link).ok_or_else(N::unknown)?;
+        match N::on(side).get(&name.id) {
+            Some(owned) if owned.client == client => {}
+            _ => return Err(N::unknown()),
+        }
+        work(&mut side.cm, name.id).map_err(refused)
+    }
+
+    /// The program has taken what waited for it.
+    pub(super) fn take<N: Name>(&mut self, name: CmId<N>) {
+        let side = self.links.get_mut(&name.link);
+        let owned = side.and_then(|side| N::on(side).get_mut(&name.id));
+        let Some(owned) = owned else { return };
+        if let Some(port) = owned.waits_at.take()
+            && let Some(line) = self.lines.get_mut(&owned.client)
+            && let Some(listening) = line.listening(port)
+        {
+            N::waiting(listening).remove(&name);
+        }
+    }
+
+    /// It is the program's no longer.
+    pub(super) fn forget<N: Name>(&mut self, name: CmId<N>) {
+        self.take(name);
+        let side = self.links.get_mut(&name.link);
+        if let Some(owned) = side.and_then(|side| N::on(side).remove(&name.id))
+            && let Some(line) = self.lines.get_mut(&owned.client)
+        {
+            N::of(line).remove(&name);
+        }
+    }
+}
