@@ -48,14 +48,14 @@ fn transfer(other: Stranger, gid_index: u8, rounds: u32, mut enough: impl FnMut(
             break;
         }
         assert!(seed < 100, "it is never enough");
-        ours.pages.put(0, &pattern(seed, MESSAGE));
+        ours.put(0, &pattern(seed, MESSAGE));
         ours.write(1, 0, MESSAGE);
         ours.succeed(1);
         theirs.expect(&format!("check {seed} 0 {MESSAGE}"), "right");
         theirs.expect(&format!("put {} {MESSAGE} {MESSAGE}", seed + 100), "done");
         ours.read(1, u64::from(MESSAGE), MESSAGE);
         ours.succeed(1);
-        assert!(ours.pages.get(u64::from(MESSAGE), MESSAGE) == pattern(seed + 100, MESSAGE));
+        assert!(ours.get(u64::from(MESSAGE), MESSAGE) == pattern(seed + 100, MESSAGE));
     }
 }
 

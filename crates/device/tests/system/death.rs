@@ -15,7 +15,7 @@ fn slot(qpn: u32) -> u32 {
 /// A new pair of programs can work.
 fn works(seed: u32, gid_index: u8) {
     let (ours, mut theirs) = pair(QpType::Rc, gid_index);
-    ours.pages.put(0, &pattern(seed, MESSAGE));
+    ours.put(0, &pattern(seed, MESSAGE));
     ours.write(1, 0, MESSAGE);
     ours.succeed(1);
     theirs.expect(&format!("check {seed} 0 {MESSAGE}"), "right");
@@ -92,7 +92,7 @@ fn the_next_in_the_slot_is_not_disturbed() {
 
 fn keep_writing(ours: &Endpoint, theirs: &mut Puppet, seeds: core::ops::Range<u32>) {
     for seed in seeds {
-        ours.pages.put(0, &pattern(seed, MESSAGE));
+        ours.put(0, &pattern(seed, MESSAGE));
         ours.write(1, 0, MESSAGE);
         ours.succeed(1);
         theirs.expect(&format!("check {seed} 0 {MESSAGE}"), "right");
@@ -105,7 +105,7 @@ fn ferroced_is_killed_in_mid_transfer() {
         "death::ferroced_is_killed_in_mid_transfer",
         |mut ferroced| {
             let (ours, mut theirs) = pair(QpType::Rc, V4);
-            ours.pages.put(0, &pattern(1, 1 << 20));
+            ours.put(0, &pattern(1, 1 << 20));
             for id in 0..8 {
                 ours.write(id, 0, 1 << 20);
             }

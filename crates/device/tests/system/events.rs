@@ -38,7 +38,7 @@ fn nobody_polls() {
         for round in 0..20 {
             theirs.expect(&format!("receive {round} 0 4096"), "done");
             assert_eq!(theirs.actor.ask("await"), "asleep");
-            ours.pages.put(0, &pattern(round, 4096));
+            ours.put(0, &pattern(round, 4096));
             ours.cq.arm(Arm::Any);
             ours.post(u64::from(round), SendOp::Send { imm: None }, 0, 4096);
             assert!(wakes(&poller), "epoll says so");

@@ -73,7 +73,7 @@ fn what_is_protected_can_be_read() {
         theirs.expect("protect", "done");
         ours.read(1, 0, 10_000);
         ours.succeed(1);
-        assert!(ours.pages.get(0, 10_000) == pattern(5, 10_000));
+        assert!(ours.get(0, 10_000) == pattern(5, 10_000));
     });
 }
 
@@ -96,14 +96,14 @@ fn the_other_unmaps_its_receive_buffer() {
 fn our_own_memory_is_gone() {
     on_loopback("memory::our_own_memory_is_gone", |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
-        ours.pages.unmap();
+        ours.unmap();
         ours.write(1, 0, 8192);
         assert_eq!(ours.status(), WcStatus::LocalProtection);
         assert_eq!(ours.state(), QpState::Err);
         theirs.expect("state", "Rts");
 
         let (ours, mut theirs) = pair(QpType::Rc, V4);
-        ours.pages.make_read_only();
+        ours.make_read_only();
         ours.read(1, 0, 8192);
         assert_eq!(ours.status(), WcStatus::LocalProtection);
         assert_eq!(ours.state(), QpState::Err);
@@ -122,7 +122,7 @@ fn our_own_memory_is_gone_and_so_is_the_fault_handler() {
         // SAFETY: the default action; no handler of ours can be needed any more.
         let before = unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         assert_ne!(before, libc::SIG_ERR);
-        ours.pages.unmap();
+        ours.unmap();
         ours.write(2, 0, 8192);
         assert_eq!(ours.status(), WcStatus::LocalProtection);
     });
@@ -134,7 +134,7 @@ fn the_other_deregisters() {
     on_loopback("memory::the_other_deregisters", |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         let all = 8 * MESSAGE;
-        ours.pages.put(0, &pattern(1, all));
+        ours.put(0, &pattern(1, all));
         let status = first_failure(&ours, &mut theirs, write, "deregister");
         assert_eq!(status, WcStatus::RemoteAccess);
         theirs.expect(&format!("put 2 0 {all}"), "done");
@@ -152,7 +152,7 @@ fn we_deregister() {
         }
         ours.device.deregister(&ours.mr).expect("registered");
         let all = 8 * MESSAGE;
-        ours.pages.put(0, &pattern(3, all));
+        ours.put(0, &pattern(3, all));
         // Whether some were faster than we, or none.
         for wc in ours.completions(8) {
             let status = wc.status;
@@ -164,7 +164,7 @@ fn we_deregister() {
                 "{status:?}"
             );
         }
-        assert!(ours.pages.get(0, all) == pattern(3, all), "left alone");
+        assert!(ours.get(0, all) == pattern(3, all), "left alone");
         theirs.expect("state", "Rts");
     });
 }

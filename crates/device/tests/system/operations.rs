@@ -14,7 +14,7 @@ const WORD: u64 = 3 << 20;
 fn sends(ours: &Endpoint, theirs: &mut Puppet) {
     for (seed, size) in (1..).zip(SIZES) {
         theirs.expect(&format!("receive {seed} 0 {size}"), "done");
-        ours.pages.put(0, &pattern(seed, size));
+        ours.put(0, &pattern(seed, size));
         ours.post(u64::from(seed), SendOp::Send { imm: None }, 0, size);
         let wc = ours.succeed(1)[0];
         assert_eq!(wc.wr_id, u64::from(seed));
@@ -25,7 +25,7 @@ fn sends(ours: &Endpoint, theirs: &mut Puppet) {
 
 fn writes(ours: &Endpoint, theirs: &mut Puppet) {
     for (seed, size) in (10..).zip(SIZES) {
-        ours.pages.put(64, &pattern(seed, size));
+        ours.put(64, &pattern(seed, size));
         ours.write(1, 64, size);
         ours.succeed(1);
         theirs.expect(&format!("check {seed} 64 {size}"), "right");
@@ -37,7 +37,7 @@ fn reads(ours: &Endpoint, theirs: &mut Puppet) {
         theirs.expect(&format!("put {seed} 128 {size}"), "done");
         ours.read(1, 128, size);
         ours.succeed(1);
-        assert!(ours.pages.get(128, size) == pattern(seed, size), "{size}");
+        assert!(ours.get(128, size) == pattern(seed, size), "{size}");
     }
 }
 
@@ -51,7 +51,7 @@ fn atomics(ours: &Endpoint, theirs: &mut Puppet) {
     for before in 0..100u64 {
         ours.post(before, add(1), WORD, 8);
         ours.succeed(1);
-        assert_eq!(ours.pages.get(WORD, 8), before.to_ne_bytes());
+        assert_eq!(ours.get(WORD, 8), before.to_ne_bytes());
     }
     let swap = |compare, swap| SendOp::CompareSwap {
         remote_addr,
@@ -64,7 +64,7 @@ fn atomics(ours: &Endpoint, theirs: &mut Puppet) {
     ours.post(3, add(1), WORD + 16, 8);
     ours.succeed(3);
     for (at, found) in [(0, 100u64), (8, 100), (16, 8)] {
-        assert_eq!(ours.pages.get(WORD + at, 8), found.to_ne_bytes());
+        assert_eq!(ours.get(WORD + at, 8), found.to_ne_bytes());
     }
     theirs.expect(&format!("word {WORD}"), "9");
 }
@@ -94,7 +94,7 @@ fn many_at_once() {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         let size = 1 << 14;
         for (id, offset) in (0..64).map(|id| (id, id * u64::from(size))) {
-            ours.pages.put(offset, &pattern(id as u32, size));
+            ours.put(offset, &pattern(id as u32, size));
             ours.write(id, offset, size);
         }
         let order: Vec<u64> = ours.succeed(64).iter().map(|wc| wc.wr_id).collect();
@@ -110,7 +110,7 @@ fn datagrams(gid_index: u8) {
     let (ours, mut theirs) = pair(QpType::Ud, gid_index);
     for (seed, size) in (1..).zip([0, 1, 100, 1024]) {
         theirs.expect(&format!("receive {seed} 0 2048"), "done");
-        ours.pages.put(0, &pattern(seed, size));
+        ours.put(0, &pattern(seed, size));
         ours.post(1, SendOp::Send { imm: None }, 0, size);
         ours.succeed(1);
         theirs.expect("complete 1", &format!("Success {}", size + 40));
@@ -133,7 +133,7 @@ fn unreliable_writes(gid_index: u8) {
     let (remote_addr, rkey) = ours.remote(0);
     for (seed, size) in (1..).zip([0, 1, 4096, 10_000]) {
         theirs.expect(&format!("receive {seed} 0 0"), "done");
-        ours.pages.put(0, &pattern(seed, size));
+        ours.put(0, &pattern(seed, size));
         let imm = Some(seed);
         let write = SendOp::Write {
             remote_addr,
@@ -180,7 +180,7 @@ fn unreliable_senders_do_not_drown_receivers() {
     on_loopback(name, |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Uc, V4);
         let size = 1 << 18;
-        ours.pages.put(0, &pattern(1, size));
+        ours.put(0, &pattern(1, size));
         theirs.actor.signal(Signal::STOP);
         for id in 0..100 {
             ours.write(id, 0, size);

@@ -12,7 +12,7 @@ use rustix::io::{FdFlags, fcntl_getfd};
 use crate::support::{Endpoint, LINK, Puppet, V4, on_loopback, pair, pattern};
 
 fn works(ours: &Endpoint, theirs: &mut Puppet, seed: u32) {
-    ours.pages.put(0, &pattern(seed, 100_000));
+    ours.put(0, &pattern(seed, 100_000));
     ours.write(1, 0, 100_000);
     ours.succeed(1);
     theirs.expect(&format!("check {seed} 0 100000"), "right");
@@ -200,7 +200,7 @@ fn the_program_takes_the_fault_handler() {
             works(&ours, &mut theirs, 2);
             ours.read(1, 0, 100_000);
             ours.succeed(1);
-            ours.pages.unmap();
+            ours.unmap();
             ours.read(2, 0, 100_000);
             assert_eq!(ours.status(), WcStatus::LocalProtection);
             assert_eq!(ours.state(), QpState::Err);

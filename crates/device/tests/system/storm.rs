@@ -77,7 +77,7 @@ fn storm(gid_index: u8, to: &str) {
     };
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     for seed in 0..ROUNDS {
-        ours.pages.put(0, &pattern(seed, MESSAGE));
+        ours.put(0, &pattern(seed, MESSAGE));
         ours.write(u64::from(seed), 0, MESSAGE);
         ours.read(u64::from(seed), 1 << 20, MESSAGE);
         for _ in 0..PACKETS_EACH {

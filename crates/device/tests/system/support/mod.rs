@@ -2,16 +2,14 @@
 
 pub(crate) mod endpoint;
 pub(crate) mod ferroced;
-pub(crate) mod introduction;
-pub(crate) mod pages;
 pub(crate) mod puppet;
 
 use ferroce_device::transport::QpType;
 use ferroce_testnet::isolated;
 
 pub(crate) use endpoint::Endpoint;
+pub(crate) use ferroce_endpoint::{Introduction, pattern};
 pub(crate) use ferroced::Ferroced;
-pub(crate) use introduction::Introduction;
 pub(crate) use puppet::Puppet;
 
 /// The link of most tests.
@@ -37,12 +35,4 @@ pub(crate) fn pair(kind: QpType, gid_index: u8) -> (Endpoint, Puppet) {
     theirs.connect(&ours.introduction());
     ours.connect(&theirs.introduction);
     (ours, theirs)
-}
-
-/// Bytes that depend on where they are and on `seed`.
-pub(crate) fn pattern(seed: u32, length: u32) -> Vec<u8> {
-    let salt = seed.wrapping_mul(0x85eb_ca6b);
-    (0..length)
-        .map(|at| ((at ^ salt).wrapping_mul(0x9e37_79b1) >> 24) as u8)
-        .collect()
 }

@@ -26,6 +26,7 @@ impl Puppet {
     }
 
     pub(crate) fn connect(&mut self, to: &Introduction) {
+        let to = serde_json::to_string(to).expect("it can be said");
         self.expect(&format!("connect {to}"), "connected");
     }
 
@@ -43,7 +44,7 @@ impl Stranger {
         let Stranger(mut actor) = self;
         let introduction = actor.ask(&format!("open {kind:?} {gid_index}"));
         Puppet {
-            introduction: introduction.parse().expect("an introduction"),
+            introduction: serde_json::from_str(&introduction).expect("an introduction"),
             actor,
         }
     }
@@ -64,7 +65,8 @@ fn role() {
             "open" => {
                 let (kind, index) = rest.split_once(' ').expect("kind and index");
                 let opened = Endpoint::open(kind_named(kind), index.parse().expect("a number"));
-                let introduction = opened.introduction().to_string();
+                let introduction = serde_json::to_string(&opened.introduction());
+                let introduction = introduction.expect("it can be said");
                 endpoint = Some(opened);
                 introduction
             }
@@ -144,15 +146,15 @@ fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
     let done = || String::from("done");
     match (order, &numbers[..]) {
         ("connect", _) => {
-            end.connect(&rest.parse().expect("an introduction"));
+            end.connect(&serde_json::from_str(rest).expect("an introduction"));
             "connected".into()
         }
         ("put", &[seed, offset, length]) => {
-            end.pages.put(offset, &pattern(seed as u32, length as u32));
+            end.put(offset, &pattern(seed as u32, length as u32));
             done()
         }
         ("check", &[seed, offset, length]) => {
-            let found = end.pages.get(offset, length as u32);
+            let found = end.get(offset, length as u32);
             let wanted = pattern(seed as u32, length as u32);
             match found.iter().zip(&wanted).position(|(a, b)| a != b) {
                 None => "right".into(),
@@ -180,15 +182,15 @@ fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
         }
         ("await", _) => await_completion(end),
         ("word", &[offset]) => {
-            let bytes = end.pages.get(offset, 8).try_into().expect("8 bytes");
+            let bytes = end.get(offset, 8).try_into().expect("8 bytes");
             u64::from_ne_bytes(bytes).to_string()
         }
         ("unmap", _) => {
-            end.pages.unmap();
+            end.unmap();
             done()
         }
         ("protect", _) => {
-            end.pages.make_read_only();
+            end.make_read_only();
             done()
         }
         ("deregister", _) => {
