@@ -31,6 +31,9 @@ class End:
         self.port = meeting.port + 20000
         self.events = None
 
+    def close(self):
+        """Whatever is left goes with the process."""
+
     def listen(self):
         """Begins to listen, at the passive end; returns when somebody does."""
         if self.events is None:

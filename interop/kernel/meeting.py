@@ -50,4 +50,5 @@ def run(flows, end_of):
     end = end_of(meeting)
     if flows[told.flow](end) is not False:
         meeting.swap()
+    end.close()
     print("as it should be")

@@ -220,7 +220,6 @@ Some rows may fail and are tried again, and the list says so where it happened. 
 has no time for. After loss whoever has all its completions ends, and cannot acknowledge again what the other end
 sends again; rxe then goes on for ever. perftest has a timeout of a second (`-u 18`) and `ibv_srq_pingpong` one queue
 pair for 1 MiB, because an emulated kernel is too slow for their defaults. perftest with `-R` has a delay of 20 ms each
-way: its client connects twice, does not wait for its server to listen again, and crashes if refused. What state
-the kernel's queue pair is in after it refused a request is not checked.
+way: its client connects twice, does not wait for its server to listen again, and crashes if refused.
 
 ";
