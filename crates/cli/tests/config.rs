@@ -184,6 +184,11 @@ fn rxe_init_makes_a_link_for_each_netdev() {
             said.contains("hsn0: No such device: no netdev `hsn0`"),
             "{said}"
         );
+        // Each of them starts a ferroced while that of the last one ends.
+        for _ in 0..30 {
+            let said = fails("rxe_init.sh");
+            assert!(said.contains("no netdev `hsn0`"), "{said}");
+        }
         cable("hsn0", "far0", "10.0.0.1/24");
         cable("hsn1", "far1", "10.0.1.1/24");
         assert_eq!(ok("rxe_init.sh"), "");

@@ -100,7 +100,12 @@ fn take_lock(options: &Options) -> Result<Option<Lock>> {
             Lock::end_holder(dir);
         }
         // Watching first: what happens between two looks is not missed.
-        let watch = Watch::new(dir)?;
+        let watch = match Watch::new(dir) {
+            Ok(watch) => watch,
+            // The other one is ending, and has just taken it away.
+            Err(_) if !dir.exists() => continue,
+            Err(error) => return Err(error.into()),
+        };
         if !options.replace && Connection::connect(dir).is_ok() {
             return Ok(None);
         }
