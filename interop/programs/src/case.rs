@@ -162,7 +162,7 @@ impl Case {
     /// The program has a mistake of its own: then its client says this, and both are
     /// started again.
     pub(crate) fn may_say(mut self, excuse: &'static str) -> Case {
-        (self.attempts, self.excuse) = (5, Some(excuse));
+        (self.attempts, self.excuse) = (10, Some(excuse));
         self.patience(20)
     }
 
