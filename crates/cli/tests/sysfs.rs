@@ -91,6 +91,7 @@ fn counters_are_live() {
 fn the_lid_is_that_of_the_verbs() {
     with_libraries("the_lid_is_that_of_the_verbs", || {
         let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
         assert_eq!(said("cat /sys/class/infiniband/rxe0/ports/1/lid"), "0x1\n");
         let verbs = said("ibv_devinfo -d rxe0");
         if !verbs.contains("hca_id:") {
@@ -104,6 +105,7 @@ fn the_lid_is_that_of_the_verbs() {
 fn other_paths_are_what_they_were() {
     with_libraries("other_paths_are_what_they_were", || {
         let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
         let look = "ls -d /sys/class/* /dev/*; cat /sys/class/infiniband/../net/lo/ifindex; \
                     ls /sys/class/infiniband_mad; cat /dev/infiniband/../null; ls /dev/infiniband0";
         let plain = Command::new("sh")
