@@ -4,10 +4,11 @@ mod common;
 
 use std::net::IpAddr;
 
-use common::namespace::{As, isolated};
+use common::namespace::isolated_as_nobody;
 use common::packet::{packet, path, run};
 use common::{receive, receive_rest};
 use ferroce_net::{Features, Receiver, Sender, create_slot_with, probe};
+use ferroce_testnet::isolated;
 use ferroce_transport::Path;
 use ferroce_wire::icrc;
 
@@ -61,7 +62,7 @@ fn round_trip(features: &Features) {
 
 #[test]
 fn runs_arrive() {
-    isolated("runs_arrive", As::Admin, || {
+    isolated("runs_arrive", || {
         let features = probe();
         assert!(
             features.gso && features.gro && features.mmsg,
@@ -73,14 +74,12 @@ fn runs_arrive() {
 
 #[test]
 fn runs_arrive_without_privilege() {
-    isolated("runs_arrive_without_privilege", As::Nobody, || {
-        round_trip(&probe())
-    });
+    isolated_as_nobody("runs_arrive_without_privilege", || round_trip(&probe()));
 }
 
 #[test]
 fn runs_arrive_without_segmentation() {
-    isolated("runs_arrive_without_segmentation", As::Admin, || {
+    isolated("runs_arrive_without_segmentation", || {
         round_trip(&Features {
             gso: false,
             ..probe()
@@ -90,7 +89,7 @@ fn runs_arrive_without_segmentation() {
 
 #[test]
 fn runs_arrive_without_merging() {
-    isolated("runs_arrive_without_merging", As::Admin, || {
+    isolated("runs_arrive_without_merging", || {
         round_trip(&Features {
             gro: false,
             ..probe()
@@ -100,7 +99,7 @@ fn runs_arrive_without_merging() {
 
 #[test]
 fn runs_arrive_on_an_old_kernel() {
-    isolated("runs_arrive_on_an_old_kernel", As::Admin, || {
+    isolated("runs_arrive_on_an_old_kernel", || {
         round_trip(&Features {
             gso: false,
             gro: false,
@@ -112,7 +111,7 @@ fn runs_arrive_on_an_old_kernel() {
 
 #[test]
 fn a_kernel_without_ipv6_will_do() {
-    isolated("a_kernel_without_ipv6_will_do", As::Admin, || {
+    isolated("a_kernel_without_ipv6_will_do", || {
         let mut receiver = receiver(&Features {
             ipv6: false,
             ..probe()
@@ -131,7 +130,7 @@ fn a_kernel_without_ipv6_will_do() {
 
 #[test]
 fn traffic_class_and_hop_limit_arrive() {
-    isolated("traffic_class_and_hop_limit_arrive", As::Admin, || {
+    isolated("traffic_class_and_hop_limit_arrive", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         for address in ["127.0.0.1", "::1"] {
@@ -162,7 +161,7 @@ fn traffic_class_and_hop_limit_arrive() {
 
 #[test]
 fn receiving_stops_at_the_maximum() {
-    isolated("receiving_stops_at_the_maximum", As::Admin, || {
+    isolated("receiving_stops_at_the_maximum", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");
@@ -191,7 +190,6 @@ fn receiving_stops_at_the_maximum() {
 fn a_busy_receiver_looks_at_the_family_that_spoke_last() {
     isolated(
         "a_busy_receiver_looks_at_the_family_that_spoke_last",
-        As::Admin,
         || {
             let mut receiver = receiver(&probe());
             let mut sender = Sender::new();
@@ -214,7 +212,7 @@ fn a_busy_receiver_looks_at_the_family_that_spoke_last() {
 
 #[test]
 fn overflow_is_counted() {
-    isolated("overflow_is_counted", As::Admin, || {
+    isolated("overflow_is_counted", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");
@@ -237,22 +235,18 @@ fn overflow_is_counted() {
 
 #[test]
 fn descriptors_close_on_exec_and_do_not_block() {
-    isolated(
-        "descriptors_close_on_exec_and_do_not_block",
-        As::Admin,
-        || {
-            let receiver = receiver(&probe());
-            let mut sender = Sender::new();
-            let port = sender.bind(0xc000, false).expect("a port");
-            let path = path("127.0.0.1", "127.0.0.1", port);
-            let (v4, v6) = receiver.fds();
-            for fd in [v4, v6.expect("IPv6"), sender.fd(&path).expect("bound")] {
-                let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
-                let flags = info.lines().find_map(|l| l.strip_prefix("flags:")).unwrap();
-                let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
-                assert_ne!(flags & libc::O_CLOEXEC, 0);
-                assert_ne!(flags & libc::O_NONBLOCK, 0);
-            }
-        },
-    );
+    isolated("descriptors_close_on_exec_and_do_not_block", || {
+        let receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let (v4, v6) = receiver.fds();
+        for fd in [v4, v6.expect("IPv6"), sender.fd(&path).expect("bound")] {
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+            let flags = info.lines().find_map(|l| l.strip_prefix("flags:")).unwrap();
+            let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+            assert_ne!(flags & libc::O_CLOEXEC, 0);
+            assert_ne!(flags & libc::O_NONBLOCK, 0);
+        }
+    });
 }

@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::namespace::{As, isolated};
+use common::namespace::isolated_as_nobody;
 use common::packet::{packet, path, run};
 use common::{receive, receive_rest};
 use ferroce_net::{Features, ReceiveStats, Receiver, Sender, create_slot, probe};
+use ferroce_testnet::isolated;
 use ferroce_transport::Path;
 use ferroce_wire::icrc;
 
@@ -66,95 +67,76 @@ fn mixed_run(features: &Features) {
 
 #[test]
 fn foreign_packets_are_passed_on() {
-    isolated("foreign_packets_are_passed_on", As::Admin, || {
-        mixed_run(&probe())
-    });
+    isolated("foreign_packets_are_passed_on", || mixed_run(&probe()));
 }
 
 #[test]
 fn foreign_packets_are_passed_on_without_privilege() {
-    isolated(
-        "foreign_packets_are_passed_on_without_privilege",
-        As::Nobody,
-        || {
-            mixed_run(&probe());
-        },
-    );
+    isolated_as_nobody("foreign_packets_are_passed_on_without_privilege", || {
+        mixed_run(&probe());
+    });
 }
 
 #[test]
 fn foreign_packets_are_passed_on_one_by_one() {
-    isolated(
-        "foreign_packets_are_passed_on_one_by_one",
-        As::Admin,
-        || {
-            mixed_run(&Features {
-                gso: false,
-                ..probe()
-            });
-        },
-    );
+    isolated("foreign_packets_are_passed_on_one_by_one", || {
+        mixed_run(&Features {
+            gso: false,
+            ..probe()
+        });
+    });
 }
 
 #[test]
 fn packets_for_slots_that_do_not_exist_do_not_circle() {
-    isolated(
-        "packets_for_slots_that_do_not_exist_do_not_circle",
-        As::Admin,
-        || {
-            let mut receivers = receivers(2, &probe());
-            let mut sender = Sender::new();
-            let port = sender.bind(0xc000, false).expect("a port");
-            let path = path("127.0.0.1", "127.0.0.1", port);
-            let packets = run(&path.flow, true, &[1 << 16, 7 << 16, 1 << 16], 64, 64);
-            sender
-                .send_run(&path, 64, &packets.concat(), None)
-                .expect("sent");
-            assert_eq!(receive_rest(&mut receivers[1]).len(), 2);
-            let rest: usize = receivers.iter_mut().map(|r| receive_rest(r).len()).sum();
-            assert_eq!(rest, 0);
-            let sum = |count: fn(ReceiveStats) -> u64| -> u64 {
-                receivers.iter().map(|r| count(r.stats())).sum()
-            };
-            assert_eq!(sum(|s| s.forwarded), 1);
-            assert_eq!(sum(|s| s.discarded), 1);
-            assert_eq!(sum(|s| s.adopted), 0);
-        },
-    );
+    isolated("packets_for_slots_that_do_not_exist_do_not_circle", || {
+        let mut receivers = receivers(2, &probe());
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let packets = run(&path.flow, true, &[1 << 16, 7 << 16, 1 << 16], 64, 64);
+        sender
+            .send_run(&path, 64, &packets.concat(), None)
+            .expect("sent");
+        assert_eq!(receive_rest(&mut receivers[1]).len(), 2);
+        let rest: usize = receivers.iter_mut().map(|r| receive_rest(r).len()).sum();
+        assert_eq!(rest, 0);
+        let sum = |count: fn(ReceiveStats) -> u64| -> u64 {
+            receivers.iter().map(|r| count(r.stats())).sum()
+        };
+        assert_eq!(sum(|s| s.forwarded), 1);
+        assert_eq!(sum(|s| s.discarded), 1);
+        assert_eq!(sum(|s| s.adopted), 0);
+    });
 }
 
 /// Anybody can write the same bytes; only the port they come from proves them.
 #[test]
 fn a_forged_forward_is_only_a_strange_packet() {
-    isolated(
-        "a_forged_forward_is_only_a_strange_packet",
-        As::Admin,
-        || {
-            let mut receivers = receivers(2, &probe());
-            let mut sender = Sender::new();
-            let port = sender.bind(0xc000, false).expect("a port");
-            let path = path("127.0.0.1", "127.0.0.1", port);
-            let mut forged = vec![0; 48];
-            forged[..6].copy_from_slice(b"\xffFWD\x01\x01");
-            forged[10] = 4;
-            forged[16..20].copy_from_slice(&[192, 0, 2, 1]);
-            forged.extend(packet(&path.flow, 0, 1 << 16, 64, 1));
-            sender
-                .send_run(&path, forged.len(), &forged, None)
-                .expect("sent");
-            let got = receive(&mut receivers[1], 1);
-            assert_eq!(got[0].payload, forged);
-            assert_eq!(got[0].source, path.flow.source);
-            assert_eq!(receivers[1].stats(), ReceiveStats::default());
-        },
-    );
+    isolated("a_forged_forward_is_only_a_strange_packet", || {
+        let mut receivers = receivers(2, &probe());
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let mut forged = vec![0; 48];
+        forged[..6].copy_from_slice(b"\xffFWD\x01\x01");
+        forged[10] = 4;
+        forged[16..20].copy_from_slice(&[192, 0, 2, 1]);
+        forged.extend(packet(&path.flow, 0, 1 << 16, 64, 1));
+        sender
+            .send_run(&path, forged.len(), &forged, None)
+            .expect("sent");
+        let got = receive(&mut receivers[1], 1);
+        assert_eq!(got[0].payload, forged);
+        assert_eq!(got[0].source, path.flow.source);
+        assert_eq!(receivers[1].stats(), ReceiveStats::default());
+    });
 }
 
 #[test]
 fn without_127_0_0_1_a_foreign_packet_is_counted_as_lost() {
     isolated(
         "without_127_0_0_1_a_foreign_packet_is_counted_as_lost",
-        As::Admin,
         || {
             let (go, far) = common::veth::connect(1500, || {
                 let mut sender = Sender::new();

@@ -5,10 +5,10 @@ mod common;
 use std::net::IpAddr;
 use std::sync::mpsc;
 
-use common::namespace::{As, ifindex, isolated};
 use common::packet::{packet, path, run};
 use common::{receive, receive_rest};
 use ferroce_net::{Receiver, Sender, create_slot};
+use ferroce_testnet::{isolated, netdev};
 
 /// Packets from as many ports, lest luck decides.
 const ROUNDS: usize = 16;
@@ -22,7 +22,7 @@ fn receivers(count: u8) -> Vec<Receiver> {
 
 #[test]
 fn members_get_a_copy_each() {
-    isolated("members_get_a_copy_each", As::Admin, || {
+    isolated("members_get_a_copy_each", || {
         // IPv4 groups work on `lo`; for IPv6 it has no route to any.
         let (_go, _far) = common::veth::connect(1500, || ());
         let mut receivers = receivers(4);
@@ -32,7 +32,7 @@ fn members_get_a_copy_each() {
             ("near", "10.9.0.1", "239.1.2.4"),
             ("near", "fd09::1", "ff02::1:2345"),
         ] {
-            let by = ifindex(interface);
+            let by = netdev::index(interface);
             let port = sender.bind(0xc000, source.contains(':')).expect("a port");
             let path = path(source, group, port);
             let group: IpAddr = group.parse().unwrap();
@@ -75,11 +75,11 @@ fn members_get_a_copy_each() {
 /// A single member, to which kernels take a shortcut that leads elsewhere.
 #[test]
 fn a_group_of_one_reaches_over_a_cable() {
-    isolated("a_group_of_one_reaches_over_a_cable", As::Admin, || {
+    isolated("a_group_of_one_reaches_over_a_cable", || {
         let (tell_ready, ready) = mpsc::channel();
         let (go, far) = common::veth::connect(1500, move || {
             let mut receivers = receivers(4);
-            let far = ifindex("far");
+            let far = netdev::index("far");
             for group in ["239.1.2.3", "ff0e::1:2345"] {
                 let group = group.parse().unwrap();
                 receivers[2].join_multicast(group, far).expect("joined");
@@ -92,7 +92,7 @@ fn a_group_of_one_reaches_over_a_cable() {
         drop(go);
         ready.recv().expect("the thread lives");
         let mut sender = Sender::new();
-        let near = Some(ifindex("near"));
+        let near = Some(netdev::index("near"));
         for (source, group) in [("10.9.0.1", "239.1.2.3"), ("fd09::1", "ff0e::1:2345")] {
             for round in 0..ROUNDS as u16 {
                 let want = 0xc000 + round;
@@ -110,7 +110,7 @@ fn a_group_of_one_reaches_over_a_cable() {
 
 #[test]
 fn refusals_say_why() {
-    isolated("refusals_say_why", As::Admin, || {
+    isolated("refusals_say_why", || {
         let receiver = receivers(2).pop().unwrap();
         let join = |group: &str, ifindex| receiver.join_multicast(group.parse().unwrap(), ifindex);
         let error = join("239.1.2.3", 999).expect_err("no such interface");

@@ -4,8 +4,9 @@ mod common;
 
 use std::net::Ipv4Addr;
 
-use common::namespace::{self, As, again, isolated};
+use common::namespace::become_nobody;
 use ferroce_net::{BindError, Holder, create_slot};
+use ferroce_testnet::{isolated, isolated_as_root, role};
 use socket2::{Domain, Socket, Type};
 
 /// Somebody else's socket on the port.
@@ -19,7 +20,7 @@ fn squat(shared: bool) -> Socket {
 
 #[test]
 fn a_process_that_has_the_port_is_named() {
-    isolated("a_process_that_has_the_port_is_named", As::Admin, || {
+    isolated("a_process_that_has_the_port_is_named", || {
         let squatter = squat(false);
         let error = create_slot(0).expect_err("the port is taken");
         let said = error.to_string();
@@ -35,13 +36,28 @@ fn a_process_that_has_the_port_is_named() {
     });
 }
 
+/// Not a test: a process that has the port.
+#[test]
+fn squatter() {
+    let mut held = Vec::new();
+    while role::order().is_some() && role::hear().is_some() {
+        held.push(squat(true));
+        role::say("done");
+    }
+}
+
 /// Sharing the port needs one user: root's group is closed to others.
 #[test]
 fn another_user_who_has_the_port_is_named() {
-    const NAME: &str = "another_user_who_has_the_port_is_named";
-    const AS_OTHER: &str = "FERROCE_TEST_AS_OTHER";
-    if std::env::var_os(AS_OTHER).is_some() {
-        let error = create_slot(0).expect_err("the port is taken");
+    isolated_as_root("another_user_who_has_the_port_is_named", || {
+        let mut squatter = role::start("squatter", "", None);
+        assert_eq!(squatter.ask("squat"), "done");
+        #[allow(clippy::disallowed_methods, reason = "a thread may be another user")]
+        let refused = std::thread::spawn(|| {
+            become_nobody();
+            create_slot(0).expect_err("the port is taken")
+        });
+        let error = refused.join().expect("refused");
         let said = error.to_string();
         assert!(
             matches!(
@@ -56,13 +72,5 @@ fn another_user_who_has_the_port_is_named() {
             said.contains("user 0") && said.contains("system-wide"),
             "{said}"
         );
-        return;
-    }
-    if !namespace::is_root() {
-        return namespace::skip(NAME, "only root can become another user");
-    }
-    isolated(NAME, As::Admin, || {
-        let _squatter = squat(true);
-        again(NAME, &[(AS_OTHER, "1")], namespace::drop_privileges).expect("started");
     });
 }

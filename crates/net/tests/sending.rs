@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::namespace::{As, isolated};
 use common::packet::{packet, path, run};
 use common::receive;
 use ferroce_net::{PartialSend, Receiver, SendError, Sender, TxRun, create_slot, probe};
+use ferroce_testnet::isolated;
 use ferroce_transport::Path;
 
 const QPN: u32 = 0x00_0123;
@@ -16,7 +16,7 @@ fn receiver() -> Receiver {
 
 #[test]
 fn several_runs_leave_together() {
-    isolated("several_runs_leave_together", As::Admin, || {
+    isolated("several_runs_leave_together", || {
         let mut receiver = receiver();
         let mut sender = Sender::new();
         let port = sender.bind(0xc001, false).expect("a port");
@@ -81,7 +81,7 @@ fn several_runs_leave_together() {
 
 #[test]
 fn errors_say_what_is_wrong() {
-    isolated("errors_say_what_is_wrong", As::Admin, || {
+    isolated("errors_say_what_is_wrong", || {
         let mut sender = Sender::new();
         for address in ["127.0.0.1", "::1"] {
             let v6 = address == "::1";
@@ -107,11 +107,11 @@ fn errors_say_what_is_wrong() {
 
 #[test]
 fn the_interface_is_a_wish_where_it_can_be() {
-    isolated("the_interface_is_a_wish_where_it_can_be", As::Admin, || {
+    isolated("the_interface_is_a_wish_where_it_can_be", || {
         common::veth::ip("link add near type veth peer name far");
         common::veth::ip("addr add 10.9.0.1/24 dev near");
         common::veth::ip("link set near up");
-        let near = common::namespace::ifindex("near");
+        let near = ferroce_testnet::netdev::index("near");
         let mut receiver = receiver();
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");
@@ -133,7 +133,7 @@ fn the_interface_is_a_wish_where_it_can_be() {
 
 #[test]
 fn source_ports_are_bounded_and_shared() {
-    isolated("source_ports_are_bounded_and_shared", As::Admin, || {
+    isolated("source_ports_are_bounded_and_shared", || {
         let mut receiver = receiver();
         let mut sender = Sender::with_features(&probe(), 4);
         let first = sender.bind(0xc100, false).expect("a port");

@@ -5,10 +5,11 @@ mod common;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::namespace::{As, isolated};
+use common::namespace::isolated_as_nobody;
 use common::packet::{packet, path};
 use common::{receive, receive_rest};
 use ferroce_net::{BindError, Receiver, Sender, SlotSockets, create_slot};
+use ferroce_testnet::isolated;
 
 fn create(slots: usize) -> Vec<SlotSockets> {
     (0..=u8::MAX)
@@ -45,7 +46,7 @@ fn assert_steering(receivers: &mut [Receiver], mark: u8) {
 
 #[test]
 fn every_slot_gets_its_packets() {
-    isolated("every_slot_gets_its_packets", As::Admin, || {
+    isolated("every_slot_gets_its_packets", || {
         let mut receivers = receivers(create(5));
         assert_steering(&mut receivers, 1);
         for receiver in &mut receivers {
@@ -57,15 +58,15 @@ fn every_slot_gets_its_packets() {
 
 #[test]
 fn no_privilege_is_needed() {
-    isolated("no_privilege_is_needed", As::Nobody, || {
-        assert!(!common::namespace::is_root());
+    isolated_as_nobody("no_privilege_is_needed", || {
+        assert!(!rustix::process::geteuid().is_root());
         assert_steering(&mut receivers(create(4)), 1);
     });
 }
 
 #[test]
 fn all_256_slots_work() {
-    isolated("all_256_slots_work", As::Admin, || {
+    isolated("all_256_slots_work", || {
         raise_file_limit();
         assert_steering(&mut receivers(create(256)), 1);
     });
@@ -75,7 +76,6 @@ fn all_256_slots_work() {
 fn a_packet_to_a_slot_that_does_not_exist_goes_no_further() {
     isolated(
         "a_packet_to_a_slot_that_does_not_exist_goes_no_further",
-        As::Admin,
         || {
             let mut receivers = receivers(create(2));
             let mut sender = Sender::new();
@@ -93,7 +93,7 @@ fn a_packet_to_a_slot_that_does_not_exist_goes_no_further() {
 
 #[test]
 fn a_slot_out_of_order_is_refused() {
-    isolated("a_slot_out_of_order_is_refused", As::Admin, || {
+    isolated("a_slot_out_of_order_is_refused", || {
         let sockets = create(2);
         for (slot, text) in [(0, "slot 0"), (1, "slot 1"), (3, "slot 3")] {
             let error = create_slot(slot).expect_err("not the next one");
@@ -118,79 +118,67 @@ fn a_slot_out_of_order_is_refused() {
     reason = "the crowd is made of threads and ordinary sockets"
 )]
 fn slots_are_created_while_other_sockets_come_and_go() {
-    isolated(
-        "slots_are_created_while_other_sockets_come_and_go",
-        As::Admin,
-        || {
-            let done = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                for _ in 0..4 {
-                    scope.spawn(|| {
-                        while !done.load(Ordering::Relaxed) {
-                            let any = || UdpSocket::bind("127.0.0.1:0").expect("a socket");
-                            let _crowd: Vec<_> = (0..50).map(|_| any()).collect();
-                        }
-                    });
-                }
-                let rounds = std::panic::catch_unwind(|| (0..20).for_each(|_| drop(create(40))));
-                done.store(true, Ordering::Relaxed);
-                rounds.expect("every slot of every round");
-            });
-        },
-    );
+    isolated("slots_are_created_while_other_sockets_come_and_go", || {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        let any = || UdpSocket::bind("127.0.0.1:0").expect("a socket");
+                        let _crowd: Vec<_> = (0..50).map(|_| any()).collect();
+                    }
+                });
+            }
+            let rounds = std::panic::catch_unwind(|| (0..20).for_each(|_| drop(create(40))));
+            done.store(true, Ordering::Relaxed);
+            rounds.expect("every slot of every round");
+        });
+    });
 }
 
 /// Why all this care: what happens when a socket in the middle is closed.
 #[test]
 fn closing_a_socket_moves_the_last_one_into_its_place() {
-    isolated(
-        "closing_a_socket_moves_the_last_one_into_its_place",
-        As::Admin,
-        || {
-            let mut receivers = receivers(create(4));
-            drop(receivers.remove(1));
-            let mut sender = Sender::new();
-            let port = sender.bind(0xc000, false).expect("a port");
-            let path = path("127.0.0.1", "127.0.0.1", port);
-            let bytes = packet(&path.flow, 0, 1 << 16, 64, 1);
-            sender.send_run(&path, 64, &bytes, None).expect("sent");
-            let counts: Vec<_> = receivers
-                .iter_mut()
-                .map(|r| receive_rest(r).len())
-                .collect();
-            assert_eq!(counts, [0, 0, 1], "slots 0, 2 and 3");
-        },
-    );
+    isolated("closing_a_socket_moves_the_last_one_into_its_place", || {
+        let mut receivers = receivers(create(4));
+        drop(receivers.remove(1));
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let bytes = packet(&path.flow, 0, 1 << 16, 64, 1);
+        sender.send_run(&path, 64, &bytes, None).expect("sent");
+        let counts: Vec<_> = receivers
+            .iter_mut()
+            .map(|r| receive_rest(r).len())
+            .collect();
+        assert_eq!(counts, [0, 0, 1], "slots 0, 2 and 3");
+    });
 }
 
 #[test]
 fn a_parked_slot_keeps_its_place_and_nothing_else() {
-    isolated(
-        "a_parked_slot_keeps_its_place_and_nothing_else",
-        As::Admin,
-        || {
-            let mut receivers = receivers(create(3));
-            let mut sender = Sender::new();
-            let port = sender.bind(0xc000, false).expect("a port");
-            let path = path("127.0.0.1", "127.0.0.1", port);
-            let send = |mark| {
-                let bytes = packet(&path.flow, 0, 1 << 16, 64, mark);
-                sender.send_run(&path, 64, &bytes, None).expect("sent");
-            };
-            send(1);
-            let group = "239.1.2.3".parse().unwrap();
-            receivers[1].join_multicast(group, 1).expect("joined");
-            receivers[1].sockets().park().expect("parked");
-            send(2);
-            assert_eq!(receive_rest(&mut receivers[1]), []);
-            let joined = std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap();
-            assert!(!joined.contains("030201EF"), "{joined}");
-            receivers[1].sockets().unpark().expect("in use again");
-            receivers[1].sockets().unpark().expect("twice is no harm");
-            assert_eq!(receive_rest(&mut receivers[1]), []);
-            assert_steering(&mut receivers, 3);
-        },
-    );
+    isolated("a_parked_slot_keeps_its_place_and_nothing_else", || {
+        let mut receivers = receivers(create(3));
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let send = |mark| {
+            let bytes = packet(&path.flow, 0, 1 << 16, 64, mark);
+            sender.send_run(&path, 64, &bytes, None).expect("sent");
+        };
+        send(1);
+        let group = "239.1.2.3".parse().unwrap();
+        receivers[1].join_multicast(group, 1).expect("joined");
+        receivers[1].sockets().park().expect("parked");
+        send(2);
+        assert_eq!(receive_rest(&mut receivers[1]), []);
+        let joined = std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap();
+        assert!(!joined.contains("030201EF"), "{joined}");
+        receivers[1].sockets().unpark().expect("in use again");
+        receivers[1].sockets().unpark().expect("twice is no harm");
+        assert_eq!(receive_rest(&mut receivers[1]), []);
+        assert_steering(&mut receivers, 3);
+    });
 }
 
 fn raise_file_limit() {

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::namespace::{As, ifindex, isolated};
 use common::packet::{packet, path, run};
 use common::veth::{connect, ip};
 use common::{Kept, receive};
 use ferroce_net::{Features, Receiver, SendError, Sender, create_slot, probe};
+use ferroce_testnet::{isolated, netdev};
 use ferroce_transport::Path;
 use ferroce_wire::ip::{Frame, ipv4_header, ipv6_header, udp_header};
 use ferroce_wire::{Flow, icrc};
@@ -94,7 +94,7 @@ fn over_the_cable(path: Path, features: Features, packets: Vec<Vec<u8>>) -> (Vec
 
 #[test]
 fn segments_are_numbered_from_zero() {
-    isolated("segments_are_numbered_from_zero", As::Admin, || {
+    isolated("segments_are_numbered_from_zero", || {
         let flow = path("10.9.0.1", "10.9.0.2", 0xd00d).flow;
         let path = Path::new(flow, 0x6a, 33);
         let packets = run(&flow, true, &[0x11; 64], 1000, 500);
@@ -117,7 +117,7 @@ fn segments_are_numbered_from_zero() {
 
 #[test]
 fn packets_by_themselves_have_number_zero() {
-    isolated("packets_by_themselves_have_number_zero", As::Admin, || {
+    isolated("packets_by_themselves_have_number_zero", || {
         let path = path("10.9.0.1", "10.9.0.2", 0xd00d);
         let features = Features {
             gso: false,
@@ -135,7 +135,7 @@ fn packets_by_themselves_have_number_zero() {
 
 #[test]
 fn ipv6_segments_arrive_over_a_cable() {
-    isolated("ipv6_segments_arrive_over_a_cable", As::Admin, || {
+    isolated("ipv6_segments_arrive_over_a_cable", || {
         let flow = path("fd09::1", "fd09::2", 0xd00d).flow;
         let path = Path::new(flow, 0x6a, 33);
         let packets = run(&flow, true, &[0x11; 15], 4120, 4120);
@@ -156,7 +156,7 @@ fn ipv6_segments_arrive_over_a_cable() {
 
 #[test]
 fn what_is_too_long_is_refused() {
-    isolated("what_is_too_long_is_refused", As::Admin, || {
+    isolated("what_is_too_long_is_refused", || {
         let (_go, _far) = connect(1500, || ());
         let mut sender = Sender::new();
         for (source, destination, longest) in [
@@ -181,51 +181,47 @@ fn what_is_too_long_is_refused() {
 
 #[test]
 fn link_local_addresses_need_their_interface() {
-    isolated(
-        "link_local_addresses_need_their_interface",
-        As::Admin,
-        || {
-            let (tell_ready, ready) = mpsc::channel();
-            let (go, far) = connect(1500, move || {
-                ip("addr add fe80::2/64 dev far nodad");
-                let mut receiver = Receiver::new(0, create_slot(0).expect("slot 0"));
-                tell_ready.send(()).expect("awaited");
-                (ifindex("far"), receive(&mut receiver, 5))
-            });
-            ip("addr add fe80::1/64 dev near nodad");
-            drop(go);
-            ready.recv().expect("the thread lives");
-            let mut sender = Sender::new();
-            let port = sender.bind(0xc000, true).expect("a port");
-            let path = path("fe80::1", "fe80::2", port);
-            let packets = run(&path.flow, true, &[0x11; 5], 100, 100).concat();
-            sender
-                .send_run(&path, 100, &packets, None)
-                .expect_err("which link?");
-            let near = Some(ifindex("near"));
-            // Fresh addresses have to find each other; until then packets are lost.
-            while !far.is_finished() {
-                sender.send_run(&path, 100, &packets, near).expect("sent");
-                #[allow(clippy::disallowed_methods, reason = "there is nothing to wait on")]
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let (far_index, kept) = far.join().expect("no panic");
-            assert!(kept.len() >= 5);
-            for kept in kept {
-                assert_eq!(
-                    (kept.source, kept.destination),
-                    (path.flow.source, path.flow.destination)
-                );
-                assert_eq!(kept.ifindex, far_index);
-            }
-        },
-    );
+    isolated("link_local_addresses_need_their_interface", || {
+        let (tell_ready, ready) = mpsc::channel();
+        let (go, far) = connect(1500, move || {
+            ip("addr add fe80::2/64 dev far nodad");
+            let mut receiver = Receiver::new(0, create_slot(0).expect("slot 0"));
+            tell_ready.send(()).expect("awaited");
+            (netdev::index("far"), receive(&mut receiver, 5))
+        });
+        ip("addr add fe80::1/64 dev near nodad");
+        drop(go);
+        ready.recv().expect("the thread lives");
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, true).expect("a port");
+        let path = path("fe80::1", "fe80::2", port);
+        let packets = run(&path.flow, true, &[0x11; 5], 100, 100).concat();
+        sender
+            .send_run(&path, 100, &packets, None)
+            .expect_err("which link?");
+        let near = Some(netdev::index("near"));
+        // Fresh addresses have to find each other; until then packets are lost.
+        while !far.is_finished() {
+            sender.send_run(&path, 100, &packets, near).expect("sent");
+            #[allow(clippy::disallowed_methods, reason = "there is nothing to wait on")]
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let (far_index, kept) = far.join().expect("no panic");
+        assert!(kept.len() >= 5);
+        for kept in kept {
+            assert_eq!(
+                (kept.source, kept.destination),
+                (path.flow.source, path.flow.destination)
+            );
+            assert_eq!(kept.ifindex, far_index);
+        }
+    });
 }
 
 /// rxe and NICs send any identification, and no UDP checksum.
 #[test]
 fn packets_of_other_machines_are_taken() {
-    isolated("packets_of_other_machines_are_taken", As::Admin, || {
+    isolated("packets_of_other_machines_are_taken", || {
         let mut receiver = Receiver::new(0, create_slot(0).expect("slot 0"));
         for address in ["127.0.0.1", "::1"] {
             let flow = path(address, address, 0xc5c5).flow;
