@@ -195,16 +195,16 @@ class Events:
     def pending(self, seconds=PATIENCE):
         return bool(select.select([self.fd], [], [], seconds)[0])
 
-    def next(self, want, status=None):
+    def next(self, want, status=None, patience=PATIENCE):
         """The next event, which must be this one: its private data, and its id."""
-        kind, why, data, known = self.any(want)
+        kind, why, data, known = self.any(want, patience=patience)
         if status is not None and why != status:
             sys.exit(f"that should be {want} {status}")
         return data, known
 
-    def any(self, *wanted):
+    def any(self, *wanted, patience=PATIENCE):
         """The next event, which must be one of these: also what it is, and its status."""
-        if not self.pending():
+        if not self.pending(patience):
             sys.exit(f"no event, and it should be {' or '.join(wanted)}")
         found = c.POINTER(Event)()
         call("rdma_get_cm_event", c.c_void_p(self.pointer), c.byref(found))

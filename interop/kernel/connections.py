@@ -287,7 +287,8 @@ def bereaved(end):
     id.completion(FLUSHED)
     print("given up", flush=True)
     call("rdma_disconnect", id.pointer)
-    end.events.next("DISCONNECTED")
+    # A request to disconnect is sent sixteen times, every 4.6 seconds.
+    end.events.next("DISCONNECTED", patience=120)
     id.destroy()
     return False
 
