@@ -347,7 +347,7 @@ fn play(guide: &Guide) -> String {
         netdev::add_address(name, address);
         netdev::set_up(name);
         netdev::set_up(&far);
-        netdev::await_usable_link_local(name);
+        netdev::await_link_local(name);
     }
     let mut transcript = format!("## {}\n\n{}\n\n```text\n", guide.title, guide.remark);
     let mut shell = Shell::default();

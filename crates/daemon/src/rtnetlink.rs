@@ -22,7 +22,9 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
+const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
 
 /// Kinds of netdevs whose IFLA_LINK is what they are stacked on. (A veth's is its peer,
 /// a tunnel's is where it leaves.)
@@ -103,13 +105,20 @@ impl Message<'_> {
                 let (entry, flags) = address(payload)?;
                 Some(Change::Address {
                     entry,
-                    usable: flags & IFA_F_DADFAILED == 0,
+                    usable: is_usable(flags),
                 })
             }
             libc::RTM_DELADDR => Some(Change::AddressGone(address(payload)?.0)),
             _ => None,
         }
     }
+}
+
+/// Whether packets can be sent from an address: not while the kernel still asks the
+/// neighbours whether one of them has it, nor if one does.
+fn is_usable(flags: u32) -> bool {
+    let asking = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
+    !asking && flags & IFA_F_DADFAILED == 0
 }
 
 /// `struct ifinfomsg`: family, pad, type (u16), index, flags, change; then attributes.

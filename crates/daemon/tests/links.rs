@@ -35,6 +35,40 @@ fn loopback_has_its_two_addresses() {
     });
 }
 
+/// Every populated entry works: one whose address may still turn out to be somebody
+/// else's does not, and the first IPv4 address stands in.
+#[test]
+fn an_address_is_listed_when_packets_can_leave_from_it() {
+    let name = "an_address_is_listed_when_packets_can_leave_from_it";
+    isolated(name, || {
+        netdev::add_veth("near", "far");
+        netdev::add_address("near", "10.0.0.1/24");
+        let _ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let mut events = subscribe();
+        netdev::set_up("near");
+        netdev::set_up("far");
+        let mut now = link("rxe0");
+        while !now.gid(0).expect("index 0").address.is_ipv6() {
+            assert_eq!(gids(&now), ["0 10.0.0.1", "1 10.0.0.1"]);
+            now = await_event(&mut events, LinkEventKind::GidChange);
+        }
+        let found = now.gid(0).expect("index 0").address;
+        let address = std::net::SocketAddrV6::new(
+            match found {
+                std::net::IpAddr::V6(v6) => v6,
+                std::net::IpAddr::V4(v4) => panic!("{v4}"),
+            },
+            0,
+            0,
+            netdev::index("near"),
+        );
+        #[allow(clippy::disallowed_methods, reason = "an ordinary socket will do")]
+        let bound = std::net::UdpSocket::bind(address);
+        bound.expect("it can be sent from");
+    });
+}
+
 #[test]
 fn indices_stay_while_addresses_come_and_go() {
     isolated("indices_stay_while_addresses_come_and_go", || {

@@ -139,15 +139,10 @@ pub fn delete_address(name: &str, address: &str) {
     result.unwrap_or_else(|error| panic!("delete {address} from {name}: {error}"));
 }
 
-/// Waits until a netdev has given itself a link-local address, tentative or not: it does
-/// so some time after both ends of its cable are up.
-pub fn await_link_local(name: &str) {
-    deadline::until("a link-local address", || link_local_flags(name).is_some());
-}
-
-/// As [`await_link_local`], and until the kernel knows that nobody else has the address:
+/// Waits until a netdev has given itself a link-local address, which it does some time
+/// after both ends of its cable are up, and the kernel knows that nobody else has it:
 /// before that, nothing can be sent from it.
-pub fn await_usable_link_local(name: &str) {
+pub fn await_link_local(name: &str) {
     const TENTATIVE: u32 = 0x40;
     deadline::until("a link-local address that is ours alone", || {
         link_local_flags(name).is_some_and(|flags| flags & TENTATIVE == 0)

@@ -34,7 +34,7 @@ impl Place {
         }
         netdev::add_address("veth0", "10.77.0.1/24");
         netdev::add_address("veth0", "fd77::1/64");
-        netdev::await_usable_link_local("veth0");
+        netdev::await_link_local("veth0");
         let place = Place {
             user: User::new(ferroce, folder, root)?,
         };

@@ -125,7 +125,7 @@ fn settle(order: &str) -> Ferroced {
 
 /// Waits until GID 0 is the link-local address of the netdev, and nobody else may have it.
 pub(crate) fn await_link_local_gid(netdev: &str) {
-    netdev::await_usable_link_local(netdev);
+    netdev::await_link_local(netdev);
     deadline::until("its GID", || {
         let links = ferroce_device::list_links().expect("listed");
         let first = links[0].gids.iter().find(|gid| gid.index == 0);
