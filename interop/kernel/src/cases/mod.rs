@@ -5,6 +5,7 @@ mod connections;
 mod flows;
 mod iser;
 mod perftest;
+mod ping;
 mod pingpong;
 mod reboot;
 mod weather;
@@ -17,6 +18,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(perftest::cases());
     cases.extend(flows::cases());
     cases.extend(cm::cases());
+    cases.extend(ping::cases());
     cases.extend(connections::cases());
     cases.extend(reboot::cases());
     cases.extend(iser::cases());
