@@ -49,11 +49,9 @@ pub(crate) fn build(release: bool) -> Result<()> {
     line.extend(release.then_some("--release"));
     cargo(&line)?;
     for (built, name) in PRELOADED {
-        // Replaced at once: somebody may be running with it.
         let new = folder.join(format!("{name}.new"));
-        fs::copy(profile.join(built), &new)
-            .and_then(|_| fs::rename(&new, folder.join(name)))
-            .with_context(|| format!("cannot put {name} in its place"))?;
+        fs::copy(profile.join(built), &new).with_context(|| format!("cannot copy {name}"))?;
+        replace(&new, &folder.join(name))?;
     }
     name_commands(&folder.join("bin"), "../../ferroce")
 }
@@ -73,6 +71,11 @@ pub(crate) fn name_commands(folder: &Path, ferroce: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Puts a new library in the place of an old one, at once: somebody may be running with it.
+fn replace(new: &Path, old: &Path) -> Result<()> {
+    fs::rename(new, old).with_context(|| format!("cannot put {} in its place", old.display()))
 }
 
 fn build_verbs(release: bool, profile: &Path, folder: &Path) -> Result<()> {
@@ -103,10 +106,12 @@ fn link(archive: &Path, folder: &Path) -> Result<()> {
     fs::write(&script, version_script(&table)?).context("cannot write the version script")?;
     let mut version_script = std::ffi::OsString::from("-Wl,--version-script=");
     version_script.push(&script);
+    let library = folder.join("libferroce.so");
+    let new = folder.join("libferroce.so.new");
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command
         .args(["-shared", "-Wl,-soname,libferroce.so", "-o"])
-        .arg(folder.join("libferroce.so"))
+        .arg(&new)
         .arg(version_script)
         // An export that the code does not define is an error; so is anything unresolved.
         .args(["-Wl,--no-undefined-version", "-Wl,-z,defs"])
@@ -116,17 +121,14 @@ fn link(archive: &Path, folder: &Path) -> Result<()> {
         .arg(archive)
         .arg("-Wl,--no-whole-archive")
         .args(SYSTEM_LIBRARIES);
-    eprintln!(
-        "   $ cc -shared -o {}",
-        folder.join("libferroce.so").display()
-    );
+    eprintln!("   $ cc -shared -o {}", library.display());
     let status = command
         .status()
         .context("cannot start the C compiler, which links; is one installed?")?;
     if !status.success() {
         bail!("the link reported the errors above ({status})");
     }
-    Ok(())
+    replace(&new, &library)
 }
 
 /// A version node of the table of exports.
