@@ -121,27 +121,33 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
     }
 }
 
+/// A link for tests: `rxe0`, up, on a netdev of this name and number.
+#[cfg(test)]
+pub(crate) fn sample(netdev: &str, ifindex: u32) -> LinkInfo {
+    LinkInfo {
+        name: "rxe0".into(),
+        index: 0,
+        kind: "rxe".into(),
+        netdev: netdev.into(),
+        ifindex,
+        up: true,
+        carrier: true,
+        netdev_mtu: 1500,
+        mtu: None,
+        active_mtu: 1024,
+        speed_mbps: None,
+        mac: [0; 6],
+        crc: true,
+        gids: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn link() -> LinkInfo {
-        LinkInfo {
-            name: "rxe0".into(),
-            index: 0,
-            kind: "rxe".into(),
-            netdev: "enp1s0".into(),
-            ifindex: 2,
-            up: true,
-            carrier: true,
-            netdev_mtu: 1500,
-            mtu: None,
-            active_mtu: 1024,
-            speed_mbps: None,
-            mac: [0; 6],
-            crc: true,
-            gids: Vec::new(),
-        }
+        sample("enp1s0", 2)
     }
 
     #[test]

@@ -125,23 +125,13 @@ fn line(news: &News<'_>, format: Format) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::show::sample;
 
     fn link(index: u32, name: &str, netdev: &str) -> LinkInfo {
         LinkInfo {
             name: name.into(),
             index,
-            kind: "rxe".into(),
-            netdev: netdev.into(),
-            ifindex: 5,
-            up: true,
-            carrier: true,
-            netdev_mtu: 1500,
-            mtu: None,
-            active_mtu: 1024,
-            speed_mbps: None,
-            mac: [0; 6],
-            crc: true,
-            gids: Vec::new(),
+            ..sample(netdev, 5)
         }
     }
 

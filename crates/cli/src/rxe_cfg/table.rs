@@ -68,6 +68,7 @@ fn mtu(bytes: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::show::sample;
 
     fn netdev(name: &str, driver: &str) -> NetdevInfo {
         NetdevInfo {
@@ -89,22 +90,7 @@ mod tests {
         let mut fast = netdev("enp17s0", "mlx5_core");
         fast.speed_mbps = Some(10_000);
         fast.addresses = vec!["10.0.0.1".parse().expect("an address")];
-        let link = LinkInfo {
-            name: "rxe0".into(),
-            index: 0,
-            kind: "rxe".into(),
-            netdev: "enp17s0".into(),
-            ifindex: 3,
-            up: true,
-            carrier: true,
-            netdev_mtu: 1500,
-            mtu: None,
-            active_mtu: 1024,
-            speed_mbps: None,
-            mac: [0; 6],
-            crc: true,
-            gids: Vec::new(),
-        };
+        let link = sample("enp17s0", 3);
         let netdevs = [netdev("lo", ""), fast, down];
         let expected = "\
 Name     Link  Driver     Speed   NMTU  IPv4_addr  RDEV  RMTU
