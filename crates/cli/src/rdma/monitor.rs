@@ -12,7 +12,7 @@ use crate::daemon;
 use crate::link::show::PORT;
 use crate::output::{self, Format};
 
-const USAGE: &str = "Usage: rdma monitor\n";
+const USAGE: &str = "Usage: rdma monitor [ -j ]\n";
 
 /// Links by their numbers.
 type Known = BTreeMap<u32, LinkInfo>;
@@ -106,16 +106,17 @@ fn news<'a>(before: &'a Known, now: &'a Known) -> Vec<News<'a>> {
 fn line(news: &News<'_>, format: Format) -> String {
     let LinkInfo { index, name, .. } = news.link;
     let (netdev, number) = (&news.link.netdev, news.link.ifindex);
+    let what = format!("[{}]", news.what);
     if format.json || format.pretty {
-        let mut value = json!({"event_type": news.what, "rdma_index": index, "rdma_dev": name});
+        let mut value = json!({"event_type": what, "rdma_index": index, "rdma_dev": name});
         if news.netdev {
             value["port"] = PORT.into();
-            value["netdev_index"] = number.into();
+            value["netdev_idx"] = number.into();
             value["netdev_name"] = netdev.clone().into();
         }
         return format!("{value}\n");
     }
-    let mut text = format!("[{}]\tdev {index} {name}", news.what);
+    let mut text = format!("{what}\tdev {index} {name}");
     if news.netdev {
         text += &format!(" port {PORT} netdev {number} {netdev}");
     }
@@ -161,5 +162,24 @@ mod tests {
             "[NETDEV_RENAME]\tdev 0 rxe0 port 1 netdev 5 lan0\n"
         );
         assert_eq!(told(&[&zero], &[&zero]), "");
+    }
+
+    #[test]
+    fn json_is_that_of_iproute2() {
+        let news = News {
+            what: "NETDEV_ATTACH",
+            link: &link(0, "rxe0", "eth0"),
+            netdev: true,
+        };
+        let format = Format {
+            json: true,
+            ..Format::default()
+        };
+        let said: serde_json::Value = serde_json::from_str(&line(&news, format)).expect("JSON");
+        let expected = json!({
+            "event_type": "[NETDEV_ATTACH]", "rdma_index": 0, "rdma_dev": "rxe0", "port": 1,
+            "netdev_idx": 5, "netdev_name": "eth0",
+        });
+        assert_eq!(said, expected);
     }
 }
