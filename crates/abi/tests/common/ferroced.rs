@@ -11,7 +11,9 @@ impl Ferroced {
         let dir = runtime_dirs().expect("known").remove(0);
         dir.create().expect("a runtime directory");
         let watch = Watch::new(dir.path()).expect("inotify");
-        let ferroced = Ferroced(role::start("common::ferroced::role", "", None));
+        // The name of the test below, wherever this module stands.
+        let (_program, here) = module_path!().split_once("::").expect("a module");
+        let ferroced = Ferroced(role::start(&format!("{here}::role"), "", None));
         while find_daemon().expect("no other trouble").is_none() {
             deadline::readable(&watch, "ferroced's control socket");
             watch.clear();
@@ -20,6 +22,7 @@ impl Ferroced {
     }
 
     /// Has it read and answer nothing more.
+    #[allow(dead_code, reason = "not all test programs do")]
     pub(crate) fn stop(&self) {
         self.0.signal(rustix::process::Signal::STOP);
         let status = format!("/proc/{}/status", self.0.pid());

@@ -1,6 +1,7 @@
 //! What the tests are made of.
 
 pub(crate) mod endpoint;
+#[path = "../../../../abi/tests/common/ferroced.rs"]
 pub(crate) mod ferroced;
 pub(crate) mod puppet;
 
