@@ -31,13 +31,26 @@ pub(crate) enum Weather {
     Duplication,
     /// 20 ms each way.
     Delay,
+    /// The messages of connection managers arrive late in the guest.
+    LateCalls,
 }
 
+/// How late.
+pub(crate) const LATE: &str = "delay 300ms";
+
 impl Weather {
-    /// In netem's words.
+    /// What it is called.
+    pub(crate) fn name(self) -> Option<String> {
+        match self {
+            Weather::LateCalls => Some(format!("calls with {LATE}")),
+            _ => self.netem(),
+        }
+    }
+
+    /// In netem's words, if it is the same for all packets in both directions.
     pub(crate) fn netem(self) -> Option<String> {
         match self {
-            Weather::Fair => None,
+            Weather::Fair | Weather::LateCalls => None,
             Weather::Loss(percent) => Some(format!("loss {percent}%")),
             Weather::Reordering => Some("delay 2ms reorder 75% 50%".into()),
             Weather::Duplication => Some("duplicate 10%".into()),
@@ -168,8 +181,8 @@ impl Case {
         if self.mtu != 1500 {
             name.push_str(&format!(", MTU {}", self.mtu));
         }
-        if let Some(netem) = self.weather.netem() {
-            name.push_str(&format!(", {netem}"));
+        if let Some(weather) = self.weather.name() {
+            name.push_str(&format!(", {weather}"));
         }
         name
     }

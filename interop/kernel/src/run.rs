@@ -10,7 +10,7 @@ use ferroce_harness::{Running, deadline, now, pause};
 
 use crate::agent;
 use crate::capture::{self, Capture};
-use crate::case::{Caller, Case, Ready, Weather};
+use crate::case::{Caller, Case, LATE, Ready, Weather};
 use crate::network::{MTU, Network};
 use crate::vm::Vm;
 
@@ -225,6 +225,17 @@ impl Site {
 fn weather_command(weather: Weather) -> String {
     let clear = "tc qdisc del dev data0 root 2>/dev/null; tc qdisc del dev data0 ingress 2>/dev/null; \
                  ip link del arrivals0 2>/dev/null; true";
+    if weather == Weather::LateCalls {
+        // Those to UDP port 4791 and queue pair 1, whose number stands behind the headers of
+        // IP and UDP and a word of RoCE's.
+        return format!(
+            "{clear}; set -e; ip link add arrivals0 type ifb; ip link set arrivals0 mtu 9000 up; \
+             tc qdisc add dev data0 ingress; \
+             tc filter add dev data0 ingress protocol ip u32 match ip dport 4791 0xffff \
+             match u32 0x00000001 0x00ffffff at 32 action mirred egress redirect dev arrivals0; \
+             tc qdisc add dev arrivals0 root netem limit 10000 {LATE}"
+        );
+    }
     let Some(netem) = weather.netem() else {
         return clear.to_owned();
     };
