@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ferroce_device::transport::{Arm, NetworkHeader, Wc};
 use ferroce_device::{Cq, Device};
@@ -13,8 +13,9 @@ use crate::context::context_of;
 use crate::errno::{code, errno_of, null};
 use crate::event_count::EventCount;
 use crate::ffi::*;
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c};
 use crate::pd::PdUse;
+use crate::retired_cqs;
 
 /// `ibv_cq`, which is also an `ibv_cq_ex`.
 #[repr(C)]
@@ -30,7 +31,8 @@ pub(crate) struct CqObject {
     /// Completion events.
     pub(crate) events: EventCount,
     pub(crate) device: Arc<Device>,
-    _domain: Option<PdUse>,
+    /// Until it is destroyed.
+    domain: Mutex<Option<PdUse>>,
 }
 
 // SAFETY: `repr(C)`; the C structure, in a cell, comes first, and begins as an
@@ -98,7 +100,7 @@ impl CqObject {
             single_threaded: request.single_threaded,
             events: EventCount::default(),
             device: Arc::clone(device),
-            _domain: request.domain,
+            domain: Mutex::new(request.domain),
             cq: Arc::clone(&cq),
         });
         let c = into_c(object);
@@ -175,8 +177,13 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     if let Some(channel) = unsafe { from_c::<ChannelObject>(channel) } {
         channel.users().fetch_sub(1, Ordering::AcqRel);
     }
+    object
+        .domain
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
     // SAFETY: no queue pair completes here, no event is out, the caller is done.
-    drop(unsafe { take::<CqObject>(cq) });
+    unsafe { retired_cqs::free_later(cq) };
     0
 }
 

@@ -61,6 +61,7 @@ mod query;
 mod rates;
 mod rdmacm;
 mod registry;
+mod retired_cqs;
 mod rsocket;
 mod srq;
 mod strings;

@@ -144,6 +144,5 @@ Mistakes of programs that show here, and with any driver:
   sources are.
 - perftest with `-R` tells its client to call before it listens for the second of its connections. A client that
   is refused uses what it has freed and dies; both are started again then.
-- `iscsi-ls` polls a completion queue once more after it has destroyed it, and dies when all is done.
 
 ";

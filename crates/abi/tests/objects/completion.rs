@@ -41,6 +41,27 @@ fn queues() {
     });
 }
 
+/// A program that destroys a queue in a loop that polls it: see `retired_cqs`.
+#[test]
+fn a_queue_that_was_just_destroyed_is_empty() {
+    let name = "completion::a_queue_that_was_just_destroyed_is_empty";
+    with_device(name, |context| unsafe {
+        for _ in 0..100 {
+            let cq = made(ibv_create_cq(
+                context,
+                1,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+            ));
+            assert_eq!(ibv_destroy_cq(cq), 0);
+            // Something takes its place, if it may.
+            let _rest = vec![0xff_u8; size_of::<ibv_cq>()];
+            assert_eq!(poll_cq(cq, &mut [zeros()]), 0);
+        }
+    });
+}
+
 #[test]
 fn channels() {
     with_device("completion::channels", |context| unsafe {
