@@ -1,91 +1,156 @@
 //! Routines that may fault, and say so.
 //!
-//! Each is written in assembly so that the fault handler can tell from the
+//! They are written in assembly so that the fault handler can tell from the
 //! faulting instruction alone that it is one of ours, and knows that returning
 //! through [`faulted`] is safe: none has touched the stack or a register that a
 //! caller relies on.
 
-use core::arch::naked_asm;
+use core::arch::global_asm;
 
 use ferroce_transport::Fault;
 
-/// Copies; returns zero, or something else after a fault.
-#[unsafe(naked)]
-unsafe extern "sysv64" fn copy(to: *mut u8, from: *const u8, length: usize) -> usize {
-    naked_asm!(
-        "cmp rdx, 64",
-        "jb 3f",
-        "2:",
-        "movups xmm0, [rsi]",
-        "movups xmm1, [rsi + 16]",
-        "movups xmm2, [rsi + 32]",
-        "movups xmm3, [rsi + 48]",
-        "movups [rdi], xmm0",
-        "movups [rdi + 16], xmm1",
-        "movups [rdi + 32], xmm2",
-        "movups [rdi + 48], xmm3",
-        "add rsi, 64",
-        "add rdi, 64",
-        "sub rdx, 64",
-        "cmp rdx, 64",
-        "jae 2b",
-        "3:",
-        "mov rcx, rdx",
-        "rep movsb",
-        "xor eax, eax",
-        "ret",
-    )
+unsafe extern "sysv64" {
+    /// Copies; returns zero, or something else after a fault.
+    #[link_name = "ferroce_access_copy"]
+    fn copy(to: *mut u8, from: *const u8, length: usize) -> usize;
+    /// Compares with `*value` and swaps; what was there goes to `*value`.
+    #[link_name = "ferroce_access_compare_exchange"]
+    fn compare_exchange(at: *mut u64, value: *mut u64, new: u64) -> usize;
+    /// Adds `*value`; what was there goes to `*value`.
+    #[link_name = "ferroce_access_exchange_add"]
+    fn exchange_add(at: *mut u64, value: *mut u64) -> usize;
+    /// Stores eight bytes at once.
+    #[link_name = "ferroce_access_store_word"]
+    fn store_word(at: *mut u64, value: u64) -> usize;
+    /// Where a routine goes on after a fault: it returns to its caller, with one. It
+    /// stands behind them all.
+    #[link_name = "ferroce_access_faulted"]
+    pub(super) fn faulted() -> usize;
 }
 
-/// Compares with `*value` and swaps; what was there goes to `*value`.
-#[unsafe(naked)]
-unsafe extern "sysv64" fn compare_exchange(at: *mut u64, value: *mut u64, new: u64) -> usize {
-    naked_asm!(
-        "mov rax, [rsi]",
-        "lock cmpxchg [rdi], rdx",
-        "mov [rsi], rax",
-        "xor eax, eax",
-        "ret",
-    )
-}
-
-/// Adds `*value`; what was there goes to `*value`.
-#[unsafe(naked)]
-unsafe extern "sysv64" fn exchange_add(at: *mut u64, value: *mut u64) -> usize {
-    naked_asm!(
-        "mov rax, [rsi]",
-        "lock xadd [rdi], rax",
-        "mov [rsi], rax",
-        "xor eax, eax",
-        "ret",
-    )
-}
-
-/// Stores eight bytes at once.
-#[unsafe(naked)]
-unsafe extern "sysv64" fn store_word(at: *mut u64, value: u64) -> usize {
-    naked_asm!("xchg [rdi], rsi", "xor eax, eax", "ret")
-}
-
-/// Where a routine goes on after a fault: it returns to its caller, with one.
-#[unsafe(naked)]
-pub(super) unsafe extern "sysv64" fn faulted() -> usize {
-    naked_asm!("mov eax, 1", "ret")
-}
-
-/// No routine is longer.
-const LONGEST: usize = 96;
+// `copy` comes first. It does without `rep movsb`, which takes its time to begin, even for
+// no bytes at all: the last piece is moved as a whole, counted from the end, and may
+// overlap the one before it. Programs watch the last byte, so it is written last, and
+// only once.
+global_asm!(
+    ".pushsection .text.ferroce_access, \"ax\", @progbits",
+    ".macro ferroce_routine name",
+    ".p2align 4",
+    ".globl ferroce_access_\\name",
+    ".hidden ferroce_access_\\name",
+    ".type ferroce_access_\\name, @function",
+    "ferroce_access_\\name:",
+    ".endm",
+    "ferroce_routine copy",
+    "cmp rdx, 64",
+    "ja 2f",
+    "cmp rdx, 32",
+    "ja 3f",
+    "cmp rdx, 16",
+    "jae 4f",
+    "cmp rdx, 8",
+    "jae 5f",
+    "cmp rdx, 4",
+    "jae 6f",
+    "jmp 7f",
+    ".p2align 4",
+    "2:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "add rsi, 64",
+    "add rdi, 64",
+    "sub rdx, 64",
+    "cmp rdx, 64",
+    "ja 2b",
+    "movups xmm0, [rsi + rdx - 64]",
+    "movups xmm1, [rsi + rdx - 48]",
+    "movups [rdi + rdx - 64], xmm0",
+    "movups [rdi + rdx - 48], xmm1",
+    "movups xmm2, [rsi + rdx - 32]",
+    "movups xmm3, [rsi + rdx - 16]",
+    "movups [rdi + rdx - 32], xmm2",
+    "movups [rdi + rdx - 16], xmm3",
+    "xor eax, eax",
+    "ret",
+    "3:", // 33 to 64 bytes
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + rdx - 32]",
+    "movups xmm3, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + rdx - 32], xmm2",
+    "movups [rdi + rdx - 16], xmm3",
+    "xor eax, eax",
+    "ret",
+    "4:", // 16 to 32
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "je 9f",
+    "movups [rdi + rdx - 16], xmm1",
+    "xor eax, eax",
+    "ret",
+    "5:", // 8 to 15
+    "mov rax, [rsi]",
+    "mov rcx, [rsi + rdx - 8]",
+    "mov [rdi], rax",
+    "je 9f",
+    "mov [rdi + rdx - 8], rcx",
+    "xor eax, eax",
+    "ret",
+    "6:", // 4 to 7
+    "mov eax, [rsi]",
+    "mov ecx, [rsi + rdx - 4]",
+    "mov [rdi], eax",
+    "je 9f",
+    "mov [rdi + rdx - 4], ecx",
+    "xor eax, eax",
+    "ret",
+    "7:", // 0 to 3
+    "xor ecx, ecx",
+    "8:",
+    "cmp rcx, rdx",
+    "jae 9f",
+    "movzx eax, byte ptr [rsi + rcx]",
+    "mov byte ptr [rdi + rcx], al",
+    "add rcx, 1",
+    "jmp 8b",
+    "9:",
+    "xor eax, eax",
+    "ret",
+    "ferroce_routine compare_exchange",
+    "mov rax, [rsi]",
+    "lock cmpxchg [rdi], rdx",
+    "mov [rsi], rax",
+    "xor eax, eax",
+    "ret",
+    "ferroce_routine exchange_add",
+    "mov rax, [rsi]",
+    "lock xadd [rdi], rax",
+    "mov [rsi], rax",
+    "xor eax, eax",
+    "ret",
+    "ferroce_routine store_word",
+    "xchg [rdi], rsi",
+    "xor eax, eax",
+    "ret",
+    "ferroce_routine faulted",
+    "mov eax, 1",
+    "ret",
+    ".purgem ferroce_routine",
+    ".popsection",
+);
 
 /// Whether the instruction at `address` belongs to one of the routines.
 pub(super) fn contains(address: usize) -> bool {
-    [
-        copy as *const () as usize,
-        compare_exchange as *const () as usize,
-        exchange_add as *const () as usize,
-        store_word as *const () as usize,
-    ]
-    .iter()
-    .any(|&start| (start..start + LONGEST).contains(&address))
+    (copy as *const () as usize..faulted as *const () as usize).contains(&address)
 }
 
 pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Fault> {
