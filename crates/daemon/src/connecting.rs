@@ -119,7 +119,7 @@ impl Server {
             return;
         };
         let time = self.cm_time();
-        let result = qp1.receive(|incoming| self.on_packet(time, &incoming));
+        let result = qp1.receive(|incoming| self.on_packet(time, incoming));
         if let Err(error) = result {
             tracing::warn!(%error, "cannot read slot 0");
         }

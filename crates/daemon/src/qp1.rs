@@ -42,7 +42,7 @@ impl Qp1 {
     }
 
     /// Some of the datagrams that have arrived.
-    pub(crate) fn receive(&mut self, each: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
+    pub(crate) fn receive(&mut self, each: impl FnMut(&Incoming<'_>)) -> io::Result<usize> {
         self.0.receive(TURN, each)
     }
 }

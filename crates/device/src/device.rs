@@ -252,7 +252,12 @@ impl Device {
         for cq in completes_in {
             cq.serve(index);
         }
-        let (qpn, cap) = shard.with(|engine, _| engine.create_qp(init))?;
+        let (qpn, cap) = shard.with_core(|core, _| {
+            if init.qp_type.is_datagram() {
+                core.expect_datagrams();
+            }
+            core.engine.create_qp(init)
+        })?;
         let (device, shard) = (Arc::clone(self), Arc::clone(shard));
         Ok(Qp::new(device, shard, qpn, cap, init.qp_type))
     }

@@ -8,8 +8,7 @@
 
 use std::collections::VecDeque;
 
-use ferroce_net::Incoming;
-use ferroce_transport::{Engine, Time};
+use ferroce_transport::{Datagram, Engine, Time};
 use ferroce_wire::Bth;
 
 use crate::pace;
@@ -34,7 +33,7 @@ struct Packet {
     qpn: u32,
     payload: Box<[u8]>,
     /// With no payload of its own.
-    incoming: Incoming<'static>,
+    datagram: Datagram<'static>,
 }
 
 impl Early {
@@ -43,14 +42,12 @@ impl Early {
     }
 
     /// Keeps a packet if it must wait: for a receive, or behind others that do.
-    pub(crate) fn keep(&mut self, now: Time, engine: &Engine, incoming: &Incoming<'_>) -> bool {
-        let payload = incoming.payload;
-        let local = incoming.source == incoming.destination;
-        if !local
-            || !payload
-                .first()
-                .is_some_and(|&code| pace::is_unreliable(code))
-        {
+    pub(crate) fn keep(&mut self, now: Time, engine: &Engine, datagram: &Datagram<'_>) -> bool {
+        let payload = datagram.payload;
+        let unreliable = payload
+            .first()
+            .is_some_and(|&code| pace::is_unreliable(code));
+        if !unreliable || datagram.source != datagram.destination {
             return false;
         }
         let Ok(Bth { dest_qpn: qpn, .. }) = Bth::parse(payload) else {
@@ -66,9 +63,9 @@ impl Early {
             came: now,
             qpn,
             payload: payload.into(),
-            incoming: Incoming {
+            datagram: Datagram {
                 payload: &[],
-                ..*incoming
+                ..*datagram
             },
         });
         true
@@ -79,7 +76,7 @@ impl Early {
         &mut self,
         now: Time,
         engine: &mut Engine,
-        mut take: impl FnMut(&mut Engine, Incoming<'_>),
+        mut take: impl FnMut(&mut Engine, &Datagram<'_>),
     ) {
         let mut waiting = Vec::new();
         let cost = &mut self.cost;
@@ -93,9 +90,9 @@ impl Early {
             *cost -= pace::cost(packet.payload.len(), 1);
             take(
                 engine,
-                Incoming {
+                &Datagram {
                     payload: &packet.payload,
-                    ..packet.incoming
+                    ..packet.datagram
                 },
             );
             false

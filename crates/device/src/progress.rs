@@ -15,11 +15,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
 use crate::manners::Manners;
-use crate::shard::Shard;
+use crate::shard::{RECEIVE_BUDGET, Shard};
 use crate::signals;
 
 /// How soon to look again when somebody else is at work.
 const TAKEN_NS: u64 = 20_000;
+
+/// So many datagrams in a turn are a stream of which more is to come.
+const STREAM: usize = 16;
+/// How long to look out for it: to fall asleep and be woken up would take as long.
+const LINGER_NS: u64 = 20_000;
 
 /// Starts the thread.
 pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
@@ -44,8 +49,12 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
             continue;
         }
         match shard.progress() {
-            Some((_, true)) => {}
-            Some((due, false)) => sleep(shard, sockets, due),
+            Some((due, received)) => {
+                let more = received >= RECEIVE_BUDGET;
+                if !more && (received < STREAM || !linger(shard, sockets)) {
+                    sleep(shard, sockets, due);
+                }
+            }
             None => {
                 let due = Some(now.after_nanos(TAKEN_NS));
                 shard.sleeps_until(due);
@@ -55,12 +64,22 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
     }
 }
 
+/// Looks out for the bell, or for packets in `sockets`, without sleep. False if nothing
+/// has come for a while.
+fn linger(shard: &Shard, sockets: &[OwnedFd]) -> bool {
+    let mut fds = signs(shard, sockets);
+    let until = clock::now().after_nanos(LINGER_NS);
+    while clock::now() < until {
+        if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            return true;
+        }
+    }
+    false
+}
+
 /// Waits for the bell, for packets in `sockets`, or until `due`.
 fn sleep(shard: &Shard, sockets: &[OwnedFd], due: Option<Time>) {
-    let mut fds = vec![PollFd::from_borrowed_fd(shard.bell(), PollFlags::IN)];
-    for socket in sockets {
-        fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
-    }
+    let mut fds = signs(shard, sockets);
     let timeout = due.map(|due| {
         let left = due.nanos_since(clock::now());
         Timespec {
@@ -74,4 +93,12 @@ fn sleep(shard: &Shard, sockets: &[OwnedFd], due: Option<Time>) {
     }
     // Awake: nobody need ring.
     shard.sleeps_until(Some(Time::ZERO));
+}
+
+fn signs<'a>(shard: &'a Shard, sockets: &'a [OwnedFd]) -> Vec<PollFd<'a>> {
+    let sockets = sockets.iter().map(AsFd::as_fd);
+    std::iter::once(shard.bell())
+        .chain(sockets)
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect()
 }

@@ -9,7 +9,7 @@ use ferroce_wire::{rc_source_port, ud_source_port};
 
 use crate::address::AhAttr;
 use crate::device::Device;
-use crate::shard::{Family, Shard};
+use crate::shard::{Shard, Source};
 
 /// A queue pair. Dropping it destroys it.
 #[derive(Debug)]
@@ -68,18 +68,15 @@ impl Qp {
             let port = match (self.kind.is_datagram(), attr.av) {
                 (false, Some(av)) if mask.contains(AttrMask::AV) => Some((
                     rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
-                    match av.source.is_ipv6() {
-                        true => Family::V6,
-                        false => Family::V4,
-                    },
+                    Source::Only(av.source),
                 )),
                 (true, _) if mask.contains(AttrMask::STATE) && attr.state == QpState::Init => {
-                    Some((ud_source_port(self.qpn), Family::Both))
+                    Some((ud_source_port(self.qpn), Source::Any))
                 }
                 _ => None,
             };
-            if let Some((want, family)) = port
-                && let Err(error) = core.choose_port(self.qpn, want, family)
+            if let Some((want, source)) = port
+                && let Err(error) = core.choose_port(self.qpn, want, source)
             {
                 tracing::warn!("no UDP source port for queue pair {:#x}: {error}", self.qpn);
             }

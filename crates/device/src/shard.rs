@@ -6,12 +6,13 @@
 //! when nobody has polled for a while, so that peers are served while the
 //! program does something else; while somebody polls, it keeps out of the way.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ferroce_net::{Incoming, Receiver};
-use ferroce_transport::{Engine, Time};
+use ferroce_transport::{Datagram, Engine, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock;
@@ -23,7 +24,7 @@ use crate::transmitter::Transmitter;
 
 /// Datagrams taken in before others get the lock, and peers their acknowledgements:
 /// no more than a part of what they may have on its way.
-const RECEIVE_BUDGET: usize = 128;
+pub(crate) const RECEIVE_BUDGET: usize = 128;
 /// How often a program that polls looks at the IP family that has been quiet.
 const QUIET_TURN: u32 = 16;
 /// Up to so many datagrams are answered a moment later if the program polls.
@@ -33,13 +34,12 @@ const STANDBY_NS: u64 = 80_000;
 /// How soon a send that found no room, or a packet without a receive, is tried again.
 const BLOCKED_RETRY_NS: u64 = 200_000;
 
-/// Over what a queue pair sends.
+/// Where from a queue pair sends.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Family {
-    V4,
-    V6,
-    /// Datagrams go either way.
-    Both,
+pub(crate) enum Source {
+    Only(IpAddr),
+    /// Each datagram says, and may go over either IP family.
+    Any,
 }
 
 /// One slot of the process.
@@ -81,6 +81,8 @@ impl Shard {
         notices: Arc<Notices>,
         board: Entries,
     ) -> std::io::Result<Shard> {
+        // Only datagrams show them to programs.
+        receiver.show_hop_limits(false)?;
         let intake = Intake::new(&board[usize::from(receiver.slot())], receiver.buffer());
         Ok(Shard {
             core: Mutex::new(Core {
@@ -162,9 +164,9 @@ impl Shard {
     }
 
     /// A turn of work of the progress thread; returns when the next is due by
-    /// itself, and whether there is more to do at once. Nothing if another is at it: who
+    /// itself, and how many datagrams came in. Nothing if another is at it: who
     /// waits for a lock that a program takes over and over makes every poll of it slow.
-    pub(crate) fn progress(&self) -> Option<(Option<Time>, bool)> {
+    pub(crate) fn progress(&self) -> Option<(Option<Time>, usize)> {
         let now = clock::now();
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
@@ -175,7 +177,7 @@ impl Shard {
         let due = core.due(now);
         // Said before anybody else gets the lock: who sets an earlier timer rings.
         self.sleeps_until(due);
-        Some((due, received >= RECEIVE_BUDGET))
+        Some((due, received))
     }
 
     /// Says when the progress thread will look by itself.
@@ -246,17 +248,17 @@ impl Core {
         intake.begin();
         // Looked at once a turn, and not at all in the many turns without a packet.
         let mut memory = None;
-        let mut take_in = |engine: &mut Engine, incoming: Incoming<'_>| {
-            let memory = memory.get_or_insert_with(ProcessMemory::current);
-            intake.take(incoming.payload);
-            engine.receive(now, memory, &incoming.datagram());
+        let mut take_in = |engine: &mut Engine, datagram: &Datagram<'_>| {
+            let memory = memory.get_or_insert_with(|| ProcessMemory::at(now));
+            intake.take(datagram.payload);
+            engine.receive(now, memory, datagram);
         };
         let early = &mut self.early;
         if !early.is_empty() {
             early.release(now, engine, &mut take_in);
         }
-        let take = |incoming: Incoming<'_>| {
-            if !early.keep(now, engine, &incoming) {
+        let take = |incoming: &Incoming<'_>| {
+            if !early.keep(now, engine, incoming) {
                 take_in(engine, incoming);
             }
         };
@@ -308,18 +310,16 @@ impl Core {
         }
     }
 
-    /// Gives a queue pair a UDP source port that it can send from, over one IP
-    /// family or over both.
+    /// Gives a queue pair a UDP source port that it can send from.
     pub(crate) fn choose_port(
         &mut self,
         qpn: u32,
         want: u16,
-        family: Family,
+        source: Source,
     ) -> std::io::Result<()> {
-        let port = match family {
-            Family::V4 => self.transmitter.bind(want, false)?,
-            Family::V6 => self.transmitter.bind(want, true)?,
-            Family::Both => self.transmitter.bind_both(want)?,
+        let port = match source {
+            Source::Only(address) => self.transmitter.bind_from(want, address)?,
+            Source::Any => self.transmitter.bind_any(want)?,
         };
         if let Err(error) = self.engine.set_source_port(qpn, port) {
             tracing::debug!("{error}");
@@ -327,12 +327,14 @@ impl Core {
         Ok(())
     }
 
-    pub(crate) fn join(
-        &mut self,
-        group: std::net::IpAddr,
-        ifindex: u32,
-        join: bool,
-    ) -> std::io::Result<()> {
+    /// From now on datagrams are received, which come with their hop limit.
+    pub(crate) fn expect_datagrams(&self) {
+        if let Err(error) = self.receiver.show_hop_limits(true) {
+            tracing::warn!("hop limits are not known: {error}");
+        }
+    }
+
+    pub(crate) fn join(&mut self, group: IpAddr, ifindex: u32, join: bool) -> std::io::Result<()> {
         match join {
             true => self.receiver.join_multicast(group, ifindex),
             false => self.receiver.leave_multicast(group, ifindex),

@@ -59,13 +59,14 @@ impl Transmitter {
         }
     }
 
-    /// Opens a socket on this source port, or another if it is taken.
-    pub(crate) fn bind(&mut self, want: u16, v6: bool) -> std::io::Result<u16> {
-        self.out.sender.bind(want, v6)
+    /// Opens a socket on this source port, or another if it is taken, for what is sent
+    /// from one address.
+    pub(crate) fn bind_from(&mut self, want: u16, source: IpAddr) -> std::io::Result<u16> {
+        self.out.sender.bind_from(want, source)
     }
 
     /// Opens sockets of both IP families on the same source port.
-    pub(crate) fn bind_both(&mut self, want: u16) -> std::io::Result<u16> {
+    pub(crate) fn bind_any(&mut self, want: u16) -> std::io::Result<u16> {
         let mut want = want;
         for _ in 0..CANDIDATES {
             let v4 = self.out.sender.bind(want, false)?;
@@ -96,14 +97,14 @@ impl Transmitter {
             if self.batch.is_empty() {
                 return;
             }
-            self.send_batch();
+            self.send_batch(now);
             engine.finish_transmit(now, &mut self.batch);
         }
     }
 
-    fn send_batch(&mut self) {
+    fn send_batch(&mut self, now: Time) {
         let memory = match self.batch.reads_memory() {
-            true => ProcessMemory::current(),
+            true => ProcessMemory::at(now),
             false => ProcessMemory::untouched(),
         };
         let counted = self.out.sender.ids_in_run();

@@ -31,6 +31,8 @@ use std::os::fd::AsFd;
 use ferroce_wire::ROCE_PORT;
 
 use crate::address::{self, Name};
+use ferroce_transport::Datagram;
+
 use crate::incoming::Incoming;
 use crate::steering;
 use crate::syscall::{self, Outgoing};
@@ -61,13 +63,16 @@ pub(crate) fn unwrap(bytes: &[u8]) -> Option<Incoming<'_>> {
         _ => None,
     };
     Some(Incoming {
-        source: read(&header[16..])?,
-        source_port: u16::from_be_bytes([header[8], header[9]]),
-        destination: read(&header[32..])?,
+        datagram: Datagram {
+            source: read(&header[16..])?,
+            source_port: u16::from_be_bytes([header[8], header[9]]),
+            destination: read(&header[32..])?,
+            traffic_class: header[6],
+            hop_limit: header[7],
+            ip_id: None,
+            payload,
+        },
         ifindex: u32::from_be_bytes(*header[12..].first_chunk()?),
-        traffic_class: header[6],
-        hop_limit: header[7],
-        payload,
     })
 }
 
@@ -219,13 +224,16 @@ mod tests {
     fn what_is_wrapped_can_be_unwrapped() {
         for (source, destination) in [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "ff02::9")] {
             let packet = Incoming {
-                source: source.parse().unwrap(),
-                source_port: 0xc0de,
-                destination: destination.parse().unwrap(),
+                datagram: Datagram {
+                    source: source.parse().unwrap(),
+                    source_port: 0xc0de,
+                    destination: destination.parse().unwrap(),
+                    traffic_class: 0x69,
+                    hop_limit: 63,
+                    ip_id: None,
+                    payload: &[1, 2, 3, 4, 5, 6, 7, 8],
+                },
                 ifindex: 0x0102_0304,
-                traffic_class: 0x69,
-                hop_limit: 63,
-                payload: &[1, 2, 3, 4, 5, 6, 7, 8],
             };
             let mut bytes = wrap(&packet, 6).to_vec();
             bytes.extend_from_slice(packet.payload);

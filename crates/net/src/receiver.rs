@@ -17,6 +17,9 @@ const FEW: usize = 2;
 /// Bytes of a large message: merged datagrams, as they come in a fast stream.
 const LARGE: usize = 1 << 14;
 
+/// So many messages, each found when one looked, are not light traffic.
+const STREAK: u8 = 3;
+
 /// Reads the sockets of one slot.
 ///
 /// It does not block. [`Receiver::fds`] are for `epoll`, level-triggered.
@@ -29,6 +32,8 @@ pub struct Receiver {
     busy_v6: bool,
     /// Several messages came at a time, last time, and no large ones.
     many_small: bool,
+    /// How often in a row [`Receiver::receive_busy`] found something.
+    streak: u8,
     /// What the sockets had lost when they came here.
     dropped_before: u32,
 }
@@ -67,6 +72,7 @@ impl Receiver {
             mmsg: features.mmsg,
             busy_v6: false,
             many_small: false,
+            streak: 0,
         }
     }
 
@@ -87,6 +93,21 @@ impl Receiver {
         socket::receive_buffer(&self.sockets.v4)
     }
 
+    /// Asks the kernel for hop limits, which they do at first, or spares it that: then all
+    /// are 0.
+    ///
+    /// # Errors
+    /// If the kernel refuses, which it has no reason to.
+    pub fn show_hop_limits(&self, show: bool) -> io::Result<()> {
+        let show = i32::from(show);
+        let v4 = &self.sockets.v4;
+        socket::set_number(v4, libc::SOL_IP, libc::IP_RECVTTL, show)?;
+        let v6 = self.sockets.v6.as_ref();
+        v6.map_or(Ok(()), |v6| {
+            socket::set_number(v6, libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT, show)
+        })
+    }
+
     /// The sockets themselves.
     pub fn sockets(&self) -> &SlotSockets {
         &self.sockets
@@ -98,7 +119,11 @@ impl Receiver {
     ///
     /// # Errors
     /// If the kernel fails; that nothing waits is no error.
-    pub fn receive(&mut self, max: usize, mut each: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
+    pub fn receive(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(&Incoming<'_>),
+    ) -> io::Result<usize> {
         let first = self.busy_v6;
         let count = self.drain(first, max, &mut each)?;
         Ok(count + self.drain(!first, max.saturating_sub(count), &mut each)?)
@@ -106,16 +131,23 @@ impl Receiver {
 
     /// As [`Receiver::receive`], but looks only at the IP family that spoke last, which
     /// spares those who call it over and over one of two system calls. Zero does not
-    /// mean that nothing waits; now and then they must look at both.
+    /// mean that nothing waits; now and then they must look at both. In light traffic it
+    /// takes one message and does not ask whether there is another.
     ///
     /// # Errors
     /// If the kernel fails; that nothing waits is no error.
     pub fn receive_busy(
         &mut self,
         max: usize,
-        mut each: impl FnMut(Incoming<'_>),
+        mut each: impl FnMut(&Incoming<'_>),
     ) -> io::Result<usize> {
-        self.drain(self.busy_v6, max, &mut each)
+        let most = if self.streak < STREAK { 1 } else { max };
+        let count = self.drain(self.busy_v6, most, &mut each)?;
+        self.streak = match count {
+            0 => 0,
+            _ => self.streak.saturating_add(1),
+        };
+        Ok(count)
     }
 
     /// What has been counted so far. Asks the kernel, so not after every packet.
@@ -154,7 +186,7 @@ impl Receiver {
         &mut self,
         v6: bool,
         max: usize,
-        each: &mut impl FnMut(Incoming<'_>),
+        each: &mut impl FnMut(&Incoming<'_>),
     ) -> io::Result<usize> {
         let fd = match v6 {
             false => &self.sockets.v4,

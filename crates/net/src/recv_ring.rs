@@ -60,7 +60,7 @@ impl RecvRing {
     /// there is none. `mmsg`: whether the kernel gives several per call.
     pub(crate) fn fill(&mut self, fd: &impl AsFd, want: usize, mmsg: bool) -> io::Result<usize> {
         match (want, mmsg) {
-            (0 | 1, _) | (_, false) => self.fill_some::<1>(fd, 1, mmsg),
+            (0 | 1, _) | (_, false) => self.fill_some::<1>(fd, 1, false),
             (2, true) => self.fill_some::<2>(fd, want, mmsg),
             (3.., true) => self.fill_some::<BUFFERS>(fd, want, mmsg),
         }

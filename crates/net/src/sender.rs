@@ -8,6 +8,7 @@
 //! packets get new ICRCs here.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use ferroce_transport::{MAX_RUN_PACKETS, Path};
@@ -17,7 +18,7 @@ use crate::features::{self, Features};
 use crate::send_error::{PartialSend, SendError};
 use crate::syscall::{self, MAX_MESSAGES, Outgoing};
 use crate::tx_message::Way;
-use crate::tx_ports::TxPorts;
+use crate::tx_ports::{TxPort, TxPorts};
 
 /// Sockets per IP family, unless said otherwise.
 const PORT_LIMIT: usize = 64;
@@ -69,7 +70,21 @@ impl Sender {
     /// If no socket can be had.
     pub fn bind(&mut self, want: u16, v6: bool) -> io::Result<u16> {
         let ports = if v6 { &mut self.v6 } else { &mut self.v4 };
-        ports.bind(want)
+        ports.bind(want, None)
+    }
+
+    /// As [`Sender::bind`], for flows from one address, which need not say so with each
+    /// packet if the socket can be bound to it. It may serve others all the same.
+    ///
+    /// # Errors
+    /// If no socket can be had.
+    pub fn bind_from(&mut self, want: u16, source: IpAddr) -> io::Result<u16> {
+        match source.to_canonical() {
+            // The kernel checks the source of each packet, wherever it is said.
+            IpAddr::V4(source) => self.v4.bind(want, Some(source)),
+            // Here it checks only what is said with the packet.
+            IpAddr::V6(_) => self.v6.bind(want, None),
+        }
     }
 
     /// Whether the packets of a run travel over IPv4 under identifications 0, 1,
@@ -80,7 +95,7 @@ impl Sender {
 
     /// The descriptor to wait on after [`SendError::WouldBlock`].
     pub fn fd(&self, path: &Path) -> Option<RawFd> {
-        Some(self.socket(path).ok()?.as_raw_fd())
+        Some(self.port(path).ok()?.socket.as_raw_fd())
     }
 
     /// Sends a run.
@@ -101,8 +116,8 @@ impl Sender {
             bytes,
             ifindex,
         };
-        let socket = self.socket(path)?;
-        let way = Way::new(path, ifindex);
+        let TxPort { socket, source, .. } = self.port(path)?;
+        let way = Way::new(path, ifindex, *source);
         let single = bytes.len() <= segment;
         if !single && !self.gso {
             return self.send_each(socket, &run, &way, false);
@@ -153,16 +168,16 @@ impl Sender {
     /// Sends runs from one socket; says how many left. If the first did not, it
     /// is tried again by itself.
     fn send_together(&self, runs: &[TxRun<'_>]) -> Result<usize, SendError> {
-        let socket = self.socket(runs[0].path)?;
+        let TxPort { socket, source, .. } = self.port(runs[0].path)?;
         let mut messages = [Outgoing::EMPTY; MAX_MESSAGES];
         for (message, run) in messages.iter_mut().zip(runs) {
-            *message = Way::new(run.path, run.ifindex).message(run.bytes, run.segmented());
+            *message = Way::new(run.path, run.ifindex, *source).message(run.bytes, run.segmented());
         }
         match syscall::send_many(socket, &messages[..runs.len()], self.mmsg) {
             Ok(sent) => Ok(sent),
             Err(error) => {
                 let run = &runs[0];
-                let way = Way::new(run.path, run.ifindex);
+                let way = Way::new(run.path, run.ifindex, *source);
                 self.retry(socket, run, &way, error).map(|()| 1)
             }
         }
@@ -242,14 +257,14 @@ impl Sender {
         Ok(())
     }
 
-    fn socket(&self, path: &Path) -> Result<&OwnedFd, SendError> {
+    fn port(&self, path: &Path) -> Result<&TxPort, SendError> {
         let ports = if path.flow.is_ipv4() {
             &self.v4
         } else {
             &self.v6
         };
         let port = path.flow.source_port;
-        ports.socket(port).ok_or(SendError::NotBound(port))
+        ports.port(port).ok_or(SendError::NotBound(port))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use ferroce_transport::Datagram;
+
 use crate::forward::{self, Flushed, Forwarder};
 use crate::incoming::Incoming;
 use crate::receiver::ReceiveStats;
@@ -50,7 +52,7 @@ impl Sorter {
         &mut self,
         message: Received<'_>,
         forward_by: &OwnedFd,
-        each: &mut impl FnMut(Incoming<'_>),
+        each: &mut impl FnMut(&Incoming<'_>),
     ) -> usize {
         let (data, truncated) = (message.data, message.truncated);
         let Some(envelope) = Envelope::read(message) else {
@@ -68,13 +70,14 @@ impl Sorter {
         // Group members get their copy whatever queue pair it is for.
         let multicast = envelope.destination.is_multicast();
         let mut count = 0;
+        let mut packet = envelope.incoming();
         for (index, payload) in segments.enumerate() {
-            let packet = envelope.incoming(payload);
+            packet.datagram.payload = payload;
             if index > 0 && !multicast && steering::slot_of(payload) != self.slot {
                 let flushed = self.forwarder.push(forward_by, &packet);
                 self.note_forwarded(flushed);
             } else {
-                each(packet);
+                each(&packet);
                 count += 1;
             }
         }
@@ -84,11 +87,11 @@ impl Sorter {
     }
 
     /// Takes a packet that another slot has passed on to us.
-    fn adopt(&mut self, bytes: &[u8], each: &mut impl FnMut(Incoming<'_>)) -> usize {
+    fn adopt(&mut self, bytes: &[u8], each: &mut impl FnMut(&Incoming<'_>)) -> usize {
         match forward::unwrap(bytes) {
             Some(packet) if steering::slot_of(packet.payload) == self.slot => {
                 self.stats.adopted += 1;
-                each(packet);
+                each(&packet);
                 1
             }
             _ => {
@@ -151,15 +154,19 @@ impl Envelope {
         forward::is_forwarded(self.source, self.source_port, self.destination)
     }
 
-    fn incoming<'a>(&self, payload: &'a [u8]) -> Incoming<'a> {
+    /// A datagram that has yet to get its payload.
+    fn incoming(&self) -> Incoming<'static> {
         Incoming {
-            source: self.source,
-            source_port: self.source_port,
-            destination: self.destination,
+            datagram: Datagram {
+                source: self.source,
+                source_port: self.source_port,
+                destination: self.destination,
+                traffic_class: self.traffic_class,
+                hop_limit: self.hop_limit,
+                ip_id: None,
+                payload: &[],
+            },
             ifindex: self.ifindex,
-            traffic_class: self.traffic_class,
-            hop_limit: self.hop_limit,
-            payload,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A run as one message to the kernel.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ferroce_transport::Path;
 use ferroce_wire::ROCE_PORT;
@@ -24,12 +24,17 @@ pub(crate) struct Way {
     hop_limit: u8,
     /// Meant for this interface; 0 if routing decides.
     ifindex: u32,
+    /// The socket sends from `source` anyway.
+    bound: bool,
 }
 
 impl Way {
-    pub(crate) fn new(path: &Path, ifindex: Option<u32>) -> Way {
+    /// By a socket that is bound to `bound`, if to any address.
+    pub(crate) fn new(path: &Path, ifindex: Option<u32>, bound: Option<Ipv4Addr>) -> Way {
+        let source = path.flow.source.to_canonical();
         Way {
-            source: path.flow.source.to_canonical(),
+            source,
+            bound: bound.is_some_and(|bound| source == IpAddr::V4(bound)),
             destination: path.flow.destination.to_canonical(),
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,
@@ -88,7 +93,7 @@ impl Way {
     }
 
     /// A message of one datagram, or with `segment` of several. What its socket does
-    /// anyway is not said again: traffic class 0, the usual hop limit.
+    /// anyway is not said again: the source, traffic class 0, the usual hop limit.
     pub(crate) fn message<'a>(&self, body: &'a [u8], segment: Option<u16>) -> Outgoing<'a> {
         let (name, name_len) = Name::new(self.destination, ROCE_PORT, self.ifindex);
         let mut message = Outgoing {
@@ -101,13 +106,15 @@ impl Way {
         let class = i32::from(self.traffic_class).to_ne_bytes();
         let hops = i32::from(self.hop_limit).to_ne_bytes();
         let index = self.ifindex.to_ne_bytes();
-        let mut at;
+        let mut at = 0;
         match self.source {
             IpAddr::V4(source) => {
-                let mut info = [0; 12];
-                info[..4].copy_from_slice(&index);
-                info[4..8].copy_from_slice(&source.octets());
-                at = control.put(0, libc::SOL_IP, libc::IP_PKTINFO, info);
+                if !self.bound || self.ifindex != 0 {
+                    let mut info = [0; 12];
+                    info[..4].copy_from_slice(&index);
+                    info[4..8].copy_from_slice(&source.octets());
+                    at = control.put(at, libc::SOL_IP, libc::IP_PKTINFO, info);
+                }
                 if self.traffic_class != 0 {
                     at = control.put(at, libc::SOL_IP, libc::IP_TOS, class);
                 }
@@ -119,7 +126,7 @@ impl Way {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&source.octets());
                 info[16..].copy_from_slice(&index);
-                at = control.put(0, libc::SOL_IPV6, libc::IPV6_PKTINFO, info);
+                at = control.put(at, libc::SOL_IPV6, libc::IPV6_PKTINFO, info);
                 if self.traffic_class != 0 {
                     at = control.put(at, libc::SOL_IPV6, libc::IPV6_TCLASS, class);
                 }

@@ -22,11 +22,19 @@ use crate::{socket, steering};
 const FIRST: u16 = 0xc000;
 const PORTS: usize = 0x4000;
 
+/// A socket to send from.
+pub(crate) struct TxPort {
+    port: u16,
+    /// What it is bound to, if not to any address.
+    pub(crate) source: Option<Ipv4Addr>,
+    pub(crate) socket: OwnedFd,
+}
+
 /// The sockets of one IP family.
 pub(crate) struct TxPorts {
     v6: bool,
     limit: usize,
-    open: Vec<(u16, OwnedFd)>,
+    open: Vec<TxPort>,
     /// For each dynamic port that was asked for, which of `open` serves it, plus
     /// one. Empty until somebody asks.
     serves: Vec<u16>,
@@ -42,33 +50,41 @@ impl TxPorts {
         }
     }
 
-    /// The port that serves `want`; opens a socket if there is none yet. The same
-    /// question has the same answer ever after.
-    pub(crate) fn bind(&mut self, want: u16) -> io::Result<u16> {
+    /// The port that serves `want`; opens a socket if there is none yet, bound to `source`
+    /// if that is given and possible. The same question has the same answer ever after.
+    pub(crate) fn bind(&mut self, want: u16, source: Option<Ipv4Addr>) -> io::Result<u16> {
         if self.serves.is_empty() {
             self.serves = vec![0; PORTS];
         }
         let place = place(want);
         if self.serves[place] == 0 {
-            let index = self.choose(want | FIRST)?;
+            let index = self.choose(want | FIRST, source)?;
             self.serves[place] = index as u16 + 1;
         }
-        Ok(self.open[usize::from(self.serves[place]) - 1].0)
+        Ok(self.open[usize::from(self.serves[place]) - 1].port)
     }
 
     /// The socket on exactly this port.
-    pub(crate) fn socket(&self, port: u16) -> Option<&OwnedFd> {
+    pub(crate) fn port(&self, port: u16) -> Option<&TxPort> {
         let served_by = *self.serves.get(place(port))?;
-        let (bound, socket) = self.open.get(usize::from(served_by).checked_sub(1)?)?;
-        (*bound == port).then_some(socket)
+        let open = self.open.get(usize::from(served_by).checked_sub(1)?)?;
+        (open.port == port).then_some(open)
     }
 
     /// An index into `open` for a port that is asked for the first time.
-    fn choose(&mut self, want: u16) -> io::Result<usize> {
+    fn choose(&mut self, want: u16, source: Option<Ipv4Addr>) -> io::Result<usize> {
         if self.open.len() < self.limit {
-            match self.open_near(want) {
-                Ok((port, socket)) => {
-                    self.open.push((port, socket));
+            let opened = match source {
+                // It may have gone meanwhile, and may come again.
+                Some(_) => self
+                    .open_near(want, source)
+                    .or_else(|_| self.open_near(want, None)),
+                None => self.open_near(want, None),
+            };
+            match opened {
+                Ok(opened) => {
+                    let port = opened.port;
+                    self.open.push(opened);
                     let index = self.open.len() - 1;
                     self.serves[place(port)] = index as u16 + 1;
                     return Ok(index);
@@ -83,16 +99,22 @@ impl TxPorts {
     }
 
     /// Opens a socket on a port, or on the next one that is free.
-    fn open_near(&self, want: u16) -> io::Result<(u16, OwnedFd)> {
+    fn open_near(&self, want: u16, source: Option<Ipv4Addr>) -> io::Result<TxPort> {
         let socket = self.prepare()?;
         for step in 0..PORTS as u16 {
             let port = want.wrapping_add(step) | FIRST;
             if self.serves[place(port)] != 0 {
                 continue;
             }
-            match socket.bind(&self.address(port).into()) {
+            match socket.bind(&self.address(port, source).into()) {
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-                result => return result.map(|()| (port, socket.into())),
+                result => {
+                    return result.map(|()| TxPort {
+                        port,
+                        source,
+                        socket: socket.into(),
+                    });
+                }
             }
         }
         Err(io::Error::new(
@@ -131,10 +153,10 @@ impl TxPorts {
         Ok(socket)
     }
 
-    fn address(&self, port: u16) -> SocketAddr {
+    fn address(&self, port: u16, source: Option<Ipv4Addr>) -> SocketAddr {
         match self.v6 {
             true => (Ipv6Addr::UNSPECIFIED, port).into(),
-            false => (Ipv4Addr::UNSPECIFIED, port).into(),
+            false => (source.unwrap_or(Ipv4Addr::UNSPECIFIED), port).into(),
         }
     }
 }

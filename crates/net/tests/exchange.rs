@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use common::namespace::isolated_as_nobody;
 use common::packet::{packet, path, run};
+use common::veth::ip;
 use common::{receive, receive_rest};
-use ferroce_net::{Features, Receiver, Sender, create_slot_with, probe};
+use ferroce_net::{Features, Receiver, SendError, Sender, create_slot_with, probe};
 use ferroce_testnet::isolated;
 use ferroce_transport::Path;
 use ferroce_wire::icrc;
@@ -156,6 +157,71 @@ fn traffic_class_and_hop_limit_arrive() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn hop_limits_are_shown_to_those_who_want_them() {
+    isolated("hop_limits_are_shown_to_those_who_want_them", || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        for address in ["127.0.0.1", "::1"] {
+            let port = sender.bind(0xc000, address == "::1").expect("a port");
+            let path = Path::new(path(address, address, port).flow, 0x69, 9);
+            let bytes = packet(&path.flow, 0, QPN, 64, 1);
+            for show in [false, true] {
+                receiver.show_hop_limits(show).expect("the kernel agrees");
+                sender.send_run(&path, 64, &bytes, None).expect("sent");
+                let got = receive(&mut receiver, 1);
+                let seen = (got[0].traffic_class, got[0].hop_limit);
+                assert_eq!(seen, (0x69, if show { 9 } else { 0 }));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_socket_for_one_source_serves_others_too() {
+    isolated("a_socket_for_one_source_serves_others_too", || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        let bind = |sender: &mut Sender, source: &str| {
+            let source: IpAddr = source.parse().expect("an address");
+            sender.bind_from(0xc000, source).expect("a port")
+        };
+        // The second and third are served by the socket of the first; one that is not
+        // ours gets a socket too, and its packets do not leave.
+        for source in ["127.0.0.7", "127.0.0.1", "127.0.0.9", "::1"] {
+            let port = bind(&mut sender, source);
+            let path = path(source, source, port);
+            let packets = run(&path.flow, true, &[QPN; 3], 100, 60);
+            sender
+                .send_run(&path, 100, &packets.concat(), None)
+                .expect("sent");
+            let got = receive(&mut receiver, 3);
+            let sources: Vec<_> = got.iter().map(|k| (k.source, k.source_port)).collect();
+            assert_eq!(sources, [(path.flow.source, port); 3]);
+        }
+        let foreign = path("192.0.2.1", "127.0.0.1", bind(&mut sender, "192.0.2.1"));
+        let bytes = packet(&foreign.flow, 0, QPN, 64, 1);
+        let error = sender.send_run(&foreign, 64, &bytes, None).expect_err("no");
+        assert!(matches!(error, SendError::NotOurAddress(_)), "{error}");
+    });
+}
+
+#[test]
+fn a_source_that_comes_later_is_sent_from() {
+    isolated("a_source_that_comes_later_is_sent_from", || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        let address = "192.0.2.1";
+        let source: IpAddr = address.parse().expect("an address");
+        let port = sender.bind_from(0xc000, source).expect("a port");
+        ip("addr add 192.0.2.1/32 dev lo");
+        let path = path(address, address, port);
+        let bytes = packet(&path.flow, 0, QPN, 64, 1);
+        sender.send_run(&path, 64, &bytes, None).expect("sent");
+        assert_eq!(receive(&mut receiver, 1)[0].source, source);
     });
 }
 

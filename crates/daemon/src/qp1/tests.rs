@@ -1,3 +1,5 @@
+use ferroce_transport::Datagram;
+
 use super::*;
 
 fn flow() -> Flow {
@@ -10,13 +12,16 @@ fn flow() -> Flow {
 
 fn incoming(payload: &[u8]) -> Incoming<'_> {
     Incoming {
-        source: flow().source,
-        source_port: flow().source_port,
-        destination: flow().destination,
+        datagram: Datagram {
+            source: flow().source,
+            source_port: flow().source_port,
+            destination: flow().destination,
+            traffic_class: 0,
+            hop_limit: HOP_LIMIT,
+            ip_id: None,
+            payload,
+        },
         ifindex: 1,
-        traffic_class: 0,
-        hop_limit: HOP_LIMIT,
-        payload,
     }
 }
 

@@ -7,7 +7,7 @@
 //! one of them and makes it return an error; every other fault goes to
 //! whatever handler the program had.
 //!
-//! A program may replace the handler later. Then, or where there are no such
+//! A program may replace the handler later. A moment after that, or where there are no such
 //! routines for the processor, [`syscalls`] does the same through the kernel:
 //! slowly, but as safely.
 
@@ -17,14 +17,18 @@ mod access;
 mod handler;
 mod syscalls;
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use ferroce_transport::{Fault, Memory, NULL_MEMORY};
+use ferroce_transport::{Fault, Memory, NULL_MEMORY, Time};
 
 /// What the last look at the handler found; 0 before the first.
 static LAST_SEEN: AtomicU8 = AtomicU8::new(0);
 const DIRECT: u8 = 1;
 const SLOW: u8 = 2;
+
+/// When [`ProcessMemory::at`] last looked, and how long it relies on that.
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+const TRUST_NS: u64 = 1_000_000;
 
 /// Memory of this process.
 #[derive(Copy, Clone, Debug)]
@@ -43,6 +47,17 @@ impl ProcessMemory {
         let direct = false;
         LAST_SEEN.store(if direct { DIRECT } else { SLOW }, Ordering::Relaxed);
         ProcessMemory { direct }
+    }
+
+    /// As [`ProcessMemory::current`] not more than a millisecond ago: for those who come
+    /// back after every packet.
+    pub fn at(now: Time) -> ProcessMemory {
+        let looked = Time::from_nanos(LOOKED_AT.load(Ordering::Relaxed));
+        if now.nanos_since(looked) < TRUST_NS {
+            return ProcessMemory::recent();
+        }
+        LOOKED_AT.store(now.as_nanos(), Ordering::Relaxed);
+        ProcessMemory::current()
     }
 
     /// As it was when somebody last looked, without a system call. For memory that the

@@ -1,6 +1,10 @@
 //! Memory that goes away while it is used: operations fail, processes live.
 
+use std::time::Duration;
+
 use ferroce_device::transport::{QpState, QpType, SendOp, WcStatus};
+
+use ferroce_testnet::deadline;
 
 use crate::support::{Endpoint, Puppet, V4, on_loopback, pair, pattern};
 
@@ -111,7 +115,7 @@ fn our_own_memory_is_gone() {
     });
 }
 
-/// A program that has just replaced the fault handler is as safe as any other.
+/// A program that replaced the fault handler a moment ago is as safe as any other.
 #[test]
 fn our_own_memory_is_gone_and_so_is_the_fault_handler() {
     let name = "memory::our_own_memory_is_gone_and_so_is_the_fault_handler";
@@ -122,6 +126,8 @@ fn our_own_memory_is_gone_and_so_is_the_fault_handler() {
         // SAFETY: the default action; no handler of ours can be needed any more.
         let before = unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         assert_ne!(before, libc::SIG_ERR);
+        let moment = Duration::from_millis(2);
+        assert!(!deadline::readable_within(ours.channel.fd(), moment));
         ours.unmap();
         ours.write(2, 0, 8192);
         assert_eq!(ours.status(), WcStatus::LocalProtection);

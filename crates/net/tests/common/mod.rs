@@ -32,8 +32,8 @@ pub(crate) struct Kept {
     pub(crate) payload: Vec<u8>,
 }
 
-impl From<Incoming<'_>> for Kept {
-    fn from(i: Incoming<'_>) -> Kept {
+impl From<&Incoming<'_>> for Kept {
+    fn from(i: &Incoming<'_>) -> Kept {
         Kept {
             source: i.source,
             source_port: i.source_port,
