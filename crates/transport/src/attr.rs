@@ -112,27 +112,30 @@ bitflags! {
 }
 
 /// `ibv_qp_attr`: the fields that the mask names are valid, the rest is ignored.
+///
+/// Those that every packet needs stand together, at the end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // as in libibverbs
+#[repr(C)]
 pub struct QpAttr {
+    pub av: Option<AddressVector>,
+    pub rq_psn: Psn,
+    pub sq_psn: Psn,
+    pub qkey: u32,
+    pub pkey_index: u16,
+    pub port: u8,
+    pub path_mtu: Mtu,
     pub state: QpState,
     pub cur_state: QpState,
     pub en_sqd_async_notify: bool,
+    pub min_rnr_timer: u8,
+    pub dest_qpn: u32,
     pub access: Access,
-    pub pkey_index: u16,
-    pub port: u8,
-    pub qkey: u32,
-    pub av: Option<AddressVector>,
-    pub path_mtu: Mtu,
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
-    pub rq_psn: Psn,
     pub max_rd_atomic: u8,
-    pub min_rnr_timer: u8,
-    pub sq_psn: Psn,
     pub max_dest_rd_atomic: u8,
-    pub dest_qpn: u32,
     /// Reported by query: a send queue on its way to SQD.
     pub sq_draining: bool,
 }

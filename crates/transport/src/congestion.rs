@@ -25,12 +25,13 @@ pub(crate) struct Window {
     size: u32,
     /// Below it the window doubles each round trip, above it grows by a packet.
     threshold: u32,
-    floor: u32,
     ceiling: u32,
     packet: u32,
     shortest_rtt: u64,
-    /// The packet whose round trip is being measured.
-    probe: Option<(Psn, Time)>,
+    /// The packet whose round trip is being measured,
+    probe: Option<Psn>,
+    /// and when it left.
+    probe_sent: Time,
     /// No second cut until this PSN is acknowledged.
     cut_until: Option<Psn>,
 }
@@ -43,11 +44,11 @@ impl Window {
         Window {
             size: initial.clamp(floor, ceiling),
             threshold: ceiling,
-            floor,
             ceiling,
             packet,
             shortest_rtt: u64::MAX,
             probe: None,
+            probe_sent: Time::ZERO,
             cut_until: None,
         }
     }
@@ -67,7 +68,8 @@ impl Window {
     #[inline]
     pub(crate) fn sent(&mut self, psn: Psn, now: Time) {
         if self.probe.is_none() {
-            self.probe = Some((psn, now));
+            self.probe = Some(psn);
+            self.probe_sent = now;
         }
     }
 
@@ -76,11 +78,11 @@ impl Window {
         if self.cut_until.is_some_and(|psn| !una.is_before(psn)) {
             self.cut_until = None;
         }
-        if let Some((psn, sent)) = self.probe
+        if let Some(psn) = self.probe
             && psn.is_before(una)
         {
             self.probe = None;
-            if self.is_queueing(now.nanos_since(sent)) {
+            if self.is_queueing(now.nanos_since(self.probe_sent)) {
                 self.cut(next, 8);
                 return;
             }
@@ -104,8 +106,8 @@ impl Window {
     /// No answer came at all.
     pub(crate) fn timed_out(&mut self) {
         self.probe = None;
-        self.threshold = (self.size / 2).max(self.floor);
-        self.size = self.floor;
+        self.threshold = (self.size / 2).max(self.floor());
+        self.size = self.floor();
         self.cut_until = None;
     }
 
@@ -114,9 +116,14 @@ impl Window {
         if self.cut_until.is_some() {
             return;
         }
-        self.size = (self.size - self.size / part).max(self.floor);
+        self.size = (self.size - self.size / part).max(self.floor());
         self.threshold = self.size;
         self.cut_until = Some(next);
+    }
+
+    /// What it never falls below.
+    fn floor(&self) -> u32 {
+        self.packet * FLOOR_PACKETS
     }
 
     fn is_queueing(&mut self, rtt: u64) -> bool {

@@ -1,24 +1,30 @@
 //! The ring of posted receives, used by queue pairs and shared receive queues.
 
-use std::collections::VecDeque;
-
 use crate::error::VerbsError;
 use crate::verbs::{MAX_SGE, RecvWr, Sge};
 
 /// Receives in the order they were posted.
+///
+/// The first slot stands right here, and an empty ring begins anew with it: whoever has
+/// one receive after the other finds all there is to them in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct RecvRing {
-    heads: VecDeque<Head>,
+    slot_0: Head,
+    /// The slot of the oldest, and how many there are.
+    first: usize,
+    len: usize,
+    capacity: usize,
+    max_sge: usize,
+    /// The slots behind the first; those that were never used are not there yet.
+    slots: Vec<Head>,
     /// Scatter elements beyond the first, `max_sge - 1` for each slot; those
     /// of slots that were never used are not there yet.
     more_sges: Vec<Sge>,
-    capacity: usize,
-    max_sge: usize,
-    first_slot: usize,
 }
 
 /// A receive; most have one element only, which stands right here.
-#[derive(Debug)]
+#[derive(Copy, Clone, Debug, Default)]
 struct Head {
     wr_id: u64,
     sge: Sge,
@@ -27,11 +33,13 @@ struct Head {
 
 /// A receive taken from a ring.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct HeldRecv {
     pub(crate) wr_id: u64,
     pub(crate) capacity: u64,
-    num_sge: u8,
     sge: Sge,
+    num_sge: u8,
+    /// Empty unless there are several elements.
     more_sges: Vec<Sge>,
 }
 
@@ -54,16 +62,18 @@ impl RecvRing {
         let (capacity, max_sge) = (capacity as usize, max_sge as usize);
         let more = capacity * max_sge.saturating_sub(1);
         RecvRing {
-            heads: VecDeque::with_capacity(capacity),
-            more_sges: Vec::with_capacity(more),
+            slot_0: Head::default(),
+            first: 0,
+            len: 0,
             capacity,
             max_sge,
-            first_slot: 0,
+            slots: Vec::with_capacity(capacity.saturating_sub(1)),
+            more_sges: Vec::with_capacity(more),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.heads.len()
+        self.len
     }
 
     pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
@@ -74,59 +84,84 @@ impl RecvRing {
                 self.max_sge
             )));
         }
-        if self.heads.len() == self.capacity {
+        if self.len == self.capacity {
             return Err(VerbsError::NoMemory(format!(
                 "{} receives are posted, the queue holds no more",
                 self.capacity
             )));
         }
+        let slot = self.slot(self.len);
         if let [_, more @ ..] = wr.sges
             && !more.is_empty()
         {
-            let at = self.slot(self.heads.len()) * (self.max_sge - 1);
+            let at = slot * (self.max_sge - 1);
             if self.more_sges.len() < at + more.len() {
                 self.more_sges.resize(at + self.max_sge - 1, Sge::default());
             }
             self.more_sges[at..][..more.len()].copy_from_slice(more);
         }
-        self.heads.push_back(Head {
+        let head = Head {
             wr_id: wr.wr_id,
             sge: wr.sges.first().copied().unwrap_or_default(),
             num_sge: wr.sges.len() as u8,
-        });
+        };
+        match slot.checked_sub(1) {
+            None => self.slot_0 = head,
+            Some(behind) if behind == self.slots.len() => self.slots.push(head),
+            Some(behind) => self.slots[behind] = head,
+        }
+        self.len += 1;
         Ok(())
     }
 
     /// Moves the oldest receive into `held`; false if there is none.
     #[inline]
     pub(crate) fn take(&mut self, held: &mut HeldRecv) -> bool {
-        let Some(head) = self.heads.pop_front() else {
+        let slot = self.first;
+        let Some(head) = self.pop() else {
             return false;
         };
+        if held.num_sge > 1 {
+            held.more_sges.clear();
+        }
         held.wr_id = head.wr_id;
         held.sge = head.sge;
         held.num_sge = head.num_sge;
         held.capacity = u64::from(head.sge.length);
-        held.more_sges.clear();
         if head.num_sge > 1 {
-            let at = self.first_slot * (self.max_sge - 1);
+            let at = slot * (self.max_sge - 1);
             let more = &self.more_sges[at..][..head.num_sge as usize - 1];
             held.more_sges.extend_from_slice(more);
             held.capacity += more.iter().map(|sge| u64::from(sge.length)).sum::<u64>();
         }
-        self.first_slot = self.slot(1);
         true
     }
 
     /// Takes the oldest receive when only its name matters.
     pub(crate) fn discard(&mut self) -> Option<u64> {
-        let head = self.heads.pop_front()?;
-        self.first_slot = self.slot(1);
-        Some(head.wr_id)
+        self.pop().map(|head| head.wr_id)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.heads.clear();
+        self.first = 0;
+        self.len = 0;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Head> {
+        if self.len == 0 {
+            return None;
+        }
+        let head = match self.first.checked_sub(1) {
+            None => self.slot_0,
+            Some(behind) => self.slots[behind],
+        };
+        self.len -= 1;
+        self.first = match self.len {
+            0 => 0,
+            _ => self.slot(1),
+        };
+        Some(head)
     }
 
     /// The same receives in a ring of another size.
@@ -145,7 +180,7 @@ impl RecvRing {
     }
 
     fn slot(&self, ahead: usize) -> usize {
-        let slot = self.first_slot + ahead;
+        let slot = self.first + ahead;
         if slot >= self.capacity {
             slot - self.capacity
         } else {
@@ -184,6 +219,20 @@ mod tests {
             if ring.len() == 3 {
                 assert_eq!(ring.discard(), Some(next));
                 next += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_ring_begins_anew() {
+        let mut ring = RecvRing::new(3, 2);
+        let mut held = HeldRecv::default();
+        for wr_id in 0..5 {
+            for sges in [&[sge(wr_id), sge(9)][..], &[sge(wr_id)]] {
+                ring.post(&RecvWr { wr_id, sges }).unwrap();
+                assert!(ring.take(&mut held));
+                assert!(held.sges().eq(sges), "of the last one nothing is left");
+                assert_eq!((ring.first, ring.len()), (0, 0));
             }
         }
     }

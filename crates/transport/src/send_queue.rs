@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use ferroce_wire::Psn;
 
+use crate::attr::QpCap;
 use crate::error::Reason;
 use crate::verbs::{SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode, WcStatus};
 
@@ -29,7 +30,6 @@ pub(crate) struct Wqe {
     pub(crate) sge: Sge,
     pub(crate) flags: SendFlags,
     pub(crate) phase: Phase,
-    pub(crate) inline: bool,
     pub(crate) num_sge: u8,
     /// Bytes of the message.
     pub(crate) length: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Wqe {
     /// How many PSNs it takes, once started.
     pub(crate) packets: u32,
     /// For a READ: how many packets one request asks for.
-    pub(crate) chunk: u32,
+    pub(crate) chunk: u16,
     pub(crate) xrc_srq: u32,
 }
 
@@ -92,6 +92,12 @@ impl Wqe {
         Finished::of(self.wr_id, &self.op, self.flags, self.length)
     }
 
+    /// Whether its data was copied when it was posted.
+    #[inline]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.flags.contains(SendFlags::INLINE)
+    }
+
     /// Answered by data or by a response of its own, not by a plain ACK.
     pub(crate) fn wants_response(&self) -> bool {
         matches!(
@@ -110,44 +116,57 @@ impl Wqe {
     }
 }
 
+/// Has fixed slots, so that completing a work request moves nothing. The first of them
+/// stands right here, and an empty queue begins anew with it: whoever has one work request
+/// after the other finds all there is to them in a few neighbouring cache lines.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SendQueue {
-    /// Fixed slots, so that completing a work request moves nothing; those that
-    /// were never used are not there yet.
-    slots: Vec<Wqe>,
-    capacity: usize,
+    slot_0: Wqe,
     /// The slot of the oldest, and how many there are.
     first: usize,
     len: usize,
-    /// Where datagrams go; empty for other queue pairs.
+    capacity: usize,
+    /// The oldest work request that fails, if one does.
+    failing: Option<Box<Failing>>,
+    max_sge: u16,
+    max_inline: u16,
+    datagrams: bool,
+    /// The slots behind the first; those that were never used are not there yet.
+    slots: Vec<Wqe>,
+    /// Where datagrams go.
     targets: VecDeque<UdTarget>,
     /// Gather elements beyond the first, `max_sge - 1` for each slot; those of
     /// slots that were never used are not there yet.
     more_sges: Vec<Sge>,
     inline: Box<[u8]>,
-    /// The oldest work request that fails, if one does.
-    failing: Option<Box<Failing>>,
-    max_sge: usize,
-    max_inline: usize,
 }
 
 impl SendQueue {
-    pub(crate) fn new(capacity: u32, max_sge: u32, max_inline: u32) -> SendQueue {
-        let (capacity, max_sge) = (capacity as usize, max_sge as usize);
-        let max_inline = max_inline as usize;
-        let more = capacity * max_sge.saturating_sub(1);
+    /// A queue with the sizes that were granted, for datagrams or for messages.
+    pub(crate) fn new(cap: &QpCap, datagrams: bool) -> SendQueue {
+        let capacity = cap.max_send_wr as usize;
+        let more = capacity * cap.max_send_sge.saturating_sub(1) as usize;
         SendQueue {
-            slots: Vec::with_capacity(capacity),
-            capacity,
+            slot_0: Wqe::default(),
             first: 0,
             len: 0,
+            capacity,
+            failing: None,
+            max_sge: cap.max_send_sge as u16,
+            max_inline: cap.max_inline_data as u16,
+            datagrams,
+            slots: Vec::with_capacity(capacity.saturating_sub(1)),
             targets: VecDeque::new(),
             more_sges: Vec::with_capacity(more),
-            inline: vec![0; capacity * max_inline].into_boxed_slice(),
-            failing: None,
-            max_sge,
-            max_inline,
+            inline: vec![0; capacity * cap.max_inline_data as usize].into_boxed_slice(),
         }
+    }
+
+    /// Whether work requests may have a gather list.
+    #[inline]
+    pub(crate) fn takes_sges(&self) -> bool {
+        self.max_sge > 0
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -161,14 +180,17 @@ impl SendQueue {
 
     /// Adds a work request with a message of so many bytes. There must be room.
     #[inline(always)]
-    pub(crate) fn push(&mut self, wr: SendWr<'_>, length: u32, datagram: bool) {
+    pub(crate) fn push(&mut self, wr: SendWr<'_>, length: u32) {
         debug_assert!(self.has_room(0), "posting has checked that there is room");
         let slot = self.slot(self.len);
-        if slot == self.slots.len() {
+        if slot > 0 && slot > self.slots.len() {
             self.slots.push(Wqe::default());
         }
         // Written where it stays: to copy what has just been written is slow.
-        let wqe = &mut self.slots[slot];
+        let wqe = match slot.checked_sub(1) {
+            None => &mut self.slot_0,
+            Some(behind) => &mut self.slots[behind],
+        };
         wqe.wr_id = wr.wr_id;
         wqe.op = wr.op;
         wqe.flags = wr.flags;
@@ -178,28 +200,27 @@ impl SendQueue {
         wqe.xrc_srq = wr.xrc_srq;
         match wr.data {
             SendData::Sges(sges) => {
-                wqe.inline = false;
                 wqe.num_sge = sges.len() as u8;
                 if let [first, more @ ..] = sges {
                     wqe.sge = *first;
                     if !more.is_empty() {
-                        let at = slot * (self.max_sge - 1);
+                        let each = usize::from(self.max_sge) - 1;
+                        let at = slot * each;
                         if self.more_sges.len() < at + more.len() {
-                            let end = at + self.max_sge - 1;
-                            self.more_sges.resize(end, Sge::default());
+                            self.more_sges.resize(at + each, Sge::default());
                         }
                         self.more_sges[at..][..more.len()].copy_from_slice(more);
                     }
                 }
             }
             SendData::Inline(data) => {
-                wqe.inline = true;
+                wqe.flags |= SendFlags::INLINE;
                 wqe.num_sge = 0;
-                let at = slot * self.max_inline;
+                let at = slot * usize::from(self.max_inline);
                 self.inline[at..][..data.len()].copy_from_slice(data);
             }
         }
-        if let (true, Some(ud)) = (datagram, wr.ud) {
+        if let (true, Some(ud)) = (self.datagrams, wr.ud) {
             self.targets.push_back(ud);
         }
         self.len += 1;
@@ -207,13 +228,13 @@ impl SendQueue {
 
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Wqe> {
-        (index < self.len).then(|| &self.slots[self.slot(index)])
+        (index < self.len).then(|| self.at(self.slot(index)))
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Wqe> {
         let slot = self.slot(index);
-        (index < self.len).then(|| &mut self.slots[slot])
+        (index < self.len).then(|| self.at_mut(slot))
     }
 
     #[inline]
@@ -226,10 +247,13 @@ impl SendQueue {
     pub(crate) fn pop(&mut self) -> Option<Finished> {
         let slot = self.first;
         let finished = self.front()?.finished();
-        self.first = self.slot(1);
         self.len -= 1;
+        self.first = match self.len {
+            0 => 0,
+            _ => self.slot(1),
+        };
         self.release(slot);
-        if !self.targets.is_empty() {
+        if self.datagrams {
             self.targets.pop_front();
         }
         if let Some(failing) = &mut self.failing {
@@ -258,8 +282,9 @@ impl SendQueue {
     /// Lets go of what a slot that is no longer used holds on to.
     #[inline]
     fn release(&mut self, slot: usize) {
-        if let SendOp::BindMw(_) = self.slots[slot].op {
-            self.slots[slot].op = SendOp::default();
+        let op = &mut self.at_mut(slot).op;
+        if let SendOp::BindMw(_) = op {
+            *op = SendOp::default();
         }
     }
 
@@ -297,17 +322,33 @@ impl SendQueue {
     /// The gather list of a work request beyond its first element.
     pub(crate) fn more_sges(&self, index: usize) -> &[Sge] {
         let slot = self.slot(index);
-        match self.slots[slot].num_sge as usize {
+        match self.at(slot).num_sge as usize {
             0 | 1 => &[],
-            sges => &self.more_sges[slot * (self.max_sge - 1)..][..sges - 1],
+            sges => &self.more_sges[slot * (usize::from(self.max_sge) - 1)..][..sges - 1],
         }
     }
 
     /// The data that was copied when it was posted.
     pub(crate) fn inline(&self, index: usize) -> &[u8] {
         let slot = self.slot(index);
-        let length = self.slots[slot].length as usize;
-        &self.inline[slot * self.max_inline..][..length]
+        let length = self.at(slot).length as usize;
+        &self.inline[slot * usize::from(self.max_inline)..][..length]
+    }
+
+    #[inline]
+    fn at(&self, slot: usize) -> &Wqe {
+        match slot.checked_sub(1) {
+            None => &self.slot_0,
+            Some(behind) => &self.slots[behind],
+        }
+    }
+
+    #[inline]
+    fn at_mut(&mut self, slot: usize) -> &mut Wqe {
+        match slot.checked_sub(1) {
+            None => &mut self.slot_0,
+            Some(behind) => &mut self.slots[behind],
+        }
     }
 
     #[inline]
@@ -341,6 +382,49 @@ pub(crate) fn spans<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_queue_begins_anew_and_a_full_one_wraps() {
+        let cap = QpCap {
+            max_send_wr: 3,
+            max_recv_wr: 0,
+            max_send_sge: 2,
+            max_recv_sge: 0,
+            max_inline_data: 8,
+        };
+        let mut queue = SendQueue::new(&cap, false);
+        let (mut pushed, mut popped) = (0, 0);
+        // Fills it by one, two, three and three.
+        for (push, pop) in [(1, 1), (2, 1), (2, 1), (1, 3), (1, 1)] {
+            for _ in 0..push {
+                let bytes = [pushed as u8; 4];
+                queue.push(
+                    SendWr {
+                        wr_id: pushed,
+                        op: SendOp::default(),
+                        flags: SendFlags::empty(),
+                        data: SendData::Inline(&bytes),
+                        ud: None,
+                        xrc_srq: 0,
+                    },
+                    4,
+                );
+                assert_eq!(queue.inline(queue.len() - 1), bytes);
+                pushed += 1;
+            }
+            for index in 0..queue.len() {
+                let wr_id = queue.get(index).map(|wqe| wqe.wr_id);
+                assert_eq!(wr_id, Some(popped + index as u64));
+                assert_eq!(queue.inline(index), [wr_id.unwrap() as u8; 4]);
+            }
+            for _ in 0..pop {
+                assert_eq!(queue.pop().map(|send| send.wr_id), Some(popped));
+                popped += 1;
+            }
+            assert!(queue.len() > 0 || queue.first == 0, "begins anew");
+        }
+        assert_eq!((queue.len(), pushed), (0, popped));
+    }
 
     #[test]
     fn spans_cover_exactly_the_bytes_asked_for() {

@@ -37,6 +37,49 @@ impl Time {
     }
 }
 
+/// A time that may be none, in no more memory than one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Deadline(Time);
+
+impl Deadline {
+    /// It never comes.
+    pub(crate) const NONE: Deadline = Deadline(Time(u64::MAX));
+
+    pub(crate) const fn at(time: Time) -> Deadline {
+        Deadline(time)
+    }
+
+    pub(crate) fn get(self) -> Option<Time> {
+        (self != Deadline::NONE).then_some(self.0)
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Deadline::NONE
+    }
+
+    /// Whether its time has come.
+    pub(crate) fn is_due(self, now: Time) -> bool {
+        !self.is_none() && self.0 <= now
+    }
+
+    /// The one that comes first.
+    pub(crate) fn min(self, other: Deadline) -> Deadline {
+        Deadline(self.0.min(other.0))
+    }
+}
+
+impl Default for Deadline {
+    fn default() -> Deadline {
+        Deadline::NONE
+    }
+}
+
+impl From<Option<Time>> for Deadline {
+    fn from(time: Option<Time>) -> Deadline {
+        time.map_or(Deadline::NONE, Deadline)
+    }
+}
+
 impl Add<Duration> for Time {
     type Output = Time;
     fn add(self, d: Duration) -> Time {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::time::Time;
+use crate::time::{Deadline, Time};
 
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
@@ -16,19 +16,19 @@ pub(crate) struct Timers {
 /// A queue pair's side: when the queue will look at it.
 #[derive(Debug, Default)]
 pub(crate) struct TimerSlot {
-    queued: Option<Time>,
+    queued: Deadline,
 }
 
 impl Timers {
     /// Makes sure that `qpn` is looked at no later than `deadline`.
     pub(crate) fn arm(&mut self, slot: &mut TimerSlot, qpn: u32, deadline: Time) {
-        if let Some(queued) = slot.queued {
+        if let Some(queued) = slot.queued.get() {
             if queued <= deadline {
                 return;
             }
             self.queue.remove(&(queued, qpn));
         }
-        slot.queued = Some(deadline);
+        slot.queued = Deadline::at(deadline);
         self.queue.insert((deadline, qpn));
     }
 
@@ -50,9 +50,9 @@ impl TimerSlot {
     /// Whether the entry that came up is this queue pair's, and not that of one
     /// before it with the same number.
     pub(crate) fn came_up(&mut self, time: Time) -> bool {
-        let live = self.queued == Some(time);
+        let live = self.queued == Deadline::at(time);
         if live {
-            self.queued = None;
+            self.queued = Deadline::NONE;
         }
         live
     }

@@ -7,7 +7,7 @@
 
 use ferroce_wire::{NakCode, Packet, Psn, Syndrome, rnr_delay_ns};
 
-use super::cursor::ack_timeout_ns;
+use super::cursor::{ack_deadline, ack_timeout_ns};
 use super::{Qp, after_completion, queue_completion};
 use crate::attr::QpState;
 use crate::bugs::Bug;
@@ -19,6 +19,7 @@ use crate::error::Reason;
 use crate::memory::Memory;
 use crate::receive::{Drop, Received};
 use crate::send_queue::{Phase, Wqe, spans};
+use crate::time::Deadline;
 use crate::verbs::{Access, SendOp, Wc, WcStatus};
 
 /// Why a retry starts.
@@ -144,7 +145,7 @@ impl Qp {
         }
         req.rnr_retries_left = self.attr.rnr_retry;
         req.retrying = false;
-        req.rnr_until = None;
+        req.rnr_until = Deadline::NONE;
         if req.psn.is_before(req.una) {
             // A late answer to packets from before we went back.
             req.rewind();
@@ -153,8 +154,8 @@ impl Qp {
             .acked(req.una, req.psn, bytes, req.limited, cx.now);
         let outstanding = req.una.is_before(req.psn);
         req.ack_deadline = match outstanding {
-            true => ack_timeout_ns(self.attr.timeout).map(|ns| cx.now.after_nanos(ns)),
-            false => None,
+            true => ack_deadline(cx.now, self.attr.timeout),
+            false => Deadline::NONE,
         };
         self.wake(cx);
     }
@@ -228,7 +229,7 @@ impl Qp {
             let why = format!("{} to a {:?}", packet.opcode(), wqe.op);
             Err((WcStatus::Fatal, Reason::BadResponse(why)))
         };
-        let (packets, chunk) = (wqe.packets, wqe.chunk);
+        let (packets, chunk) = (wqe.packets, u32::from(wqe.chunk));
         let cost = wqe_cost(wqe, self.req.acked, 1, self.mtu);
         if let Err((status, reason)) = outcome {
             return self.fail_oldest_send(cx, status, reason);
@@ -261,7 +262,7 @@ impl Qp {
                 let offset = wqe.bytes_before(at, self.mtu);
                 let want = wqe.bytes_before(at + 1, self.mtu) - offset;
                 let opcode = packet.opcode();
-                let ends = at + 1 == wqe.packets || (at + 1).is_multiple_of(wqe.chunk);
+                let ends = at + 1 == wqe.packets || (at + 1).is_multiple_of(wqe.chunk.into());
                 if !opcode.is_read_response() || opcode.ends_message() != ends {
                     return bad(format!("{opcode} for packet {at} of {}", wqe.packets));
                 }
@@ -316,7 +317,7 @@ impl Qp {
         if self.req.una != psn && self.answer_is_lost() {
             return self.retry(cx, Cause::Gap);
         }
-        let waiting = self.req.rnr_until.is_some_and(|until| until > cx.now);
+        let waiting = self.req.rnr_until.get().is_some_and(|until| until > cx.now);
         if self.req.una != psn || waiting || self.state == QpState::Err {
             return;
         }
@@ -331,9 +332,9 @@ impl Qp {
             };
             self.req.rnr_retries_left = left;
         }
-        self.req.ack_deadline = None;
+        self.req.ack_deadline = Deadline::NONE;
         self.req.rewind();
-        self.req.rnr_until = Some(cx.now.after_nanos(rnr_delay_ns(timer)));
+        self.req.rnr_until = Deadline::at(cx.now.after_nanos(rnr_delay_ns(timer)));
     }
 
     /// The peer will not do what we asked for.
@@ -352,12 +353,12 @@ impl Qp {
     }
 
     pub(super) fn requester_timer(&mut self, cx: &mut Context) {
-        if self.req.rnr_until.is_some_and(|until| until <= cx.now) {
-            self.req.rnr_until = None;
+        if self.req.rnr_until.is_due(cx.now) {
+            self.req.rnr_until = Deadline::NONE;
             self.wake(cx);
         }
-        if self.req.ack_deadline.is_some_and(|due| due <= cx.now) {
-            self.req.ack_deadline = None;
+        if self.req.ack_deadline.is_due(cx.now) {
+            self.req.ack_deadline = Deadline::NONE;
             self.retry(cx, Cause::Timeout);
         }
     }
@@ -365,7 +366,8 @@ impl Qp {
     /// Goes back to the oldest packet without an answer.
     fn retry(&mut self, cx: &mut Context, cause: Cause) {
         let stopped = !matches!(self.state, QpState::Rts | QpState::Sqd);
-        if stopped || self.req.rnr_until.is_some() || (cause == Cause::Gap && self.req.retrying) {
+        let waits = !self.req.rnr_until.is_none();
+        if stopped || waits || (cause == Cause::Gap && self.req.retrying) {
             return;
         }
         if !cx.has_bug(Bug::RetryForever) {
@@ -399,7 +401,7 @@ impl Qp {
                 .min(2),
         };
         let wait = ack_timeout_ns(self.attr.timeout).map(|ns| ns << doublings);
-        self.req.ack_deadline = wait.map(|ns| cx.now.after_nanos(ns));
+        self.req.ack_deadline = wait.map(|ns| cx.now.after_nanos(ns)).into();
         self.wake(cx);
     }
 

@@ -5,7 +5,7 @@ use ferroce_wire::Psn;
 use crate::attr::QpAttr;
 use crate::congestion::Window;
 use crate::engine::{Config, Context};
-use crate::time::Time;
+use crate::time::{Deadline, Time};
 
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -32,8 +32,8 @@ pub(super) struct Requester {
     pub(super) rnr_retries_left: u8,
     /// A retry is on its way: further NAKs say nothing new.
     pub(super) retrying: bool,
-    pub(super) ack_deadline: Option<Time>,
-    pub(super) rnr_until: Option<Time>,
+    pub(super) ack_deadline: Deadline,
+    pub(super) rnr_until: Deadline,
     /// Packets since the last that asks for an answer, and the PSN of the last
     /// answer that will come.
     since_ack_req: u32,
@@ -59,8 +59,8 @@ impl Requester {
             retries_left: 0,
             rnr_retries_left: 0,
             retrying: false,
-            ack_deadline: None,
-            rnr_until: None,
+            ack_deadline: Deadline::NONE,
+            rnr_until: Deadline::NONE,
             since_ack_req: 0,
             last_answer: None,
             flush_quirk: false,
@@ -90,8 +90,8 @@ impl Requester {
         self.in_flight = 0;
         self.una = self.psn;
         self.sent_up_to = self.psn;
-        self.ack_deadline = None;
-        self.rnr_until = None;
+        self.ack_deadline = Deadline::NONE;
+        self.rnr_until = Deadline::NONE;
     }
 
     pub(super) fn next_psn(&self) -> Psn {
@@ -103,10 +103,7 @@ impl Requester {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        match (self.ack_deadline, self.rnr_until) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        self.ack_deadline.min(self.rnr_until).get()
     }
 
     /// Moves the cursor back to the oldest packet without an answer.
@@ -162,9 +159,14 @@ impl Requester {
             self.sent_up_to = self.psn;
         }
         if self.ack_deadline.is_none() {
-            self.ack_deadline = ack_timeout_ns(timeout).map(|ns| now.after_nanos(ns));
+            self.ack_deadline = ack_deadline(now, timeout);
         }
     }
+}
+
+/// When an answer is due that is waited for from now on.
+pub(super) fn ack_deadline(now: Time, timeout: u8) -> Deadline {
+    ack_timeout_ns(timeout).map(|ns| now.after_nanos(ns)).into()
 }
 
 /// IBTA 9.9.2.1: 4.096 us times two to the power of the attribute; zero means for ever.

@@ -106,7 +106,7 @@ impl Qp {
         };
         let path = Path::new(flow, av.traffic_class, av.hop_limit);
         let mark = batch.mark();
-        if wqe.inline {
+        if wqe.is_inline() {
             batch.push_inline(self.sq.inline(index));
         } else if let Err(reason) = gather(cx, self, index, 0, wqe.length, batch) {
             batch.rollback(mark);

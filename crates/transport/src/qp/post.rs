@@ -20,7 +20,10 @@ impl Qp {
             self.settle(cx);
             return Ok(());
         }
-        self.sq.push(wr, length, self.kind.is_datagram());
+        self.sq.push(wr, length);
+        // Sending it will need these. To ask for them now, as for those of other queue pairs
+        // at the same time, is faster than to wait for each when its turn comes.
+        core::hint::black_box((self.path.traffic_class, self.req.window()));
         self.wake(cx);
         Ok(())
     }
@@ -67,7 +70,7 @@ impl Qp {
             && self.kind == QpType::Rc
             && self.state == QpState::Rts
             && !wr.flags.contains(SendFlags::INLINE)
-            && self.cap.max_send_sge >= 1
+            && self.sq.takes_sges()
             && u64::from(sge.length) <= MAX_MESSAGE
             && self.sq.has_room(ahead)
         {

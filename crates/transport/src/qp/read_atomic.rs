@@ -23,7 +23,8 @@ impl Qp {
             return Err(Blocked::Waits);
         }
         let from = self.req.sent;
-        let to = ((from / wqe.chunk + 1) * wqe.chunk).min(wqe.packets);
+        let chunk = u32::from(wqe.chunk);
+        let to = ((from / chunk + 1) * chunk).min(wqe.packets);
         let offset = wqe.bytes_before(from, self.mtu);
         let length = (wqe.bytes_before(to, self.mtu) - offset) as u32;
         let cost = length + (to - from) * PACKET_OVERHEAD;
@@ -95,7 +96,7 @@ impl Qp {
                 0
             }
             SendOp::AtomicWrite { remote_addr, rkey } => {
-                if wqe.inline {
+                if wqe.is_inline() {
                     batch.push_inline(self.sq.inline(index));
                 } else if let Err(reason) = gather(cx, self, index, 0, 8, batch) {
                     batch.rollback(mark);

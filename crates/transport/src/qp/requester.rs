@@ -134,7 +134,10 @@ impl Qp {
             false => wqe.length.div_ceil(mtu),
         };
         wqe.chunk = match wqe.op {
-            SendOp::Read { .. } => (window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD)).max(1),
+            SendOp::Read { .. } => {
+                let packets = window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD);
+                packets.clamp(1, u16::MAX.into()) as u16
+            }
             _ => 1,
         };
         self.req.sent = 0;
@@ -211,7 +214,7 @@ impl Qp {
                 offset
             };
             let mark = batch.mark();
-            if wqe.inline {
+            if wqe.is_inline() {
                 let data = &self.sq.inline(index)[from as usize..][..payload as usize];
                 batch.push_inline(data);
             } else if let Err(reason) = gather(cx, self, index, from, payload, batch) {

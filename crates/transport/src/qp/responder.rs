@@ -25,7 +25,10 @@ use crate::region::{AccessError, Pd};
 use crate::srq::Srq;
 use crate::verbs::WcStatus;
 
+/// Fields stand in the order of use: a SEND or WRITE that is one packet needs two cache
+/// lines of them.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Responder {
     /// The PSN of the next request.
     pub(super) psn: Psn,
@@ -40,14 +43,14 @@ pub(super) struct Responder {
     dropping: bool,
     /// A packet has come since the queue pair became ready.
     established: bool,
-    pub(super) message: Option<Message>,
     pub(super) holding: bool,
-    pub(super) held: HeldRecv,
+    /// An acknowledgement behind all other answers: the usual one, kept at hand.
+    pub(super) pending_ack: Option<Psn>,
     /// For XRC: the queue that the message in progress, or a request, names.
     pub(super) xrc_srq: Option<Arc<Srq>>,
+    pub(super) message: Option<Message>,
+    pub(super) held: HeldRecv,
     pub(super) responses: VecDeque<Response>,
-    /// An acknowledgement behind all of these: the usual answer, kept at hand.
-    pub(super) pending_ack: Option<Psn>,
     pub(super) saved: VecDeque<Saved>,
 }
 
