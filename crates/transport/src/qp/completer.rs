@@ -8,7 +8,7 @@
 use ferroce_wire::{NakCode, Packet, Psn, Syndrome, rnr_delay_ns};
 
 use super::cursor::{ack_deadline, ack_timeout_ns};
-use super::{Qp, after_completion, queue_completion};
+use super::{Due, Qp, after_completion, queue_completion};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::congestion::PACKET_OVERHEAD;
@@ -157,7 +157,10 @@ impl Qp {
             true => ack_deadline(cx.now, self.attr.timeout),
             false => Deadline::NONE,
         };
-        self.wake(cx);
+        match self.sq.len() > req.next {
+            true => self.wake(cx, Due::REQUESTS),
+            false => req.limited = false,
+        }
     }
 
     /// Completes the oldest work request with success.
@@ -355,7 +358,7 @@ impl Qp {
     pub(super) fn requester_timer(&mut self, cx: &mut Context) {
         if self.req.rnr_until.is_due(cx.now) {
             self.req.rnr_until = Deadline::NONE;
-            self.wake(cx);
+            self.wake(cx, Due::REQUESTS);
         }
         if self.req.ack_deadline.is_due(cx.now) {
             self.req.ack_deadline = Deadline::NONE;
@@ -402,7 +405,7 @@ impl Qp {
         };
         let wait = ack_timeout_ns(self.attr.timeout).map(|ns| ns << doublings);
         self.req.ack_deadline = wait.map(|ns| cx.now.after_nanos(ns)).into();
-        self.wake(cx);
+        self.wake(cx, Due::REQUESTS);
     }
 
     fn give_up(&mut self, cx: &mut Context, cause: Cause) {

@@ -2,7 +2,7 @@
 
 use ferroce_wire::{Bth, Opcode, Operation, Psn, Transport};
 
-use super::Qp;
+use super::{Due, Qp};
 use crate::counters::Counter;
 use crate::engine::Context;
 use crate::time::Time;
@@ -27,7 +27,7 @@ impl Qp {
         if !self.notifications.last.is_some_and(recent) {
             self.notifications.last = Some(cx.now);
             self.notifications.due = true;
-            self.wake(cx);
+            self.wake(cx, Due::ANSWERS);
         }
     }
 

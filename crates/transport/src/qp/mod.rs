@@ -32,6 +32,7 @@ mod responses;
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use bitflags::bitflags;
 use ferroce_wire::{Flow, FlowIcrc, Transport};
 
 use crate::attr::{QpAttr, QpCap, QpInit, QpState, QpType};
@@ -59,6 +60,19 @@ const MAX_INLINE: u32 = 512;
 /// Packets a queue pair may add to a batch before others have their turn.
 const QUANTUM: usize = 64;
 
+bitflags! {
+    /// What a queue pair may have to send.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    struct Due: u8 {
+        /// Requests: new ones, or some again.
+        const REQUESTS = 1 << 0;
+        /// Notifications, and all answers but the one below.
+        const ANSWERS = 1 << 1;
+        /// The acknowledgement that is kept at hand.
+        const ACK = 1 << 2;
+    }
+}
+
 /// Ten thousand of them do not fit the caches that are near, so the order of fields counts:
 ///
 /// | cache lines | are for |
@@ -78,8 +92,8 @@ pub(crate) struct Qp {
     kind: QpType,
     state: QpState,
     sig_all: bool,
-    /// Waits in the engine's list of those who want to send.
-    queued: bool,
+    /// What it waits for in the engine's list of those who want to send.
+    due: Due,
     /// A completion was lost: the queue pair is to fail.
     cq_overflow: bool,
     /// The peer's last IPv4 identification: the next is likely near.
@@ -142,7 +156,7 @@ impl Qp {
             kind: init.qp_type,
             state: QpState::Reset,
             sig_all: init.sq_sig_all,
-            queued: false,
+            due: Due::empty(),
             cq_overflow: false,
             peer_ip_id: 0,
             pd: init.pd.clone(),
@@ -246,22 +260,32 @@ impl Qp {
     /// Adds what this queue pair has to send: answers with data first, they free the
     /// peer; requests; then the acknowledgement, which travels with them.
     pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
-        self.queued = false;
+        let due = core::mem::take(&mut self.due);
         let limit = batch.len() + QUANTUM;
-        self.transmit_notification(cx, batch);
-        let mut more = self.transmit_responses(cx, batch, limit);
-        if !more {
-            more = match self.kind {
-                QpType::Ud | QpType::Gsi => self.transmit_datagrams(cx, batch, limit),
-                QpType::XrcTarget => false,
-                _ => self.transmit_requests(cx, batch, limit),
-            };
-            more |= self.transmit_ack(batch);
+        let mut more = Due::empty();
+        if due.contains(Due::ANSWERS) {
+            self.transmit_notification(cx, batch);
+            if self.transmit_responses(cx, batch, limit) {
+                more = due;
+            }
         }
-        if more {
-            self.wake(cx);
+        if more.is_empty() {
+            let requests = due.contains(Due::REQUESTS)
+                && match self.kind {
+                    QpType::Ud | QpType::Gsi => self.transmit_datagrams(cx, batch, limit),
+                    QpType::XrcTarget => false,
+                    _ => self.transmit_requests(cx, batch, limit),
+                };
+            more.set(Due::REQUESTS, requests);
+            more.set(Due::ACK, due.contains(Due::ACK) && self.transmit_ack(batch));
         }
-        self.settle(cx);
+        if !more.is_empty() {
+            self.wake(cx, more);
+        }
+        match due.contains(Due::REQUESTS) {
+            true => self.settle(cx),
+            false => self.settle_consequences(cx),
+        }
     }
 
     /// A timer entry of this queue pair came up.
@@ -274,16 +298,25 @@ impl Qp {
 
     /// Asks for a turn to send.
     #[inline]
-    fn wake(&mut self, cx: &mut Context) {
-        if !self.queued {
-            self.queued = true;
+    fn wake(&mut self, cx: &mut Context, due: Due) {
+        if self.due.is_empty() {
             cx.ready.push_back(self.qpn);
+        }
+        self.due |= due;
+    }
+
+    /// What every entry point ends with: consequences that were put off, and the timer.
+    #[inline]
+    fn settle(&mut self, cx: &mut Context) {
+        self.settle_consequences(cx);
+        if let Some(deadline) = self.req.deadline() {
+            cx.timers.arm(&mut self.timer, self.qpn, deadline);
         }
     }
 
-    /// What every entry point ends with: consequences that were put off.
+    /// As [`Qp::settle`], where no deadline can have come nearer.
     #[inline]
-    fn settle(&mut self, cx: &mut Context) {
+    fn settle_consequences(&mut self, cx: &mut Context) {
         if self.cq_overflow {
             self.cq_overflow = false;
             if self.state != QpState::Err && self.state != QpState::Reset {
@@ -294,9 +327,6 @@ impl Qp {
             }
         }
         self.check_drained(cx);
-        if let Some(deadline) = self.req.deadline() {
-            cx.timers.arm(&mut self.timer, self.qpn, deadline);
-        }
     }
 
     fn event(&self, cx: &mut Context, kind: QpEvent) {

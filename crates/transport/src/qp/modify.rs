@@ -2,7 +2,7 @@
 
 use ferroce_wire::{Flow, rc_source_port};
 
-use super::Qp;
+use super::{Due, Qp};
 use crate::attr::{AttrMask, QpAttr, QpState};
 use crate::engine::Context;
 use crate::error::VerbsError;
@@ -57,7 +57,7 @@ impl Qp {
                 self.state = to;
                 self.req.attributes_changed(&self.attr);
                 if to == QpState::Rts {
-                    self.wake(cx);
+                    self.wake(cx, Due::all());
                 }
             }
         }

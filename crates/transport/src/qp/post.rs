@@ -1,6 +1,6 @@
 //! Work requests come in.
 
-use super::Qp;
+use super::{Due, Qp};
 use crate::attr::{QpState, QpType};
 use crate::engine::Context;
 use crate::error::VerbsError;
@@ -24,7 +24,7 @@ impl Qp {
         // Sending it will need these. To ask for them now, as for those of other queue pairs
         // at the same time, is faster than to wait for each when its turn comes.
         core::hint::black_box((self.path.traffic_class, self.req.window()));
-        self.wake(cx);
+        self.wake(cx, Due::REQUESTS);
         Ok(())
     }
 

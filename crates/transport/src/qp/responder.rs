@@ -178,7 +178,7 @@ impl Qp {
         } else {
             self.reliable_request(cx, memory, packet)
         };
-        self.settle(cx);
+        self.settle_consequences(cx);
         received
     }
 

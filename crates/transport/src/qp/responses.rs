@@ -11,8 +11,8 @@ use ferroce_wire::{
     Aeth, AtomicAckEth, Bth, HeaderBuf, NakCode, Opcode, Operation, Packet, Psn, Syndrome, padding,
 };
 
-use super::Qp;
 use super::responder::{Answer, Saved};
+use super::{Due, Qp};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::counters::Counter;
@@ -100,7 +100,7 @@ impl Qp {
         if self.resp.pending_ack.replace(psn).is_some() {
             cx.count(Counter::AckDeferred);
         }
-        self.wake(cx);
+        self.wake(cx, Due::ACK);
     }
 
     pub(super) fn push_nak(&mut self, cx: &mut Context, psn: Psn, syndrome: Syndrome) {
@@ -118,7 +118,7 @@ impl Qp {
             at -= 1;
         }
         queue.insert(at, response);
-        self.wake(cx);
+        self.wake(cx, Due::ANSWERS);
     }
 
     /// A request that has been executed before: answers it again.
@@ -156,7 +156,7 @@ impl Qp {
                 {
                     *old = new;
                     queued.replay = true;
-                    self.wake(cx);
+                    self.wake(cx, Due::ANSWERS);
                 }
                 return;
             }
