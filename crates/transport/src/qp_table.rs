@@ -3,6 +3,9 @@
 //! Numbers are given out in turn: one that was freed is not used again until
 //! the range has wrapped, so that stray packets of its past meet nobody. Where the
 //! turn begins is for the caller to say: somebody may have had the range before.
+//!
+//! Queue pairs with neighbouring numbers are neighbours in memory, apart from their
+//! queues: ten thousand of them are then on fewer pages, which the processor finds sooner.
 
 use core::ops::Range;
 
@@ -14,14 +17,20 @@ use crate::qp::Qp;
 pub(crate) const GSI_QPN: u32 = 1;
 /// Numbers below this one are not given out.
 const FIRST_QPN: u32 = 16;
+/// How many queue pairs are neighbours.
+const CHUNK: usize = 16;
+
+/// Some pages of queue pairs. A place that is free holds one without a number; when all
+/// are free, the memory is given back.
+type Chunk = [Qp; CHUNK];
 
 #[derive(Debug)]
 pub(crate) struct QpTable {
     range: Range<u32>,
     /// The number that was given out first.
     first: u32,
-    /// By how far a number comes after the first.
-    slots: Vec<Option<Box<Qp>>>,
+    /// By how far a number comes after the first, so many at a time.
+    chunks: Vec<Option<Box<Chunk>>>,
     gsi: Option<Box<Qp>>,
     next: u32,
     used: u32,
@@ -36,26 +45,27 @@ impl QpTable {
             next: first,
             first,
             range,
-            slots: Vec::new(),
+            chunks: Vec::new(),
             gsi: None,
             used: 0,
         }
     }
 
-    /// Where a queue pair is, if it is anywhere.
+    /// Where a queue pair is, if it is anywhere: which chunk, and where in it.
     #[inline]
-    fn index(&self, qpn: u32) -> usize {
+    fn place(&self, qpn: u32) -> (usize, usize) {
         if !self.range.contains(&qpn) {
-            return usize::MAX;
+            return (usize::MAX, 0);
         }
         let wrapped = match qpn < self.first {
             true => self.range.end - self.range.start,
             false => 0,
         };
-        (qpn + wrapped - self.first) as usize
+        let index = (qpn + wrapped - self.first) as usize;
+        (index / CHUNK, index % CHUNK)
     }
 
-    pub(crate) fn insert(&mut self, mut qp: Box<Qp>) -> Result<u32, VerbsError> {
+    pub(crate) fn insert(&mut self, mut qp: Qp) -> Result<u32, VerbsError> {
         if self.used as usize == self.range.len() {
             return Err(VerbsError::NoMemory(format!(
                 "all {} queue pair numbers are in use",
@@ -72,24 +82,25 @@ impl QpTable {
                 break candidate;
             }
         };
-        let index = self.index(qpn);
-        if index >= self.slots.len() {
-            self.slots.resize_with(index + 1, || None);
+        let (chunk, place) = self.place(qpn);
+        if chunk >= self.chunks.len() {
+            self.chunks.resize_with(chunk + 1, || None);
         }
         qp.set_number(qpn);
-        self.slots[index] = Some(qp);
+        let chunk = self.chunks[chunk].get_or_insert_with(free);
+        chunk[place] = qp;
         self.used += 1;
         Ok(qpn)
     }
 
-    pub(crate) fn insert_gsi(&mut self, mut qp: Box<Qp>) -> Result<u32, VerbsError> {
+    pub(crate) fn insert_gsi(&mut self, mut qp: Qp) -> Result<u32, VerbsError> {
         if self.gsi.is_some() {
             return Err(VerbsError::Busy(
                 "the port has its one queue pair 1 already".into(),
             ));
         }
         qp.set_number(GSI_QPN);
-        self.gsi = Some(qp);
+        self.gsi = Some(Box::new(qp));
         Ok(GSI_QPN)
     }
 
@@ -98,18 +109,22 @@ impl QpTable {
             self.gsi = None;
             return;
         }
-        let index = self.index(qpn);
-        if self.slots.get_mut(index).and_then(Option::take).is_some() {
-            self.used -= 1;
-        }
+        let Some(qp) = self.get_mut(qpn) else {
+            return;
+        };
+        *qp = Qp::nobody();
+        self.used -= 1;
+        let (chunk, _) = self.place(qpn);
+        self.chunks[chunk].take_if(|chunk| chunk.iter().all(|qp| qp.number() == 0));
     }
 
     pub(crate) fn get(&self, qpn: u32) -> Option<&Qp> {
         if qpn == GSI_QPN {
             return self.gsi.as_deref();
         }
-        let index = self.index(qpn);
-        self.slots.get(index)?.as_deref()
+        let (chunk, place) = self.place(qpn);
+        let qp = &self.chunks.get(chunk)?.as_deref()?[place];
+        (qp.number() == qpn).then_some(qp)
     }
 
     #[inline]
@@ -117,8 +132,9 @@ impl QpTable {
         if qpn == GSI_QPN {
             return self.gsi.as_deref_mut();
         }
-        let index = self.index(qpn);
-        self.slots.get_mut(index)?.as_deref_mut()
+        let (chunk, place) = self.place(qpn);
+        let qp = &mut self.chunks.get_mut(chunk)?.as_deref_mut()?[place];
+        (qp.number() == qpn).then_some(qp)
     }
 
     /// As `get_mut`, for a verbs call.
@@ -129,10 +145,57 @@ impl QpTable {
 
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         let gsi = self.gsi.iter().map(|_| GSI_QPN);
-        let others = (self.first..self.range.end)
-            .chain(self.range.start..self.first)
-            .zip(&self.slots)
-            .filter_map(|(qpn, slot)| slot.as_ref().map(|_| qpn));
-        gsi.chain(others)
+        let others = self.chunks.iter().flatten();
+        let others = others.flat_map(|chunk| chunk.iter().map(Qp::number));
+        gsi.chain(others.filter(|&qpn| qpn != 0))
+    }
+}
+
+/// A chunk of free places, made where it stays: it is large for a stack.
+fn free() -> Box<Chunk> {
+    let places: Box<[Qp]> = (0..CHUNK).map(|_| Qp::nobody()).collect();
+    places.try_into().expect("there are as many as in a chunk")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(qps: usize) -> QpTable {
+        let mut table = QpTable::new(0..1000, 7);
+        for _ in 0..qps {
+            table.insert(Qp::nobody()).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn a_number_leads_to_its_queue_pair_and_no_other() {
+        let mut table = table(3 * CHUNK);
+        let numbers: Vec<u32> = table.numbers().collect();
+        assert_eq!(numbers.len(), 3 * CHUNK);
+        for &qpn in &numbers {
+            assert_eq!(table.get_mut(qpn).map(|qp| qp.number()), Some(qpn));
+        }
+        table.remove(numbers[1]);
+        assert!(table.get(numbers[1]).is_none());
+        assert_eq!(table.numbers().count(), numbers.len() - 1);
+        for free in [0, FIRST_QPN, numbers[0] - 1, numbers[0] + 900] {
+            assert!(table.get(free).is_none(), "{free}");
+        }
+    }
+
+    #[test]
+    fn memory_is_given_back_when_all_neighbours_are_gone() {
+        let mut table = table(2 * CHUNK);
+        let numbers: Vec<u32> = table.numbers().collect();
+        let live = |table: &QpTable| table.chunks.iter().flatten().count();
+        for &qpn in &numbers[1..] {
+            table.remove(qpn);
+        }
+        assert_eq!(live(&table), 1);
+        table.remove(numbers[0]);
+        assert_eq!(live(&table), 0);
+        assert_eq!(table.used, 0);
     }
 }

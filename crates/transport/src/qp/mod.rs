@@ -145,11 +145,36 @@ pub struct QpQuery {
 }
 
 impl Qp {
-    pub(crate) fn new(init: &QpInit, config: &Config) -> Result<Box<Qp>, VerbsError> {
+    pub(crate) fn new(init: &QpInit, config: &Config) -> Result<Qp, VerbsError> {
         check_init(init)?;
-        let cap = granted(init);
+        Ok(Qp::with_sizes(init, granted(init), config))
+    }
+
+    /// One that takes the place of another: it has no number, and nobody uses it.
+    pub(crate) fn nobody() -> Qp {
+        let cap = QpCap {
+            max_send_wr: 0,
+            max_recv_wr: 0,
+            max_send_sge: 0,
+            max_recv_sge: 0,
+            max_inline_data: 0,
+        };
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: None,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: None,
+            cap,
+            sq_sig_all: false,
+        };
+        Qp::with_sizes(&init, cap, &Config::default())
+    }
+
+    fn with_sizes(init: &QpInit, cap: QpCap, config: &Config) -> Qp {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        Ok(Box::new(Qp {
+        Qp {
             attr: QpAttr::default(),
             qpn: 0,
             mtu: config.port_mtu.bytes() as u32,
@@ -182,7 +207,11 @@ impl Qp {
             xrcd: init.xrcd.clone(),
             cap,
             notifications: Notifications::default(),
-        }))
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.qpn
     }
 
     pub(crate) fn set_number(&mut self, qpn: u32) {
