@@ -108,7 +108,7 @@ impl Qp {
         let mark = batch.mark();
         if wqe.is_inline() {
             batch.push_inline(self.sq.inline(index));
-        } else if let Err(reason) = gather(cx, self, index, 0, wqe.length, batch) {
+        } else if let Err(reason) = gather(cx, self, index, wqe, 0, wqe.length, batch) {
             batch.rollback(mark);
             return Err((WcStatus::LocalProtection, reason));
         }

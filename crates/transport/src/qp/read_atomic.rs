@@ -98,7 +98,7 @@ impl Qp {
             SendOp::AtomicWrite { remote_addr, rkey } => {
                 if wqe.is_inline() {
                     batch.push_inline(self.sq.inline(index));
-                } else if let Err(reason) = gather(cx, self, index, 0, 8, batch) {
+                } else if let Err(reason) = gather(cx, self, index, wqe, 0, 8, batch) {
                     batch.rollback(mark);
                     self.fail_later(cx, index, WcStatus::LocalProtection, reason);
                     return Err(Blocked::Waits);

@@ -20,7 +20,7 @@ use crate::congestion::PACKET_OVERHEAD;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Fault;
-use crate::send_queue::{Phase, spans};
+use crate::send_queue::{Phase, Wqe, spans};
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, SendFlags, SendOp, Sge, WcStatus};
 
@@ -96,7 +96,7 @@ impl Qp {
     /// Gives a work request its PSNs, or executes it if it needs none.
     fn start(&mut self, cx: &mut Context) -> Result<(), Blocked> {
         let index = self.req.next;
-        let Some(wqe) = self.sq.get(index) else {
+        let Some(wqe) = self.sq.get_mut(index) else {
             return Err(Blocked::Waits);
         };
         if self.state == QpState::Sqd {
@@ -124,9 +124,6 @@ impl Qp {
             return Err(Blocked::Waits);
         }
         let (mtu, psn, window) = (self.mtu, self.req.psn, self.req.window.size());
-        let Some(wqe) = self.sq.get_mut(index) else {
-            return Err(Blocked::Waits);
-        };
         wqe.phase = Phase::Started;
         wqe.first_psn = psn;
         wqe.packets = match wqe.length <= mtu {
@@ -217,7 +214,7 @@ impl Qp {
             if wqe.is_inline() {
                 let data = &self.sq.inline(index)[from as usize..][..payload as usize];
                 batch.push_inline(data);
-            } else if let Err(reason) = gather(cx, self, index, from, payload, batch) {
+            } else if let Err(reason) = gather(cx, self, index, wqe, from, payload, batch) {
                 batch.rollback(mark);
                 self.fail_later(cx, index, WcStatus::LocalProtection, reason);
                 return Err(Blocked::Waits);
@@ -306,11 +303,12 @@ pub(super) fn gather(
     cx: &Context,
     qp: &Qp,
     index: usize,
+    wqe: &Wqe,
     offset: u64,
     length: u32,
     batch: &mut Batch,
 ) -> Result<(), Reason> {
-    let (Some(pd), Some(wqe)) = (&qp.pd, qp.sq.get(index)) else {
+    let Some(pd) = &qp.pd else {
         return Ok(());
     };
     let mut add = |sge: &Sge, at: u64, bytes: u32| -> Result<(), Reason> {
