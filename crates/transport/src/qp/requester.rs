@@ -13,7 +13,7 @@
 use ferroce_wire::Psn;
 
 use super::request_header::message_header;
-use super::{QUANTUM, Qp};
+use super::{Due, QUANTUM, Qp};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::congestion::PACKET_OVERHEAD;
@@ -276,6 +276,10 @@ impl Qp {
             }
         }
         self.complete_finished(cx);
+        if self.sq.len() > self.req.next {
+            // What waits for all before it may go now.
+            self.wake(cx, Due::REQUESTS);
+        }
         self.settle(cx);
     }
 

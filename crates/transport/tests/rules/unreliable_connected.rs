@@ -3,7 +3,7 @@
 use ferroce_transport::{Batch, Counter, Drop, QpState, QpType, Received, SendOp, WcStatus};
 use ferroce_wire::Psn;
 
-use crate::pair::{BASE, Pair};
+use crate::pair::{BASE, Pair, wr};
 use crate::shorthand::{INBOX, REMOTE};
 
 const OK: WcStatus = WcStatus::Success;
@@ -204,4 +204,14 @@ fn psns_wrap() {
     pair.send(1, 5000);
     pair.run();
     assert_eq!(pair.done(1), [(7, OK)]);
+}
+
+#[test]
+fn a_local_invalidate_waits_until_what_is_before_it_has_left_and_no_longer() {
+    let mut pair = uc();
+    pair.write(1, 100);
+    pair.post(0, wr(2, SendOp::LocalInvalidate { key: 0 }, &[]));
+    pair.run();
+    let done: Vec<u64> = pair.done(0).iter().map(|(wr_id, _)| *wr_id).collect();
+    assert_eq!(done, [1, 2]);
 }
