@@ -3,7 +3,7 @@
 use crc32fast::Hasher;
 
 use super::field::Field;
-use super::polynomial::times_x32;
+use super::polynomial::{after_three, times_x32};
 use super::{Icrc, Recovered, recover};
 use crate::flow::Addresses;
 use crate::ip::{DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP, UDP_LEN};
@@ -133,8 +133,8 @@ impl FlowIcrc {
 fn after_bth(register: u32, bth: &[u8; Bth::LEN]) -> u32 {
     let mut bth = *bth;
     bth[4] = 0xff;
-    let (words, _) = bth.as_chunks();
-    words.iter().fold(register, after_word)
+    let word = |at: usize| u32::from_le_bytes([bth[at], bth[at + 1], bth[at + 2], bth[at + 3]]);
+    after_three(register, [word(0), word(4), word(8)])
 }
 
 #[inline]

@@ -77,19 +77,32 @@ fn carryless(a: u32, b: u32) -> u64 {
 /// added to it first, as a little-endian number.
 #[inline]
 pub(super) fn times_x32(a: u32) -> u32 {
-    let [b0, b1, b2, b3] = a.to_le_bytes().map(usize::from);
-    SHIFTED_BYTES[3][b0] ^ SHIFTED_BYTES[2][b1] ^ SHIFTED_BYTES[1][b2] ^ SHIFTED_BYTES[0][b3]
+    times_words(a, 0)
 }
 
-/// A byte in the lowest bits of a register times x^8, x^16, x^24 and x^32: the
-/// usual CRC tables.
-static SHIFTED_BYTES: [[u32; 256]; 4] = {
-    let mut tables = [[0; 256]; 4];
+/// A register after three words. Nothing waits for what comes of the first.
+#[inline]
+pub(super) fn after_three(register: u32, words: [u32; 3]) -> u32 {
+    times_words(register ^ words[0], 2) ^ times_words(words[1], 1) ^ times_words(words[2], 0)
+}
+
+/// `a` times x^32, and that again for each of so many words `after` it.
+#[inline]
+fn times_words(a: u32, after: usize) -> u32 {
+    let [b0, b1, b2, b3] = a.to_le_bytes().map(usize::from);
+    let tables = &SHIFTED_BYTES[4 * after..][..4];
+    tables[3][b0] ^ tables[2][b1] ^ tables[1][b2] ^ tables[0][b3]
+}
+
+/// A byte in the lowest bits of a register times x^8, x^16, x^24, ...: the usual CRC
+/// tables, for three words.
+static SHIFTED_BYTES: [[u32; 256]; 12] = {
+    let mut tables = [[0; 256]; 12];
     let mut byte = 0;
     while byte < 256 {
         let mut a = byte as u32;
         let mut n = 0;
-        while n < 4 {
+        while n < tables.len() {
             a = shift(a, 1);
             tables[n][byte] = a;
             n += 1;
@@ -147,6 +160,12 @@ mod tests {
         #[test]
         fn a_word_at_a_time_is_four_bytes(a: u32) {
             assert_eq!(times_x32(a), shift(a, 4));
+        }
+
+        #[test]
+        fn three_words_at_once_are_one_after_the_other(register: u32, words: [u32; 3]) {
+            let slowly = words.iter().fold(register, |register, word| times_x32(register ^ word));
+            assert_eq!(after_three(register, words), slowly);
         }
     }
 
