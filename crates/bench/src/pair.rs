@@ -53,8 +53,7 @@ impl Pair {
     }
 
     /// Sends an exchange burst by burst, each completed before the next is
-    /// posted: what one queue pair does where many send a burst each. Only the
-    /// sum of both sides is measured; it stands with the sender.
+    /// posted. Only the sum of both sides is measured; it stands with the sender.
     pub fn exchange_by_bursts(&mut self, traffic: Traffic) -> Result<Cost> {
         self.choose_qps(traffic.burst);
         self.watch.lap();

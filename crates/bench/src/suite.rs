@@ -130,12 +130,11 @@ pub fn small(effort: Effort, heap: Heap) -> Result<Vec<Row>> {
 
 /// Many queue pairs in turn beside one that sends the same bursts.
 ///
-/// Both send a burst and see it completed before the same queue pair's next: the
-/// patterns differ in how many queue pairs there are, and in nothing else. One
-/// queue pair that posts a whole exchange at once has it acknowledged at once,
-/// where many are acknowledged each on its own; comparing with that is the last
-/// row of each kind, which has no goal: 64 queue pairs are no better than 10,000
-/// at having fewer packets to send.
+/// Either way a burst is completed before the next is posted, by whichever queue
+/// pair: the patterns differ in how many queue pairs there are, and in nothing else.
+/// In the last row of each kind all of an exchange is posted at once, by one queue
+/// pair or by 64 of the many. It has no goal: what one queue pair sends is then
+/// acknowledged at once, what 64 send each on its own.
 pub fn many(effort: Effort, qps: usize) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, op, size) in [
@@ -167,7 +166,7 @@ fn many_against_one(
     qps: usize,
     what: String,
     traffic: Traffic,
-    (name, by_one): (&'static str, Exchange),
+    (name, exchange): (&'static str, Exchange),
     goal: Option<Goal>,
 ) -> Result<Row> {
     let mut one = Pair::new(setup_of(1, traffic))?;
@@ -179,8 +178,8 @@ fn many_against_one(
     let [figures] = turns(
         effort.rounds,
         effort.exchanges,
-        || many.exchange(traffic),
-        || by_one(&mut one, traffic),
+        || exchange(&mut many, traffic),
+        || exchange(&mut one, traffic),
         [BOTH],
     )?;
     Ok(Row {

@@ -13,6 +13,9 @@ pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 impl Qp {
     #[inline(always)]
     pub(crate) fn post_send(&mut self, cx: &mut Context, wr: SendWr<'_>) -> Result<(), VerbsError> {
+        // Sending it will need these. To ask for them now, as for those of other queue pairs
+        // at the same time, is faster than to wait for each when its turn comes.
+        core::hint::black_box((self.path.traffic_class, self.req.una, self.req.window()));
         let length = self.check_send(&wr, 0)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             let finished = Finished::of(wr.wr_id, &wr.op, wr.flags, length);
@@ -21,9 +24,6 @@ impl Qp {
             return Ok(());
         }
         self.sq.push(wr, length);
-        // Sending it will need these. To ask for them now, as for those of other queue pairs
-        // at the same time, is faster than to wait for each when its turn comes.
-        core::hint::black_box((self.path.traffic_class, self.req.window()));
         self.wake(cx, Due::REQUESTS);
         Ok(())
     }
@@ -33,6 +33,9 @@ impl Qp {
         cx: &mut Context,
         wr: &RecvWr<'_>,
     ) -> Result<(), VerbsError> {
+        // As above: what a message will need.
+        let responses = self.resp.responses.len();
+        core::hint::black_box((self.path.traffic_class, self.resp.psn, responses));
         if self.state == QpState::Reset {
             return Err(VerbsError::invalid(format!(
                 "queue pair {:#x} is in RESET, receives may be posted from INIT on",
