@@ -6,7 +6,7 @@ use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
 
 use crate::common::pair::{element, post, receive, request, success};
-use crate::common::{made, on_loopback, pages};
+use crate::common::{made, on_loopback, pages, zeros};
 use crate::ends::*;
 
 unsafe fn transfer(from: *mut rdma_cm_id, to: *mut rdma_cm_id) {
@@ -101,43 +101,180 @@ fn a_connection_over_ipv6_carries_data() {
     end_to_end(name, "[::]:0", "[::1]:0");
 }
 
-#[test]
-fn a_program_may_move_its_queue_pair_itself() {
-    let name = "reliable::a_program_may_move_its_queue_pair_itself";
+/// Runs a test with a listener and its channel.
+fn with_listener(name: &str, body: impl FnOnce(*mut rdma_event_channel, *mut rdma_cm_id)) {
     on_loopback(name, |_ferroced| unsafe {
         let channel = channel();
         let listener = listener(channel, RDMA_PS_TCP, "127.0.0.1:0");
-        let active = resolved(channel, RDMA_PS_TCP, &mut at_port("127.0.0.1:0", listener));
-        let cq = made(ibv_create_cq(
-            (*active).verbs,
-            8,
-            ptr::null_mut(),
-            ptr::null_mut(),
-            0,
-        ));
-        let qp = crate::common::pair::queue_pair((*active).pd, cq, IBV_QPT_RC);
-        let mut wishes = param(b"");
-        wishes.qp_num = (*qp).qp_num;
-        good(rdma_connect(active, &mut wishes));
+        body(channel, listener);
+        good(rdma_destroy_id(listener));
+        rdma_destroy_event_channel(channel);
+    });
+}
+
+/// An id that knows the way to it.
+unsafe fn on_the_way(
+    channel: *mut rdma_event_channel,
+    listener: *mut rdma_cm_id,
+) -> *mut rdma_cm_id {
+    resolved(channel, RDMA_PS_TCP, &mut at_port("127.0.0.1:0", listener))
+}
+
+/// A queue pair that the id knows nothing of, and its completion queue.
+unsafe fn queue_pair_apart(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_cq) {
+    let none = ptr::null_mut();
+    let cq = made(ibv_create_cq((*id).verbs, 8, none, ptr::null_mut(), 0));
+    let qp = crate::common::pair::queue_pair((*id).pd, cq, IBV_QPT_RC);
+    (qp, cq)
+}
+
+/// What a program says that connects such a queue pair.
+unsafe fn param_of(qp: *mut ibv_qp) -> rdma_conn_param {
+    let mut wishes = param(b"");
+    wishes.qp_num = (*qp).qp_num;
+    wishes
+}
+
+/// Moves it to where it sends, as its id says.
+unsafe fn make_ready(id: *mut rdma_cm_id, qp: *mut ibv_qp) {
+    for state in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
+        let mut attr: ibv_qp_attr = zeros();
+        let mut mask = 0;
+        attr.qp_state = state;
+        good(rdma_init_qp_attr(id, &mut attr, &mut mask));
+        assert_eq!(ibv_modify_qp(qp, &mut attr, mask), 0, "{state}");
+    }
+}
+
+unsafe fn destroy_apart((qp, cq): (*mut ibv_qp, *mut ibv_cq)) {
+    assert_eq!(ibv_destroy_qp(qp), 0);
+    assert_eq!(ibv_destroy_cq(cq), 0);
+}
+
+#[test]
+fn a_program_may_move_its_queue_pair_itself() {
+    let name = "reliable::a_program_may_move_its_queue_pair_itself";
+    with_listener(name, |channel, listener| unsafe {
+        let active = on_the_way(channel, listener);
+        let (qp, cq) = queue_pair_apart(active);
+        good(rdma_connect(active, &mut param_of(qp)));
         let passive = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
         queue_pair(passive);
         good(rdma_accept(passive, ptr::null_mut()));
         expect(channel, RDMA_CM_EVENT_CONNECT_RESPONSE);
-        for state in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
-            let mut attr: ibv_qp_attr = crate::common::zeros();
-            let mut mask = 0;
-            attr.qp_state = state;
-            good(rdma_init_qp_attr(active, &mut attr, &mut mask));
-            assert_eq!(ibv_modify_qp(qp, &mut attr, mask), 0, "{state}");
-        }
+        make_ready(active, qp);
         good(rdma_establish(active));
         assert_eq!(expect(channel, RDMA_CM_EVENT_ESTABLISHED).id, passive);
         good(rdma_destroy_id(active));
         assert_eq!(expect(channel, RDMA_CM_EVENT_DISCONNECTED).id, passive);
-        assert_eq!(ibv_destroy_qp(qp), 0);
-        assert_eq!(ibv_destroy_cq(cq), 0);
+        destroy_apart((qp, cq));
         destroy(passive);
-        good(rdma_destroy_id(listener));
-        rdma_destroy_event_channel(channel);
+    });
+}
+
+fn ece(vendor_id: u32, options: u32) -> ibv_ece {
+    ibv_ece {
+        vendor_id,
+        options,
+        comp_mask: 0,
+    }
+}
+
+#[track_caller]
+unsafe fn remote_ece(id: *mut rdma_cm_id) -> (u32, u32) {
+    let mut ece = ibv_ece {
+        comp_mask: 7,
+        ..ece(1, 2)
+    };
+    good(rdma_get_remote_ece(id, &mut ece));
+    assert_eq!(ece.comp_mask, 0);
+    (ece.vendor_id, ece.options)
+}
+
+/// The request carries a vendor and its options; the answer carries the vendor of the
+/// request, whatever the other end had set, with options of the answer's own.
+#[test]
+fn vendors_options_travel_with_request_and_answer() {
+    let name = "reliable::vendors_options_travel_with_request_and_answer";
+    with_listener(name, |channel, listener| unsafe {
+        for (asks, answers, theirs, ours) in [
+            (None, None, (0, 0), (0, 0)),
+            (
+                Some(ece(0x00ab_cdef, 0x0102_0304)),
+                Some(ece(0x02c9, 0xf0e0_d0c0)),
+                (0x00ab_cdef, 0x0102_0304),
+                (0x00ab_cdef, 0xf0e0_d0c0),
+            ),
+            (Some(ece(0x02c9, 5)), None, (0x02c9, 5), (0x02c9, 0)),
+        ] {
+            let active = on_the_way(channel, listener);
+            if let Some(mut ece) = asks {
+                good(rdma_set_local_ece(active, &mut ece));
+            }
+            let mine = queue_pair_apart(active);
+            good(rdma_connect(active, &mut param_of(mine.0)));
+            let passive = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+            assert_eq!(remote_ece(passive), theirs);
+            if let Some(mut ece) = answers {
+                good(rdma_set_local_ece(passive, &mut ece));
+            }
+            let other = queue_pair_apart(passive);
+            make_ready(passive, other.0);
+            good(rdma_accept(passive, &mut param_of(other.0)));
+            expect(channel, RDMA_CM_EVENT_CONNECT_RESPONSE);
+            assert_eq!(remote_ece(active), ours);
+            make_ready(active, mine.0);
+            good(rdma_establish(active));
+            assert_eq!(expect(channel, RDMA_CM_EVENT_ESTABLISHED).id, passive);
+            good(rdma_destroy_id(active));
+            assert_eq!(expect(channel, RDMA_CM_EVENT_DISCONNECTED).id, passive);
+            good(rdma_destroy_id(passive));
+            destroy_apart(mine);
+            destroy_apart(other);
+        }
+    });
+}
+
+#[test]
+fn a_peer_may_be_refused_for_its_vendors_options() {
+    let name = "reliable::a_peer_may_be_refused_for_its_vendors_options";
+    with_listener(name, |channel, listener| unsafe {
+        let active = on_the_way(channel, listener);
+        good(rdma_set_local_ece(active, &mut ece(0x02c9, 1)));
+        queue_pair(active);
+        good(rdma_connect(active, &mut param(b"")));
+        let passive = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+        assert_eq!(remote_ece(passive), (0x02c9, 1));
+        good(rdma_reject_ece(passive, b"no".as_ptr().cast(), 2));
+        let event = next(channel);
+        // IBTA 12.6.7.2: 35 is a vendor's option that is not supported.
+        let seen = ((*event).event, (*event).status, &data(event)[..2]);
+        assert_eq!(seen, (RDMA_CM_EVENT_REJECTED, 35, &b"no"[..]));
+        good(rdma_ack_cm_event(event));
+        destroy(active);
+        destroy(passive);
+    });
+}
+
+#[test]
+fn vendors_options_that_make_no_sense_are_refused() {
+    let name = "reliable::vendors_options_that_make_no_sense_are_refused";
+    with_listener(name, |channel, listener| unsafe {
+        let id = on_the_way(channel, listener);
+        let unknown = &mut ibv_ece {
+            comp_mask: 1,
+            ..ece(1, 0)
+        };
+        let null = ptr::null_mut();
+        bad(rdma_set_local_ece(id, &mut ece(0, 1)), libc::EINVAL);
+        bad(rdma_set_local_ece(id, unknown), libc::EINVAL);
+        bad(rdma_set_local_ece(id, null), libc::EINVAL);
+        bad(rdma_get_remote_ece(id, null), libc::EINVAL);
+        bad(rdma_set_local_ece(ptr::null_mut(), unknown), libc::EINVAL);
+        // With a queue pair of its own, the id says what the queue pair can do.
+        queue_pair(id);
+        bad(rdma_set_local_ece(id, &mut ece(1, 0)), libc::EINVAL);
+        bad(rdma_get_remote_ece(id, &mut ece(0, 0)), libc::EINVAL);
+        destroy(id);
     });
 }

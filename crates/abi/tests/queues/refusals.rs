@@ -56,6 +56,26 @@ fn queue_pairs_that_cannot_be() {
     });
 }
 
+/// As rdma-core answers for rxe, whose driver knows neither.
+#[test]
+fn queue_pairs_have_no_vendors_options() {
+    on_loopback("refusals::queue_pairs_have_no_vendors_options", || {
+        let world = World::open();
+        for kind in [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD] {
+            let end = world.end(kind);
+            let mut ece = ibv_ece {
+                vendor_id: 0x02c9,
+                options: 5,
+                comp_mask: 0,
+            };
+            assert_eq!(verbs::query_ece(end.qp, &raw mut ece), libc::EOPNOTSUPP);
+            assert_eq!(verbs::set_ece(end.qp, &raw mut ece), libc::EOPNOTSUPP);
+            let left = (ece.vendor_id, ece.options, ece.comp_mask);
+            assert_eq!(left, (0x02c9, 5, 0), "untouched");
+        }
+    });
+}
+
 #[test]
 fn null_is_refused() {
     on_loopback("refusals::null_is_refused", || {

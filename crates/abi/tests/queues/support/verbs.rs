@@ -30,6 +30,8 @@ calls! {
     modify_qp = ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
     query_qp = ibv_query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr) -> c_int;
     destroy_qp = ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
+    query_ece = ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
+    set_ece = ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
     qp_to_qp_ex = ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
     create_srq = ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq;
     modify_srq = ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int;
