@@ -11,6 +11,7 @@ pub use crate::mcast::*;
 pub use crate::mr::*;
 pub use crate::pd::*;
 pub use crate::qp::*;
+pub use crate::qp_create::*;
 pub use crate::query::*;
 pub use crate::rdmacm::*;
 pub use crate::rsocket::*;

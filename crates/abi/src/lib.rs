@@ -56,6 +56,7 @@ mod pd;
 mod post;
 mod private;
 mod qp;
+mod qp_create;
 mod qp_ex;
 mod query;
 mod rates;

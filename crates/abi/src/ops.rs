@@ -5,7 +5,7 @@
 //! inline code answer `EOPNOTSUPP`.
 
 use crate::ffi::*;
-use crate::{advise, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, query, srq, xrcd};
+use crate::{advise, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, qp_create, query, srq, xrcd};
 
 /// Fills the tables of a new context.
 pub(crate) fn fill(verbs: &mut verbs_context) {
@@ -35,8 +35,8 @@ fn fill_completions(verbs: &mut verbs_context) {
 }
 
 fn fill_queues(verbs: &mut verbs_context) {
-    verbs.create_qp_ex = Some(qp::create_qp_ex);
-    verbs.open_qp = Some(qp::open_qp);
+    verbs.create_qp_ex = Some(qp_create::create_qp_ex);
+    verbs.open_qp = Some(qp_create::open_qp);
     verbs.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     verbs.create_srq_ex = Some(srq::create_srq_ex);
     verbs.get_srq_num = Some(srq::get_srq_num);

@@ -9,7 +9,8 @@ use super::{Outcome, finish, last_errno};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::ffi::*;
-use crate::qp::{create_qp_ex, ibv_create_qp, ibv_destroy_qp};
+use crate::qp::ibv_destroy_qp;
+use crate::qp_create::{create_qp_ex, ibv_create_qp};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp(
