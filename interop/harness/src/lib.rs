@@ -4,11 +4,13 @@
 
 #![forbid(unsafe_code)]
 
+mod iser;
 mod report;
 mod running;
 mod sockets;
 mod user;
 
+pub use iser::IserDisk;
 pub use report::{Outcome, Report, keep, keep_name};
 pub use running::{Running, deadline, now, pause};
 pub use sockets::{is_bound, is_joined, is_listening};

@@ -2,13 +2,12 @@
 //! disk, mounts it, writes, and reads back what tgt then has in a file.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ferroce_harness::{Running, deadline};
+use ferroce_harness::{IserDisk, deadline};
 
 use crate::case::{Caller, Case};
 use crate::network::HOST;
@@ -56,32 +55,16 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn run(site: &mut Site, case: &Case, folder: &Path) -> Result<()> {
-    let scratch = site.network.user.scratch.clone();
     let until = deadline(case.patience);
-    let disk = scratch.join("disk");
+    let disk = site.network.user.scratch.join("disk");
     fs::File::create(&disk)?.set_len(DISK)?;
-    fs::set_permissions(&disk, fs::Permissions::from_mode(0o666))?;
-    let start = |what: &'static str, line: &str| {
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut command = site.network.user.program(&words);
-        command.env("TGT_IPC_SOCKET", scratch.join("tgt"));
-        Running::spawn(&mut command, folder, what)
+    let served = IserDisk {
+        file: &disk,
+        port: PORT,
+        target: TARGET,
+        initiator: INITIATOR,
     };
-    let iscsi = PORT + 1;
-    let daemon = format!("tgtd -f -d 1 --iscsi portal=127.0.0.1:{iscsi} --iser port={PORT}");
-    let mut target = start("server", &daemon)?;
-    target.says("listening for iser connections", case.patience)?;
-    for told in [
-        format!("--op new --mode target --tid 1 --targetname {TARGET}"),
-        format!(
-            "--op new --mode logicalunit --tid 1 --lun 1 --backing-store {}",
-            disk.display()
-        ),
-        "--op bind --mode target --tid 1 --initiator-address ALL".to_owned(),
-        format!("--op bind --mode target --tid 1 --initiator-name {INITIATOR}"),
-    ] {
-        start("tgtadm", &format!("tgtadm --lld iser {told}"))?.succeeds(until)?;
-    }
+    let target = served.serve(&site.network.user, folder, "server", case.patience)?;
     let told = GUEST
         .replace("{INITIATOR}", INITIATOR)
         .replace("{TARGET}", TARGET)

@@ -1,11 +1,10 @@
 //! iSER: tgt serves a disk over RDMA, and libiscsi's programs use it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ferroce_harness::{Running, deadline};
+use ferroce_harness::{IserDisk, Running, deadline};
 
 use crate::case::Case;
 use crate::place::{LINK_V4, Place};
@@ -49,35 +48,20 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A target with a disk, and one program that uses it.
 fn run(place: &Place, line: &str) -> Result<String> {
-    let scratch = &place.user.scratch;
-    let disk = scratch.join("disk");
+    let disk = place.user.scratch.join("disk");
     let pattern: Vec<u8> = (0..SIZE).map(|at| (at / 512) as u8).collect();
     fs::write(&disk, pattern)?;
-    fs::set_permissions(&disk, fs::Permissions::from_mode(0o666))?;
-    let start = |what: &'static str, line: &str| {
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut command = place.user.program(&words);
-        command.env("TGT_IPC_SOCKET", scratch.join("tgt"));
-        Running::spawn(&mut command, &std::env::temp_dir(), what)
+    let logs = std::env::temp_dir();
+    let served = IserDisk {
+        file: &disk,
+        port: PORT,
+        target: TARGET,
+        initiator: USER,
     };
-    let iscsi = PORT + 1;
-    let daemon = format!("tgtd -f -d 1 --iscsi portal=127.0.0.1:{iscsi} --iser port={PORT}");
-    let mut target = start("tgtd", &daemon)?;
-    target.says("listening for iser connections", PATIENCE)?;
+    let _target = served.serve(&place.user, &logs, "tgtd", PATIENCE)?;
     let until = deadline(PATIENCE);
-    for told in [
-        format!("--op new --mode target --tid 1 --targetname {TARGET}"),
-        format!(
-            "--op new --mode logicalunit --tid 1 --lun 1 --backing-store {}",
-            disk.display()
-        ),
-        "--op bind --mode target --tid 1 --initiator-address ALL".to_owned(),
-        format!("--op bind --mode target --tid 1 --initiator-name {USER}"),
-    ] {
-        let mut admin = start("tgtadm", &format!("tgtadm --lld iser {told}"))?;
-        admin.succeeds(until)?;
-    }
-    let mut user = start("libiscsi", line)?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut user = Running::spawn(&mut place.user.program(&words), &logs, "libiscsi")?;
     let result = user.succeeds(until);
     let said = user.said()?;
     result.context(said.clone())?;
