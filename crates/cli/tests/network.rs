@@ -39,6 +39,16 @@ impl Other {
     fn add_link(&self) {
         self.within(|| ok("ferroce link add far0 type rxe netdev far"));
     }
+
+    /// As 10.0.0.2, with a link here on this netdev, which gets an address for it.
+    fn talks_by(&self, netdev: &str) {
+        netdev::add_address(netdev, "10.0.0.1/24");
+        netdev::set_up(netdev);
+        ok(&format!("ferroce link add rxe0 type rxe netdev {netdev}"));
+        self.add_link();
+        until_answered("10.0.0.2");
+        pingpong("rxe0", "10.0.0.2", self);
+    }
 }
 
 impl Drop for Other {
@@ -197,12 +207,7 @@ fn a_link_on_a_bridge() {
         let other = Other::beyond("port", &["10.0.0.2/24"], 1500);
         assert!(netdev::add_bridge("br0"), "kernel without bridges");
         netdev::set_master("port", "br0");
-        netdev::add_address("br0", "10.0.0.1/24");
-        netdev::set_up("br0");
-        ok("ferroce link add rxe0 type rxe netdev br0");
-        other.add_link();
-        until_answered("10.0.0.2");
-        pingpong("rxe0", "10.0.0.2", &other);
+        other.talks_by("br0");
     });
 }
 
@@ -213,12 +218,7 @@ fn a_link_on_a_macvlan() {
         let _cleanup = Cleanup;
         let other = Other::beyond("nic", &["10.0.0.2/24"], 1500);
         assert!(netdev::add_macvlan("mac0", "nic"), "kernel without macvlan");
-        netdev::add_address("mac0", "10.0.0.1/24");
-        netdev::set_up("mac0");
-        ok("ferroce link add rxe0 type rxe netdev mac0");
-        other.add_link();
-        until_answered("10.0.0.2");
-        pingpong("rxe0", "10.0.0.2", &other);
+        other.talks_by("mac0");
     });
 }
 

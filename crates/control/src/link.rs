@@ -61,6 +61,29 @@ pub struct LinkInfo {
     pub gids: Vec<Gid>,
 }
 
+impl LinkInfo {
+    /// A link of which no more is known yet: the first, of kind `rxe`, on a netdev that is
+    /// down.
+    pub fn new(name: &str, netdev: &str, ifindex: u32) -> LinkInfo {
+        LinkInfo {
+            name: name.into(),
+            index: 0,
+            kind: "rxe".into(),
+            netdev: netdev.into(),
+            ifindex,
+            up: false,
+            carrier: false,
+            netdev_mtu: 0,
+            mtu: None,
+            active_mtu: 0,
+            speed_mbps: None,
+            mac: [0; 6],
+            crc: true,
+            gids: Vec::new(),
+        }
+    }
+}
+
 /// One entry of a GID table. All are of type RoCE v2.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {

@@ -236,21 +236,11 @@ impl Links {
         netdevs: &Netdevs,
     ) {
         let netdev = netdevs.get(ifindex).expect("checked by the caller");
+        // Looking at the netdev tells the rest.
         let info = LinkInfo {
-            name: config.name.clone(),
             index,
             kind: config.kind.clone(),
-            netdev: netdev.name.clone(),
-            ifindex,
-            up: false,
-            carrier: false,
-            netdev_mtu: 0,
-            mtu: config.mtu,
-            active_mtu: 0,
-            speed_mbps: None,
-            mac: [0; 6],
-            crc: config.crc,
-            gids: Vec::new(),
+            ..LinkInfo::new(&config.name, &netdev.name, ifindex)
         };
         let mut link = Link {
             config,

@@ -125,20 +125,11 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
 #[cfg(test)]
 pub(crate) fn sample(netdev: &str, ifindex: u32) -> LinkInfo {
     LinkInfo {
-        name: "rxe0".into(),
-        index: 0,
-        kind: "rxe".into(),
-        netdev: netdev.into(),
-        ifindex,
         up: true,
         carrier: true,
         netdev_mtu: 1500,
-        mtu: None,
         active_mtu: 1024,
-        speed_mbps: None,
-        mac: [0; 6],
-        crc: true,
-        gids: Vec::new(),
+        ..LinkInfo::new("rxe0", netdev, ifindex)
     }
 }
 

@@ -24,41 +24,35 @@ pub(super) trait Name: Copy + Ord {
     fn unknown() -> Refusal;
 }
 
-impl Name for ConnId {
-    fn on(side: &mut LinkSide) -> &mut BTreeMap<ConnId, Owned> {
-        &mut side.connections
-    }
+/// Names of a kind are kept in a field of the same name everywhere.
+macro_rules! kept {
+    ($name:ty, $field:ident, $unknown:expr) => {
+        impl Name for $name {
+            fn on(side: &mut LinkSide) -> &mut BTreeMap<$name, Owned> {
+                &mut side.$field
+            }
 
-    fn of(line: &mut Line) -> &mut BTreeSet<CmId<ConnId>> {
-        &mut line.connections
-    }
+            fn of(line: &mut Line) -> &mut BTreeSet<CmId<$name>> {
+                &mut line.$field
+            }
 
-    fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<ConnId>> {
-        &mut listening.connections
-    }
+            fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<$name>> {
+                &mut listening.$field
+            }
 
-    fn unknown() -> Refusal {
-        refused(CallError::Unknown)
-    }
+            fn unknown() -> Refusal {
+                $unknown
+            }
+        }
+    };
 }
 
-impl Name for SidrId {
-    fn on(side: &mut LinkSide) -> &mut BTreeMap<SidrId, Owned> {
-        &mut side.questions
-    }
-
-    fn of(line: &mut Line) -> &mut BTreeSet<CmId<SidrId>> {
-        &mut line.questions
-    }
-
-    fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<SidrId>> {
-        &mut listening.questions
-    }
-
-    fn unknown() -> Refusal {
-        Refusal::new(libc::ENOENT, "this program has no such question")
-    }
-}
+kept!(ConnId, connections, refused(CallError::Unknown));
+kept!(
+    SidrId,
+    questions,
+    Refusal::new(libc::ENOENT, "this program has no such question")
+);
 
 impl Connections {
     /// Does something with what is the program's.

@@ -16,25 +16,19 @@ const START: Time = Time::ZERO;
 
 fn link(index: u32, address: IpAddr) -> LinkInfo {
     LinkInfo {
-        name: format!("rxe{index}"),
         index,
-        kind: "rxe".into(),
-        netdev: "eth0".into(),
-        ifindex: 3,
         up: true,
         carrier: true,
         netdev_mtu: 1500,
-        mtu: None,
         active_mtu: 1024,
-        speed_mbps: None,
         mac: [2, 0, 0, 0, 0, index as u8],
-        crc: true,
         gids: vec![Gid {
             index: 0,
             address,
             ifindex: 3,
             netdev: "eth0".into(),
         }],
+        ..LinkInfo::new(&format!("rxe{index}"), "eth0", 3)
     }
 }
 

@@ -13,20 +13,15 @@ fn gid(index: u32, address: &str) -> Gid {
 
 fn link() -> LinkInfo {
     LinkInfo {
-        name: "rxe0".into(),
         index: 3,
-        kind: "rxe".into(),
-        netdev: "eth0".into(),
-        ifindex: 2,
         up: true,
         carrier: true,
         netdev_mtu: 1500,
-        mtu: None,
         active_mtu: 1024,
         speed_mbps: Some(100_000),
         mac: [0x52, 0x54, 0, 0xd5, 0xe0, 0xfb],
-        crc: true,
         gids: vec![gid(0, "fe80::1"), gid(1, "10.0.0.1"), gid(3, "fd00::1")],
+        ..LinkInfo::new("rxe0", "eth0", 2)
     }
 }
 
