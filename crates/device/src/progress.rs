@@ -15,12 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
 use crate::manners::Manners;
-use crate::shard::{RECEIVE_BUDGET, Shard};
+use crate::shard::{RECEIVE_BUDGET, STANDBY_NS, Shard};
 use crate::signals;
 
-/// How soon to look again when somebody else is at work.
+/// How soon to look again when a program that does not poll is at work.
 const TAKEN_NS: u64 = 20_000;
-
 /// So many datagrams in a turn are a stream of which more is to come.
 const STREAM: usize = 16;
 /// How long to look out for it: to fall asleep and be woken up would take as long.
@@ -38,48 +37,59 @@ pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle
 
 fn run(shard: &Shard, sockets: &[OwnedFd]) {
     let mut manners = Manners::new();
+    let bell = PollFd::from_borrowed_fd(shard.bell(), PollFlags::IN);
+    let watched = sockets.iter().map(AsFd::as_fd);
+    let watched = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
+    let mut signs: Vec<PollFd<'_>> = core::iter::once(bell).chain(watched).collect();
+    // With one processor the peer, if it is here, needs it more.
+    let may_linger = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     while !shard.is_stopped() {
         let now = clock::now();
-        let standby = shard.standby_ns(now);
-        manners.yield_to_others(standby.is_some());
-        if let Some(left) = standby {
-            let due = Some(now.after_nanos(left));
-            shard.sleeps_until(due);
-            sleep(shard, &[], due);
+        if let Some(left) = shard.standby_ns(now) {
+            manners.yield_to_others(true);
+            stand_by(shard, &mut signs, now.after_nanos(left));
             continue;
         }
         match shard.progress() {
             Some((due, received)) => {
+                manners.yield_to_others(false);
                 let more = received >= RECEIVE_BUDGET;
-                if !more && (received < STREAM || !linger(shard, sockets)) {
-                    sleep(shard, sockets, due);
+                let stream = received >= STREAM && may_linger;
+                let awake = more || stream && linger(shard, &mut signs);
+                if !awake {
+                    sleep(shard, &mut signs, due);
                 }
             }
-            None => {
-                let due = Some(now.after_nanos(TAKEN_NS));
-                shard.sleeps_until(due);
-                sleep(shard, &[], due);
+            // Somebody polls, and that takes longer today.
+            None if shard.is_polled() => {
+                stand_by(shard, &mut signs, now.after_nanos(STANDBY_NS));
             }
+            None => stand_by(shard, &mut signs, now.after_nanos(TAKEN_NS)),
         }
     }
 }
 
-/// Looks out for the bell, or for packets in `sockets`, without sleep. False if nothing
-/// has come for a while.
-fn linger(shard: &Shard, sockets: &[OwnedFd]) -> bool {
-    let mut fds = signs(shard, sockets);
+/// Leaves the sockets alone for a while.
+fn stand_by(shard: &Shard, signs: &mut [PollFd<'_>], until: Time) {
+    shard.sleeps_until(Some(until));
+    sleep(shard, &mut signs[..1], Some(until));
+}
+
+/// Looks out for the bell and packets without sleep. False if nothing has come for a
+/// while.
+fn linger(shard: &Shard, signs: &mut [PollFd<'_>]) -> bool {
     let until = clock::now().after_nanos(LINGER_NS);
     while clock::now() < until {
-        if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+        if poll(signs, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            silence(shard, signs);
             return true;
         }
     }
     false
 }
 
-/// Waits for the bell, for packets in `sockets`, or until `due`.
-fn sleep(shard: &Shard, sockets: &[OwnedFd], due: Option<Time>) {
-    let mut fds = signs(shard, sockets);
+/// Waits for the bell, for packets, or until `due`.
+fn sleep(shard: &Shard, signs: &mut [PollFd<'_>], due: Option<Time>) {
     let timeout = due.map(|due| {
         let left = due.nanos_since(clock::now());
         Timespec {
@@ -87,18 +97,17 @@ fn sleep(shard: &Shard, sockets: &[OwnedFd], due: Option<Time>) {
             tv_nsec: (left % 1_000_000_000) as i64,
         }
     });
-    if poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
-        let mut count = [0; 8];
-        let _empty_is_as_good = rustix::io::read(shard.bell(), &mut count);
+    if poll(signs, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
+        silence(shard, signs);
     }
     // Awake: nobody need ring.
     shard.sleeps_until(Some(Time::ZERO));
 }
 
-fn signs<'a>(shard: &'a Shard, sockets: &'a [OwnedFd]) -> Vec<PollFd<'a>> {
-    let sockets = sockets.iter().map(AsFd::as_fd);
-    std::iter::once(shard.bell())
-        .chain(sockets)
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-        .collect()
+/// Stops the bell, which is the first of the signs.
+fn silence(shard: &Shard, signs: &[PollFd<'_>]) {
+    if !signs[0].revents().is_empty() {
+        let mut count = [0; 8];
+        let _empty_is_as_good = rustix::io::read(shard.bell(), &mut count);
+    }
 }

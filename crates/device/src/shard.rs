@@ -30,7 +30,7 @@ const QUIET_TURN: u32 = 16;
 /// Up to so many datagrams are answered a moment later if the program polls.
 const DEFERRED: usize = 4;
 /// How long the progress thread trusts that a program that polled polls again.
-const STANDBY_NS: u64 = 80_000;
+pub(crate) const STANDBY_NS: u64 = 80_000;
 /// How soon a send that found no room, or a packet without a receive, is tried again.
 const BLOCKED_RETRY_NS: u64 = 200_000;
 
@@ -49,6 +49,8 @@ pub(crate) struct Shard {
     notices: Arc<Notices>,
     /// When somebody last polled; zero if nobody is to be relied on.
     polled_at: AtomicU64,
+    /// Somebody who polls is at work.
+    polled: AtomicBool,
     /// When the progress thread will look by itself.
     sleeps_until: AtomicU64,
     stopped: AtomicBool,
@@ -96,6 +98,7 @@ impl Shard {
             }),
             notices,
             polled_at: AtomicU64::new(0),
+            polled: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -140,8 +143,10 @@ impl Shard {
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
         match self.core.try_lock() {
             Ok(mut core) => {
+                self.polled.store(true, Ordering::Relaxed);
                 core.turn(now, &self.notices, true);
                 self.mind_timer(&core, now);
+                self.polled.store(false, Ordering::Relaxed);
             }
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
@@ -161,6 +166,11 @@ impl Shard {
         STANDBY_NS
             .checked_sub(now.nanos_since(polled))
             .filter(|&left| left > 0)
+    }
+
+    /// Whether somebody who polls is at work.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::Relaxed)
     }
 
     /// A turn of work of the progress thread; returns when the next is due by

@@ -28,11 +28,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 
+use ferroce_transport::Datagram;
 use ferroce_wire::ROCE_PORT;
 
 use crate::address::{self, Name};
-use ferroce_transport::Datagram;
-
 use crate::incoming::Incoming;
 use crate::steering;
 use crate::syscall::{self, Outgoing};

@@ -93,7 +93,7 @@ impl Receiver {
         socket::receive_buffer(&self.sockets.v4)
     }
 
-    /// Asks the kernel for hop limits, which they do at first, or spares it that: then all
+    /// Has the kernel show hop limits, as it does at first, or spares it that: then all
     /// are 0.
     ///
     /// # Errors

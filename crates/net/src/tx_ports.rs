@@ -4,7 +4,8 @@
 //! want different ones, to be spread over network paths and receive queues. They
 //! are not connected, and forbid fragmentation, so that their IPv4 identification
 //! is known: 0, and counting up within a segmented send. Nothing is received on
-//! them.
+//! them. One for flows from a single IPv4 address is bound to it, which spares each
+//! packet to say it.
 //!
 //! There are at most as many as the limit says. Once they are all open, queue
 //! pairs share them; none is ever closed under a queue pair that uses it.
@@ -64,7 +65,7 @@ impl TxPorts {
         Ok(self.open[usize::from(self.serves[place]) - 1].port)
     }
 
-    /// The socket on exactly this port.
+    /// The one on exactly this port.
     pub(crate) fn port(&self, port: u16) -> Option<&TxPort> {
         let served_by = *self.serves.get(place(port))?;
         let open = self.open.get(usize::from(served_by).checked_sub(1)?)?;

@@ -277,6 +277,27 @@ fn a_busy_receiver_looks_at_the_family_that_spoke_last() {
 }
 
 #[test]
+fn a_busy_receiver_takes_one_message_until_there_are_many() {
+    isolated(
+        "a_busy_receiver_takes_one_message_until_there_are_many",
+        || {
+            let mut receiver = receiver(&probe());
+            let mut sender = Sender::new();
+            let port = sender.bind(0xc000, false).expect("a port");
+            let path = path("127.0.0.1", "127.0.0.1", port);
+            let bytes = packet(&path.flow, 0, QPN, 64, 1);
+            for _ in 0..2 {
+                for _ in 0..8 {
+                    sender.send_run(&path, 64, &bytes, None).expect("sent");
+                }
+                let taken = [0; 5].map(|_| receiver.receive_busy(64, |_| {}).unwrap());
+                assert_eq!(taken, [1, 1, 1, 5, 0]);
+            }
+        },
+    );
+}
+
+#[test]
 fn overflow_is_counted() {
     isolated("overflow_is_counted", || {
         let mut receiver = receiver(&probe());

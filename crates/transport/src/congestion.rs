@@ -18,7 +18,7 @@ pub(crate) const PACKET_OVERHEAD: u32 = 256;
 const FLOOR_PACKETS: u32 = 4;
 
 /// Delay beyond the shortest round trip that is not yet a sign of a queue.
-const TOLERATED_DELAY_NS: u64 = 500_000;
+const TOLERATED_DELAY_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Window {

@@ -218,13 +218,13 @@ fn check_icrc(
     if !cx.config.check_icrc || cx.has_bug(Bug::SkipIcrcCheck) {
         return Ok(());
     }
-    let flow = Flow {
+    let flow = || Flow {
         source: datagram.source,
         destination: datagram.destination,
         source_port: datagram.source_port,
     };
     let prepared = match qp.kind().is_datagram() {
-        true => FlowIcrc::new(&flow),
+        true => FlowIcrc::new(&flow()),
         false => qp.rx_icrc(datagram.source_port),
     };
     let bytes = packet.bytes();
@@ -239,8 +239,8 @@ fn check_icrc(
         }
     };
     let quirk = || match datagram.ip_id {
-        Some(id) => icrc::verify_flush_quirk(&flow, id, bytes),
-        None => icrc::recover_id_flush_quirk(&flow, qp.peer_ip_id, bytes).is_some(),
+        Some(id) => icrc::verify_flush_quirk(&flow(), id, bytes),
+        None => icrc::recover_id_flush_quirk(&flow(), qp.peer_ip_id, bytes).is_some(),
     };
     let flush = packet.opcode().operation() == Operation::Flush;
     let good = good || flush && quirk();

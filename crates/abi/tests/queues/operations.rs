@@ -240,6 +240,9 @@ fn datagrams_arrive_with_a_grh() {
         assert_eq!((wc.byte_len, wc.src_qp), (940, one.number()));
         assert_eq!(wc.wc_flags, IBV_WC_GRH | IBV_WC_WITH_IMM);
         assert_eq!(other.memory.get(40, 900), pattern(6, 900));
+        // Of an IPv4 header the last 20 of the 40 bytes.
+        let header = other.memory.get(20, 20);
+        assert_eq!((header[0], header[8]), (0x45, 64), "version and hop limit");
         wr.wr.ud.ah = core::ptr::null_mut();
         assert_eq!(
             post_send(one.qp, core::slice::from_mut(&mut wr)),

@@ -52,12 +52,13 @@ impl ProcessMemory {
     /// As [`ProcessMemory::current`] not more than a millisecond ago: for those who come
     /// back after every packet.
     pub fn at(now: Time) -> ProcessMemory {
-        let looked = Time::from_nanos(LOOKED_AT.load(Ordering::Relaxed));
+        let looked = Time::from_nanos(LOOKED_AT.load(Ordering::Acquire));
         if now.nanos_since(looked) < TRUST_NS {
             return ProcessMemory::recent();
         }
-        LOOKED_AT.store(now.as_nanos(), Ordering::Relaxed);
-        ProcessMemory::current()
+        let current = ProcessMemory::current();
+        LOOKED_AT.store(now.as_nanos(), Ordering::Release);
+        current
     }
 
     /// As it was when somebody last looked, without a system call. For memory that the

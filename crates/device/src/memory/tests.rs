@@ -69,6 +69,39 @@ fn copies_of_every_length_are_exact() {
     });
 }
 
+/// What lies beside is neither read nor written, and one byte too far is an error, at
+/// either end.
+#[test]
+fn copies_reach_no_further_than_they_should() {
+    both_ways(|memory| {
+        let pages = Pages::new(3);
+        pages.protect(0, libc::PROT_NONE);
+        pages.protect(2, libc::PROT_NONE);
+        let (start, end) = (
+            pages.address() + PAGE as u64,
+            pages.address() + 2 * PAGE as u64,
+        );
+        for length in (0..=130).chain([1000, 1024, 4095, 4096]) {
+            let mut data = vec![0; length];
+            for address in [start, end - length as u64] {
+                memory.write(start, &[7; PAGE]).unwrap();
+                memory.write(address, &vec![9; length]).unwrap();
+                memory.read(address, &mut data).unwrap();
+                assert_eq!(data, vec![9; length]);
+                let mut all = [0; PAGE];
+                memory.read(start, &mut all).unwrap();
+                let nines = all.iter().filter(|&&byte| byte == 9).count();
+                assert_eq!(nines, length, "and no others");
+            }
+            for address in [start - 1, end + 1 - length as u64] {
+                let far = length > 0;
+                assert_eq!(memory.write(address, &data).is_err(), far, "{length}");
+                assert_eq!(memory.read(address, &mut data).is_err(), far, "{length}");
+            }
+        }
+    });
+}
+
 #[test]
 fn unmapped_memory_is_an_error_not_a_crash() {
     both_ways(|memory| {

@@ -25,7 +25,7 @@ const BUFFER: usize = 8 << 20;
 /// The receiver says so often how far it is.
 const ACKNOWLEDGE: u64 = 256 << 10;
 /// The whole packet of a ping-pong: that of an 8-byte WRITE.
-const SMALL: usize = 40;
+pub(crate) const SMALL: usize = 40;
 /// The sender has no more.
 const END: [u8; 1] = [0];
 
@@ -197,12 +197,22 @@ impl Plain {
 }
 
 fn set_udp(socket: &impl AsFd, option: i32, value: i32) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, option, value)
+}
+
+/// Sets an option that is a number.
+pub(crate) fn set_option(
+    socket: &impl AsFd,
+    level: i32,
+    option: i32,
+    value: i32,
+) -> io::Result<()> {
     // SAFETY: pointer and length describe `value`, which outlives the call; the kernel
     // only reads it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
-            libc::SOL_UDP,
+            level,
             option,
             (&raw const value).cast(),
             size_of::<i32>() as libc::socklen_t,

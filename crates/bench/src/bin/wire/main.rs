@@ -12,6 +12,7 @@
 //! All processes but the last are this executable.
 
 mod bare;
+mod framed;
 mod idle;
 mod iperf;
 mod orders;
@@ -77,8 +78,10 @@ OUTPUT
   ratio           the first divided by the second; median over the rounds
   verdict         ok or MISSED where there is a goal
 
-  Latency is half a round trip. An idle device counts wakeups and processor time of
-  its threads.
+  Latency is half a round trip. 'The least' is a ping-pong of plain sockets too, used
+  the way a reliable queue pair must: not connected, an acknowledgement along with each
+  message, addresses and marks shown to the receiver.
+  An idle device counts wakeups and processor time of its threads.
 
 EXIT STATUS
   0 if the measurement worked, whatever the verdicts; 1 if it did not.";

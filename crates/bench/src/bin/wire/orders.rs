@@ -1,6 +1,6 @@
 //! What the stage tells the workers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ferroce_endpoint::Introduction;
 use serde::{Deserialize, Serialize};
@@ -17,10 +17,10 @@ pub(crate) enum Order {
     Open { link: String, gid_index: u8 },
     /// Connect the endpoints. Answered with `()`.
     Connect(Vec<Introduction>),
-    /// Open plain sockets on this address. Answered with where they are.
-    Plain(SocketAddr),
+    /// Open plain sockets on this address, of both kinds. Answered with where they are.
+    Plain(IpAddr),
     /// Connect the plain sockets. Answered with `()`.
-    Reach(SocketAddr),
+    Reach([SocketAddr; 2]),
     /// Do the answering half of a task. Answered with `()`, once before and once after.
     Answer(Task),
     /// Do the asking half of a task. Answered with a [`Figure`].
@@ -40,6 +40,8 @@ pub(crate) enum Task {
     BareStream { payload: usize, ms: u64 },
     /// Plain datagrams back and forth.
     BarePingPong { times: u32 },
+    /// The same, the way a reliable queue pair must send and receive them.
+    FramedPingPong { times: u32 },
     /// Nothing, for so many milliseconds.
     Idle { ms: u64 },
 }

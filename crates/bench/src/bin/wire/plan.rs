@@ -48,6 +48,7 @@ pub(crate) enum Sample {
     Tcp,
     WriteLatency,
     SendLatency,
+    FramedLatency,
     BareLatency,
 }
 
@@ -74,6 +75,7 @@ impl Plan {
                 Sample::WriteLatency,
                 Sample::BareLatency,
                 Sample::SendLatency,
+                Sample::FramedLatency,
             ]);
         }
         samples
@@ -92,6 +94,7 @@ impl Plan {
             Sample::WriteLatency => Task::WritePingPong { end, times },
             Sample::SendLatency => Task::SendPingPong { end, times },
             Sample::BareLatency => Task::BarePingPong { times },
+            Sample::FramedLatency => Task::FramedPingPong { times },
         };
         match network.perform(task)? {
             Figure::Rate(rate) => Ok(rate * 8.0 / 1e9),
@@ -114,24 +117,30 @@ impl Series {
     pub(crate) fn rows(&self, place: &'static str) -> Vec<Row> {
         let mut rows = Vec::new();
         for (sample, values) in &self.0 {
-            let (what, unit, against, goals): (_, _, &[Sample], &[Goal]) = match *sample {
+            let (what, unit, against, goals): (_, _, &[Sample], &[Option<Goal>]) = match *sample {
                 Sample::Write { mtu, size } => (
                     format!("WRITE {} KiB, MTU {}", size >> 10, MTUS[mtu]),
                     "Gb/s",
                     &[Sample::Stream { mtu }, Sample::Tcp],
-                    &BANDWIDTH.map(Goal::AtLeast),
+                    &BANDWIDTH.map(|goal| Some(Goal::AtLeast(goal))),
                 ),
                 Sample::WriteLatency => (
                     "WRITE 8 B, one way".to_owned(),
                     "us",
                     &[Sample::BareLatency],
-                    &[Goal::Ratio(LATENCY)],
+                    &[Some(Goal::Ratio(LATENCY))],
                 ),
                 Sample::SendLatency => (
                     "SEND 8 B, one way".to_owned(),
                     "us",
                     &[Sample::BareLatency],
-                    &[Goal::Ratio(LATENCY)],
+                    &[Some(Goal::Ratio(LATENCY))],
+                ),
+                Sample::FramedLatency => (
+                    "the least, one way".to_owned(),
+                    "us",
+                    &[Sample::BareLatency],
+                    &[None],
                 ),
                 _ => continue,
             };
@@ -153,7 +162,7 @@ impl Series {
                     fastest: None,
                     unit,
                     against: Some((name, other, median(ratios))),
-                    goal: Some(*goal),
+                    goal: *goal,
                 });
             }
         }

@@ -191,9 +191,8 @@ impl Worker {
         let theirs: Vec<Introduction> = other.tell(&open)?;
         other.tell::<()>(&Order::Connect(ours))?;
         self.tell::<()>(&Order::Connect(theirs))?;
-        let plain = |address: IpAddr| Order::Plain(SocketAddr::new(address, 0));
-        let ours: SocketAddr = self.tell(&plain(addresses[0]))?;
-        let theirs: SocketAddr = other.tell(&plain(addresses[1]))?;
+        let ours: [SocketAddr; 2] = self.tell(&Order::Plain(addresses[0]))?;
+        let theirs: [SocketAddr; 2] = other.tell(&Order::Plain(addresses[1]))?;
         other.tell::<()>(&Order::Reach(ours))?;
         self.tell(&Order::Reach(theirs))
     }

@@ -1,5 +1,6 @@
 //! One of the two processes between which something is measured.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +11,7 @@ use ferroce_endpoint::{Endpoint, Introduction, Options, Partner};
 use ferroce_wire::Mtu;
 
 use crate::bare::Plain;
+use crate::framed::Framed;
 use crate::orders::{Figure, MTUS, Order, Task};
 use crate::{idle, ours};
 
@@ -18,7 +20,7 @@ pub(crate) fn run() -> Result<()> {
     end_with_parent()?;
     let mut stage = Partner::on_stdin()?;
     let mut ends: Vec<Endpoint> = Vec::new();
-    let mut plain: Option<Plain> = None;
+    let mut plain: Option<Sockets> = None;
     while let Some(order) = stage.hear_or_end::<Order>()? {
         match order {
             Order::Link { name, netdev } => {
@@ -38,12 +40,17 @@ pub(crate) fn run() -> Result<()> {
                 stage.say(&())?;
             }
             Order::Plain(address) => {
-                let opened = Plain::open(address)?;
-                stage.say(&opened.address()?)?;
+                let opened = Sockets {
+                    bare: Plain::open(SocketAddr::new(address, 0))?,
+                    framed: Framed::open(address)?,
+                };
+                stage.say(&[opened.bare.address()?, opened.framed.address()?])?;
                 plain = Some(opened);
             }
-            Order::Reach(address) => {
-                plain.as_ref().context("no sockets")?.connect(address)?;
+            Order::Reach([bare, framed]) => {
+                let sockets = plain.as_mut().context("no sockets")?;
+                sockets.bare.connect(bare)?;
+                sockets.framed.reach(framed)?;
                 stage.say(&())?;
             }
             Order::Answer(task) => {
@@ -55,6 +62,12 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Plain sockets of both kinds.
+struct Sockets {
+    bare: Plain,
+    framed: Framed,
 }
 
 fn open(link: &str, gid_index: u8) -> Result<Vec<Endpoint>> {
@@ -71,25 +84,29 @@ fn open(link: &str, gid_index: u8) -> Result<Vec<Endpoint>> {
         .collect()
 }
 
-fn ask(task: Task, ends: &[Endpoint], plain: Option<&mut Plain>) -> Result<Figure> {
+fn ask(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Result<Figure> {
+    let plain = || plain.context("no sockets");
     match task {
         Task::Write { end, size, ms } => ours::write(&ends[end], size, ms),
         Task::WritePingPong { end, times } => ours::write_ping(&ends[end], times),
         Task::SendPingPong { end, times } => ours::send_ping(&ends[end], times),
-        Task::BareStream { payload, ms } => plain.context("no sockets")?.stream(payload, ms),
-        Task::BarePingPong { times } => plain.context("no sockets")?.ping(times),
+        Task::BareStream { payload, ms } => plain()?.bare.stream(payload, ms),
+        Task::BarePingPong { times } => plain()?.bare.ping(times),
+        Task::FramedPingPong { times } => plain()?.framed.ping(times),
         Task::Idle { ms } => idle::watch(ms),
     }
 }
 
-fn answer(task: Task, ends: &[Endpoint], plain: Option<&mut Plain>) -> Result<()> {
+fn answer(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Result<()> {
+    let plain = || plain.context("no sockets");
     match task {
         // The answering end has nothing to do: that is the point of RDMA.
         Task::Write { .. } => Ok(()),
         Task::WritePingPong { end, times } => ours::write_pong(&ends[end], times),
         Task::SendPingPong { end, times } => ours::send_pong(&ends[end], times),
-        Task::BareStream { payload, .. } => plain.context("no sockets")?.sink(payload),
-        Task::BarePingPong { times } => plain.context("no sockets")?.pong(times),
+        Task::BareStream { payload, .. } => plain()?.bare.sink(payload),
+        Task::BarePingPong { times } => plain()?.bare.pong(times),
+        Task::FramedPingPong { times } => plain()?.framed.pong(times),
         Task::Idle { .. } => bail!("idleness is for one"),
     }
 }
