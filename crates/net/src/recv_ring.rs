@@ -127,8 +127,8 @@ fn receive(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr], mmsg: bool) -> io:
             false => receive_one(fd, &mut headers[0]),
         };
         match got {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => return Ok(0),
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
             got => return got,
         }
     }
@@ -150,9 +150,17 @@ fn receive_many(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
+/// Not by the function of that name, which is a cancellation point and takes its time.
 fn receive_one(fd: BorrowedFd<'_>, header: &mut libc::mmsghdr) -> io::Result<usize> {
     // SAFETY: as in `receive_many`.
-    let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header.msg_hdr, libc::MSG_DONTWAIT) };
+    let got = unsafe {
+        libc::syscall(
+            libc::SYS_recvmsg,
+            fd.as_raw_fd(),
+            &mut header.msg_hdr,
+            libc::MSG_DONTWAIT,
+        )
+    };
     header.msg_len = u32::try_from(got).map_err(|_| io::Error::last_os_error())?;
     Ok(1)
 }

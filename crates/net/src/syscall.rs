@@ -63,14 +63,22 @@ impl Outgoing<'_> {
     }
 }
 
-/// Sends one message.
+/// Sends one message. Not by the function of that name, which is a cancellation point and
+/// takes its time.
 pub(crate) fn send(fd: &impl AsFd, message: &Outgoing<'_>) -> io::Result<()> {
     let mut parts = message.parts();
     let header = message.header(&mut parts);
     loop {
         // SAFETY: `header` points to `parts` and into `message`, which outlive the
         // call, with their true lengths; sending only reads them.
-        let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &header, libc::MSG_DONTWAIT) };
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendmsg,
+                fd.as_fd().as_raw_fd(),
+                &header,
+                libc::MSG_DONTWAIT,
+            )
+        };
         if sent >= 0 {
             return Ok(());
         }
