@@ -186,6 +186,25 @@ mod tests {
     }
 
     #[test]
+    fn numbers_go_on_at_the_start_of_the_range() {
+        let range = FIRST_QPN..FIRST_QPN + 3 * CHUNK as u32;
+        let first = range.end - 5;
+        let mut table = QpTable::new(range.clone(), first - range.start);
+        for _ in range.clone() {
+            table.insert(Qp::nobody()).unwrap();
+        }
+        let expected = (first..range.end).chain(range.start..first);
+        assert!(
+            table.numbers().eq(expected),
+            "{:?}",
+            table.numbers().collect::<Vec<_>>()
+        );
+        for qpn in range {
+            assert_eq!(table.get(qpn).map(Qp::number), Some(qpn));
+        }
+    }
+
+    #[test]
     fn memory_is_given_back_when_all_neighbours_are_gone() {
         let mut table = table(2 * CHUNK);
         let numbers: Vec<u32> = table.numbers().collect();
