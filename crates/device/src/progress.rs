@@ -60,11 +60,15 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
                     sleep(shard, &mut signs, due);
                 }
             }
-            // Somebody polls, and that takes longer today.
-            None if shard.is_polled() => {
-                stand_by(shard, &mut signs, now.after_nanos(STANDBY_NS));
+            None => {
+                // Who polls may take longer; who posts does not receive.
+                let wait = if shard.is_polled() {
+                    STANDBY_NS
+                } else {
+                    TAKEN_NS
+                };
+                stand_by(shard, &mut signs, now.after_nanos(wait));
             }
-            None => stand_by(shard, &mut signs, now.after_nanos(TAKEN_NS)),
         }
     }
 }

@@ -5,11 +5,13 @@
 //! the acknowledgement of the last message leaves along with the next, segmented; and the
 //! receiver is told the addresses and marks that ICRC and ECN are about.
 
-use std::io::ErrorKind;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 
 use crate::bare::{SMALL, set_option};
 use crate::orders::Figure;
@@ -22,12 +24,8 @@ const ACKNOWLEDGEMENT: usize = 20;
 pub(crate) struct Framed {
     receiver: UdpSocket,
     sender: UdpSocket,
-    peer: Option<libc::sockaddr_in>,
+    peer: Option<SocketAddr>,
 }
-
-/// Control messages, aligned as the kernel wants them.
-#[repr(C, align(8))]
-struct Control([u8; 128]);
 
 impl Framed {
     pub(crate) fn open(address: IpAddr) -> Result<Framed> {
@@ -39,15 +37,20 @@ impl Framed {
         for socket in [&receiver, &sender] {
             socket.set_nonblocking(true)?;
         }
-        for (level, option) in [
-            (libc::SOL_IP, libc::IP_PKTINFO),
-            (libc::SOL_IP, libc::IP_RECVTOS),
-            (libc::SOL_UDP, libc::UDP_GRO),
+        for (socket, level, option, value) in [
+            (&receiver, libc::SOL_IP, libc::IP_PKTINFO, 1),
+            (&receiver, libc::SOL_IP, libc::IP_RECVTOS, 1),
+            (&receiver, libc::SOL_UDP, libc::UDP_GRO, 1),
+            (
+                &sender,
+                libc::SOL_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_DO,
+            ),
+            (&sender, libc::SOL_UDP, libc::UDP_SEGMENT, SMALL as i32),
         ] {
-            set_option(&receiver, level, option, 1)?;
+            set_option(socket, level, option, value)?;
         }
-        let no_fragments = libc::IP_PMTUDISC_DO;
-        set_option(&sender, libc::SOL_IP, libc::IP_MTU_DISCOVER, no_fragments)?;
         Ok(Framed {
             receiver,
             sender,
@@ -59,19 +62,8 @@ impl Framed {
         Ok(self.receiver.local_addr()?)
     }
 
-    pub(crate) fn reach(&mut self, peer: SocketAddr) -> Result<()> {
-        let SocketAddr::V4(peer) = peer else {
-            bail!("only IPv4 numbers packets: {peer} is not");
-        };
-        self.peer = Some(libc::sockaddr_in {
-            sin_family: libc::AF_INET as libc::sa_family_t,
-            sin_port: peer.port().to_be(),
-            sin_addr: libc::in_addr {
-                s_addr: u32::from_ne_bytes(peer.ip().octets()),
-            },
-            sin_zero: [0; 8],
-        });
-        Ok(())
+    pub(crate) fn reach(&mut self, peer: SocketAddr) {
+        self.peer = Some(peer);
     }
 
     /// Sends a message and waits until one comes back.
@@ -94,37 +86,12 @@ impl Framed {
     }
 
     fn send(&self) -> Result<()> {
-        let mut peer = self.peer.context("nobody to send to")?;
-        let mut bytes = [0_u8; SMALL + ACKNOWLEDGEMENT];
-        let mut part = libc::iovec {
-            iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: bytes.len(),
-        };
-        let mut control = Control([0; 128]);
-        // SAFETY: plain data, for which zeroes are a value.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_name = (&raw mut peer).cast();
-        header.msg_namelen = size_of_val(&peer) as libc::socklen_t;
-        header.msg_iov = &raw mut part;
-        header.msg_iovlen = 1;
-        header.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: room for a control message with a number is there, aligned; the call only
-        // reads what the header points to, all of which outlives it.
-        let sent = unsafe {
-            header.msg_controllen = libc::CMSG_SPACE(2) as _;
-            let note = libc::CMSG_FIRSTHDR(&header);
-            (*note).cmsg_level = libc::SOL_UDP;
-            (*note).cmsg_type = libc::UDP_SEGMENT;
-            (*note).cmsg_len = libc::CMSG_LEN(2) as _;
-            libc::CMSG_DATA(note)
-                .cast::<u16>()
-                .write_unaligned(SMALL as u16);
-            libc::sendmsg(self.sender.as_raw_fd(), &header, libc::MSG_DONTWAIT)
-        };
-        match sent {
-            0.. => Ok(()),
-            _ => Err(std::io::Error::last_os_error()).context("plain UDP, segmented"),
-        }
+        let peer = self.peer.context("nobody to send to")?;
+        let bytes = [0; SMALL + ACKNOWLEDGEMENT];
+        self.sender
+            .send_to(&bytes, peer)
+            .context("plain UDP, segmented")?;
+        Ok(())
     }
 
     /// Polls until a message is there.
@@ -137,31 +104,14 @@ impl Framed {
     }
 
     fn try_receive(&self) -> Result<bool> {
-        let mut bytes = [0_u8; 2048];
-        let mut name = [0_u8; 28];
-        let mut control = Control([0; 128]);
-        let mut part = libc::iovec {
-            iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: bytes.len(),
-        };
-        // SAFETY: plain data, for which zeroes are a value.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_name = name.as_mut_ptr().cast();
-        header.msg_namelen = name.len() as libc::socklen_t;
-        header.msg_iov = &raw mut part;
-        header.msg_iovlen = 1;
-        header.msg_control = control.0.as_mut_ptr().cast();
-        header.msg_controllen = control.0.len() as _;
-        // SAFETY: the header points to memory of ours, with its true lengths, that outlives
-        // the call.
-        let got =
-            unsafe { libc::recvmsg(self.receiver.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
-        if got >= 0 {
-            return Ok(true);
-        }
-        match std::io::Error::last_os_error() {
-            error if error.kind() == ErrorKind::WouldBlock => Ok(false),
-            error => Err(error.into()),
+        let mut bytes = [0; 2048];
+        let mut control = [MaybeUninit::uninit(); 128];
+        let mut control = RecvAncillaryBuffer::new(&mut control);
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        match recvmsg(&self.receiver, parts, &mut control, RecvFlags::DONTWAIT) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn run() -> Result<()> {
             Order::Reach([bare, framed]) => {
                 let sockets = plain.as_mut().context("no sockets")?;
                 sockets.bare.connect(bare)?;
-                sockets.framed.reach(framed)?;
+                sockets.framed.reach(framed);
                 stage.say(&())?;
             }
             Order::Answer(task) => {
