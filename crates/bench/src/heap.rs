@@ -1,6 +1,7 @@
 //! How much memory a queue pair takes.
 
 use anyhow::Result;
+use ferroce_wire::Mtu;
 
 use crate::pair::Pair;
 use crate::traffic::{MESSAGES, Op, Setup, Traffic};
@@ -33,6 +34,7 @@ fn grown(heap: Heap, qps: usize, queue: u32) -> Result<f64> {
         qps: 0,
         queue,
         icrc: false,
+        mtu: Mtu::Mtu4096,
     };
     let traffic = Traffic {
         op: Op::Send,

@@ -49,7 +49,7 @@ impl Pair {
     /// completed on both sides.
     pub fn exchange(&mut self, traffic: Traffic) -> Result<Cost> {
         self.choose_qps(traffic.burst);
-        self.pass(traffic, 0..MESSAGES)
+        self.pass(traffic, 0..messages(traffic))
     }
 
     /// Sends an exchange burst by burst, each completed before the next is
@@ -143,7 +143,7 @@ impl Pair {
     /// Whether each message of the last exchange has arrived.
     pub fn arrived(&self, traffic: Traffic) -> bool {
         let (a, b) = (self.sender.arena.bytes(), self.receiver.arena.bytes());
-        (0..MESSAGES)
+        (0..messages(traffic))
             .map(|message| message * SLOT..message * SLOT + traffic.size)
             .all(|slot| a[slot.clone()] == b[slot])
     }
@@ -156,4 +156,9 @@ impl Pair {
         };
         side.arena.bytes_mut().iter_mut().for_each(|b| *b = !*b);
     }
+}
+
+/// How many messages are an exchange.
+fn messages(traffic: Traffic) -> usize {
+    if traffic.size > SLOT { 1 } else { MESSAGES }
 }

@@ -1,6 +1,7 @@
 //! What is measured, and what it should be.
 
 use anyhow::{Result, ensure};
+use ferroce_wire::Mtu;
 
 use crate::baseline::baseline;
 use crate::clock::Stage;
@@ -26,6 +27,7 @@ const ONE: Setup = Setup {
     qps: 1,
     queue: MESSAGES as u32,
     icrc: true,
+    mtu: Mtu::Mtu4096,
 };
 const SENDER: Part = |cost| cost.sender;
 const RECEIVER: Part = |cost| cost.receiver;
@@ -40,6 +42,7 @@ fn setup_of(qps: usize, traffic: Traffic) -> Setup {
         qps,
         queue: MESSAGES.div_ceil(qps).max(traffic.burst).max(16) as u32,
         icrc: traffic.size == LARGE,
+        mtu: Mtu::Mtu4096,
     }
 }
 
@@ -49,25 +52,50 @@ fn traffic(op: Op, size: usize, burst: usize) -> Traffic {
 
 /// 4 KiB messages beside copying and checksumming them.
 pub fn large(effort: Effort, op: Op) -> Result<Vec<Row>> {
-    let traffic = traffic(op, LARGE, MESSAGES);
-    let mut pair = Pair::new(ONE)?;
+    let (name, goal) = match op {
+        Op::Send => ("4 KiB SEND", None),
+        Op::Write => ("4 KiB WRITE", Some(Goal::Ratio(1.5))),
+        Op::Read => ("4 KiB READ", None),
+    };
+    beside_baseline(effort, name, ONE, traffic(op, LARGE, MESSAGES), goal)
+}
+
+/// A message of many packets beside copying and checksumming them.
+pub fn long(effort: Effort, op: Op) -> Result<Vec<Row>> {
+    let name = match op {
+        Op::Send => "packet of a 64 KiB SEND",
+        Op::Write => "packet of a 64 KiB WRITE",
+        Op::Read => "packet of a 64 KiB READ",
+    };
+    let mtu = Mtu::Mtu1024;
+    let traffic = traffic(op, MESSAGES * mtu.bytes(), MESSAGES);
+    beside_baseline(effort, name, Setup { mtu, ..ONE }, traffic, None)
+}
+
+fn beside_baseline(
+    effort: Effort,
+    name: &str,
+    setup: Setup,
+    traffic: Traffic,
+    goal: Option<Goal>,
+) -> Result<Vec<Row>> {
+    let mut pair = Pair::new(setup)?;
     // The same kind of buffers, in other memory.
-    let mut other = Pair::new(ONE)?;
+    let mut other = Pair::new(setup)?;
     let figures = turns(
         effort.rounds,
         effort.exchanges,
         || pair.exchange(traffic),
-        || Ok(baseline(&mut other, LARGE)),
+        || Ok(baseline(&mut other, setup.mtu.bytes())),
         [SENDER, RECEIVER],
     )?;
     ensure!(pair.arrived(traffic), "the benchmark moved the wrong bytes");
-    let (name, sides, goal) = match op {
-        Op::Send => ("SEND", ["sender", "receiver"], None),
-        Op::Write => ("WRITE", ["sender", "receiver"], Some(Goal::Ratio(1.5))),
-        Op::Read => ("READ", ["requester", "responder"], None),
+    let sides = match traffic.op {
+        Op::Send | Op::Write => ["sender", "receiver"],
+        Op::Read => ["requester", "responder"],
     };
     let row = |side, figures: Figures| Row {
-        what: format!("4 KiB {name}"),
+        what: name.to_owned(),
         side,
         value: figures.ns,
         fastest: Some(figures.fastest),

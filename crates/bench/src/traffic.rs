@@ -2,6 +2,8 @@
 
 use core::ops::AddAssign;
 
+use ferroce_wire::Mtu;
+
 /// Messages that are posted at once: one exchange. Reading the clock a few
 /// times an exchange does not show in the cost of a message.
 pub const MESSAGES: usize = 64;
@@ -26,14 +28,17 @@ pub struct Setup {
     pub queue: u32,
     /// Whether packets carry an ICRC that is computed and checked.
     pub icrc: bool,
+    /// Payload of a packet, at most.
+    pub mtu: Mtu,
 }
 
-/// Messages between them, by the exchange of [`MESSAGES`].
+/// Messages between them, by the exchange of [`MESSAGES`], or of one that is as many
+/// packets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Traffic {
     /// The operation.
     pub op: Op,
-    /// Bytes of each message: at most one packet.
+    /// Bytes of each message: at most one packet, or [`MESSAGES`] full ones.
     pub size: usize,
     /// Messages that one queue pair sends before the next one's turn.
     pub burst: usize,

@@ -1,6 +1,7 @@
 //! The benchmark moves the bytes it says it moves. Nothing here looks at times.
 
 use ferroce_bench::{Op, Pair, Setup, Traffic};
+use ferroce_wire::Mtu;
 
 #[test]
 fn every_operation_moves_every_byte() {
@@ -11,6 +12,7 @@ fn every_operation_moves_every_byte() {
                     qps,
                     queue: 64,
                     icrc,
+                    mtu: Mtu::Mtu4096,
                 };
                 let mut pair = Pair::new(setup).expect("a pair");
                 for size in [0, 1, 64, 4096] {
@@ -22,5 +24,27 @@ fn every_operation_moves_every_byte() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_long_message_arrives_whole() {
+    for op in [Op::Write, Op::Read] {
+        let mut pair = Pair::new(Setup {
+            qps: 1,
+            queue: 64,
+            icrc: true,
+            mtu: Mtu::Mtu1024,
+        })
+        .expect("a pair");
+        let traffic = Traffic {
+            op,
+            size: 64 << 10,
+            burst: 64,
+        };
+        pair.spoil(traffic);
+        assert!(!pair.arrived(traffic), "spoiled before");
+        pair.exchange(traffic).expect("an exchange");
+        assert!(pair.arrived(traffic));
     }
 }

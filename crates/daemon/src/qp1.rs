@@ -42,8 +42,9 @@ impl Qp1 {
     }
 
     /// Some of the datagrams that have arrived.
-    pub(crate) fn receive(&mut self, each: impl FnMut(&Incoming<'_>)) -> io::Result<usize> {
-        self.0.receive(TURN, each)
+    pub(crate) fn receive(&mut self, mut each: impl FnMut(&Incoming<'_>)) -> io::Result<usize> {
+        self.0
+            .receive(TURN, |run| run.datagrams().for_each(|one| each(&one)))
     }
 }
 

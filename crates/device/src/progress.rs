@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
 use crate::manners::Manners;
-use crate::shard::{RECEIVE_BUDGET, STANDBY_NS, Shard};
+use crate::shard::{RECEIVE_BUDGET, STANDBY_NS, Shard, Visit};
 use crate::signals;
 
 /// How soon to look again when a program that does not poll is at work.
@@ -43,6 +43,7 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
     let mut signs: Vec<PollFd<'_>> = core::iter::once(bell).chain(watched).collect();
     // With one processor the peer, if it is here, needs it more.
     let may_linger = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+    let mut linger_until = Time::ZERO;
     while !shard.is_stopped() {
         let now = clock::now();
         if let Some(left) = shard.standby_ns(now) {
@@ -50,14 +51,19 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
             stand_by(shard, &mut signs, now.after_nanos(left));
             continue;
         }
-        match shard.progress() {
+        let visit = match now < linger_until {
+            true => Visit::Linger,
+            false => Visit::Wake,
+        };
+        match shard.progress(visit) {
             Some((due, received)) => {
                 manners.yield_to_others(false);
-                let more = received >= RECEIVE_BUDGET;
-                let stream = received >= STREAM && may_linger;
-                let awake = more || stream && linger(shard, &mut signs);
-                if !awake {
-                    sleep(shard, &mut signs, due);
+                if received >= STREAM && may_linger {
+                    linger_until = now.after_nanos(LINGER_NS);
+                }
+                match received >= RECEIVE_BUDGET || now < linger_until {
+                    true => shard.stays_awake(),
+                    false => sleep(shard, &mut signs, due),
                 }
             }
             None => {
@@ -79,19 +85,6 @@ fn stand_by(shard: &Shard, signs: &mut [PollFd<'_>], until: Time) {
     sleep(shard, &mut signs[..1], Some(until));
 }
 
-/// Looks out for the bell and packets without sleep. False if nothing has come for a
-/// while.
-fn linger(shard: &Shard, signs: &mut [PollFd<'_>]) -> bool {
-    let until = clock::now().after_nanos(LINGER_NS);
-    while clock::now() < until {
-        if poll(signs, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-            silence(shard, signs);
-            return true;
-        }
-    }
-    false
-}
-
 /// Waits for the bell, for packets, or until `due`.
 fn sleep(shard: &Shard, signs: &mut [PollFd<'_>], due: Option<Time>) {
     let timeout = due.map(|due| {
@@ -104,8 +97,7 @@ fn sleep(shard: &Shard, signs: &mut [PollFd<'_>], due: Option<Time>) {
     if poll(signs, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
         silence(shard, signs);
     }
-    // Awake: nobody need ring.
-    shard.sleeps_until(Some(Time::ZERO));
+    shard.stays_awake();
 }
 
 /// Stops the bell, which is the first of the signs.

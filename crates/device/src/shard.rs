@@ -6,12 +6,13 @@
 //! when nobody has polled for a while, so that peers are served while the
 //! program does something else; while somebody polls, it keeps out of the way.
 
+use std::cell::LazyCell;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use ferroce_net::{Incoming, Receiver};
+use ferroce_net::{IncomingRun, Receiver};
 use ferroce_transport::{Datagram, Engine, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -25,7 +26,7 @@ use crate::transmitter::Transmitter;
 /// Datagrams taken in before others get the lock, and peers their acknowledgements:
 /// no more than a part of what they may have on its way.
 pub(crate) const RECEIVE_BUDGET: usize = 128;
-/// How often a program that polls looks at the IP family that has been quiet.
+/// How often who comes again soon looks at the IP family that has been quiet.
 const QUIET_TURN: u32 = 16;
 /// Up to so many datagrams are answered a moment later if the program polls.
 const DEFERRED: usize = 4;
@@ -40,6 +41,17 @@ pub(crate) enum Source {
     Only(IpAddr),
     /// Each datagram says, and may go over either IP family.
     Any,
+}
+
+/// Who has come to do a turn of work.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Visit {
+    /// A program that polls. It comes again soon, and may have answers itself.
+    Poll,
+    /// The progress thread, which sleeps until something happens.
+    Wake,
+    /// The progress thread, which looks again at once.
+    Linger,
 }
 
 /// One slot of the process.
@@ -144,7 +156,7 @@ impl Shard {
         match self.core.try_lock() {
             Ok(mut core) => {
                 self.polled.store(true, Ordering::Relaxed);
-                core.turn(now, &self.notices, true);
+                core.turn(now, &self.notices, Visit::Poll);
                 self.mind_timer(&core, now);
                 self.polled.store(false, Ordering::Relaxed);
             }
@@ -176,14 +188,14 @@ impl Shard {
     /// A turn of work of the progress thread; returns when the next is due by
     /// itself, and how many datagrams came in. Nothing if another is at it: who
     /// waits for a lock that a program takes over and over makes every poll of it slow.
-    pub(crate) fn progress(&self) -> Option<(Option<Time>, usize)> {
+    pub(crate) fn progress(&self, visit: Visit) -> Option<(Option<Time>, usize)> {
         let now = clock::now();
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::WouldBlock) => return None,
             Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
         };
-        let received = core.turn(now, &self.notices, false);
+        let received = core.turn(now, &self.notices, visit);
         let due = core.due(now);
         // Said before anybody else gets the lock: who sets an earlier timer rings.
         self.sleeps_until(due);
@@ -194,6 +206,11 @@ impl Shard {
     pub(crate) fn sleeps_until(&self, due: Option<Time>) {
         let due = due.map_or(u64::MAX, Time::as_nanos);
         self.sleeps_until.store(due, Ordering::Relaxed);
+    }
+
+    /// Says that the progress thread is awake, and looks before it sleeps: nobody need ring.
+    pub(crate) fn stays_awake(&self) {
+        self.sleeps_until.store(0, Ordering::Relaxed);
     }
 
     /// Has no packets sent or received any more. The progress thread ends.
@@ -251,29 +268,36 @@ impl Shard {
 
 impl Core {
     /// Takes in datagrams, lets timers act, sends; returns how many came in.
-    /// `busy` says that the caller comes again soon.
-    fn turn(&mut self, now: Time, notices: &Notices, busy: bool) -> usize {
+    fn turn(&mut self, now: Time, notices: &Notices, visit: Visit) -> usize {
         let engine = &mut self.engine;
         let intake = &mut self.intake;
         intake.begin();
         // Looked at once a turn, and not at all in the many turns without a packet.
-        let mut memory = None;
+        let memory = LazyCell::new(|| ProcessMemory::at(now));
         let mut take_in = |engine: &mut Engine, datagram: &Datagram<'_>| {
-            let memory = memory.get_or_insert_with(|| ProcessMemory::at(now));
             intake.take(datagram.payload);
-            engine.receive(now, memory, datagram);
+            engine.receive(now, &*memory, datagram);
         };
         let early = &mut self.early;
         if !early.is_empty() {
             early.release(now, engine, &mut take_in);
         }
-        let take = |incoming: &Incoming<'_>| {
-            if !early.keep(now, engine, incoming) {
-                take_in(engine, incoming);
+        let take = |run: &IncomingRun<'_>| {
+            let mut rest = run.merged.datagram;
+            while let Some((datagram, others)) = rest.split_first(run.segment) {
+                let foreseen = engine.receive_foreseen(now, &*memory, &rest, run.segment);
+                if foreseen > 0 {
+                    rest.payload = &rest.payload[foreseen * run.segment..];
+                    continue;
+                }
+                if !early.keep(now, engine, &datagram) {
+                    take_in(engine, &datagram);
+                }
+                rest = others;
             }
         };
         self.turns = self.turns.wrapping_add(1);
-        let everywhere = !busy || self.turns.is_multiple_of(QUIET_TURN);
+        let everywhere = visit == Visit::Wake || self.turns.is_multiple_of(QUIET_TURN);
         let received = match everywhere {
             true => self.receiver.receive(RECEIVE_BUDGET, take),
             false => self.receiver.receive_busy(RECEIVE_BUDGET, take),
@@ -288,7 +312,7 @@ impl Core {
         }
         // A program that polls has waited for what came in, and perhaps answers it
         // itself: our answers leave with its own, or when it polls again.
-        let was_owed = core::mem::replace(&mut self.owes, busy && received > 0);
+        let was_owed = core::mem::replace(&mut self.owes, visit == Visit::Poll && received > 0);
         if was_owed || !self.owes || received > DEFERRED {
             self.transmit(now, notices);
         } else {

@@ -1,4 +1,4 @@
-//! One received datagram.
+//! What was received: datagrams, and runs of them.
 
 use core::ops::Deref;
 
@@ -19,5 +19,29 @@ impl<'a> Deref for Incoming<'a> {
 
     fn deref(&self) -> &Datagram<'a> {
         &self.datagram
+    }
+}
+
+/// One datagram, or several of one flow that the kernel merged: they stand one behind the
+/// other in the payload, `segment` bytes each but perhaps the last, which may be shorter.
+#[derive(Copy, Clone, Debug)]
+pub struct IncomingRun<'a> {
+    /// All of them as if they were one.
+    pub merged: Incoming<'a>,
+    /// Bytes of each.
+    pub segment: usize,
+}
+
+impl<'a> IncomingRun<'a> {
+    /// The datagrams one by one.
+    pub fn datagrams(&self) -> impl Iterator<Item = Incoming<'a>> {
+        let Incoming { datagram, ifindex } = self.merged;
+        let segment = self.segment;
+        let mut rest = datagram;
+        core::iter::from_fn(move || {
+            let (datagram, others) = rest.split_first(segment)?;
+            rest = others;
+            Some(Incoming { datagram, ifindex })
+        })
     }
 }

@@ -52,7 +52,7 @@ mod tx_ports;
 
 pub use bind_error::{BindError, Holder};
 pub use features::{Features, probe};
-pub use incoming::Incoming;
+pub use incoming::{Incoming, IncomingRun};
 pub use path_probe::{Passage, probe_path};
 pub use private::enter_private_network;
 pub use receiver::{ReceiveStats, Receiver};

@@ -1,11 +1,11 @@
-//! Receiving on one slot: batches in, one datagram at a time out.
+//! Receiving on one slot: batches in, one run of datagrams at a time out.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::features::{self, Features};
-use crate::incoming::Incoming;
+use crate::incoming::IncomingRun;
 use crate::recv_ring::{BUFFERS, RecvRing};
 use crate::slot::SlotSockets;
 use crate::sorter::Sorter;
@@ -122,7 +122,7 @@ impl Receiver {
     pub fn receive(
         &mut self,
         max: usize,
-        mut each: impl FnMut(&Incoming<'_>),
+        mut each: impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize> {
         let first = self.busy_v6;
         let count = self.drain(first, max, &mut each)?;
@@ -139,7 +139,7 @@ impl Receiver {
     pub fn receive_busy(
         &mut self,
         max: usize,
-        mut each: impl FnMut(&Incoming<'_>),
+        mut each: impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize> {
         let most = if self.streak < STREAK { 1 } else { max };
         let count = self.drain(self.busy_v6, most, &mut each)?;
@@ -186,7 +186,7 @@ impl Receiver {
         &mut self,
         v6: bool,
         max: usize,
-        each: &mut impl FnMut(&Incoming<'_>),
+        each: &mut impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize> {
         let fd = match v6 {
             false => &self.sockets.v4,

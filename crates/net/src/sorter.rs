@@ -1,12 +1,13 @@
 //! Splitting received buffers into datagrams, and deciding whose they are.
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use ferroce_transport::Datagram;
 
 use crate::forward::{self, Flushed, Forwarder};
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, IncomingRun};
 use crate::receiver::ReceiveStats;
 use crate::recv_ring::Received;
 use crate::{address, steering};
@@ -48,11 +49,11 @@ impl Sorter {
 
     /// Hands over our datagrams of a message, and passes on others' by a socket of
     /// ours. Returns how many were handed over.
-    pub(crate) fn sort(
+    pub(crate) fn sort<'a>(
         &mut self,
-        message: Received<'_>,
+        message: Received<'a>,
         forward_by: &OwnedFd,
-        each: &mut impl FnMut(&Incoming<'_>),
+        each: &mut impl FnMut(&IncomingRun<'_>),
     ) -> usize {
         let (data, truncated) = (message.data, message.truncated);
         let Some(envelope) = Envelope::read(message) else {
@@ -63,35 +64,50 @@ impl Sorter {
             self.stats.discarded += 1;
             return 0;
         }
-        let segments = data.chunks(envelope.segment.clamp(1, data.len()));
+        let segment = envelope.segment.clamp(1, data.len());
+        let segments = data.chunks(segment);
         if envelope.is_forwarded() {
             return segments.map(|bytes| self.adopt(bytes, each)).sum();
         }
         // Group members get their copy whatever queue pair it is for.
         let multicast = envelope.destination.is_multicast();
-        let mut count = 0;
-        let mut packet = envelope.incoming();
+        let mut run = IncomingRun {
+            merged: envelope.incoming(),
+            segment,
+        };
+        let (mut count, mut begun) = (0, 0);
+        let mut hand_over = |run: &mut IncomingRun<'a>, packets: Range<usize>| {
+            if !packets.is_empty() {
+                count += packets.len().div_ceil(segment);
+                run.merged.datagram.payload = &data[packets];
+                each(run);
+            }
+        };
         for (index, payload) in segments.enumerate() {
-            packet.datagram.payload = payload;
             if index > 0 && !multicast && steering::slot_of(payload) != self.slot {
-                let flushed = self.forwarder.push(forward_by, &packet);
+                let at = index * segment;
+                hand_over(&mut run, begun..at);
+                begun = at + payload.len();
+                run.merged.datagram.payload = payload;
+                let flushed = self.forwarder.push(forward_by, &run.merged);
                 self.note_forwarded(flushed);
-            } else {
-                each(&packet);
-                count += 1;
             }
         }
+        hand_over(&mut run, begun..data.len());
         let flushed = self.forwarder.flush(forward_by);
         self.note_forwarded(flushed);
         count
     }
 
     /// Takes a packet that another slot has passed on to us.
-    fn adopt(&mut self, bytes: &[u8], each: &mut impl FnMut(&Incoming<'_>)) -> usize {
+    fn adopt(&mut self, bytes: &[u8], each: &mut impl FnMut(&IncomingRun<'_>)) -> usize {
         match forward::unwrap(bytes) {
             Some(packet) if steering::slot_of(packet.payload) == self.slot => {
                 self.stats.adopted += 1;
-                each(&packet);
+                each(&IncomingRun {
+                    merged: packet,
+                    segment: packet.payload.len(),
+                });
                 1
             }
             _ => {

@@ -240,7 +240,9 @@ fn receiving_stops_at_the_maximum() {
         for expected in [7, 1, 20, 12, 0] {
             let max = expected.max(1).max(if expected == 12 { 30 } else { 0 });
             let got = receiver
-                .receive(max, |i| marks.push(i.payload[11]))
+                .receive(max, |run| {
+                    marks.extend(run.datagrams().map(|i| i.payload[11]))
+                })
                 .unwrap();
             assert_eq!(got, expected);
         }
@@ -267,7 +269,9 @@ fn a_busy_receiver_looks_at_the_family_that_spoke_last() {
                 let mut sources: Vec<IpAddr> = Vec::new();
                 let count = receiver.receive_busy(64, |_| {}).unwrap();
                 assert_eq!(count, 0, "that of the other is not seen");
-                receiver.receive(64, |i| sources.push(i.source)).unwrap();
+                receiver
+                    .receive(64, |run| sources.push(run.merged.source))
+                    .unwrap();
                 assert_eq!(sources, [path.flow.source]);
                 sender.send_run(&path, 64, &bytes, None).expect("sent");
                 assert_eq!(receiver.receive_busy(64, |_| {}).unwrap(), 1);

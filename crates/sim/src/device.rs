@@ -78,7 +78,11 @@ impl World {
             self.expect_datagrams(host, packet);
         }
         let side = &mut self.hosts[host];
-        let received = side.engine.receive(self.now, &side.arena, &datagram);
+        let (now, memory, length) = (self.now, &side.arena, packet.bytes.len());
+        let received = match side.engine.receive_foreseen(now, memory, &datagram, length) {
+            0 => side.engine.receive(now, memory, &datagram),
+            _ => Received::Accepted,
+        };
         self.trace.host(self.now, host, || {
             let what = tap::describe(&packet.bytes);
             match received {

@@ -60,6 +60,15 @@ pub enum QpState {
     Err = 6,
 }
 
+impl QpState {
+    /// Whether requests of the peer are taken.
+    #[inline]
+    pub(crate) const fn receives(self) -> bool {
+        use QpState::{Rtr, Rts, Sqd, Sqe};
+        matches!(self, Rtr | Rts | Sqd | Sqe)
+    }
+}
+
 bitflags! {
     /// `ibv_qp_attr_mask`.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]

@@ -38,6 +38,20 @@ pub struct Datagram<'a> {
     pub payload: &'a [u8],
 }
 
+impl<'a> Datagram<'a> {
+    /// Takes one that stands for several of `segment` bytes apart: the first, and the
+    /// others. None if it is empty.
+    #[inline]
+    pub fn split_first(&self, segment: usize) -> Option<(Datagram<'a>, Datagram<'a>)> {
+        let (first, rest) = match self.payload {
+            [] => return None,
+            payload => payload.split_at(segment.clamp(1, payload.len())),
+        };
+        let with = |payload| Datagram { payload, ..*self };
+        Some((with(first), with(rest)))
+    }
+}
+
 /// What became of a datagram.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Received {
@@ -121,8 +135,7 @@ fn try_receive(
         qp.congestion_notified(cx);
         return Ok(Received::Accepted);
     }
-    let congested = datagram.traffic_class & 3 == 3;
-    if congested && opcode.transport() != Transport::Ud {
+    if is_congested(datagram) && opcode.transport() != Transport::Ud {
         qp.notify_congestion(cx);
     }
     Ok(match qp.kind() {
@@ -172,14 +185,10 @@ fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Dr
     if !fits(qp, opcode) {
         return Err(Drop::WrongState);
     }
-    if !qp.kind().is_datagram() {
-        let flow = &qp.path().flow;
-        if datagram.source != flow.destination || datagram.destination != flow.source {
-            return Err(Drop::WrongPeer);
-        }
+    if !qp.kind().is_datagram() && !is_from_peer(qp, datagram) {
+        return Err(Drop::WrongPeer);
     }
-    // Both are the default partition; of the two membership bits ours is set.
-    if packet.pkey() & 0x7fff != 0x7fff {
+    if !is_our_partition(packet.pkey()) {
         return Err(Drop::BadPkey);
     }
     if let Some(deth) = packet.deth()
@@ -190,12 +199,26 @@ fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Dr
     Ok(())
 }
 
+#[inline]
+pub(crate) fn is_from_peer(qp: &Qp, datagram: &Datagram<'_>) -> bool {
+    let flow = &qp.path().flow;
+    datagram.source == flow.destination && datagram.destination == flow.source
+}
+
+/// Both are the default partition; of the two membership bits ours is set.
+#[inline]
+pub(crate) fn is_our_partition(pkey: u16) -> bool {
+    pkey & 0x7fff == 0x7fff
+}
+
+/// Whether a switch on the way marked it.
+#[inline]
+pub(crate) fn is_congested(datagram: &Datagram<'_>) -> bool {
+    datagram.traffic_class & 3 == 3
+}
+
 fn fits(qp: &Qp, opcode: Opcode) -> bool {
     let state = qp.state();
-    let receives = matches!(
-        state,
-        QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-    );
     let sends = matches!(state, QpState::Rts | QpState::Sqd);
     if opcode.operation() == Operation::CongestionNotification {
         return sends && !qp.kind().is_datagram();
@@ -205,7 +228,7 @@ fn fits(qp: &Qp, opcode: Opcode) -> bool {
     }
     match opcode.is_response() {
         true => sends && qp.kind() != QpType::XrcTarget,
-        false => receives && qp.kind() != QpType::XrcInitiator,
+        false => state.receives() && qp.kind() != QpType::XrcInitiator,
     }
 }
 
@@ -218,17 +241,19 @@ fn check_icrc(
     if !cx.config.check_icrc || cx.has_bug(Bug::SkipIcrcCheck) {
         return Ok(());
     }
-    let flow = || Flow {
-        source: datagram.source,
-        destination: datagram.destination,
-        source_port: datagram.source_port,
-    };
+    let flush = packet.opcode().operation() == Operation::Flush;
+    let good = icrc_fits(qp, datagram) || flush && flush_icrc_fits(qp, datagram);
+    good.then_some(()).ok_or(Drop::BadIcrc)
+}
+
+#[inline]
+fn icrc_fits(qp: &mut Qp, datagram: &Datagram<'_>) -> bool {
     let prepared = match qp.kind().is_datagram() {
-        true => FlowIcrc::new(&flow()),
+        true => FlowIcrc::new(&flow(datagram)),
         false => qp.rx_icrc(datagram.source_port),
     };
-    let bytes = packet.bytes();
-    let good = match datagram.ip_id {
+    let bytes = datagram.payload;
+    match datagram.ip_id {
         Some(id) => prepared.verify(id, bytes),
         None => {
             let found = prepared.recover_id(qp.peer_ip_id, bytes);
@@ -237,12 +262,22 @@ fn check_icrc(
             }
             found.is_some()
         }
-    };
-    let quirk = || match datagram.ip_id {
-        Some(id) => icrc::verify_flush_quirk(&flow(), id, bytes),
-        None => icrc::recover_id_flush_quirk(&flow(), qp.peer_ip_id, bytes).is_some(),
-    };
-    let flush = packet.opcode().operation() == Operation::Flush;
-    let good = good || flush && quirk();
-    good.then_some(()).ok_or(Drop::BadIcrc)
+    }
+}
+
+/// Whether it is right as some compute it for this operation.
+fn flush_icrc_fits(qp: &Qp, datagram: &Datagram<'_>) -> bool {
+    let (flow, bytes) = (flow(datagram), datagram.payload);
+    match datagram.ip_id {
+        Some(id) => icrc::verify_flush_quirk(&flow, id, bytes),
+        None => icrc::recover_id_flush_quirk(&flow, qp.peer_ip_id, bytes).is_some(),
+    }
+}
+
+fn flow(datagram: &Datagram<'_>) -> Flow {
+    Flow {
+        source: datagram.source,
+        destination: datagram.destination,
+        source_port: datagram.source_port,
+    }
 }

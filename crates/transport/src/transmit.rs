@@ -276,6 +276,11 @@ impl Batch {
         self.len < self.limit
     }
 
+    /// How many packets there is room for, if there shall be no more than `limit`.
+    pub(crate) fn room(&self, limit: usize) -> usize {
+        self.limit.min(limit).saturating_sub(self.len)
+    }
+
     pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {
         self.faults.iter().map(|&(index, fault)| {
             let packet = &self.packets[index];
@@ -361,6 +366,44 @@ impl Batch {
         self.start_run(path, index, len, slot);
     }
 
+    /// Adds `count` packets: that whose header has been written, and others that differ
+    /// from it in their PSN only. Their payload lies one behind the other from `address` on.
+    pub(crate) fn push_alike(&mut self, path: &Path, new: NewPacket, address: u64, count: u32) {
+        let (first, mark) = (self.len, self.pieces.len());
+        let length = new.payload_len;
+        let Origin::Request(psn) = new.origin else {
+            unreachable!("answers are added one by one");
+        };
+        self.push_memory(address, length);
+        self.push(path, mark, new);
+        for step in 1..count {
+            let mut packet = self.packets[first].clone();
+            let psn = psn.add(step);
+            packet.header.set_psn(psn);
+            packet.origin = Origin::Request(psn);
+            packet.first_piece = self.pieces.len() as u32;
+            self.push_memory(address + u64::from(step * length), length);
+            match self.packets.get_mut(self.len) {
+                Some(place) => *place = packet,
+                None => self.packets.push(packet),
+            }
+            self.len += 1;
+        }
+        let packet = &self.packets[first];
+        let (len, slot) = (packet.wire_len(), packet.header.buffer()[DEST_SLOT]);
+        let mut next = first + 1;
+        while next < self.len {
+            let left = self.len - next;
+            next += match self.runs.last_mut() {
+                Some(run) if run.takes(len, path, slot) => run.take(len, left),
+                _ => {
+                    self.start_run(path, next, len, slot);
+                    1
+                }
+            };
+        }
+    }
+
     fn start_run(&mut self, path: &Path, index: usize, len: usize, slot: u8) {
         self.runs.push(Run {
             path: *path,
@@ -387,5 +430,17 @@ impl Run {
             && self.bytes + len <= MAX_RUN_BYTES
             && self.slot == slot
             && self.path == *path
+    }
+    /// Adds as many packets of `len` bytes as fit, of which there are `many`, where it
+    /// takes one; returns how many.
+    fn take(&mut self, len: usize, many: usize) -> usize {
+        let fit = match len == self.segment {
+            true => (MAX_RUN_PACKETS - self.packets.len()).min((MAX_RUN_BYTES - self.bytes) / len),
+            false => 1,
+        };
+        let count = many.min(fit);
+        self.packets.end += count;
+        self.bytes += count * len;
+        count
     }
 }

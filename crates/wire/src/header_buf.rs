@@ -1,8 +1,8 @@
 //! The headers of a packet to be sent.
 
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, MAX_HEADER_LEN, Opcode, Rdeth,
-    Reth, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, MAX_HEADER_LEN, Opcode, Psn,
+    Rdeth, Reth, XrcEth,
 };
 
 /// BTH and extension headers in wire form, in a buffer of fixed size.
@@ -69,6 +69,13 @@ impl HeaderBuf {
         self.opcode = bth.opcode;
         self.rank = 0;
         self
+    }
+
+    /// Makes it the header of another packet, which does not ask for an acknowledgement
+    /// and else differs in its PSN only.
+    #[inline]
+    pub fn set_psn(&mut self, psn: Psn) {
+        self.bytes[Bth::LEN - 4..Bth::LEN].copy_from_slice(&psn.value().to_be_bytes());
     }
 
     push! {

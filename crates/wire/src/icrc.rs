@@ -9,8 +9,10 @@
 //!
 //! [`compute`] and [`verify`] take a packet in one piece. [`Icrc`] is for
 //! payload that is scattered over memory. [`FlowIcrc`] does the same for many
-//! packets of one flow without hashing its headers each time.
+//! packets of one flow without hashing its headers each time, and [`AlikeIcrc`] for
+//! those that differ in hardly more than their payload.
 
+mod alike;
 mod field;
 mod flow_icrc;
 mod flush;
@@ -21,6 +23,7 @@ use crc32fast::Hasher;
 
 use crate::ip::{IPV4_LEN, UDP_LEN};
 use crate::{Bth, Flow, ICRC_LEN};
+pub use alike::{ALIKE, AlikeIcrc};
 pub use flow_icrc::FlowIcrc;
 pub use flush::{compute_flush_quirk, recover_id_flush_quirk, verify_flush_quirk};
 pub use recover::Recovered;

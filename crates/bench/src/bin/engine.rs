@@ -67,6 +67,8 @@ enum Part {
     Write,
     /// 4 KiB RDMA READs.
     Read,
+    /// Packets of 64 KiB RDMA WRITEs and READs, 1 KiB each.
+    Long,
     /// 64-byte SENDs.
     Send,
     /// Many queue pairs against one.
@@ -109,6 +111,10 @@ fn main() -> Result<()> {
             report.rows.extend(match part {
                 Part::Write => suite::large(effort, Op::Write),
                 Part::Read => suite::large(effort, Op::Read),
+                Part::Long => suite::long(effort, Op::Write).and_then(|mut rows| {
+                    rows.extend(suite::long(effort, Op::Read)?);
+                    Ok(rows)
+                }),
                 Part::Send => suite::small(effort, HEAP),
                 Part::Many => suite::many(effort, cli.qps),
                 Part::Memory => suite::memory(HEAP),

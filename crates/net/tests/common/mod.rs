@@ -32,8 +32,8 @@ pub(crate) struct Kept {
     pub(crate) payload: Vec<u8>,
 }
 
-impl From<&Incoming<'_>> for Kept {
-    fn from(i: &Incoming<'_>) -> Kept {
+impl From<Incoming<'_>> for Kept {
+    fn from(i: Incoming<'_>) -> Kept {
         Kept {
             source: i.source,
             source_port: i.source_port,
@@ -50,7 +50,9 @@ impl From<&Incoming<'_>> for Kept {
 pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Kept> {
     let mut kept = Vec::new();
     while kept.len() < count {
-        let got = receiver.receive(usize::MAX, |i| kept.push(i.into()));
+        let got = receiver.receive(usize::MAX, |run| {
+            kept.extend(run.datagrams().map(Kept::from))
+        });
         if got.expect("receiving works") == 0 && !readable(receiver, PATIENCE) {
             break;
         }
@@ -62,7 +64,9 @@ pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Kept> {
 pub(crate) fn receive_rest(receiver: &mut Receiver) -> Vec<Kept> {
     let mut kept = Vec::new();
     while readable(receiver, Duration::from_millis(100)) {
-        let got = receiver.receive(usize::MAX, |i| kept.push(i.into()));
+        let got = receiver.receive(usize::MAX, |run| {
+            kept.extend(run.datagrams().map(Kept::from))
+        });
         if got.expect("receiving works") == 0 {
             break;
         }

@@ -144,6 +144,22 @@ impl Requester {
             || self.in_flight + room_for > self.window.size()
     }
 
+    /// How many packets of so many bytes may be in flight in addition without one that
+    /// asks for an answer.
+    pub(super) fn unasked(&self, cost: u32) -> u32 {
+        let interval = self.window.ack_interval();
+        let room = self.window.size().saturating_sub(self.in_flight) / cost;
+        // The next one may have to ask.
+        let [room, interval] = [room, interval].map(|packets| packets.saturating_sub(1));
+        room.min(interval.saturating_sub(self.since_ack_req))
+    }
+
+    /// So many packets of so many bytes leave without asking.
+    pub(super) fn left_unasked(&mut self, count: u32, cost: u32) {
+        self.in_flight += count * cost;
+        self.since_ack_req += count;
+    }
+
     /// A packet leaves that `answers` packets from its PSN on will answer.
     #[inline]
     pub(super) fn asked(&mut self, psn: Psn, answers: u32, now: Time) {

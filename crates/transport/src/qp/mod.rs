@@ -5,9 +5,9 @@
 //! | file | role |
 //! | --- | --- |
 //! | [`post`] | work requests come in |
-//! | [`requester`], [`read_atomic`], [`request_header`], [`cursor`] | work requests become packets |
+//! | [`requester`], [`read_atomic`], [`request_header`], [`middles`], [`cursor`] | work requests become packets |
 //! | [`completer`] | answers become completions; retries |
-//! | [`responder`], [`admission`], [`messages`], [`remote_ops`] | the peer's requests are executed |
+//! | [`responder`], [`admission`], [`foreseen`], [`messages`], [`remote_ops`] | the peer's requests are executed |
 //! | [`responses`] | and answered |
 //! | [`datagram`] | all of this for UD |
 //! | [`ecn`] | congestion notification |
@@ -19,7 +19,9 @@ mod cursor;
 mod datagram;
 mod ecn;
 mod flush;
+pub(crate) mod foreseen;
 mod messages;
+mod middles;
 mod modify;
 mod post;
 mod read_atomic;

@@ -188,12 +188,15 @@ impl Qp {
         limit: usize,
     ) -> Result<(), Blocked> {
         let index = self.req.next;
-        let Some(wqe) = self.sq.get(index) else {
-            return Err(Blocked::Waits);
-        };
         let acknowledged = self.kind.is_reliable();
         let limit = limit.min(batch.len() + QUANTUM);
-        while self.req.sent < wqe.packets {
+        loop {
+            let Some(wqe) = self.sq.get(index) else {
+                return Err(Blocked::Waits);
+            };
+            if self.req.sent == wqe.packets {
+                break;
+            }
             if batch.len() >= limit || !batch.has_room() {
                 return Err(Blocked::Turn);
             }
@@ -244,6 +247,9 @@ impl Qp {
             self.req.psn = psn.next();
             if acknowledged {
                 self.req.note_sent(cx.now, self.attr.timeout);
+            }
+            if !last {
+                self.send_middles(cx, batch, index, limit);
             }
         }
         if !acknowledged {

@@ -55,7 +55,7 @@ pub(super) struct Responder {
 }
 
 /// A message of which more is to come.
-#[derive(Debug)]
+#[derive(Copy, Clone, Debug)]
 pub(super) struct Message {
     pub(super) write: Option<WriteTarget>,
     /// Bytes placed.

@@ -15,6 +15,7 @@ mod drive;
 mod duplicates;
 mod faults;
 mod flush;
+mod foreseen;
 mod numbers;
 mod operations;
 mod pair;

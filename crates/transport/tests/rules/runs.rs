@@ -3,7 +3,7 @@
 use ferroce_transport::{Batch, MAX_RUN_BYTES, MAX_RUN_PACKETS, QpType, SendOp};
 use ferroce_wire::Mtu;
 
-use crate::pair::{Knobs, Pair};
+use crate::pair::{BASE, Knobs, Pair, wr};
 use crate::shorthand::INBOX;
 
 /// A pair whose window is no obstacle.
@@ -193,4 +193,43 @@ fn an_answer_stays_in_front_of_the_answers_that_follow_it() {
         .map(|n| batch.packet(n).header()[11])
         .collect();
     assert!(psns.is_sorted(), "{psns:?}");
+}
+
+#[test]
+fn many_packets_at_a_time_are_what_they_are_one_by_one() {
+    // Windows that do and do not let all of it leave at once.
+    for (qp_type, window) in [
+        (QpType::Rc, 1 << 20),
+        (QpType::Rc, 30_000),
+        (QpType::Rc, 9_000),
+        (QpType::Uc, 1 << 20),
+    ] {
+        // In one piece of memory, or in two, which are gathered packet by packet.
+        let [whole, halves] = [vec![100_000], vec![50_001, 49_999]].map(|pieces| {
+            let mut pair = Pair::with(|knobs| {
+                knobs.qp_type = qp_type;
+                knobs.config.initial_window = window;
+                knobs.config.max_window = window;
+            });
+            let bytes: Vec<u8> = (0..100_000).map(|i| (i % 251) as u8).collect();
+            pair.hosts[0].ram.put(BASE, &bytes);
+            let mut offset = 0;
+            let sges: Vec<_> = pieces
+                .into_iter()
+                .map(|length| {
+                    let sge = pair.hosts[0].sge(offset, length);
+                    offset += u64::from(length);
+                    sge
+                })
+                .collect();
+            let op = pair.write_op(None);
+            pair.post(0, wr(1, op, &sges));
+            pair.settle();
+            pair.log
+        });
+        assert_eq!(whole.len(), halves.len());
+        for (a, b) in whole.iter().zip(&halves) {
+            assert_eq!((a.from, a.ip_id, &a.bytes), (b.from, b.ip_id, &b.bytes));
+        }
+    }
 }

@@ -115,7 +115,7 @@ impl FlowIcrc {
     }
 
     #[inline]
-    fn after_udp(&self, ip_id: u16, udp_payload_len: usize) -> u32 {
+    pub(super) fn after_udp(&self, ip_id: u16, udp_payload_len: usize) -> u32 {
         // What is longer than UDP can carry has no ICRC that means anything.
         let udp_len = (UDP_LEN + udp_payload_len) as u16;
         let ip = if self.ipv4 {
