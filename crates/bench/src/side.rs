@@ -4,11 +4,11 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use ferroce_transport::{
-    Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Memory, Mr, Pd,
-    QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData, SendFlags, SendOp,
-    SendWr, Sge, Time, WcStatus,
+    Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, Memory,
+    Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData, SendFlags,
+    SendOp, SendWr, Sge, Time, Trailer, WcStatus,
 };
 use ferroce_wire::{Flow, ICRC_LEN, MAX_HEADER_LEN, Mtu, Psn};
 
@@ -42,6 +42,7 @@ pub struct Side {
 pub(crate) struct Wire {
     pub(crate) bytes: Vec<u8>,
     sent: Vec<Sent>,
+    faults: Vec<(usize, Fault)>,
 }
 
 /// A run of packets.
@@ -74,6 +75,7 @@ impl Side {
             wire: Wire {
                 bytes: vec![0; WIRE_PACKETS * (MAX_HEADER_LEN + SLOT + ICRC_LEN)],
                 sent: Vec::with_capacity(WIRE_PACKETS),
+                faults: Vec::new(),
             },
             icrc: setup.icrc,
             mtu: setup.mtu,
@@ -291,17 +293,16 @@ impl Wire {
     #[inline]
     fn assemble(&mut self, batch: &Batch, icrc: bool, memory: &dyn Memory) -> Result<()> {
         let mut end = self.sent.last().map_or(0, |last| last.bytes.end);
+        let trailer = match icrc {
+            true => Trailer::Numbered,
+            false => Trailer::Unset,
+        };
         for run in batch.runs() {
             let start = end;
-            for (ip_id, index) in run.packets.clone().enumerate() {
-                let out = &mut self.bytes[end..];
-                let len = if icrc {
-                    batch.assemble(index, &run.path, ip_id as u16, memory, out)
-                } else {
-                    let len = batch.assemble_without_icrc(index, memory, out);
-                    len.map(|len| len + ICRC_LEN)
-                };
-                end += len.map_err(|fault| anyhow!("{fault}"))?;
+            let out = &mut self.bytes[end..];
+            end += batch.assemble_run(run, trailer, memory, out, &mut self.faults);
+            if let Some((_, fault)) = self.faults.first() {
+                bail!("{fault}");
             }
             self.sent.push(Sent {
                 bytes: start..end,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use ferroce_net::{SendError, Sender};
-use ferroce_transport::{Batch, Engine, Fault, MAX_RUN_BYTES, Path, Time};
+use ferroce_transport::{Batch, Engine, Fault, MAX_RUN_BYTES, Path, Time, Trailer};
 
 use crate::clock;
 use crate::memory::ProcessMemory;
@@ -107,20 +107,15 @@ impl Transmitter {
             true => ProcessMemory::at(now),
             false => ProcessMemory::untouched(),
         };
-        let counted = self.out.sender.ids_in_run();
+        let trailer = match self.out.sender.ids_in_run() {
+            true => Trailer::Numbered,
+            false => Trailer::Unnumbered,
+        };
         for run in self.batch.runs() {
-            let (mut end, mut packets) = (0, 0);
-            for index in run.packets.clone() {
-                let id = if counted { packets } else { 0 };
-                let out = &mut self.buffer[end..];
-                match self.batch.assemble(index, &run.path, id, &memory, out) {
-                    Ok(length) => {
-                        end += length;
-                        packets += 1;
-                    }
-                    Err(fault) => self.faults.push((index, fault)),
-                }
-            }
+            let (buffer, faults) = (&mut self.buffer, &mut self.faults);
+            let end = self
+                .batch
+                .assemble_run(run, trailer, &memory, buffer, faults);
             let bytes = &self.buffer[..end];
             let opcode = self.batch.packet(run.packets.start).header()[0];
             let burden = Pacer::burden(run, opcode, end);

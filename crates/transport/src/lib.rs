@@ -65,7 +65,7 @@ pub use receive::{Datagram, Drop, Received};
 pub use region::{AccessError, Counts, KeyRole, Mr, Mw, MwKind, Pd, Regions, Rereg};
 pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};
 pub use time::Time;
-pub use transmit::{Batch, ICRC_LEN, MAX_RUN_BYTES, MAX_RUN_PACKETS, Path, Piece, Run, TxPacket};
+pub use transmit::{Batch, ICRC_LEN, MAX_RUN_BYTES, MAX_RUN_PACKETS, Path, Run, Trailer, TxPacket};
 pub use verbs::{
     Access, BindMw, MAX_SGE, NetworkHeader, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
     UdTarget, Wc, WcFlags, WcOpcode, WcStatus,

@@ -5,141 +5,25 @@
 //! a [`Run`], of which only the last may be shorter: one `sendmsg` with
 //! `UDP_SEGMENT`.
 
-use core::ops::Range;
+mod assemble;
+mod packet;
+mod run;
 
-use ferroce_wire::{Bth, Flow, FlowIcrc, HeaderBuf, Psn, icrc};
+use ferroce_wire::{Bth, HeaderBuf};
 
-use crate::memory::{Fault, Memory};
+use crate::memory::Fault;
+pub use assemble::Trailer;
+pub(crate) use packet::Origin;
+use packet::Piece;
+pub use packet::TxPacket;
+pub use run::{Path, Run};
 
 /// Most packets in a run: what the kernel takes in one segmented send.
 pub const MAX_RUN_PACKETS: usize = 64;
 /// Most bytes in a run, UDP payload only.
 pub const MAX_RUN_BYTES: usize = 65_000;
-/// Where in a BTH the top byte of the destination QPN stands.
-const DEST_SLOT: usize = 5;
 /// Bytes of the ICRC behind every packet.
 pub const ICRC_LEN: usize = 4;
-
-/// The way of a packet: what UDP and IP headers need to say.
-#[derive(Copy, Clone, Debug)]
-pub struct Path {
-    /// Addresses and source port.
-    pub flow: Flow,
-    /// IPv4 TOS or IPv6 traffic class.
-    pub traffic_class: u8,
-    /// IPv4 TTL or IPv6 hop limit.
-    pub hop_limit: u8,
-    /// What the ICRCs of all packets on this way begin with.
-    icrc: FlowIcrc,
-}
-
-impl Path {
-    /// A way.
-    pub fn new(flow: Flow, traffic_class: u8, hop_limit: u8) -> Path {
-        Path {
-            flow,
-            traffic_class,
-            hop_limit,
-            icrc: FlowIcrc::new(&flow),
-        }
-    }
-}
-
-impl PartialEq for Path {
-    fn eq(&self, other: &Path) -> bool {
-        self.flow == other.flow
-            && self.traffic_class == other.traffic_class
-            && self.hop_limit == other.hop_limit
-    }
-}
-
-impl Eq for Path {}
-
-/// A piece of payload.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Piece {
-    /// In the program's memory.
-    Memory {
-        /// Where.
-        address: u64,
-        /// How long.
-        length: u32,
-    },
-    /// In the batch itself: see [`Batch::bytes`].
-    Inline {
-        /// Where.
-        offset: u32,
-        /// How long.
-        length: u32,
-    },
-}
-
-/// Whose packet it is, to know what to do if its payload cannot be read.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
-    Request(Psn),
-    Response(Psn),
-    /// An answer given before: nobody minds if it cannot be given again.
-    Replay,
-}
-
-/// One packet: header, payload pieces, padding; the ICRC follows.
-#[derive(Clone, Debug)]
-pub struct TxPacket {
-    header: HeaderBuf,
-    pad: u8,
-    flush_quirk: bool,
-    first_piece: u32,
-    pieces: u32,
-    payload_len: u32,
-    qpn: u32,
-    origin: Origin,
-}
-
-impl TxPacket {
-    /// Bytes of the packet on the wire, from the BTH to the ICRC.
-    pub fn wire_len(&self) -> usize {
-        self.header.len() + self.payload_len as usize + self.pad as usize + ICRC_LEN
-    }
-
-    /// The header, from the BTH to the payload.
-    pub fn header(&self) -> &[u8] {
-        self.header.as_bytes()
-    }
-
-    /// The queue pair that sends it.
-    pub fn qpn(&self) -> u32 {
-        self.qpn
-    }
-
-    /// A packet to be written over.
-    fn blank(bth: &Bth) -> TxPacket {
-        TxPacket {
-            header: HeaderBuf::new(bth),
-            pad: 0,
-            flush_quirk: false,
-            first_piece: 0,
-            pieces: 0,
-            payload_len: 0,
-            qpn: 0,
-            origin: Origin::Replay,
-        }
-    }
-}
-
-/// Packets of equal size to one slot of one peer; the last may be shorter.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// The way.
-    pub path: Path,
-    /// Which packets of the batch.
-    pub packets: Range<usize>,
-    /// Bytes of all packets but perhaps the last.
-    pub segment: usize,
-    bytes: usize,
-    /// The top byte of the destination QPN: by it peers steer whole runs.
-    slot: u8,
-}
 
 /// What [`Engine::poll_transmit`](crate::Engine::poll_transmit) fills: reused
 /// from call to call, so that nothing is allocated on the way.
@@ -148,8 +32,10 @@ pub struct Batch {
     limit: usize,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
-    /// Of which the first `len` count: the others are to be written over.
-    packets: Vec<TxPacket>,
+    /// Of which the first `used` count: the others are to be written over.
+    entries: Vec<TxPacket>,
+    used: usize,
+    /// Packets.
     len: usize,
     runs: Vec<Run>,
     faults: Vec<(usize, Fault)>,
@@ -157,6 +43,7 @@ pub struct Batch {
 }
 
 /// What a packet to be added to a batch has beside its header.
+#[derive(Copy, Clone)]
 pub(crate) struct NewPacket {
     pub(crate) qpn: u32,
     pub(crate) origin: Origin,
@@ -171,7 +58,8 @@ impl Batch {
             limit: limit.max(1),
             bytes: Vec::new(),
             pieces: Vec::with_capacity(limit * 2),
-            packets: Vec::with_capacity(limit),
+            entries: Vec::with_capacity(limit),
+            used: 0,
             len: 0,
             runs: Vec::with_capacity(limit),
             faults: Vec::new(),
@@ -201,75 +89,21 @@ impl Batch {
     }
 
     /// A packet by its number in the batch.
-    pub fn packet(&self, index: usize) -> &TxPacket {
-        &self.packets[..self.len][index]
+    pub fn packet(&self, number: usize) -> TxPacket {
+        let entry = self.entry(number);
+        entry.step(number as u32 - entry.number)
     }
 
-    /// The payload of a packet, in pieces.
-    pub fn payload(&self, packet: &TxPacket) -> &[Piece] {
-        let start = packet.first_piece as usize;
-        &self.pieces[start..start + packet.pieces as usize]
-    }
-
-    /// What an inline piece refers to.
-    pub fn bytes(&self, offset: u32, length: u32) -> &[u8] {
-        &self.bytes[offset as usize..][..length as usize]
-    }
-
-    /// Writes a whole packet to the front of `out`, ICRC included, and returns
-    /// its length. `ip_id` is the IPv4 identification it will travel under.
-    pub fn assemble(
-        &self,
-        index: usize,
-        path: &Path,
-        ip_id: u16,
-        memory: &dyn Memory,
-        out: &mut [u8],
-    ) -> Result<usize, Fault> {
-        let len = self.assemble_without_icrc(index, memory, out)?;
-        let packet = &self.packets[index];
-        let crc = if packet.flush_quirk {
-            icrc::compute_flush_quirk(&path.flow, ip_id, &out[..len])
-        } else {
-            path.icrc.compute(ip_id, &out[..len])
-        };
-        out[len..len + ICRC_LEN].copy_from_slice(&crc);
-        Ok(len + ICRC_LEN)
-    }
-
-    /// As [`Batch::assemble`], but leaves out the ICRC; returns the length without it.
-    pub fn assemble_without_icrc(
-        &self,
-        index: usize,
-        memory: &dyn Memory,
-        out: &mut [u8],
-    ) -> Result<usize, Fault> {
-        let packet = &self.packets[index];
-        let mut at = packet.header.len();
-        match out.first_chunk_mut() {
-            // The payload overwrites what is too much.
-            Some(front) => *front = *packet.header.buffer(),
-            None => out[..at].copy_from_slice(packet.header()),
-        }
-        for piece in self.payload(packet) {
-            match *piece {
-                Piece::Memory { address, length } => {
-                    memory.read(address, &mut out[at..at + length as usize])?;
-                    at += length as usize;
-                }
-                Piece::Inline { offset, length } => {
-                    out[at..at + length as usize].copy_from_slice(self.bytes(offset, length));
-                    at += length as usize;
-                }
-            }
-        }
-        out[at..at + packet.pad as usize].fill(0);
-        Ok(at + packet.pad as usize)
+    /// The entry that a packet is in.
+    fn entry(&self, number: usize) -> &TxPacket {
+        let entries = &self.entries[..self.used];
+        let behind = entries.partition_point(|entry| entry.number as usize <= number);
+        &entries[behind - 1]
     }
 
     /// Reports that a packet's payload could not be read: it did not leave.
-    pub fn fault(&mut self, index: usize, fault: Fault) {
-        self.faults.push((index, fault));
+    pub fn fault(&mut self, number: usize, fault: Fault) {
+        self.faults.push((number, fault));
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -282,8 +116,8 @@ impl Batch {
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {
-        self.faults.iter().map(|&(index, fault)| {
-            let packet = &self.packets[index];
+        self.faults.iter().map(|&(number, fault)| {
+            let packet = self.packet(number);
             (packet.qpn, packet.origin, fault)
         })
     }
@@ -295,6 +129,7 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.pieces.clear();
+        self.used = 0;
         self.len = 0;
         self.runs.clear();
         self.faults.clear();
@@ -328,119 +163,74 @@ impl Batch {
     /// Starts the header of the next packet, to be followed by [`Batch::push`].
     #[inline(always)]
     pub(crate) fn header(&mut self, bth: &Bth) -> &mut HeaderBuf {
-        if self.len == self.packets.len() {
+        if self.used == self.entries.len() {
             self.grow(bth);
         }
-        self.packets[self.len].header.restart(bth)
+        self.entries[self.used].header.restart(bth)
     }
 
     #[cold]
     fn grow(&mut self, bth: &Bth) {
-        self.packets.push(TxPacket::blank(bth));
+        self.entries.push(TxPacket::blank(bth));
     }
 
     /// Adds the packet whose header has been written and whose payload pieces
     /// are those pushed since `mark`.
     #[inline(always)]
     pub(crate) fn push(&mut self, path: &Path, mark: usize, new: NewPacket) {
-        let index = self.len;
-        let packet = &mut self.packets[index];
-        packet.header.check_complete();
-        packet.pad = ferroce_wire::padding(new.payload_len as usize) as u8;
-        packet.flush_quirk = new.flush_quirk;
-        packet.first_piece = mark as u32;
-        packet.pieces = (self.pieces.len() - mark) as u32;
-        packet.payload_len = new.payload_len;
-        packet.qpn = new.qpn;
-        packet.origin = new.origin;
-        let len = packet.wire_len();
-        let slot = packet.header.buffer()[DEST_SLOT];
+        let entry = &mut self.entries[self.used];
+        entry.header.check_complete();
+        entry.pad = ferroce_wire::padding(new.payload_len as usize) as u8;
+        entry.flush_quirk = new.flush_quirk;
+        entry.first_piece = mark as u32;
+        entry.pieces = (self.pieces.len() - mark) as u32;
+        entry.payload_len = new.payload_len;
+        entry.qpn = new.qpn;
+        entry.origin = new.origin;
+        entry.number = self.len as u32;
+        entry.count = 1;
+        let (len, slot) = (entry.wire_len(), entry.slot());
+        self.run_for(path, len, slot).add(len);
+        self.used += 1;
         self.len += 1;
-        if let Some(run) = self.runs.last_mut()
-            && run.takes(len, path, slot)
-        {
-            run.packets.end = index + 1;
-            run.bytes += len;
-            return;
-        }
-        self.start_run(path, index, len, slot);
     }
 
     /// Adds `count` packets: that whose header has been written, and others that differ
     /// from it in their PSN only. Their payload lies one behind the other from `address` on.
     pub(crate) fn push_alike(&mut self, path: &Path, new: NewPacket, address: u64, count: u32) {
-        let (first, mark) = (self.len, self.pieces.len());
-        let length = new.payload_len;
-        let Origin::Request(psn) = new.origin else {
-            unreachable!("answers are added one by one");
-        };
-        self.push_memory(address, length);
-        self.push(path, mark, new);
-        for step in 1..count {
-            let mut packet = self.packets[first].clone();
-            let psn = psn.add(step);
-            packet.header.set_psn(psn);
-            packet.origin = Origin::Request(psn);
-            packet.first_piece = self.pieces.len() as u32;
-            self.push_memory(address + u64::from(step * length), length);
-            match self.packets.get_mut(self.len) {
-                Some(place) => *place = packet,
-                None => self.packets.push(packet),
+        let (mut address, mut left) = (address, count);
+        loop {
+            let mark = self.mark();
+            self.push_memory(address, new.payload_len);
+            self.push(path, mark, new);
+            let entry = &mut self.entries[self.used - 1];
+            let len = entry.wire_len();
+            // As many as the run has room for are one entry.
+            let run = self.runs.last_mut();
+            let more = run.map_or(0, |run| run.extend(len, left as usize - 1));
+            self.len += more;
+            entry.count += more as u32;
+            left -= entry.count;
+            if left == 0 {
+                return;
             }
-            self.len += 1;
-        }
-        let packet = &self.packets[first];
-        let (len, slot) = (packet.wire_len(), packet.header.buffer()[DEST_SLOT]);
-        let mut next = first + 1;
-        while next < self.len {
-            let left = self.len - next;
-            next += match self.runs.last_mut() {
-                Some(run) if run.takes(len, path, slot) => run.take(len, left),
-                _ => {
-                    self.start_run(path, next, len, slot);
-                    1
-                }
-            };
+            address += u64::from(entry.count) * u64::from(new.payload_len);
+            let next = entry.step(entry.count);
+            match self.entries.get_mut(self.used) {
+                Some(place) => *place = next,
+                None => self.entries.push(next),
+            }
         }
     }
 
-    fn start_run(&mut self, path: &Path, index: usize, len: usize, slot: u8) {
-        self.runs.push(Run {
-            path: *path,
-            packets: index..index + 1,
-            segment: len,
-            bytes: len,
-            slot,
-        });
-    }
-}
-
-impl Run {
-    /// The top byte of the destination QPN.
-    pub fn slot(&self) -> u8 {
-        self.slot
-    }
-
-    #[inline]
-    fn takes(&self, len: usize, path: &Path, slot: u8) -> bool {
-        let whole = self.segment * self.packets.len() == self.bytes;
-        whole
-            && len <= self.segment
-            && self.packets.len() < MAX_RUN_PACKETS
-            && self.bytes + len <= MAX_RUN_BYTES
-            && self.slot == slot
-            && self.path == *path
-    }
-    /// Adds as many packets of `len` bytes as fit, of which there are `many`, where it
-    /// takes one; returns how many.
-    fn take(&mut self, len: usize, many: usize) -> usize {
-        let fit = match len == self.segment {
-            true => (MAX_RUN_PACKETS - self.packets.len()).min((MAX_RUN_BYTES - self.bytes) / len),
-            false => 1,
-        };
-        let count = many.min(fit);
-        self.packets.end += count;
-        self.bytes += count * len;
-        count
+    /// The run that takes the next packet.
+    #[inline(always)]
+    fn run_for(&mut self, path: &Path, len: usize, slot: u8) -> &mut Run {
+        let takes = |run: &Run| run.takes(len, path, slot);
+        if !self.runs.last().is_some_and(takes) {
+            let run = Run::new(path, self.len, self.used, len, slot);
+            self.runs.push(run);
+        }
+        self.runs.last_mut().expect("there is one now")
     }
 }

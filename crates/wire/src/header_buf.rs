@@ -2,7 +2,7 @@
 
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, MAX_HEADER_LEN, Opcode, Psn,
-    Rdeth, Reth, XrcEth,
+    Rdeth, Reth, XrcEth, head,
 };
 
 /// BTH and extension headers in wire form, in a buffer of fixed size.
@@ -71,11 +71,17 @@ impl HeaderBuf {
         self
     }
 
+    /// The PSN.
+    #[inline]
+    pub fn psn(&self) -> Psn {
+        Psn::new(u32::from_be_bytes(*head(&self.bytes[Bth::PSN])))
+    }
+
     /// Makes it the header of another packet, which does not ask for an acknowledgement
     /// and else differs in its PSN only.
     #[inline]
     pub fn set_psn(&mut self, psn: Psn) {
-        self.bytes[Bth::LEN - 4..Bth::LEN].copy_from_slice(&psn.value().to_be_bytes());
+        self.bytes[Bth::PSN].copy_from_slice(&psn.value().to_be_bytes());
     }
 
     push! {

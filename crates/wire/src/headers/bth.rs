@@ -1,5 +1,7 @@
 //! Base transport header.
 
+use core::ops::Range;
+
 use crate::{Opcode, ParseError, Psn, be24};
 
 /// The base transport header, which starts every packet.
@@ -32,6 +34,8 @@ pub struct Bth {
 impl Bth {
     /// Length on the wire.
     pub const LEN: usize = 12;
+    /// Where acknowledge request and PSN stand: its last word.
+    pub const PSN: Range<usize> = 8..12;
 
     /// The default partition, with full membership.
     pub const DEFAULT_PKEY: u16 = 0xffff;

@@ -4,6 +4,7 @@ use super::field::Field;
 use super::polynomial::times_x32;
 use super::recover::{AFTER_ID, Recovered, recover_with};
 use super::{FlowIcrc, Icrc, split};
+use crate::ICRC_LEN;
 
 /// Bytes that are alike: what comes before acknowledge request and PSN in the BTH.
 pub const ALIKE: usize = 8;
@@ -32,19 +33,36 @@ impl AlikeIcrc {
         }
     }
 
+    /// As [`compute`](super::compute), for a packet that is as was said.
+    #[inline]
+    pub fn compute(&self, ip_id: u16, packet_without_icrc: &[u8]) -> [u8; ICRC_LEN] {
+        self.checksum(ip_id, packet_without_icrc).to_le_bytes()
+    }
+
     /// As [`recover_id`](super::recover_id), for a packet that is as was said.
     #[inline]
     pub fn recover_id(&self, hint: u16, packet: &[u8]) -> Option<Recovered> {
         let (body, icrc) = split(packet)?;
-        let (word, rest) = body[ALIKE..].split_first_chunk()?;
         recover_with(&self.flow, hint, icrc, body.len(), |id| {
-            let id = match self.flow.is_ipv4() {
-                true => IPV4_ID.contribution(id),
-                false => 0,
-            };
-            let register = times_x32(self.register ^ id ^ u32::from_le_bytes(*word));
-            Icrc::resume(register, rest).value()
+            self.checksum(id, body)
         })
+    }
+
+    #[inline]
+    fn checksum(&self, ip_id: u16, body: &[u8]) -> u32 {
+        let id = match self.flow.is_ipv4() {
+            true => IPV4_ID.contribution(ip_id),
+            false => 0,
+        };
+        let register = self.register ^ id;
+        let rest = &body[ALIKE..];
+        match rest.split_first_chunk() {
+            Some((word, rest)) => {
+                let register = times_x32(register ^ u32::from_le_bytes(*word));
+                Icrc::resume(register, rest).value()
+            }
+            None => Icrc::resume(register, rest).value(),
+        }
     }
 }
 
@@ -74,13 +92,14 @@ mod tests {
                 destination: address(2),
                 source_port: 0xc123,
             };
+            let alike = body.first_chunk().unwrap();
+            let prepared = AlikeIcrc::new(FlowIcrc::new(&flow), body.len() + ICRC_LEN, alike);
             let icrc = compute(&flow, id, &body);
+            assert_eq!(prepared.compute(id, &body), icrc);
             body.extend(icrc);
             if damage {
                 body[9] ^= 1;
             }
-            let alike = body.first_chunk().unwrap();
-            let prepared = AlikeIcrc::new(FlowIcrc::new(&flow), body.len(), alike);
             let found = prepared.recover_id(hint, &body);
             assert_eq!(found, recover_id(&flow, hint, &body));
             assert!(found.is_some() || damage);

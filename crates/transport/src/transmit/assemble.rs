@@ -1,0 +1,125 @@
+//! From entries of a batch to bytes.
+
+use ferroce_wire::Bth;
+use ferroce_wire::icrc::{self, AlikeIcrc};
+
+use super::packet::Piece;
+use super::{Batch, ICRC_LEN, Path, Run, TxPacket};
+use crate::memory::{Fault, Memory};
+
+/// What the packets of a run end with.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Trailer {
+    /// ICRCs for the IPv4 identifications 0, 1, 2, ..., which segmentation gives them.
+    Numbered,
+    /// ICRCs for identification 0.
+    Unnumbered,
+    /// Nothing in particular: for a receiver that does not look.
+    Unset,
+}
+
+impl Batch {
+    /// Writes the packets of a run to `out`, one behind the other, and returns how many
+    /// bytes they are. Those whose payload cannot be read are left out; `faults` gets
+    /// their numbers.
+    pub fn assemble_run(
+        &self,
+        run: &Run,
+        trailer: Trailer,
+        memory: &dyn Memory,
+        out: &mut [u8],
+        faults: &mut Vec<(usize, Fault)>,
+    ) -> usize {
+        let (mut end, mut ip_id) = (0, 0);
+        for entry in &self.entries[run.entries.clone()] {
+            let alike = (entry.count > 1).then(|| {
+                let bytes = entry.header.buffer().first_chunk();
+                let bytes = bytes.expect("a header is longer");
+                AlikeIcrc::new(run.path.icrc, entry.wire_len(), bytes)
+            });
+            for step in 0..entry.count {
+                let packet = &mut out[end..];
+                match self.write(entry, step, memory, packet) {
+                    Ok(len) => {
+                        let (body, rest) = packet.split_at_mut(len);
+                        if trailer != Trailer::Unset {
+                            let crc = match &alike {
+                                Some(alike) => alike.compute(ip_id, body),
+                                None => entry.icrc(&run.path, ip_id, body),
+                            };
+                            rest[..ICRC_LEN].copy_from_slice(&crc);
+                        }
+                        end += len + ICRC_LEN;
+                        ip_id += u16::from(trailer == Trailer::Numbered);
+                    }
+                    Err(fault) => faults.push(((entry.number + step) as usize, fault)),
+                }
+            }
+        }
+        end
+    }
+
+    /// Writes one packet to the front of `out`, ICRC included, and returns its length.
+    /// `ip_id` is the IPv4 identification it will travel under.
+    pub fn assemble(
+        &self,
+        number: usize,
+        path: &Path,
+        ip_id: u16,
+        memory: &dyn Memory,
+        out: &mut [u8],
+    ) -> Result<usize, Fault> {
+        let entry = self.entry(number);
+        let step = number as u32 - entry.number;
+        let len = self.write(entry, step, memory, out)?;
+        let crc = entry.icrc(path, ip_id, &out[..len]);
+        out[len..len + ICRC_LEN].copy_from_slice(&crc);
+        Ok(len + ICRC_LEN)
+    }
+
+    /// Writes one of an entry's packets, without ICRC; returns its length.
+    #[inline]
+    fn write(
+        &self,
+        entry: &TxPacket,
+        step: u32,
+        memory: &dyn Memory,
+        out: &mut [u8],
+    ) -> Result<usize, Fault> {
+        let mut at = entry.header.len();
+        match out.first_chunk_mut() {
+            // The payload overwrites what is too much.
+            Some(front) => *front = *entry.header.buffer(),
+            None => out[..at].copy_from_slice(entry.header()),
+        }
+        if step > 0 {
+            out[Bth::PSN].copy_from_slice(&entry.header.psn().add(step).value().to_be_bytes());
+        }
+        let first = entry.first_piece as usize;
+        for piece in &self.pieces[first..first + entry.pieces as usize] {
+            match *piece {
+                Piece::Memory { address, length } => {
+                    let address = address + u64::from(step) * u64::from(length);
+                    memory.read(address, &mut out[at..at + length as usize])?;
+                    at += length as usize;
+                }
+                Piece::Inline { offset, length } => {
+                    let data = &self.bytes[offset as usize..][..length as usize];
+                    out[at..at + length as usize].copy_from_slice(data);
+                    at += length as usize;
+                }
+            }
+        }
+        out[at..at + entry.pad as usize].fill(0);
+        Ok(at + entry.pad as usize)
+    }
+}
+
+impl TxPacket {
+    fn icrc(&self, path: &Path, ip_id: u16, body: &[u8]) -> [u8; ICRC_LEN] {
+        match self.flush_quirk {
+            true => icrc::compute_flush_quirk(&path.flow, ip_id, body),
+            false => path.icrc.compute(ip_id, body),
+        }
+    }
+}
