@@ -2,16 +2,19 @@
 //!
 //! What the bare ping-pong leaves out, and nothing of our own: the socket to send from is
 //! not connected, for the kernel would number its IPv4 packets and no ICRC could be right;
-//! the acknowledgement of the last message leaves along with the next, segmented; and the
-//! receiver is told the addresses and marks that ICRC and ECN are about.
+//! the acknowledgement of the last message leaves along with the next, segmented; that to
+//! receive on is one of a group that shares a port, and for any address; and it is told the
+//! addresses and marks that ICRC and ECN are about.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SocketType, bind, recvmsg, socket, sockopt,
+};
 
 use crate::bare::{SMALL, set_option};
 use crate::orders::Figure;
@@ -22,6 +25,7 @@ const ACKNOWLEDGEMENT: usize = 20;
 
 /// One end: a socket to receive on and one to send from.
 pub(crate) struct Framed {
+    address: IpAddr,
     receiver: UdpSocket,
     sender: UdpSocket,
     peer: Option<SocketAddr>,
@@ -29,11 +33,12 @@ pub(crate) struct Framed {
 
 impl Framed {
     pub(crate) fn open(address: IpAddr) -> Result<Framed> {
+        let receiver = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+        sockopt::set_socket_reuseport(&receiver, true)?;
+        bind(&receiver, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        let receiver = UdpSocket::from(receiver);
         #[allow(clippy::disallowed_methods)] // what it is about
-        let [receiver, sender] = [
-            UdpSocket::bind((address, 0))?,
-            UdpSocket::bind((address, 0))?,
-        ];
+        let sender = UdpSocket::bind((address, 0))?;
         for socket in [&receiver, &sender] {
             socket.set_nonblocking(true)?;
         }
@@ -52,6 +57,7 @@ impl Framed {
             set_option(socket, level, option, value)?;
         }
         Ok(Framed {
+            address,
             receiver,
             sender,
             peer: None,
@@ -59,7 +65,8 @@ impl Framed {
     }
 
     pub(crate) fn address(&self) -> Result<SocketAddr> {
-        Ok(self.receiver.local_addr()?)
+        let port = self.receiver.local_addr()?.port();
+        Ok(SocketAddr::new(self.address, port))
     }
 
     pub(crate) fn reach(&mut self, peer: SocketAddr) {
