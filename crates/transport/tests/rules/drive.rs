@@ -308,10 +308,16 @@ impl Host {
             source_port: FLOW.source_port,
             traffic_class: flags & 3,
             hop_limit: 1,
-            ip_id: Some(0),
+            ip_id: None,
             payload: &bytes,
         };
-        self.engine.receive(self.now, &self.ram, &datagram);
+        let (now, memory) = (self.now, &self.ram);
+        let foreseen = self
+            .engine
+            .receive_foreseen(now, memory, &datagram, bytes.len());
+        if foreseen == 0 {
+            self.engine.receive(now, memory, &datagram);
+        }
     }
 
     /// Puts keys, addresses and the like into headers that would be refused at
