@@ -7,22 +7,21 @@ use ferroce_transport::{Memory, Time};
 
 use crate::clock::Clock;
 use crate::pair::Pair;
-use crate::side::{SLOT, WRITE_HEADER};
 use crate::traffic::{Cost, MESSAGES};
 
-/// Copies and checksums the bytes of one exchange of `size`-byte messages,
-/// between the same buffers that the engines use, and no more.
-pub fn baseline(pair: &mut Pair, size: usize) -> Cost {
+/// Copies and checksums the bytes of one exchange, in packets with so many bytes of
+/// `header` and `payload`, between the same buffers that the engines use, and no more.
+pub fn baseline(pair: &mut Pair, header: usize, payload: usize) -> Cost {
     let clock = Clock::start();
-    let packet = WRITE_HEADER + size;
+    let packet = header + payload;
     let wire = &mut pair.sender.wire.bytes;
 
     let (from, base) = (&pair.sender.arena, pair.sender.arena.base());
     let start = clock.now();
     for message in 0..MESSAGES {
         let out = &mut wire[message * packet..][..packet];
-        let address = base + (message * SLOT) as u64;
-        black_box(from.read(address, &mut out[WRITE_HEADER..]).is_ok());
+        let address = base + (message * payload) as u64;
+        black_box(from.read(address, &mut out[header..]).is_ok());
         black_box(crc32fast::hash(out));
     }
     let middle = clock.now();
@@ -30,8 +29,8 @@ pub fn baseline(pair: &mut Pair, size: usize) -> Cost {
     for message in 0..MESSAGES {
         let data = &wire[message * packet..][..packet];
         black_box(crc32fast::hash(data));
-        let address = base + (message * SLOT) as u64;
-        black_box(to.write(address, &data[WRITE_HEADER..]).is_ok());
+        let address = base + (message * payload) as u64;
+        black_box(to.write(address, &data[header..]).is_ok());
     }
     let between = |from: Time, to: Time| to.nanos_since(from);
     Cost {

@@ -45,8 +45,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends one exchange of [`MESSAGES`], all posted at once, and sees it
-    /// completed on both sides.
+    /// Sends one exchange, all posted at once, and sees it completed on both sides.
     pub fn exchange(&mut self, traffic: Traffic) -> Result<Cost> {
         self.choose_qps(traffic.burst);
         self.pass(traffic, 0..messages(traffic))

@@ -20,8 +20,6 @@ use crate::traffic::{MESSAGES, Op, Setup, Traffic};
 pub(crate) const SLOT: usize = 4096;
 /// Packets that a side may send before the other reads them.
 const WIRE_PACKETS: usize = 4 * MESSAGES;
-/// Headers of an RDMA WRITE: BTH and RETH.
-pub(crate) const WRITE_HEADER: usize = 28;
 
 /// An engine with its surroundings.
 pub struct Side {

@@ -1,7 +1,7 @@
 //! What is measured, and what it should be.
 
 use anyhow::{Result, ensure};
-use ferroce_wire::Mtu;
+use ferroce_wire::{Bth, Mtu, Reth};
 
 use crate::baseline::baseline;
 use crate::clock::Stage;
@@ -79,6 +79,10 @@ fn beside_baseline(
     traffic: Traffic,
     goal: Option<Goal>,
 ) -> Result<Vec<Row>> {
+    let header = match traffic.size > setup.mtu.bytes() {
+        true => Bth::LEN,
+        false => Bth::LEN + Reth::LEN,
+    };
     let mut pair = Pair::new(setup)?;
     // The same kind of buffers, in other memory.
     let mut other = Pair::new(setup)?;
@@ -86,7 +90,7 @@ fn beside_baseline(
         effort.rounds,
         effort.exchanges,
         || pair.exchange(traffic),
-        || Ok(baseline(&mut other, setup.mtu.bytes())),
+        || Ok(baseline(&mut other, header, setup.mtu.bytes())),
         [SENDER, RECEIVER],
     )?;
     ensure!(pair.arrived(traffic), "the benchmark moved the wrong bytes");

@@ -21,7 +21,7 @@ use crate::signals;
 /// How soon to look again when a program that does not poll is at work.
 const TAKEN_NS: u64 = 20_000;
 /// So many datagrams in a turn are a stream of which more is to come.
-const STREAM: usize = 16;
+const STREAM: usize = 8;
 /// How long to look out for it: to fall asleep and be woken up would take as long.
 const LINGER_NS: u64 = 20_000;
 
@@ -43,6 +43,7 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
     let mut signs: Vec<PollFd<'_>> = core::iter::once(bell).chain(watched).collect();
     // With one processor the peer, if it is here, needs it more.
     let may_linger = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+    let mut visit = Visit::Wake;
     let mut linger_until = Time::ZERO;
     while !shard.is_stopped() {
         let now = clock::now();
@@ -51,17 +52,16 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
             stand_by(shard, &mut signs, now.after_nanos(left));
             continue;
         }
-        let visit = match now < linger_until {
-            true => Visit::Linger,
-            false => Visit::Wake,
-        };
         match shard.progress(visit) {
             Some((due, received)) => {
                 manners.yield_to_others(false);
+                visit = Visit::Wake;
                 if received >= STREAM && may_linger {
-                    linger_until = now.after_nanos(LINGER_NS);
+                    visit = Visit::Stream;
+                    linger_until = clock::now().after_nanos(LINGER_NS);
                 }
-                match received >= RECEIVE_BUDGET || now < linger_until {
+                let more = received >= RECEIVE_BUDGET || visit == Visit::Stream;
+                match more || linger(shard, &mut signs, linger_until) {
                     true => shard.stays_awake(),
                     false => sleep(shard, &mut signs, due),
                 }
@@ -83,6 +83,17 @@ fn run(shard: &Shard, sockets: &[OwnedFd]) {
 fn stand_by(shard: &Shard, signs: &mut [PollFd<'_>], until: Time) {
     shard.sleeps_until(Some(until));
     sleep(shard, &mut signs[..1], Some(until));
+}
+
+/// Looks out for the bell and packets without sleep. False if nothing comes in time.
+fn linger(shard: &Shard, signs: &mut [PollFd<'_>], until: Time) -> bool {
+    while clock::now() < until {
+        if poll(signs, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            silence(shard, signs);
+            return true;
+        }
+    }
+    false
 }
 
 /// Waits for the bell, for packets, or until `due`.

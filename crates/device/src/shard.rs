@@ -50,8 +50,8 @@ pub(crate) enum Visit {
     Poll,
     /// The progress thread, which sleeps until something happens.
     Wake,
-    /// The progress thread, which looks again at once.
-    Linger,
+    /// The progress thread, right after it has received much.
+    Stream,
 }
 
 /// One slot of the process.
@@ -298,9 +298,10 @@ impl Core {
         };
         self.turns = self.turns.wrapping_add(1);
         let everywhere = visit == Visit::Wake || self.turns.is_multiple_of(QUIET_TURN);
-        let received = match everywhere {
-            true => self.receiver.receive(RECEIVE_BUDGET, take),
-            false => self.receiver.receive_busy(RECEIVE_BUDGET, take),
+        let received = match visit {
+            _ if everywhere => self.receiver.receive(RECEIVE_BUDGET, take),
+            Visit::Poll => self.receiver.receive_busy(RECEIVE_BUDGET, take),
+            Visit::Wake | Visit::Stream => self.receiver.receive_more(RECEIVE_BUDGET, take),
         };
         let received = received.unwrap_or_else(|error| {
             tracing::warn!("receiving failed: {error}");

@@ -6,7 +6,7 @@
 //!                 |        |        |
 //!              slot 0   slot 1   slot 2  ...   SlotSockets, made in order by the daemon,
 //!                 |        |        |          passed to their owners
-//!              Receiver Receiver Receiver      batches in, one datagram at a time out
+//!              Receiver Receiver Receiver      batches in, runs of datagrams out
 //!                          |        ^
 //!                          '--------'          forward: foreign packets of merged buffers
 //!

@@ -126,7 +126,22 @@ impl Receiver {
     ) -> io::Result<usize> {
         let first = self.busy_v6;
         let count = self.drain(first, max, &mut each)?;
-        Ok(count + self.drain(!first, max.saturating_sub(count), &mut each)?)
+        // However much there is of one family, the other has its turn.
+        let rest = max.saturating_sub(count).max(max.min(1));
+        Ok(count + self.drain(!first, rest, &mut each)?)
+    }
+
+    /// As [`Receiver::receive`], but looks only at the IP family that spoke last, for
+    /// those who have just received much and expect more.
+    ///
+    /// # Errors
+    /// If the kernel fails; that nothing waits is no error.
+    pub fn receive_more(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(&IncomingRun<'_>),
+    ) -> io::Result<usize> {
+        self.drain(self.busy_v6, max, &mut each)
     }
 
     /// As [`Receiver::receive`], but looks only at the IP family that spoke last, which

@@ -282,7 +282,7 @@ impl Engine {
             return 0;
         };
         self.cx.now = now;
-        let taken = qp.take_foreseen(&self.cx, memory, run, segment);
+        let taken = qp.take_foreseen(&mut self.cx, memory, run, segment);
         let counters = &self.cx.counters;
         counters.add(Counter::RcvdPkts, taken as u64);
         counters.add(Counter::RcvdBytes, (taken * segment) as u64);

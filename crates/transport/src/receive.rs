@@ -1,4 +1,5 @@
-//! Datagrams from the network: every check before a queue pair sees a packet.
+//! Datagrams from the network: every check before a queue pair sees a packet. What is
+//! foreseen takes a shorter way: see [`foreseen`](crate::qp::foreseen).
 //!
 //! The order is rxe's. What fails a check is dropped without an answer, counted
 //! under its reason, and changes nothing else.

@@ -198,7 +198,7 @@ impl Batch {
     /// Adds `count` packets: that whose header has been written, and others that differ
     /// from it in their PSN only. Their payload lies one behind the other from `address` on.
     pub(crate) fn push_alike(&mut self, path: &Path, new: NewPacket, address: u64, count: u32) {
-        let (mut address, mut left) = (address, count);
+        let (mut new, mut address, mut left) = (new, address, count);
         loop {
             let mark = self.mark();
             self.push_memory(address, new.payload_len);
@@ -216,6 +216,7 @@ impl Batch {
             }
             address += u64::from(entry.count) * u64::from(new.payload_len);
             let next = entry.step(entry.count);
+            new.origin = next.origin;
             match self.entries.get_mut(self.used) {
                 Some(place) => *place = next,
                 None => self.entries.push(next),

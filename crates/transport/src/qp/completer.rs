@@ -249,6 +249,17 @@ impl Qp {
         self.complete_finished(cx);
     }
 
+    /// So many packets of the answer to the READ that is the oldest work request have come
+    /// and are in their place; more will follow.
+    pub(super) fn read_on(&mut self, cx: &mut Context, packets: u32) {
+        if let Some(wqe) = self.sq.front() {
+            let cost = wqe_cost(wqe, self.req.acked, packets, self.mtu);
+            let bytes = self.advance(cost, packets);
+            self.progress(cx, bytes);
+            self.settle(cx);
+        }
+    }
+
     /// Puts the data of a response where the work request wants it.
     fn place(
         &self,

@@ -119,7 +119,7 @@ impl Qp {
         self.with_pd(|qp, pd| cx.remote(rkey, pd, qp.qpn, need, va, length))
     }
 
-    pub(super) fn write_remote(
+    fn write_remote(
         &self,
         cx: &Context,
         memory: &dyn Memory,

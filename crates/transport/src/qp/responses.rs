@@ -265,11 +265,7 @@ impl Qp {
             return;
         };
         let (mut read, replay) = (read.clone(), *replay);
-        let room = limit.saturating_sub(batch.len());
-        for _ in 0..room {
-            if !batch.has_room() {
-                break;
-            }
+        while batch.room(limit) > 0 {
             let length = read.left.min(self.mtu);
             let last = length == read.left;
             let mark = batch.mark();
@@ -292,11 +288,7 @@ impl Qp {
                 (false, false) => (Operation::ReadResponseMiddle, None),
             };
             self.response_header(batch, operation, read.next, length, syndrome);
-            let origin = match replay {
-                true => Origin::Replay,
-                false => Origin::Response(read.next),
-            };
-            self.push_answer(batch, mark, origin, length);
+            self.push_answer(batch, mark, read.origin(replay), length);
             if last {
                 self.resp.responses.pop_front();
                 return;
@@ -305,10 +297,44 @@ impl Qp {
             read.next = read.next.next();
             read.va = read.va.wrapping_add(u64::from(length));
             read.left -= length;
+            self.transmit_middles(cx, batch, &mut read, replay, limit);
         }
         if let Some(front) = self.resp.responses.front_mut() {
             front.kind = Kind::Read(read);
         }
+    }
+
+    /// Adds as many packets from the middle of an answer as there is room for; perhaps
+    /// none. They differ in PSN and place only.
+    fn transmit_middles(
+        &self,
+        cx: &Context,
+        batch: &mut Batch,
+        read: &mut ReadAnswer,
+        replay: bool,
+        limit: usize,
+    ) {
+        let middles = read.left.saturating_sub(1) / self.mtu;
+        let count = middles.min(batch.room(limit) as u32);
+        if count < 2 || !cx.is_sound() {
+            return;
+        }
+        let length = count * self.mtu;
+        let Ok(address) = self.resolve_read(cx, read, length) else {
+            return;
+        };
+        let (operation, payload_len) = (Operation::ReadResponseMiddle, self.mtu);
+        self.response_header(batch, operation, read.next, payload_len, None);
+        let new = NewPacket {
+            qpn: self.qpn,
+            origin: read.origin(replay),
+            payload_len,
+            flush_quirk: false,
+        };
+        batch.push_alike(&self.path, new, address, count);
+        read.next = read.next.add(count);
+        read.va = read.va.wrapping_add(u64::from(length));
+        read.left -= length;
     }
 
     fn resolve_read(
@@ -390,6 +416,16 @@ impl Qp {
         let expected = self.resp.psn;
         let _refused = self.execute(cx, memory, packet).is_err();
         self.resp.psn = expected;
+    }
+}
+
+impl ReadAnswer {
+    /// Whose its next packet is.
+    fn origin(&self, replay: bool) -> Origin {
+        match replay {
+            true => Origin::Replay,
+            false => Origin::Response(self.next),
+        }
     }
 }
 

@@ -308,7 +308,7 @@ impl Host {
             source_port: FLOW.source_port,
             traffic_class: flags & 3,
             hop_limit: 1,
-            ip_id: None,
+            ip_id: (flags & 4 == 0).then_some(0),
             payload: &bytes,
         };
         let (now, memory) = (self.now, &self.ram);

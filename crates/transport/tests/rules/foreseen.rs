@@ -5,27 +5,59 @@ use ferroce_transport::{AttrMask, Counter, MAX_RUN_PACKETS, QpAttr};
 use ferroce_wire::icrc;
 use proptest::prelude::*;
 
-use crate::pair::{Pair, Sent};
+use crate::pair::{BASE, Pair, Sent};
 use crate::shorthand::{INBOX, REMOTE};
 
 const PACKETS: usize = 20;
 const LENGTH: u32 = PACKETS as u32 * 1024;
 
-/// Host 1 waits for a message of [`PACKETS`] that host 0 has sent.
-fn sent(write: bool) -> (Pair, Vec<Sent>) {
-    let mut pair = Pair::with(|knobs| knobs.config.initial_window = 1 << 20);
-    let source: Vec<u8> = (0..LENGTH).map(|i| (i % 251) as u8).collect();
-    pair.hosts[0].ram.put(crate::pair::BASE, &source);
-    if write {
-        pair.write(1, LENGTH);
-    } else {
-        let sge = pair.hosts[1].sge(INBOX, LENGTH);
-        pair.post_recv(1, 7, &[sge]);
-        pair.send(1, LENGTH);
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Kind {
+    Send,
+    Write,
+    Read,
+}
+
+const KINDS: [Kind; 3] = [Kind::Send, Kind::Write, Kind::Read];
+
+impl Kind {
+    /// Who gets the bytes, and where.
+    fn destination(self) -> (usize, u64) {
+        match self {
+            Kind::Send => (1, BASE + INBOX),
+            Kind::Write => (1, REMOTE),
+            Kind::Read => (0, BASE + INBOX),
+        }
     }
-    pair.flush(0);
-    let packets = pair.wire.drain(..).collect();
-    (pair, packets)
+
+    /// A message of [`PACKETS`] that is on its way.
+    fn sent(self) -> (Pair, Vec<Sent>) {
+        let mut pair = Pair::with(|knobs| knobs.config.initial_window = 1 << 20);
+        let source: Vec<u8> = (0..LENGTH).map(|i| (i % 251) as u8).collect();
+        pair.hosts[0].ram.put(BASE, &source);
+        pair.hosts[1].ram.put(REMOTE, &source);
+        match self {
+            Kind::Send => {
+                let sge = pair.hosts[1].sge(INBOX, LENGTH);
+                pair.post_recv(1, 7, &[sge]);
+                pair.send(1, LENGTH);
+            }
+            Kind::Write => {
+                pair.hosts[1].ram.put(REMOTE, &[0; LENGTH as usize]);
+                pair.write(1, LENGTH);
+            }
+            Kind::Read => pair.read(1, LENGTH),
+        }
+        pair.flush(0);
+        if self == Kind::Read {
+            let request = pair.wire.pop_front().unwrap();
+            pair.deliver(&request);
+            pair.flush(1);
+        }
+        let packets: Vec<Sent> = pair.wire.drain(..).collect();
+        assert_eq!(packets.len(), PACKETS);
+        (pair, packets)
+    }
 }
 
 /// Several packets as one.
@@ -35,9 +67,9 @@ fn merged(packets: &[Sent]) -> Sent {
     merged
 }
 
-/// As [`sent`], with the first packet delivered and the middle merged.
-fn middle() -> (Pair, Sent, usize) {
-    let (mut pair, packets) = sent(true);
+/// As [`Kind::sent`], with the first packet delivered and the middle merged.
+fn middle(kind: Kind) -> (Pair, Sent, usize) {
+    let (mut pair, packets) = kind.sent();
     pair.deliver_the_long_way(&packets[0]);
     let middle = &packets[1..PACKETS - 1];
     (pair, merged(middle), middle[0].bytes.len())
@@ -51,8 +83,8 @@ fn seal(run: &mut Sent, segment: usize) {
 
 #[test]
 fn the_middle_of_a_message_is_foreseen_as_far_as_it_has_come() {
-    for write in [true, false] {
-        let (mut pair, packets) = sent(write);
+    for kind in KINDS {
+        let (mut pair, packets) = kind.sent();
         let segment = packets[1].bytes.len();
         assert_eq!(
             pair.deliver_foreseen(&merged(&packets), packets[0].bytes.len()),
@@ -65,60 +97,59 @@ fn the_middle_of_a_message_is_foreseen_as_far_as_it_has_come() {
         assert_eq!(pair.deliver_foreseen(&others, segment), PACKETS - 1 - 8);
         assert_eq!(pair.deliver_foreseen(&packets[PACKETS - 1], segment), 0);
         pair.deliver_the_long_way(&packets[PACKETS - 1]);
-        let at = if write {
-            REMOTE
-        } else {
-            crate::pair::BASE + INBOX
-        };
-        let [from, to] = [(0, crate::pair::BASE), (1, at)]
-            .map(|(host, at)| pair.hosts[host].ram.get(at, LENGTH as usize));
-        assert_eq!(from, to);
-        let received = pair.hosts[1].counters.get(Counter::RcvdPkts);
+        let (host, at) = kind.destination();
+        let expected: Vec<u8> = (0..LENGTH).map(|i| (i % 251) as u8).collect();
+        assert!(pair.hosts[host].ram.get(at, LENGTH as usize) == expected);
+        let received = pair.hosts[host].counters.get(Counter::RcvdPkts);
         assert_eq!(received, PACKETS as u64);
     }
 }
 
 #[test]
 fn what_is_out_of_the_ordinary_is_not_foreseen() {
-    type Change = fn(&mut Pair, &mut Sent);
-    let changes: [(&str, Change); 9] = [
-        ("a congested way", |_, run| run.path.traffic_class |= 3),
-        ("another peer", |_, run| {
+    type Change = fn(&mut Pair, usize, &mut Sent);
+    let changes: [(&str, Change); 8] = [
+        ("a congested way", |_, _, run| run.path.traffic_class |= 3),
+        ("another peer", |_, _, run| {
             run.path.flow.source = [192, 0, 2, 99].into()
         }),
-        ("another address of ours", |_, run| {
+        ("another address of ours", |_, _, run| {
             run.path.flow.destination = [192, 0, 2, 98].into()
         }),
-        ("another partition", |_, run| run.bytes[2] ^= 1),
-        ("another version", |_, run| run.bytes[1] |= 1),
-        ("padding", |_, run| run.bytes[1] |= 0x10),
-        ("a question", |_, run| run.bytes[8] |= 0x80),
-        ("no permission any more", |pair, _| {
-            let attr = QpAttr::default();
-            pair.modify(1, &attr, AttrMask::ACCESS_FLAGS);
-        }),
-        ("no memory any more", |pair, _| {
-            let host = &pair.hosts[1];
+        ("another partition", |_, _, run| run.bytes[2] ^= 1),
+        ("another version", |_, _, run| run.bytes[1] |= 1),
+        ("padding", |_, _, run| run.bytes[1] |= 0x10),
+        ("a question", |_, _, run| run.bytes[8] |= 0x80),
+        ("no memory any more", |pair, receiver, _| {
+            let host = &pair.hosts[receiver];
             host.regions.deregister(&host.mr).unwrap();
         }),
     ];
-    for (what, change) in changes {
-        let (mut pair, mut run, segment) = middle();
-        change(&mut pair, &mut run);
-        seal(&mut run, segment);
-        assert_eq!(pair.deliver_foreseen(&run, segment), 0, "{what}");
-        assert_eq!(pair.hosts[1].counters.get(Counter::RcvdPkts), 1, "{what}");
+    for kind in KINDS {
+        for (what, change) in changes {
+            let (mut pair, mut run, segment) = middle(kind);
+            let receiver = 1 - run.from;
+            change(&mut pair, receiver, &mut run);
+            seal(&mut run, segment);
+            assert_eq!(pair.deliver_foreseen(&run, segment), 0, "{kind:?}: {what}");
+            let received = pair.hosts[receiver].counters.get(Counter::RcvdPkts);
+            assert_eq!(received, 1, "{kind:?}: {what}");
+        }
+        let (mut pair, run, segment) = middle(kind);
+        assert_eq!(pair.deliver_foreseen(&run, segment - 1), 0, "another size");
+        assert_eq!(pair.deliver_foreseen(&run, segment), PACKETS - 2);
+        assert_eq!(pair.deliver_foreseen(&run, segment), 0, "what was");
     }
-    let (mut pair, run, segment) = middle();
-    assert_eq!(pair.deliver_foreseen(&run, segment - 1), 0, "another size");
-    assert_eq!(pair.deliver_foreseen(&run, segment), PACKETS - 2);
+    let (mut pair, run, segment) = middle(Kind::Write);
+    pair.modify(1, &QpAttr::default(), AttrMask::ACCESS_FLAGS);
+    assert_eq!(pair.deliver_foreseen(&run, segment), 0, "not permitted");
 }
 
 #[test]
 fn a_write_that_goes_on_beyond_its_length_is_not_foreseen() {
-    let (mut pair, run, segment) = middle();
+    let (mut pair, run, segment) = middle(Kind::Write);
     assert_eq!(pair.deliver_foreseen(&run, segment), PACKETS - 2);
-    let (_, packets) = sent(true);
+    let (_, packets) = Kind::Write.sent();
     let mut last = packets[PACKETS - 1].clone();
     let middle = packets[1].bytes[0];
     last.bytes[0] = middle;
@@ -156,24 +187,25 @@ fn happen(packets: &mut Vec<Sent>, accident: &Accident) {
     }
 }
 
-/// All that can be seen of host 1.
-fn state(pair: &mut Pair) -> impl PartialEq + std::fmt::Debug {
+/// All that can be seen of a host.
+fn state(pair: &mut Pair, host: usize) -> impl PartialEq + std::fmt::Debug {
     let before = pair.log.len();
-    pair.flush(1);
+    pair.flush(host);
     let answers: Vec<_> = pair.log[before..].iter().map(|s| s.bytes.clone()).collect();
-    let host = &pair.hosts[1];
+    let timer = pair.hosts[host].engine.next_timeout();
+    let host = &pair.hosts[host];
     let counters = Counter::ALL
         .iter()
         .map(|&counter| host.counters.get(counter));
     let query = host.engine.query_qp(host.qpn).unwrap();
-    let memory = [REMOTE, crate::pair::BASE + INBOX].map(|at| host.ram.get(at, LENGTH as usize));
+    let memory = [REMOTE, BASE + INBOX].map(|at| host.ram.get(at, LENGTH as usize));
     let mut completions = Vec::new();
     host.cq.poll(9, |wc| completions.push(wc));
     let done = format!("{completions:?} {:?}", host.events);
     (
         answers,
         counters.collect::<Vec<_>>(),
-        query.attr.rq_psn,
+        (query.attr.rq_psn, query.attr.sq_psn, query.sends, timer),
         query.attr.state,
         memory,
         done,
@@ -183,12 +215,12 @@ fn state(pair: &mut Pair) -> impl PartialEq + std::fmt::Debug {
 proptest! {
     #[test]
     fn either_way_has_the_same_effect(
-        write: bool,
+        kind in prop::sample::select(&KINDS[..]),
         accidents in prop::collection::vec(accident(), 0..4),
         most in 1..MAX_RUN_PACKETS,
     ) {
-        let (mut short, mut packets) = sent(write);
-        let (mut long, same) = sent(write);
+        let (mut short, mut packets) = kind.sent();
+        let (mut long, same) = kind.sent();
         for (a, b) in packets.iter().zip(&same) {
             prop_assert_eq!(&a.bytes, &b.bytes);
         }
@@ -209,6 +241,7 @@ proptest! {
             }
             rest = &rest[taken.max(1)..];
         }
-        prop_assert_eq!(state(&mut short), state(&mut long));
+        let (host, _) = kind.destination();
+        prop_assert_eq!(state(&mut short, host), state(&mut long, host));
     }
 }

@@ -1,6 +1,6 @@
 //! Packets leave in runs that generic segmentation offload can take.
 
-use ferroce_transport::{Batch, MAX_RUN_BYTES, MAX_RUN_PACKETS, QpType, SendOp};
+use ferroce_transport::{Batch, MAX_RUN_BYTES, MAX_RUN_PACKETS, QpType, SendOp, Trailer};
 use ferroce_wire::Mtu;
 
 use crate::pair::{BASE, Knobs, Pair, wr};
@@ -231,5 +231,80 @@ fn many_packets_at_a_time_are_what_they_are_one_by_one() {
         for (a, b) in whole.iter().zip(&halves) {
             assert_eq!((a.from, a.ip_id, &a.bytes), (b.from, b.ip_id, &b.bytes));
         }
+    }
+}
+
+#[test]
+fn an_answer_is_the_same_whether_its_packets_leave_together_or_one_by_one() {
+    let [together, one_by_one] = [64, 1].map(|limit| {
+        let mut pair = wide(|_| {});
+        pair.read(1, 50_000);
+        pair.flush(0);
+        let request = pair.wire.pop_front().unwrap();
+        pair.deliver(&request);
+        while pair.flush_some(1, limit) {}
+        let packets = pair.wire.iter();
+        // Their identifications differ, and so do their ICRCs.
+        packets
+            .map(|sent| sent.bytes[..sent.bytes.len() - 4].to_vec())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(together.len(), 49);
+    assert!(together == one_by_one);
+}
+
+#[test]
+fn a_run_is_assembled_as_its_packets_are() {
+    for hole in [None, Some(20_000)] {
+        let mut pair = wide(|_| {});
+        // Host 1 owes an acknowledgement, which leaves behind the message.
+        pair.write(1, 8);
+        pair.flush(0);
+        let request = pair.wire.pop_front().unwrap();
+        pair.deliver(&request);
+        let bytes: Vec<u8> = (0..100_000).map(|i| (i % 251) as u8).collect();
+        let host = &pair.hosts[1];
+        host.ram.put(BASE, &bytes);
+        host.ram
+            .holes
+            .borrow_mut()
+            .extend(hole.map(|at| BASE + at..BASE + at + 1));
+        let op = SendOp::Write {
+            remote_addr: BASE,
+            rkey: pair.hosts[0].mr.rkey(),
+            imm: None,
+        };
+        let sge = pair.hosts[1].sge(0, 60_000);
+        pair.post(1, wr(2, op, &[sge]));
+        let mut batch = Batch::new(256);
+        let host = &mut pair.hosts[1];
+        host.engine.poll_transmit(pair.now, &mut batch);
+        check(&batch);
+        let (mut faults, mut others) = (Vec::new(), Vec::new());
+        for run in batch.runs() {
+            let mut bytes = vec![0; MAX_RUN_BYTES + 100];
+            let trailer = Trailer::Numbered;
+            let length = batch.assemble_run(run, trailer, &host.ram, &mut bytes, &mut faults);
+            let (mut end, mut id) = (0, 0);
+            let mut expected = vec![0; MAX_RUN_BYTES + 100];
+            for number in run.packets.clone() {
+                match batch.assemble(number, &run.path, id, &host.ram, &mut expected[end..]) {
+                    Ok(length) => {
+                        end += length;
+                        id += 1;
+                    }
+                    Err(fault) => others.push((number, fault)),
+                }
+            }
+            assert!(bytes[..length] == expected[..end]);
+        }
+        assert_eq!(faults, others);
+        let gone: Vec<usize> = faults.iter().map(|&(number, _)| number).collect();
+        assert_eq!(
+            gone,
+            hole.map(|at| (at / 1024) as usize)
+                .into_iter()
+                .collect::<Vec<_>>()
+        );
     }
 }
