@@ -117,7 +117,9 @@ impl Transmitter {
                 .batch
                 .assemble_run(run, trailer, &memory, buffer, faults);
             let bytes = &self.buffer[..end];
-            let opcode = self.batch.packet(run.packets.start).header()[0];
+            let Some(&opcode) = bytes.first() else {
+                continue;
+            };
             let burden = Pacer::burden(run, opcode, end);
             self.out.send(&run.path, run.segment, bytes, burden);
         }

@@ -4,7 +4,8 @@
 //! that overruns it sends everything again. So the bytes in flight are bounded
 //! by a window that grows while answers come, and shrinks on loss, on a
 //! congestion notification, and when answers take much longer than the
-//! shortest round trip seen: a queue has built up somewhere.
+//! shortest round trip seen, twice in a row: a queue has built up somewhere. Once
+//! may be no more than somebody who had to wait for a processor.
 
 use ferroce_wire::Psn;
 
@@ -27,11 +28,14 @@ pub(crate) struct Window {
     threshold: u32,
     ceiling: u32,
     packet: u32,
-    shortest_rtt: u64,
+    /// In nanoseconds; longer ones than fit are taken for the longest that does.
+    shortest_rtt: u32,
     /// The packet whose round trip is being measured,
     probe: Option<Psn>,
     /// and when it left.
     probe_sent: Time,
+    /// The last one measured was much longer than the shortest.
+    slow: bool,
     /// No second cut until this PSN is acknowledged.
     cut_until: Option<Psn>,
 }
@@ -46,9 +50,10 @@ impl Window {
             threshold: ceiling,
             ceiling,
             packet,
-            shortest_rtt: u64::MAX,
+            shortest_rtt: u32::MAX,
             probe: None,
             probe_sent: Time::ZERO,
+            slow: false,
             cut_until: None,
         }
     }
@@ -82,7 +87,8 @@ impl Window {
             && psn.is_before(una)
         {
             self.probe = None;
-            if self.is_queueing(now.nanos_since(self.probe_sent)) {
+            let slow = self.is_slow(now.nanos_since(self.probe_sent));
+            if core::mem::replace(&mut self.slow, slow) && slow {
                 self.cut(next, 8);
                 return;
             }
@@ -126,10 +132,10 @@ impl Window {
         self.packet * FLOOR_PACKETS
     }
 
-    fn is_queueing(&mut self, rtt: u64) -> bool {
-        self.shortest_rtt = self.shortest_rtt.min(rtt);
-        rtt > self.shortest_rtt.saturating_mul(4)
-            && rtt > self.shortest_rtt.saturating_add(TOLERATED_DELAY_NS)
+    fn is_slow(&mut self, rtt: u64) -> bool {
+        let shortest = rtt.min(self.shortest_rtt.into());
+        self.shortest_rtt = shortest as u32;
+        rtt > shortest * 4 && rtt > shortest + TOLERATED_DELAY_NS
     }
 }
 
@@ -184,11 +190,18 @@ mod tests {
     #[test]
     fn long_delays_shrink_it_gently() {
         let mut w = window();
-        let at = Time::from_nanos;
-        w.sent(psn(1), at(0));
-        w.acked(psn(2), psn(3), 0, false, at(20_000));
-        w.sent(psn(3), at(20_000));
-        w.acked(psn(4), psn(9), 0, false, at(3_000_000));
+        let mut time = 0;
+        let mut round_trip = |w: &mut Window, n, took| {
+            w.sent(psn(n), Time::from_nanos(time));
+            time += took;
+            w.acked(psn(n + 1), psn(n + 9), 0, false, Time::from_nanos(time));
+        };
+        round_trip(&mut w, 1, 20_000);
+        round_trip(&mut w, 2, 3_000_000);
+        round_trip(&mut w, 3, 20_000);
+        round_trip(&mut w, 4, 3_000_000);
+        assert_eq!(w.size(), 64 << 10, "now and then it happens");
+        round_trip(&mut w, 5, 3_000_000);
         assert_eq!(w.size(), (64 << 10) / 8 * 7);
     }
 
