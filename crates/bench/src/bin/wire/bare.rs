@@ -200,22 +200,22 @@ fn set_udp(socket: &impl AsFd, option: i32, value: i32) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, option, value)
 }
 
-/// Sets an option that is a number.
-pub(crate) fn set_option(
+/// Sets an option that is a number, or another plain value.
+pub(crate) fn set_option<T: Copy>(
     socket: &impl AsFd,
     level: i32,
     option: i32,
-    value: i32,
+    value: T,
 ) -> io::Result<()> {
     // SAFETY: pointer and length describe `value`, which outlives the call; the kernel
-    // only reads it.
+    // only reads it, and itself checks pointers that may be in it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             level,
             option,
             (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
+            size_of::<T>() as libc::socklen_t,
         )
     };
     match result {

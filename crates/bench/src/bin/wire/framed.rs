@@ -3,8 +3,9 @@
 //! What the bare ping-pong leaves out, and nothing of our own: the socket to send from is
 //! not connected, for the kernel would number its IPv4 packets and no ICRC could be right;
 //! the acknowledgement of the last message leaves along with the next, segmented; that to
-//! receive on is one of a group that shares a port, and for any address; and it is told the
-//! addresses and marks that ICRC and ECN are about.
+//! receive on is of a group that shares a port, in which a program decides who gets a
+//! packet, and for any address; and it is told the addresses and marks that ICRC and ECN
+//! are about.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -23,6 +24,21 @@ use crate::ours::{Patience, now, one_way};
 /// An RC acknowledgement.
 const ACKNOWLEDGEMENT: usize = 20;
 
+/// Who of the group gets a packet: byte 5 says it, which is 0 here.
+const STEERING: [libc::sock_filter; 2] = [
+    instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 5),
+    instruction(libc::BPF_RET | libc::BPF_A, 0),
+];
+
+const fn instruction(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}
+
 /// One end: a socket to receive on and one to send from.
 pub(crate) struct Framed {
     address: IpAddr,
@@ -36,6 +52,13 @@ impl Framed {
         let receiver = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         sockopt::set_socket_reuseport(&receiver, true)?;
         bind(&receiver, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        let mut steering = STEERING;
+        let program = libc::sock_fprog {
+            len: steering.len() as u16,
+            filter: steering.as_mut_ptr(),
+        };
+        let attach = libc::SO_ATTACH_REUSEPORT_CBPF;
+        set_option(&receiver, libc::SOL_SOCKET, attach, program)?;
         let receiver = UdpSocket::from(receiver);
         #[allow(clippy::disallowed_methods)] // what it is about
         let sender = UdpSocket::bind((address, 0))?;
