@@ -65,8 +65,9 @@ impl Window {
     }
 
     /// How many packets may leave before one must ask for an answer.
+    #[inline]
     pub(crate) fn ack_interval(&self) -> u32 {
-        (self.size / self.packet / 4).clamp(1, 64)
+        (self.size / self.packet / 4).clamp(1, 256)
     }
 
     /// A packet that will be answered leaves.

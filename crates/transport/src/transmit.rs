@@ -52,7 +52,8 @@ pub(crate) struct NewPacket {
 }
 
 impl Batch {
-    /// A batch for up to `limit` packets.
+    /// A batch for up to `limit` packets. One for more than a run may get a few beyond
+    /// that, if they complete its last run.
     pub fn new(limit: usize) -> Batch {
         Batch {
             limit: limit.max(1),
@@ -113,6 +114,28 @@ impl Batch {
     /// How many packets there is room for, if there shall be no more than `limit`.
     pub(crate) fn room(&self, limit: usize) -> usize {
         self.limit.min(limit).saturating_sub(self.len)
+    }
+
+    /// How many packets more of a message of queue pair `qpn`, to which the last packet
+    /// belongs, the last run would take: no limit is worth a run of its own for the rest.
+    pub(crate) fn room_in_run(&self, qpn: u32) -> usize {
+        let entries = &self.entries[..self.used];
+        let ours = entries.last().is_some_and(|entry| entry.qpn == qpn);
+        let run = self
+            .runs
+            .last()
+            .filter(|_| ours && self.limit > MAX_RUN_PACKETS);
+        run.map_or(0, Run::room)
+    }
+
+    /// Makes the last packet ask for an acknowledgement.
+    pub(crate) fn ask_at_last(&mut self) {
+        let entry = &mut self.entries[self.used - 1];
+        debug_assert_eq!(
+            entry.count, 1,
+            "the end of a message is like no other packet"
+        );
+        entry.header.ask();
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {

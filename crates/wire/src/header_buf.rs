@@ -77,6 +77,12 @@ impl HeaderBuf {
         Psn::new(u32::from_be_bytes(*head(&self.bytes[Bth::PSN])))
     }
 
+    /// Makes it ask for an acknowledgement.
+    #[inline]
+    pub fn ask(&mut self) {
+        self.bytes[Bth::PSN.start] |= Bth::ACK_REQ;
+    }
+
     /// Makes it the header of another packet, which does not ask for an acknowledgement
     /// and else differs in its PSN only.
     #[inline]

@@ -3,9 +3,17 @@
 use ferroce_wire::Psn;
 
 use crate::attr::QpAttr;
-use crate::congestion::Window;
+use crate::congestion::{PACKET_OVERHEAD, Window};
 use crate::engine::{Config, Context};
 use crate::time::{Deadline, Time};
+
+/// Whether a packet is the last of its message, and others wait behind it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    NotYet,
+    Followed,
+    Alone,
+}
 
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -136,22 +144,48 @@ impl Requester {
         self.last_answer.is_none_or(|psn| psn.is_before(self.una))
     }
 
-    /// Whether the packet about to leave must ask for an answer.
+    /// Whether a packet of a message may leave, which has `others` behind it: they leave
+    /// together, up to one that asks for an answer, or wait until they can.
     #[inline]
-    pub(super) fn must_ask(&mut self, last: bool, room_for: u32) -> bool {
+    pub(super) fn admits_group(&mut self, cost: u32, others: u32, mtu: u32) -> bool {
+        let others = others.min(self.until_question() - 1);
+        self.admits(cost + others * (mtu + PACKET_OVERHEAD))
+    }
+
+    /// Whether the packet about to leave must ask for an answer: the last of its message
+    /// can leave it to the message that follows, within limits.
+    #[inline]
+    pub(super) fn must_ask(&mut self, end: End, room_for: u32) -> bool {
         self.since_ack_req += 1;
-        last || self.since_ack_req >= self.window.ack_interval()
-            || self.in_flight + room_for > self.window.size()
+        let interval = self.window.ack_interval();
+        let enough = match end {
+            End::NotYet => interval,
+            End::Followed => interval.div_ceil(2),
+            End::Alone => 1,
+        };
+        self.since_ack_req >= enough || self.in_flight + room_for > self.window.size()
+    }
+
+    /// The how manyth packet from now on must ask for an answer, as long as none ends a
+    /// message.
+    #[inline]
+    pub(super) fn until_question(&self) -> u32 {
+        let interval = self.window.ack_interval();
+        interval.saturating_sub(self.since_ack_req).max(1)
+    }
+
+    /// Whether the message before the cursor is complete and has not asked for an answer.
+    #[inline]
+    pub(super) fn owes_question(&self) -> bool {
+        self.sent == 0 && self.since_ack_req > 0
     }
 
     /// How many packets of so many bytes may be in flight in addition without one that
     /// asks for an answer.
     pub(super) fn unasked(&self, cost: u32) -> u32 {
-        let interval = self.window.ack_interval();
         let room = self.window.size().saturating_sub(self.in_flight) / cost;
         // The next one may have to ask.
-        let [room, interval] = [room, interval].map(|packets| packets.saturating_sub(1));
-        room.min(interval.saturating_sub(self.since_ack_req))
+        room.min(self.until_question()).saturating_sub(1)
     }
 
     /// So many packets of so many bytes leave without asking.

@@ -31,8 +31,13 @@ impl Qp {
         }
         let cost = self.mtu + PACKET_OVERHEAD;
         let acknowledged = self.kind.is_reliable();
-        let mut count = batch.room(limit).min(middles as usize) as u32;
+        let room = batch.room(limit).max(batch.room_in_run(self.qpn));
+        let mut count = room.min(middles as usize) as u32;
         if acknowledged {
+            // The one before may have asked, and these begin another group.
+            if middles == 0 || !self.req.admits_group(cost, middles, self.mtu) {
+                return;
+            }
             count = count.min(self.req.unasked(cost));
         }
         if count < 2 {

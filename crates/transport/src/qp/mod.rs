@@ -292,7 +292,11 @@ impl Qp {
     /// peer; requests; then the acknowledgement, which travels with them.
     pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
         let due = core::mem::take(&mut self.due);
-        let limit = batch.len() + QUANTUM;
+        // Nobody waits for a turn of one who is alone.
+        let limit = match cx.ready.is_empty() {
+            true => usize::MAX,
+            false => batch.len() + QUANTUM,
+        };
         let mut more = Due::empty();
         if due.contains(Due::ANSWERS) {
             self.transmit_notification(cx, batch);

@@ -12,8 +12,9 @@
 
 use ferroce_wire::Psn;
 
+use super::cursor::End;
 use super::request_header::message_header;
-use super::{Due, QUANTUM, Qp};
+use super::{Due, Qp};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::congestion::PACKET_OVERHEAD;
@@ -43,14 +44,23 @@ impl Qp {
         batch: &mut Batch,
         limit: usize,
     ) -> bool {
+        let before = batch.len();
+        let mut more = false;
         while matches!(self.state, QpState::Rts | QpState::Sqd) && self.req.rnr_until.is_none() {
             match self.next_request(cx, batch, limit) {
                 Ok(()) => {}
-                Err(Blocked::Turn) => return true,
-                Err(Blocked::Waits) => return false,
+                Err(blocked) => {
+                    more = matches!(blocked, Blocked::Turn);
+                    break;
+                }
             }
         }
-        false
+        // Messages that follow one another ask once for all: at the latest, the last does.
+        if batch.len() > before && self.kind.is_reliable() && self.req.owes_question() {
+            batch.ask_at_last();
+            self.req.asked(self.req.psn.prev(), 1, cx.now);
+        }
+        more
     }
 
     /// Takes one step: starts a work request, or sends some of its packets.
@@ -81,13 +91,11 @@ impl Qp {
         if wqe.phase != Phase::Started {
             return Ok(());
         }
-        if batch.len() >= limit || !batch.has_room() {
-            return Err(Blocked::Turn);
-        }
         match wqe.op {
             SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
                 self.send_message(cx, batch, limit)
             }
+            _ if batch.room(limit) == 0 => Err(Blocked::Turn),
             SendOp::Read { .. } => self.send_read(cx, batch),
             _ => self.send_single(cx, batch),
         }
@@ -189,22 +197,22 @@ impl Qp {
     ) -> Result<(), Blocked> {
         let index = self.req.next;
         let acknowledged = self.kind.is_reliable();
-        let limit = limit.min(batch.len() + QUANTUM);
         loop {
             let Some(wqe) = self.sq.get(index) else {
                 return Err(Blocked::Waits);
             };
-            if self.req.sent == wqe.packets {
+            let packet = self.req.sent;
+            if packet == wqe.packets {
                 break;
             }
-            if batch.len() >= limit || !batch.has_room() {
+            if batch.room(limit) == 0 && (packet == 0 || batch.room_in_run(self.qpn) == 0) {
                 return Err(Blocked::Turn);
             }
-            let packet = self.req.sent;
             let offset = wqe.bytes_before(packet, self.mtu);
             let payload = (wqe.bytes_before(packet + 1, self.mtu) - offset) as u32;
             let cost = payload + PACKET_OVERHEAD;
-            if acknowledged && !self.req.admits(cost) {
+            let others = wqe.packets - packet - 1;
+            if acknowledged && !self.req.admits_group(cost, others, self.mtu) {
                 return Err(Blocked::Waits);
             }
             let resumed = packet > 0 && self.req.psn == self.req.una && self.req.retrying;
@@ -219,15 +227,19 @@ impl Qp {
                 batch.push_inline(data);
             } else if let Err(reason) = gather(cx, self, index, wqe, from, payload, batch) {
                 batch.rollback(mark);
-                self.fail_later(cx, index, WcStatus::LocalProtection, reason);
-                return Err(Blocked::Waits);
+                return Err(self.abandon(cx, index, reason));
             }
             let psn = self.req.psn;
             let last = packet + 1 == wqe.packets;
             let mut ack_req = false;
             if acknowledged {
+                let end = match last {
+                    false => End::NotYet,
+                    true if index + 1 < self.sq.len() => End::Followed,
+                    true => End::Alone,
+                };
                 self.req.in_flight += cost;
-                ack_req = self.req.must_ask(last, self.mtu + PACKET_OVERHEAD);
+                ack_req = self.req.must_ask(end, self.mtu + PACKET_OVERHEAD);
             }
             if ack_req {
                 self.req.asked(psn, 1, cx.now);
@@ -301,9 +313,25 @@ impl Qp {
             })
         });
         if let Some(index) = found {
-            self.fail_later(cx, index, WcStatus::LocalProtection, Reason::Fault(fault));
+            let blocked = self.abandon(cx, index, Reason::Fault(fault));
+            if matches!(blocked, Blocked::Turn) {
+                self.wake(cx, Due::REQUESTS);
+            }
             self.settle(cx);
         }
+    }
+
+    /// Gives up a work request whose payload cannot be had, once all before it have
+    /// completed. One of its packets may have been to ask for an answer for those too: they
+    /// are sent again, and the last of them asks.
+    fn abandon(&mut self, cx: &mut Context, index: usize, reason: Reason) -> Blocked {
+        self.fail_later(cx, index, WcStatus::LocalProtection, reason);
+        let goes_on = matches!(self.state, QpState::Rts | QpState::Sqd);
+        if index == 0 || !goes_on || !self.kind.is_reliable() {
+            return Blocked::Waits;
+        }
+        self.req.rewind();
+        Blocked::Turn
     }
 }
 

@@ -265,7 +265,7 @@ impl Qp {
             return;
         };
         let (mut read, replay) = (read.clone(), *replay);
-        while batch.room(limit) > 0 {
+        while batch.room(limit) > 0 || !read.starts && batch.room_in_run(self.qpn) > 0 {
             let length = read.left.min(self.mtu);
             let last = length == read.left;
             let mark = batch.mark();
@@ -315,7 +315,8 @@ impl Qp {
         limit: usize,
     ) {
         let middles = read.left.saturating_sub(1) / self.mtu;
-        let count = middles.min(batch.room(limit) as u32);
+        let room = batch.room(limit).max(batch.room_in_run(self.qpn));
+        let count = middles.min(room as u32);
         if count < 2 || !cx.is_sound() {
             return;
         }

@@ -78,13 +78,25 @@ impl Run {
     /// Whether it has room for a packet of so many bytes on that way.
     #[inline]
     pub(super) fn takes(&self, len: usize, path: &Path, slot: u8) -> bool {
-        let whole = self.segment * self.packets.len() == self.bytes;
-        whole
+        self.is_whole()
             && len <= self.segment
             && self.packets.len() < MAX_RUN_PACKETS
             && self.bytes + len <= MAX_RUN_BYTES
             && self.slot == slot
             && self.path == *path
+    }
+
+    /// Whether all its packets have the same size: a shorter one is the last.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.segment * self.packets.len() == self.bytes
+    }
+
+    /// How many packets of the same size it has room for.
+    pub(super) fn room(&self) -> usize {
+        let packets = MAX_RUN_PACKETS - self.packets.len();
+        let room = packets.min((MAX_RUN_BYTES - self.bytes) / self.segment);
+        if self.is_whole() { room } else { 0 }
     }
 
     /// Adds an entry of one packet.
@@ -100,8 +112,7 @@ impl Run {
         if len != self.segment {
             return 0;
         }
-        let packets = MAX_RUN_PACKETS - self.packets.len();
-        let count = most.min(packets).min((MAX_RUN_BYTES - self.bytes) / len);
+        let count = most.min(self.room());
         self.packets.end += count;
         self.bytes += count * len;
         count

@@ -184,7 +184,7 @@ fn parts_asked_for_again_stay_within_the_first_ones() {
 
 #[test]
 fn a_sender_at_the_limit_of_its_window_never_waits_for_a_timer() {
-    for (max_window, mtu_packets) in [(1, 4), (10_000, 7), (100_000, 64), (1 << 20, 64)] {
+    for (max_window, mtu_packets) in [(1, 4), (10_000, 7), (100_000, 19), (1 << 20, 204)] {
         let mut pair = Pair::with(|knobs| {
             knobs.attr.timeout = 0;
             knobs.config.max_window = max_window;
@@ -203,6 +203,38 @@ fn a_sender_at_the_limit_of_its_window_never_waits_for_a_timer() {
             assert!(quiet < mtu_packets);
         }
     }
+}
+
+#[test]
+fn packets_of_a_message_wait_for_a_quarter_of_the_window() {
+    let window = 110 * (1024 + OVERHEAD);
+    let mut pair = Pair::with(|knobs| {
+        knobs.attr.timeout = 0;
+        knobs.config.initial_window = window;
+        knobs.config.max_window = window;
+    });
+    pair.write(1, 415 * 1024);
+    let mut groups = Vec::new();
+    loop {
+        let packets = pair.take(0);
+        if packets.is_empty() && pair.wire.is_empty() {
+            break;
+        }
+        if !packets.is_empty() {
+            groups.push(packets.len());
+        }
+        for packet in packets {
+            pair.deliver(&packet);
+            pair.flush(1); // an answer for each that asks
+        }
+        if let Some(answer) = pair.wire.pop_front() {
+            pair.deliver(&answer);
+        }
+    }
+    assert_eq!(pair.done(0), [(1, OK)]);
+    let (last, others) = groups.split_last().unwrap();
+    assert_eq!(last % 27, 10, "the rest of the message");
+    assert!(others.iter().all(|packets| packets % 27 == 0), "{groups:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 #![allow(unreachable_pub)] // nobody reaches into a test
 
 mod access;
+mod asking;
 mod bad_input;
 mod bad_packets;
 mod basics;

@@ -87,6 +87,40 @@ fn a_write_is_two_runs_because_its_first_packet_is_longer() {
 }
 
 #[test]
+fn the_limit_of_a_batch_tears_no_run() {
+    for read in [false, true] {
+        let mut pair = wide(|knobs| knobs.attr.max_rd_atomic = 8);
+        for wr_id in 0..6 {
+            match read {
+                true => pair.read(wr_id, 100 * 1024),
+                false => pair.write(wr_id, 100 * 1024),
+            }
+        }
+        if read {
+            for request in pair.take(0) {
+                pair.deliver(&request);
+            }
+        }
+        let sender = &mut pair.hosts[usize::from(read)];
+        let (mut runs, mut packets) = (0, 0);
+        let mut batch = Batch::new(256);
+        while sender.engine.poll_transmit(pair.now, &mut batch) || !batch.is_empty() {
+            check(&batch);
+            assert!(batch.len() < 256 + MAX_RUN_PACKETS);
+            runs += batch.runs().len();
+            packets += batch.len();
+            sender.engine.finish_transmit(pair.now, &mut batch);
+        }
+        assert_eq!(packets, 600);
+        let most = if read { 6 * 4 } else { 6 * 3 };
+        assert!(
+            runs <= most,
+            "{runs} runs; FIRST has a longer header, and 62 are a run"
+        );
+    }
+}
+
+#[test]
 fn answers_to_a_read_form_runs_too() {
     let mut pair = wide(|_| {});
     pair.read(1, 40_000);

@@ -36,6 +36,8 @@ impl Bth {
     pub const LEN: usize = 12;
     /// Where acknowledge request and PSN stand: its last word.
     pub const PSN: Range<usize> = 8..12;
+    /// The bit of its first byte that asks for an acknowledgement.
+    pub const ACK_REQ: u8 = 0x80;
 
     /// The default partition, with full membership.
     pub const DEFAULT_PKEY: u16 = 0xffff;
@@ -90,7 +92,7 @@ impl Bth {
             fecn: b[4] & 0x80 != 0,
             becn: b[4] & 0x40 != 0,
             dest_qpn: be24([b[5], b[6], b[7]]),
-            ack_req: b[8] & 0x80 != 0,
+            ack_req: b[8] & Bth::ACK_REQ != 0,
             psn: Psn::new(be24([b[9], b[10], b[11]])),
         }
     }

@@ -1,0 +1,135 @@
+//! Who asks for acknowledgements: one for many messages, and none that is waited for in vain.
+
+use ferroce_transport::{AttrMask, QpAttr, QpEvent, QpState, SendOp, Sge, WcStatus};
+
+use crate::pair::{BASE, Knobs, Pair, Sent, wr};
+use crate::shorthand::REMOTE;
+
+const OK: WcStatus = WcStatus::Success;
+
+/// Without timers: whatever is to be answered must have asked.
+fn patient(change: impl FnOnce(&mut Knobs)) -> Pair {
+    Pair::with(|knobs| {
+        knobs.attr.timeout = 0;
+        knobs.config.initial_window = 1 << 20;
+        change(knobs);
+    })
+}
+
+fn asking(packets: &[Sent]) -> Vec<u32> {
+    let asks = |sent: &&Sent| sent.packet().ack_req();
+    packets.iter().filter(asks).map(Sent::psn).collect()
+}
+
+#[test]
+fn messages_that_leave_together_ask_once() {
+    let mut pair = patient(|_| {});
+    for wr_id in 1..=5 {
+        pair.write(wr_id, 3000);
+    }
+    let packets = pair.take(0);
+    assert_eq!(packets.len(), 15);
+    assert_eq!(asking(&packets), [1014]);
+    for packet in &packets {
+        pair.deliver(packet);
+    }
+    pair.run();
+    assert_eq!(pair.trace().last().unwrap(), "ACK 1014");
+    assert_eq!(pair.done(0).len(), 5);
+}
+
+#[test]
+fn a_stream_of_messages_asks_a_few_times_a_window() {
+    let mut pair = patient(|_| {});
+    for wr_id in 1..=12 {
+        pair.write(wr_id, 64 << 10);
+    }
+    while pair.flush_some(0, 256) {}
+    let asked = asking(&pair.take(0));
+    let window = (1 << 20) / (1024 + 256);
+    assert!((4..=8).contains(&asked.len()), "{asked:?}");
+    let gaps = asked.windows(2).map(|two| two[1] - two[0]);
+    assert!(gaps.max().unwrap() <= window / 4, "{asked:?}");
+    pair.run();
+}
+
+#[test]
+fn what_leaves_before_something_that_waits_is_answered() {
+    // A fenced WRITE waits for the READ, a READ for its turn, an invalidation for all.
+    let mut pair = patient(|knobs| knobs.attr.max_rd_atomic = 1);
+    let key = pair.hosts[0].mr.rkey();
+    for round in 0..3 {
+        pair.write(1, 100);
+        pair.write(2, 100);
+        match round {
+            0 => pair.read(3, 100),
+            1 => {
+                pair.read(3, 100);
+                pair.read(3, 100);
+            }
+            _ => pair.post(0, wr(3, SendOp::LocalInvalidate { key: key ^ 1 }, &[])),
+        }
+        pair.run();
+        let done = pair.done(0);
+        assert!(done.starts_with(&[(1, OK), (2, OK)]), "{round}: {done:?}");
+        assert!(done.len() > 2, "{round}: {done:?}");
+    }
+}
+
+#[test]
+fn a_send_queue_is_drained_without_a_timer() {
+    let mut pair = patient(|_| {});
+    for wr_id in 1..=4 {
+        pair.write(wr_id, 5000);
+    }
+    pair.flush_some(0, 3);
+    let attr = QpAttr {
+        state: QpState::Sqd,
+        en_sqd_async_notify: true,
+        ..QpAttr::default()
+    };
+    pair.modify(0, &attr, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)], "the others have not begun");
+    assert_eq!(pair.hosts[0].qp_events(), [QpEvent::SqDrained]);
+}
+
+#[test]
+fn a_message_whose_memory_is_gone_does_not_keep_those_before_it_waiting() {
+    // Any packet of the third message may be missing, that which asks among them.
+    for packet in 0..4 {
+        let mut pair = patient(|_| {});
+        let gone = BASE + 0x1000 + packet * 1024;
+        pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
+        pair.write(1, 100);
+        pair.write(2, 2000);
+        let op = pair.write_op(None);
+        pair.ask(3, op, 0x1000, 4096);
+        pair.run();
+        let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
+        assert_eq!(pair.done(0), expected, "packet {packet}");
+    }
+}
+
+#[test]
+fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
+    for good in [0, 1024, 5 * 1024] {
+        let mut pair = patient(|_| {});
+        pair.write(1, 100);
+        pair.write(2, 2000);
+        let right = pair.hosts[0].sge(0, good);
+        let wrong = Sge {
+            lkey: 1,
+            ..pair.hosts[0].sge(0, 3000)
+        };
+        let op = SendOp::Write {
+            remote_addr: REMOTE,
+            rkey: pair.rkey(),
+            imm: None,
+        };
+        pair.post(0, wr(3, op, &[right, wrong]));
+        pair.run();
+        let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
+        assert_eq!(pair.done(0), expected, "behind {good} bytes");
+    }
+}
