@@ -40,6 +40,7 @@ mod port_table;
 mod private;
 mod receiver;
 mod recv_ring;
+mod segments;
 mod send_error;
 mod sender;
 mod slot;

@@ -116,15 +116,21 @@ impl Sender {
             bytes,
             ifindex,
         };
-        let TxPort { socket, source, .. } = self.port(path)?;
-        let way = Way::new(path, ifindex, *source);
+        let port = self.port(path)?;
+        let way = Way::new(path, ifindex, port.source);
         let single = bytes.len() <= segment;
         if !single && !self.gso {
-            return self.send_each(socket, &run, &way, false);
+            return self.send_each(&port.socket, &run, &way, false);
         }
-        match syscall::send(socket, &way.message(bytes, run.segmented())) {
+        let (socket, segmented) = (&port.socket, run.segmented());
+        let suits = port.segments.suit(socket, bytes.len(), segmented);
+        let sent = match suits && way.is_plain() {
+            true => syscall::send_plainly(socket, way.name(), bytes),
+            false => syscall::send(socket, &way.message(bytes, segmented)),
+        };
+        match sent {
             Ok(()) => Ok(()),
-            Err(error) => self.retry(socket, &run, &way, error),
+            Err(error) => self.retry(port, &run, &way, error),
         }
     }
 
@@ -168,17 +174,19 @@ impl Sender {
     /// Sends runs from one socket; says how many left. If the first did not, it
     /// is tried again by itself.
     fn send_together(&self, runs: &[TxRun<'_>]) -> Result<usize, SendError> {
-        let TxPort { socket, source, .. } = self.port(runs[0].path)?;
+        let port = self.port(runs[0].path)?;
+        let (socket, source) = (&port.socket, port.source);
+        port.segments.forget(socket);
         let mut messages = [Outgoing::EMPTY; MAX_MESSAGES];
         for (message, run) in messages.iter_mut().zip(runs) {
-            *message = Way::new(run.path, run.ifindex, *source).message(run.bytes, run.segmented());
+            *message = Way::new(run.path, run.ifindex, source).message(run.bytes, run.segmented());
         }
         match syscall::send_many(socket, &messages[..runs.len()], self.mmsg) {
             Ok(sent) => Ok(sent),
             Err(error) => {
                 let run = &runs[0];
-                let way = Way::new(run.path, run.ifindex, *source);
-                self.retry(socket, run, &way, error).map(|()| 1)
+                let way = Way::new(run.path, run.ifindex, source);
+                self.retry(port, run, &way, error).map(|()| 1)
             }
         }
     }
@@ -187,14 +195,21 @@ impl Sender {
     #[cold]
     fn retry(
         &self,
-        socket: &OwnedFd,
+        port: &TxPort,
         run: &TxRun<'_>,
         way: &Way,
         error: io::Error,
     ) -> Result<(), SendError> {
+        let socket = &port.socket;
+        let (mut way, mut error) = (*way, error);
+        if error.kind() != io::ErrorKind::WouldBlock && port.segments.forget(socket) {
+            // What the socket had been told may not do on this way.
+            match syscall::send(socket, &way.message(run.bytes, run.segmented())) {
+                Ok(()) => return Ok(()),
+                Err(e) => error = e,
+            }
+        }
         let code = error.raw_os_error();
-        let mut error = error;
-        let mut way = *way;
         let unroutable = [
             libc::ENETUNREACH,
             libc::EHOSTUNREACH,

@@ -89,6 +89,34 @@ pub(crate) fn send(fd: &impl AsFd, message: &Outgoing<'_>) -> io::Result<()> {
     }
 }
 
+/// Sends bytes beside which there is nothing to say.
+#[inline]
+pub(crate) fn send_plainly(fd: &impl AsFd, to: (Name, usize), bytes: &[u8]) -> io::Result<()> {
+    let (name, name_len) = to;
+    loop {
+        // SAFETY: pointers and lengths describe `bytes` and the front of `name`, which
+        // outlive the call; sending only reads them.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                fd.as_fd().as_raw_fd(),
+                bytes.as_ptr(),
+                bytes.len(),
+                libc::MSG_DONTWAIT,
+                name.0.as_ptr(),
+                name_len,
+            )
+        };
+        if sent >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 /// Sends the first [`MAX_MESSAGES`] of `messages`, in order, until one fails;
 /// says how many went out. The error is that of the first message.
 pub(crate) fn send_many(

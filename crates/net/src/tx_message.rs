@@ -92,10 +92,22 @@ impl Way {
         }
     }
 
+    /// Whether there is nothing to say that its socket does not do anyway.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.bound && self.ifindex == 0 && self.traffic_class == 0 && !self.must_say_hops()
+    }
+
+    /// Where it leads.
+    #[inline]
+    pub(crate) fn name(&self) -> (Name, usize) {
+        Name::new(self.destination, ROCE_PORT, self.ifindex)
+    }
+
     /// A message of one datagram, or with `segment` of several. What its socket does
     /// anyway is not said again: the source, traffic class 0, the usual hop limit.
     pub(crate) fn message<'a>(&self, body: &'a [u8], segment: Option<u16>) -> Outgoing<'a> {
-        let (name, name_len) = Name::new(self.destination, ROCE_PORT, self.ifindex);
+        let (name, name_len) = self.name();
         let mut message = Outgoing {
             name,
             name_len,

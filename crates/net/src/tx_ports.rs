@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 
 use socket2::{Domain, Socket};
 
+use crate::segments::Segments;
 use crate::tx_message::USUAL_HOPS;
 use crate::{socket, steering};
 
@@ -29,6 +30,7 @@ pub(crate) struct TxPort {
     /// What it is bound to, if not to any address.
     pub(crate) source: Option<Ipv4Addr>,
     pub(crate) socket: OwnedFd,
+    pub(crate) segments: Segments,
 }
 
 /// The sockets of one IP family.
@@ -114,6 +116,7 @@ impl TxPorts {
                         port,
                         source,
                         socket: socket.into(),
+                        segments: Segments::default(),
                     });
                 }
             }

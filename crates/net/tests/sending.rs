@@ -80,6 +80,45 @@ fn several_runs_leave_together() {
 }
 
 #[test]
+fn packets_keep_their_sizes_whatever_was_sent_before() {
+    isolated("packets_keep_their_sizes_whatever_was_sent_before", || {
+        let mut receiver = receiver();
+        let mut sender = Sender::new();
+        let from = "127.0.0.1".parse().expect("an address");
+        let port = sender.bind_from(0xc000, from).expect("a port");
+        let usual = path("127.0.0.1", "127.0.0.1", port);
+        let marked = Path::new(usual.flow, 0x02, 64);
+        // The same often enough for the socket to be told once for all, and then others:
+        // packets, bytes of each, bytes of the last.
+        let others = [
+            (1, 20),
+            (1, 40),
+            (1, 41),
+            (1, 1000),
+            (2, 40),
+            (3, 1000),
+            (40, 40),
+        ];
+        for (count, len) in others {
+            let often = [(2, 40, 20); 12].into_iter();
+            for (count, len, last) in often.chain([(count, len, len), (2, 40, 20)]) {
+                for path in [&marked, &usual] {
+                    let packets = run(&path.flow, true, &vec![QPN; count], len, last);
+                    sender
+                        .send_run(path, len, &packets.concat(), None)
+                        .expect("sent");
+                    let got = receive(&mut receiver, count);
+                    let payloads: Vec<_> = got.iter().map(|k| k.payload.clone()).collect();
+                    assert_eq!(payloads, packets, "{count} of {len}, the last {last}");
+                    let classes = got.iter().map(|k| k.traffic_class);
+                    assert!(classes.eq([path.traffic_class].repeat(count)));
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn errors_say_what_is_wrong() {
     isolated("errors_say_what_is_wrong", || {
         let mut sender = Sender::new();
