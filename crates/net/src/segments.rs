@@ -1,15 +1,15 @@
 //! The segment size that a socket knows without being told.
 //!
 //! It can be said with each message, which the kernel takes some time to read, or once for
-//! all that follow. Who sends small messages back and forth says the same again and again;
-//! of a stream the runs differ.
+//! all that follow. Who sends small messages back and forth says the same again and again,
+//! and so does, every other time, who sends a stream of long ones.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 
 use crate::socket;
 
-/// So often in a row the same size must have been asked for.
+/// So many messages must have wanted another size, and none that which is set.
 const STREAK: u8 = 8;
 
 /// What a socket has been told, and what would have spared telling it.
@@ -17,8 +17,8 @@ const STREAK: u8 = 8;
 pub(crate) struct Segments {
     /// Longer messages are cut into segments of this size; 0: none is.
     set: Cell<u16>,
-    wanted: Cell<u16>,
-    streak: Cell<u8>,
+    /// How many messages wanted another, since the last that wanted this.
+    others: Cell<u8>,
 }
 
 impl Segments {
@@ -28,24 +28,23 @@ impl Segments {
     pub(crate) fn suit(&self, socket: &OwnedFd, len: usize, segment: Option<u16>) -> bool {
         let set = self.set.get();
         match segment {
-            Some(segment) if segment == set => true,
-            Some(segment) => self.consider(socket, segment),
+            Some(segment) if segment == set => {
+                self.others.set(0);
+                true
+            }
+            Some(segment) => {
+                let others = self.others.get() + 1;
+                self.others.set(others);
+                others >= STREAK && self.change(socket, segment)
+            }
             None => set == 0 || len <= usize::from(set) || self.change(socket, 0),
         }
-    }
-
-    fn consider(&self, socket: &OwnedFd, segment: u16) -> bool {
-        let streak = match self.wanted.replace(segment) == segment {
-            true => self.streak.get().saturating_add(1),
-            false => 0,
-        };
-        self.streak.set(streak);
-        streak >= STREAK && self.change(socket, segment)
     }
 
     /// Tells the socket. Whether that worked.
     #[cold]
     fn change(&self, socket: &OwnedFd, segment: u16) -> bool {
+        self.others.set(0);
         let (level, option) = (libc::SOL_UDP, libc::UDP_SEGMENT);
         let changed = socket::set_number(socket, level, option, segment.into()).is_ok();
         if changed {
@@ -56,7 +55,7 @@ impl Segments {
 
     /// Nothing is cut any more, unless it is said with the message. Whether that is new.
     pub(crate) fn forget(&self, socket: &OwnedFd) -> bool {
-        self.streak.set(0);
+        self.others.set(0);
         self.set.get() != 0 && self.change(socket, 0)
     }
 }

@@ -63,7 +63,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 EXAMPLES
-  cargo xtask bench wire                     everything, a minute or two
+  cargo xtask bench wire                     everything, two minutes
   cargo xtask bench wire --quick             a first impression
   cargo xtask bench wire --only latency      one part
   cargo xtask bench wire --csv > wire.csv    for a spreadsheet

@@ -23,9 +23,11 @@ const GID_INDEX: u8 = 1;
 pub(crate) fn run(cli: &Cli) -> Result<()> {
     end_with_parent()?;
     let plan = Plan {
-        rounds: cli.rounds.unwrap_or(if cli.quick { 3 } else { 9 }).max(1),
-        ms: if cli.quick { 100 } else { 300 },
-        round_trips: if cli.quick { 5_000 } else { 20_000 },
+        // Many and short: whatever disturbs the machine for a while then disturbs both
+        // sides of a comparison, or a few of many.
+        rounds: cli.rounds.unwrap_or(if cli.quick { 3 } else { 25 }).max(1),
+        ms: if cli.quick { 100 } else { 120 },
+        round_trips: if cli.quick { 5_000 } else { 8_000 },
         idle_ms: if cli.quick { 2_000 } else { 5_000 },
         parts: match cli.only.is_empty() {
             true => vec![Part::Bandwidth, Part::Latency, Part::Idle],
