@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ferroce_transport::{
-    Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, Memory,
-    Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData, SendFlags,
-    SendOp, SendWr, Sge, Time, Trailer, WcStatus,
+    Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, IpId,
+    Memory, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData,
+    SendFlags, SendOp, SendWr, Sge, Time, Trailer, WcStatus,
 };
 use ferroce_wire::{Flow, ICRC_LEN, MAX_HEADER_LEN, Mtu, Psn};
 
@@ -244,7 +244,7 @@ impl Side {
                 traffic_class: 0,
                 hop_limit: 64,
                 // As over a UDP socket, which does not show it.
-                ip_id: None,
+                ip_id: IpId::UNSEEN,
                 payload: &peer.wire.bytes[sent.bytes.clone()],
             };
             while let Some((datagram, rest)) = run.split_first(sent.segment) {
@@ -253,7 +253,7 @@ impl Side {
                     .engine
                     .receive_foreseen(now, memory, &run, sent.segment);
                 if foreseen > 0 {
-                    run.payload = &run.payload[foreseen * sent.segment..];
+                    run = run.skip(foreseen, sent.segment);
                     count += foreseen;
                     continue;
                 }

@@ -23,6 +23,7 @@ mod cq;
 mod device;
 mod early;
 mod error;
+mod late;
 mod manners;
 mod memory;
 mod notices;

@@ -18,6 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock;
 use crate::early::Early;
+use crate::late::Late;
 use crate::memory::ProcessMemory;
 use crate::notices::Notices;
 use crate::pace::{Entries, Intake};
@@ -27,7 +28,7 @@ use crate::transmitter::Transmitter;
 /// no more than a part of what they may have on its way.
 pub(crate) const RECEIVE_BUDGET: usize = 128;
 /// How often who comes again soon looks at the IP family that has been quiet.
-const QUIET_TURN: u32 = 16;
+const QUIET_TURN: u32 = 64;
 /// Up to so many datagrams are answered a moment later if the program polls.
 const DEFERRED: usize = 4;
 /// How long the progress thread trusts that a program that polled polls again.
@@ -75,6 +76,7 @@ pub(crate) struct Core {
     receiver: Receiver,
     intake: Intake,
     early: Early,
+    late: Late,
     transmitter: Transmitter,
     /// Answers to what came in last are not out yet.
     owes: bool,
@@ -104,6 +106,7 @@ impl Shard {
                 receiver,
                 intake,
                 early: Early::default(),
+                late: Late::default(),
                 transmitter: Transmitter::new(ifindex, board),
                 owes: false,
                 turns: 0,
@@ -278,7 +281,8 @@ impl Core {
             intake.take(datagram.payload);
             engine.receive(now, &*memory, datagram);
         };
-        let early = &mut self.early;
+        let (early, late) = (&mut self.early, &mut self.late);
+        late.release(|datagram| take_in(engine, datagram));
         if !early.is_empty() {
             early.release(now, engine, &mut take_in);
         }
@@ -287,10 +291,11 @@ impl Core {
             while let Some((datagram, others)) = rest.split_first(run.segment) {
                 let foreseen = engine.receive_foreseen(now, &*memory, &rest, run.segment);
                 if foreseen > 0 {
-                    rest.payload = &rest.payload[foreseen * run.segment..];
+                    rest = rest.skip(foreseen, run.segment);
                     continue;
                 }
-                if !early.keep(now, engine, &datagram) {
+                let put_off = visit == Visit::Poll && rest.payload.len() < run.merged.payload.len();
+                if !(put_off && late.keep(&datagram) || early.keep(now, engine, &datagram)) {
                     take_in(engine, &datagram);
                 }
                 rest = others;
@@ -328,7 +333,8 @@ impl Core {
         let waits = self.transmitter.is_blocked() || !self.early.is_empty();
         let retry = waits.then_some(now.after_nanos(BLOCKED_RETRY_NS));
         // The program may not come again after all.
-        let owed = self.owes.then_some(now.after_nanos(STANDBY_NS));
+        let put_off = self.owes || !self.late.is_empty();
+        let owed = put_off.then_some(now.after_nanos(STANDBY_NS));
         let due = self.engine.next_timeout().into_iter();
         due.chain(retry).chain(owed).min()
     }

@@ -28,7 +28,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 
-use ferroce_transport::Datagram;
+use ferroce_transport::{Datagram, IpId};
 use ferroce_wire::ROCE_PORT;
 
 use crate::address::{self, Name};
@@ -68,7 +68,7 @@ pub(crate) fn unwrap(bytes: &[u8]) -> Option<Incoming<'_>> {
             destination: read(&header[32..])?,
             traffic_class: header[6],
             hop_limit: header[7],
-            ip_id: None,
+            ip_id: IpId::UNSEEN,
             payload,
         },
         ifindex: u32::from_be_bytes(*header[12..].first_chunk()?),
@@ -229,7 +229,7 @@ mod tests {
                     destination: destination.parse().unwrap(),
                     traffic_class: 0x69,
                     hop_limit: 63,
-                    ip_id: None,
+                    ip_id: IpId::UNSEEN,
                     payload: &[1, 2, 3, 4, 5, 6, 7, 8],
                 },
                 ifindex: 0x0102_0304,

@@ -12,7 +12,7 @@ use crate::socket;
 /// So many messages must have wanted another size, and none that which is set.
 const STREAK: u8 = 8;
 
-/// What a socket has been told, and what would have spared telling it.
+/// What a socket has been told, and whether that is still of use.
 #[derive(Default)]
 pub(crate) struct Segments {
     /// Longer messages are cut into segments of this size; 0: none is.
@@ -22,23 +22,28 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Whether a message leaves as it should, in segments of that size or as a whole,
-    /// without anything being said with it.
+    /// What must be said with a message that is to be cut, or not to be cut, like that:
+    /// nothing, or the size, 0 for one that stays whole. `alone`: there is nothing else to
+    /// say with it, so that telling the socket would spare something.
     #[inline]
-    pub(crate) fn suit(&self, socket: &OwnedFd, len: usize, segment: Option<u16>) -> bool {
-        let set = self.set.get();
-        match segment {
-            Some(segment) if segment == set => {
-                self.others.set(0);
-                true
-            }
-            Some(segment) => {
-                let others = self.others.get() + 1;
-                self.others.set(others);
-                others >= STREAK && self.change(socket, segment)
-            }
-            None => set == 0 || len <= usize::from(set) || self.change(socket, 0),
+    pub(crate) fn to_say(
+        &self,
+        socket: &OwnedFd,
+        segment: Option<u16>,
+        alone: bool,
+    ) -> Option<u16> {
+        let wanted = segment.unwrap_or(0);
+        if wanted == self.set.get() {
+            self.others.set(0);
+            return None;
         }
+        if alone && wanted != 0 {
+            self.others.set(self.others.get() + 1);
+            if self.others.get() >= STREAK && self.change(socket, wanted) {
+                return None;
+            }
+        }
+        Some(wanted)
     }
 
     /// Tells the socket. Whether that worked.

@@ -1,6 +1,6 @@
 //! Sending runs of packets.
 //!
-//! A run of equal packets is one `sendmsg` with UDP_SEGMENT. Over IPv4 its packets
+//! A run of equal packets is one system call, by UDP_SEGMENT. Over IPv4 its packets
 //! travel under the identifications 0, 1, 2, ..., which their ICRCs must have been
 //! computed for. Where the kernel cannot segment, each packet is a datagram of its
 //! own, under identification 0: [`Sender::ids_in_run`] tells beforehand which it
@@ -122,11 +122,10 @@ impl Sender {
         if !single && !self.gso {
             return self.send_each(&port.socket, &run, &way, false);
         }
-        let (socket, segmented) = (&port.socket, run.segmented());
-        let suits = port.segments.suit(socket, bytes.len(), segmented);
-        let sent = match suits && way.is_plain() {
-            true => syscall::send_plainly(socket, way.name(), bytes),
-            false => syscall::send(socket, &way.message(bytes, segmented)),
+        let (socket, plain) = (&port.socket, way.is_plain());
+        let sent = match port.segments.to_say(socket, run.segmented(), plain) {
+            None if plain => syscall::send_plainly(socket, way.name(), bytes),
+            segment => syscall::send(socket, &way.message(bytes, segment)),
         };
         match sent {
             Ok(()) => Ok(()),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ferroce_transport::Datagram;
+use ferroce_transport::{Datagram, IpId};
 
 use crate::forward::{self, Flushed, Forwarder};
 use crate::incoming::{Incoming, IncomingRun};
@@ -179,7 +179,7 @@ impl Envelope {
                 destination: self.destination,
                 traffic_class: self.traffic_class,
                 hop_limit: self.hop_limit,
-                ip_id: None,
+                ip_id: IpId::UNSEEN,
                 payload: &[],
             },
             ifindex: self.ifindex,

@@ -1,6 +1,6 @@
 //! What a host's device does: take packets in, send packets, keep timers.
 
-use ferroce_transport::{Datagram, Event, QpState, Received};
+use ferroce_transport::{Datagram, Event, IpId, QpState, Received};
 use ferroce_wire::{ICRC_LEN, icrc};
 
 use crate::agenda::Happening;
@@ -68,7 +68,10 @@ impl World {
             source_port: flow.source_port,
             traffic_class: packet.path.traffic_class,
             hop_limit: packet.path.hop_limit,
-            ip_id: knows_id.then_some(packet.ip_id),
+            ip_id: match knows_id {
+                true => IpId::Seen(packet.ip_id),
+                false => IpId::UNSEEN,
+            },
             payload: &packet.bytes,
         };
         let to = tap::destination(&packet.bytes)

@@ -271,13 +271,13 @@ impl World {
             WcStatus::RetryExceeded => {
                 let most = model.sent.values().max().copied().unwrap_or(0);
                 let tries = u32::from(setup.retry_cnt) + 1;
-                if model.hopeless {
+                // Before a request that cannot be sent a packet is sent again, to be answered.
+                let features = &self.scenario.features;
+                let exact = model.hopeless && !(features.bad_locals || features.deregister);
+                if exact {
                     self.coverage.mark("retries counted exactly");
                 }
-                // What is before a request that cannot be sent is sent again, to be answered.
-                let features = &self.scenario.features;
-                let again = u32::from(features.bad_locals || features.deregister);
-                if most < tries || model.hopeless && most > tries + again {
+                if most < tries || exact && most != tries {
                     return Err(format!("gave up after {most} tries, not {tries}"));
                 }
                 // A READ asked for again, whose key is gone by then, gets no answer.

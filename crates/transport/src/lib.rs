@@ -61,7 +61,7 @@ pub use event::{Event, QpEvent};
 pub use memory::{Fault, Memory, NULL_MEMORY};
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::QpQuery;
-pub use receive::{Datagram, Drop, Received};
+pub use receive::{Datagram, Drop, IpId, Received};
 pub use region::{AccessError, Counts, KeyRole, Mr, Mw, MwKind, Pd, Regions, Rereg};
 pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};
 pub use time::Time;

@@ -33,10 +33,42 @@ pub struct Datagram<'a> {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// IPv4 identification, if the receiver could see it.
-    pub ip_id: Option<u16>,
+    /// IPv4 identification.
+    pub ip_id: IpId,
     /// From the BTH to the ICRC.
     pub payload: &'a [u8],
+}
+
+/// What is known of an IPv4 identification. Over IPv6 it does not matter.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum IpId {
+    /// The IP header said so.
+    Seen(u16),
+    /// Nothing, as behind a UDP socket. Segmentation numbers packets from 0: had the sender
+    /// it done, this would be the number.
+    Unseen(u16),
+}
+
+impl IpId {
+    /// The identification of a packet behind a socket that came by itself, or as the first
+    /// of several.
+    pub const UNSEEN: IpId = IpId::Unseen(0);
+
+    /// What the IP header said, if anybody looked.
+    pub(crate) fn seen(self) -> Option<u16> {
+        match self {
+            IpId::Seen(id) => Some(id),
+            IpId::Unseen(_) => None,
+        }
+    }
+
+    /// That of a packet `count` behind.
+    fn later(self, count: usize) -> IpId {
+        match self {
+            IpId::Seen(id) => IpId::Seen(id),
+            IpId::Unseen(nth) => IpId::Unseen(nth.wrapping_add(count as u16)),
+        }
+    }
 }
 
 impl<'a> Datagram<'a> {
@@ -44,12 +76,27 @@ impl<'a> Datagram<'a> {
     /// others. None if it is empty.
     #[inline]
     pub fn split_first(&self, segment: usize) -> Option<(Datagram<'a>, Datagram<'a>)> {
-        let (first, rest) = match self.payload {
-            [] => return None,
-            payload => payload.split_at(segment.clamp(1, payload.len())),
+        if self.payload.is_empty() {
+            return None;
+        }
+        let rest = self.skip(1, segment);
+        let first = &self.payload[..self.payload.len() - rest.payload.len()];
+        let first = Datagram {
+            payload: first,
+            ..*self
         };
-        let with = |payload| Datagram { payload, ..*self };
-        Some((with(first), with(rest)))
+        Some((first, rest))
+    }
+
+    /// What is behind the first `count` of them.
+    #[inline]
+    pub fn skip(&self, count: usize, segment: usize) -> Datagram<'a> {
+        let bytes = count * segment.max(1);
+        Datagram {
+            payload: self.payload.get(bytes..).unwrap_or_default(),
+            ip_id: self.ip_id.later(count),
+            ..*self
+        }
     }
 }
 
@@ -255,9 +302,9 @@ fn icrc_fits(qp: &mut Qp, datagram: &Datagram<'_>) -> bool {
     };
     let bytes = datagram.payload;
     match datagram.ip_id {
-        Some(id) => prepared.verify(id, bytes),
-        None => {
-            let found = prepared.recover_id(qp.peer_ip_id, bytes);
+        IpId::Seen(id) => prepared.verify(id, bytes),
+        IpId::Unseen(nth) => {
+            let found = prepared.recover_id(expected_id(qp.peer_ip_id, nth), bytes);
             if let Some(found) = found {
                 qp.peer_ip_id = found.id;
             }
@@ -270,8 +317,21 @@ fn icrc_fits(qp: &mut Qp, datagram: &Datagram<'_>) -> bool {
 fn flush_icrc_fits(qp: &Qp, datagram: &Datagram<'_>) -> bool {
     let (flow, bytes) = (flow(datagram), datagram.payload);
     match datagram.ip_id {
-        Some(id) => icrc::verify_flush_quirk(&flow, id, bytes),
-        None => icrc::recover_id_flush_quirk(&flow, qp.peer_ip_id, bytes).is_some(),
+        IpId::Seen(id) => icrc::verify_flush_quirk(&flow, id, bytes),
+        IpId::Unseen(nth) => {
+            let expected = expected_id(qp.peer_ip_id, nth);
+            icrc::recover_id_flush_quirk(&flow, expected, bytes).is_some()
+        }
+    }
+}
+
+/// The identification that a packet should have, the `nth` of those that came merged:
+/// senders count on and on, or anew each time they send.
+#[inline]
+pub(crate) fn expected_id(last: u16, nth: u16) -> u16 {
+    match last < icrc::SEGMENTS {
+        true => nth,
+        false => last.wrapping_add(1),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The engine writes headers and says where payload lies; nobody copies payload
 //! until the wire needs it. Consecutive packets of equal size to one peer form
-//! a [`Run`], of which only the last may be shorter: one `sendmsg` with
+//! a [`Run`], of which only the last may be shorter: one system call, by
 //! `UDP_SEGMENT`.
 
 mod assemble;
@@ -116,16 +116,13 @@ impl Batch {
         self.limit.min(limit).saturating_sub(self.len)
     }
 
-    /// How many packets more of a message of queue pair `qpn`, to which the last packet
-    /// belongs, the last run would take: no limit is worth a run of its own for the rest.
-    pub(crate) fn room_in_run(&self, qpn: u32) -> usize {
+    /// How many packets more of `len` bytes the last run would take, if its last packet is
+    /// one of queue pair `qpn`: no limit is worth a run of its own for the rest.
+    pub(crate) fn room_in_run(&self, qpn: u32, len: usize) -> usize {
         let entries = &self.entries[..self.used];
         let ours = entries.last().is_some_and(|entry| entry.qpn == qpn);
-        let run = self
-            .runs
-            .last()
-            .filter(|_| ours && self.limit > MAX_RUN_PACKETS);
-        run.map_or(0, Run::room)
+        let takes = |run: &&Run| ours && run.segment == len && self.limit > MAX_RUN_PACKETS;
+        self.runs.last().filter(takes).map_or(0, Run::room)
     }
 
     /// Makes the last packet ask for an acknowledgement.

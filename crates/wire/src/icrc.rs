@@ -26,7 +26,7 @@ use crate::{Bth, Flow, ICRC_LEN};
 pub use alike::{ALIKE, AlikeIcrc};
 pub use flow_icrc::FlowIcrc;
 pub use flush::{compute_flush_quirk, recover_id_flush_quirk, verify_flush_quirk};
-pub use recover::Recovered;
+pub use recover::{Recovered, SEGMENTS};
 
 /// An ICRC in the making.
 pub struct Icrc(Hasher);
@@ -81,13 +81,13 @@ pub fn verify(flow: &Flow, ip_id: u16, packet_with_icrc: &[u8]) -> bool {
 }
 
 /// Checks the ICRC of a packet, given from BTH on, and finds its IPv4
-/// identification. `hint` is the previous one of the same sender, or 0.
+/// identification. `expected` is the one after the last of the same sender; or, if that
+/// has its packets cut by segmentation, which numbers them from 0, the place among them.
 ///
-/// This takes one pass over the packet and, if the identification is neither the
-/// next after the hint nor, after 0, another 0, some twenty nanoseconds. Over IPv6
-/// it is [`verify`].
-pub fn recover_id(flow: &Flow, hint: u16, packet_with_icrc: &[u8]) -> Option<Recovered> {
-    FlowIcrc::new(flow).recover_id(hint, packet_with_icrc)
+/// This takes one pass over the packet and, if the identification is another, some twenty
+/// nanoseconds. Over IPv6 it is [`verify`].
+pub fn recover_id(flow: &Flow, expected: u16, packet_with_icrc: &[u8]) -> Option<Recovered> {
+    FlowIcrc::new(flow).recover_id(expected, packet_with_icrc)
 }
 
 /// Separates the ICRC from what it covers; none for what is too short to have

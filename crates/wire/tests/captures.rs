@@ -213,12 +213,13 @@ fn icrc_holds_with_the_identification_unknown() {
     let mut counting = 0;
     for_each_roce_packet(|name, _, frame| {
         let id = frame.ip_id;
-        let recover = |hint| icrc::recover_id(&frame.flow, hint, frame.udp_payload).expect(name);
+        let recover =
+            |expected| icrc::recover_id(&frame.flow, expected, frame.udp_payload).expect(name);
         let unlikely = recover(id.wrapping_add(1000));
         assert_eq!(unlikely.id, id, "{name}");
         assert_eq!(unlikely.likely, id < 64, "{name}");
-        for hint in [id, id.wrapping_sub(1)] {
-            let recovered = recover(hint);
+        for expected in [id, id.wrapping_add(1)] {
+            let recovered = recover(expected);
             assert_eq!((recovered.id, recovered.likely), (id, true), "{name}");
         }
         counting += (id >= 64) as usize;

@@ -237,12 +237,12 @@ proptest! {
     fn any_identification_is_recovered(
         flow in flow_v4(),
         id: u16,
-        hint: u16,
+        expected: u16,
         body in vec(any::<u8>(), 12..9100),
     ) {
         let packet = with_icrc(&flow, id, body);
-        let likely = id < 64 || id == hint || id == hint.wrapping_add(1);
-        prop_assert_eq!(icrc::recover_id(&flow, hint, &packet), Some(Recovered { id, likely }));
+        let likely = id < 64 || id == expected || id.wrapping_add(1) == expected;
+        prop_assert_eq!(icrc::recover_id(&flow, expected, &packet), Some(Recovered { id, likely }));
         prop_assert!(icrc::verify(&flow, id, &packet));
         prop_assert!(!icrc::verify(&flow, id ^ 1, &packet));
     }
@@ -250,28 +250,28 @@ proptest! {
     #[test]
     fn likely_identifications_are_recovered(
         flow in flow_v4(),
-        hint: u16,
+        expected: u16,
         small in 0u16..64,
         body in vec(any::<u8>(), 12..100),
     ) {
-        for id in [0, small, hint, hint.wrapping_add(1)] {
+        for id in [0, small, expected, expected.wrapping_sub(1)] {
             let packet = with_icrc(&flow, id, body.clone());
-            let expected = Recovered { id, likely: true };
-            prop_assert_eq!(icrc::recover_id(&flow, hint, &packet), Some(expected));
+            let found = Recovered { id, likely: true };
+            prop_assert_eq!(icrc::recover_id(&flow, expected, &packet), Some(found));
         }
     }
 
     #[test]
-    fn ipv6_has_no_identification(flow in flow_v6(), hint: u16, body in vec(any::<u8>(), 12..100)) {
-        let mut packet = with_icrc(&flow, hint, body);
-        let expected = Recovered { id: 0, likely: true };
-        prop_assert_eq!(icrc::recover_id(&flow, hint, &packet), Some(expected));
+    fn ipv6_has_no_identification(flow in flow_v6(), expected: u16, body in vec(any::<u8>(), 12..100)) {
+        let mut packet = with_icrc(&flow, expected, body);
+        let found = Recovered { id: 0, likely: true };
+        prop_assert_eq!(icrc::recover_id(&flow, expected, &packet), Some(found));
         packet[5] ^= 1;
-        prop_assert_eq!(icrc::recover_id(&flow, hint, &packet), None);
+        prop_assert_eq!(icrc::recover_id(&flow, expected, &packet), None);
     }
 
     #[test]
-    fn flush_as_rxe_hashes_it(flow in flow(), id: u16, hint: u16, rest in vec(any::<u8>(), 31)) {
+    fn flush_as_rxe_hashes_it(flow in flow(), id: u16, expected: u16, rest in vec(any::<u8>(), 31)) {
         let header = [&[0x1c][..], &rest].concat();
         let ip = [ip_udp(&flow, id, 36), header.clone()].concat();
         let twice = [reference::masked(&ip), header.clone()].concat();
@@ -281,7 +281,7 @@ proptest! {
         let mut packet = [&header[..], &quirk].concat();
         prop_assert!(icrc::verify_flush_quirk(&flow, id, &packet));
         prop_assert!(!icrc::verify(&flow, id, &packet));
-        let recovered = icrc::recover_id_flush_quirk(&flow, hint, &packet).unwrap();
+        let recovered = icrc::recover_id_flush_quirk(&flow, expected, &packet).unwrap();
         prop_assert_eq!(recovered.id, if flow.is_ipv4() { id } else { 0 });
         packet[9] ^= 1;
         prop_assert!(!icrc::verify_flush_quirk(&flow, id, &packet));

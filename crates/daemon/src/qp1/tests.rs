@@ -1,4 +1,4 @@
-use ferroce_transport::Datagram;
+use ferroce_transport::{Datagram, IpId};
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn incoming(payload: &[u8]) -> Incoming<'_> {
             destination: flow().destination,
             traffic_class: 0,
             hop_limit: HOP_LIMIT,
-            ip_id: None,
+            ip_id: IpId::UNSEEN,
             payload,
         },
         ifindex: 1,

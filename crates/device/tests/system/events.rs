@@ -2,13 +2,15 @@
 
 use std::os::fd::OwnedFd;
 
-use ferroce_device::transport::{Arm, QpEvent, QpState, QpType, SendOp, WcStatus};
+use ferroce_device::transport::{
+    Arm, AttrMask, QpAttr, QpEvent, QpState, QpType, SendOp, WcOpcode, WcStatus,
+};
 use ferroce_device::{AsyncEvent, Device};
 use ferroce_testnet::{deadline, isolated, netdev};
 use rustix::event::{Timespec, epoll};
 
 use crate::support::ferroced::add_link;
-use crate::support::{Ferroced, LINK, V4, V6, on_loopback, pair, pattern};
+use crate::support::{Endpoint, Ferroced, LINK, V4, V6, on_loopback, pair, pattern};
 
 /// An epoll instance that watches one descriptor.
 fn watch(fd: impl std::os::fd::AsFd) -> OwnedFd {
@@ -47,6 +49,51 @@ fn nobody_polls() {
             assert_eq!(wc.status, WcStatus::Success);
             assert_eq!(theirs.actor.hear(), "Success");
             theirs.expect(&format!("check {round} 0 4096"), "right");
+        }
+    });
+}
+
+/// An acknowledgement that comes along with a message is taken in a moment later; also if
+/// the program, which has polled for the message, does not poll again.
+#[test]
+fn a_completion_that_was_put_off_comes_without_another_poll() {
+    let name = "events::a_completion_that_was_put_off_comes_without_another_poll";
+    on_loopback(name, |_ferroced| {
+        let mut near = Endpoint::open(QpType::Rc, V4);
+        let mut far = Endpoint::open(QpType::Rc, V4);
+        near.connect(&far.introduction());
+        far.connect(&near.introduction());
+        // Without a timer nothing else makes anybody look.
+        for (state, mask) in [
+            (QpState::Sqd, AttrMask::empty()),
+            (QpState::Sqd, AttrMask::TIMEOUT),
+            (QpState::Rts, AttrMask::empty()),
+        ] {
+            let attr = QpAttr {
+                state,
+                ..QpAttr::default()
+            };
+            let modified = near.qp.modify(&attr, mask | AttrMask::STATE, None);
+            modified.expect("modified");
+        }
+        let send = SendOp::Send { imm: None };
+        for _ in 0..50 {
+            for end in [&near, &far] {
+                end.receive(100, 0, 64);
+            }
+            near.post(1, send.clone(), 64, 8);
+            assert_eq!(far.succeed(1)[0].wr_id, 100);
+            // The acknowledgement for the first mostly travels with this one.
+            far.post(2, send.clone(), 64, 8);
+            let first = near.succeed(1)[0];
+            if first.opcode == WcOpcode::Recv {
+                // All that is owed leaves with this.
+                near.state();
+                deadline::until("the completion", || near.cq.queue().pop().is_some());
+            } else {
+                assert_eq!(near.succeed(1)[0].opcode, WcOpcode::Recv);
+            }
+            assert_eq!(far.succeed(1)[0].wr_id, 2);
         }
     });
 }

@@ -100,6 +100,8 @@ impl Requester {
         self.sent_up_to = self.psn;
         self.ack_deadline = Deadline::NONE;
         self.rnr_until = Deadline::NONE;
+        self.since_ack_req = 0;
+        self.last_answer = None;
     }
 
     pub(super) fn next_psn(&self) -> Psn {
@@ -123,6 +125,21 @@ impl Requester {
         self.in_flight = 0;
         self.since_ack_req = 0;
         self.last_answer = None;
+    }
+
+    /// Moves the cursor back by one packet, the last of work request `index`.
+    pub(super) fn back_to_last(&mut self, index: usize, psn: Psn, packets: u32) {
+        self.psn = psn;
+        self.next = index;
+        self.sent = packets - 1;
+        self.in_flight = 0;
+        self.since_ack_req = 0;
+        self.last_answer = None;
+    }
+
+    /// Whether an answer will come that speaks for everything up to `psn`.
+    pub(super) fn has_asked_behind(&self, psn: Psn) -> bool {
+        self.last_answer.is_some_and(|last| !last.is_before(psn))
     }
 
     /// Moves the cursor to the next work request.

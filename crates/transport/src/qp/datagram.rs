@@ -221,7 +221,7 @@ fn grh(datagram: &Datagram<'_>) -> [u8; GRH_LEN] {
                 destination,
                 datagram.traffic_class,
                 datagram.hop_limit,
-                datagram.ip_id.unwrap_or(0),
+                datagram.ip_id.seen().unwrap_or(0),
                 (udp_len + 20) as u16,
             ));
             grh

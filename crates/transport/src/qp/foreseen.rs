@@ -17,7 +17,7 @@ use super::Qp;
 use crate::attr::QpType;
 use crate::engine::Context;
 use crate::memory::Memory;
-use crate::receive::{Datagram, is_congested, is_from_peer, is_our_partition};
+use crate::receive::{Datagram, IpId, expected_id, is_congested, is_from_peer, is_our_partition};
 
 const SEND: u8 = Opcode::new(Transport::Rc, Operation::SendMiddle)
     .unwrap()
@@ -44,7 +44,9 @@ struct Foreseen<'a> {
     alike: [u8; ALIKE],
     psn: Psn,
     icrc: Option<AlikeIcrc>,
+    /// The identification of the last, and which of those that came merged is next.
     ip_id: u16,
+    nth: u16,
 }
 
 impl<'a> Iterator for Foreseen<'a> {
@@ -61,7 +63,9 @@ impl<'a> Iterator for Foreseen<'a> {
             return None;
         }
         if let Some(icrc) = &self.icrc {
-            self.ip_id = icrc.recover_id(self.ip_id, packet)?.id;
+            let expected = expected_id(self.ip_id, self.nth);
+            self.ip_id = icrc.recover_id(expected, packet)?.id;
+            self.nth = self.nth.wrapping_add(1);
         }
         self.psn = self.psn.next();
         rest.split_last_chunk::<ICRC_LEN>().map(|(data, _)| data)
@@ -94,6 +98,9 @@ impl Qp {
         psn: Psn,
     ) -> Option<Foreseen<'a>> {
         let alike: [u8; ALIKE] = *run.payload.first_chunk()?;
+        let IpId::Unseen(nth) = run.ip_id else {
+            return None;
+        };
         let [_, flags, pkey @ .., _, _, _, _] = alike;
         let pad_and_version = flags & 0x3f;
         let may_be = segment == Bth::LEN + self.mtu as usize + ICRC_LEN
@@ -101,8 +108,7 @@ impl Qp {
             && is_our_partition(u16::from_be_bytes(pkey))
             && self.kind == QpType::Rc
             && is_from_peer(self, run)
-            && !is_congested(run)
-            && run.ip_id.is_none();
+            && !is_congested(run);
         may_be.then(|| Foreseen {
             packets: run.payload.chunks_exact(segment),
             alike,
@@ -112,6 +118,7 @@ impl Qp {
                 AlikeIcrc::new(flow, segment, &alike)
             }),
             ip_id: self.peer_ip_id,
+            nth,
         })
     }
 }

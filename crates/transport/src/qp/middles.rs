@@ -31,7 +31,7 @@ impl Qp {
         }
         let cost = self.mtu + PACKET_OVERHEAD;
         let acknowledged = self.kind.is_reliable();
-        let room = batch.room(limit).max(batch.room_in_run(self.qpn));
+        let room = batch.room(limit).max(self.room_in_run(batch));
         let mut count = room.min(middles as usize) as u32;
         if acknowledged {
             // The one before may have asked, and these begin another group.

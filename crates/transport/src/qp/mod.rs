@@ -312,7 +312,9 @@ impl Qp {
                     _ => self.transmit_requests(cx, batch, limit),
                 };
             more.set(Due::REQUESTS, requests);
-            more.set(Due::ACK, due.contains(Due::ACK) && self.transmit_ack(batch));
+            if due.contains(Due::ACK) {
+                self.transmit_ack(batch);
+            }
         }
         if !more.is_empty() {
             self.wake(cx, more);

@@ -10,12 +10,12 @@
 //! fixed when the READ starts: asked again, a part lies within a part that the
 //! peer remembers.
 
-use ferroce_wire::Psn;
+use ferroce_wire::{Bth, ICRC_LEN, Psn, XrcEth};
 
 use super::cursor::End;
 use super::request_header::message_header;
 use super::{Due, Qp};
-use crate::attr::QpState;
+use crate::attr::{QpState, QpType};
 use crate::bugs::Bug;
 use crate::congestion::PACKET_OVERHEAD;
 use crate::engine::Context;
@@ -205,7 +205,7 @@ impl Qp {
             if packet == wqe.packets {
                 break;
             }
-            if batch.room(limit) == 0 && (packet == 0 || batch.room_in_run(self.qpn) == 0) {
+            if batch.room(limit) == 0 && (packet == 0 || self.room_in_run(batch) == 0) {
                 return Err(Blocked::Turn);
             }
             let offset = wqe.bytes_before(packet, self.mtu);
@@ -227,7 +227,12 @@ impl Qp {
                 batch.push_inline(data);
             } else if let Err(reason) = gather(cx, self, index, wqe, from, payload, batch) {
                 batch.rollback(mark);
-                return Err(self.abandon(cx, index, reason));
+                let covered = packet == 0 || self.req.has_asked_behind(wqe.first_psn.prev());
+                self.fail_later(cx, index, WcStatus::LocalProtection, reason);
+                if !covered {
+                    self.ask_before(cx, index);
+                }
+                return Err(Blocked::Waits);
             }
             let psn = self.req.psn;
             let last = packet + 1 == wqe.packets;
@@ -269,6 +274,16 @@ impl Qp {
         }
         self.req.step();
         Ok(())
+    }
+
+    /// How many packets from the middle of its message the last run would take.
+    pub(super) fn room_in_run(&self, batch: &Batch) -> usize {
+        let extension = match self.kind {
+            QpType::XrcInitiator => XrcEth::LEN,
+            _ => 0,
+        };
+        let len = Bth::LEN + extension + self.mtu as usize + ICRC_LEN;
+        batch.room_in_run(self.qpn, len)
     }
 
     /// An unacknowledged message is over once the batch has left.
@@ -313,25 +328,28 @@ impl Qp {
             })
         });
         if let Some(index) = found {
-            let blocked = self.abandon(cx, index, Reason::Fault(fault));
-            if matches!(blocked, Blocked::Turn) {
-                self.wake(cx, Due::REQUESTS);
-            }
+            self.fail_later(cx, index, WcStatus::LocalProtection, Reason::Fault(fault));
+            self.ask_before(cx, index);
             self.settle(cx);
         }
     }
 
-    /// Gives up a work request whose payload cannot be had, once all before it have
-    /// completed. One of its packets may have been to ask for an answer for those too: they
-    /// are sent again, and the last of them asks.
-    fn abandon(&mut self, cx: &mut Context, index: usize, reason: Reason) -> Blocked {
-        self.fail_later(cx, index, WcStatus::LocalProtection, reason);
+    /// A message that cannot be sent after all was to ask for an answer for those before
+    /// it, which have left: the last packet of the one before is sent again, and asks.
+    fn ask_before(&mut self, cx: &mut Context, index: usize) {
         let goes_on = matches!(self.state, QpState::Rts | QpState::Sqd);
-        if index == 0 || !goes_on || !self.kind.is_reliable() {
-            return Blocked::Waits;
+        let before = index.checked_sub(1).filter(|_| goes_on);
+        let Some((index, wqe)) = before.and_then(|index| Some((index, self.sq.get(index)?))) else {
+            return;
+        };
+        // What is answered anyway speaks for all before it.
+        if wqe.phase != Phase::Started || wqe.wants_response() || !self.kind.is_reliable() {
+            return;
         }
-        self.req.rewind();
-        Blocked::Turn
+        let packets = wqe.packets;
+        let last = wqe.first_psn.add(packets - 1);
+        self.req.back_to_last(index, last, packets);
+        self.wake(cx, Due::REQUESTS);
     }
 }
 

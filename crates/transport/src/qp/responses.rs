@@ -236,22 +236,17 @@ impl Qp {
         false
     }
 
-    /// Adds the acknowledgement that is due, when all answers before it are out;
-    /// returns whether it found no room. It is the shortest packet there is: behind
-    /// requests to the same peer it is part of their run, and costs next to nothing.
-    pub(super) fn transmit_ack(&mut self, batch: &mut Batch) -> bool {
-        let Some(psn) = self.resp.pending_ack else {
-            return false;
+    /// Adds the acknowledgement that is due, when all answers before it are out. It is
+    /// the shortest packet there is: behind requests to the same peer it is part of their
+    /// run, and costs next to nothing. So it leaves even if they have filled the batch.
+    pub(super) fn transmit_ack(&mut self, batch: &mut Batch) {
+        let Some(psn) = self.resp.pending_ack.take() else {
+            return;
         };
-        if !batch.has_room() {
-            return true;
-        }
-        self.resp.pending_ack = None;
         let syndrome = Some(Syndrome::ACK_UNLIMITED);
         self.response_header(batch, Operation::Acknowledge, psn, 0, syndrome);
         let mark = batch.mark();
         self.push_answer(batch, mark, Origin::Response(psn), 0);
-        false
     }
 
     /// Adds packets that answer the READ at the front of the queue.
@@ -265,7 +260,7 @@ impl Qp {
             return;
         };
         let (mut read, replay) = (read.clone(), *replay);
-        while batch.room(limit) > 0 || !read.starts && batch.room_in_run(self.qpn) > 0 {
+        while batch.room(limit) > 0 || !read.starts && self.room_in_run(batch) > 0 {
             let length = read.left.min(self.mtu);
             let last = length == read.left;
             let mark = batch.mark();
@@ -315,7 +310,7 @@ impl Qp {
         limit: usize,
     ) {
         let middles = read.left.saturating_sub(1) / self.mtu;
-        let room = batch.room(limit).max(batch.room_in_run(self.qpn));
+        let room = batch.room(limit).max(self.room_in_run(batch));
         let count = middles.min(room as u32);
         if count < 2 || !cx.is_sound() {
             return;

@@ -2,7 +2,9 @@
 
 use ferroce_transport::{AttrMask, QpAttr, QpEvent, QpState, SendOp, Sge, WcStatus};
 
-use crate::pair::{BASE, Knobs, Pair, Sent, wr};
+use ferroce_wire::Operation;
+
+use crate::pair::{BASE, Knobs, Pair, SIZE, Sent, wr};
 use crate::shorthand::REMOTE;
 
 const OK: WcStatus = WcStatus::Success;
@@ -132,4 +134,79 @@ fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
         let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
         assert_eq!(pair.done(0), expected, "behind {good} bytes");
     }
+}
+
+#[test]
+fn nothing_is_asked_for_again_for_a_message_that_never_began() {
+    let mut pair = patient(|_| {});
+    pair.read(1, 3000);
+    pair.write(2, 100);
+    let wrong = Sge {
+        lkey: 1,
+        ..pair.hosts[0].sge(0, 3000)
+    };
+    let op = pair.write_op(None);
+    pair.post(0, wr(3, op, &[wrong]));
+    pair.run();
+    let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
+    assert_eq!(pair.done(0), expected);
+    let requests = pair.log.iter().filter(|sent| sent.from == 0);
+    assert_eq!(requests.count(), 2);
+}
+
+#[test]
+fn a_read_before_a_message_whose_memory_is_gone_is_asked_for_once() {
+    let mut pair = patient(|_| {});
+    let gone = BASE + 0x1000 + 2048;
+    pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
+    pair.read(1, 3000);
+    pair.write(2, 2000);
+    let op = pair.write_op(None);
+    pair.ask(3, op, 0x1000, 4096);
+    pair.run();
+    let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
+    assert_eq!(pair.done(0), expected);
+    let reads = pair
+        .log
+        .iter()
+        .filter(|sent| sent.is(Operation::ReadRequest));
+    assert_eq!(reads.count(), 1);
+}
+
+#[test]
+fn a_message_that_reaches_beyond_its_region_fails_wherever_the_region_ends() {
+    // By itself, and long enough that what is before its last packet leaves as one.
+    for length in [1024, 4096, 8000, 300_000] {
+        let mut pair = patient(|_| {});
+        let op = pair.write_op(None);
+        let sge = Sge {
+            addr: BASE + SIZE as u64 - u64::from(length),
+            ..pair.hosts[0].sge(0, length + 100)
+        };
+        pair.post(0, wr(1, op, &[sge]));
+        pair.run();
+        assert_eq!(pair.done(0), [(1, WcStatus::LocalProtection)], "{length}");
+    }
+}
+
+#[test]
+fn an_acknowledgement_does_not_wait_for_a_window_of_requests() {
+    let mut pair = patient(|_| {});
+    pair.write(1, 8);
+    for packet in pair.take(0) {
+        pair.deliver(&packet);
+    }
+    // Host 1 has an answer to give, and more to ask for than a batch takes.
+    let op = SendOp::Write {
+        remote_addr: BASE,
+        rkey: pair.hosts[0].mr.rkey(),
+        imm: None,
+    };
+    let sge = pair.hosts[1].sge(0, 500_000);
+    pair.post(1, wr(2, op, &[sge]));
+    pair.flush_some(1, 256);
+    let answered = pair.wire.iter().any(|sent| sent.is(Operation::Acknowledge));
+    assert!(answered);
+    pair.run();
+    assert_eq!(pair.done(1), [(2, OK)]);
 }

@@ -10,9 +10,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ferroce_transport::{
-    Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, Memory,
-    Mr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Regions, SendData, SendFlags, SendOp,
-    SendWr, Sge, Srq, SrqInit, Time, Xrcd,
+    Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, IpId,
+    Memory, Mr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Regions, SendData, SendFlags,
+    SendOp, SendWr, Sge, Srq, SrqInit, Time, Xrcd,
 };
 use ferroce_wire::{Flow, Mtu, Opcode, Psn, icrc};
 
@@ -308,7 +308,10 @@ impl Host {
             source_port: FLOW.source_port,
             traffic_class: flags & 3,
             hop_limit: 1,
-            ip_id: (flags & 4 == 0).then_some(0),
+            ip_id: match flags & 4 {
+                0 => IpId::Seen(0),
+                _ => IpId::UNSEEN,
+            },
             payload: &bytes,
         };
         let (now, memory) = (self.now, &self.ram);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ferroce_transport::{
     Access, AddressVector, AttrMask, Batch, Config, Counter, Counters, Cq, Datagram, Engine, Event,
-    Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData, SendFlags,
-    SendOp, SendWr, Sge, Srq, Time, Wc,
+    IpId, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData,
+    SendFlags, SendOp, SendWr, Sge, Srq, Time, Wc,
 };
 use ferroce_wire::{Mtu, Packet, Psn};
 
@@ -50,7 +50,7 @@ impl Sent {
             source_port: self.path.flow.source_port,
             traffic_class: self.path.traffic_class,
             hop_limit: self.path.hop_limit,
-            ip_id: None,
+            ip_id: IpId::UNSEEN,
             payload: &self.bytes,
         }
     }

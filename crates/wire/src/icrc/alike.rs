@@ -41,9 +41,9 @@ impl AlikeIcrc {
 
     /// As [`recover_id`](super::recover_id), for a packet that is as was said.
     #[inline]
-    pub fn recover_id(&self, hint: u16, packet: &[u8]) -> Option<Recovered> {
+    pub fn recover_id(&self, expected: u16, packet: &[u8]) -> Option<Recovered> {
         let (body, icrc) = split(packet)?;
-        recover_with(&self.flow, hint, icrc, body.len(), |id| {
+        recover_with(&self.flow, expected, icrc, body.len(), |id| {
             self.checksum(id, body)
         })
     }
@@ -80,7 +80,7 @@ mod tests {
             v6: bool,
             mut body in proptest::collection::vec(proptest::num::u8::ANY, 12..200),
             id: u16,
-            hint: u16,
+            expected: u16,
             damage: bool,
         ) {
             let address = |last| match v6 {
@@ -100,8 +100,8 @@ mod tests {
             if damage {
                 body[9] ^= 1;
             }
-            let found = prepared.recover_id(hint, &body);
-            assert_eq!(found, recover_id(&flow, hint, &body));
+            let found = prepared.recover_id(expected, &body);
+            assert_eq!(found, recover_id(&flow, expected, &body));
             assert!(found.is_some() || damage);
         }
     }

@@ -25,13 +25,13 @@ pub fn verify_flush_quirk(flow: &Flow, ip_id: u16, packet_with_icrc: &[u8]) -> b
 /// [`recover_id`](super::recover_id), for an RC FLUSH, as rxe does it.
 pub fn recover_id_flush_quirk(
     flow: &Flow,
-    hint: u16,
+    expected: u16,
     packet_with_icrc: &[u8],
 ) -> Option<Recovered> {
     let (body, received) = split(packet_with_icrc)?;
     let flow = FlowIcrc::new(flow);
     let hashed = header(body).len() + body.len();
-    recover_with(&flow, hint, received, hashed, |id| {
+    recover_with(&flow, expected, received, hashed, |id| {
         checksum(&flow, id, body)
     })
 }

@@ -16,23 +16,23 @@ pub(super) const AFTER_ID: usize = IPV4_LEN - 6 + UDP_LEN;
 
 /// Identifications below this are what GSO gives the segments of one send from
 /// a socket that otherwise sends 0.
-const SEGMENTS: u16 = 64;
+pub const SEGMENTS: u16 = 64;
 
 /// A packet whose ICRC is right for some IPv4 identification.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Recovered {
     /// The identification; 0 over IPv6, which has none.
     pub id: u16,
-    /// Whether it is one that was to be expected: from 0 to 63, the hint, or the
-    /// one after. Then this was a check of nearly 32 bits; otherwise of 16, since
+    /// Whether it is one that was to be expected: from 0 to 63, the one expected, or the
+    /// one before. Then this was a check of nearly 32 bits; otherwise of 16, since
     /// one damaged packet in 2^16 looks right for some identification.
     pub likely: bool,
 }
 
 #[inline]
-pub(super) fn recover_id(flow: &FlowIcrc, hint: u16, packet: &[u8]) -> Option<Recovered> {
+pub(super) fn recover_id(flow: &FlowIcrc, expected: u16, packet: &[u8]) -> Option<Recovered> {
     let (body, received) = split(packet)?;
-    recover_with(flow, hint, received, body.len(), |id| {
+    recover_with(flow, expected, received, body.len(), |id| {
         flow.checksum(id, body)
     })
 }
@@ -42,7 +42,7 @@ pub(super) fn recover_id(flow: &FlowIcrc, hint: u16, packet: &[u8]) -> Option<Re
 #[inline]
 pub(super) fn recover_with(
     flow: &FlowIcrc,
-    hint: u16,
+    expected: u16,
     received: u32,
     hashed: usize,
     checksum: impl Fn(u16) -> u32,
@@ -53,28 +53,18 @@ pub(super) fn recover_with(
             likely: true,
         });
     }
-    let guess = next_id(hint);
-    let difference = checksum(guess) ^ received;
+    let difference = checksum(expected) ^ received;
     if difference == 0 {
         return Some(Recovered {
-            id: guess,
+            id: expected,
             likely: true,
         });
     }
     // A register that starts empty holds what was fed to it times x^32: four
     // bytes more to undo.
-    let id = guess ^ from_register(shift_back(difference, AFTER_ID + hashed + 4))?;
+    let id = expected ^ from_register(shift_back(difference, AFTER_ID + hashed + 4))?;
     Some(Recovered {
         id,
-        likely: id < SEGMENTS || id == hint || id == hint.wrapping_add(1),
+        likely: id < SEGMENTS || id == expected || id.wrapping_add(1) == expected,
     })
-}
-
-/// The identification to try first. Senders count, except those that always
-/// send 0.
-fn next_id(hint: u16) -> u16 {
-    match hint {
-        0 => 0,
-        hint => hint.wrapping_add(1),
-    }
 }
