@@ -44,8 +44,8 @@ pub struct Datagram<'a> {
 pub enum IpId {
     /// The IP header said so.
     Seen(u16),
-    /// Nothing, as behind a UDP socket. Segmentation numbers packets from 0: had the sender
-    /// it done, this would be the number.
+    /// Nothing, as behind a UDP socket. Segmentation numbers packets from 0: if the sender
+    /// uses it, this is the number.
     Unseen(u16),
 }
 

@@ -338,18 +338,22 @@ impl Qp {
     /// it, which have left: the last packet of the one before is sent again, and asks.
     fn ask_before(&mut self, cx: &mut Context, index: usize) {
         let goes_on = matches!(self.state, QpState::Rts | QpState::Sqd);
-        let before = index.checked_sub(1).filter(|_| goes_on);
-        let Some((index, wqe)) = before.and_then(|index| Some((index, self.sq.get(index)?))) else {
-            return;
-        };
-        // What is answered anyway speaks for all before it.
-        if wqe.phase != Phase::Started || wqe.wants_response() || !self.kind.is_reliable() {
+        if !goes_on || !self.kind.is_reliable() {
             return;
         }
-        let packets = wqe.packets;
-        let last = wqe.first_psn.add(packets - 1);
-        self.req.back_to_last(index, last, packets);
-        self.wake(cx, Due::REQUESTS);
+        let mut before = (0..index).rev().map(|index| (index, self.sq.get(index)));
+        let sent =
+            before.find_map(|(index, wqe)| Some((index, wqe.filter(|wqe| wqe.packets > 0)?)));
+        // What is answered anyway speaks for all before it.
+        if let Some((index, wqe)) = sent
+            && wqe.phase == Phase::Started
+            && !wqe.wants_response()
+        {
+            let packets = wqe.packets;
+            let last = wqe.first_psn.add(packets - 1);
+            self.req.back_to_last(index, last, packets);
+            self.wake(cx, Due::REQUESTS);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Who asks for acknowledgements: one for many messages, and none that is waited for in vain.
 
-use ferroce_transport::{AttrMask, QpAttr, QpEvent, QpState, SendOp, Sge, WcStatus};
+use ferroce_transport::{
+    Access, AttrMask, BindMw, MwKind, QpAttr, QpEvent, QpState, SendOp, Sge, WcStatus,
+};
 
 use ferroce_wire::Operation;
 
@@ -134,6 +136,30 @@ fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
         let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
         assert_eq!(pair.done(0), expected, "behind {good} bytes");
     }
+}
+
+#[test]
+fn nor_if_something_that_is_not_sent_is_between_them() {
+    let mut pair = patient(|_| {});
+    pair.write(1, 2000);
+    let host = &pair.hosts[0];
+    let mw = host.regions.alloc_mw(&host.pd, MwKind::Type2B).unwrap();
+    let bind = BindMw {
+        rkey: mw.rkey() & !0xff | mw.rkey().wrapping_add(1) & 0xff,
+        mw,
+        mr: Some(host.mr.clone()),
+        addr: BASE,
+        length: 4096,
+        access: Access::REMOTE_READ,
+    };
+    pair.post(0, wr(2, SendOp::BindMw(Box::new(bind)), &[]));
+    let gone = BASE + 0x1000 + 2048;
+    pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
+    let op = pair.write_op(None);
+    pair.ask(3, op, 0x1000, 4096);
+    pair.run();
+    let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
+    assert_eq!(pair.done(0), expected);
 }
 
 #[test]

@@ -127,14 +127,14 @@ impl Series {
                 Sample::WriteLatency => (
                     "WRITE 8 B, one way".to_owned(),
                     "us",
-                    &[Sample::BareLatency],
-                    &[Some(Goal::Ratio(LATENCY))],
+                    &[Sample::BareLatency, Sample::FramedLatency],
+                    &[Some(Goal::Ratio(LATENCY)), None],
                 ),
                 Sample::SendLatency => (
                     "SEND 8 B, one way".to_owned(),
                     "us",
-                    &[Sample::BareLatency],
-                    &[Some(Goal::Ratio(LATENCY))],
+                    &[Sample::BareLatency, Sample::FramedLatency],
+                    &[Some(Goal::Ratio(LATENCY)), None],
                 ),
                 Sample::FramedLatency => (
                     "the least, one way".to_owned(),
@@ -149,10 +149,10 @@ impl Series {
                     continue;
                 };
                 let ratios = values.iter().zip(others).map(|(a, b)| a / b);
-                let name = if *other == Sample::Tcp {
-                    "iperf3"
-                } else {
-                    "bare"
+                let name = match other {
+                    Sample::Tcp => "iperf3",
+                    Sample::FramedLatency => "least",
+                    _ => "bare",
                 };
                 let other = median(others.iter().copied());
                 rows.push(Row {
