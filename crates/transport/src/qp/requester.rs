@@ -338,7 +338,8 @@ impl Qp {
     /// it, which have left: the last packet of the one before is sent again, and asks.
     fn ask_before(&mut self, cx: &mut Context, index: usize) {
         let goes_on = matches!(self.state, QpState::Rts | QpState::Sqd);
-        if !goes_on || !self.kind.is_reliable() {
+        // Only up to the oldest that fails anything is sent.
+        if !goes_on || !self.kind.is_reliable() || !self.sq.fails(index) {
             return;
         }
         let mut before = (0..index).rev().map(|index| (index, self.sq.get(index)));

@@ -116,6 +116,30 @@ fn a_message_whose_memory_is_gone_does_not_keep_those_before_it_waiting() {
 }
 
 #[test]
+fn of_several_messages_whose_memory_is_gone_the_first_counts() {
+    for length in [1024, 4096] {
+        let mut pair = patient(|_| {});
+        pair.write(1, 2000);
+        for wr_id in 2..=4 {
+            let offset = wr_id * 0x2000;
+            let gone = BASE + offset + u64::from(length) - 1;
+            pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
+            let op = pair.write_op(None);
+            pair.ask(wr_id, op, offset, length);
+        }
+        let mut turns = 0;
+        while pair.flush_some(0, 64) {
+            turns += 1;
+            assert!(turns < 10, "it never ends");
+        }
+        pair.run();
+        let (failed, flushed) = (WcStatus::LocalProtection, WcStatus::WrFlush);
+        let expected = [(1, OK), (2, failed), (3, flushed), (4, flushed)];
+        assert_eq!(pair.done(0), expected);
+    }
+}
+
+#[test]
 fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
     for good in [0, 1024, 5 * 1024] {
         let mut pair = patient(|_| {});
@@ -153,7 +177,7 @@ fn nor_if_something_that_is_not_sent_is_between_them() {
         access: Access::REMOTE_READ,
     };
     pair.post(0, wr(2, SendOp::BindMw(Box::new(bind)), &[]));
-    let gone = BASE + 0x1000 + 2048;
+    let gone = BASE + 0x1000 + 3072;
     pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
     let op = pair.write_op(None);
     pair.ask(3, op, 0x1000, 4096);
