@@ -75,6 +75,7 @@ OUTPUT
                              copy and one CRC on either side, one acknowledgement each
                              256 KiB; or a plain UDP ping-pong. Both ends poll.
                   iperf3     one TCP stream, where iperf3 is installed
+                  least      'the least', see below
   ratio           the first divided by the second; median over the rounds
   verdict         ok or MISSED where there is a goal
 
