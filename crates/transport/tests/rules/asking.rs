@@ -25,6 +25,14 @@ fn asking(packets: &[Sent]) -> Vec<u32> {
     packets.iter().filter(asks).map(Sent::psn).collect()
 }
 
+/// Posts a WRITE of memory from `offset` on that has a hole `at` so many bytes.
+fn write_with_hole(pair: &mut Pair, wr_id: u64, offset: u64, length: u32, at: u64) {
+    let gone = BASE + offset + at;
+    pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
+    let op = pair.write_op(None);
+    pair.ask(wr_id, op, offset, length);
+}
+
 #[test]
 fn messages_that_leave_together_ask_once() {
     let mut pair = patient(|_| {});
@@ -103,12 +111,9 @@ fn a_message_whose_memory_is_gone_does_not_keep_those_before_it_waiting() {
     // Any packet of the third message may be missing, that which asks among them.
     for packet in 0..4 {
         let mut pair = patient(|_| {});
-        let gone = BASE + 0x1000 + packet * 1024;
-        pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
         pair.write(1, 100);
         pair.write(2, 2000);
-        let op = pair.write_op(None);
-        pair.ask(3, op, 0x1000, 4096);
+        write_with_hole(&mut pair, 3, 0x1000, 4096, packet * 1024);
         pair.run();
         let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
         assert_eq!(pair.done(0), expected, "packet {packet}");
@@ -121,11 +126,8 @@ fn of_several_messages_whose_memory_is_gone_the_first_counts() {
         let mut pair = patient(|_| {});
         pair.write(1, 2000);
         for wr_id in 2..=4 {
-            let offset = wr_id * 0x2000;
-            let gone = BASE + offset + u64::from(length) - 1;
-            pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
-            let op = pair.write_op(None);
-            pair.ask(wr_id, op, offset, length);
+            let last = u64::from(length) - 1;
+            write_with_hole(&mut pair, wr_id, wr_id * 0x2000, length, last);
         }
         let mut turns = 0;
         while pair.flush_some(0, 64) {
@@ -177,10 +179,7 @@ fn nor_if_something_that_is_not_sent_is_between_them() {
         access: Access::REMOTE_READ,
     };
     pair.post(0, wr(2, SendOp::BindMw(Box::new(bind)), &[]));
-    let gone = BASE + 0x1000 + 3072;
-    pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
-    let op = pair.write_op(None);
-    pair.ask(3, op, 0x1000, 4096);
+    write_with_hole(&mut pair, 3, 0x1000, 4096, 3072);
     pair.run();
     let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
     assert_eq!(pair.done(0), expected);
@@ -207,12 +206,9 @@ fn nothing_is_asked_for_again_for_a_message_that_never_began() {
 #[test]
 fn a_read_before_a_message_whose_memory_is_gone_is_asked_for_once() {
     let mut pair = patient(|_| {});
-    let gone = BASE + 0x1000 + 2048;
-    pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
     pair.read(1, 3000);
     pair.write(2, 2000);
-    let op = pair.write_op(None);
-    pair.ask(3, op, 0x1000, 4096);
+    write_with_hole(&mut pair, 3, 0x1000, 4096, 2048);
     pair.run();
     let expected = [(1, OK), (2, OK), (3, WcStatus::LocalProtection)];
     assert_eq!(pair.done(0), expected);
