@@ -219,7 +219,8 @@ and compared, in the guest and in tgt's file.
 Some rows may fail and are tried again, and the list says so where it happened. UC and UD lose what a busy machine
 has no time for. After loss whoever has all its completions ends, and cannot acknowledge again what the other end
 sends again; rxe then goes on for ever. perftest has a timeout of a second (`-u 18`) and `ibv_srq_pingpong` one queue
-pair for 1 MiB, because an emulated kernel is too slow for their defaults. With perftest's `-R`
+pair for 1 MiB, because an emulated kernel is too slow for their defaults; in bad weather the latter has two, because of its
+sixteen one would mostly lose its last acknowledgement. With perftest's `-R`
 calls arrive in the guest 300 ms late: its client connects twice, does not wait for its server to listen again, and
 crashes if refused.
 

@@ -208,7 +208,7 @@ impl Qp {
         limit: usize,
     ) -> bool {
         while !self.resp.responses.is_empty() {
-            if batch.len() >= limit || !batch.has_room() {
+            if batch.room(limit) == 0 {
                 return true;
             }
             let Some(front) = self.resp.responses.front() else {

@@ -243,13 +243,7 @@ fn an_acknowledgement_does_not_wait_for_a_window_of_requests() {
         pair.deliver(&packet);
     }
     // Host 1 has an answer to give, and more to ask for than a batch takes.
-    let op = SendOp::Write {
-        remote_addr: BASE,
-        rkey: pair.hosts[0].mr.rkey(),
-        imm: None,
-    };
-    let sge = pair.hosts[1].sge(0, 500_000);
-    pair.post(1, wr(2, op, &[sge]));
+    pair.write_back(2, 500_000);
     pair.flush_some(1, 256);
     let answered = pair.wire.iter().any(|sent| sent.is(Operation::Acknowledge));
     assert!(answered);

@@ -194,13 +194,7 @@ fn an_acknowledgement_travels_behind_the_request_that_leaves_with_it() {
     let request = pair.wire.pop_front().unwrap();
     pair.deliver(&request);
     // Host 1 owes an acknowledgement and now has something to say itself.
-    let op = SendOp::Write {
-        remote_addr: crate::pair::BASE,
-        rkey: pair.hosts[0].mr.rkey(),
-        imm: None,
-    };
-    let sge = pair.hosts[1].sge(0, 8);
-    pair.post(1, crate::pair::wr(2, op, &[sge]));
+    pair.write_back(2, 8);
     let mut batch = Batch::new(256);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     check(&batch);
@@ -303,13 +297,7 @@ fn a_run_is_assembled_as_its_packets_are() {
             .holes
             .borrow_mut()
             .extend(hole.map(|at| BASE + at..BASE + at + 1));
-        let op = SendOp::Write {
-            remote_addr: BASE,
-            rkey: pair.hosts[0].mr.rkey(),
-            imm: None,
-        };
-        let sge = pair.hosts[1].sge(0, 60_000);
-        pair.post(1, wr(2, op, &[sge]));
+        pair.write_back(2, 60_000);
         let mut batch = Batch::new(256);
         let host = &mut pair.hosts[1];
         host.engine.poll_transmit(pair.now, &mut batch);

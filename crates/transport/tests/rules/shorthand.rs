@@ -32,6 +32,17 @@ impl Pair {
         self.ask(wr_id, op, 0, length);
     }
 
+    /// As [`Pair::write`], the other way: from host 1 to host 0.
+    pub fn write_back(&mut self, wr_id: u64, length: u32) {
+        let op = SendOp::Write {
+            remote_addr: REMOTE,
+            rkey: self.hosts[0].mr.rkey(),
+            imm: None,
+        };
+        let sges = [self.hosts[1].sge(0, length)];
+        self.post(1, wr(wr_id, op, &sges));
+    }
+
     pub fn read(&mut self, wr_id: u64, length: u32) {
         let op = self.read_op();
         self.ask(wr_id, op, INBOX, length);

@@ -144,13 +144,7 @@ fn a_bind_takes_its_turn_in_the_send_queue() {
     let mw = window(&pair, MwKind::Type2B);
     let bind = bind(&pair, &mw, 4096);
     let rkey = bind.rkey;
-    let sges = [pair.hosts[1].sge(0, 100_000)];
-    let op = SendOp::Write {
-        remote_addr: REMOTE,
-        rkey: pair.hosts[0].mr.rkey(),
-        imm: None,
-    };
-    pair.post(1, wr(1, op, &sges));
+    pair.write_back(1, 100_000);
     post_bind(&mut pair, 2, bind);
     pair.flush_some(1, 3);
     assert!(!allows(&pair, rkey), "the WRITE has not left");
