@@ -21,7 +21,7 @@ pub(crate) fn errno_of(error: &VerbsError) -> c_int {
 pub(crate) fn errno_of_device(error: &Error) -> c_int {
     match error {
         Error::Verbs(error) => errno_of(error),
-        Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
         Error::Control(error) => error.errno(),
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use anyhow::Result;
 use ferroce_control::path::{STATE_FILE, own_dirs};
-use ferroce_control::{Connection, Error, find_daemon, find_or_start};
+use ferroce_control::{Connection, find_daemon, find_or_start};
 
 /// This very program, whatever has become of its file.
 pub(crate) const OURSELVES: &str = "/proc/self/exe";
@@ -17,7 +17,7 @@ pub(crate) fn connect_or_start() -> Result<Connection> {
 /// Connects to a ferroced that runs, or should: if one was killed and has left its
 /// notes, there are links, and a new one is started to go on with them.
 pub(crate) fn connect() -> Result<Option<Connection>> {
-    if let Some(connection) = find_living()? {
+    if let Some(connection) = find_daemon()? {
         return Ok(Some(connection));
     }
     for dir in own_dirs()? {
@@ -26,15 +26,4 @@ pub(crate) fn connect() -> Result<Option<Connection>> {
         }
     }
     Ok(None)
-}
-
-/// One that has nothing to do may end while we connect: then it is as if none ran.
-fn find_living() -> Result<Option<Connection>> {
-    for _ in 0..3 {
-        match find_daemon() {
-            Err(Error::Closed) => {}
-            other => return Ok(other?),
-        }
-    }
-    Ok(find_daemon()?)
 }

@@ -7,10 +7,13 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use ferroce_control::{attach, find_daemon, runtime_dirs};
+use ferroce_control::path::SOCKET;
+use ferroce_control::start::start;
+use ferroce_control::{attach, find_daemon, find_or_start, runtime_dirs, unix};
 use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::net::{Shutdown, shutdown};
 
-use common::{Cleanup, command, end_daemon, fails, fails_with, ok};
+use common::{Cleanup, FERROCE, command, end_daemon, fails, fails_with, ok};
 
 fn dir() -> PathBuf {
     runtime_dirs().expect("known")[0].path().to_owned()
@@ -268,6 +271,52 @@ fn one_is_enough_for_all() {
         }
         assert_eq!(ok("ferroce link").lines().count(), 6);
     });
+}
+
+/// A ferroced that was started at the same time looks whether this one is there, and
+/// leaves again.
+#[test]
+fn a_glance_is_not_a_client() {
+    isolated("a_glance_is_not_a_client", || {
+        let _cleanup = Cleanup;
+        start(FERROCE.as_ref()).expect("ferroced starts");
+        let glance = unix::connect(&dir().join(SOCKET)).expect("it listens");
+        shutdown(&glance, Shutdown::Write).expect("ours");
+        deadline::readable(&glance, "it hangs up, too");
+        assert!(find_daemon().expect("reachable").is_some());
+    });
+}
+
+/// Everybody finds or starts a ferroced, and leaves it alone at once, so that it ends
+/// while others are about to connect.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "several at once, for real")]
+fn one_that_comes_and_goes_is_always_found() {
+    isolated("one_that_comes_and_goes_is_always_found", || {
+        let _cleanup = Cleanup;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..25 {
+                        find_or_start(FERROCE.as_ref()).expect("a connection");
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_reason_is_told_once() {
+    let output = command("ferroce link add rxe0 type rxe netdev lo")
+        .env("FERROCE_RUNTIME_DIR", "/nonexistent/dir")
+        .output()
+        .expect("ferroce starts");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: cannot start ferroced: cannot create /nonexistent/dir: \
+         No such file or directory (os error 2)\n"
+    );
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::clock::{now, pause};
 use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{RuntimeDir, runtime_dirs};
@@ -20,6 +21,11 @@ use crate::{packet, sockopt, unix};
 /// How long ferroced may take to answer. An attachment can wait some seconds for
 /// programs that ferroced knew before it was restarted.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long a ferroced that hangs up before it has said anything is taken for one that
+/// is about to be gone, and how long until the next look at it.
+const ENDING: Duration = Duration::from_secs(1);
+const BRIEFLY: Duration = Duration::from_millis(1);
 
 /// A connection to ferroced.
 ///
@@ -43,6 +49,16 @@ pub struct Connection {
 /// Connects to the ferroced that serves this user in this network namespace. None if
 /// there is none.
 pub fn find_daemon() -> Result<Option<Connection>, Error> {
+    let until = now() + ENDING;
+    loop {
+        match look() {
+            Err(Error::Closed) if now() < until => pause(BRIEFLY),
+            other => return other,
+        }
+    }
+}
+
+fn look() -> Result<Option<Connection>, Error> {
     let mut refused = None;
     for dir in runtime_dirs()? {
         match open_in(&dir) {

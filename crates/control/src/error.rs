@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use crate::PROTOCOL;
 
-/// A control operation that failed.
+/// A control operation that failed. Messages are whole: none has a source that would be
+/// told again behind it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens.
@@ -78,21 +79,21 @@ pub enum Error {
     Start(String),
 
     /// The system refused something.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     System {
         /// What we were about to do.
         what: String,
         /// The system's reason.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
 impl Error {
     /// A system error with what it was about.
-    pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
+    pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
         Error::System {
             what: what.into(),
-            source: source.into(),
+            error: error.into(),
         }
     }
 
@@ -108,7 +109,7 @@ impl Error {
             Error::Unexpected(_) => libc::EPROTO,
             Error::DescriptorsLost => libc::EMFILE,
             Error::Start(_) => libc::ENODEV,
-            Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
 }

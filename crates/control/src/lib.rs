@@ -20,6 +20,7 @@
 
 pub mod attach;
 pub mod board;
+mod clock;
 pub mod cm;
 pub mod connection;
 pub mod counters;

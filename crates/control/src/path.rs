@@ -138,41 +138,50 @@ impl RuntimeDir {
 
     /// Makes it, and makes sure that it is ours alone to write to.
     pub fn create(&self) -> Result<(), Error> {
+        // A ferroced that ends takes its directory away, perhaps under our hands.
+        while !self.make()? {}
+        Ok(())
+    }
+
+    /// False if it was taken away meanwhile.
+    fn make(&self) -> Result<bool, Error> {
         let uid = rustix::process::geteuid().as_raw();
         // Root's serves others, too: the socket in it has permissions of its own.
         let mode = if uid == 0 { 0o755 } else { 0o700 };
         for path in [&self.base, &self.path] {
             let failed = |error| Error::system(format!("cannot create {}", path.display()), error);
-            match DirBuilder::new().mode(mode).create(path) {
+            let made = match DirBuilder::new().mode(mode).create(path) {
                 // Whatever the umask says.
-                Ok(()) => {
-                    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                // What the base lies in is not ours to make.
+                Err(error) if path == &self.base => return Err(failed(error)),
+                Err(error) => Err(error),
+            };
+            match made.and_then(|()| fs::symlink_metadata(path)) {
+                Ok(metadata) => check(path, &metadata, uid)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
                 Err(error) => return Err(failed(error)),
             }
-            check(path, uid)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether it exists, and belongs to us or to root alone.
     pub fn is_usable(&self) -> Result<bool, Error> {
         let uid = rustix::process::geteuid().as_raw();
         for path in [&self.base, &self.path] {
-            if !path.try_exists().unwrap_or(false) {
+            let Ok(metadata) = fs::symlink_metadata(path) else {
                 return Ok(false);
-            }
-            check(path, uid)?;
+            };
+            check(path, &metadata, uid)?;
         }
         Ok(true)
     }
 }
 
-fn check(path: &Path, uid: u32) -> Result<(), Error> {
-    let metadata = fs::symlink_metadata(path)
-        .map_err(|error| Error::system(format!("cannot look at {}", path.display()), error))?;
-    match complaint(&metadata, uid) {
+fn check(path: &Path, metadata: &Metadata, uid: u32) -> Result<(), Error> {
+    match complaint(metadata, uid) {
         None => Ok(()),
         Some(reason) => Err(Error::UnsafeDirectory {
             path: path.into(),

@@ -202,7 +202,7 @@ impl Reply {
 /// What a packet that cannot be understood is.
 #[derive(Debug, thiserror::Error)]
 #[error("not a message of control protocol {PROTOCOL}: {0}")]
-pub struct Garbage(#[from] serde_json::Error);
+pub struct Garbage(serde_json::Error);
 
 /// A message as bytes.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
@@ -212,5 +212,5 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
 
 /// A message from bytes that anybody may have sent.
 pub fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Garbage> {
-    Ok(serde_json::from_slice(bytes)?)
+    serde_json::from_slice(bytes).map_err(Garbage)
 }

@@ -3,24 +3,28 @@
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use crate::clock::now;
 use crate::connection::{Connection, find_daemon};
 use crate::error::Error;
+
+/// How long one is looked for that comes and goes.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects to ferroced, and starts it first if none runs. `program` is the executable
 /// to start, which is called as `ferroced`; it goes to the background by itself and
 /// returns when it is ready.
 pub fn find_or_start(program: &OsStr) -> Result<Connection, Error> {
-    // A daemon with nothing to do may end between our steps: then begin again.
-    for _ in 0..3 {
-        match find_daemon() {
-            Ok(Some(connection)) => return Ok(connection),
-            Ok(None) => start(program)?,
-            Err(Error::Closed) => {}
-            Err(error) => return Err(error),
+    // One with nothing to do may end between our steps: then begin again.
+    let until = now() + PATIENCE;
+    loop {
+        match find_daemon()? {
+            Some(connection) => return Ok(connection),
+            None if now() < until => start(program)?,
+            None => return Err(Error::NoDaemon),
         }
     }
-    find_daemon()?.ok_or(Error::NoDaemon)
 }
 
 /// Runs `program` as `ferroced`, one that ends when it is no longer needed.

@@ -50,7 +50,6 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// The reason.
-        #[source]
         error: io::Error,
     },
     /// It says something that makes no sense.

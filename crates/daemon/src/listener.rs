@@ -35,11 +35,7 @@ pub(crate) enum LockError {
     #[error(transparent)]
     Path(#[from] ferroce_control::Error),
     #[error("{}: {error}", .path.display())]
-    File {
-        path: PathBuf,
-        #[source]
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
 }
 
 impl Lock {

@@ -158,6 +158,7 @@ impl Server {
         if let Some(client) = self.clients.get_mut(&id) {
             let shown = program.chars().filter(|c| !c.is_control());
             client.program = Some(shown.take(32).collect());
+            self.first_client_until = None;
         }
     }
 

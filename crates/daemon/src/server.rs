@@ -76,7 +76,7 @@ pub(crate) struct Server {
     /// Closed and opened again to turn a connection away when descriptors run out.
     spare: Option<File>,
     /// When to give up on a first client; None once there was one, or if we stay anyway.
-    first_client_until: Option<Instant>,
+    pub(crate) first_client_until: Option<Instant>,
     exit_when_unused: bool,
 }
 
@@ -235,7 +235,6 @@ impl Server {
             return;
         }
         tracing::debug!(client = id, pid = peer.pid, uid = peer.uid, "connected");
-        self.first_client_until = None;
         self.clients.insert(id, client);
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use ferroce_control::{Connection, Watch};
+use ferroce_control::path::SOCKET;
+use ferroce_control::{Watch, unix};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -103,10 +104,11 @@ fn take_lock(options: &Options) -> Result<Option<Lock>> {
         let watch = match Watch::new(dir) {
             Ok(watch) => watch,
             // The other one is ending, and has just taken it away.
-            Err(_) if !dir.exists() => continue,
+            Err(error) if error.errno() == libc::ENOENT => continue,
             Err(error) => return Err(error.into()),
         };
-        if !options.replace && Connection::connect(dir).is_ok() {
+        // Without a hello: the other one waits on for whoever it was started for.
+        if !options.replace && unix::connect(&dir.join(SOCKET)).is_ok() {
             return Ok(None);
         }
         // The other one may also be about to end, which nothing announces.

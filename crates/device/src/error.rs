@@ -12,17 +12,17 @@ pub enum Error {
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// The kernel says no.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     System {
         /// What was tried.
         what: &'static str,
         /// What the kernel said.
-        source: std::io::Error,
+        error: std::io::Error,
     },
 }
 
 impl Error {
     pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-        move |source| Error::System { what, source }
+        move |error| Error::System { what, error }
     }
 }

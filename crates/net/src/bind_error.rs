@@ -41,7 +41,7 @@ pub enum BindError {
         "this kernel does not let a BPF program choose among the sockets of a port \
          (SO_ATTACH_REUSEPORT_CBPF, Linux 4.5): {0}"
     )]
-    NoSteering(#[source] io::Error),
+    NoSteering(io::Error),
     /// Anything else.
     #[error("UDP socket for slot {slot} ({family}): {error}")]
     Socket {
@@ -50,7 +50,6 @@ pub enum BindError {
         /// Of which family.
         family: &'static str,
         /// What the kernel said.
-        #[source]
         error: io::Error,
     },
 }

@@ -18,7 +18,6 @@ pub enum SendError {
         /// The peer.
         destination: IpAddr,
         /// What the kernel said.
-        #[source]
         error: io::Error,
     },
     /// The source address is not, or no longer, one of this machine's.
@@ -30,7 +29,7 @@ pub enum SendError {
     /// Thrown away on this machine, by a firewall or for want of memory: the same
     /// to the peer as being lost on the way.
     #[error("thrown away by the system: {0}")]
-    Dropped(#[source] io::Error),
+    Dropped(io::Error),
 }
 
 /// Of several runs, one did not leave.
@@ -40,6 +39,5 @@ pub struct PartialSend {
     /// How many left before it.
     pub sent: usize,
     /// Why this one did not. Those behind it have not been tried.
-    #[source]
     pub error: SendError,
 }

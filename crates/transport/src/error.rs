@@ -38,10 +38,10 @@ impl VerbsError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Reason {
     /// A key did not allow the access.
-    #[error("{0}")]
+    #[error(transparent)]
     Access(#[from] AccessError),
     /// The memory behind a valid key is gone.
-    #[error("{0}")]
+    #[error(transparent)]
     Fault(#[from] Fault),
     /// The peer refused the request.
     #[error("the peer answered {nak} to {request}")]

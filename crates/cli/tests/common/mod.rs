@@ -63,11 +63,13 @@ pub(crate) fn end_daemon() {
     let Ok(Some(connection)) = find_daemon() else {
         return;
     };
-    let pid = Pid::from_raw(connection.daemon_pid().cast_signed()).expect("a process");
+    let pid = connection.daemon_pid();
     drop(connection);
-    let _it_may_be_gone = kill_process(pid, Signal::KILL);
+    let process = Pid::from_raw(pid.cast_signed()).expect("a process");
+    let _it_may_be_gone = kill_process(process, Signal::KILL);
+    // A command that runs may have started the next one already.
     deadline::until("ferroced is gone", || {
-        find_daemon().is_ok_and(|daemon| daemon.is_none())
+        find_daemon().is_ok_and(|daemon| daemon.is_none_or(|next| next.daemon_pid() != pid))
     });
 }
 
