@@ -21,6 +21,7 @@ const CANDIDATES: usize = 8;
 /// Sends what an engine has to send.
 pub(crate) struct Transmitter {
     out: Out,
+    /// Empty unless some of it waits.
     batch: Batch,
     /// Where a run is put together.
     buffer: Vec<u8>,
@@ -90,15 +91,21 @@ impl Transmitter {
         !self.out.waiting.is_empty()
     }
 
-    /// Sends until the engine has no more, or a socket takes no more.
+    /// Sends until the engine has no more, or a socket takes no more. What completes
+    /// by being sent does so when all of its batch has left: a program may end then.
     pub(crate) fn run(&mut self, engine: &mut Engine, now: Time) {
         while self.out.catch_up() {
+            if !self.batch.is_empty() {
+                engine.finish_transmit(now, &mut self.batch);
+            }
             engine.poll_transmit(now, &mut self.batch);
             if self.batch.is_empty() {
                 return;
             }
             self.send_batch(now);
-            engine.finish_transmit(now, &mut self.batch);
+            if self.is_blocked() {
+                engine.fail_unreadable(now, &mut self.batch);
+            }
         }
     }
 

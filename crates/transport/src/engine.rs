@@ -316,13 +316,11 @@ impl Engine {
         !self.cx.ready.is_empty()
     }
 
-    /// The batch has been sent, apart from packets whose faults it holds.
-    /// Completes what completes by being sent, and empties the batch. A fault may
-    /// make new packets ready: poll again until a batch stays empty.
-    pub fn finish_transmit(&mut self, now: Time, batch: &mut Batch) {
+    /// The packets whose faults the batch holds are not going to be sent: what they
+    /// belong to fails. For a batch that will not be sent for a while; otherwise
+    /// [`finish_transmit`](Engine::finish_transmit) does it.
+    pub fn fail_unreadable(&mut self, now: Time, batch: &mut Batch) {
         self.cx.now = now;
-        self.cx.counters.add(Counter::SentPkts, batch.len() as u64);
-        self.cx.counters.add(Counter::SentBytes, batch.sent_bytes());
         for (qpn, origin, fault) in batch.faults() {
             let Some(qp) = self.qps.get_mut(qpn) else {
                 continue;
@@ -333,6 +331,16 @@ impl Engine {
                 Origin::Replay => {}
             }
         }
+        batch.forget_faults();
+    }
+
+    /// The batch has been sent, apart from packets whose faults it holds.
+    /// Completes what completes by being sent, and empties the batch. A fault may
+    /// make new packets ready: poll again until a batch stays empty.
+    pub fn finish_transmit(&mut self, now: Time, batch: &mut Batch) {
+        self.fail_unreadable(now, batch);
+        self.cx.counters.add(Counter::SentPkts, batch.len() as u64);
+        self.cx.counters.add(Counter::SentBytes, batch.sent_bytes());
         for &(qpn, count) in &batch.handed_over {
             if let Some(qp) = self.qps.get_mut(qpn) {
                 qp.handed_over(&mut self.cx, count);

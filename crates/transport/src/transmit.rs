@@ -142,6 +142,10 @@ impl Batch {
         })
     }
 
+    pub(crate) fn forget_faults(&mut self) {
+        self.faults.clear();
+    }
+
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes as u64).sum()
     }
@@ -152,7 +156,7 @@ impl Batch {
         self.used = 0;
         self.len = 0;
         self.runs.clear();
-        self.faults.clear();
+        self.forget_faults();
         self.handed_over.clear();
     }
 

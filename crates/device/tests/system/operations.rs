@@ -195,6 +195,26 @@ fn unreliable_senders_do_not_drown_receivers() {
     });
 }
 
+/// A program may end as soon as its message has completed: by then it has left, also
+/// where it was held back.
+#[test]
+fn an_unreliable_message_that_completed_has_left() {
+    let name = "operations::an_unreliable_message_that_completed_has_left";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Uc, V4);
+        let size = 1 << 20;
+        ours.put(0, &pattern(1, size));
+        theirs.actor.signal(Signal::STOP);
+        ours.write(1, 0, size);
+        theirs.actor.signal(Signal::CONT);
+        ours.succeed(1);
+        drop(ours);
+        deadline::until("the whole message", || {
+            theirs.actor.ask(&format!("check 1 0 {size}")) == "right"
+        });
+    });
+}
+
 /// A program that had no turn on a processor cannot post receives; its progress thread
 /// takes packets in all the same.
 #[test]

@@ -232,6 +232,26 @@ fn reset_is_not_undone_by_a_fault_of_the_past() {
 }
 
 #[test]
+fn what_has_left_after_all_completes_nothing_posted_since_reset() {
+    let knobs = Knobs {
+        qp_type: QpType::Uc,
+        ..Knobs::default()
+    };
+    let mut pair = Pair::new(&knobs);
+    pair.write(1, 3000);
+    let mut batch = ferroce_transport::Batch::new(64);
+    pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
+    move_to(&mut pair, 0, QpState::Reset);
+    move_to(&mut pair, 1, QpState::Reset);
+    pair.connect(&knobs);
+    pair.write(2, 100);
+    pair.hosts[0].engine.finish_transmit(pair.now, &mut batch);
+    assert_eq!(pair.done(0), []);
+    pair.run();
+    assert_eq!(pair.done(0), [(2, OK)]);
+}
+
+#[test]
 fn after_reset_a_queue_pair_works_with_new_psns() {
     for through_error in [false, true] {
         let mut pair = Pair::rc();

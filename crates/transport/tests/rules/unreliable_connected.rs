@@ -1,6 +1,6 @@
 //! UC: a message arrives whole or not at all, and nobody answers.
 
-use ferroce_transport::{Batch, Counter, Drop, QpState, QpType, Received, SendOp, WcStatus};
+use ferroce_transport::{Batch, Counter, Drop, Fault, QpState, QpType, Received, SendOp, WcStatus};
 use ferroce_wire::Psn;
 
 use crate::pair::{BASE, Pair, wr};
@@ -45,6 +45,23 @@ fn a_send_completes_when_it_has_left_and_not_before() {
     assert_eq!(host.completions(), []);
     host.engine.finish_transmit(pair.now, &mut batch);
     assert_eq!(pair.done(0), [(1, OK)]);
+}
+
+#[test]
+fn a_fault_told_before_the_batch_has_left_fails_its_message_in_turn() {
+    let mut pair = uc();
+    pair.write(1, 100);
+    pair.write(2, 100);
+    let host = &mut pair.hosts[0];
+    let mut batch = Batch::new(64);
+    host.engine.poll_transmit(pair.now, &mut batch);
+    batch.fault(1, Fault { address: 0 });
+    host.engine.fail_unreadable(pair.now, &mut batch);
+    assert_eq!(host.completions(), [], "the first has not left");
+    host.engine.finish_transmit(pair.now, &mut batch);
+    let failed = WcStatus::LocalProtection;
+    assert_eq!(pair.done(0), [(1, OK), (2, failed)]);
+    assert_eq!(pair.hosts[0].state(), QpState::Sqe);
 }
 
 #[test]
