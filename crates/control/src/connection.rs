@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::clock::{now, pause};
+use crate::clock::pause;
 use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{RuntimeDir, runtime_dirs};
@@ -22,10 +22,10 @@ use crate::{packet, sockopt, unix};
 /// programs that ferroced knew before it was restarted.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long a ferroced that hangs up before it has said anything is taken for one that
-/// is about to be gone, and how long until the next look at it.
-const ENDING: Duration = Duration::from_secs(1);
-const BRIEFLY: Duration = Duration::from_millis(1);
+/// A ferroced that hangs up before it has said anything is probably about to be gone:
+/// how soon to look at it again, and longer each time up to when it is not.
+const ENDING: Duration = Duration::from_millis(1);
+const NOT_ENDING: Duration = Duration::from_millis(500);
 
 /// A connection to ferroced.
 ///
@@ -47,14 +47,15 @@ pub struct Connection {
 }
 
 /// Connects to the ferroced that serves this user in this network namespace. None if
-/// there is none.
+/// there is none; waits for a moment if there is one that is just ending.
 pub fn find_daemon() -> Result<Option<Connection>, Error> {
-    let until = now() + ENDING;
+    let mut wait = ENDING;
     loop {
         match look() {
-            Err(Error::Closed) if now() < until => pause(BRIEFLY),
+            Err(Error::Closed) if wait < NOT_ENDING => pause(wait),
             other => return other,
         }
+        wait *= 2;
     }
 }
 

@@ -36,6 +36,8 @@ pub const SYSFS_DIR: &str = "sysfs";
 pub const REFRESH: &str = "refresh.sock";
 
 const SYSTEM_BASE: &str = "/run/ferroce";
+/// How often a directory is made that somebody else takes away again.
+const ATTEMPTS: u32 = 100;
 
 /// The runtime directory of one ferroced, whether it exists or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,8 +141,14 @@ impl RuntimeDir {
     /// Makes it, and makes sure that it is ours alone to write to.
     pub fn create(&self) -> Result<(), Error> {
         // A ferroced that ends takes its directory away, perhaps under our hands.
-        while !self.make()? {}
-        Ok(())
+        for _ in 0..ATTEMPTS {
+            if self.make()? {
+                return Ok(());
+            }
+        }
+        let error = io::Error::from(io::ErrorKind::NotFound);
+        let path = self.path.display();
+        Err(Error::system(format!("cannot create {path}"), error))
     }
 
     /// False if it was taken away meanwhile.
@@ -205,6 +213,20 @@ fn complaint(metadata: &Metadata, uid: u32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_that_takes_nothing_is_given_up_on() {
+        let dir = RuntimeDir {
+            base: "/proc".into(),
+            path: "/proc/ferroce".into(),
+        };
+        let error = dir.create().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot create /proc/ferroce: ")
+        );
+    }
 
     fn paths(dirs: &[RuntimeDir]) -> Vec<&str> {
         dirs.iter().map(|d| d.path().to_str().unwrap()).collect()

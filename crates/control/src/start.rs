@@ -5,12 +5,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::clock::now;
+use crate::clock::{now, pause};
 use crate::connection::{Connection, find_daemon};
 use crate::error::Error;
 
 /// How long one is looked for that comes and goes.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long until the next is started if one has gone at once.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Connects to ferroced, and starts it first if none runs. `program` is the executable
 /// to start, which is called as `ferroced`; it goes to the background by itself and
@@ -18,12 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub fn find_or_start(program: &OsStr) -> Result<Connection, Error> {
     // One with nothing to do may end between our steps: then begin again.
     let until = now() + PATIENCE;
+    let mut wait = Duration::ZERO;
     loop {
         match find_daemon()? {
             Some(connection) => return Ok(connection),
-            None if now() < until => start(program)?,
+            None if now() < until => pause(wait),
             None => return Err(Error::NoDaemon),
         }
+        start(program)?;
+        wait = AGAIN;
     }
 }
 

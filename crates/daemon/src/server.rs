@@ -182,7 +182,8 @@ impl Server {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.pending.iter().map(|pending| pending.until);
-        let others = self.first_client_until.into_iter();
+        // Once it is past, only who comes or goes can change anything.
+        let others = self.first_client_until.filter(|&until| now() < until);
         waiting.chain(others).chain(self.cm_deadline()).min()
     }
 

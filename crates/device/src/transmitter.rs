@@ -86,7 +86,7 @@ impl Transmitter {
         ))
     }
 
-    /// Whether packets wait for room in a socket.
+    /// Whether packets wait for room, in a socket or at a receiver.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.out.waiting.is_empty()
     }

@@ -12,6 +12,8 @@ use crate::world::{Check, World};
 const OTHER_PARTITION: u16 = 0x8001;
 /// Portions a device may send before something must be wrong.
 const MOST_PORTIONS: u32 = 100_000;
+/// How long a socket may have no room: no timer of a peer notices.
+const LONGEST_BLOCK_NS: u64 = 5_000;
 
 impl World {
     /// A packet reaches a host's receive buffer, if there is room.
@@ -139,6 +141,12 @@ impl World {
         }
         self.drain_events(host)?;
         self.look_at_states(host)?;
+        if self.hosts[host].is_blocked() {
+            let at = self
+                .now
+                .after_nanos(self.device_rng.range(1..=LONGEST_BLOCK_NS));
+            self.agenda.plan(at, Happening::Serve { host });
+        }
         self.plan_timer(host);
         Ok(())
     }

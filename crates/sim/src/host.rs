@@ -1,7 +1,8 @@
 //! A host: an engine and what a device does around it.
 //!
 //! After every call into the engine the device sends what there is to send, in
-//! portions of random size, and looks when the next timer is due.
+//! portions of random size, and looks when the next timer is due. Now and then a portion
+//! is said to have left only later, as one that found no room in a socket.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::{BTreeSet, VecDeque};
@@ -42,6 +43,8 @@ pub(crate) struct Host {
     /// Multicast groups it listens to.
     pub(crate) joined: BTreeSet<IpAddr>,
     batches: Vec<Batch>,
+    /// The portion that has not left altogether; nothing is sent before it has.
+    held: Option<usize>,
     buffer: Vec<u8>,
 }
 
@@ -86,6 +89,7 @@ impl Host {
             timer: None,
             joined: BTreeSet::new(),
             batches: [1, 3, 64, 200].map(Batch::new).into(),
+            held: None,
             buffer: vec![0; BUFFER],
         }
     }
@@ -97,6 +101,9 @@ impl Host {
         rng: &mut Rng,
         out: &mut Vec<Outgoing>,
     ) -> Result<bool, String> {
+        if let Some(which) = self.held.take() {
+            self.engine.finish_transmit(now, &mut self.batches[which]);
+        }
         let which = rng.below(self.batches.len() as u64) as usize;
         let batch = &mut self.batches[which];
         let more = self.engine.poll_transmit(now, batch);
@@ -136,8 +143,18 @@ impl Host {
         for (index, fault) in faults {
             batch.fault(index, fault);
         }
+        if sent && rng.chance(0.02) {
+            self.engine.fail_unreadable(now, batch);
+            self.held = Some(which);
+            return Ok(false);
+        }
         self.engine.finish_transmit(now, batch);
         Ok(sent || more)
+    }
+
+    /// Whether it has to be asked again to send.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Takes memory from a zone of this purpose that is still registered.

@@ -145,6 +145,7 @@ impl World {
             awaited: BTreeSet::new(),
             read_psns: BTreeSet::new(),
             rnr_wait: None,
+            last_request: None,
             naks: BTreeSet::new(),
             rnr_naks: 0,
             bad_receives: false,

@@ -153,7 +153,9 @@ impl World {
                 let psn = packet.psn();
                 // A second one for the same request changes nothing.
                 let again = |(waits, until)| waits == psn && self.now < until;
-                if !model.rnr_wait.is_some_and(again) {
+                // Somebody who has gone back, and was interrupted, goes on to where this is.
+                let goes_back = model.last_request.is_some_and(|last| last.is_before(psn));
+                if !goes_back && !model.rnr_wait.is_some_and(again) {
                     let until = self.now.after_nanos(rnr_delay_ns(timer));
                     model.rnr_wait = Some((psn, until));
                 }
@@ -284,6 +286,7 @@ fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>, calm: bool) -> Ch
     if model.drain == Drain::Drained {
         return Err("although its send queue has come to rest".into());
     }
+    model.last_request = Some(packet.psn());
     let (len, mtu) = (packet.payload().len(), model.setup.mtu.bytes());
     let opcode = packet.opcode();
     let full = (opcode.is_send() || opcode.is_write()) && !opcode.ends_message();

@@ -301,7 +301,8 @@ impl Engine {
 
     /// Adds packets to `batch` until it is full or nothing is left to send.
     /// Returns whether there is more. The caller sends the batch and then calls
-    /// [`finish_transmit`](Engine::finish_transmit).
+    /// [`finish_transmit`](Engine::finish_transmit), before the next batch; anything else
+    /// may come in between.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut Batch) -> bool {
         self.cx.now = now;
         while batch.has_room() {

@@ -18,7 +18,8 @@
 //! - *permutation*: a secret bijection of 24 bits, drawn from the seed. It hides
 //!   index and generation; [`Permutation::invert`] finds them again.
 //! - *low byte*: random. The consumer owns it while a type 2 window is bound,
-//!   the adapter changes it whenever it binds a type 1 window.
+//!   the adapter changes it whenever it binds a type 1 window: by a secret step that
+//!   leads through all 256, so that a key of the past stays dead for 255 binds.
 //!
 //! The permutation is a Feistel network of four rounds over two 12-bit halves,
 //! with multiply-shift hashing (strongly universal) as the round function. It
@@ -126,6 +127,8 @@ pub(crate) struct NewKey {
 /// Hands out indices with their keys, and takes them back.
 pub(crate) struct KeyAllocator {
     rng: ChaCha12Rng,
+    /// From one low byte of a window to the next; odd, so that all come up in turn.
+    step: u32,
     /// The generation of each index that was ever used; its length is the next unused one.
     generations: Vec<u8>,
     /// Indices given back, oldest first.
@@ -138,6 +141,7 @@ impl KeyAllocator {
         let mut rng = ChaCha12Rng::from_seed(seed);
         let permutation = Permutation::new(&mut rng);
         let allocator = KeyAllocator {
+            step: rng.next_u32() | 1,
             rng,
             generations: Vec::new(),
             resting: VecDeque::new(),
@@ -167,10 +171,10 @@ impl KeyAllocator {
         self.resting.push_back(index);
     }
 
-    /// `key` with another, random low byte.
-    pub(crate) fn other_low_byte(&mut self, key: u32) -> u32 {
-        let step = 1 + self.rng.next_u32() % 0xff;
-        upper(key) | key.wrapping_add(step) & 0xff
+    /// `key` with another low byte. A key comes again only after all 256: whoever has
+    /// one of the past must not reach what is there now.
+    pub(crate) fn next_low_byte(&self, key: u32) -> u32 {
+        upper(key) | key.wrapping_add(self.step) & 0xff
     }
 
     fn take_index(&mut self) -> Option<u32> {
@@ -308,18 +312,22 @@ mod tests {
     }
 
     #[test]
-    fn another_low_byte_is_always_another_and_every_one_comes_up() {
-        let (_, mut allocator) = KeyAllocator::new([1; 32]);
-        let mut key = 0x1234_56ff;
-        let mut seen = BTreeSet::new();
-        for _ in 0..10_000 {
-            let next = allocator.other_low_byte(key);
-            assert_eq!(upper(next), upper(key));
-            assert_ne!(next, key);
-            seen.insert(next & 0xff);
-            key = next;
+    fn a_low_byte_comes_again_after_all_others() {
+        let mut steps = BTreeSet::new();
+        for seed in 0..100 {
+            let (_, allocator) = KeyAllocator::new([seed; 32]);
+            let first = 0x1234_56ff;
+            let mut key = first;
+            let mut seen = BTreeSet::new();
+            while seen.insert(key) {
+                let next = allocator.next_low_byte(key);
+                assert_eq!(upper(next), upper(key));
+                key = next;
+            }
+            assert_eq!((key, seen.len()), (first, 256));
+            steps.insert(allocator.next_low_byte(first));
         }
-        assert_eq!(seen.len(), 256);
+        assert!(steps.len() > 50, "only {} ways to go on", steps.len());
     }
 
     #[test]

@@ -104,6 +104,8 @@ pub(crate) struct QpModel {
     pub(crate) read_psns: BTreeSet<u32>,
     /// The request its peer was not ready for, and when to try again.
     pub(crate) rnr_wait: Option<(Psn, Time)>,
+    /// The request packet it sent last.
+    pub(crate) last_request: Option<Psn>,
     /// Sequence NAKs it has sent, by PSN.
     pub(crate) naks: BTreeSet<u32>,
     /// RNR NAKs that reached it.
@@ -167,6 +169,7 @@ impl QpModel {
         self.awaited.clear();
         self.read_psns.clear();
         self.rnr_wait = None;
+        self.last_request = None;
         self.naks.clear();
         self.rnr_naks = 0;
         self.bad_receives = false;

@@ -133,9 +133,12 @@ impl Qp {
             }
             let psn = self.resp.ack_psn.prev();
             let queued = |r: &Response| matches!(r.kind, Kind::Ack) && r.psn == psn;
-            let pending = self.resp.pending_ack.is_some();
-            if !pending && !self.resp.responses.iter().any(queued) {
-                self.push_response(cx, Response::plain(psn, Kind::Ack));
+            match &mut self.resp.pending_ack {
+                // Messages that did not ask may have come since.
+                Some(due) if due.is_before(psn) => *due = psn,
+                Some(_) => {}
+                None if self.resp.responses.iter().any(queued) => {}
+                None => self.push_response(cx, Response::plain(psn, Kind::Ack)),
             }
             return;
         }

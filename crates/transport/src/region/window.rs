@@ -71,10 +71,10 @@ impl Regions {
     }
 
     /// The key that the next bind of a type 1 window shall give it: for
-    /// [`BindMw::rkey`]. Each call returns another key than the one before.
+    /// [`BindMw::rkey`]. Each call returns another key than the 255 before.
     pub fn next_type1_rkey(&self, mw: &Mw) -> u32 {
-        let mut control = self.control();
-        let key = control.keys.other_low_byte(mw.offered());
+        let control = self.control();
+        let key = control.keys.next_low_byte(mw.offered());
         mw.offer(key);
         key
     }

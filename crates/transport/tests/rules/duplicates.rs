@@ -58,6 +58,22 @@ fn a_duplicate_write_is_acknowledged_and_writes_nothing() {
     assert_eq!(pair.hosts[1].ram.get(REMOTE, 3000), [9; 3000]);
 }
 
+/// Found by the simulator: the answer that was due spoke for an earlier message only.
+#[test]
+fn a_duplicate_is_answered_for_all_even_if_an_earlier_answer_is_due() {
+    let mut pair = Pair::rc();
+    pair.write(1, 100);
+    let asks = pair.take(0).remove(0);
+    pair.write(2, 100);
+    pair.write(3, 100);
+    let silent = pair.take(0).remove(0);
+    assert!(!silent.packet().ack_req());
+    pair.trace();
+    pair.deliver(&asks);
+    pair.deliver(&silent);
+    assert_eq!(answers(&mut pair, &silent), ["ACK 1001"]);
+}
+
 #[test]
 fn duplicates_do_not_count_as_messages() {
     let mut pair = Pair::rc();
