@@ -153,8 +153,9 @@ impl World {
                 let psn = packet.psn();
                 // A second one for the same request changes nothing.
                 let again = |(waits, until)| waits == psn && self.now < until;
-                // Somebody who has gone back, and was interrupted, goes on to where this is.
-                let goes_back = model.last_request.is_some_and(|last| last.is_before(psn));
+                // Who went back and waits for room goes on to where this is, without a pause.
+                let goes_back = self.hosts[model.host].is_blocked()
+                    && model.last_request.is_some_and(|last| last.is_before(psn));
                 if !goes_back && !model.rnr_wait.is_some_and(again) {
                     let until = self.now.after_nanos(rnr_delay_ns(timer));
                     model.rnr_wait = Some((psn, until));
