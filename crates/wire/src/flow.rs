@@ -5,9 +5,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// One direction of traffic between two hosts.
 ///
 /// The rest of the headers is the same for every RoCEv2 packet (destination
-/// port 4791, no IP options, do not fragment), follows from the length, or is
-/// left out of the ICRC. The IPv4 identification differs per packet and is
-/// passed separately.
+/// port 4791, no IP options), follows from the length, or is left out of the ICRC.
+/// Packets that leave here forbid fragmentation; received ones may allow it. The IPv4
+/// identification differs per packet and is passed separately.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
     /// Source address.

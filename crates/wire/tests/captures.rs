@@ -300,8 +300,8 @@ fn every_flipped_bit_is_noticed() {
     assert!(packets > 150);
 }
 
-/// With the identification unknown a flip may look like another identification,
-/// but a likely one only once in 2^25 or so.
+/// With identification and fragmentation flag unknown (17 bits of the 32) a flip may look
+/// like another identification, but a likely one only once in 2^24 or so.
 #[test]
 fn flipped_bits_do_not_look_likely() {
     let mut seen = HashSet::new();
@@ -323,5 +323,5 @@ fn flipped_bits_do_not_look_likely() {
         }
     });
     assert!(flips > 100_000);
-    assert!(unlikely < flips / 10_000, "{unlikely} of {flips}");
+    assert!(unlikely < flips / 5_000, "{unlikely} of {flips}");
 }

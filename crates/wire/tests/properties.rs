@@ -262,6 +262,22 @@ proptest! {
     }
 
     #[test]
+    fn packets_that_allow_fragmentation_are_accepted(
+        flow in flow_v4(),
+        id: u16,
+        expected: u16,
+        body in vec(any::<u8>(), 12..100),
+    ) {
+        let mut ip = [ip_udp(&flow, id, body.len() + 4), body.clone()].concat();
+        ip[6] = 0;
+        let mut packet = [&body[..], &reference::icrc(&ip)].concat();
+        prop_assert_eq!(icrc::recover_id(&flow, expected, &packet).map(|found| found.id), Some(id));
+        packet[5] ^= 1;
+        let damaged = icrc::recover_id(&flow, expected, &packet);
+        prop_assert!(damaged.is_none_or(|found| !found.likely && found.id != id));
+    }
+
+    #[test]
     fn ipv6_has_no_identification(flow in flow_v6(), expected: u16, body in vec(any::<u8>(), 12..100)) {
         let mut packet = with_icrc(&flow, expected, body);
         let found = Recovered { id: 0, likely: true };

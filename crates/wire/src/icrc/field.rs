@@ -33,14 +33,6 @@ impl Field {
 }
 
 /// A field as a polynomial. The bit sent last is the constant term.
-pub(super) const fn to_register(field: u16) -> u32 {
+const fn to_register(field: u16) -> u32 {
     (field.swap_bytes() as u32) << 16
-}
-
-/// The field that [`to_register`] makes this of, if there is one.
-pub(super) const fn from_register(register: u32) -> Option<u16> {
-    match register & 0xffff {
-        0 => Some(((register >> 16) as u16).swap_bytes()),
-        _ => None,
-    }
 }
