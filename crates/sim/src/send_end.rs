@@ -280,7 +280,8 @@ impl World {
                 if model.hopeless && again == 0 {
                     self.coverage.mark("retries counted exactly");
                 }
-                if most < tries || model.hopeless && most > tries + again {
+                let most_tries = tries + again + most_probes(setup.timeout, tries);
+                if most < tries || model.hopeless && most > most_tries {
                     return Err(format!("gave up after {most} tries, not {tries}"));
                 }
                 // A READ asked for again, whose key is gone by then, gets no answer.
@@ -331,4 +332,13 @@ impl World {
         });
         model.cause.program || model.cause.cq_overflow || refused
     }
+}
+
+/// Most loss probes in the time of so many ACK timeouts without an answer. Each timeout is
+/// four times its attribute, the first probe comes after a millisecond or the attribute,
+/// and each further one takes twice as long.
+fn most_probes(timeout: u8, timeouts: u32) -> u32 {
+    let attribute = 4096u64 << timeout;
+    let first = attribute.min(1_000_000);
+    (4 * attribute * u64::from(timeouts) / first).ilog2() + 1
 }

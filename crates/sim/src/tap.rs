@@ -250,12 +250,20 @@ fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Che
     if opcode.is_send() || opcode.is_write() || !model.kind.is_reliable() {
         return Ok(());
     }
+    let asked_before = model.read_psns.contains(&packet.psn().value());
+    let awaited = |&last: &u32| !Psn::new(last).is_before(packet.psn());
+    if packets == 1 && asked_before && model.awaited.iter().any(awaited) {
+        return Ok(()); // a loss probe asks for a part of the answer that is awaited
+    }
     if opcode.operation() == Operation::ReadRequest {
         let psns = (0..packets as u32).map(|ahead| packet.psn().add(ahead).value());
         model.read_psns.extend(psns);
     }
-    let last = packet.psn().add(packets as u32 - 1).value();
-    model.awaited.insert(last);
+    // Whatever was to answer a part of it is asked for again.
+    let (first, last) = (packet.psn(), packet.psn().add(packets as u32 - 1));
+    let part = |psn: Psn| !psn.is_before(first) && psn.is_before(last);
+    model.awaited.retain(|&awaited| !part(Psn::new(awaited)));
+    model.awaited.insert(last.value());
     let most = usize::from(model.setup.depth).next_power_of_two();
     match model.awaited.len() > most {
         true => Err(format!(

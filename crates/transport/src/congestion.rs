@@ -9,6 +9,8 @@
 
 use ferroce_wire::Psn;
 
+use crate::psn_mark::PsnMark;
+use crate::round_trip::RoundTrip;
 use crate::time::Time;
 
 /// What a packet costs beyond its payload: headers, and the receiver's
@@ -18,9 +20,6 @@ pub(crate) const PACKET_OVERHEAD: u32 = 256;
 /// Packets that may always be in flight.
 const FLOOR_PACKETS: u32 = 4;
 
-/// Delay beyond the shortest round trip that is not yet a sign of a queue.
-const TOLERATED_DELAY_NS: u64 = 1_000_000;
-
 #[derive(Debug)]
 pub(crate) struct Window {
     size: u32,
@@ -28,16 +27,14 @@ pub(crate) struct Window {
     threshold: u32,
     ceiling: u32,
     packet: u32,
-    /// In nanoseconds; longer ones than fit are taken for the longest that does.
-    shortest_rtt: u32,
     /// The packet whose round trip is being measured,
-    probe: Option<Psn>,
+    timed: PsnMark,
     /// and when it left.
-    probe_sent: Time,
-    /// The last one measured was much longer than the shortest.
-    slow: bool,
+    timed_since: Time,
+    /// The round trips that were measured.
+    rtt: RoundTrip,
     /// No second cut until this PSN is acknowledged.
-    cut_until: Option<Psn>,
+    cut_until: PsnMark,
 }
 
 impl Window {
@@ -50,11 +47,10 @@ impl Window {
             threshold: ceiling,
             ceiling,
             packet,
-            shortest_rtt: u32::MAX,
-            probe: None,
-            probe_sent: Time::ZERO,
-            slow: false,
-            cut_until: None,
+            timed: PsnMark::NONE,
+            timed_since: Time::ZERO,
+            rtt: RoundTrip::default(),
+            cut_until: PsnMark::NONE,
         }
     }
 
@@ -73,28 +69,43 @@ impl Window {
     /// A packet that will be answered leaves.
     #[inline]
     pub(crate) fn sent(&mut self, psn: Psn, now: Time) {
-        if self.probe.is_none() {
-            self.probe = Some(psn);
-            self.probe_sent = now;
+        if self.timed == PsnMark::NONE {
+            self.timed = PsnMark::at(psn);
+            self.timed_since = now;
+        }
+    }
+
+    /// Returns how long to wait for an answer before a loss probe, at most about `limit`.
+    pub(crate) fn probe_timeout_ns(&self, limit: u64) -> u64 {
+        self.rtt.probe_timeout_ns(limit)
+    }
+
+    /// Doubles the probe timeout until the next round trip is measured.
+    pub(crate) fn back_off(&mut self) {
+        self.rtt.back_off();
+    }
+
+    /// Notes that packet `psn` is sent again: its answer no longer tells a round trip.
+    pub(crate) fn sent_again(&mut self, psn: Psn) {
+        if self.timed == PsnMark::at(psn) {
+            self.timed = PsnMark::NONE;
         }
     }
 
     /// Everything before `una` has been answered, `bytes` of it just now.
     pub(crate) fn acked(&mut self, una: Psn, next: Psn, bytes: u32, limited: bool, now: Time) {
-        if self.cut_until.is_some_and(|psn| !una.is_before(psn)) {
-            self.cut_until = None;
+        if self.cut_until.get().is_some_and(|psn| !una.is_before(psn)) {
+            self.cut_until = PsnMark::NONE;
         }
-        if let Some(psn) = self.probe
-            && psn.is_before(una)
-        {
-            self.probe = None;
-            let slow = self.is_slow(now.nanos_since(self.probe_sent));
-            if core::mem::replace(&mut self.slow, slow) && slow {
+        if self.timed.is_before(una) {
+            self.timed = PsnMark::NONE;
+            self.rtt.sample(now.nanos_since(self.timed_since));
+            if self.rtt.is_queue_building() {
                 self.cut(next, 8);
                 return;
             }
         }
-        if limited && self.cut_until.is_none() {
+        if limited && self.cut_until == PsnMark::NONE {
             let more = if self.size < self.threshold {
                 bytes
             } else {
@@ -106,37 +117,31 @@ impl Window {
 
     /// A gap was reported, or the network said it is congested.
     pub(crate) fn lost(&mut self, next: Psn) {
-        self.probe = None;
+        self.timed = PsnMark::NONE;
         self.cut(next, 2);
     }
 
     /// No answer came at all.
     pub(crate) fn timed_out(&mut self) {
-        self.probe = None;
+        self.timed = PsnMark::NONE;
         self.threshold = (self.size / 2).max(self.floor());
         self.size = self.floor();
-        self.cut_until = None;
+        self.cut_until = PsnMark::NONE;
     }
 
     /// Takes away one `part`th, once in a window.
     fn cut(&mut self, next: Psn, part: u32) {
-        if self.cut_until.is_some() {
+        if self.cut_until != PsnMark::NONE {
             return;
         }
         self.size = (self.size - self.size / part).max(self.floor());
         self.threshold = self.size;
-        self.cut_until = Some(next);
+        self.cut_until = PsnMark::at(next);
     }
 
     /// What it never falls below.
     fn floor(&self) -> u32 {
         self.packet * FLOOR_PACKETS
-    }
-
-    fn is_slow(&mut self, rtt: u64) -> bool {
-        let shortest = rtt.min(self.shortest_rtt.into());
-        self.shortest_rtt = shortest as u32;
-        rtt > shortest * 4 && rtt > shortest + TOLERATED_DELAY_NS
     }
 }
 

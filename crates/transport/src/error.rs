@@ -52,13 +52,13 @@ pub enum Reason {
         request: String,
     },
     /// The peer did not answer.
-    #[error("no answer to PSN {psn:#08x} after {retries} retries, {timeout_us} us or more each")]
+    #[error("no answer to PSN {psn:#08x} after {retries} retries, {timeout_us} us each")]
     NoAnswer {
         /// The oldest PSN without an answer.
         psn: u32,
         /// How often it was sent again.
         retries: u8,
-        /// The timeout of the first try.
+        /// How long each of them waited for an answer.
         timeout_us: u64,
     },
     /// The network kept losing packets of the same request.

@@ -7,7 +7,7 @@
 
 use ferroce_wire::{NakCode, Packet, Psn, Syndrome, rnr_delay_ns};
 
-use super::cursor::{ack_deadline, ack_timeout_ns};
+use super::cursor::ack_timeout_ns;
 use super::{Due, Qp, after_completion, queue_completion};
 use crate::attr::QpState;
 use crate::bugs::Bug;
@@ -17,6 +17,7 @@ use crate::cq::Cq;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Memory;
+use crate::psn_mark::PsnMark;
 use crate::receive::{Drop, Received};
 use crate::send_queue::{Phase, Wqe, spans};
 use crate::time::Deadline;
@@ -64,7 +65,13 @@ impl Qp {
             return Received::Dropped(Drop::Malformed);
         };
         match aeth.syndrome {
-            Syndrome::Ack { .. } => self.acknowledge(cx, psn.next()),
+            Syndrome::Ack { .. } => {
+                let probe = self.req.probe.get();
+                self.acknowledge(cx, psn.next());
+                if let Some(probe) = probe {
+                    self.probe_acknowledged(cx, probe);
+                }
+            }
             Syndrome::RnrNak { timer } => self.receiver_not_ready(cx, psn, timer),
             Syndrome::Nak(NakCode::PsnSequence) => {
                 cx.count(Counter::RcvdSeqErr);
@@ -145,6 +152,7 @@ impl Qp {
         }
         req.rnr_retries_left = self.attr.rnr_retry;
         req.retrying = false;
+        req.probe = PsnMark::NONE;
         req.rnr_until = Deadline::NONE;
         if req.psn.is_before(req.una) {
             // A late answer to packets from before we went back.
@@ -152,12 +160,11 @@ impl Qp {
         }
         req.window
             .acked(req.una, req.psn, bytes, req.limited, cx.now);
-        let outstanding = req.una.is_before(req.psn);
-        req.ack_deadline = match outstanding {
-            true => ack_deadline(cx.now, self.attr.timeout),
-            false => Deadline::NONE,
-        };
-        match self.sq.len() > req.next {
+        match req.una.is_before(req.psn) {
+            true => req.start_timers(cx.now, self.attr.timeout),
+            false => req.stop_timers(),
+        }
+        match self.sq.len() > req.index() {
             true => self.wake(cx, Due::REQUESTS),
             false => req.limited = false,
         }
@@ -177,11 +184,7 @@ impl Qp {
     #[inline]
     fn take_oldest(&mut self, cx: &Context) -> Option<Wc> {
         let send = self.sq.pop()?;
-        self.req.acked = 0;
-        match self.req.next.checked_sub(1) {
-            Some(next) => self.req.next = next,
-            None => self.req.sent = 0, // it was under the cursor
-        }
+        self.req.forget_oldest();
         self.send_completion(cx, send, WcStatus::Success)
     }
 
@@ -233,6 +236,9 @@ impl Qp {
             Err((WcStatus::Fatal, Reason::BadResponse(why)))
         };
         let (packets, chunk) = (wqe.packets, u32::from(wqe.chunk));
+        // A probe asks for one packet, so only its answer ends before its request does.
+        let answers_probe = self.req.probe == PsnMark::at(packet.psn())
+            && (packets == 1 || packet.opcode().ends_message() && !self.ends_read_request(wqe));
         let cost = wqe_cost(wqe, self.req.acked, 1, self.mtu);
         if let Err((status, reason)) = outcome {
             return self.fail_oldest_send(cx, status, reason);
@@ -247,6 +253,9 @@ impl Qp {
         }
         self.progress(cx, bytes);
         self.complete_finished(cx);
+        if answers_probe {
+            self.confirm_loss(cx);
+        }
     }
 
     /// So many packets of the answer to the READ that is the oldest work request have come
@@ -258,6 +267,12 @@ impl Qp {
             self.progress(cx, bytes);
             self.settle(cx);
         }
+    }
+
+    /// True if the next response packet is the last one that its READ request asked for.
+    fn ends_read_request(&self, wqe: &Wqe) -> bool {
+        let packets = self.req.acked + 1;
+        packets == wqe.packets || packets.is_multiple_of(wqe.chunk.into())
     }
 
     /// Puts the data of a response where the work request wants it.
@@ -276,8 +291,10 @@ impl Qp {
                 let offset = wqe.bytes_before(at, self.mtu);
                 let want = wqe.bytes_before(at + 1, self.mtu) - offset;
                 let opcode = packet.opcode();
-                let ends = at + 1 == wqe.packets || (at + 1).is_multiple_of(wqe.chunk.into());
-                if !opcode.is_read_response() || opcode.ends_message() != ends {
+                // The request of a loss probe ends with its first packet.
+                let probed = self.req.probe == PsnMark::at(packet.psn());
+                let fits = opcode.ends_message() == self.ends_read_request(wqe) || probed;
+                if !opcode.is_read_response() || !fits {
                     return bad(format!("{opcode} for packet {at} of {}", wqe.packets));
                 }
                 if payload.len() as u64 != want {
@@ -346,7 +363,7 @@ impl Qp {
             };
             self.req.rnr_retries_left = left;
         }
-        self.req.ack_deadline = Deadline::NONE;
+        self.req.stop_timers();
         self.req.rewind();
         self.req.rnr_until = Deadline::at(cx.now.after_nanos(rnr_delay_ns(timer)));
     }
@@ -372,8 +389,10 @@ impl Qp {
             self.wake(cx, Due::REQUESTS);
         }
         if self.req.ack_deadline.is_due(cx.now) {
-            self.req.ack_deadline = Deadline::NONE;
+            self.req.stop_timers();
             self.retry(cx, Cause::Timeout);
+        } else if self.req.probe_deadline.is_due(cx.now) {
+            self.probe_timer_expired(cx);
         }
     }
 
@@ -395,28 +414,22 @@ impl Qp {
             Cause::Gap => self.req.window.lost(self.req.sent_up_to),
             Cause::Timeout => {
                 self.req.window.timed_out();
-                // rxe computes the ICRC of FLUSH in its own way, and drops ours:
-                // try the other.
-                if matches!(self.sq.front(), Some(wqe) if matches!(wqe.op, SendOp::Flush { .. })) {
-                    self.req.flush_quirk = !self.req.flush_quirk;
-                }
+                self.try_other_flush_icrc();
             }
         }
         self.req.retrying = true;
         self.req.rewind();
-        // IBTA 9.7.6.1.3: the timer may run up to four times as long as its attribute
-        // says. A peer that is merely slow needs the time, and not more of the same packets.
-        let doublings = match cause {
-            Cause::Gap => 0,
-            Cause::Timeout => self
-                .attr
-                .retry_cnt
-                .saturating_sub(self.req.retries_left)
-                .min(2),
-        };
-        let wait = ack_timeout_ns(self.attr.timeout).map(|ns| ns << doublings);
-        self.req.ack_deadline = wait.map(|ns| cx.now.after_nanos(ns)).into();
+        self.req.probe = PsnMark::NONE;
+        self.req.start_timers(cx.now, self.attr.timeout);
         self.wake(cx, Due::REQUESTS);
+    }
+
+    /// Changes the kind of ICRC if the oldest work request is a FLUSH: rxe computes it in
+    /// its own way, and drops ours.
+    pub(super) fn try_other_flush_icrc(&mut self) {
+        if matches!(self.sq.front(), Some(wqe) if matches!(wqe.op, SendOp::Flush { .. })) {
+            self.req.flush_quirk = !self.req.flush_quirk;
+        }
     }
 
     fn give_up(&mut self, cx: &mut Context, cause: Cause) {

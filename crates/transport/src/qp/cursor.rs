@@ -5,6 +5,7 @@ use ferroce_wire::Psn;
 use crate::attr::QpAttr;
 use crate::congestion::{PACKET_OVERHEAD, Window};
 use crate::engine::{Config, Context};
+use crate::psn_mark::PsnMark;
 use crate::time::{Deadline, Time};
 
 /// Whether a packet is the last of its message, and others wait behind it.
@@ -24,13 +25,13 @@ pub(super) struct Requester {
     /// One past the highest PSN ever sent.
     pub(super) sent_up_to: Psn,
     /// The cursor: which work request, counted from the oldest,
-    pub(super) next: usize,
+    next: u32,
     /// and how many of its packets have left.
     pub(super) sent: u32,
     /// How many packets of the oldest work request have been answered.
     pub(super) acked: u32,
     /// READ requests, atomics and the like without an answer.
-    pub(super) responses_due: u32,
+    pub(super) responses_due: u16,
     /// Bytes in flight, as the window counts them.
     pub(super) in_flight: u32,
     pub(super) window: Window,
@@ -40,12 +41,17 @@ pub(super) struct Requester {
     pub(super) rnr_retries_left: u8,
     /// A retry is on its way: further NAKs say nothing new.
     pub(super) retrying: bool,
+    /// When the ACK timeout of IBTA expires, and the next loss probe is due: both run
+    /// from the first packet without an answer, and again from every answer.
     pub(super) ack_deadline: Deadline,
+    pub(super) probe_deadline: Deadline,
+    /// The packet that was sent again as a loss probe, until it is acknowledged.
+    pub(super) probe: PsnMark,
     pub(super) rnr_until: Deadline,
     /// Packets since the last that asks for an answer, and the PSN of the last
     /// answer that will come.
     since_ack_req: u32,
-    last_answer: Option<Psn>,
+    last_answer: PsnMark,
     /// The peer computes the ICRC of FLUSH as rxe does.
     pub(super) flush_quirk: bool,
 }
@@ -68,9 +74,11 @@ impl Requester {
             rnr_retries_left: 0,
             retrying: false,
             ack_deadline: Deadline::NONE,
+            probe_deadline: Deadline::NONE,
+            probe: PsnMark::NONE,
             rnr_until: Deadline::NONE,
             since_ack_req: 0,
-            last_answer: None,
+            last_answer: PsnMark::NONE,
             flush_quirk: false,
         }
     }
@@ -98,10 +106,39 @@ impl Requester {
         self.in_flight = 0;
         self.una = self.psn;
         self.sent_up_to = self.psn;
-        self.ack_deadline = Deadline::NONE;
+        self.stop_timers();
         self.rnr_until = Deadline::NONE;
         self.since_ack_req = 0;
-        self.last_answer = None;
+        self.last_answer = PsnMark::NONE;
+    }
+
+    /// Returns the index of the work request under the cursor, counted from the oldest.
+    #[inline]
+    pub(super) fn index(&self) -> usize {
+        self.next as usize
+    }
+
+    /// Notes that the oldest work request has left the queue.
+    #[inline]
+    pub(super) fn forget_oldest(&mut self) {
+        self.acked = 0;
+        match self.next.checked_sub(1) {
+            Some(next) => self.next = next,
+            None => self.sent = 0, // it was under the cursor
+        }
+    }
+
+    /// Moves the cursor to the oldest packet without an answer and returns its old place,
+    /// for [`Requester::restore_cursor`].
+    pub(super) fn move_cursor_to_oldest(&mut self) -> (Psn, u32, u32) {
+        let place = (self.psn, self.next, self.sent);
+        (self.psn, self.next, self.sent) = (self.una, 0, self.acked);
+        place
+    }
+
+    /// Moves the cursor back to where it was.
+    pub(super) fn restore_cursor(&mut self, place: (Psn, u32, u32)) {
+        (self.psn, self.next, self.sent) = place;
     }
 
     pub(super) fn next_psn(&self) -> Psn {
@@ -113,7 +150,8 @@ impl Requester {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.ack_deadline.min(self.rnr_until).get()
+        let timers = self.ack_deadline.min(self.probe_deadline);
+        timers.min(self.rnr_until).get()
     }
 
     /// Moves the cursor back to the oldest packet without an answer.
@@ -124,22 +162,24 @@ impl Requester {
         self.responses_due = 0;
         self.in_flight = 0;
         self.since_ack_req = 0;
-        self.last_answer = None;
+        self.last_answer = PsnMark::NONE;
     }
 
     /// Moves the cursor back by one packet, the last of work request `index`.
     pub(super) fn back_to_last(&mut self, index: usize, psn: Psn, packets: u32) {
         self.psn = psn;
-        self.next = index;
+        self.next = index as u32;
         self.sent = packets - 1;
         self.in_flight = 0;
         self.since_ack_req = 0;
-        self.last_answer = None;
+        self.last_answer = PsnMark::NONE;
     }
 
     /// Whether an answer will come that speaks for everything up to `psn`.
     pub(super) fn has_asked_behind(&self, psn: Psn) -> bool {
-        self.last_answer.is_some_and(|last| !last.is_before(psn))
+        self.last_answer
+            .get()
+            .is_some_and(|last| !last.is_before(psn))
     }
 
     /// Moves the cursor to the next work request.
@@ -158,7 +198,8 @@ impl Requester {
         self.limited = true;
         // With nothing in flight that will be answered, no answer would ever
         // open the window again: one more packet goes, and asks.
-        self.last_answer.is_none_or(|psn| psn.is_before(self.una))
+        let last = self.last_answer.get();
+        last.is_none_or(|psn| psn.is_before(self.una))
     }
 
     /// Whether a packet of a message may leave, which has `others` behind it: they leave
@@ -215,7 +256,7 @@ impl Requester {
     #[inline]
     pub(super) fn asked(&mut self, psn: Psn, answers: u32, now: Time) {
         self.since_ack_req = 0;
-        self.last_answer = Some(psn.add(answers - 1));
+        self.last_answer = PsnMark::at(psn.add(answers - 1));
         self.window.sent(psn, now);
     }
 
@@ -226,17 +267,42 @@ impl Requester {
             self.sent_up_to = self.psn;
         }
         if self.ack_deadline.is_none() {
-            self.ack_deadline = ack_deadline(now, timeout);
+            self.start_timers(now, timeout);
         }
+    }
+
+    /// Starts both timers for an answer that is waited for from now on.
+    #[inline]
+    pub(super) fn start_timers(&mut self, now: Time, timeout: u8) {
+        self.ack_deadline = ack_timeout_ns(timeout).map(|ns| now.after_nanos(ns)).into();
+        self.start_probe_timer(now, timeout);
+    }
+
+    /// Starts the timer of the next loss probe. No timeout means no probes either.
+    #[inline]
+    pub(super) fn start_probe_timer(&mut self, now: Time, timeout: u8) {
+        let wait = local_ack_timeout_ns(timeout).map(|ns| self.window.probe_timeout_ns(ns));
+        self.probe_deadline = wait.map(|ns| now.after_nanos(ns)).into();
+    }
+
+    /// Stops both timers: no answer is waited for.
+    #[inline]
+    pub(super) fn stop_timers(&mut self) {
+        self.ack_deadline = Deadline::NONE;
+        self.probe_deadline = Deadline::NONE;
+        self.probe = PsnMark::NONE;
     }
 }
 
-/// When an answer is due that is waited for from now on.
-pub(super) fn ack_deadline(now: Time, timeout: u8) -> Deadline {
-    ack_timeout_ns(timeout).map(|ns| now.after_nanos(ns)).into()
+/// The longest silence that is not yet a retry. IBTA 9.7.6.1.3: a timer may run up to four
+/// times as long as its attribute says. Lost packets are found by probes long before, so
+/// the timer takes all of it: a peer that is merely not scheduled is not declared dead.
+/// Zero means for ever.
+pub(super) fn ack_timeout_ns(timeout: u8) -> Option<u64> {
+    local_ack_timeout_ns(timeout).map(|ns| 4 * ns)
 }
 
 /// IBTA 9.9.2.1: 4.096 us times two to the power of the attribute; zero means for ever.
-pub(super) fn ack_timeout_ns(timeout: u8) -> Option<u64> {
+fn local_ack_timeout_ns(timeout: u8) -> Option<u64> {
     (timeout > 0).then(|| 4096u64 << timeout)
 }

@@ -35,7 +35,7 @@ impl Qp {
         limit: usize,
     ) -> bool {
         while self.state == QpState::Rts {
-            let index = self.req.next;
+            let index = self.req.index();
             let Some(wqe) = self.sq.get(index) else {
                 return false;
             };
@@ -62,7 +62,7 @@ impl Qp {
                 return false;
             }
             self.hand_over(batch, index);
-            self.req.next += 1;
+            self.req.step();
         }
         false
     }

@@ -7,6 +7,7 @@
 //! | [`post`] | work requests come in |
 //! | [`requester`], [`read_atomic`], [`request_header`], [`middles`], [`cursor`] | work requests become packets |
 //! | [`completer`] | answers become completions; retries |
+//! | [`probe`] | silence is questioned before the ACK timeout expires |
 //! | [`responder`], [`admission`], [`foreseen`], [`messages`], [`remote_ops`] | the peer's requests are executed |
 //! | [`responses`] | and answered |
 //! | [`datagram`] | all of this for UD |
@@ -24,6 +25,7 @@ mod messages;
 mod middles;
 mod modify;
 mod post;
+mod probe;
 mod read_atomic;
 mod remote_ops;
 mod request_header;
@@ -72,6 +74,8 @@ bitflags! {
         const ANSWERS = 1 << 1;
         /// The acknowledgement that is kept at hand.
         const ACK = 1 << 2;
+        /// A loss probe.
+        const PROBE = 1 << 3;
     }
 }
 
@@ -305,6 +309,9 @@ impl Qp {
             }
         }
         if more.is_empty() {
+            if due.contains(Due::PROBE) {
+                self.transmit_probe(cx, batch, limit);
+            }
             let requests = due.contains(Due::REQUESTS)
                 && match self.kind {
                     QpType::Ud | QpType::Gsi => self.transmit_datagrams(cx, batch, limit),
@@ -319,7 +326,7 @@ impl Qp {
         if !more.is_empty() {
             self.wake(cx, more);
         }
-        match due.contains(Due::REQUESTS) {
+        match due.intersects(Due::REQUESTS | Due::PROBE) {
             true => self.settle(cx),
             false => self.settle_consequences(cx),
         }

@@ -1,5 +1,7 @@
 //! Requests that the peer answers with data or a response of their own.
 
+use core::ops::Range;
+
 use ferroce_wire::{AtomicEth, Feth, Operation, Reth};
 
 use super::Qp;
@@ -13,13 +15,10 @@ use crate::verbs::{SendOp, WcStatus};
 impl Qp {
     /// Asks for the next part of a READ.
     pub(super) fn send_read(&mut self, cx: &mut Context, batch: &mut Batch) -> Result<(), Blocked> {
-        let Some(wqe) = self.sq.get(self.req.next) else {
+        let Some(wqe) = self.sq.get(self.req.index()) else {
             return Err(Blocked::Waits);
         };
-        let SendOp::Read { remote_addr, rkey } = wqe.op else {
-            return Err(Blocked::Waits);
-        };
-        if self.req.responses_due >= u32::from(self.attr.max_rd_atomic) {
+        if self.req.responses_due >= u16::from(self.attr.max_rd_atomic) {
             return Err(Blocked::Waits);
         }
         let from = self.req.sent;
@@ -31,6 +30,21 @@ impl Qp {
         if !self.req.admits(cost) {
             return Err(Blocked::Waits);
         }
+        self.push_read(cx, batch, from..to);
+        self.responses_expected(cx, to - from, cost);
+        Ok(())
+    }
+
+    /// Adds a request for some packets of the READ under the cursor to the batch.
+    pub(super) fn push_read(&self, cx: &Context, batch: &mut Batch, packets: Range<u32>) {
+        let Some(wqe) = self.sq.get(self.req.index()) else {
+            return;
+        };
+        let SendOp::Read { remote_addr, rkey } = wqe.op else {
+            return;
+        };
+        let offset = wqe.bytes_before(packets.start, self.mtu);
+        let length = (wqe.bytes_before(packets.end, self.mtu) - offset) as u32;
         let va_offset = if cx.has_bug(Bug::LoseReadOffsetOnRetry) && self.req.retrying {
             0
         } else {
@@ -44,8 +58,6 @@ impl Qp {
             });
         let mark = batch.mark();
         self.push_request(batch, mark, 0, false);
-        self.responses_expected(cx, to - from, cost);
-        Ok(())
     }
 
     /// Sends an atomic, an atomic write or a flush: one packet, one answer.
@@ -54,14 +66,25 @@ impl Qp {
         cx: &mut Context,
         batch: &mut Batch,
     ) -> Result<(), Blocked> {
-        let index = self.req.next;
+        let cost = 8 + PACKET_OVERHEAD;
+        if self.req.responses_due >= u16::from(self.attr.max_rd_atomic) || !self.req.admits(cost) {
+            return Err(Blocked::Waits);
+        }
+        self.push_single(cx, batch)?;
+        self.responses_expected(cx, 1, cost);
+        Ok(())
+    }
+
+    /// Adds the one packet of the work request under the cursor to the batch.
+    pub(super) fn push_single(
+        &mut self,
+        cx: &mut Context,
+        batch: &mut Batch,
+    ) -> Result<(), Blocked> {
+        let index = self.req.index();
         let Some(wqe) = self.sq.get(index) else {
             return Err(Blocked::Waits);
         };
-        let cost = 8 + PACKET_OVERHEAD;
-        if self.req.responses_due >= u32::from(self.attr.max_rd_atomic) || !self.req.admits(cost) {
-            return Err(Blocked::Waits);
-        }
         let mark = batch.mark();
         let payload = match wqe.op {
             SendOp::CompareSwap {
@@ -137,7 +160,6 @@ impl Qp {
         };
         let quirk = self.req.flush_quirk && matches!(wqe.op, SendOp::Flush { .. });
         self.push_request(batch, mark, payload, quirk);
-        self.responses_expected(cx, 1, cost);
         Ok(())
     }
 

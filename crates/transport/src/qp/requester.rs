@@ -21,6 +21,7 @@ use crate::congestion::PACKET_OVERHEAD;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Fault;
+use crate::psn_mark::PsnMark;
 use crate::send_queue::{Phase, Wqe, spans};
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, SendFlags, SendOp, Sge, WcStatus};
@@ -70,11 +71,11 @@ impl Qp {
         batch: &mut Batch,
         limit: usize,
     ) -> Result<(), Blocked> {
-        let Some(wqe) = self.sq.get(self.req.next) else {
+        let Some(wqe) = self.sq.get(self.req.index()) else {
             self.req.limited = false;
             return Err(Blocked::Waits);
         };
-        if self.sq.fails(self.req.next) {
+        if self.sq.fails(self.req.index()) {
             return Err(Blocked::Waits);
         }
         match wqe.phase {
@@ -85,7 +86,7 @@ impl Qp {
                 return Ok(());
             }
         }
-        let Some(wqe) = self.sq.get(self.req.next) else {
+        let Some(wqe) = self.sq.get(self.req.index()) else {
             return Ok(()); // a local operation came and went
         };
         if wqe.phase != Phase::Started {
@@ -103,7 +104,7 @@ impl Qp {
 
     /// Gives a work request its PSNs, or executes it if it needs none.
     fn start(&mut self, cx: &mut Context) -> Result<(), Blocked> {
-        let index = self.req.next;
+        let index = self.req.index();
         let Some(wqe) = self.sq.get_mut(index) else {
             return Err(Blocked::Waits);
         };
@@ -195,7 +196,7 @@ impl Qp {
         batch: &mut Batch,
         limit: usize,
     ) -> Result<(), Blocked> {
-        let index = self.req.next;
+        let index = self.req.index();
         let acknowledged = self.kind.is_reliable();
         loop {
             let Some(wqe) = self.sq.get(index) else {
@@ -215,18 +216,8 @@ impl Qp {
             if acknowledged && !self.req.admits_group(cost, others, self.mtu) {
                 return Err(Blocked::Waits);
             }
-            let resumed = packet > 0 && self.req.psn == self.req.una && self.req.retrying;
-            let from = if resumed && cx.has_bug(Bug::LoseOffsetOnResume) {
-                0
-            } else {
-                offset
-            };
             let mark = batch.mark();
-            if wqe.is_inline() {
-                let data = &self.sq.inline(index)[from as usize..][..payload as usize];
-                batch.push_inline(data);
-            } else if let Err(reason) = gather(cx, self, index, wqe, from, payload, batch) {
-                batch.rollback(mark);
+            if let Err(reason) = self.gather_packet(cx, batch, index, packet) {
                 let covered = packet == 0 || self.req.has_asked_behind(wqe.first_psn.prev());
                 self.fail_later(cx, index, WcStatus::LocalProtection, reason);
                 if !covered {
@@ -276,6 +267,35 @@ impl Qp {
         Ok(())
     }
 
+    /// Adds the payload of packet number `packet` of a SEND or WRITE to the batch.
+    #[inline(always)]
+    pub(super) fn gather_packet(
+        &self,
+        cx: &Context,
+        batch: &mut Batch,
+        index: usize,
+        packet: u32,
+    ) -> Result<(), Reason> {
+        let Some(wqe) = self.sq.get(index) else {
+            return Ok(());
+        };
+        let offset = wqe.bytes_before(packet, self.mtu);
+        let payload = (wqe.bytes_before(packet + 1, self.mtu) - offset) as u32;
+        let resumed = packet > 0 && self.req.psn == self.req.una;
+        let again = self.req.retrying || self.req.probe == PsnMark::at(self.req.psn);
+        let from = if resumed && again && cx.has_bug(Bug::LoseOffsetOnResume) {
+            0
+        } else {
+            offset
+        };
+        if wqe.is_inline() {
+            batch.push_inline(&self.sq.inline(index)[from as usize..][..payload as usize]);
+            return Ok(());
+        }
+        let mark = batch.mark();
+        gather(cx, self, index, wqe, from, payload, batch).inspect_err(|_| batch.rollback(mark))
+    }
+
     /// How many packets from the middle of its message the last run would take.
     pub(super) fn room_in_run(&self, batch: &Batch) -> usize {
         let extension = match self.kind {
@@ -309,7 +329,7 @@ impl Qp {
             }
         }
         self.complete_finished(cx);
-        if self.sq.len() > self.req.next {
+        if self.sq.len() > self.req.index() {
             // What waits for all before it may go now.
             self.wake(cx, Due::REQUESTS);
         }

@@ -20,6 +20,7 @@ mod foreseen;
 mod numbers;
 mod operations;
 mod pair;
+mod probe;
 mod ram;
 mod raw;
 mod receive_path;

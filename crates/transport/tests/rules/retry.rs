@@ -8,7 +8,7 @@ use crate::shorthand::{INBOX, REMOTE, once};
 
 const OK: WcStatus = WcStatus::Success;
 
-/// How long the retransmit timer runs with the attribute that pairs start with.
+/// Local ACK timeout of the attribute that pairs start with.
 const TIMEOUT: u64 = 4096 << 14;
 
 fn from_peer(sent: &Sent) -> bool {
@@ -23,7 +23,7 @@ fn a_write_resumes_in_the_middle_without_a_new_reth() {
     let ack = pair.ack(1001, Syndrome::ACK_UNLIMITED);
     pair.deliver(&ack);
     pair.trace();
-    pair.jump();
+    pair.time_out();
     let again = pair.take(0);
     assert_eq!(
         pair.trace(),
@@ -64,7 +64,7 @@ fn a_read_is_asked_for_again_from_the_first_missing_packet() {
     let answers = pair.take(1);
     pair.deliver(&answers[0]);
     pair.deliver(&answers[1]);
-    pair.jump();
+    pair.time_out();
     let again = pair.take(0);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].brief(), "READ_REQUEST 1002");
@@ -194,21 +194,14 @@ fn retry_cnt_counts_retries_also_when_it_is_7() {
         pair.read(3, 100);
         pair.recv(9, 100);
         let start = pair.now;
-        let mut jumps = 0;
-        loop {
-            pair.run_losing(|_| true);
-            if pair.hosts[0].state() == QpState::Err {
-                break;
-            }
-            assert!(pair.jump());
-            jumps += 1;
+        let mut timeouts = 0;
+        while pair.hosts[0].state() != QpState::Err {
+            pair.time_out();
+            timeouts += 1;
         }
-        let sent = pair.log.iter().filter(|sent| sent.psn() == 1000).count();
-        assert_eq!(sent, usize::from(retry_cnt) + 1);
-        assert_eq!(jumps, usize::from(retry_cnt) + 1);
-        let waits = [1, 2, 4, 4, 4, 4, 4, 4];
-        let waited: u64 = waits.iter().take(usize::from(retry_cnt) + 1).sum();
-        assert_eq!(pair.now.nanos_since(start), TIMEOUT * waited);
+        pair.flush(0);
+        assert_eq!(timeouts, u64::from(retry_cnt) + 1);
+        assert_eq!(pair.now.nanos_since(start), 4 * TIMEOUT * timeouts);
         let flushed = WcStatus::WrFlush;
         assert_eq!(
             pair.done(0),
@@ -216,8 +209,7 @@ fn retry_cnt_counts_retries_also_when_it_is_7() {
         );
         assert_eq!(pair.hosts[0].count(Counter::RetryExceededErr), 1);
         let why = pair.hosts[0].why();
-        let want =
-            format!("no answer to PSN 0x0003e8 after {retry_cnt} retries, 67108 us or more each");
+        let want = format!("no answer to PSN 0x0003e8 after {retry_cnt} retries, 268435 us each");
         assert_eq!(why, want);
         assert!(!pair.jump(), "nothing is left to wait for");
     }
@@ -229,17 +221,16 @@ fn any_progress_restores_the_retries() {
     pair.write(1, 4 * 1024);
     pair.run_losing(|_| true);
     for psn in 1000..1003 {
-        pair.jump();
+        pair.time_out();
         pair.run_losing(|_| true);
         let ack = pair.ack(psn, Syndrome::ACK_UNLIMITED);
         pair.deliver(&ack);
         pair.run_losing(|_| true);
     }
     assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 3);
-    pair.jump();
-    pair.run_losing(|_| true);
+    pair.time_out();
     assert_eq!(pair.done(0), []);
-    pair.jump();
+    pair.time_out();
     assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
 }
 
@@ -293,32 +284,30 @@ fn the_timeout_is_4096_ns_times_a_power_of_two() {
 
 // IBTA 9.7.6.1.3: a timer may run up to four times as long as its attribute says.
 #[test]
-fn a_silent_peer_is_given_more_time_with_each_retry_up_to_four_times_the_timeout() {
-    let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 4);
+fn silence_is_a_retry_after_four_times_the_timeout() {
+    let mut pair = Pair::rc();
     pair.write(1, 100);
-    pair.run_losing(|_| true);
-    for times in [1, 2, 4, 4, 4] {
-        let due = pair.now.after_nanos(times * TIMEOUT);
-        assert_eq!(pair.next_timer(), Some(due), "{times}");
-        pair.jump();
-        pair.run_losing(|_| true);
+    for _ in 0..3 {
+        let start = pair.now;
+        pair.time_out();
+        assert_eq!(pair.now.nanos_since(start), 4 * TIMEOUT);
     }
-    assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
 }
 
 #[test]
-fn after_progress_the_timer_runs_as_long_as_the_attribute_says() {
-    let mut pair = Pair::rc();
-    pair.write(1, 2 * 1024);
-    pair.run_losing(|_| true);
-    for _ in 0..3 {
+fn half_a_second_of_silence_is_survived_with_timeout_12_and_7_retries() {
+    let mut pair = Pair::with(|knobs| knobs.attr.timeout = 12);
+    pair.write(1, 100);
+    let sent = pair.take(0);
+    let start = pair.now;
+    while pair.next_timer().unwrap().nanos_since(start) < 500_000_000 {
         pair.jump();
-        pair.run_losing(|_| true);
+        pair.take(0);
     }
-    let ack = pair.ack(1000, Syndrome::ACK_UNLIMITED);
-    pair.deliver(&ack);
-    let due = pair.now.after_nanos(TIMEOUT);
-    assert_eq!(pair.next_timer(), Some(due));
+    pair.deliver(&sent[0]);
+    assert_eq!(pair.done(0), []);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn attributes_may_change_while_the_send_queue_stands_still() {
     pair.write(1, 100);
     pair.run_losing(|_| true);
     assert_eq!(pair.next_timer(), Some(pair.now.after_nanos(4096 << 5)));
-    pair.jump();
+    pair.time_out();
     assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
 }
 

@@ -1,0 +1,254 @@
+//! Silence is questioned after a few round trips, long before the ACK timeout expires.
+
+use ferroce_transport::{Counter, QpState, WcStatus};
+use ferroce_wire::{Operation, Syndrome};
+
+use crate::pair::{Pair, Sent};
+use crate::shorthand::once;
+
+const OK: WcStatus = WcStatus::Success;
+const ROUND_TRIP: u64 = 20_000;
+/// More than any probe timeout after round trips of 20 us, and far below the ACK timeout.
+const SOON: u64 = 3_000_000;
+
+/// A pair that has measured its round trips: the next PSN is 1008.
+fn measured() -> Pair {
+    let mut pair = Pair::rc();
+    for wr_id in 0..8 {
+        pair.write(wr_id, 100);
+        let sent = pair.take(0);
+        pair.deliver(&sent[0]);
+        let answer = pair.take(1);
+        pair.now = pair.now.after_nanos(ROUND_TRIP);
+        pair.deliver(&answer[0]);
+    }
+    assert_eq!(pair.done(0).len(), 8);
+    pair.trace();
+    pair
+}
+
+fn from_requester(sent: &Sent) -> bool {
+    sent.from == 0
+}
+
+/// Waits for the requester's next packet, which must come soon.
+fn soon(pair: &mut Pair) {
+    let start = pair.now;
+    while pair.wire.is_empty() {
+        assert!(pair.jump(), "no timer runs");
+        let waited = pair.now.nanos_since(start);
+        assert!(waited <= SOON, "{waited} ns");
+        pair.flush(0);
+    }
+}
+
+#[test]
+fn a_lost_tail_is_sent_again_after_a_few_round_trips() {
+    for lost in 1008..1013 {
+        let mut pair = measured();
+        pair.write(1, 5000);
+        pair.run_losing(|sent| from_requester(sent) && sent.psn() >= lost);
+        soon(&mut pair);
+        pair.run();
+        assert_eq!(pair.done(0), [(1, OK)], "{lost}");
+        assert!(pair.was_written(5000));
+    }
+}
+
+#[test]
+fn a_lost_tail_costs_no_more_packets_than_go_back_n() {
+    let mut pair = measured();
+    pair.write(1, 5000);
+    pair.run_losing(|sent| from_requester(sent) && sent.psn() >= 1010);
+    soon(&mut pair);
+    pair.run();
+    let again: Vec<u32> = pair
+        .log
+        .iter()
+        .skip(5)
+        .filter(|s| from_requester(s))
+        .map(Sent::psn)
+        .collect();
+    // An ACK interval may have acknowledged less than what has arrived; the probe is the
+    // oldest packet without an ACK.
+    assert_eq!(again, [1008, 1010, 1011, 1012]);
+}
+
+#[test]
+fn a_lost_ack_costs_one_packet() {
+    let mut pair = measured();
+    pair.write(1, 5000);
+    pair.run_losing(|sent| !from_requester(sent));
+    pair.trace();
+    soon(&mut pair);
+    pair.run();
+    assert_eq!(pair.trace(), ["WRITE_FIRST 1008", "ACK 1012"]);
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 0);
+}
+
+#[test]
+fn a_late_peer_costs_one_packet() {
+    let mut pair = measured();
+    let window = pair.hosts[0].query().window;
+    pair.write(1, 5000);
+    let sent = pair.take(0);
+    soon(&mut pair);
+    let probe = pair.take(0);
+    assert_eq!(probe.len(), 1);
+    for late in sent.iter().chain(&probe) {
+        pair.deliver(late);
+    }
+    pair.trace();
+    pair.run();
+    assert_eq!(pair.trace(), ["ACK 1012"], "nothing is retransmitted");
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert_eq!(pair.hosts[0].query().window, window);
+}
+
+#[test]
+fn a_lost_retransmission_is_sent_again_although_the_responder_sends_no_second_nak() {
+    let mut pair = measured();
+    pair.write(1, 5000);
+    let mut left = 2;
+    pair.run_losing(|sent| {
+        let lose = from_requester(sent) && sent.psn() == 1009 && left > 0;
+        left -= u32::from(lose);
+        lose
+    });
+    assert_eq!(pair.done(0), []);
+    soon(&mut pair);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_written(5000));
+}
+
+#[test]
+fn probes_use_up_no_retry_and_grow_rarer() {
+    let mut pair = measured();
+    pair.write(1, 100);
+    pair.run_losing(|_| true);
+    let start = pair.now;
+    let mut gaps = Vec::new();
+    let mut last = start;
+    while pair.hosts[0].count(Counter::CompleterRetryErr) == 0 {
+        pair.jump();
+        pair.flush(0);
+        if pair.wire.pop_front().is_some() {
+            gaps.push(pair.now.nanos_since(last));
+            last = pair.now;
+        }
+    }
+    assert_eq!(pair.now.nanos_since(start), 4 * (4096 << 14));
+    assert!(gaps.len() < 12, "{gaps:?}");
+    let probes = &gaps[..gaps.len() - 1];
+    assert!(
+        probes.windows(2).all(|two| two[1] == 2 * two[0]),
+        "{gaps:?}"
+    );
+    assert_eq!(pair.states(), [QpState::Rts; 2]);
+}
+
+#[test]
+fn a_lost_read_request_is_sent_again_unchanged() {
+    let mut pair = measured();
+    pair.read(1, 5000);
+    pair.run_losing(|_| true);
+    pair.trace();
+    soon(&mut pair);
+    pair.run();
+    assert_eq!(read_requests(&pair), [(1008, 5000)]);
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_read(5000));
+}
+
+#[test]
+fn a_read_with_a_lost_tail_is_probed_with_a_request_for_one_packet() {
+    let mut pair = measured();
+    pair.read(1, 5000);
+    pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= 1010);
+    pair.trace();
+    soon(&mut pair);
+    pair.run();
+    let requests = [(1010, 1024), (1011, 5000 - 3 * 1024)];
+    assert_eq!(read_requests(&pair), requests);
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_read(5000));
+}
+
+/// PSNs and lengths of the READ requests since the last trace.
+fn read_requests(pair: &Pair) -> Vec<(u32, u32)> {
+    let sent = pair.log.iter();
+    let reads = sent.filter(|sent| sent.is(Operation::ReadRequest));
+    reads
+        .map(|sent| (sent.psn(), sent.packet().reth().unwrap().length))
+        .collect()
+}
+
+#[test]
+fn the_lost_tail_of_a_read_is_requested_again_after_a_few_round_trips() {
+    for lost in 1008..1013 {
+        let mut pair = measured();
+        pair.read(1, 5000);
+        pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= lost);
+        soon(&mut pair);
+        pair.run();
+        assert_eq!(pair.done(0), [(1, OK)], "{lost}");
+        assert!(pair.was_read(5000));
+    }
+}
+
+#[test]
+fn a_late_read_response_is_taken_and_the_answer_to_the_probe_is_dropped() {
+    let mut pair = measured();
+    pair.read(1, 5000);
+    let request = pair.take(0);
+    soon(&mut pair);
+    let probe = pair.take(0);
+    pair.deliver(&request[0]);
+    pair.deliver(&probe[0]);
+    pair.trace();
+    pair.run();
+    let requests = pair.log.iter().filter(|sent| from_requester(sent)).count();
+    assert_eq!(requests, 0, "nothing is requested again");
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_read(5000));
+}
+
+#[test]
+fn a_lost_answer_to_an_atomic_is_found_and_the_atomic_executed_once() {
+    let mut pair = measured();
+    pair.fetch_add(1, 5);
+    pair.run_losing(once(|sent| !from_requester(sent)));
+    soon(&mut pair);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert_eq!(
+        pair.hosts[1].ram.word(crate::shorthand::REMOTE),
+        5 + before(&pair)
+    );
+}
+
+/// The word that the atomic found, as the requester was told.
+fn before(pair: &Pair) -> u64 {
+    pair.hosts[0]
+        .ram
+        .word(crate::pair::BASE + crate::shorthand::INBOX)
+}
+
+#[test]
+fn no_probe_is_sent_while_the_responder_is_not_ready() {
+    let mut pair = measured();
+    pair.send(1, 100);
+    pair.take(0);
+    let nak = pair.ack(1008, Syndrome::RnrNak { timer: 1 });
+    pair.deliver(&nak);
+    pair.trace();
+    let start = pair.now;
+    pair.jump();
+    assert_eq!(
+        pair.now.nanos_since(start),
+        10_000,
+        "only the RNR timer runs"
+    );
+}
