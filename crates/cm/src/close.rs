@@ -252,6 +252,7 @@ impl Cm {
                 let due = now + connection.interval;
                 connection.arm(&mut self.timers, Some(due));
                 if let Some(message) = &connection.repeat
+                    && connection.may_repeat()
                     && !mute
                 {
                     self.out.send(connection.address, message);

@@ -152,6 +152,17 @@ impl Connection {
         self.arm(timers, Some(now + self.interval));
     }
 
+    /// True if the peer may be sent the same message once more.
+    ///
+    /// A REQ may carry a forged source address, and only an answer to the REP (RTU, MRA or
+    /// data), which names our random ID, shows that the peer is there. Before that the REP
+    /// is repeated ever more rarely: 4 times instead of 15 in the same time. A peer that has
+    /// lost the REP repeats its REQ, and each repeated REQ is answered.
+    pub(crate) fn may_repeat(&self) -> bool {
+        let repeats = self.max_retries.saturating_sub(self.retries_left);
+        self.state != State::RepSent || repeats.is_power_of_two()
+    }
+
     /// What the peer sent is no answer any more to something we repeat.
     pub(crate) fn answered(&mut self, timers: &mut BTreeSet<(Time, u32)>) {
         self.repeat = None;

@@ -32,12 +32,20 @@ fn a_req_is_repeated_fifteen_times_and_then_given_up() {
 }
 
 #[test]
-fn a_rep_is_repeated_fifteen_times_and_then_given_up() {
+fn a_rep_is_repeated_four_times_for_a_peer_that_never_answers() {
     let (mut pair, _, b) = Pair::accepted();
     let first = sent(&mut pair.b);
-    for _ in 0..15 {
+    for repeat in 1..=15 {
         pair.later(REP_INTERVAL);
-        assert_eq!(sent(&mut pair.b), first);
+        match [1, 2, 4, 8].contains(&repeat) {
+            true => assert_eq!(sent(&mut pair.b), first),
+            false => assert_eq!(sent(&mut pair.b), [], "the REQ may be forged"),
+        }
+        assert_eq!(
+            heard(&mut pair.b),
+            [],
+            "the peer has as much time as before"
+        );
     }
     pair.later(REP_INTERVAL);
     assert_eq!(heard(&mut pair.b), [Event::Unreachable { conn: b }]);
@@ -113,6 +121,24 @@ fn an_mra_about_a_rep_does_not_prevent_its_rtu() {
     pair.a.establish(a, PrivateData::EMPTY).unwrap();
     pair.flow();
     assert_eq!(heard(&mut pair.b), [Event::Established { conn: b }]);
+}
+
+#[test]
+fn a_rep_is_repeated_fifteen_times_for_a_peer_that_has_answered_with_mra() {
+    let (mut pair, _, b) = Pair::answered();
+    pair.later(REP_INTERVAL);
+    pair.flow();
+    assert_eq!(pair.b.state(b), Some(State::MraRepRcvd));
+    pair.later(MRA_WAIT);
+    let mut repeats = 1 + names(&sent(&mut pair.b)).len();
+    while heard(&mut pair.b).is_empty() {
+        pair.later(REP_INTERVAL);
+        repeats += names(&sent(&mut pair.b))
+            .iter()
+            .filter(|name| **name == "REP")
+            .count();
+    }
+    assert_eq!(repeats, 15);
 }
 
 #[test]

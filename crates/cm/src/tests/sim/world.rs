@@ -89,16 +89,22 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, trace: bool) -> Result<Run, Strin
     world.finish()
 }
 
+/// Percent of messages lost where every connection still comes about.
+const LIGHT_LOSS: u64 = 10;
+
 impl World {
     fn new(seed: u64, bug: Option<Bug>) -> World {
         let mut rng = Rng::new(seed, 1);
         let cut = rng.percent(15).then(|| rng.micros(0, 3_000_000));
         // A message is sent 16 times. An answer takes (losses + 1)^2 of them; so
         // does every MRA, and every four seconds of a pause take one.
+        // A REP is sent five times only before the peer has answered it, so where no answer
+        // may be missed for good, a message is lost once.
         let slow = rng.percent(40);
+        let loss = [0, LIGHT_LOSS, 30, 50][rng.below(4) as usize];
         let weather = Weather {
-            losses: if slow { 1 } else { 2 },
-            loss: [0, 10, 30, 50][rng.below(4) as usize],
+            losses: if slow || loss == LIGHT_LOSS { 1 } else { 2 },
+            loss,
             repeat: [0, 10, 30][rng.below(3) as usize],
             late: [0, 20, 60][rng.below(3) as usize],
             forge: [0, 0, 30][rng.below(3) as usize],
@@ -119,6 +125,7 @@ impl World {
             rng,
         };
         world.oracle.may_lose_contact = cut.is_some();
+        world.oracle.may_lose_answers = slow || weather.loss > LIGHT_LOSS;
         world.draw_plans();
         world
     }
