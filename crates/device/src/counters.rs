@@ -5,25 +5,17 @@ use std::sync::atomic::AtomicU64;
 
 use ferroce_control::{CounterPage, PAGE_SIZE};
 use ferroce_transport::{COUNTERS, Counters};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// Maps a slot's page of counters, for good.
+use crate::mapping::Mapping;
+
+/// Maps a slot's page of counters until the counters are dropped.
 pub(crate) fn map(page: &CounterPage) -> std::io::Result<Counters> {
     const { assert!(COUNTERS * 8 <= PAGE_SIZE) };
-    // SAFETY: a new mapping of a whole page, which is sealed against shrinking
-    // and never unmapped.
-    let start = unsafe {
-        mmap(
-            core::ptr::null_mut(),
-            PAGE_SIZE,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED,
-            page.as_fd(),
-            0,
-        )?
-    };
-    // SAFETY: the page is aligned, stays mapped, is long enough and holds plain
-    // numbers, which all processes access as atomics or by system calls.
-    let values: &'static [AtomicU64; COUNTERS] = unsafe { &*start.cast() };
-    Ok(Counters::shared(values))
+    let mapping = Mapping::<[AtomicU64; COUNTERS]>::new(page.as_fd(), PAGE_SIZE)?;
+    let mapping = Box::new(mapping);
+    let values: *const [AtomicU64; COUNTERS] = &raw const **mapping;
+    // SAFETY: the values stay mapped until the counters drop `mapping`, and the counters
+    // give no reference to them away that lives longer.
+    let values = unsafe { &*values };
+    Ok(Counters::shared(values, mapping))
 }

@@ -59,15 +59,10 @@ impl Device {
         let mut numbers = Vec::new();
         for slot in attachment.slots {
             numbers.push(slot.slot);
-            let shard = open_shard(&attachment.link, slot, &regions, &notices, board)?;
+            let shard = open_shard(&attachment.link, slot, &regions, &notices, &board)?;
             opened.push(Arc::new(shard));
         }
         let shards: Arc<[Arc<Shard>]> = opened.into();
-        let mut threads = Vec::new();
-        for (shard, &number) in shards.iter().zip(&numbers) {
-            let thread = progress::start(Arc::clone(shard), number);
-            threads.push(thread.map_err(Error::system("progress thread"))?);
-        }
         let link = Arc::new(RwLock::new(attachment.link));
         let srqs = Arc::<Srqs>::default();
         let inventory = Inventory {
@@ -79,7 +74,7 @@ impl Device {
         };
         let supervisor = Supervisor::start(
             Arc::clone(&link),
-            numbers,
+            numbers.clone(),
             (attachment.parcel, attachment.board),
             attachment.connection,
             Arc::clone(&notices),
@@ -87,7 +82,7 @@ impl Device {
             inventory,
         )
         .map_err(Error::system("control thread"))?;
-        Ok(Arc::new(Device {
+        let device = Device {
             link,
             regions,
             shards,
@@ -97,9 +92,17 @@ impl Device {
             next_srq: AtomicU32::new(1),
             next_shard: AtomicUsize::new(0),
             supervisor: Mutex::new(Some(supervisor)),
-            threads: Mutex::new(threads),
+            threads: Mutex::default(),
             process: getpid(),
-        }))
+        };
+        // Last: if one of them cannot start, dropping the device ends those that run before
+        // ferroced gets their slots back. The next owner of a slot must be alone with it.
+        for (shard, number) in device.shards.iter().zip(numbers) {
+            let thread = progress::start(Arc::clone(shard), number);
+            let thread = thread.map_err(Error::system("progress thread"))?;
+            device.threads().push(thread);
+        }
+        Ok(Arc::new(device))
     }
 
     /// The link as it is now.
@@ -320,7 +323,7 @@ fn open_shard(
     slot: AttachedSlot,
     regions: &Arc<Regions>,
     notices: &Arc<Notices>,
-    board: Entries,
+    board: &Entries,
 ) -> Result<Shard, Error> {
     let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
     let first = u32::from(slot.slot) << 16;
@@ -334,8 +337,14 @@ fn open_shard(
     let engine = Engine::new(config, Arc::clone(regions), Arc::new(counters));
     let (v4, v6) = slot.sockets;
     let receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
-    Shard::new(engine, receiver, link.ifindex, Arc::clone(notices), board)
-        .map_err(Error::system("shard"))
+    Shard::new(
+        engine,
+        receiver,
+        link.ifindex,
+        Arc::clone(notices),
+        Arc::clone(board),
+    )
+    .map_err(Error::system("shard"))
 }
 
 /// The port's MTU, as engines want it.

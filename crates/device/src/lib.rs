@@ -25,6 +25,7 @@ mod early;
 mod error;
 mod late;
 mod manners;
+mod mapping;
 mod memory;
 mod notices;
 mod pace;

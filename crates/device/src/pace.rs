@@ -11,12 +11,14 @@
 //! for long for an owner that takes nothing out, which may be stopped.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferroce_control::{BOARD_ENTRY, BOARD_SIZE, Board};
 use ferroce_transport::{Run, Time};
 use ferroce_wire::Transport;
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use crate::mapping::{Mapping, SharedNumbers};
 
 /// Most that waits at a receiver: more would only push it out of the caches.
 pub(crate) const MOST: u64 = 1 << 20;
@@ -40,26 +42,15 @@ pub(crate) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == BOARD_ENTRY);
 
-/// The board, mapped for good.
-pub(crate) type Entries = &'static [Entry; 256];
+// SAFETY: an entry is atomics and a line that nobody reads, and any numbers are valid.
+unsafe impl SharedNumbers for [Entry; 256] {}
+
+/// The board, mapped until the last of its users is dropped.
+pub(crate) type Entries = Arc<Mapping<[Entry; 256]>>;
 
 /// Maps the board.
 pub(crate) fn map(board: &Board) -> std::io::Result<Entries> {
-    // SAFETY: a new mapping of a whole board, which is sealed against shrinking and
-    // never unmapped.
-    let start = unsafe {
-        mmap(
-            core::ptr::null_mut(),
-            BOARD_SIZE,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED,
-            board.as_fd(),
-            0,
-        )?
-    };
-    // SAFETY: a mapping is aligned to pages, stays, is long enough and holds plain
-    // numbers, which all processes access as atomics.
-    Ok(unsafe { &*start.cast() })
+    Ok(Arc::new(Mapping::new(board.as_fd(), BOARD_SIZE)?))
 }
 
 /// Whether packets with this opcode are acknowledged by nobody.
@@ -77,7 +68,8 @@ pub(crate) fn cost(bytes: usize, packets: usize) -> u64 {
 /// The owner's side of an entry.
 #[derive(Debug)]
 pub(crate) struct Intake {
-    entry: &'static Entry,
+    entries: Entries,
+    slot: u8,
     /// What senders had put in before we looked at the sockets.
     put_before: u64,
     taken: u64,
@@ -85,19 +77,26 @@ pub(crate) struct Intake {
 
 impl Intake {
     /// Opens an entry for a slot whose sockets have buffers of so many bytes.
-    pub(crate) fn new(entry: &'static Entry, buffer: usize) -> Intake {
+    pub(crate) fn new(entries: Entries, slot: u8, buffer: usize) -> Intake {
+        let entry = &entries[usize::from(slot)];
         let limit = MOST.min(buffer as u64 / 2);
         entry.limit.store(limit, Ordering::Relaxed);
+        let taken = entry.taken.load(Ordering::Relaxed);
         Intake {
-            entry,
+            entries,
+            slot,
             put_before: 0,
-            taken: entry.taken.load(Ordering::Relaxed),
+            taken,
         }
+    }
+
+    fn entry(&self) -> &Entry {
+        &self.entries[usize::from(self.slot)]
     }
 
     /// The sockets are looked at now.
     pub(crate) fn begin(&mut self) {
-        self.put_before = self.entry.put.load(Ordering::Relaxed);
+        self.put_before = self.entry().put.load(Ordering::Relaxed);
     }
 
     /// A packet was taken out.
@@ -112,8 +111,8 @@ impl Intake {
         if empty {
             self.taken = self.put_before;
         }
-        if self.entry.taken.load(Ordering::Relaxed) != self.taken {
-            self.entry.taken.store(self.taken, Ordering::Relaxed);
+        if self.entry().taken.load(Ordering::Relaxed) != self.taken {
+            self.entry().taken.store(self.taken, Ordering::Relaxed);
         }
     }
 }
@@ -165,7 +164,9 @@ impl Pacer {
             return false;
         }
         self.waits = None;
-        entry.put.fetch_add(cost, Ordering::Relaxed);
+        self.entries[usize::from(slot)]
+            .put
+            .fetch_add(cost, Ordering::Relaxed);
         true
     }
 
@@ -202,7 +203,7 @@ mod tests {
 
     fn board() -> (Intake, Pacer) {
         let entries = map(&Board::new().unwrap()).unwrap();
-        let intake = Intake::new(&entries[usize::from(SLOT)], 20_000);
+        let intake = Intake::new(Arc::clone(&entries), SLOT, 20_000);
         (intake, Pacer::new(entries))
     }
 

@@ -99,7 +99,7 @@ impl Shard {
     ) -> std::io::Result<Shard> {
         // Only datagrams show them to programs.
         receiver.show_hop_limits(false)?;
-        let intake = Intake::new(&board[usize::from(receiver.slot())], receiver.buffer());
+        let intake = Intake::new(Arc::clone(&board), receiver.slot(), receiver.buffer());
         Ok(Shard {
             core: Mutex::new(Core {
                 engine,

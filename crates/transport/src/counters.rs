@@ -3,6 +3,7 @@
 //! One engine writes, anybody reads: relaxed loads and stores suffice and cost
 //! the data path no more than plain integers.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -69,7 +70,11 @@ pub struct Counters {
 #[derive(Debug)]
 enum Values {
     Own(Box<[AtomicU64; COUNTERS]>),
-    Shared(&'static [AtomicU64; COUNTERS]),
+    Shared {
+        values: &'static [AtomicU64; COUNTERS],
+        /// Keeps the memory of `values`; dropped with the counters.
+        _keeper: Box<dyn Any + Send + Sync>,
+    },
 }
 
 impl Default for Counters {
@@ -82,9 +87,17 @@ impl Default for Counters {
 
 impl Counters {
     /// Counters that live where others can read them, in the order of [`Counter::ALL`].
-    pub fn shared(values: &'static [AtomicU64; COUNTERS]) -> Counters {
+    /// `keeper` is dropped with the counters. No reference to `values` lives longer than the
+    /// counters do, so the keeper may free their memory.
+    pub fn shared(
+        values: &'static [AtomicU64; COUNTERS],
+        keeper: Box<dyn Any + Send + Sync>,
+    ) -> Counters {
         Counters {
-            values: Values::Shared(values),
+            values: Values::Shared {
+                values,
+                _keeper: keeper,
+            },
         }
     }
 
@@ -108,7 +121,7 @@ impl Counters {
     fn value(&self, counter: Counter) -> &AtomicU64 {
         match &self.values {
             Values::Own(values) => &values[counter as usize],
-            Values::Shared(values) => &values[counter as usize],
+            Values::Shared { values, .. } => &values[counter as usize],
         }
     }
 }

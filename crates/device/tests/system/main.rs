@@ -6,6 +6,7 @@ mod crowd;
 mod death;
 mod events;
 mod memory;
+mod opening;
 mod operations;
 mod process;
 mod shards;

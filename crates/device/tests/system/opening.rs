@@ -1,0 +1,97 @@
+//! Opening and closing devices, over and over, and when it fails.
+
+use std::fs;
+
+use ferroce_device::{Device, Error};
+use ferroce_testnet::{deadline, isolated_as_root};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, set_capabilities};
+
+use crate::support::{Ferroced, LINK, ferroced, on_loopback};
+
+/// Mappings, descriptors and threads of this process.
+fn belongings() -> [usize; 3] {
+    let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
+    let count = |dir: &str| fs::read_dir(dir).expect("procfs").count();
+    [
+        maps.lines().count(),
+        count("/proc/self/fd"),
+        count("/proc/self/task"),
+    ]
+}
+
+/// `FERROCE_TEST_CYCLES` says how often, for a longer run by hand.
+#[test]
+fn a_closed_device_leaves_no_mapping_descriptor_or_thread() {
+    let name = "opening::a_closed_device_leaves_no_mapping_descriptor_or_thread";
+    on_loopback(name, |_ferroced| {
+        let cycles = std::env::var("FERROCE_TEST_CYCLES");
+        let cycles: usize = cycles.map_or(100, |count| count.parse().expect("a number"));
+        let open_and_close = || drop(Device::open(LINK).expect("the link is there"));
+        // The C library keeps stacks and arenas for the next threads.
+        (0..10).for_each(|_| open_and_close());
+        let before = belongings();
+        (0..cycles).for_each(|_| open_and_close());
+        let some_more = before.map(|count| count + 20);
+        // The kernel takes a moment to forget a thread that has ended.
+        deadline::until("nothing is left", || {
+            let now = belongings();
+            now.iter().zip(&some_more).all(|(now, most)| now < most)
+        });
+    });
+}
+
+/// Threads of this process that belong to a device.
+fn device_threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").expect("procfs");
+    let names = tasks.map(|task| task.expect("a thread").path().join("comm"));
+    let names = names.filter_map(|comm| fs::read_to_string(comm).ok());
+    names.filter(|name| name.starts_with("ferroce-")).count()
+}
+
+/// Becomes a user whose threads the kernel counts, but keeps root's right to reach ferroced.
+fn become_countable() {
+    // One that no other process has.
+    let uid = 1_000_000 + std::process::id();
+    // SAFETY: the C library changes the user of all threads.
+    assert_eq!(unsafe { libc::setresuid(uid, 0, 0) }, 0);
+    let limited = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
+    let mut capabilities = rustix::thread::capabilities(None).expect("ours");
+    capabilities.effective -= limited;
+    set_capabilities(None, capabilities).expect("giving up is allowed");
+}
+
+/// The progress thread of a device that failed to open would read packets of the slot's
+/// next owner.
+#[test]
+fn a_failed_open_leaves_no_thread() {
+    let name = "opening::a_failed_open_leaves_no_thread";
+    isolated_as_root(name, || {
+        let _ferroced = Ferroced::start();
+        ferroced::add_link(LINK, "lo");
+        become_countable();
+        let threads = belongings()[2] as u64;
+        let mut failures = 0;
+        for most in threads.. {
+            let limit = Rlimit {
+                current: Some(most),
+                ..getrlimit(Resource::Nproc)
+            };
+            setrlimit(Resource::Nproc, limit).expect("it is below the maximum");
+            match Device::open(LINK) {
+                Ok(_device) => {
+                    // A thread sets its name itself.
+                    deadline::until("progress and control", || device_threads() == 2);
+                    break;
+                }
+                Err(Error::System { error, .. }) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+                    failures += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            deadline::until("the failed device's threads end", || device_threads() == 0);
+        }
+        assert_eq!(failures, 2, "the first thread, and the second");
+    });
+}
