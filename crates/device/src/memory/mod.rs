@@ -9,12 +9,15 @@
 //!
 //! A program may replace the handler later. A moment after that, or where there are no such
 //! routines for the processor, [`syscalls`] does the same through the kernel:
-//! slowly, but as safely.
+//! slowly, but as safely. A program may block the signals: [`mask`] unblocks them for the
+//! time of the access.
 
 #[cfg(target_arch = "x86_64")]
 mod access;
 #[cfg(target_arch = "x86_64")]
 mod handler;
+#[cfg(target_arch = "x86_64")]
+mod mask;
 mod syscalls;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -30,57 +33,85 @@ const SLOW: u8 = 2;
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 const TRUST_NS: u64 = 1_000_000;
 
-/// Memory of this process.
-#[derive(Copy, Clone, Debug)]
+/// Memory of this process, for the thread that asked for it.
+#[derive(Debug, Default)]
 pub struct ProcessMemory {
     direct: bool,
+    /// The thread has the signals of faults blocked otherwise.
+    #[cfg(target_arch = "x86_64")]
+    _unblocked: Option<mask::Unblocked>,
 }
 
 impl ProcessMemory {
     /// Looks which way of access is safe now: notices if the program has replaced
-    /// the fault handler. That takes two system calls, so not for every
-    /// packet.
+    /// the fault handler or blocked its signals. That takes three system calls, so not for
+    /// every packet.
     pub fn current() -> ProcessMemory {
-        #[cfg(target_arch = "x86_64")]
-        let direct = handler::is_ours();
-        #[cfg(not(target_arch = "x86_64"))]
-        let direct = false;
-        LAST_SEEN.store(if direct { DIRECT } else { SLOW }, Ordering::Relaxed);
-        ProcessMemory { direct }
+        ProcessMemory {
+            direct: look(),
+            #[cfg(target_arch = "x86_64")]
+            _unblocked: mask::unblock_now(),
+        }
     }
 
-    /// As [`ProcessMemory::current`] not more than a millisecond ago: for those who come
-    /// back after every packet.
+    /// As [`ProcessMemory::current`] not more than a millisecond ago, or 50 us for the
+    /// signals: for those who come back after every packet.
     pub fn at(now: Time) -> ProcessMemory {
         let looked = Time::from_nanos(LOOKED_AT.load(Ordering::Acquire));
-        if now.nanos_since(looked) < TRUST_NS {
-            return ProcessMemory::recent();
+        let direct = match now.nanos_since(looked) < TRUST_NS {
+            true => last_look(),
+            false => {
+                let direct = look();
+                LOOKED_AT.store(now.as_nanos(), Ordering::Release);
+                direct
+            }
+        };
+        ProcessMemory {
+            direct,
+            #[cfg(target_arch = "x86_64")]
+            _unblocked: direct.then(|| mask::unblock(now)).flatten(),
         }
-        let current = ProcessMemory::current();
-        LOOKED_AT.store(now.as_nanos(), Ordering::Release);
-        current
     }
 
     /// As it was when somebody last looked, without a system call. For memory that the
-    /// program hands over in this very call: if it has just replaced the handler, and
-    /// its memory is not there, it meets the fault as it would in its own code.
+    /// program hands over in this very call: if it has just replaced the handler or
+    /// blocked its signals, and its memory is not there, it meets the fault as it would in
+    /// its own code.
     pub fn recent() -> ProcessMemory {
-        match LAST_SEEN.load(Ordering::Relaxed) {
-            DIRECT => ProcessMemory { direct: true },
-            SLOW => ProcessMemory { direct: false },
-            _ => ProcessMemory::current(),
+        ProcessMemory {
+            direct: last_look(),
+            ..ProcessMemory::default()
         }
     }
 
     /// For those who will not access any: looks at nothing, and is safe, if slow, all
     /// the same.
     pub fn untouched() -> ProcessMemory {
-        ProcessMemory { direct: false }
+        ProcessMemory::default()
     }
 
     /// Whether accesses go through the kernel.
     pub fn is_slow(&self) -> bool {
         !self.direct
+    }
+}
+
+/// Whether direct access is safe: faults go to our handler.
+fn look() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let direct = handler::is_ours();
+    #[cfg(not(target_arch = "x86_64"))]
+    let direct = false;
+    LAST_SEEN.store(if direct { DIRECT } else { SLOW }, Ordering::Relaxed);
+    direct
+}
+
+/// The result of the last [`look`] of any thread.
+fn last_look() -> bool {
+    match LAST_SEEN.load(Ordering::Relaxed) {
+        DIRECT => true,
+        SLOW => false,
+        _ => look(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use ferroce_transport::{Memory, NULL_MEMORY};
+use ferroce_transport::{Memory, NULL_MEMORY, Time};
 
 use super::ProcessMemory;
 
@@ -51,7 +51,7 @@ fn both_ways(test: impl Fn(&ProcessMemory)) {
     let memory = ProcessMemory::current();
     assert!(!memory.is_slow(), "the handler is ours");
     test(&memory);
-    test(&ProcessMemory { direct: false });
+    test(&ProcessMemory::untouched());
 }
 
 #[test]
@@ -157,4 +157,59 @@ fn null_memory_is_zero_and_keeps_nothing() {
         memory.read(NULL_MEMORY + 5, &mut bytes).unwrap();
         assert_eq!(bytes, [0; 100]);
     });
+}
+
+/// Whether this thread has SIGSEGV and SIGBUS blocked, after it has done as it is told.
+fn blocked(how: libc::c_int, signals: &[libc::c_int]) -> [bool; 2] {
+    // SAFETY: sigset_t is plain data; the calls fill it and change this thread's mask.
+    unsafe {
+        let mut set: libc::sigset_t = core::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for &signal in signals {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::pthread_sigmask(how, &raw const set, ptr::null_mut());
+        libc::pthread_sigmask(how, ptr::null(), &raw mut set);
+        [libc::SIGSEGV, libc::SIGBUS].map(|signal| libc::sigismember(&raw const set, signal) == 1)
+    }
+}
+
+/// Threads of programs that have a thread for signals block them all.
+#[test]
+fn blocked_signals_are_unblocked_for_the_copy() {
+    let pages = Pages::new(2);
+    pages.unmap(1);
+    let gone = pages.address() + PAGE as u64;
+    let mut now = Time::from_nanos(1_000_000_000);
+    let faults = |memory: ProcessMemory| {
+        assert!(!memory.is_slow(), "the handler is ours");
+        assert!(memory.write(gone, &[1; 100]).is_err());
+        assert!(memory.fetch_add(gone, 1).is_err());
+    };
+    faults(ProcessMemory::at(now));
+    for signals in [&[libc::SIGSEGV][..], &[libc::SIGSEGV, libc::SIGBUS]] {
+        // The thread was trusted a moment ago.
+        now = now.after_nanos(50_000);
+        let before = blocked(libc::SIG_BLOCK, signals);
+        faults(ProcessMemory::at(now));
+        assert_eq!(
+            blocked(libc::SIG_BLOCK, &[]),
+            before,
+            "as the program had it"
+        );
+        // Not trusted any more, it is asked each time.
+        blocked(libc::SIG_UNBLOCK, signals);
+        faults(ProcessMemory::at(now));
+        let before = blocked(libc::SIG_BLOCK, signals);
+        let outer = ProcessMemory::at(now);
+        faults(ProcessMemory::at(now));
+        faults(outer);
+        assert_eq!(
+            blocked(libc::SIG_BLOCK, &[]),
+            before,
+            "as the program had it"
+        );
+        faults(ProcessMemory::current());
+        assert_eq!(blocked(libc::SIG_UNBLOCK, signals), [false; 2]);
+    }
 }

@@ -208,3 +208,28 @@ fn the_program_takes_the_fault_handler() {
         },
     );
 }
+
+/// A program with a thread for signals blocks them in all others, and polls there.
+#[test]
+fn a_poller_with_all_signals_blocked_survives_memory_that_is_gone() {
+    let name = "process::a_poller_with_all_signals_blocked_survives_memory_that_is_gone";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        works(&ours, &mut theirs, 1);
+        // SAFETY: sigset_t is plain data; the calls fill it and set this thread's mask.
+        unsafe {
+            let mut all: libc::sigset_t = core::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, core::ptr::null_mut());
+        }
+        // The progress thread leaves the sockets to a thread that polls over and over.
+        for id in 0..100 {
+            ours.read(id, 0, 100_000);
+            ours.succeed(1);
+        }
+        ours.unmap();
+        ours.read(100, 0, 100_000);
+        assert_eq!(ours.status(), WcStatus::LocalProtection);
+        theirs.expect("state", "Rts");
+    });
+}
