@@ -1,77 +1,108 @@
-//! Events as file descriptors that `poll`, `select` and `epoll` understand.
+//! Event queues with a descriptor that `poll`, `select` and `epoll` understand.
 //!
-//! A channel is a queue of numbers and a counting descriptor that says how many
-//! there are: reading blocks, or does not if the program made the descriptor
-//! non-blocking, as it would with the real thing. What a number means is the
-//! reader's business. What nobody has read can be taken back.
+//! A channel is a queue of records and a pipe that holds a token for each of them.
+//! Taking a record blocks, or fails with EAGAIN if the program made the descriptor
+//! non-blocking, as with the kernel's event files. A record that no reader has taken yet
+//! can be taken back.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::counter::Counter;
+use crate::token_pipe::TokenPipe;
 
-/// A queue of numbers with a descriptor.
+/// A queue of records with a descriptor.
 #[derive(Debug)]
-pub struct Channel {
-    count: Counter,
-    records: Mutex<VecDeque<u64>>,
+pub struct Channel<T = u64> {
+    pipe: TokenPipe,
+    queue: Mutex<Queue<T>>,
 }
 
-impl Channel {
+#[derive(Debug)]
+struct Queue<T> {
+    records: VecDeque<T>,
+    /// Tokens in the pipe, and tokens that readers have taken out of it without having
+    /// come back for a record yet. Fewer than records if the pipe is full; more if
+    /// records were taken back after a reader had taken their token.
+    tokens: usize,
+}
+
+impl<T> Channel<T> {
     /// An empty channel. Its descriptor is closed on exec.
-    pub fn new() -> io::Result<Channel> {
+    pub fn new() -> io::Result<Channel<T>> {
         Ok(Channel {
-            count: Counter::new()?,
-            records: Mutex::default(),
+            pipe: TokenPipe::new()?,
+            queue: Mutex::new(Queue {
+                records: VecDeque::new(),
+                tokens: 0,
+            }),
         })
     }
 
     /// The end to wait on.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.count.as_fd()
+        self.pipe.as_fd()
     }
 
     /// Takes the oldest record; waits for one unless the descriptor is non-blocking.
-    pub fn take(&self) -> io::Result<u64> {
+    pub fn take(&self) -> io::Result<T> {
         self.take_with(|record| record)
     }
 
-    /// As [`Channel::take`], and looks at the record before [`Channel::purge`]
-    /// can be called by anybody who waits for it.
-    pub fn take_with<T>(&self, look: impl FnOnce(u64) -> T) -> io::Result<T> {
+    /// Takes the oldest record as [`Channel::take`] does, and looks at it before
+    /// [`Channel::take_back`] can be called by a thread that waits for it.
+    pub fn take_with<U>(&self, look: impl FnOnce(T) -> U) -> io::Result<U> {
         loop {
-            self.count.take()?;
-            let mut records = self.records();
-            // Empty if the record was purged after its count was read.
-            if let Some(record) = records.pop_front() {
+            self.pipe.wait()?;
+            let mut queue = self.queue();
+            // Not below zero: a forked child has the same pipe, and may have put this one in.
+            queue.tokens = queue.tokens.saturating_sub(1);
+            let record = queue.records.pop_front();
+            self.refill(&mut queue);
+            // None if the record was taken back after its token had been read.
+            if let Some(record) = record {
                 return Ok(look(record));
             }
         }
     }
 
-    /// Takes back all records that equal `value` and that nobody has taken.
-    pub fn purge(&self, value: u64) {
-        let mut records = self.records();
-        let before = records.len();
-        records.retain(|&record| record != value);
-        for _ in records.len()..before {
-            self.count.take_back();
+    /// Takes back all records that no reader has taken and that `which` selects.
+    pub fn take_back(&self, which: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut queue = self.queue();
+        let all = core::mem::take(&mut queue.records);
+        let (taken, rest): (Vec<T>, Vec<T>) = all.into_iter().partition(which);
+        queue.records = rest.into();
+        while queue.tokens > queue.records.len() && self.pipe.take() {
+            queue.tokens -= 1;
         }
+        taken
     }
 
     /// Adds a record.
-    pub(crate) fn put(&self, value: u64) {
-        let mut records = self.records();
-        records.push_back(value);
-        self.count.add();
+    pub fn put(&self, record: T) {
+        let mut queue = self.queue();
+        queue.records.push_back(record);
+        self.refill(&mut queue);
     }
 
-    fn records(&self) -> MutexGuard<'_, VecDeque<u64>> {
-        self.records
+    /// Puts a token into the pipe for each record that has none, as far as there is room.
+    fn refill(&self, queue: &mut Queue<T>) {
+        let missing = queue.records.len().saturating_sub(queue.tokens);
+        queue.tokens += self.pipe.put(missing);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+        self.queue
             .lock()
             .expect("no code panics while it holds a channel")
+    }
+}
+
+impl Channel<u64> {
+    /// Takes back all records that equal `value` and that no reader has taken.
+    pub fn purge(&self, value: u64) {
+        self.take_back(|record| *record == value);
     }
 }
 
@@ -81,9 +112,25 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::{OFlags, fcntl_setfl};
 
+    fn reported(channel: &Channel) -> PollFlags {
+        let both = PollFlags::IN | PollFlags::OUT;
+        let mut fds = [PollFd::from_borrowed_fd(channel.fd(), both)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap();
+        fds[0].revents()
+    }
+
     fn readable(channel: &Channel) -> bool {
-        let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+        reported(channel) == PollFlags::IN
+    }
+
+    #[test]
+    fn a_channel_never_reports_pollout() {
+        let channel = Channel::new().unwrap();
+        assert_eq!(reported(&channel), PollFlags::empty());
+        channel.put(1);
+        assert_eq!(reported(&channel), PollFlags::IN);
+        channel.take().unwrap();
+        assert_eq!(reported(&channel), PollFlags::empty());
     }
 
     #[test]
@@ -100,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_does_not_want_to_wait_need_not() {
-        let channel = Channel::new().unwrap();
+        let channel: Channel = Channel::new().unwrap();
         fcntl_setfl(channel.fd(), OFlags::NONBLOCK).unwrap();
         assert_eq!(
             channel.take().unwrap_err().kind(),
@@ -127,13 +174,47 @@ mod tests {
     }
 
     #[test]
-    fn many_events_wait() {
+    fn more_events_wait_than_the_pipe_has_room_for() {
         let channel = Channel::new().unwrap();
         for record in 0..100_000 {
             channel.put(record);
         }
         for record in 0..100_000 {
+            assert!(readable(&channel));
             assert_eq!(channel.take().unwrap(), record);
         }
+        assert!(!readable(&channel));
+    }
+
+    #[test]
+    fn taking_back_most_of_many_leaves_the_rest_readable() {
+        let channel = Channel::new().unwrap();
+        for record in 0..20_000 {
+            channel.put(u64::from(record != 19_999));
+        }
+        channel.purge(1);
+        assert!(readable(&channel));
+        assert_eq!(channel.take().unwrap(), 0);
+        assert!(!readable(&channel));
+    }
+
+    /// A reader between reading its token and taking the record; both go on afterwards.
+    #[test]
+    fn a_record_taken_back_under_a_reader_leaves_no_token_behind() {
+        let channel = Channel::new().unwrap();
+        channel.put(7);
+        channel.pipe.wait().unwrap();
+        channel.purge(7);
+        channel.put(8);
+        assert!(!readable(&channel), "the reader's token is for this record");
+        channel.put(9);
+        assert!(readable(&channel));
+        // The reader goes on.
+        let mut queue = channel.queue();
+        queue.tokens -= 1;
+        assert_eq!(queue.records.pop_front(), Some(8));
+        drop(queue);
+        assert_eq!(channel.take().unwrap(), 9);
+        assert!(!readable(&channel));
     }
 }

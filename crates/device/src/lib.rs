@@ -17,7 +17,6 @@
 mod address;
 mod channel;
 mod clock;
-mod counter;
 mod counters;
 mod cq;
 mod device;
@@ -35,11 +34,11 @@ mod resources;
 mod shard;
 mod signals;
 mod supervisor;
+mod token_pipe;
 mod transmitter;
 
 pub use address::AhAttr;
 pub use channel::Channel;
-pub use counter::Counter;
 pub use cq::Cq;
 pub use device::Device;
 pub use error::Error;

@@ -1,16 +1,13 @@
-//! Event channels: a queue, and a descriptor that counts what is in it.
+//! Event channels: a queue of events with a descriptor that is readable while one waits.
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use ferroce_control::CmEvent;
-use ferroce_device::Counter;
 
 use super::devices;
 use super::id::{Id, orphan};
-use super::lock;
 use super::multicast::Group;
 use crate::errno::null;
 use crate::ffi::*;
@@ -29,13 +26,10 @@ unsafe impl Object for ChannelObject {
     type C = rdma_event_channel;
 }
 
-/// What ids know of their channel; it outlives the program's object if the
-/// program destroys that first.
+/// The channel as ids know it; it outlives the program's object if the program destroys
+/// that first.
 #[derive(Debug)]
-pub(crate) struct Channel {
-    count: Counter,
-    queue: Mutex<VecDeque<Queued>>,
-}
+pub(crate) struct Channel(ferroce_device::Channel<Queued>);
 
 /// An event that waits for the program.
 #[derive(Debug)]
@@ -60,53 +54,32 @@ pub(crate) enum Happening {
 
 impl Channel {
     fn new() -> io::Result<Channel> {
-        Ok(Channel {
-            count: Counter::new()?,
-            queue: Mutex::default(),
-        })
+        Ok(Channel(ferroce_device::Channel::new()?))
     }
 
     pub(crate) fn put(&self, queued: Queued) {
-        let mut queue = lock(&self.queue);
-        queue.push_back(queued);
-        self.count.add();
+        self.0.put(queued);
     }
 
     /// The oldest event; waits for one unless the descriptor is non-blocking. The
     /// event counts as delivered.
     pub(crate) fn take(&self) -> io::Result<Queued> {
-        loop {
-            self.count.take()?;
-            let mut queue = lock(&self.queue);
-            // Empty if the event was taken back after its count was read.
-            if let Some(queued) = queue.pop_front() {
-                queued.id.events.deliver();
-                return Ok(queued);
-            }
-        }
+        self.0.take_with(|queued| {
+            queued.id.events.deliver();
+            queued
+        })
     }
 
     /// Takes back all events of an id.
     pub(crate) fn purge(&self, id: &Arc<Id>) -> Vec<Queued> {
-        self.take_back(|queued| Arc::ptr_eq(&queued.id, id))
+        self.0.take_back(|queued| Arc::ptr_eq(&queued.id, id))
     }
 
     /// Takes back that a group was joined.
     pub(crate) fn forget(&self, group: &Arc<Group>) {
-        self.take_back(
+        self.0.take_back(
             |queued| matches!(&queued.what, Happening::Joined(other) if Arc::ptr_eq(other, group)),
         );
-    }
-
-    fn take_back(&self, which: impl Fn(&Queued) -> bool) -> Vec<Queued> {
-        let mut queue = lock(&self.queue);
-        let all = core::mem::take(&mut *queue);
-        let (purged, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(which);
-        *queue = rest.into();
-        for _ in &purged {
-            self.count.take_back();
-        }
-        purged
     }
 }
 
@@ -129,7 +102,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
         Err(error) => null(error.raw_os_error().unwrap_or(libc::EMFILE)),
         Ok(channel) => into_c(Box::new(ChannelObject {
             c: rdma_event_channel {
-                fd: channel.count.as_fd().as_raw_fd(),
+                fd: channel.0.fd().as_raw_fd(),
             },
             channel: Arc::new(channel),
         })),

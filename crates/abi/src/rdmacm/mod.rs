@@ -4,7 +4,7 @@
 //!   rdma_connect, rdma_accept ...                 rdma_get_cm_event
 //!        |                                              ^  works on it, then hands it out
 //!        v                                              |
-//!   Id: state, addresses, queue pair              Channel: eventfd + queue
+//!   Id: state, addresses, queue pair              Channel: queue + pipe
 //!        |  CmCall, one at a time                       ^
 //!        v                                              |  dispatch
 //!   Line: one connection to ferroced ------> its thread: answers and CmEvents

@@ -89,3 +89,14 @@ pub(crate) fn pages(count: usize) -> *mut u8 {
         start.cast()
     }
 }
+
+/// `poll` for everything, without waiting: the events it reports.
+pub(crate) fn polled(fd: i32) -> i16 {
+    let mut fds = libc::pollfd {
+        fd,
+        events: libc::POLLIN | libc::POLLOUT | libc::POLLPRI,
+        revents: 0,
+    };
+    assert!(unsafe { libc::poll(&mut fds, 1, 0) } >= 0);
+    fds.revents
+}

@@ -9,7 +9,7 @@ use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
 use ferroce_testnet::deadline;
 
-use crate::common::on_loopback;
+use crate::common::{on_loopback, polled};
 use crate::ends::*;
 
 fn readable(channel: *mut rdma_event_channel) -> bool {
@@ -24,12 +24,12 @@ fn the_descriptor_is_readable_while_events_wait() {
         let channel = channel();
         let flags = libc::fcntl((*channel).fd, libc::F_GETFD);
         assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
-        assert!(!readable(channel));
+        assert_eq!(polled((*channel).fd), 0, "never POLLOUT, as the kernel's");
         let id = new_id(channel, RDMA_PS_TCP);
         for argument in [1, 2] {
             good(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 5, argument));
         }
-        assert!(readable(channel));
+        assert_eq!(polled((*channel).fd), libc::POLLIN);
         for argument in [1, 2] {
             let event = next(channel);
             assert_eq!(((*event).event, (*event).status), (RDMA_CM_EVENT_USER, 5));

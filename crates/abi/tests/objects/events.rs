@@ -10,7 +10,7 @@ use ferroce_testnet::deadline;
 
 use crate::common::inline::{poll_cq, req_notify_cq, slot};
 use crate::common::pair::{connected, element, post, receive, request, success};
-use crate::common::{errno, made, pages, with_device, zeros};
+use crate::common::{errno, made, pages, polled, with_device, zeros};
 
 /// A connected pair; the second end's completions come with events.
 struct Fixture {
@@ -109,6 +109,24 @@ fn one_event_for_each_arming() {
         deadline::until("an event", || f.event().is_ok());
         ibv_ack_cq_events(f.cqs[1], 2);
         assert_eq!((*f.cqs[1]).comp_events_completed, 2);
+    });
+}
+
+/// As the kernel's files. A program that polls for POLLOUT as well would spin.
+#[test]
+fn channels_report_pollin_only() {
+    let name = "events::channels_report_pollin_only";
+    with_pair(name, queue, |f| unsafe {
+        assert_eq!(polled((*f.context).async_fd), 0);
+        assert_eq!(polled((*f.channel).fd), 0);
+        assert_eq!(req_notify_cq(f.cqs[1], 0), 0);
+        f.send(1, 0);
+        success(f.cqs[1]);
+        deadline::until("an event", || polled((*f.channel).fd) != 0);
+        assert_eq!(polled((*f.channel).fd), libc::POLLIN);
+        assert_eq!(f.event(), Ok(()));
+        assert_eq!(polled((*f.channel).fd), 0);
+        ibv_ack_cq_events(f.cqs[1], 1);
     });
 }
 
