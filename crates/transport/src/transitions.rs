@@ -191,7 +191,6 @@ fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
         (AttrMask::TIMEOUT, attr.timeout.into(), 31),
         (AttrMask::RETRY_CNT, attr.retry_cnt.into(), 7),
         (AttrMask::RNR_RETRY, attr.rnr_retry.into(), 7),
-        (AttrMask::MIN_RNR_TIMER, attr.min_rnr_timer.into(), 31),
         (
             AttrMask::MAX_QP_RD_ATOMIC,
             attr.max_rd_atomic.into(),

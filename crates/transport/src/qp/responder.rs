@@ -208,7 +208,8 @@ impl Qp {
             Err(Refusal::NotReady) => {
                 self.resp.nak_sent = true;
                 cx.count(Counter::SendRnrErr);
-                let timer = self.attr.min_rnr_timer;
+                // As rxe: any value is accepted and five bits of it go on the wire.
+                let timer = self.attr.min_rnr_timer & 0x1f;
                 self.push_nak(cx, packet.psn(), Syndrome::RnrNak { timer });
             }
             Err(Refusal::Fatal {

@@ -250,14 +250,11 @@ fn cur_state_must_be_the_state() {
 #[test]
 fn values_are_checked_to_the_last_bit_if_the_mask_names_them() {
     type Set = fn(&mut QpAttr, u32);
-    let limits: [(AttrMask, u32, Set); 8] = [
+    let limits: [(AttrMask, u32, Set); 7] = [
         (AttrMask::PKEY_INDEX, 0, |a, v| a.pkey_index = v as u16),
         (AttrMask::TIMEOUT, 31, |a, v| a.timeout = v as u8),
         (AttrMask::RETRY_CNT, 7, |a, v| a.retry_cnt = v as u8),
         (AttrMask::RNR_RETRY, 7, |a, v| a.rnr_retry = v as u8),
-        (AttrMask::MIN_RNR_TIMER, 31, |a, v| {
-            a.min_rnr_timer = v as u8
-        }),
         (AttrMask::MAX_QP_RD_ATOMIC, 128, |a, v| {
             a.max_rd_atomic = v as u8
         }),

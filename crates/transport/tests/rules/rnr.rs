@@ -36,6 +36,18 @@ fn the_wait_is_exactly_what_the_code_says() {
     }
 }
 
+/// As rxe, which checks nothing here.
+#[test]
+fn five_bits_of_the_timer_go_on_the_wire() {
+    for (timer, on_the_wire) in [(32, 0), (33, 1), (255, 31)] {
+        let mut pair = Pair::with(|knobs| knobs.attr.min_rnr_timer = timer);
+        pair.send(1, 100);
+        pair.run();
+        let nak = format!("NAK {:02x} 1000", 0x20 | on_the_wire);
+        assert_eq!(pair.trace(), ["SEND_ONLY 1000".into(), nak], "{timer}");
+    }
+}
+
 #[test]
 fn rnr_retry_counts_retries() {
     for rnr_retry in 0..7 {
