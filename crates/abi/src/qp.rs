@@ -147,11 +147,6 @@ fn modify(object: &QpObject, c: &ibv_qp_attr, mask: c_int) -> Result<(), c_int> 
         true => Some(convert::ah_attr(&c.ah_attr, &context.device)?),
         false => None,
     };
-    if mask.contains(AttrMask::PATH_MTU)
-        && attr.path_mtu.bytes() > context.device.link().active_mtu as usize
-    {
-        return Err(libc::EINVAL);
-    }
     let modified = object.qp.modify(&attr, mask, way.as_ref());
     modified.map_err(|error| errno_of(&error))?;
     if mask.contains(AttrMask::STATE) {

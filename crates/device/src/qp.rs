@@ -1,14 +1,15 @@
 //! Queue pairs of a device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use ferroce_transport::{
     AttrMask, Engine, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
 };
-use ferroce_wire::{rc_source_port, ud_source_port};
+use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 
 use crate::address::AhAttr;
-use crate::device::Device;
+use crate::device::{Device, port_mtu};
 use crate::shard::{Shard, Source};
 
 /// A queue pair. Dropping it destroys it.
@@ -19,6 +20,9 @@ pub struct Qp {
     qpn: u32,
     cap: QpCap,
     kind: QpType,
+    /// The path MTU that the program asked for, as its `enum ibv_mtu` number, if it is
+    /// above what the link carries; 0 otherwise.
+    asked_mtu: AtomicU8,
 }
 
 impl Qp {
@@ -35,6 +39,7 @@ impl Qp {
             qpn,
             cap,
             kind,
+            asked_mtu: AtomicU8::new(0),
         }
     }
 
@@ -49,6 +54,11 @@ impl Qp {
     }
 
     /// Changes attributes and state. With [`AttrMask::AV`], `ah` says the way.
+    ///
+    /// A path MTU above the port's active MTU is accepted, as rxe does, and a query reports
+    /// it. Packets carry no more than the active MTU: larger ones would be lost, because
+    /// they are never fragmented. The peer cuts in the same way if its netdev has the same
+    /// MTU.
     pub fn modify(
         &self,
         attr: &QpAttr,
@@ -63,8 +73,27 @@ impl Qp {
                 None => None,
             };
         }
+        let asked = attr.path_mtu;
+        let cut = mask.contains(AttrMask::PATH_MTU) && asked > port_mtu(&self.device.link());
+        if cut {
+            attr.path_mtu = port_mtu(&self.device.link());
+        }
         self.shard.with_core(|core, now| {
             core.engine.modify_qp(now, self.qpn, &attr, mask)?;
+            if cut {
+                tracing::debug!(
+                    "queue pair {:#x}: path MTU {} is above the active MTU, packets carry {} bytes",
+                    self.qpn,
+                    asked.bytes(),
+                    attr.path_mtu.bytes()
+                );
+                self.asked_mtu
+                    .store(asked.to_enum() as u8, Ordering::Relaxed);
+            } else if mask.contains(AttrMask::PATH_MTU)
+                || mask.contains(AttrMask::STATE) && attr.state == QpState::Reset
+            {
+                self.asked_mtu.store(0, Ordering::Relaxed);
+            }
             let port = match (self.kind.is_datagram(), attr.av) {
                 (false, Some(av)) if mask.contains(AttrMask::AV) => Some((
                     rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
@@ -86,7 +115,12 @@ impl Qp {
 
     /// Attributes, state and sizes.
     pub fn query(&self) -> Result<QpQuery, VerbsError> {
-        self.shard.with(|engine, _| engine.query_qp(self.qpn))
+        let mut query = self.shard.with(|engine, _| engine.query_qp(self.qpn))?;
+        let asked = self.asked_mtu.load(Ordering::Relaxed);
+        if let Some(asked) = Mtu::from_enum(asked.into()) {
+            query.attr.path_mtu = asked;
+        }
+        Ok(query)
     }
 
     /// Posts to the send queue; what can leave at once, does.

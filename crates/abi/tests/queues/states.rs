@@ -3,11 +3,13 @@
 use core::ffi::c_int;
 use core::ptr;
 
+use ferroce_abi::exports::ibv_query_port;
 use ferroce_abi::ffi::*;
+use ferroce_testnet::{deadline, netdev};
 
 use crate::support::end::{attributes, init_mask, rtr_mask, rts_mask};
 use crate::support::verbs::{self, post_send, zeroed};
-use crate::support::{End, World, complete, connect, on_loopback, send_wr};
+use crate::support::{End, World, complete, connect, on_loopback, pattern, send_wr};
 
 fn query(end: &End) -> (ibv_qp_attr, ibv_qp_init_attr) {
     let (mut attr, mut init) = (zeroed(), zeroed());
@@ -76,6 +78,54 @@ fn a_query_tells_what_was_set() {
         );
         assert_eq!(got_init.qp_context, init.qp_context);
         assert_eq!(verbs::query_qp(qp, ptr::null_mut(), 0, ptr::null_mut()), 0);
+    });
+}
+
+/// rxe accepts each of them, and a query tells what was asked for.
+#[test]
+fn path_mtu_and_rnr_timer_have_the_limits_of_rxe() {
+    let name = "states::path_mtu_and_rnr_timer_have_the_limits_of_rxe";
+    on_loopback(name, || {
+        netdev::set_mtu("lo", 1500);
+        let world = World::open();
+        let mut port: ibv_port_attr = zeroed();
+        // SAFETY: the context is open.
+        deadline::until("the port follows", || unsafe {
+            assert_eq!(ibv_query_port(world.context, 1, (&raw mut port).cast()), 0);
+            port.active_mtu == IBV_MTU_1024
+        });
+        let ends = [world.end(IBV_QPT_RC), world.end(IBV_QPT_RC)];
+        for (end, peer) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            let mut attr = attributes(peer.number());
+            attr.path_mtu = IBV_MTU_4096;
+            attr.min_rnr_timer = 32;
+            for (state, mask) in [
+                (IBV_QPS_INIT, init_mask(IBV_QPT_RC)),
+                (IBV_QPS_RTR, rtr_mask(IBV_QPT_RC)),
+                (IBV_QPS_RTS, rts_mask(IBV_QPT_RC)),
+            ] {
+                attr.qp_state = state;
+                assert_eq!(end.modify(&mut attr, mask | IBV_QP_STATE), 0);
+            }
+            let (got, _) = query(end);
+            assert_eq!((got.path_mtu, got.min_rnr_timer), (IBV_MTU_4096, 32));
+        }
+        // A message of several packets arrives: none is larger than the netdev carries.
+        let (from, to) = (&ends[0], &ends[1]);
+        let length = 3 * 4096 + 1;
+        from.memory.put(0, &pattern(7, length));
+        let mut sges = [from.memory.sge(0, length)];
+        let mut wrs = [send_wr(1, IBV_WR_RDMA_WRITE, &mut sges)];
+        wrs[0].wr.rdma = ibv_send_wr_rdma {
+            remote_addr: to.memory.address(0),
+            rkey: to.memory.rkey(),
+        };
+        assert_eq!(post_send(from.qp, &mut wrs), Ok(()));
+        assert_eq!(complete(from.cq).status, IBV_WC_SUCCESS);
+        assert_eq!(to.memory.get(0, length), pattern(7, length));
+        let mut attr: ibv_qp_attr = zeroed();
+        assert_eq!(from.modify(&mut attr, IBV_QP_STATE), 0);
+        assert_eq!(query(from).0.path_mtu, IBV_MTU_1024, "as a new one");
     });
 }
 
