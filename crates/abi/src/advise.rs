@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use ferroce_device::transport::{Access, AccessError};
 
+use crate::errno::refuse;
 use crate::ffi::*;
 use crate::mapping;
 use crate::object::from_c;
@@ -22,13 +23,21 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     // SAFETY: the caller's protection domain.
     let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_advise_mr: the protection domain is NULL");
     };
     if advice > IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
-        return libc::EOPNOTSUPP;
+        return refuse(
+            libc::EOPNOTSUPP,
+            format_args!("ibv_advise_mr: advice {advice} is unknown"),
+        );
     }
     if flags & !FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_advise_mr: flags {flags:#x}, {num_sge} elements: at least one element, and no flag but FLUSH"
+            ),
+        );
     }
     // SAFETY: the caller's list has that many elements.
     let sges = unsafe { core::slice::from_raw_parts(sg_list, num_sge as usize) };
@@ -59,12 +68,22 @@ fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u
     }
     let regions = pd.device().regions();
     let address = regions.local(sge.lkey, pd.pd(), need, sge.addr, sge.length);
-    let address = address.map_err(|error| match error {
-        AccessError::Unknown { .. } => libc::ENOENT,
-        AccessError::OtherDomain { .. } => libc::EPERM,
-        AccessError::Denied { missing, .. } if !missing.contains(Access::ON_DEMAND) => libc::EPERM,
-        AccessError::OutOfRange { .. } => libc::EFAULT,
-        _ => libc::EINVAL,
+    let address = address.map_err(|error| {
+        let errno = match error {
+            AccessError::Unknown { .. } => libc::ENOENT,
+            AccessError::OtherDomain { .. } => libc::EPERM,
+            AccessError::Denied { missing, .. } if !missing.contains(Access::ON_DEMAND) => {
+                libc::EPERM
+            }
+            AccessError::OutOfRange { .. } => libc::EFAULT,
+            _ => libc::EINVAL,
+        };
+        refuse(errno, format_args!("ibv_advise_mr: {error}"))
     })?;
-    mapping::pages(address, u64::from(sge.length)).ok_or(libc::EFAULT)
+    mapping::pages(address, u64::from(sge.length)).ok_or_else(|| {
+        refuse(
+            libc::EFAULT,
+            "ibv_advise_mr: the range passes the end of the address space",
+        )
+    })
 }

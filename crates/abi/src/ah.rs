@@ -9,7 +9,7 @@ use ferroce_device::transport::AddressHandle;
 
 use crate::context::context_of;
 use crate::convert;
-use crate::errno::{errno_of, minus_one, null};
+use crate::errno::{errno_of, minus_one, null, refuse};
 use crate::ffi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_grh, ibv_pd, ibv_wc, zeroed,
 };
@@ -35,11 +35,21 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     // SAFETY: the caller's objects, or NULL.
     let arguments = unsafe { (from_c::<PdObject>(pd), attr.as_ref()) };
     let (Some(object), Some(attr)) = arguments else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_ah: the protection domain or the attributes are NULL",
+        ));
     };
+    if attr.port_num != 1 {
+        let why = format_args!(
+            "address handle for port {}: the device has port 1 only",
+            attr.port_num
+        );
+        return null(refuse(libc::EINVAL, why));
+    }
     let way = match convert::ah_attr(attr, object.device()) {
-        Ok(way) if attr.port_num == 1 => way,
-        _ => return null(libc::EINVAL),
+        Ok(way) => way,
+        Err(errno) => return null(errno),
     };
     match object.device().create_ah(object.pd(), &way) {
         Err(error) => null(errno_of(&error)),
@@ -59,7 +69,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     if ah.is_null() {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_destroy_ah: the address handle is NULL");
     }
     // SAFETY: the caller is done with it.
     drop(unsafe { take::<AhObject>(ah) });
@@ -78,7 +88,10 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: the caller's completion, or NULL.
     let wc = unsafe { wc.as_ref() };
     let Some(wc) = wc.filter(|_| !context.is_null() && !ah_attr.is_null()) else {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            "ibv_init_ah_from_wc: the context, the completion or the attributes are NULL",
+        ));
     };
     let mut attr = ibv_ah_attr {
         dlid: wc.slid,
@@ -90,7 +103,10 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     if wc.wc_flags & IBV_WC_GRH != 0 {
         // SAFETY: the caller's header, as long as a GRH, or NULL.
         let Some(header) = (unsafe { grh.cast::<[u8; 40]>().as_ref() }) else {
-            return minus_one(libc::EINVAL);
+            return minus_one(refuse(
+                libc::EINVAL,
+                "ibv_init_ah_from_wc: the completion has a GRH, but the header is NULL",
+            ));
         };
         // SAFETY: the caller's context.
         let link = unsafe { context_of(context) }.device.link();
@@ -113,7 +129,10 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ibv_ah {
     // SAFETY: the caller's protection domain.
     let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_ah_from_wc: the protection domain is NULL",
+        ));
     };
     let mut attr: ibv_ah_attr = zeroed();
     // SAFETY: the caller's arguments, passed on.
@@ -168,7 +187,12 @@ impl Header {
         attr.grh.dgid = ibv_gid {
             raw: mapped(self.source),
         };
-        attr.grh.sgid_index = self.index(link).ok_or(libc::ENODATA)?;
+        attr.grh.sgid_index = self.index(link).ok_or_else(|| {
+            refuse(
+                libc::ENODATA,
+                "the address to which the datagram came is no longer in the GID table",
+            )
+        })?;
         attr.grh.flow_label = self.flow_label;
         attr.grh.hop_limit = self.hop_limit;
         attr.grh.traffic_class = self.traffic_class;
@@ -222,14 +246,20 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     // SAFETY: the caller's attributes, or NULL.
     let attr = unsafe { attr.as_ref() };
     let Some(attr) = attr.filter(|_| !context.is_null() && !eth_mac.is_null()) else {
-        return -libc::EINVAL;
+        return -refuse(
+            libc::EINVAL,
+            "ibv_resolve_eth_l2_from_gid: an argument is NULL",
+        );
     };
     // SAFETY: all of a GID's bytes are there, whichever way it was written.
     let address = unmapped(unsafe { attr.grh.dgid.raw });
     // SAFETY: the caller's context.
     let link = unsafe { context_of(context) }.device.link();
     let Some(mac) = mac_of(address, &link) else {
-        return -libc::EHOSTUNREACH;
+        return -refuse(
+            libc::EHOSTUNREACH,
+            format_args!("no hardware address is known for {address}"),
+        );
     };
     // SAFETY: the caller has room for a MAC address, and for the rest if not NULL.
     unsafe {

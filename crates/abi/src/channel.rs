@@ -11,7 +11,7 @@ use ferroce_device::Channel;
 
 use crate::context::context_of;
 use crate::cq::CqObject;
-use crate::errno::{errno_of_device, minus_one, null};
+use crate::errno::{errno_of_device, minus_one, null, refuse};
 use crate::ffi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::object::{Object, from_c, into_c, take};
 
@@ -47,7 +47,10 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     if context.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_comp_channel: the context is NULL",
+        ));
     }
     // SAFETY: the caller's context.
     let device = unsafe { &context_of(context).device };
@@ -69,10 +72,16 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller's channel.
     let Some(object) = (unsafe { from_c::<ChannelObject>(channel) }) else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_destroy_comp_channel: the channel is NULL",
+        );
     };
     if object.users().load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+        return refuse(
+            libc::EBUSY,
+            "ibv_destroy_comp_channel: completion queues still use the channel",
+        );
     }
     // SAFETY: no completion queue uses it, and the caller is done with it.
     drop(unsafe { take::<ChannelObject>(channel) });
@@ -88,10 +97,16 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     // SAFETY: the caller's channel.
     let Some(object) = (unsafe { from_c::<ChannelObject>(channel) }) else {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            "ibv_get_cq_event: the channel is NULL",
+        ));
     };
     if cq.is_null() || cq_context.is_null() {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            "ibv_get_cq_event: an argument is NULL",
+        ));
     }
     let taken = object.channel.take_with(|cookie| {
         let c = ptr::with_exposed_provenance_mut::<ibv_cq>(cookie as usize);

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ferroce_device::Device;
 use rustix::fs::MemfdFlags;
 
+use crate::errno::refuse;
 use crate::ffi::{ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context, zeroed};
 use crate::ops;
 use crate::registry::Registry;
@@ -74,8 +75,8 @@ impl ContextObject {
         device: Arc<Device>,
     ) -> Result<*mut ibv_context, c_int> {
         let flags = MemfdFlags::CLOEXEC;
-        let command_file =
-            rustix::fs::memfd_create(COMMAND_FILE, flags).map_err(|error| error.raw_os_error())?;
+        let command_file = rustix::fs::memfd_create(COMMAND_FILE, flags)
+            .map_err(|error| refuse(error.raw_os_error(), format_args!("memfd_create: {error}")))?;
         Ok(ContextObject::with_file(c_device, device, command_file))
     }
 

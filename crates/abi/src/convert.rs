@@ -13,6 +13,7 @@ use ferroce_device::transport::{
 use ferroce_device::{AhAttr, Device};
 use ferroce_wire::{Mtu, Psn};
 
+use crate::errno::refuse;
 use crate::ffi::*;
 
 /// The bits of `ibv_qp_attr_mask` that `ibv_modify_qp` knows.
@@ -26,8 +27,20 @@ pub(crate) fn qp_type(c: ibv_qp_type) -> Result<QpType, c_int> {
         IBV_QPT_UD => QpType::Ud,
         IBV_QPT_XRC_SEND => QpType::XrcInitiator,
         IBV_QPT_XRC_RECV => QpType::XrcTarget,
-        IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => return Err(libc::EOPNOTSUPP),
-        _ => return Err(libc::EINVAL),
+        IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => {
+            return Err(refuse(
+                libc::EOPNOTSUPP,
+                format_args!(
+                    "queue pair type {c}: raw packets and driver types are not for this device"
+                ),
+            ));
+        }
+        _ => {
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!("queue pair type {c} is unknown"),
+            ));
+        }
     })
 }
 
@@ -40,7 +53,12 @@ fn qp_state(c: ibv_qp_state) -> Result<QpState, c_int> {
         IBV_QPS_SQD => QpState::Sqd,
         IBV_QPS_SQE => QpState::Sqe,
         IBV_QPS_ERR => QpState::Err,
-        _ => return Err(libc::EINVAL),
+        _ => {
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!("queue pair state {c} is unknown"),
+            ));
+        }
     })
 }
 
@@ -54,7 +72,10 @@ pub(crate) fn c_qp_state(state: QpState) -> ibv_qp_state {
 pub(crate) fn attr_mask(c: c_int, qp_type: ibv_qp_type) -> Result<AttrMask, c_int> {
     let bits = c as u32;
     if bits & !STANDARD_BITS != 0 {
-        return Err(libc::EOPNOTSUPP);
+        return Err(refuse(
+            libc::EOPNOTSUPP,
+            format_args!("ibv_modify_qp: mask {bits:#x} has unknown bits"),
+        ));
     }
     let overlooked = match qp_type {
         IBV_QPT_XRC_SEND => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
@@ -90,7 +111,15 @@ pub(crate) fn qp_attr(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, c_int> 
         attr.cur_state = qp_state(c.cur_qp_state)?;
     }
     if mask.contains(AttrMask::PATH_MTU) {
-        attr.path_mtu = Mtu::from_enum(c.path_mtu).ok_or(libc::EINVAL)?;
+        attr.path_mtu = Mtu::from_enum(c.path_mtu).ok_or_else(|| {
+            refuse(
+                libc::EINVAL,
+                format_args!(
+                    "path MTU {}: the enumeration has 1 (256 bytes) to 5 (4096 bytes)",
+                    c.path_mtu
+                ),
+            )
+        })?;
     }
     Ok(attr)
 }
@@ -155,8 +184,18 @@ pub(crate) fn ah_attr(c: &ibv_ah_attr, device: &Device) -> Result<AhAttr, c_int>
     let (sgid_index, dgid) = match c.is_global {
         0 => {
             let link = device.link();
-            let (own, theirs) = link.by_lid(c.dlid).ok_or(libc::EINVAL)?;
-            let index = u8::try_from(own.index).map_err(|_| libc::EINVAL)?;
+            let (own, theirs) = link.by_lid(c.dlid).ok_or_else(|| {
+                refuse(
+                    libc::EINVAL,
+                    format_args!("LID {} is that of no address in the link's network", c.dlid),
+                )
+            })?;
+            let index = u8::try_from(own.index).map_err(|_| {
+                refuse(
+                    libc::EINVAL,
+                    format_args!("GID index {} is above 255", own.index),
+                )
+            })?;
             (index, theirs.to_ipv6_mapped().octets())
         }
         _ => (c.grh.sgid_index, raw_gid(&c.grh.dgid)),

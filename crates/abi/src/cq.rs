@@ -10,7 +10,7 @@ use ferroce_device::{Cq, Device};
 
 use crate::channel::ChannelObject;
 use crate::context::context_of;
-use crate::errno::{code, errno_of, null};
+use crate::errno::{code, errno_of, null, refuse};
 use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::object::{Object, from_c, into_c};
@@ -71,11 +71,22 @@ impl CqObject {
         };
         // SAFETY: the number never changes.
         let vectors = unsafe { (*context).num_comp_vectors };
-        let entries = u32::try_from(request.cqe).map_err(|_| libc::EINVAL)?;
+        let entries = u32::try_from(request.cqe).map_err(|_| {
+            refuse(
+                libc::EINVAL,
+                format_args!("a completion queue of {} entries", request.cqe),
+            )
+        })?;
         if !(0..i64::from(vectors)).contains(&request.comp_vector)
             || channel.is_some_and(|channel| channel.context() != context)
         {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!(
+                    "completion vector {} of {vectors}, or a completion channel of another context",
+                    request.comp_vector
+                ),
+            ));
         }
         let device = &owner.device;
         let cq = device
@@ -141,7 +152,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     if context.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(libc::EINVAL, "ibv_create_cq: the context is NULL"));
     }
     let request = Request {
         cqe: i64::from(cqe),
@@ -160,7 +171,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: the caller's completion queue.
     let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_destroy_cq: the completion queue is NULL");
     };
     if let Err(error) = object.device.destroy_cq(&object.cq) {
         return errno_of(&error);
@@ -192,10 +203,10 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: the caller's completion queue.
     let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_resize_cq: the completion queue is NULL");
     };
     let Ok(entries) = u32::try_from(cqe) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, format_args!("ibv_resize_cq: {cqe} entries"));
     };
     let result = object.cq.queue().resize(entries);
     if result.is_ok() {
@@ -215,11 +226,14 @@ pub(crate) unsafe extern "C" fn poll_cq(
 ) -> c_int {
     // SAFETY: the caller's completion queue.
     let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return -libc::EINVAL;
+        return -refuse(libc::EINVAL, "ibv_poll_cq: the completion queue is NULL");
     };
     let max = usize::try_from(num_entries).unwrap_or(0);
     if wc.is_null() && max > 0 {
-        return -libc::EINVAL;
+        return -refuse(
+            libc::EINVAL,
+            "ibv_poll_cq: there is no room for completions: NULL",
+        );
     }
     let mut next = wc;
     let taken = object.cq.poll(max, |completion| {
@@ -236,7 +250,10 @@ pub(crate) unsafe extern "C" fn poll_cq(
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller's completion queue.
     let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_req_notify_cq: the completion queue is NULL",
+        );
     };
     object.cq.arm(match solicited_only {
         0 => Arm::Any,

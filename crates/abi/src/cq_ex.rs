@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::context::context_of;
 use crate::cq::{CqObject, Request, service_level};
-use crate::errno::null;
+use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::object::from_c;
 use crate::pd::PdObject;
@@ -47,24 +47,44 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     // SAFETY: the caller's attributes, or NULL.
     let attr = unsafe { attr.as_ref() };
     let Some(attr) = attr.filter(|_| !context.is_null()) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_cq_ex: the context or the attributes are NULL",
+        ));
     };
     if attr.comp_mask & !MASKS != 0 || attr.wc_flags & !u64::from(IBV_CREATE_CQ_SUP_WC_FLAGS) != 0 {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_create_cq_ex: comp_mask {:#x} or wc_flags {:#x} have unknown bits",
+                attr.comp_mask, attr.wc_flags
+            ),
+        ));
     }
     let flags = match attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
         0 => 0,
         _ => attr.flags,
     };
     if attr.wc_flags & !READABLE != 0 || flags & !FLAGS != 0 {
-        return null(libc::EOPNOTSUPP);
+        return null(refuse(
+            libc::EOPNOTSUPP,
+            format_args!(
+                "ibv_create_cq_ex: wc_flags {:#x}, flags {flags:#x}: this device has {READABLE:#x} and {FLAGS:#x}",
+                attr.wc_flags
+            ),
+        ));
     }
     let mut domain = None;
     if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
         // SAFETY: the caller's context and parent domain.
         let (owner, pd) = unsafe { (context_of(context), from_c::<PdObject>(attr.parent_domain)) };
         match pd.filter(|pd| pd.is_parent() && Arc::ptr_eq(pd.device(), &owner.device)) {
-            None => return null(libc::EINVAL),
+            None => {
+                return null(refuse(
+                    libc::EINVAL,
+                    "ibv_create_cq_ex: the parent domain is none, or of another context",
+                ));
+            }
             Some(pd) => domain = Some(pd.hold()),
         }
     }
@@ -106,7 +126,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: the caller's completion queue and attributes.
     let (object, attr) = unsafe { (object(cq), attr.as_ref()) };
     if attr.is_some_and(|attr| attr.comp_mask != 0) {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_start_poll: comp_mask is not 0");
     }
     object.begin();
     let mut found = libc::ENOENT;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ferroce_device::{Device, LinkInfo, list_links};
 
 use crate::context::ContextObject;
-use crate::errno::{errno_of_device, null};
+use crate::errno::{errno_of_device, null, refuse};
 use crate::ffi::{
     __be64, IBV_NODE_CA, IBV_NODE_RNIC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_context,
     ibv_device, zeroed,
@@ -128,7 +128,10 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
     let list = unsafe { libc::calloc(pointers.len() + 1, size_of::<*mut ibv_device>()) };
     let list = list.cast::<*mut ibv_device>();
     if list.is_null() {
-        return null(libc::ENOMEM);
+        return null(refuse(
+            libc::ENOMEM,
+            "ibv_get_device_list: the process has no memory left",
+        ));
     }
     // SAFETY: the list has room for one more than these.
     unsafe { ptr::copy_nonoverlapping(pointers.as_ptr(), list, pointers.len()) };
@@ -167,7 +170,10 @@ pub extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
 pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     log::start();
     let Some(object) = device_of(device) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_open_device: the device is NULL or not of this library",
+        ));
     };
     let name = object.link().name.clone();
     match Device::open(&name) {
@@ -182,7 +188,7 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     if context.is_null() {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_close_device: the context is NULL");
     }
     // SAFETY: by contract the context is open, and this is its last use.
     unsafe { ContextObject::close(context) };

@@ -11,7 +11,7 @@ use ferroce_device::Device;
 use ferroce_device::transport::Access;
 
 use crate::context::context_of;
-use crate::errno::{errno_of, null};
+use crate::errno::{errno_of, null, refuse};
 use crate::ffi::{
     IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd, zeroed,
 };
@@ -62,19 +62,39 @@ unsafe impl Sync for Memory {}
 impl Memory {
     fn new(device: &Arc<Device>, length: usize, log_align: u32) -> Result<Arc<Memory>, c_int> {
         if length == 0 || length > MAX_DM_SIZE || log_align > MAX_LOG_ALIGN {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!(
+                    "device memory of {length} bytes, alignment 2^{log_align}: at most {MAX_DM_SIZE} bytes and 2^{MAX_LOG_ALIGN}"
+                ),
+            ));
         }
         let align = 1 << log_align.max(MIN_LOG_ALIGN);
-        let layout = Layout::from_size_align(length, align).map_err(|_| libc::EINVAL)?;
+        let layout = Layout::from_size_align(length, align).map_err(|_| {
+            refuse(
+                libc::EINVAL,
+                format_args!("device memory of {length} bytes, alignment {align}"),
+            )
+        })?;
         let more = |allocated: usize| Some(allocated + length).filter(|&sum| sum <= MAX_DM_SIZE);
         ALLOCATED
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_err(|_| libc::ENOMEM)?;
+            .map_err(|_| {
+                refuse(
+                    libc::ENOMEM,
+                    format_args!(
+                        "device memory of {length} bytes: all of its {MAX_DM_SIZE} bytes are in use"
+                    ),
+                )
+            })?;
         // SAFETY: the length is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             ALLOCATED.fetch_sub(length, Ordering::Relaxed);
-            return Err(libc::ENOMEM);
+            return Err(refuse(
+                libc::ENOMEM,
+                format_args!("device memory of {length} bytes: the process has no memory left"),
+            ));
         }
         Ok(Arc::new(Memory {
             device: Arc::clone(device),
@@ -142,10 +162,16 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     // SAFETY: the caller's attributes, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_alloc_dm: the attributes are NULL",
+        ));
     };
     if context.is_null() || attr.comp_mask != 0 {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_alloc_dm: the context is NULL, or comp_mask is not 0",
+        ));
     }
     // SAFETY: the caller's context.
     let device = unsafe { &context_of(context).device };
@@ -162,10 +188,13 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the caller's device memory.
     let Some(object) = (unsafe { from_c::<DmObject>(dm) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_free_dm: the device memory is NULL");
     };
     if object.memory.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+        return refuse(
+            libc::EBUSY,
+            "ibv_free_dm: a memory region still uses the device memory",
+        );
     }
     import::remove(object.c.handle);
     // SAFETY: no region shows it, and the caller is done with it.
@@ -184,7 +213,10 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     // SAFETY: the caller's objects.
     let objects = unsafe { (from_c::<PdObject>(pd), from_c::<DmObject>(dm)) };
     let (Some(pd_object), Some(object)) = objects else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_reg_dm_mr: the protection domain or the device memory is NULL",
+        ));
     };
     let (device, memory) = (pd_object.device(), &object.memory);
     let start = memory.at(dm_offset, length);
@@ -193,7 +225,12 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         Arc::ptr_eq(device, &memory.device),
         start,
     ) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_reg_dm_mr: needs zero-based access, one context, and {length} bytes within the device memory"
+            ),
+        ));
     };
     let access = Access::from_bits_retain(access);
     let registered = device.register(pd_object.pd(), start as u64, length as u64, 0, access);
@@ -217,7 +254,10 @@ unsafe extern "C" fn memcpy_to_dm(
     // SAFETY: the caller's device memory.
     let place = unsafe { place(dm, dm_offset, length) };
     let Some(place) = place.filter(|_| !host_addr.is_null()) else {
-        return libc::EFAULT;
+        return refuse(
+            libc::EFAULT,
+            "ibv_memcpy_to_dm: the host address is NULL, or the range is outside of the device memory",
+        );
     };
     // SAFETY: `place` has that many bytes, and so does the caller's buffer.
     unsafe { ptr::copy(host_addr.cast(), place, length) };
@@ -233,7 +273,10 @@ unsafe extern "C" fn memcpy_from_dm(
     // SAFETY: the caller's device memory.
     let place = unsafe { place(dm, dm_offset, length) };
     let Some(place) = place.filter(|_| !host_addr.is_null()) else {
-        return libc::EFAULT;
+        return refuse(
+            libc::EFAULT,
+            "ibv_memcpy_from_dm: the host address is NULL, or the range is outside of the device memory",
+        );
     };
     // SAFETY: `place` has that many bytes, and so does the caller's buffer.
     unsafe { ptr::copy(place, host_addr.cast(), length) };

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use crate::context::context_of;
-use crate::errno::null;
+use crate::errno::{null, refuse};
 use crate::ffi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
@@ -53,7 +53,10 @@ pub(crate) unsafe extern "C" fn alloc_td(
     // SAFETY: the caller's attributes, or NULL.
     let attr = unsafe { attr.as_ref() };
     if context.is_null() || attr.is_none_or(|attr| attr.comp_mask != 0) {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_alloc_td: the context or the attributes are NULL, or comp_mask is not 0",
+        ));
     }
     into_c(Box::new(TdObject {
         c: ibv_td { context },
@@ -65,10 +68,13 @@ pub(crate) unsafe extern "C" fn alloc_td(
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: the caller's thread domain.
     let Some(object) = (unsafe { from_c::<TdObject>(td) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_dealloc_td: the thread domain is NULL");
     };
     if object.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+        return refuse(
+            libc::EBUSY,
+            "ibv_dealloc_td: a parent domain still uses the thread domain",
+        );
     }
     // SAFETY: no parent domain uses it, and the caller is done with it.
     drop(unsafe { take::<TdObject>(td) });
@@ -85,12 +91,18 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     // SAFETY: the caller's attributes, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_alloc_parent_domain: the attributes are NULL",
+        ));
     };
     // SAFETY: the caller's domains, or NULL.
     let (pd, td) = unsafe { (from_c::<PdObject>(attr.pd), from_c::<TdObject>(attr.td)) };
     let Some(pd) = pd.filter(|_| !context.is_null()) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_alloc_parent_domain: the context or the protection domain is NULL",
+        ));
     };
     // SAFETY: the caller's context.
     let device = unsafe { &context_of(context).device };
@@ -100,7 +112,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         || !Arc::ptr_eq(device, pd.device())
         || td.is_some_and(|td| td.c.context != context)
     {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_alloc_parent_domain: comp_mask {:#x} has unknown bits, an allocator is NULL, or a domain is of another context",
+                attr.comp_mask
+            ),
+        ));
     }
     let parents = Parents {
         _pd: pd.hold(),

@@ -1,29 +1,70 @@
 //! Errors as C programs get them: errno.
 
 use core::ffi::c_int;
+use core::fmt::Display;
+use std::borrow::Cow;
 
 use ferroce_device::Error;
 use ferroce_device::transport::VerbsError;
 
-/// The number for what the engine refused. `FERROCE_LOG=debug` tells the words.
+/// Refuses a call: sets `errno`, logs the cause for `FERROCE_LOG=debug`, and returns the
+/// number. Functions that return the number set `errno` as well, as those of rdma-core
+/// do: programs print `%m`.
+pub(crate) fn refuse(errno: c_int, why: impl Display) -> c_int {
+    tracing::debug!("refused with {}: {why}", name(errno));
+    set_errno(errno);
+    errno
+}
+
+/// Refuses a call that the engine refused.
 pub(crate) fn errno_of(error: &VerbsError) -> c_int {
-    tracing::debug!("refused: {error}");
-    match error {
+    let errno = match error {
         VerbsError::Invalid(_) => libc::EINVAL,
         VerbsError::NoMemory(_) => libc::ENOMEM,
         VerbsError::Busy(_) => libc::EBUSY,
         VerbsError::NotSupported(_) => libc::EOPNOTSUPP,
         VerbsError::NotFound(_) => libc::ENOENT,
-    }
+    };
+    refuse(errno, error)
 }
 
-/// The number for what a device refused.
+/// Refuses a call that a device refused.
 pub(crate) fn errno_of_device(error: &Error) -> c_int {
-    match error {
-        Error::Verbs(error) => errno_of(error),
+    let errno = match error {
+        Error::Verbs(error) => return errno_of(error),
         Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
         Error::Control(error) => error.errno(),
-    }
+    };
+    refuse(errno, error)
+}
+
+/// The name of an error number, if this library uses it.
+fn name(errno: c_int) -> Cow<'static, str> {
+    Cow::Borrowed(match errno {
+        libc::EINVAL => "EINVAL",
+        libc::ENOMEM => "ENOMEM",
+        libc::EBUSY => "EBUSY",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::ENOENT => "ENOENT",
+        libc::EFAULT => "EFAULT",
+        libc::EPERM => "EPERM",
+        libc::EACCES => "EACCES",
+        libc::EBADF => "EBADF",
+        libc::EAGAIN => "EAGAIN",
+        libc::EMFILE => "EMFILE",
+        libc::ENODEV => "ENODEV",
+        libc::ENODATA => "ENODATA",
+        libc::EEXIST => "EEXIST",
+        libc::ENOSPC => "ENOSPC",
+        libc::EADDRINUSE => "EADDRINUSE",
+        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+        libc::EHOSTUNREACH => "EHOSTUNREACH",
+        libc::ENETUNREACH => "ENETUNREACH",
+        libc::ECONNREFUSED => "ECONNREFUSED",
+        libc::ENOTCONN => "ENOTCONN",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        other => return Cow::Owned(format!("errno {other}")),
+    })
 }
 
 /// Sets the thread's `errno`.
@@ -49,5 +90,44 @@ pub(crate) fn code(result: Result<(), VerbsError>) -> c_int {
     match result {
         Ok(()) => 0,
         Err(error) => errno_of(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_refusal_sets_errno_and_logs_its_cause_once() {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter("debug")
+            .with_writer(move || writer.clone())
+            .finish();
+        let returned = tracing::subscriber::with_default(subscriber, || {
+            errno_of(&VerbsError::Invalid("RNR_RETRY is 8".into()))
+        });
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((returned, errno), (libc::EINVAL, Some(libc::EINVAL)));
+        let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.matches("RNR_RETRY is 8").count(), 1, "{log}");
+        assert!(log.contains("EINVAL"), "{log}");
     }
 }

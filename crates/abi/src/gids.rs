@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_uint};
 use ferroce_device::LinkInfo;
 
 use crate::context::context_of;
-use crate::errno::minus_one;
+use crate::errno::{minus_one, refuse};
 use crate::ffi::*;
 use crate::limits::GID_TABLE;
 
@@ -43,7 +43,12 @@ pub unsafe extern "C" fn ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     let (1, Some(index)) = (port_num, table_index(index)) else {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_query_gid: port {port_num}, index {index}: the port is 1, and the index lies in the GID table"
+            ),
+        ));
     };
     // SAFETY: by contract both pointers are valid.
     unsafe {
@@ -63,7 +68,12 @@ pub unsafe extern "C" fn ibv_query_gid_type(
 ) -> c_int {
     let index = c_int::try_from(index).ok().and_then(table_index);
     let (1, Some(index)) = (port_num, index) else {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            format_args!(
+                "GID type: port {port_num}: the port is 1, and the index lies in the GID table"
+            ),
+        ));
     };
     // SAFETY: by contract both pointers are valid.
     unsafe {
@@ -88,12 +98,20 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
 ) -> c_int {
     let index = c_int::try_from(gid_index).ok().and_then(table_index);
     let (1, Some(index), 0) = (port_num, index, flags) else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!(
+                "GID entry: port {port_num}, index {gid_index}, flags {flags:#x}: the port is 1, the index lies in the GID table, flags are 0"
+            ),
+        );
     };
     // SAFETY: by contract the context is open.
     let link = unsafe { context_of(context) }.device.link();
     match entry(&link, index) {
-        None => libc::ENODATA,
+        None => refuse(
+            libc::ENODATA,
+            format_args!("GID {gid_index} is empty; `ferroce gids` lists those that are not"),
+        ),
         Some(entry) => {
             // SAFETY: by contract there is room for one entry of this size.
             unsafe { write_entry(&entry, to.cast(), entry_size) };
@@ -110,14 +128,18 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
-    const INVALID: isize = -(libc::EINVAL as isize);
     if flags != 0 || entry_size == 0 {
-        return INVALID;
+        let why = format_args!("GID table: flags {flags:#x}, entries of {entry_size} bytes");
+        return -(refuse(libc::EINVAL, why) as isize);
     }
     // SAFETY: by contract the context is open.
     let link = unsafe { context_of(context) }.device.link();
     if link.gids.len() > max_entries {
-        return INVALID;
+        let why = format_args!(
+            "{} GIDs do not fit into {max_entries} entries",
+            link.gids.len()
+        );
+        return -(refuse(libc::EINVAL, why) as isize);
     }
     let table = link.gids.iter().filter_map(|gid| entry(&link, gid.index));
     let mut written = 0;
@@ -154,7 +176,12 @@ pub unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut __be16,
 ) -> c_int {
     if (port_num, index) != (1, 0) {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_query_pkey: port {port_num}, index {index}: there is one P_Key, index 0 of port 1"
+            ),
+        ));
     }
     // SAFETY: by contract the program's pointer is valid.
     unsafe { pkey.write(DEFAULT_PKEY) };
@@ -168,7 +195,13 @@ pub extern "C" fn ibv_get_pkey_index(
     pkey: __be16,
 ) -> c_int {
     if (port_num, pkey) != (1, DEFAULT_PKEY) {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            format_args!(
+                "P_Key {:#06x} of port {port_num}: port 1 has the default P_Key only",
+                u16::from_be(pkey)
+            ),
+        ));
     }
     0
 }

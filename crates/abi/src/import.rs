@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::context::{COMMAND_FILE, ContextObject, context_of, context_of_fd, is_command_fd};
 use crate::dm::{DmObject, Memory};
-use crate::errno::null;
+use crate::errno::{null, refuse};
 use crate::ffi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::mr::{MrObject, Region};
 use crate::object::{from_c, take};
@@ -78,7 +78,10 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
         // SAFETY: makes a new descriptor, nothing else.
         cmd_fd = unsafe { libc::fcntl(cmd_fd, libc::F_DUPFD_CLOEXEC, 0) };
         if cmd_fd < 0 {
-            return null(libc::EMFILE);
+            return null(refuse(
+                libc::EMFILE,
+                "ibv_import_device: no file descriptor is left",
+            ));
         }
     }
     // SAFETY: the caller gives its duplicate away, or it is ours.
@@ -90,9 +93,20 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
 /// memory we do not share.
 fn why_not(fd: c_int) -> c_int {
     match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
-        Err(_) => libc::EBADF,
-        Ok(file) if file.to_string_lossy().contains(COMMAND_FILE) => libc::EOPNOTSUPP,
-        Ok(_) => libc::EINVAL,
+        Err(_) => refuse(
+            libc::EBADF,
+            format_args!("ibv_import_device: file descriptor {fd} is not open"),
+        ),
+        Ok(file) if file.to_string_lossy().contains(COMMAND_FILE) => refuse(
+            libc::EOPNOTSUPP,
+            format_args!(
+                "ibv_import_device: file descriptor {fd} is of another process, whose memory this one does not share"
+            ),
+        ),
+        Ok(_) => refuse(
+            libc::EINVAL,
+            format_args!("ibv_import_device: file descriptor {fd} is not the cmd_fd of a context"),
+        ),
     }
 }
 
@@ -104,12 +118,20 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32
         _ => None,
     };
     let Some(domain) = domain.filter(|_| !context.is_null()) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_import_pd: no protection domain has handle {pd_handle}, or the context is NULL"
+            ),
+        ));
     };
     // SAFETY: the caller's context.
     let device = unsafe { &context_of(context).device };
     match Arc::ptr_eq(device, domain.device()) {
-        false => null(libc::EINVAL),
+        false => null(refuse(
+            libc::EINVAL,
+            format_args!("ibv_import_pd: protection domain {pd_handle} is of another device"),
+        )),
         true => PdObject::create(context, domain, pd_handle, None),
     }
 }
@@ -132,10 +154,18 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
     };
     // SAFETY: the caller's protection domain.
     let (Some(region), Some(object)) = (region, unsafe { from_c::<PdObject>(pd) }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_import_mr: no memory region has handle {mr_handle}, or the protection domain is NULL"
+            ),
+        ));
     };
     if !Arc::ptr_eq(object.device(), region.device()) {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!("ibv_import_mr: memory region {mr_handle} is of another device"),
+        ));
     }
     let length = usize::try_from(region.mr().length()).unwrap_or(usize::MAX);
     MrObject::with_handle(pd, ptr::null_mut(), length, region, mr_handle)
@@ -158,12 +188,20 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
         _ => None,
     };
     let Some(memory) = memory.filter(|_| !context.is_null()) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_import_dm: no device memory has handle {dm_handle}, or the context is NULL"
+            ),
+        ));
     };
     // SAFETY: the caller's context.
     let device = unsafe { &context_of(context).device };
     match Arc::ptr_eq(device, memory.device()) {
-        false => null(libc::EINVAL),
+        false => null(refuse(
+            libc::EINVAL,
+            format_args!("ibv_import_dm: device memory {dm_handle} is of another device"),
+        )),
         true => DmObject::create(context, memory, dm_handle),
     }
 }

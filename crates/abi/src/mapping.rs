@@ -1,5 +1,6 @@
 //! Pages: whether they are there, and mapping those of a file.
 
+use crate::errno::refuse;
 use core::ffi::c_int;
 use core::ops::Range;
 use core::ptr;
@@ -29,7 +30,10 @@ pub(crate) fn check_mapped(pages: Range<u64>) -> Result<(), c_int> {
         };
         // Other trouble is no answer.
         if asked != 0 && last_error() == libc::ENOMEM {
-            return Err(libc::EFAULT);
+            return Err(refuse(
+                libc::EFAULT,
+                format_args!("memory at {at:#x} is not mapped"),
+            ));
         }
         at += bytes;
     }
@@ -50,7 +54,13 @@ pub(crate) fn fetch(pages: Range<u64>, write: bool, now: bool) -> Result<(), c_i
         libc::madvise(start, length, advice)
     };
     match done != 0 && matches!(last_error(), libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) {
-        true => Err(libc::EFAULT),
+        true => Err(refuse(
+            libc::EFAULT,
+            format_args!(
+                "memory at {:#x} is not mapped, or lacks the access asked for",
+                pages.start
+            ),
+        )),
         false => Ok(()),
     }
 }
@@ -76,13 +86,28 @@ impl Mapping {
         length: usize,
         writable: bool,
     ) -> Result<Mapping, c_int> {
-        let pages = pages(offset, length as u64).ok_or(libc::EINVAL)?;
-        let file_offset = i64::try_from(pages.start).map_err(|_| libc::EINVAL)?;
+        let pages = pages(offset, length as u64).ok_or_else(|| {
+            refuse(
+                libc::EINVAL,
+                format_args!(
+                    "{length} bytes at offset {offset:#x} pass the end of the address space"
+                ),
+            )
+        })?;
+        let file_offset = i64::try_from(pages.start).map_err(|_| {
+            refuse(
+                libc::EINVAL,
+                format_args!("offset {offset:#x} is above 2^63"),
+            )
+        })?;
         if length == 0 {
-            return Err(libc::EINVAL);
+            return Err(refuse(libc::EINVAL, "a region of 0 bytes"));
         }
         if size_of(fd)?.is_some_and(|size| offset + length as u64 > size) {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!("{length} bytes at offset {offset:#x} pass the end of the dma-buf"),
+            ));
         }
         let protection = match writable {
             true => libc::PROT_READ | libc::PROT_WRITE,
@@ -102,10 +127,14 @@ impl Mapping {
             )
         };
         if start == libc::MAP_FAILED {
-            return Err(match last_error() {
+            let errno = match last_error() {
                 error @ (libc::EACCES | libc::EPERM | libc::ENOMEM) => error,
                 _ => libc::EOPNOTSUPP,
-            });
+            };
+            return Err(refuse(
+                errno,
+                format_args!("file descriptor {fd} cannot be mapped"),
+            ));
         }
         Ok(Mapping {
             start,
@@ -133,7 +162,10 @@ fn size_of(fd: c_int) -> Result<Option<u64>, c_int> {
     unsafe {
         let before = libc::lseek(fd, 0, libc::SEEK_CUR);
         if before < 0 && last_error() == libc::EBADF {
-            return Err(libc::EBADF);
+            return Err(refuse(
+                libc::EBADF,
+                format_args!("file descriptor {fd} is not open"),
+            ));
         }
         let end = libc::lseek(fd, 0, libc::SEEK_END);
         libc::lseek(fd, before.max(0), libc::SEEK_SET);

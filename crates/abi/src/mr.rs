@@ -9,7 +9,7 @@ use ferroce_device::Device;
 use ferroce_device::transport::{Access, Mr, Rereg, VerbsError};
 
 use crate::dm::MemoryUse;
-use crate::errno::{errno_of, null, set_errno};
+use crate::errno::{errno_of, null, refuse, set_errno};
 use crate::ffi::*;
 use crate::import;
 use crate::mapping::{self, Mapping};
@@ -177,7 +177,10 @@ unsafe fn register(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's protection domain.
     let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_reg_mr: the protection domain is NULL",
+        ));
     };
     let start = addr as u64;
     if let Err(errno) = check(start, length, iova, access) {
@@ -201,17 +204,31 @@ fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<(), c_int> 
         // All of the address space.
         return match iova == 0 && access & IBV_ACCESS_HUGETLB == 0 {
             true => Ok(()),
-            false => Err(libc::EINVAL),
+            false => Err(refuse(
+                libc::EINVAL,
+                "an on-demand region of all memory has iova 0 and no huge pages",
+            )),
         };
     }
     let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
     if !zero_based && (addr ^ iova) & mapping::OFFSET != 0 {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            format_args!("address {addr:#x} and iova {iova:#x} differ within a page"),
+        ));
     }
-    let pages = mapping::pages(addr, length as u64).ok_or(libc::EINVAL)?;
+    let pages = mapping::pages(addr, length as u64).ok_or_else(|| {
+        refuse(
+            libc::EINVAL,
+            format_args!("{length} bytes at {addr:#x} pass the end of the address space"),
+        )
+    })?;
     match on_demand {
         true => Ok(()),
-        false if pages.is_empty() => Err(libc::EINVAL),
+        false if pages.is_empty() => Err(refuse(
+            libc::EINVAL,
+            "a memory region of 0 bytes needs on-demand access",
+        )),
         false => mapping::check_mapped(pages),
     }
 }
@@ -228,11 +245,19 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's protection domain.
     let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_reg_dmabuf_mr: the protection domain is NULL",
+        ));
     };
     let access = access.cast_unsigned();
     if access & !DMABUF_ACCESS != 0 || (offset ^ iova) & mapping::OFFSET != 0 {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_reg_dmabuf_mr: access flags {access:#x}, or offset {offset:#x} and iova {iova:#x} differ within a page"
+            ),
+        ));
     }
     let writable = access & IBV_ACCESS_LOCAL_WRITE != 0;
     let mapping = match Mapping::of_file(fd, offset, length, writable) {
@@ -258,7 +283,10 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: the caller's protection domain.
     let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_alloc_null_mr: the protection domain is NULL",
+        ));
     };
     match object.device().register_null(object.pd()) {
         Err(error) => null(errno_of(&error)),
@@ -274,13 +302,18 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's region.
     let Some(object) = (unsafe { from_c::<MrObject>(mr) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_dereg_mr: the memory region is NULL");
     };
     let region = &object.region;
     match region.device.deregister(&region.mr) {
         Ok(()) => {}
         // Another import was faster.
-        Err(VerbsError::NotFound(_)) => return libc::EINVAL,
+        Err(VerbsError::NotFound(_)) => {
+            return refuse(
+                libc::EINVAL,
+                "ibv_dereg_mr: the memory region is no longer registered",
+            );
+        }
         Err(error) => return errno_of(&error),
     }
     region.move_to(None);
@@ -315,7 +348,12 @@ pub unsafe extern "C" fn ibv_rereg_mr(
             && (access == 0 || permits)
             && !(migrates && pd.is_null())
     }) else {
-        set_errno(libc::EINVAL);
+        refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_rereg_mr: flags {flags:#x}, access {access:#x}, {length} bytes at {addr:?}: do not fit"
+            ),
+        );
         return IBV_REREG_MR_ERR_INPUT;
     };
     let region = &object.region;
@@ -356,7 +394,10 @@ impl Change<'_> {
             .pd
             .is_some_and(|pd| !Arc::ptr_eq(pd.device(), &region.device))
         {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                "ibv_rereg_mr: the protection domain is of another context",
+            ));
         }
         let access = self.access.unwrap_or(region.mr.access().bits());
         if let Some((addr, length)) = self.place {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferroce_device::Device;
 use ferroce_device::transport::{Access, BindMw, Mw, MwKind, SendData, SendFlags, SendOp, SendWr};
 
-use crate::errno::{errno_of, null};
+use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::mr::MrObject;
 use crate::object::{Object, from_c, into_c, take};
@@ -32,12 +32,20 @@ unsafe impl Object for MwObject {
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
     // SAFETY: the caller's protection domain.
     let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_alloc_mw: the protection domain is NULL",
+        ));
     };
     let kind = match type_ {
         IBV_MW_TYPE_1 => MwKind::Type1,
         IBV_MW_TYPE_2 => MwKind::Type2B,
-        _ => return null(libc::EINVAL),
+        _ => {
+            return null(refuse(
+                libc::EINVAL,
+                format_args!("ibv_alloc_mw: memory window type {type_} is neither 1 nor 2"),
+            ));
+        }
     };
     let device = object.device();
     match device.regions().alloc_mw(object.pd(), kind) {
@@ -61,7 +69,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) ->
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: the caller's window.
     let Some(object) = (unsafe { from_c::<MwObject>(mw) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_dealloc_mw: the memory window is NULL");
     };
     if let Err(error) = object.device.dealloc_mw(&object.mw) {
         return errno_of(&error);
@@ -87,7 +95,10 @@ pub(crate) unsafe extern "C" fn bind_mw(
         )
     };
     let (Some(queue), Some(object), Some(bind)) = arguments else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_bind_mw: the queue pair, the memory window or the bind is NULL",
+        );
     };
     let info = &bind.bind_info;
     // SAFETY: the caller's region, or NULL.
@@ -96,10 +107,16 @@ pub(crate) unsafe extern "C" fn bind_mw(
         || info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
         || region.is_none() && (info.addr != 0 || info.length != 0)
     {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_bind_mw: needs a type 1 window, no zero-based access, and a memory region unless the window is unbound",
+        );
     }
     if region.is_some_and(|region| region.mr().pd().id() != object.mw.pd().id()) {
-        return libc::EPERM;
+        return refuse(
+            libc::EPERM,
+            "ibv_bind_mw: the memory region is of another protection domain than the window",
+        );
     }
     let rkey = object.device.regions().next_type1_rkey(&object.mw);
     let known = SendFlags::FENCE | SendFlags::SIGNALED | SendFlags::SOLICITED;

@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_void};
 
 use crate::context::context_of;
-use crate::errno::{minus_one, null};
+use crate::errno::{minus_one, null, refuse};
 use crate::ffi::*;
 use crate::mr::{ibv_reg_dmabuf_mr, ibv_reg_mr_iova2};
 
@@ -18,7 +18,10 @@ pub unsafe extern "C" fn ibv_query_port_speed(
     port_speed: *mut u64,
 ) -> c_int {
     if port_num != 1 {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!("ibv_query_port_speed: port {port_num}: the device has port 1 only"),
+        );
     }
     // SAFETY: by contract both pointers are valid.
     unsafe {
@@ -40,7 +43,10 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     const NEED_HARDWARE: u64 = (IBV_REG_MR_MASK_DMAH | IBV_REG_MR_MASK_BUF) as u64;
     // SAFETY: by contract NULL or valid.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_reg_mr_ex: the attributes are NULL",
+        ));
     };
     let mask = attr.comp_mask;
     let iova = if mask & IOVA != 0 {
@@ -50,11 +56,15 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     };
     if mask & !(FD | ADDR | IOVA) != 0 {
         let known = mask & !(FD | ADDR | IOVA | NEED_HARDWARE) == 0;
-        return null(if known {
+        let errno = if known {
             libc::EOPNOTSUPP
         } else {
             libc::EINVAL
-        });
+        };
+        let why = format_args!(
+            "ibv_reg_mr_ex: comp_mask {mask:#x} has bits that this device does not know"
+        );
+        return null(refuse(errno, why));
     }
     let (length, access) = (attr.length, attr.access);
     match (mask & FD, mask & ADDR) {
@@ -66,7 +76,12 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
         (FD, 0) if mask & IOVA != 0 => unsafe {
             ibv_reg_dmabuf_mr(pd, attr.fd_offset, length, iova, attr.fd, access)
         },
-        _ => null(libc::EINVAL),
+        _ => null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_reg_mr_ex: comp_mask {mask:#x}: an address, or a dma-buf with offset and iova, is needed"
+            ),
+        )),
     }
 }
 
@@ -75,17 +90,26 @@ pub extern "C" fn ibv_alloc_dmah(
     _context: *mut ibv_context,
     _attr: *mut ibv_dmah_init_attr,
 ) -> *mut ibv_dmah {
-    null(libc::EOPNOTSUPP)
+    null(refuse(
+        libc::EOPNOTSUPP,
+        "ibv_alloc_dmah: this device has no DMA handles",
+    ))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dealloc_dmah(_dmah: *mut ibv_dmah) -> c_int {
-    libc::EOPNOTSUPP
+    refuse(
+        libc::EOPNOTSUPP,
+        "ibv_dealloc_dmah: this device has no DMA handles",
+    )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
-    minus_one(libc::EOPNOTSUPP)
+    minus_one(refuse(
+        libc::EOPNOTSUPP,
+        "ibv_dm_export_dmabuf_fd: this device exports no dma-buf",
+    ))
 }
 
 #[unsafe(no_mangle)]
@@ -113,7 +137,10 @@ pub extern "C" fn ibv_reg_buf_mr(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
-    minus_one(libc::EOPNOTSUPP)
+    minus_one(refuse(
+        libc::EOPNOTSUPP,
+        "ibv_export_buf_dmabuf_fd: this device exports no dma-buf",
+    ))
 }
 
 #[unsafe(no_mangle)]
@@ -122,7 +149,7 @@ pub extern "C" fn _ibv_query_comp_cntr_caps(
     _caps: *mut ibv_comp_cntr_caps,
     _caps_size: usize,
 ) -> c_int {
-    libc::EOPNOTSUPP
+    refuse(libc::EOPNOTSUPP, "this device has no completion counters")
 }
 
 #[unsafe(no_mangle)]
@@ -130,7 +157,10 @@ pub extern "C" fn ibv_create_comp_cntr(
     _context: *mut ibv_context,
     _attr: *mut ibv_comp_cntr_init_attr,
 ) -> *mut ibv_comp_cntr {
-    null(libc::EOPNOTSUPP)
+    null(refuse(
+        libc::EOPNOTSUPP,
+        "ibv_create_comp_cntr: this device has no completion counters",
+    ))
 }
 
 #[unsafe(no_mangle)]
@@ -139,7 +169,10 @@ pub extern "C" fn ibv_qp_attach_comp_cntr(
     _counter: *mut ibv_comp_cntr,
     _attr: *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int {
-    libc::EOPNOTSUPP
+    refuse(
+        libc::EOPNOTSUPP,
+        "ibv_qp_attach_comp_cntr: this device has no completion counters",
+    )
 }
 
 /// Operations of counters, which cannot be had.
@@ -148,7 +181,7 @@ macro_rules! counter_operations {
         $(
             #[unsafe(no_mangle)]
             pub extern "C" fn $name(_counter: *mut ibv_comp_cntr) -> c_int {
-                libc::EOPNOTSUPP
+                refuse(libc::EOPNOTSUPP, format_args!("{}: this device has no completion counters", stringify!($name)))
             }
         )*
     };

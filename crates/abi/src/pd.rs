@@ -9,7 +9,7 @@ use ferroce_device::transport::Pd;
 
 use crate::context::context_of;
 use crate::domain::Parents;
-use crate::errno::null;
+use crate::errno::{null, refuse};
 use crate::ffi::{ibv_context, ibv_pd};
 use crate::import;
 use crate::object::{Object, from_c, into_c, take};
@@ -119,7 +119,7 @@ impl PdObject {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     if context.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(libc::EINVAL, "ibv_alloc_pd: the context is NULL"));
     }
     // SAFETY: the caller's context.
     let device = unsafe { &context_of(context).device };
@@ -138,10 +138,16 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller's protection domain.
     let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_dealloc_pd: the protection domain is NULL",
+        );
     };
     if object.domain.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+        return refuse(
+            libc::EBUSY,
+            "ibv_dealloc_pd: the protection domain still has memory regions, queue pairs or other objects",
+        );
     }
     if object.parents.is_none() {
         import::remove(object.c.handle);

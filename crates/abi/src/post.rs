@@ -12,7 +12,7 @@ use ferroce_device::transport::{
 
 use crate::ah::AhObject;
 use crate::convert;
-use crate::errno::errno_of;
+use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
 use crate::mr::MrObject;
 use crate::mw::MwObject;
@@ -31,10 +31,10 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: an object of ours, or NULL.
     let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "the queue pair is NULL");
     };
     if list.is_null() || bad_wr.is_null() {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "the list of work requests or bad_wr is NULL");
     }
     let posted = object.qp.posting(|posting| {
         // SAFETY: the queue pair is held: nobody else uses the buffer.
@@ -67,10 +67,10 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: an object of ours, or NULL.
     let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "the queue pair is NULL");
     };
     if list.is_null() || bad_wr.is_null() {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "the list of work requests or bad_wr is NULL");
     }
     let posted = object.qp.posting(|posting| {
         // SAFETY: the program's list.
@@ -88,10 +88,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: an object of ours, or NULL.
     let Some(object) = (unsafe { from_c::<SrqObject>(srq) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "the shared receive queue is NULL");
     };
     if list.is_null() || bad_wr.is_null() {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "the list of work requests or bad_wr is NULL");
     }
     let posted = object.srq.posting(|posting| {
         // SAFETY: the program's list.
@@ -186,7 +186,15 @@ unsafe fn send_wr<'a>(
                 bind_op(bind.mw, bind.rkey, &bind.bind_info)?
             }
             IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { remote_addr, rkey },
-            _ => return Err(libc::EINVAL),
+            _ => {
+                return Err(refuse(
+                    libc::EINVAL,
+                    format_args!(
+                        "work request opcode {} is unknown or not for ibv_post_send",
+                        wr.opcode
+                    ),
+                ));
+            }
         }
     };
     let data = if matches!(op, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_)) {
@@ -227,7 +235,12 @@ pub(crate) unsafe fn target(
     remote_qkey: u32,
 ) -> Result<UdTarget, c_int> {
     // SAFETY: the caller's word: an address handle of ours, or NULL.
-    let ah = unsafe { from_c::<AhObject>(ah) }.ok_or(libc::EINVAL)?;
+    let ah = unsafe { from_c::<AhObject>(ah) }.ok_or_else(|| {
+        refuse(
+            libc::EINVAL,
+            "a datagram work request without an address handle",
+        )
+    })?;
     Ok(UdTarget {
         ah: ah.ah.clone(),
         remote_qpn: remote_qpn & 0xff_ffff,
@@ -243,9 +256,12 @@ pub(crate) unsafe fn bind_op(
 ) -> Result<SendOp, c_int> {
     // SAFETY: the caller's word: objects of ours, or NULL.
     let (mw, mr) = unsafe { (from_c::<MwObject>(mw), from_c::<MrObject>(info.mr)) };
-    let mw = mw.ok_or(libc::EINVAL)?;
+    let mw = mw.ok_or_else(|| refuse(libc::EINVAL, "bind: the memory window is NULL"))?;
     if mw.mw.kind() == MwKind::Type1 {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "a type 1 memory window is bound by ibv_bind_mw, not by a work request",
+        ));
     }
     Ok(SendOp::BindMw(Box::new(BindMw {
         mw: mw.mw.clone(),
@@ -274,7 +290,14 @@ pub(crate) unsafe fn elements(
     let count = match usize::try_from(count) {
         Ok(0) => return Ok(&[]),
         Ok(count) if count <= MAX_SGE && !list.is_null() => count,
-        _ => return Err(libc::EINVAL),
+        _ => {
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!(
+                    "a list of {count} scatter/gather elements; 0 to {MAX_SGE} are possible, and the list must not be NULL if there are any"
+                ),
+            ));
+        }
     };
     // SAFETY: the caller's word; both are `repr(C)` with the same fields.
     unsafe {
@@ -291,11 +314,21 @@ pub(crate) unsafe fn elements(
 /// Collects inline data.
 fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
     let memory = ProcessMemory::recent();
-    let mut length = 0;
+    let (mut length, most) = (0, inline.len());
     for sge in sges {
         let into = inline.get_mut(length..).unwrap_or_default();
-        let into = into.get_mut(..sge.length as usize).ok_or(libc::EINVAL)?;
-        memory.read(sge.addr, into).map_err(|_| libc::EFAULT)?;
+        let into = into.get_mut(..sge.length as usize).ok_or_else(|| {
+            refuse(
+                libc::EINVAL,
+                format_args!("inline data is longer than max_inline_data, {most}"),
+            )
+        })?;
+        memory.read(sge.addr, into).map_err(|_| {
+            refuse(
+                libc::EFAULT,
+                format_args!("inline data at {:#x} cannot be read", sge.addr),
+            )
+        })?;
         length += into.len();
     }
     Ok(&inline[..length])

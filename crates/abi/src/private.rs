@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU8;
 
-use crate::errno::{minus_one, null};
+use crate::errno::{minus_one, null, refuse};
 
 /// Gives a function its versions in the nodes after 34.
 ///
@@ -58,7 +58,7 @@ macro_rules! unsupported {
         $(
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> c_int {
-                libc::EOPNOTSUPP
+                refuse(libc::EOPNOTSUPP, format_args!("{} is for provider libraries", stringify!($name)))
             }
         )*
         versions!($($name)*);
@@ -71,7 +71,7 @@ macro_rules! no_object {
         $(
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> *mut c_void {
-                null(libc::EOPNOTSUPP)
+                null(refuse(libc::EOPNOTSUPP, format_args!("{} is for provider libraries", stringify!($name))))
             }
         )*
         versions!($($name)*);

@@ -12,7 +12,7 @@ use ferroce_device::transport::{AttrMask, QpQuery, VerbsError};
 use crate::context::context_of;
 use crate::convert;
 use crate::cq::CqObject;
-use crate::errno::errno_of;
+use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
 use crate::object::{Object, from_c, into_c, take};
 use crate::qp_create::Uses;
@@ -131,7 +131,10 @@ pub unsafe extern "C" fn ibv_modify_qp(
     // SAFETY: an object of ours and the program's structure, or NULL.
     let (object, attr) = unsafe { (from_c::<QpObject>(qp), attr.as_ref()) };
     let (Some(object), Some(attr)) = (object, attr) else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_modify_qp: the queue pair or the attributes are NULL",
+        );
     };
     modify(object, attr, mask).map_or_else(|errno| errno, |()| 0)
 }
@@ -168,7 +171,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     // SAFETY: an object of ours, or NULL.
     let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_query_qp: the queue pair is NULL");
     };
     let query = match object.qp.query() {
         Ok(query) => query,
@@ -208,7 +211,7 @@ fn c_init(object: &QpObject, query: &QpQuery) -> ibv_qp_init_attr {
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: an object of ours, or NULL.
     let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_destroy_qp: the queue pair is NULL");
     };
     let last = Arc::strong_count(&object.qp) == 1;
     if last && let Err(error @ VerbsError::Busy(_)) = object.qp.destroy() {
@@ -247,13 +250,19 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(
 /// `ibv_query_ece`: there are no extensions to negotiate.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    libc::EOPNOTSUPP
+    refuse(
+        libc::EOPNOTSUPP,
+        "ibv_query_ece: this device has no connection extensions",
+    )
 }
 
 /// `ibv_set_ece`: see [`ibv_query_ece`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    libc::EOPNOTSUPP
+    refuse(
+        libc::EOPNOTSUPP,
+        "ibv_set_ece: this device has no connection extensions",
+    )
 }
 
 /// `ibv_modify_qp_rate_limit`: the device reports no rate it could be set to.
@@ -261,5 +270,8 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     _qp: *mut ibv_qp,
     _attr: *mut ibv_qp_rate_limit_attr,
 ) -> c_int {
-    libc::EOPNOTSUPP
+    refuse(
+        libc::EOPNOTSUPP,
+        "ibv_modify_qp_rate_limit: this device does not limit rates",
+    )
 }

@@ -9,7 +9,7 @@ use ferroce_device::transport::{QpInit, QpType};
 use crate::context::context_of;
 use crate::convert;
 use crate::cq::CqObject;
-use crate::errno::{errno_of, null};
+use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::object::from_c;
 use crate::pd::{PdObject, PdUse};
@@ -26,7 +26,10 @@ pub unsafe extern "C" fn ibv_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     if pd.is_null() || init.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_qp: the protection domain or the attributes are NULL",
+        ));
     }
     // SAFETY: the program's structure and a protection domain of ours.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
@@ -46,7 +49,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     if context.is_null() || init.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_qp_ex: the context or the attributes are NULL",
+        ));
     }
     // SAFETY: the program's structure; fields that its mask does not name may
     // lie beyond the end of an older one, and are not touched.
@@ -82,10 +88,21 @@ impl Order {
             let mask = (*init).comp_mask;
             let has = |flag| mask & flag != 0;
             if mask & !KNOWN != 0 {
-                return Err(libc::EOPNOTSUPP);
+                return Err(refuse(
+                    libc::EOPNOTSUPP,
+                    format_args!(
+                        "ibv_create_qp_ex: comp_mask {mask:#x}: only a domain, an XRC domain, flags of 0 and send operations can be asked for"
+                    ),
+                ));
             }
             if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && (*init).create_flags != 0 {
-                return Err(libc::EOPNOTSUPP);
+                return Err(refuse(
+                    libc::EOPNOTSUPP,
+                    format_args!(
+                        "ibv_create_qp_ex: creation flags {:#x}: this device has none",
+                        (*init).create_flags
+                    ),
+                ));
             }
             let mut order = Order {
                 context,
@@ -136,7 +153,10 @@ impl Parts<'_> {
                 || order.pd.as_ref().is_some_and(|pd| !here(pd.context))
                 || order.xrcd.as_ref().is_some_and(|xrcd| !here(xrcd.context));
             if foreign {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    "the queue pair's completion queues, shared receive queue and domains belong to different contexts",
+                ));
             }
             Ok(Parts {
                 pd: from_c(order.pd),
@@ -176,7 +196,13 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
     if let Some(ops) = order.send_ops
         && ops & !qp_ex::possible(qp_type) != 0
     {
-        return Err(libc::EOPNOTSUPP);
+        return Err(refuse(
+            libc::EOPNOTSUPP,
+            format_args!(
+                "send_ops_flags {ops:#x}: a queue pair of type {qp_type:?} can do {:#x}",
+                qp_ex::possible(qp_type)
+            ),
+        ));
     }
     let mut asked = *init;
     if qp_type == QpType::XrcTarget {
@@ -220,19 +246,34 @@ pub(crate) unsafe extern "C" fn open_qp(
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     // SAFETY: the program's structure, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(libc::EINVAL);
+        return null(refuse(libc::EINVAL, "ibv_open_qp: the attributes are NULL"));
     };
     if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
-        return null(libc::EOPNOTSUPP);
+        return null(refuse(
+            libc::EOPNOTSUPP,
+            format_args!(
+                "ibv_open_qp: comp_mask {:#x} has unknown bits",
+                attr.comp_mask
+            ),
+        ));
     }
     let complete = attr.comp_mask & NEEDED == NEEDED && attr.qp_type == IBV_QPT_XRC_RECV;
     // SAFETY: an object of ours, or NULL.
     let xrcd = unsafe { from_c::<XrcdObject>(attr.xrcd) };
     let Some(xrcd) = xrcd.filter(|_| complete && !context.is_null()) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_open_qp: a number, an XRC domain and the type XRC_RECV are needed",
+        ));
     };
     let Some(qp) = xrcd.domain.target(attr.qp_num) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_open_qp: the XRC domain has no queue pair {:#x}",
+                attr.qp_num
+            ),
+        ));
     };
     let qp_context = match attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 {
         true => attr.qp_context,

@@ -15,7 +15,7 @@ use ferroce_device::transport::{
 use ferroce_device::{Posting, ProcessMemory};
 
 use crate::convert;
-use crate::errno::errno_of;
+use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
 use crate::object::from_c;
 use crate::post;
@@ -66,7 +66,10 @@ impl Builder {
     fn last(&mut self, change: impl FnOnce(&mut Request)) {
         match self.requests.last_mut() {
             Some(request) => change(request),
-            None => self.fail(libc::EINVAL),
+            None => self.fail(refuse(
+                libc::EINVAL,
+                "a setter was called before any ibv_wr_ function began a work request",
+            )),
         }
     }
 
@@ -82,12 +85,18 @@ impl Builder {
     fn add_inline(&mut self, start: usize, most: usize, address: u64, length: usize) {
         let at = self.inline.len();
         if length > most.saturating_sub(at - start) {
-            return self.fail(libc::EINVAL);
+            return self.fail(refuse(
+                libc::EINVAL,
+                format_args!("inline data is longer than max_inline_data, {most}"),
+            ));
         }
         self.inline.resize(at + length, 0);
         let memory = ProcessMemory::recent();
         if memory.read(address, &mut self.inline[at..]).is_err() {
-            self.fail(libc::EFAULT);
+            self.fail(refuse(
+                libc::EFAULT,
+                format_args!("inline data at {address:#x} cannot be read"),
+            ));
         }
     }
 
@@ -360,7 +369,10 @@ unsafe extern "C" fn wr_flush(
     unsafe {
         begin(qp, op);
         if !known || u32::try_from(length).is_err() {
-            builder(qp).fail(libc::EINVAL);
+            builder(qp).fail(refuse(
+                libc::EINVAL,
+                "ibv_wr_flush: unknown level or type, or a length above 4 GiB",
+            ));
         }
     }
 }
@@ -380,22 +392,33 @@ unsafe extern "C" fn wr_bind_mw(
     unsafe {
         let op = match info.as_ref() {
             Some(info) => post::bind_op(mw, rkey, info),
-            None => Err(libc::EINVAL),
+            None => Err(refuse(
+                libc::EINVAL,
+                "ibv_wr_bind_mw: the bind information is NULL",
+            )),
         };
         match op {
             Ok(op) => begin(qp, op),
-            Err(errno) => refuse(qp, errno),
+            Err(errno) => begin_failed(qp, errno),
         }
     }
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
     // SAFETY: as for `wr_send`.
-    unsafe { refuse(qp, libc::EOPNOTSUPP) };
+    unsafe {
+        begin_failed(
+            qp,
+            refuse(
+                libc::EOPNOTSUPP,
+                "ibv_wr_send_tso: this device does not segment TCP",
+            ),
+        )
+    };
 }
 
 /// Begins something in the place of a work request that cannot be.
-unsafe fn refuse(qp: *mut ibv_qp_ex, errno: c_int) {
+unsafe fn begin_failed(qp: *mut ibv_qp_ex, errno: c_int) {
     // SAFETY: the caller's word.
     unsafe {
         begin(qp, SendOp::default());
@@ -438,7 +461,10 @@ unsafe extern "C" fn wr_set_inline_data_list(
     // SAFETY: as for `wr_send`.
     let (most, builder) = unsafe { (max_inline(qp), builder(qp)) };
     if count > 0 && list.is_null() {
-        return builder.fail(libc::EINVAL);
+        return builder.fail(refuse(
+            libc::EINVAL,
+            "ibv_wr_set_inline_data_list: the list is NULL",
+        ));
     }
     let start = builder.inline.len();
     for index in 0..count {

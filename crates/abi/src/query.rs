@@ -6,6 +6,7 @@ use core::mem::{offset_of, size_of};
 use ferroce_device::LinkInfo;
 
 use crate::context::context_of;
+use crate::errno::refuse;
 use crate::ffi::*;
 use crate::limits::*;
 
@@ -194,10 +195,16 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: by contract NULL or valid.
     if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_query_device_ex: comp_mask of the input is not 0",
+        );
     }
     if attr_size < offset_of!(ibv_device_attr_ex, odp_caps) {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!("ibv_query_device_ex: a structure of {attr_size} bytes is too small"),
+        );
     }
     // SAFETY: by contract the context is open, and `attr` has this size.
     unsafe {
@@ -214,7 +221,10 @@ pub(crate) unsafe extern "C" fn query_port(
     attr_size: usize,
 ) -> c_int {
     if port_num != 1 {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!("ibv_query_port: port {port_num}: the device has port 1 only"),
+        );
     }
     // SAFETY: by contract the context is open, and `attr` has this size.
     unsafe {
@@ -250,7 +260,12 @@ pub(crate) unsafe extern "C" fn query_rt_values(
         values.raw_clock.tv_nsec = now.tv_sec * 1_000_000_000 + now.tv_nsec;
     }
     if wanted & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_query_rt_values_ex: comp_mask {wanted:#x}: only the raw clock can be read"
+            ),
+        );
     }
     0
 }

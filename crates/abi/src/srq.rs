@@ -8,7 +8,7 @@ use ferroce_device::transport::{Srq, SrqInit};
 
 use crate::context::context_of;
 use crate::cq::CqObject;
-use crate::errno::{code, errno_of, null};
+use crate::errno::{code, errno_of, null, refuse};
 use crate::ffi::*;
 use crate::object::{Object, from_c, into_c, take};
 use crate::pd::{PdObject, PdUse};
@@ -46,7 +46,10 @@ pub unsafe extern "C" fn ibv_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     if pd.is_null() || init.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_srq: the protection domain or the attributes are NULL",
+        ));
     }
     // SAFETY: the program's structure and a protection domain of ours.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
@@ -66,17 +69,28 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     if context.is_null() || init.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_srq_ex: the context or the attributes are NULL",
+        ));
     }
     // SAFETY: the program's structure; fields that its mask does not name may
     // lie beyond the end of an older one, and are not touched.
     let (mask, srq_context) = unsafe { ((*init).comp_mask, (*init).srq_context) };
     let has = |flag| mask & flag != 0;
     if mask >= IBV_SRQ_INIT_ATTR_RESERVED || has(IBV_SRQ_INIT_ATTR_TM) {
-        return null(libc::EOPNOTSUPP);
+        return null(refuse(
+            libc::EOPNOTSUPP,
+            format_args!(
+                "ibv_create_srq_ex: comp_mask {mask:#x}: no tag matching, no unknown bits"
+            ),
+        ));
     }
     if !has(IBV_SRQ_INIT_ATTR_PD) {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_create_srq_ex: the protection domain is not named in comp_mask",
+        ));
     }
     let srq_type = match has(IBV_SRQ_INIT_ATTR_TYPE) {
         // SAFETY: as above.
@@ -89,8 +103,18 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             // SAFETY: as above.
             Some(unsafe { ((*init).xrcd, (*init).cq) })
         }
-        IBV_SRQT_TM => return null(libc::EOPNOTSUPP),
-        _ => return null(libc::EINVAL),
+        IBV_SRQT_TM => {
+            return null(refuse(
+                libc::EOPNOTSUPP,
+                "ibv_create_srq_ex: this device does not match tags",
+            ));
+        }
+        _ => {
+            return null(refuse(
+                libc::EINVAL,
+                "ibv_create_srq_ex: unknown type, or an XRC queue without XRC domain and completion queue",
+            ));
+        }
     };
     // SAFETY: as above.
     let (pd, attr) = unsafe { ((*init).pd, &mut (*init).attr) };
@@ -108,7 +132,12 @@ unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq,
     // SAFETY: an open context, and objects of ours or NULL.
     let (context, pd) = unsafe { (context_of(order.context), from_c::<PdObject>(order.pd)) };
     let pd = pd.filter(|pd| Arc::ptr_eq(pd.device(), &context.device));
-    let pd = pd.ok_or(libc::EINVAL)?;
+    let pd = pd.ok_or_else(|| {
+        refuse(
+            libc::EINVAL,
+            "the protection domain of the shared receive queue is NULL or of another context",
+        )
+    })?;
     let (max_wr, max_sge) = (attr.max_wr, attr.max_sge);
     let (srq, xrcd) = match order.xrc {
         None => {
@@ -123,7 +152,17 @@ unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq,
             // SAFETY: objects of ours or NULL.
             let (xrcd, cq) = unsafe { (from_c::<XrcdObject>(xrcd), from_c::<CqObject>(cq)) };
             let cq = cq.filter(|cq| Arc::ptr_eq(&cq.device, &context.device));
-            let (xrcd, cq) = (xrcd.ok_or(libc::EINVAL)?, cq.ok_or(libc::EINVAL)?);
+            let (xrcd, cq) = (
+                xrcd.ok_or_else(|| {
+                    refuse(libc::EINVAL, "ibv_create_srq_ex: the XRC domain is NULL")
+                })?,
+                cq.ok_or_else(|| {
+                    refuse(
+                        libc::EINVAL,
+                        "ibv_create_srq_ex: the completion queue is NULL or of another context",
+                    )
+                })?,
+            );
             let (size, domain) = ((max_wr, max_sge), &xrcd.domain.xrcd);
             let srq = context.device.create_xrc_srq(pd.pd(), size, domain, &cq.cq);
             (srq, Some(xrcd.users.hold()))
@@ -161,16 +200,28 @@ pub unsafe extern "C" fn ibv_modify_srq(
     // SAFETY: an object of ours and the program's structure, or NULL.
     let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_ref()) };
     let (Some(object), Some(attr)) = (object, attr) else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_modify_srq: the queue or the attributes are NULL",
+        );
     };
     let mask = mask as u32;
     if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!("ibv_modify_srq: mask {mask:#x} has unknown bits"),
+        );
     }
     let srq = &object.srq;
     let (resize, limit) = (mask & IBV_SRQ_MAX_WR != 0, mask & IBV_SRQ_LIMIT != 0);
     if resize && limit && attr.srq_limit > attr.max_wr {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_modify_srq: limit {} is above max_wr {}",
+                attr.srq_limit, attr.max_wr
+            ),
+        );
     }
     let mut result = Ok(());
     if resize {
@@ -188,7 +239,10 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
     // SAFETY: an object of ours and the program's structure, or NULL.
     let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_mut()) };
     let (Some(object), Some(attr)) = (object, attr) else {
-        return libc::EINVAL;
+        return refuse(
+            libc::EINVAL,
+            "ibv_query_srq: the queue or the attributes are NULL",
+        );
     };
     (attr.max_wr, attr.max_sge, attr.srq_limit) = object.srq.query();
     0
@@ -199,7 +253,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     // SAFETY: an object of ours and the program's variable, or NULL.
     let (object, number) = unsafe { (from_c::<SrqObject>(srq), number.as_mut()) };
     let (Some(object), Some(number)) = (object, number) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_get_srq_num: an argument is NULL");
     };
     *number = object.srq.number();
     0
@@ -210,10 +264,13 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: an object of ours, or NULL.
     let Some(object) = (unsafe { from_c::<SrqObject>(srq) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_destroy_srq: the queue is NULL");
     };
     if object.users.any() {
-        return libc::EBUSY;
+        return refuse(
+            libc::EBUSY,
+            "ibv_destroy_srq: queue pairs still use the queue",
+        );
     }
     // SAFETY: its context is open.
     let context = unsafe { context_of((*object.c.get()).context) };

@@ -9,7 +9,7 @@ use std::path::Path;
 use ferroce_device::LinkInfo;
 
 use crate::device_list::device_named;
-use crate::errno::minus_one;
+use crate::errno::{minus_one, refuse};
 
 /// Where devices are, below which their names follow.
 const CLASS: &str = "/sys/class/infiniband/";
@@ -27,7 +27,10 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     size: usize,
 ) -> c_int {
     if dir.is_null() || file.is_null() || buf.is_null() || size == 0 {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            "ibv_read_sysfs_file: an argument is NULL, or there is no room",
+        ));
     }
     // SAFETY: by contract both are strings.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
@@ -43,7 +46,13 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
         contents.pop();
     }
     if contents.len() >= size {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            format_args!(
+                "ibv_read_sysfs_file: {} bytes do not fit into {size}",
+                contents.len()
+            ),
+        ));
     }
     // SAFETY: there is room for the contents and a zero.
     unsafe {

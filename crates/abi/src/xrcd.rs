@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ferroce_device::{Device, Qp, transport::Xrcd};
 
 use crate::context::context_of;
-use crate::errno::null;
+use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::object::{Object, from_c, into_c, take};
 use crate::users::Users;
@@ -78,7 +78,10 @@ impl Domain {
             return Ok(Domain::new(None));
         }
         if fd < 0 {
-            return Err(libc::EBADF);
+            return Err(refuse(
+                libc::EBADF,
+                format_args!("file descriptor {fd} of the XRC domain"),
+            ));
         }
         // SAFETY: the descriptor is only asked what it is, and may be anything.
         let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) })
@@ -91,9 +94,15 @@ impl Domain {
         shared.retain(|known| known.strong_count() > 0);
         let mut live = shared.iter().filter_map(Weak::upgrade);
         match live.find(|domain| domain.file == file) {
-            Some(_) if oflags & libc::O_EXCL != 0 => Err(libc::EINVAL),
+            Some(_) if oflags & libc::O_EXCL != 0 => Err(refuse(
+                libc::EINVAL,
+                "the XRC domain of this file exists, and O_EXCL asks for a new one",
+            )),
             Some(domain) => Ok(domain),
-            None if oflags & libc::O_CREAT == 0 => Err(libc::EAGAIN),
+            None if oflags & libc::O_CREAT == 0 => Err(refuse(
+                libc::EAGAIN,
+                "no XRC domain exists for this file, and O_CREAT is not set",
+            )),
             None => {
                 let domain = Domain::new(file);
                 shared.push(Arc::downgrade(&domain));
@@ -110,16 +119,28 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 ) -> *mut ibv_xrcd {
     // SAFETY: NULL, or the program's structure.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_open_xrcd: the attributes are NULL",
+        ));
     };
     if context.is_null() {
-        return null(libc::EINVAL);
+        return null(refuse(libc::EINVAL, "ibv_open_xrcd: the context is NULL"));
     }
     if attr.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
-        return null(libc::EOPNOTSUPP);
+        return null(refuse(
+            libc::EOPNOTSUPP,
+            format_args!(
+                "ibv_open_xrcd: comp_mask {:#x} has unknown bits",
+                attr.comp_mask
+            ),
+        ));
     }
     if attr.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
-        return null(libc::EINVAL);
+        return null(refuse(
+            libc::EINVAL,
+            "ibv_open_xrcd: comp_mask must name both the file descriptor and the flags",
+        ));
     }
     // SAFETY: an open context.
     let device = unsafe { &context_of(context).device };
@@ -137,10 +158,13 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     // SAFETY: NULL, or a domain of ours.
     let Some(object) = (unsafe { from_c::<XrcdObject>(xrcd) }) else {
-        return libc::EINVAL;
+        return refuse(libc::EINVAL, "ibv_close_xrcd: the XRC domain is NULL");
     };
     if object.users.any() {
-        return libc::EBUSY;
+        return refuse(
+            libc::EBUSY,
+            "ibv_close_xrcd: queue pairs or shared receive queues still use the XRC domain",
+        );
     }
     // SAFETY: the program gives it back.
     drop(unsafe { take::<XrcdObject>(xrcd) });

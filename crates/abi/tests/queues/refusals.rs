@@ -107,6 +107,42 @@ fn null_is_refused() {
     });
 }
 
+/// As rdma-core does: programs print `%m`.
+#[test]
+fn functions_that_return_an_error_number_set_errno_as_well() {
+    let name = "refusals::functions_that_return_an_error_number_set_errno_as_well";
+    on_loopback(name, || {
+        let world = World::open();
+        let end = world.end(IBV_QPT_RC);
+        let both = |call: &dyn Fn() -> i32| {
+            // SAFETY: the location is this thread's.
+            unsafe { *libc::__errno_location() = 0 };
+            (call(), errno())
+        };
+        let invalid = (libc::EINVAL, libc::EINVAL);
+        let unsupported = (libc::EOPNOTSUPP, libc::EOPNOTSUPP);
+        let busy = (libc::EBUSY, libc::EBUSY);
+        assert_eq!(both(&|| end.modify(&mut zeroed(), IBV_QP_PORT)), invalid);
+        assert_eq!(
+            both(&|| end.modify(&mut zeroed(), IBV_QP_RATE_LIMIT)),
+            unsupported
+        );
+        assert_eq!(both(&|| verbs::dealloc_pd(world.pd)), busy);
+        assert_eq!(both(&|| verbs::destroy_cq(end.cq)), busy);
+        assert_eq!(
+            both(&|| verbs::query_ece(end.qp, ptr::null_mut())),
+            unsupported
+        );
+        assert_eq!(both(&|| verbs::destroy_qp(ptr::null_mut())), invalid);
+        let post = || {
+            let mut wr = send_wr(1, IBV_WR_SEND, &mut []);
+            let mut bad = ptr::null_mut();
+            verbs::post_send_list(end.qp, &raw mut wr, &raw mut bad)
+        };
+        assert_eq!(both(&post), invalid, "RESET");
+    });
+}
+
 #[test]
 fn shared_queues_that_cannot_be() {
     on_loopback("refusals::shared_queues_that_cannot_be", || {
