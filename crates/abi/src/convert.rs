@@ -177,18 +177,25 @@ pub(crate) fn c_qp_cap(cap: &QpCap) -> ibv_qp_cap {
 
 /// The way to a peer.
 ///
-/// Without a GRH it has no address, only a LID. rxe refuses that; here LIDs stand
-/// for addresses of the own network, so that programs that know InfiniBand only,
-/// such as qperf, find each other.
+/// Without a GRH it has no address, only a LID, and is refused, as by rxe. A link with
+/// the option `lids` takes LIDs for IPv4 addresses of its own network, for programs that
+/// know InfiniBand only, such as qperf.
 pub(crate) fn ah_attr(c: &ibv_ah_attr, device: &Device) -> Result<AhAttr, c_int> {
     let (sgid_index, dgid) = match c.is_global {
         0 => {
             let link = device.link();
             let (own, theirs) = link.by_lid(c.dlid).ok_or_else(|| {
-                refuse(
-                    libc::EINVAL,
-                    format_args!("LID {} is that of no address in the link's network", c.dlid),
-                )
+                let (name, lid) = (&link.name, c.dlid);
+                let why = match link.lids {
+                    true => {
+                        format!("LID {lid} stands for no address in the IPv4 network of {name}")
+                    }
+                    false => format!(
+                        "is_global is 0: RoCE addresses peers by GID; \
+                         `ferroce link set {name} lids on` lets LID {lid} stand for an IPv4 address"
+                    ),
+                };
+                refuse(libc::EINVAL, why)
             })?;
             let index = u8::try_from(own.index).map_err(|_| {
                 refuse(

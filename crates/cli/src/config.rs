@@ -25,6 +25,7 @@ FILES
         type = \"rxe\"    # the default
         mtu = 1024      # by default what the netdev allows
         crc = true      # the default
+        lids = false    # the default
 
 ENVIRONMENT
     FERROCE_CONFIG_DIR    replaces the directory of the file
@@ -106,6 +107,9 @@ fn line(link: LinkConfig) -> String {
     if !link.crc {
         line += " crc off";
     }
+    if link.lids {
+        line += " lids on";
+    }
     line + "\n"
 }
 
@@ -161,6 +165,7 @@ pub(crate) fn configured(link: LinkInfo) -> LinkConfig {
         netdev: link.netdev,
         mtu: link.mtu,
         crc: link.crc,
+        lids: link.lids,
     }
 }
 

@@ -210,6 +210,7 @@ fn start_daemon(program: &Path) -> Result<Daemon> {
         netdev: "lo".into(),
         mtu: None,
         crc: true,
+        lids: false,
     }))?;
     Ok(Daemon { connection })
 }

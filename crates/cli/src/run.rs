@@ -150,6 +150,7 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             netdev: netdev.unwrap_or("lo").into(),
             mtu: None,
             crc: true,
+            lids: false,
         }));
         match added {
             Ok(()) => break,

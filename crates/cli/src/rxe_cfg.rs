@@ -226,6 +226,7 @@ impl RxeCfg {
                 rename: None,
                 mtu,
                 crc,
+                lids: None,
             })?;
             let known = remembered.iter().find(|config| config.name == link.name);
             if let Some(config) = known.filter(|_| !self.forgetful) {
@@ -260,6 +261,7 @@ pub(crate) fn add_next(connection: &mut Connection, netdev: &str) -> Result<Link
         netdev: netdev.into(),
         mtu: None,
         crc: true,
+        lids: false,
     };
     connection.perform(&Request::LinkAdd(config.clone()))?;
     Ok(config)

@@ -24,19 +24,20 @@ fn links_survive_the_machine() {
     isolated("links_survive_the_machine", || {
         let _cleanup = Cleanup;
         cable("eth0", "far0", "10.0.0.1/24");
-        ok("ferroce link add mine type rxe netdev eth0 mtu 512 crc off");
+        ok("ferroce link add mine type rxe netdev eth0 mtu 512 crc off lids on");
         ok("ferroce link add other type rxe netdev lo");
         ok("ferroce config save mine");
         assert_eq!(
             ok("ferroce config"),
-            "link mine type rxe netdev eth0 mtu 512 crc off\n"
+            "link mine type rxe netdev eth0 mtu 512 crc off lids on\n"
         );
         reboot();
         assert_eq!(ok("ferroce link"), "");
         ok("ferroced --configured");
         let line = "link mine/1 state ACTIVE physical_state LINK_UP netdev eth0 \n";
         assert_eq!(ok("ferroce link"), line);
-        assert!(ok("ferroce -d link").contains(" mtu 512 "));
+        let details = ok("ferroce -d link");
+        assert!(details.contains(" mtu 512 ") && details.contains(" lids on "), "{details}");
         // And a restart on top.
         end_daemon();
         ok("ferroced --configured");

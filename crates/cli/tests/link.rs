@@ -103,6 +103,15 @@ fn a_netdev_with_a_cable() {
             details.contains("\n    gid 1 10.0.0.1 netdev near \n"),
             "{details}"
         );
+        let lid = |value: u16| format!("{:<24}{value}\n", "port_lid:");
+        assert!(ok("ferroce devinfo rxe_near").contains(&lid(0)), "as rxe");
+        ok("ferroce link set rxe_near lids on");
+        assert!(ok("ferroce devinfo rxe_near").contains(&lid(1)));
+        assert!(ok("ferroce -d link show rxe_near").contains(" crc off lids on "));
+        assert!(ok("ferroce -dj link show rxe_near").contains(r#""lids":true"#));
+        ok("ferroce link set rxe_near lids off");
+        assert!(ok("ferroce devinfo rxe_near").contains(&lid(0)));
+        assert!(!ok("ferroce -d link show rxe_near").contains("lids"));
         netdev::delete("near");
         assert_eq!(
             ok("ferroce link"),

@@ -26,6 +26,9 @@ pub struct LinkConfig {
     pub mtu: Option<u32>,
     /// Whether ICRCs are computed and checked.
     pub crc: bool,
+    /// Whether LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub lids: bool,
 }
 
 /// A link and its port, at one moment.
@@ -57,6 +60,9 @@ pub struct LinkInfo {
     pub mac: [u8; 6],
     /// Whether ICRCs are computed and checked.
     pub crc: bool,
+    /// Whether LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
+    #[serde(default)]
+    pub lids: bool,
     /// Populated entries of the GID table, by index.
     pub gids: Vec<Gid>,
 }
@@ -79,6 +85,7 @@ impl LinkInfo {
             speed_mbps: None,
             mac: [0; 6],
             crc: true,
+            lids: false,
             gids: Vec::new(),
         }
     }
@@ -169,17 +176,18 @@ impl LinkInfo {
         [m[0] ^ 2, m[1], m[2], 0xFF, 0xFE, m[3], m[4], m[5]]
     }
 
-    /// A LID for programs that know InfiniBand only, and no GIDs: the lower half of
-    /// the port's usual IPv4 address. Zero, as for every RoCE port, if it has none.
+    /// The port's LID: zero, as for every RoCE port. With the option `lids` it is the
+    /// lower half of the port's usual IPv4 address, for programs that know InfiniBand
+    /// only, and no GIDs.
     pub fn lid(&self) -> u16 {
-        self.usual_ipv4()
-            .map_or(0, |(_, address)| address.to_bits() as u16)
+        let usual = self.usual_ipv4().filter(|_| self.lids);
+        usual.map_or(0, |(_, address)| address.to_bits() as u16)
     }
 
     /// The GID index and the address that a LID of another port in our IPv4 network
-    /// stands for: `(ours, theirs)`.
+    /// stands for: `(ours, theirs)`. None without the option `lids`.
     pub fn by_lid(&self, lid: u16) -> Option<(&Gid, Ipv4Addr)> {
-        let (gid, ours) = self.usual_ipv4().filter(|_| lid != 0)?;
+        let (gid, ours) = self.usual_ipv4().filter(|_| self.lids && lid != 0)?;
         let theirs = ours.to_bits() & 0xffff_0000 | u32::from(lid);
         Some((gid, Ipv4Addr::from_bits(theirs)))
     }
@@ -238,6 +246,23 @@ pub fn largest_mtu(netdev_mtu: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lids_are_an_option() {
+        let mut link = LinkInfo::new("rxe0", "eth0", 2);
+        link.gids.push(Gid {
+            index: 1,
+            address: Ipv4Addr::new(10, 9, 0, 1).into(),
+            ifindex: 2,
+            netdev: "eth0".into(),
+        });
+        assert_eq!((link.lid(), link.by_lid(2)), (0, None), "as rxe");
+        link.lids = true;
+        assert_eq!(link.lid(), 1);
+        let (gid, peer) = link.by_lid(2).unwrap();
+        assert_eq!((gid.index, peer), (1, Ipv4Addr::new(10, 9, 0, 2)));
+        assert_eq!(link.by_lid(0), None);
+    }
 
     #[test]
     fn mtus_follow_the_netdev_as_in_rxe() {

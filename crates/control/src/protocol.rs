@@ -53,6 +53,8 @@ pub enum Request {
         mtu: Option<u32>,
         /// Whether ICRCs are checked, by programs that open the link from now on.
         crc: Option<bool>,
+        /// Whether LIDs stand for IPv4 addresses.
+        lids: Option<bool>,
     },
     /// All links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,

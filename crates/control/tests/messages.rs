@@ -19,6 +19,7 @@ fn link(gids: u32) -> LinkInfo {
         speed_mbps: Some(u32::MAX),
         mac: [255; 6],
         crc: true,
+        lids: true,
         gids: (0..gids)
             .map(|index| Gid {
                 index,
@@ -55,7 +56,15 @@ fn messages_survive_the_trip() {
             netdev: "lo".into(),
             mtu: None,
             crc: true,
+            lids: true,
         }),
+        Request::LinkSet {
+            name: "rxe0".into(),
+            rename: None,
+            mtu: None,
+            crc: None,
+            lids: Some(true),
+        },
     ];
     for request in requests {
         assert_eq!(decode::<Request>(&encode(&request)).unwrap(), request);

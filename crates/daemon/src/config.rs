@@ -7,6 +7,7 @@
 //! type = "rxe"    # the default
 //! mtu = 1024      # by default what the netdev allows
 //! crc = true      # the default
+//! lids = false    # the default
 //! ```
 //!
 //! | who | file |
@@ -80,6 +81,7 @@ struct Entry {
     kind: Option<Spanned<String>>,
     mtu: Option<Spanned<i64>>,
     crc: Option<bool>,
+    lids: Option<bool>,
 }
 
 /// The file of this user.
@@ -126,6 +128,9 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     }
     if !link.crc {
         entry["crc"] = value(false);
+    }
+    if link.lids {
+        entry["lids"] = value(true);
     }
     edit(path, |links| {
         links.retain(|other| !is_about(other, &link.name) && !is_about(other, &link.netdev));
@@ -248,6 +253,7 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             netdev: entry.netdev.into_inner(),
             mtu,
             crc: entry.crc.unwrap_or(true),
+            lids: entry.lids.unwrap_or(false),
         });
     }
     Ok(links)

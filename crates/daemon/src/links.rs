@@ -116,8 +116,7 @@ impl Links {
     pub(crate) fn set(
         &mut self,
         name: &str,
-        mtu: Option<u32>,
-        crc: Option<bool>,
+        change: Change,
         netdevs: &Netdevs,
     ) -> Result<Option<LinkEvent>, Refusal> {
         let index = self.find(name)?.info.index;
@@ -129,10 +128,11 @@ impl Links {
             return Ok(None);
         };
         let mut config = link.config.clone();
-        if let Some(mtu) = mtu {
+        if let Some(mtu) = change.mtu {
             config.mtu = (mtu != 0).then_some(mtu);
         }
-        config.crc = crc.unwrap_or(config.crc);
+        config.crc = change.crc.unwrap_or(config.crc);
+        config.lids = change.lids.unwrap_or(config.lids);
         check_mtu(&config, netdev)?;
         link.config = config;
         let old = link.look(netdev, netdevs, speed);
@@ -304,6 +304,7 @@ impl Link {
             netdev_mtu: netdev.mtu,
             mtu: self.config.mtu,
             crc: self.config.crc,
+            lids: self.config.lids,
             active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
             speed_mbps: speed(&netdev.name),
             mac: netdev.mac,
@@ -312,6 +313,15 @@ impl Link {
         };
         std::mem::replace(&mut self.info, new)
     }
+}
+
+/// Options of a link that shall change.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Change {
+    /// The largest packet payload; 0 is what the netdev allows.
+    pub(crate) mtu: Option<u32>,
+    pub(crate) crc: Option<bool>,
+    pub(crate) lids: Option<bool>,
 }
 
 fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {

@@ -9,7 +9,7 @@ use ferroce_control::{
 
 use crate::client::ClientId;
 use crate::group::{Group, GroupError};
-use crate::links::Link;
+use crate::links::{Change, Link};
 use crate::netlink::{self, News};
 use crate::owner::Owner;
 use crate::refusal::{Refusal, listed};
@@ -48,7 +48,8 @@ impl Server {
                 rename,
                 mtu,
                 crc,
-            } => self.link_set(&name, rename, mtu, crc),
+                lids,
+            } => self.link_set(&name, rename, Change { mtu, crc, lids }),
             Request::Links => self.list(id),
             Request::Attach { link, shards } => return self.attach_or_wait(id, link, shards),
             Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),

@@ -8,6 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::client::ClientId;
 use crate::connections::CmObject;
+use crate::links::Change;
 use crate::refusal::Refusal;
 use crate::server::Server;
 
@@ -66,8 +67,7 @@ impl Server {
         &mut self,
         name: &str,
         rename: Option<String>,
-        mtu: Option<u32>,
-        crc: Option<bool>,
+        change: Change,
     ) -> Result<Reply, Refusal> {
         let mut name = name.to_owned();
         let mut changes = Vec::new();
@@ -75,7 +75,7 @@ impl Server {
             changes.extend(self.links.rename(&name, &new)?);
             name = new;
         }
-        changes.extend(self.links.set(&name, mtu, crc, &self.netdevs)?);
+        changes.extend(self.links.set(&name, change, &self.netdevs)?);
         for event in changes {
             tracing::info!(link = name, "changed");
             self.save();

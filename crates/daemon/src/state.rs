@@ -152,6 +152,7 @@ mod tests {
                 netdev: "lo".into(),
                 mtu: Some(1024),
                 crc: false,
+                lids: false,
             },
             index: 3,
             ifindex: 1,

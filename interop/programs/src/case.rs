@@ -21,6 +21,8 @@ pub(crate) struct Case {
     /// How often it may fail, less one: unreliable transports lose messages when a
     /// receiver does not get its share of a processor, and programs wait for them.
     pub(crate) attempts: u32,
+    /// It knows InfiniBand only: while it runs, LIDs of rxe0 stand for IPv4 addresses.
+    pub(crate) by_lid: bool,
     /// It is tried again only if the client said this.
     pub(crate) excuse: Option<&'static str>,
 }
@@ -126,6 +128,7 @@ impl Case {
             environment: Vec::new(),
             patience: Duration::from_secs(60),
             attempts: 1,
+            by_lid: false,
             excuse: None,
         }
     }
@@ -145,6 +148,12 @@ impl Case {
         let at = self.name.find(self.program).unwrap_or(0);
         self.name.insert_str(at, &format!("{variable}={value} "));
         self.environment.push((variable, value));
+        self
+    }
+
+    /// It can address its peer by LID only.
+    pub(crate) fn by_lid(mut self) -> Case {
+        self.by_lid = true;
         self
     }
 

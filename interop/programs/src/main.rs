@@ -144,5 +144,7 @@ Mistakes of programs that show here, and with any driver:
   sources are.
 - perftest with `-R` tells its client to call before it listens for the second of its connections. A client that
   is refused uses what it has freed and dies; both are started again then.
+- qperf without `-cm 1` knows LIDs only, which no RoCE port has: it fails on rxe. Its commands run on a link with
+  `lids on`.
 
 ";

@@ -11,6 +11,17 @@ use crate::place::Place;
 
 /// Tries a case; what was said is kept in `folder`.
 pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
+    let lids = |state| place.user.ferroce(&["link", "set", "rxe0", "lids", state]);
+    if !case.by_lid {
+        return perform(place, case, folder);
+    }
+    lids("on")?;
+    let result = perform(place, case, folder);
+    lids("off")?;
+    result
+}
+
+fn perform(place: &Place, case: &Case, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let until = deadline(case.patience);
     let said = match &case.action {

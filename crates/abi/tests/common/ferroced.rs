@@ -46,9 +46,23 @@ pub(crate) fn add_link(name: &str, netdev: &str) {
         netdev: netdev.into(),
         mtu: None,
         crc: true,
+        lids: false,
     };
     let added = connection.perform(&Request::LinkAdd(config));
     added.expect("a link");
+}
+
+/// Lets LIDs of a link stand for IPv4 addresses, or no longer.
+pub(crate) fn set_lids(name: &str, on: bool) {
+    let mut connection = find_daemon().expect("reachable").expect("running");
+    let changed = connection.perform(&Request::LinkSet {
+        name: name.into(),
+        rename: None,
+        mtu: None,
+        crc: None,
+        lids: Some(on),
+    });
+    changed.expect("a link that can be changed");
 }
 
 /// Ends this process when the one that started it ends.

@@ -4,8 +4,10 @@ use core::ptr;
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
+use ferroce_testnet::deadline;
 
-use crate::common::{V4, V6, errno, made, refused, with_device, zeros};
+use crate::common::ferroced::set_lids;
+use crate::common::{LINK, V4, V6, errno, made, refused, with_device, zeros};
 
 /// ::ffff:127.0.0.1
 const LOCALHOST: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
@@ -31,12 +33,23 @@ fn handles() {
             let mut attr = attr;
             ibv_create_ah(pd, &mut attr)
         };
-        // Without a GRH there is a LID only, and no port has LID 0.
+        // As rxe: a RoCE port has no LID, and without a GRH there is no address.
         let by_lid = |dlid| ibv_ah_attr {
             is_global: 0,
             dlid,
             ..attr()
         };
+        let mut port: ibv_port_attr = zeros();
+        assert_eq!(ibv_query_port(context, 1, (&raw mut port).cast()), 0);
+        assert_eq!((port.lid, port.sm_lid), (0, 0));
+        refused(create(by_lid(0)), libc::EINVAL);
+        refused(create(by_lid(1)), libc::EINVAL);
+        // The link's option makes LIDs of the addresses of its IPv4 network.
+        set_lids(LINK, true);
+        deadline::until("the port has a LID", || {
+            assert_eq!(ibv_query_port(context, 1, (&raw mut port).cast()), 0);
+            port.lid == 1
+        });
         refused(create(by_lid(0)), libc::EINVAL);
         assert_eq!(ibv_destroy_ah(made(create(by_lid(1)))), 0);
         for port_num in [0, 2, 255] {

@@ -67,6 +67,9 @@ fn text(link: &LinkInfo, format: Format) -> String {
             text += &format!("speed {speed} ");
         }
         text += &format!("crc {} ", if link.crc { "on" } else { "off" });
+        if link.lids {
+            text += "lids on ";
+        }
         for gid in &link.gids {
             let (index, address, netdev) = (gid.index, gid.address, &gid.netdev);
             text += &format!("\n    gid {index} {address} netdev {netdev} ");
@@ -98,6 +101,7 @@ struct Details<'a> {
     netdev_mtu: u32,
     speed: Option<u32>,
     crc: bool,
+    lids: bool,
     gids: &'a [Gid],
 }
 
@@ -116,6 +120,7 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
             netdev_mtu: link.netdev_mtu,
             speed: link.speed_mbps,
             crc: link.crc,
+            lids: link.lids,
             gids: &link.gids,
         }),
     }

@@ -4,13 +4,13 @@ use anyhow::{Context, Result, bail};
 use ferroce_control::link::MTUS;
 use ferroce_control::{LinkConfig, Request, check_name};
 
-const USAGE: &str = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off]";
+const USAGE: &str = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off]";
 
 /// What the words ask for.
 pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
     let (name, pairs) = words.split_first().context("a name is missing")?;
     check_name(name)?;
-    let (mut kind, mut netdev, mut mtu, mut crc) = (None, None, None, None);
+    let (mut kind, mut netdev, mut mtu, mut crc, mut lids) = (None, None, None, None, None);
     for pair in pairs.chunks(2) {
         let [key, value] = pair else {
             bail!("a value for `{}` is missing: {USAGE}", pair[0]);
@@ -19,7 +19,8 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
             "type" => kind.replace(value.clone()).is_some(),
             "netdev" => netdev.replace(value.clone()).is_some(),
             "mtu" => mtu.replace(number(value)?).is_some(),
-            "crc" => crc.replace(switch(value)?).is_some(),
+            "crc" => crc.replace(switch(key, value)?).is_some(),
+            "lids" => lids.replace(switch(key, value)?).is_some(),
             other => bail!("`{other}` is not known here: {USAGE}"),
         };
         if seen {
@@ -32,19 +33,21 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
         netdev: netdev.with_context(|| format!("`netdev` is missing: {USAGE}"))?,
         mtu,
         crc: crc.unwrap_or(true),
+        lids: lids.unwrap_or(false),
     })
 }
 
 /// What the words after `link set` ask for: a name, and what to change.
 pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
-    let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off]";
+    let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off]";
     let (name, pairs) = words.split_first().context("a name is missing")?;
-    let (mut rename, mut mtu, mut crc) = (None, None, None);
+    let (mut rename, mut mtu, mut crc, mut lids) = (None, None, None, None);
     for pair in pairs.chunks(2) {
         match pair {
             [key, value] if key == "name" => rename = Some(value.clone()),
             [key, value] if key == "mtu" => mtu = Some(number(value)?),
-            [key, value] if key == "crc" => crc = Some(switch(value)?),
+            [key, value] if key == "crc" => crc = Some(switch(key, value)?),
+            [key, value] if key == "lids" => lids = Some(switch(key, value)?),
             [key, _] => bail!("`{key}` is not known here: {usage}"),
             _ => bail!("a value for `{}` is missing: {usage}", pair[0]),
         }
@@ -54,6 +57,7 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
         rename,
         mtu,
         crc,
+        lids,
     })
 }
 
@@ -63,11 +67,11 @@ fn number(value: &str) -> Result<u32> {
     number.with_context(|| format!("mtu `{value}` is none of {known}"))
 }
 
-fn switch(value: &str) -> Result<bool> {
+fn switch(key: &str, value: &str) -> Result<bool> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        other => bail!("crc `{other}` is neither on nor off"),
+        other => bail!("{key} `{other}` is neither on nor off"),
     }
 }
 
@@ -95,8 +99,12 @@ mod tests {
 
     #[test]
     fn in_any_order() {
-        let config = parsed("r crc off mtu 1024 netdev lo type rxe").unwrap();
-        assert_eq!((config.mtu, config.crc), (Some(1024), false));
+        let config = parsed("r crc off mtu 1024 netdev lo lids on type rxe").unwrap();
+        assert_eq!(
+            (config.mtu, config.crc, config.lids),
+            (Some(1024), false, true)
+        );
+        assert!(!parsed("r type rxe netdev lo").unwrap().lids);
     }
 
     #[test]
@@ -113,6 +121,10 @@ mod tests {
             (
                 "rxe0 type rxe netdev lo crc maybe",
                 "crc `maybe` is neither on nor off",
+            ),
+            (
+                "rxe0 type rxe netdev lo lids maybe",
+                "lids `maybe` is neither on nor off",
             ),
             (
                 "rxe0 type rxe netdev lo speed 9",

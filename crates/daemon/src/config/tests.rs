@@ -7,6 +7,7 @@ fn link(name: &str, netdev: &str) -> LinkConfig {
         netdev: netdev.into(),
         mtu: None,
         crc: true,
+        lids: false,
     }
 }
 

@@ -44,6 +44,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         netdev: netdev.into(),
         mtu: None,
         crc: true,
+        lids: false,
     }
 }
 

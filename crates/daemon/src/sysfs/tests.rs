@@ -82,7 +82,7 @@ fn a_link_looks_as_the_kernel_shows_it() {
         "sys/class/infiniband/rxe0/ports/1/gids/1: 0000:0000:0000:0000:0000:ffff:0a00:0001\n",
         "sys/class/infiniband/rxe0/ports/1/gids/2: 0000:0000:0000:0000:0000:0000:0000:0000\n",
         "sys/class/infiniband/rxe0/ports/1/gids/3: fd00:0000:0000:0000:0000:0000:0000:0001\n",
-        "sys/class/infiniband/rxe0/ports/1/lid: 0x1\n",
+        "sys/class/infiniband/rxe0/ports/1/lid: 0x0\n",
         "sys/class/infiniband/rxe0/ports/1/lid_mask_count: 0\n",
         "sys/class/infiniband/rxe0/ports/1/link_layer: Ethernet\n",
         "sys/class/infiniband/rxe0/ports/1/phys_state: 5: LinkUp\n",

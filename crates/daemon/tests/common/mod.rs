@@ -99,6 +99,7 @@ pub(crate) fn add(name: &str, netdev: &str) -> Result<(), Error> {
         netdev: netdev.into(),
         mtu: None,
         crc: true,
+        lids: false,
     }))
 }
 

@@ -42,7 +42,8 @@ pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_200);
     let case = |test: &'static str| {
         let client = format!("qperf {{peer}} -lp {{port}} -t 1 -i rxe0 {test}");
-        Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test)
+        let case = Case::served("qperf", ports.next(), "qperf -lp {port}", &client);
+        case.expect(test).by_lid()
     };
     let mut cases: Vec<Case> = TESTS.map(case).into();
     cases.extend(CONNECTED.map(|test| {
