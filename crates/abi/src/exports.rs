@@ -2,6 +2,7 @@
 
 pub use crate::ah::*;
 pub use crate::async_events::*;
+pub use crate::buf::*;
 pub use crate::channel::*;
 pub use crate::cq::*;
 pub use crate::device_list::*;
@@ -9,6 +10,7 @@ pub use crate::gids::*;
 pub use crate::import::*;
 pub use crate::mcast::*;
 pub use crate::mr::*;
+pub use crate::newer::*;
 pub use crate::pd::*;
 pub use crate::qp::*;
 pub use crate::qp_create::*;

@@ -1,10 +1,11 @@
 //! Functions that libibverbs got after version 44.
 //!
 //! Registration with a structure of attributes works; so does the port's speed.
-//! Steering tags, buffers of a device and completion counters need hardware.
+//! Steering tags and completion counters need hardware.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
+use crate::buf;
 use crate::context::context_of;
 use crate::errno::{minus_one, null, refuse};
 use crate::ffi::*;
@@ -40,7 +41,8 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     const FD: u64 = (IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET) as u64;
     const ADDR: u64 = IBV_REG_MR_MASK_ADDR as u64;
     const IOVA: u64 = IBV_REG_MR_MASK_IOVA as u64;
-    const NEED_HARDWARE: u64 = (IBV_REG_MR_MASK_DMAH | IBV_REG_MR_MASK_BUF) as u64;
+    const BUF: u64 = IBV_REG_MR_MASK_BUF as u64;
+    const NEED_HARDWARE: u64 = IBV_REG_MR_MASK_DMAH as u64;
     // SAFETY: by contract NULL or valid.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
         return null(refuse(
@@ -54,8 +56,8 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     } else {
         attr.addr as u64
     };
-    if mask & !(FD | ADDR | IOVA) != 0 {
-        let known = mask & !(FD | ADDR | IOVA | NEED_HARDWARE) == 0;
+    if mask & !(FD | ADDR | IOVA | BUF) != 0 {
+        let known = mask & !(FD | ADDR | IOVA | BUF | NEED_HARDWARE) == 0;
         let errno = if known {
             libc::EOPNOTSUPP
         } else {
@@ -65,6 +67,12 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
             "ibv_reg_mr_ex: comp_mask {mask:#x} has bits that this device does not know"
         );
         return null(refuse(errno, why));
+    }
+    // SAFETY: the caller's buffer.
+    if mask & BUF != 0
+        && let Err(errno) = unsafe { buf::check(pd, attr) }
+    {
+        return null(errno);
     }
     let (length, access) = (attr.length, attr.access);
     match (mask & FD, mask & ADDR) {
@@ -109,37 +117,6 @@ pub extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
     minus_one(refuse(
         libc::EOPNOTSUPP,
         "ibv_dm_export_dmabuf_fd: this device exports no dma-buf",
-    ))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_alloc_buf(
-    _pd: *mut ibv_pd,
-    _size: usize,
-    _buf: *mut *mut ibv_buf,
-) -> *mut c_void {
-    null(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_free_buf(_buf: *mut ibv_buf) {}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_reg_buf_mr(
-    _pd: *mut ibv_pd,
-    _buf: *mut ibv_buf,
-    _addr: *mut c_void,
-    _length: usize,
-    _access: c_int,
-) -> *mut ibv_mr {
-    null(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
-    minus_one(refuse(
-        libc::EOPNOTSUPP,
-        "ibv_export_buf_dmabuf_fd: this device exports no dma-buf",
     ))
 }
 

@@ -5,7 +5,9 @@
 //! inline code answer `EOPNOTSUPP`.
 
 use crate::ffi::*;
-use crate::{advise, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, qp_create, query, srq, xrcd};
+use crate::{
+    advise, buf, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, qp_create, query, srq, xrcd,
+};
 
 /// Fills the tables of a new context.
 pub(crate) fn fill(verbs: &mut verbs_context) {
@@ -24,6 +26,8 @@ fn fill_memory(verbs: &mut verbs_context) {
     verbs.alloc_parent_domain = Some(domain::alloc_parent_domain);
     verbs.advise_mr = Some(advise::advise_mr);
     verbs.reg_mr_ex = Some(newer::ibv_reg_mr_ex);
+    verbs.alloc_buf = Some(buf::ibv_alloc_buf);
+    verbs.free_buf = Some(buf::ibv_free_buf);
     verbs.alloc_null_mr = Some(mr::alloc_null_mr);
     verbs.alloc_dm = Some(dm::alloc_dm);
     verbs.free_dm = Some(dm::free_dm);

@@ -80,7 +80,7 @@ fn device_attr_ex(link: &LinkInfo) -> ibv_device_attr_ex {
         odp_caps: ibv_odp_caps {
             general_caps: u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT),
             per_transport_caps: ibv_odp_per_transport_caps {
-                rc_odp_caps: everything,
+                rc_odp_caps: everything | IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE,
                 uc_odp_caps: writes & !IBV_ODP_SUPPORT_SRQ_RECV,
                 ud_odp_caps: datagrams,
             },
@@ -277,6 +277,16 @@ mod tests {
     #[test]
     fn capability_flags_are_those_of_rxe_and_xrc() {
         assert_eq!(device_cap_flags(), 0x0122_3c76 | IBV_DEVICE_XRC);
+    }
+
+    #[test]
+    fn on_demand_paging_is_for_all_operations_of_each_transport() {
+        let caps = device_attr_ex(&LinkInfo::new("rxe0", "lo", 1));
+        let newer = IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
+        let transports = caps.odp_caps.per_transport_caps;
+        assert_eq!(transports.rc_odp_caps, 0xff);
+        assert_eq!(caps.xrc_odp_caps, 0xff & !newer);
+        assert_eq!(transports.uc_odp_caps & newer, 0);
     }
 
     #[test]

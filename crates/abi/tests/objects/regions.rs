@@ -227,3 +227,58 @@ fn files() {
         libc::close(file);
     });
 }
+
+/// Buffers that the device allocates: `ibv_rc_pingpong` of rdma-core 64 uses them.
+#[test]
+fn buffers_are_memory_that_can_be_registered() {
+    let name = "regions::buffers_are_memory_that_can_be_registered";
+    with_domain(name, |context, pd| unsafe {
+        let mut buf = ptr::null_mut();
+        let addr = made(ibv_alloc_buf(pd, 5000, &mut buf)).cast::<u8>();
+        assert!(!buf.is_null() && addr as usize % 4096 == 0);
+        addr.write_bytes(7, 5000);
+        let mr = made(ibv_reg_buf_mr(pd, buf, addr.cast(), 5000, WRITE));
+        assert_eq!(((*mr).addr, (*mr).length), (addr.cast(), 5000));
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        let part = addr.add(4096).cast();
+        let mr = made(ibv_reg_buf_mr(pd, buf, part, 904, WRITE));
+        assert_eq!(ibv_dereg_mr(mr), 0);
+
+        let other = made(ibv_alloc_pd(context));
+        let outside = addr.wrapping_sub(4096).cast();
+        let whole = addr.cast();
+        refused(ibv_reg_buf_mr(pd, buf, part, 905, WRITE), libc::EINVAL);
+        refused(ibv_reg_buf_mr(pd, buf, outside, 1, WRITE), libc::EINVAL);
+        refused(ibv_reg_buf_mr(other, buf, whole, 5000, WRITE), libc::EINVAL);
+        refused(
+            ibv_reg_buf_mr(pd, ptr::null_mut(), whole, 5000, WRITE),
+            libc::EINVAL,
+        );
+        let mut attr = ibv_mr_init_attr {
+            length: 5000,
+            access: WRITE,
+            comp_mask: (IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_IOVA).into(),
+            iova: 0x10_0000,
+            addr: whole,
+            fd: -1,
+            fd_offset: 0,
+            dmah: ptr::null_mut(),
+            buf,
+        };
+        let mr = made(ibv_reg_mr_ex(pd, &mut attr));
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        attr.comp_mask |= u64::from(IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET);
+        refused(ibv_reg_mr_ex(pd, &mut attr), libc::EINVAL);
+        attr.comp_mask = IBV_REG_MR_MASK_BUF.into();
+        refused(ibv_reg_mr_ex(pd, &mut attr), libc::EINVAL);
+        attr.comp_mask = (IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_DMAH).into();
+        refused(ibv_reg_mr_ex(pd, &mut attr), libc::EOPNOTSUPP);
+
+        assert_eq!(ibv_export_buf_dmabuf_fd(buf), -1);
+        assert_eq!(errno(), libc::ENODATA, "ordinary memory");
+        ibv_free_buf(buf);
+        refused(ibv_alloc_buf(pd, 1, ptr::null_mut()), libc::EINVAL);
+        refused(ibv_alloc_buf(pd, usize::MAX / 2, &mut buf), libc::ENOMEM);
+        assert_eq!(ibv_dealloc_pd(other), 0);
+    });
+}
