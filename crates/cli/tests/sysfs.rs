@@ -30,7 +30,10 @@ fn tools_find_the_device() {
         // One link for all commands: each of its own would have its own number.
         ok("ferroce link add rxe0 type rxe netdev lo");
         assert_eq!(said("ls /sys/class/infiniband"), "rxe0\n");
-        assert_eq!(said("ls /dev/infiniband"), "uverbs0\n");
+        assert_eq!(said("ls /dev/infiniband"), "rdma_cm\nuverbs0\n");
+        let files = "fw_ver node_desc node_guid node_type parent ports power subsystem \
+                     sys_image_guid uevent\n";
+        assert_eq!(said("echo $(ls /sys/class/infiniband/rxe0)"), files);
         let port = "/sys/class/infiniband/rxe0/ports/1";
         assert_eq!(said(&format!("cat {port}/gid_attrs/types/1")), "RoCE v2\n");
         assert_eq!(said(&format!("cat {port}/gid_attrs/ndevs/1")), "lo\n");
@@ -39,19 +42,87 @@ fn tools_find_the_device() {
             said(&format!("echo {port}/gids/*")),
             format!("{port}/gids/0 {port}/gids/1\n")
         );
-        assert_eq!(said("ls /sys/class/infiniband/*/device/net/"), "lo\n");
-        let device = "/dev/infiniband/uverbs0";
-        let test = format!("test -c {device} && test -r {device} && test -w {device} && echo yes");
-        assert_eq!(said(&test), "yes\n");
-        assert_eq!(
-            said("readlink -f /sys/class/infiniband_verbs/uverbs0/device"),
-            "/sys/class/infiniband/rxe0/device\n"
-        );
+        for device in ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"] {
+            let test =
+                format!("test -c {device} && test -r {device} && test -w {device} && echo yes");
+            assert_eq!(said(&test), "yes\n", "{device}");
+        }
         let long = said("ls -l /sys/class/infiniband");
         assert!(!long.contains("No such file"), "{long}");
-        assert!(long.ends_with("rxe0\n"), "{long}");
+        let link = "rxe0 -> ../../devices/virtual/infiniband/rxe0\n";
+        assert!(long.ends_with(link), "{long}");
         let missing = said("cat /sys/class/infiniband/rxe7/state");
         assert!(missing.contains("No such file or directory"), "{missing}");
+    });
+}
+
+/// A device is a symbolic link, and `..` leads where it leads with the kernel's driver:
+/// Mooncake and NCCL look for the devices around it that way.
+#[test]
+fn a_device_resolves_as_a_link_does() {
+    with_libraries("a_device_resolves_as_a_link_does", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let class = "/sys/class/infiniband";
+        let device = "/sys/devices/virtual/infiniband/rxe0";
+        for (path, place) in [
+            (format!("{class}/rxe0"), device),
+            (format!("{class}/rxe0/../.."), "/sys/devices/virtual"),
+            (format!("{class}/rxe0/subsystem"), class),
+            (format!("{class}/.."), "/sys/class"),
+            (format!("{device}/../rxe0"), device),
+        ] {
+            // The command asks with readlink, the function of libc by itself.
+            assert_eq!(said(&format!("realpath {path}")), format!("{place}\n"));
+            if Path::new("/usr/bin/python3").exists() {
+                let ask = format!(
+                    "python3 -c 'import ctypes; c = ctypes.CDLL(None); \
+                     c.realpath.restype = ctypes.c_char_p; \
+                     print(c.realpath(b\"{path}\", None).decode())'"
+                );
+                assert_eq!(said(&ask), format!("{place}\n"));
+            }
+        }
+        for path in ["rxe0/../../net/lo/ifindex", "../net/lo/ifindex"] {
+            let neighbour = said(&format!("cat {class}/{path}"));
+            assert_eq!(neighbour, "1\n", "{path}: a file of the real sysfs");
+        }
+        assert_eq!(said("cat /dev/infiniband/../null"), "");
+        let missing = said(&format!("ls {class}/rxe0/device {class}/rxe7/.."));
+        assert_eq!(missing.matches("No such file").count(), 2, "{missing}");
+    });
+}
+
+/// A shell may go there, and commands that it starts find themselves there.
+#[test]
+fn directories_can_be_entered() {
+    with_libraries("directories_can_be_entered", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let class = "/sys/class/infiniband";
+        let inside = |line: &str| said(&format!("cd {class}/rxe0/ports && {line}"));
+        assert_eq!(inside("cat 1/state"), "4: ACTIVE\n");
+        assert_eq!(inside("pwd"), format!("{class}/rxe0/ports\n"));
+        let device = "/sys/devices/virtual/infiniband/rxe0";
+        assert_eq!(inside("/bin/pwd -P"), format!("{device}/ports\n"));
+        assert_eq!(inside("cat ../../../net/lo/ifindex"), "1\n");
+        assert_eq!(inside("cd ../../.. && pwd"), "/sys/class\n");
+        assert_eq!(inside("cd -P ../../.. && pwd"), "/sys/devices/virtual\n");
+        assert_eq!(inside("echo *"), "1\n");
+        let found = inside("find . -name state");
+        assert_eq!(found, "./1/state\n");
+        let status = said("ibstatus");
+        if status.contains("not found") {
+            return eprintln!("*** SKIPPED: no ibstatus ***");
+        }
+        assert!(
+            status.contains("Infiniband device 'rxe0' port 1 status:"),
+            "{status}"
+        );
+        assert!(
+            status.contains("4: ACTIVE") && status.contains("Ethernet"),
+            "{status}"
+        );
     });
 }
 
@@ -83,6 +154,10 @@ fn counters_are_live() {
         count(Counter::SentPkts, 701);
         let all = said(&format!("grep -r . {port}/hw_counters"));
         assert!(all.contains("/sent_pkts:701\n"), "{all}");
+        // And by a path that begins there.
+        let folder = format!("cd {port}/hw_counters");
+        count(Counter::SentPkts, 702);
+        assert_eq!(said(&format!("{folder} && cat sent_pkts")), "702\n");
     });
 }
 
@@ -106,8 +181,9 @@ fn other_paths_are_what_they_were() {
     with_libraries("other_paths_are_what_they_were", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
-        let look = "ls -d /sys/class/* /dev/*; cat /sys/class/infiniband/../net/lo/ifindex; \
-                    ls /sys/class/infiniband_mad; cat /dev/infiniband/../null; ls /dev/infiniband0";
+        let look = "ls -d /sys/class/* /dev/* /sys/devices/virtual/*; \
+                    ls /sys/class/infiniband_mad /dev/infiniband0; cd /sys/class/net && pwd; \
+                    realpath lo/.. ../../class";
         let plain = Command::new("sh")
             .args(["-c", &format!("exec 2>&1; {look}")])
             .output()
@@ -131,7 +207,14 @@ import os
 top = '/sys/class/infiniband'
 print(os.listdir(top), os.path.realpath(top + '/rxe0/ports'))
 print(open(top + '/rxe0/node_type').read().strip(), os.path.exists(top + '/rxe1'))
-print(os.path.exists('/dev/infiniband/uverbs0'), os.path.isdir(top + '/rxe0/device/net/lo'))
+print(os.path.exists('/dev/infiniband/uverbs0'), os.path.exists(top + '/rxe0/device'))
+os.chdir(top)
+folder = os.open('rxe0/ports/1', os.O_RDONLY)
+print(os.getcwd(), os.listdir('.'), os.stat('state', dir_fd=folder).st_size)
+print(os.read(os.open('../../node_type', os.O_RDONLY, dir_fd=folder), 9))
+os.fchdir(folder)
+print(os.getcwd(), open('state').read().strip(), os.path.realpath('..'))
+os.chdir('/')
 if os.fork() == 0:
     print(sorted(entry.name for entry in os.scandir('/sys/class/infiniband_verbs')), flush=True)
     os._exit(0)
@@ -140,7 +223,11 @@ try: open(top + '/none')
 except FileNotFoundError as error: print(error.errno)
 ";
         let seen = said(&format!("python3 -u -c \"{script}\""));
-        let expected = "['rxe0'] /sys/class/infiniband/rxe0/ports\n1: CA False\nTrue True\n\
+        let expected = "['rxe0'] /sys/devices/virtual/infiniband/rxe0/ports\n\
+                        1: CA False\nTrue False\n\
+                        /sys/class/infiniband ['rxe0'] 10\nb'1: CA\\n'\n\
+                        /sys/devices/virtual/infiniband/rxe0/ports/1 4: ACTIVE \
+                        /sys/devices/virtual/infiniband/rxe0/ports\n\
                         ['abi_version', 'uverbs0']\n2\n";
         assert_eq!(seen, expected);
     });
@@ -171,7 +258,7 @@ fn files_follow_the_link_and_go_with_it() {
         assert_eq!(said("ls /sys/class/infiniband"), "mine\nother\n");
         ferroce("link delete mine");
         assert_eq!(said("ls /sys/class/infiniband"), "other\n");
-        assert_eq!(said("ls /dev/infiniband"), "uverbs1\n");
+        assert_eq!(said("ls /dev/infiniband"), "rdma_cm\nuverbs1\n");
         let connection = find_daemon().expect("reachable").expect("running");
         let dir = connection.dir().to_owned();
         drop(connection);

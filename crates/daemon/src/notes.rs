@@ -51,9 +51,8 @@ impl Server {
         let subjects = self.links.iter().map(|link| Subject {
             link: &link.info,
             counters: self.counted_on(link),
-            hardware: sysfs::hardware(&link.info),
         });
-        let files = sysfs::files(subjects, sysfs::cpus());
+        let files = sysfs::files(subjects);
         if let Err(error) = self.tree.update(files) {
             tracing::warn!(%error, "programs that look into sysfs may not find their device");
         }

@@ -4,7 +4,9 @@
 //! `/dev/infiniband/uverbsN` themselves, past libibverbs. ferroced keeps files for
 //! them in its runtime directory, and the preload library of `ferroce run` leads those
 //! paths there. Contents are as the kernel writes them for rxe, but for one thing: a GID
-//! table has 1024 files in the kernel; here they end with the last GID.
+//! table has 1024 files in the kernel; here they end with the last GID. As in the kernel,
+//! what stands in `/sys/class` are symbolic links to directories in `/sys/devices/virtual`,
+//! and there is no link `device`: Soft-RoCE belongs to no hardware.
 //!
 //! Reading a file of sysfs asks the driver, but these are plain files. So the preload
 //! library, before it leads somebody to counters, connects to a socket beside the
@@ -16,7 +18,6 @@
 pub(crate) mod tree;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use ferroce_control::{CounterValues, Gid, LinkInfo, PhysicalState, PortState};
 use ferroce_transport::Counter;
@@ -38,8 +39,6 @@ pub(crate) enum Node {
 pub(crate) struct Subject<'a> {
     pub(crate) link: &'a LinkInfo,
     pub(crate) counters: CounterValues,
-    /// The hardware of its netdev, where that is known.
-    pub(crate) hardware: Option<PathBuf>,
 }
 
 /// The version of the verbs interface between library and kernel.
@@ -50,17 +49,21 @@ const DRIVER_VERSION: u32 = 2;
 const MAJOR: u32 = 231;
 const FIRST_MINOR: u32 = 192;
 
-/// All files of these links, on a machine with that many CPUs.
-pub(crate) fn files<'a>(subjects: impl IntoIterator<Item = Subject<'a>>, cpus: usize) -> Files {
+/// Where device files are that stand for no device of the machine. Programs only look
+/// whether there is a character device that they may open, which the null device always is.
+const NO_DEVICE: &str = "/dev/null";
+
+/// All files of these links.
+pub(crate) fn files<'a>(subjects: impl IntoIterator<Item = Subject<'a>>) -> Files {
     let mut files = Files::new();
     let version = Node::File(format!("{VERBS_VERSION}\n"));
     files.insert("sys/class/infiniband_verbs/abi_version".into(), version);
+    Folder::new(&mut files, "dev/infiniband".into()).link("rdma_cm", NO_DEVICE.into());
     for subject in subjects {
         let link = subject.link;
-        let mut class = Folder::new(&mut files, format!("sys/class/infiniband/{}", link.name));
-        describe(&mut class, link);
-        place(&mut class, &subject, cpus);
-        port(&mut class.inside("ports/1"), link, &subject.counters);
+        let mut device = device(&mut files, "infiniband", &link.name);
+        describe(&mut device, link);
+        port(&mut device.inside("ports/1"), link, &subject.counters);
         verbs(&mut files, link);
         let path = format!("sys/kernel/config/rdma_cm/{}/ports/1", link.name);
         let mut defaults = Folder::new(&mut files, path);
@@ -100,6 +103,21 @@ impl<'a> Folder<'a> {
     }
 }
 
+/// Makes a device of a class: its directory, the link to it in the directory of the class,
+/// and the files that every device has. It belongs to no bus, so it cannot be suspended.
+fn device<'a>(files: &'a mut Files, class: &str, name: &str) -> Folder<'a> {
+    let link = format!("../../devices/virtual/{class}/{name}");
+    Folder::new(files, format!("sys/class/{class}")).link(name, link);
+    let mut device = Folder::new(files, format!("sys/devices/virtual/{class}/{name}"));
+    device.link("subsystem", format!("../../../../class/{class}"));
+    let mut power = device.inside("power");
+    power.put("control", "auto");
+    power.put("runtime_active_time", 0);
+    power.put("runtime_status", "unsupported");
+    power.put("runtime_suspended_time", 0);
+    device
+}
+
 fn describe(folder: &mut Folder, link: &LinkInfo) {
     let guid = colons(&link.guid());
     let node_type = match link.kind.as_str() {
@@ -112,23 +130,7 @@ fn describe(folder: &mut Folder, link: &LinkInfo) {
     folder.put("node_desc", &link.kind);
     folder.put("fw_ver", env!("CARGO_PKG_VERSION"));
     folder.put("parent", &link.netdev);
-}
-
-/// Where in the machine the device is: with its netdev.
-fn place(folder: &mut Folder, subject: &Subject, cpus: usize) {
-    if let Some(hardware) = &subject.hardware {
-        return folder.link("device", hardware.display().to_string());
-    }
-    let link = subject.link;
-    let mut device = folder.inside("device");
-    device.put("numa_node", -1);
-    device.put("local_cpus", cpu_mask(cpus));
-    device.put("local_cpulist", format!("0-{}", cpus.saturating_sub(1)));
-    let mut netdev = device.inside(&format!("net/{}", link.netdev));
-    let address: Vec<String> = link.mac.iter().map(|byte| format!("{byte:02x}")).collect();
-    netdev.put("address", address.join(":"));
-    netdev.put("ifindex", link.ifindex);
-    netdev.put("mtu", link.netdev_mtu);
+    folder.put("uevent", format!("NAME={}", link.name));
 }
 
 fn port(folder: &mut Folder, link: &LinkInfo, counters: &CounterValues) {
@@ -184,16 +186,17 @@ fn count(folder: &mut Folder, counters: &CounterValues) {
     folder.put("link_downed", value(Counter::LinkDowned));
 }
 
-/// The verbs device: its class, and its file in /dev. Programs only look whether that
-/// is a character device that they may open, which the null device always is.
+/// The verbs device: its class, and its file in /dev.
 fn verbs(files: &mut Files, link: &LinkInfo) {
     let name = format!("uverbs{}", link.index);
-    let mut class = Folder::new(files, format!("sys/class/infiniband_verbs/{name}"));
+    let minor = FIRST_MINOR + link.index;
+    let mut class = device(files, "infiniband_verbs", &name);
     class.put("ibdev", &link.name);
     class.put("abi_version", DRIVER_VERSION);
-    class.put("dev", format!("{MAJOR}:{}", FIRST_MINOR + link.index));
-    class.link("device", format!("../../infiniband/{}/device", link.name));
-    Folder::new(files, "dev/infiniband".into()).link(&name, "/dev/null".into());
+    class.put("dev", format!("{MAJOR}:{minor}"));
+    let event = format!("MAJOR={MAJOR}\nMINOR={minor}\nDEVNAME=infiniband/{name}\nDEVMODE=0666");
+    class.put("uevent", event);
+    Folder::new(files, "dev/infiniband".into()).link(&name, NO_DEVICE.into());
 }
 
 /// Lanes, and the speed of each, for a netdev's Mb/s.
@@ -216,50 +219,6 @@ fn colons(bytes: &[u8]) -> String {
     let groups = bytes.as_chunks::<2>().0.iter();
     let groups: Vec<String> = groups.map(|[a, b]| format!("{a:02x}{b:02x}")).collect();
     groups.join(":")
-}
-
-/// One bit for each CPU: groups of 32 with commas between them, the first CPU last.
-fn cpu_mask(cpus: usize) -> String {
-    let group = |group: usize| match cpus - group * 32 {
-        bits @ 1..32 => (1u32 << bits) - 1,
-        _ => u32::MAX,
-    };
-    let words = cpus.div_ceil(32);
-    let groups: Vec<String> = (0..words)
-        .rev()
-        .map(|g| match (g + 1 == words, cpus % 32) {
-            // The kernel writes as many digits as there are CPUs.
-            (true, bits @ 1..32) => format!("{:0width$x}", group(g), width = bits.div_ceil(4)),
-            _ => format!("{:08x}", group(g)),
-        })
-        .collect();
-    groups.join(",")
-}
-
-/// The hardware of a link's netdev: where sysfs has it, if it is this very netdev and
-/// not one of the same name in another network namespace.
-pub(crate) fn hardware(link: &LinkInfo) -> Option<PathBuf> {
-    let netdev = Path::new("/sys/class/net").join(&link.netdev);
-    let index = std::fs::read_to_string(netdev.join("ifindex")).ok()?;
-    if index.trim() != link.ifindex.to_string() {
-        return None;
-    }
-    let device = std::fs::canonicalize(netdev.join("device")).ok()?;
-    device
-        .join("net")
-        .join(&link.netdev)
-        .exists()
-        .then_some(device)
-}
-
-/// How many CPUs the machine has.
-pub(crate) fn cpus() -> usize {
-    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible");
-    let last = possible.ok().and_then(|text| {
-        let last = text.trim().rsplit(['-', ',']).next()?;
-        last.parse::<usize>().ok()
-    });
-    last.map_or(1, |last| last + 1)
 }
 
 #[cfg(test)]

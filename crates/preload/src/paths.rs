@@ -1,23 +1,44 @@
 //! Which paths lead elsewhere, and where.
 
-use core::ffi::{CStr, c_char};
-use core::mem::MaybeUninit;
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::next::Path;
+use crate::next::{Path, errno, set_errno};
+use crate::text::Text;
+use crate::walk::{Entry, walk};
 use crate::{functions, refresh, root};
 
-/// The longest path that the kernel takes, with its zero.
-pub(crate) const LONGEST: usize = libc::PATH_MAX as usize;
-
-/// Folders whose contents are ours.
-const OURS: [&[u8]; 4] = [
+/// Directories whose contents are ours.
+const OURS: [&[u8]; 6] = [
     b"/sys/class/infiniband",
+    b"/sys/devices/virtual/infiniband",
     b"/sys/kernel/config/rdma_cm",
     b"/sys/class/infiniband_verbs",
+    b"/sys/devices/virtual/infiniband_verbs",
     b"/dev/infiniband",
 ];
 
-/// Calls `call` with the path to use instead of `path`, which is one of ours.
+/// True once this process may have a directory of ours as its working directory or behind
+/// a descriptor. Until then a relative path cannot be ours.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Sets [`ENTERED`] if the program before this one left us in a directory of ours.
+pub(crate) fn find_where_we_are() {
+    let before = errno();
+    let ours = root::with(|root| directory(root, libc::AT_FDCWD).is_some());
+    if ours == Some(true) {
+        ENTERED.store(true, Ordering::Relaxed);
+    }
+    set_errno(before);
+}
+
+/// Whether a relative path may be ours.
+pub(crate) fn is_entered() -> bool {
+    ENTERED.load(Ordering::Relaxed)
+}
+
+/// Calls `call` with the path to use instead of `path`, for which [`may_be_ours`] is true.
+/// A relative path begins at the directory `dir`.
 ///
 /// A function of its own, so that others need no room on the stack: that of a signal
 /// handler may be small.
@@ -26,40 +47,129 @@ const OURS: [&[u8]; 4] = [
 /// `path` is a string.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn lead<T>(path: Path, call: impl FnOnce(Path) -> T) -> T {
-    let mut room = MaybeUninit::uninit();
+pub(crate) unsafe fn lead<T>(dir: c_int, path: Path, call: impl FnOnce(Path) -> T) -> T {
+    let before = errno();
     // SAFETY: a string.
-    let led = led(unsafe { CStr::from_ptr(path) }, &mut room);
-    call(led.unwrap_or(path))
+    let text = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let led = root::with(|root| led(root, dir, text)).flatten();
+    set_errno(before);
+    match &led {
+        Some(led) => call(led.as_ptr()),
+        None => call(path),
+    }
 }
 
-/// Puts the path together; none if it leads nowhere else.
-fn led(path: &CStr, room: &mut MaybeUninit<[u8; LONGEST]>) -> Option<Path> {
-    let room = room.as_mut_ptr().cast::<u8>();
-    root::with(|root| {
-        let path = path.to_bytes_with_nul();
-        if leaves(path) || root.len() + path.len() > LONGEST {
-            return None;
+/// The path to use instead of `path`; none if that is `path` itself.
+fn led(root: &[u8], dir: c_int, path: &[u8]) -> Option<Text> {
+    let top = Text::of(&[root])?;
+    // SAFETY: a string.
+    if !unsafe { functions::exists(top.as_ptr()) } {
+        return None;
+    }
+    let meant = match path {
+        [b'/', ..] => walk(b"", path, |at| entry(root, at)),
+        _ => {
+            let dir = directory(root, dir)?;
+            walk(dir.bytes().get(root.len()..)?, path, |at| entry(root, at))
         }
-        // SAFETY: there is room for the root and a zero, which make a string.
-        let there = unsafe {
-            room.copy_from_nonoverlapping(root.as_ptr(), root.len());
-            room.add(root.len()).write(0);
-            functions::exists(room.cast_const().cast())
-        };
-        if !there {
-            return None;
+    }?;
+    if !is_inside(meant.bytes()) {
+        return Some(meant);
+    }
+    ENTERED.store(true, Ordering::Relaxed);
+    if is_counter(meant.bytes()) {
+        refresh::ask(root);
+    }
+    Text::of(&[root, meant.bytes()])
+}
+
+/// The path of an open directory or, for AT_FDCWD, of the working directory, if it lies
+/// below the root.
+fn directory(root: &[u8], dir: c_int) -> Option<Text> {
+    let path = match dir {
+        // SAFETY: there is room for that many bytes.
+        libc::AT_FDCWD => Text::written(|to, room| unsafe {
+            // The kernel counts the zero.
+            libc::syscall(libc::SYS_getcwd, to, room) as isize - 1
+        }),
+        dir => {
+            let mut digits = [0; 10];
+            Text::of(&[b"/proc/self/fd/", decimal(dir, &mut digits)?])
+                .and_then(|link| target(&link))
         }
-        if is_counter(path) {
-            refresh::ask(root);
-        }
-        // SAFETY: there is room for both.
-        unsafe {
-            let rest = room.add(root.len());
-            rest.copy_from_nonoverlapping(path.as_ptr(), path.len());
-        }
-        Some(room.cast_const().cast())
-    })?
+    }?;
+    let below = path.bytes().strip_prefix(root)?;
+    matches!(below, [] | [b'/', ..]).then_some(path)
+}
+
+/// The digits of a number that is not negative.
+fn decimal(number: c_int, digits: &mut [u8; 10]) -> Option<&[u8]> {
+    let mut rest = u32::try_from(number).ok()?;
+    let mut start = digits.len();
+    while rest > 0 || start == digits.len() {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    Some(&digits[start..])
+}
+
+/// The entry below the root that stands for a path of ours.
+fn entry(root: &[u8], path: &Text) -> Entry {
+    let Some(place) = Text::of(&[root, path.bytes()]) else {
+        return Entry::Other;
+    };
+    if let Some(target) = target(&place) {
+        return Entry::Link(target);
+    }
+    let within = Text::of(&[place.bytes(), b"/."]);
+    // SAFETY: a string.
+    match within.is_some_and(|within| unsafe { functions::exists(within.as_ptr()) }) {
+        true => Entry::Folder,
+        false => Entry::Other,
+    }
+}
+
+/// The target of a symbolic link.
+fn target(link: &Text) -> Option<Text> {
+    // SAFETY: a string, and room for that many bytes.
+    Text::written(|to, room| unsafe {
+        libc::syscall(
+            libc::SYS_readlinkat,
+            libc::AT_FDCWD,
+            link.as_ptr(),
+            to,
+            room,
+        ) as isize
+    })
+}
+
+/// Whether a path of the program may be ours: it names a directory of ours, or is relative
+/// and may begin in one.
+///
+/// # Safety
+/// `path` is a string or null.
+#[inline]
+pub(crate) unsafe fn may_be_ours(path: Path) -> bool {
+    // SAFETY: a string if it is not null.
+    if path.is_null() || unsafe { *path } == 0 {
+        return false;
+    }
+    // SAFETY: a string.
+    match unsafe { is_relative(path) } {
+        true => is_entered(),
+        // SAFETY: a string.
+        false => unsafe { is_ours(path) },
+    }
+}
+
+/// Whether a path begins at a directory other than the root.
+///
+/// # Safety
+/// `path` is a string.
+pub(crate) unsafe fn is_relative(path: Path) -> bool {
+    // SAFETY: a string has one byte at least.
+    unsafe { *path.cast::<u8>() != b'/' }
 }
 
 /// Takes the root away from a path that was found behind one of ours.
@@ -103,30 +213,22 @@ pub(crate) unsafe fn is_ours(path: Path) -> bool {
 
 /// Whether a path of ours is that of a counter, or of a folder of counters.
 fn is_counter(path: &[u8]) -> bool {
-    let path = path.strip_suffix(&[0]).unwrap_or(path);
     let mut parts = path.split(|byte| *byte == b'/');
     parts.any(|part| part == b"counters" || part == b"hw_counters")
 }
 
-/// Whether a path of ours climbs out of our folder.
-fn leaves(path: &[u8]) -> bool {
-    let path = path.strip_suffix(&[0]).unwrap_or(path);
-    let inside = OURS.iter().find_map(|folder| {
-        let rest = path.strip_prefix(*folder)?;
-        (rest.is_empty() || rest[0] == b'/').then_some(rest)
-    });
-    let mut depth = 0i32;
-    for part in inside.unwrap_or_default().split(|byte| *byte == b'/') {
-        match part {
-            b"" | b"." => {}
-            b".." => depth -= 1,
-            _ => depth += 1,
-        }
-        if depth < 0 {
-            return true;
-        }
-    }
-    false
+/// Whether a path is a directory of ours or within one.
+pub(crate) fn is_inside(path: &[u8]) -> bool {
+    OURS.iter().any(|folder| {
+        let rest = path.strip_prefix(*folder);
+        matches!(rest, Some([] | [b'/', ..]))
+    })
+}
+
+/// Whether a path is a directory above one of ours.
+pub(crate) fn is_above(path: &[u8]) -> bool {
+    let below = |folder: &&[u8]| matches!(folder.strip_prefix(path), Some([b'/', ..]));
+    OURS.iter().any(below)
 }
 
 #[cfg(test)]
@@ -171,20 +273,30 @@ mod tests {
     #[test]
     fn counters_are_known_by_their_folder() {
         assert!(is_counter(
-            b"/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts\0"
+            b"/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
         ));
-        assert!(is_counter(b"/sys/class/infiniband/rxe0/ports/1/counters\0"));
-        assert!(!is_counter(b"/sys/class/infiniband/rxe0/ports/1/state\0"));
+        assert!(is_counter(b"/sys/class/infiniband/rxe0/ports/1/counters"));
+        assert!(!is_counter(b"/sys/class/infiniband/rxe0/ports/1/state"));
         assert!(!is_counter(
-            b"/sys/class/infiniband/counters0/ports/1/state\0"
+            b"/sys/class/infiniband/counters0/ports/1/state"
         ));
     }
 
     #[test]
-    fn who_climbs_out_is_not_led() {
-        assert!(leaves(b"/dev/infiniband/../null\0"));
-        assert!(leaves(b"/sys/class/infiniband/rxe0/../../net\0"));
-        assert!(!leaves(b"/sys/class/infiniband/rxe0/../rxe1\0"));
-        assert!(!leaves(b"/sys/class/infiniband//./\0"));
+    fn directories_above_ours_are_known() {
+        for path in ["", "/sys", "/sys/class", "/sys/devices/virtual", "/dev"] {
+            assert!(is_above(path.as_bytes()), "{path}");
+        }
+        for path in ["/sys/class/infiniband", "/sys/class/net", "/de", "/sys/"] {
+            assert!(!is_above(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn descriptors_are_written_in_digits() {
+        assert_eq!(decimal(0, &mut [0; 10]), Some(&b"0"[..]));
+        assert_eq!(decimal(4095, &mut [0; 10]), Some(&b"4095"[..]));
+        assert_eq!(decimal(i32::MAX, &mut [0; 10]), Some(&b"2147483647"[..]));
+        assert_eq!(decimal(-1, &mut [0; 10]), None);
     }
 }

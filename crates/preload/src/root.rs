@@ -6,7 +6,7 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use crate::paths::LONGEST;
+use crate::text::LONGEST;
 
 const VARIABLE: &CStr = c"FERROCE_SYSFS";
 

@@ -11,12 +11,18 @@ use std::path::{Path, PathBuf};
 
 use super::{Files, Node};
 
-/// Folders that are there whether anything is in them or not.
-const FOLDERS: [&str; 4] = [
+/// Directories of classes, whose devices are links, and of device files. They are there
+/// whether anything is in them or not.
+const CLASSES: [&str; 3] = [
     "sys/class/infiniband",
-    "sys/kernel/config/rdma_cm",
     "sys/class/infiniband_verbs",
     "dev/infiniband",
+];
+/// Directories in which each device has a directory. They, too, are always there.
+const DEVICES: [&str; 3] = [
+    "sys/devices/virtual/infiniband",
+    "sys/devices/virtual/infiniband_verbs",
+    "sys/kernel/config/rdma_cm",
 ];
 /// Where things are made before they get their places.
 const WORKSHOP: &str = "new";
@@ -44,7 +50,8 @@ impl Tree {
     fn look(&mut self) {
         let _not_there = fs::remove_dir_all(self.workshop());
         self.there.clear();
-        if read(&self.root, "", &mut self.there).is_err() {
+        let read = read(&self.root, "", &mut self.there);
+        if read.is_err() || self.there.keys().any(|path| is_of_old(path)) {
             // What cannot be understood is written again.
             Tree::clear(&self.root);
             self.there.clear();
@@ -63,37 +70,36 @@ impl Tree {
     }
 
     fn write(&self, files: &Files) -> io::Result<()> {
-        for folder in FOLDERS {
+        for folder in CLASSES.iter().chain(&DEVICES) {
             make_folder(&self.root.join(folder))?;
         }
         make_folder(&self.workshop())?;
         let wanted: BTreeSet<&str> = files.keys().filter_map(|path| device(path)).collect();
         let old: BTreeSet<&str> = self.there.keys().filter_map(|path| device(path)).collect();
+        let is_new = |path: &str| device(path).is_some_and(|device| !old.contains(device));
+        let goes = |path: &str| device(path).is_some_and(|device| !wanted.contains(device));
+        // Directories of devices come before the links to them, and go after them.
         let mut copies = Copies::default();
-        for (path, node) in files {
-            if self.there.get(path) == Some(node) {
-                continue;
-            }
-            match device(path).filter(|device| !old.contains(device)) {
-                Some(device) => {
-                    let file = &path[device.len() + 1..];
-                    copies.write(self.bench(device).join(file), node)?;
-                }
-                None => self.replace(path, node)?,
-            }
+        for (path, node) in files.iter().filter(|(path, _)| is_new(path)) {
+            let device = device(path).expect("it is one of a device");
+            copies.write(self.bench(device).join(&path[device.len() + 1..]), node)?;
         }
         for device in wanted.difference(&old) {
             fs::rename(self.bench(device), self.root.join(device))?;
         }
+        for (path, node) in files {
+            if !is_new(path) && self.there.get(path) != Some(node) {
+                self.replace(path, node)?;
+            }
+        }
+        for path in self.there.keys() {
+            if !goes(path) && !files.contains_key(path) {
+                self.remove(path);
+            }
+        }
         for device in old.difference(&wanted) {
             fs::rename(self.root.join(device), self.bench(device))?;
             fs::remove_dir_all(self.bench(device))?;
-        }
-        for path in self.there.keys() {
-            let went = device(path).is_some_and(|device| !wanted.contains(device));
-            if !went && !files.contains_key(path) {
-                self.remove(path);
-            }
         }
         Ok(())
     }
@@ -131,7 +137,8 @@ impl Tree {
         let mut path = Path::new(path);
         let _gone = fs::remove_file(self.root.join(path));
         while let Some(folder) = path.parent() {
-            let keep = FOLDERS.iter().any(|kept| Path::new(kept) == folder);
+            let mut kept = CLASSES.iter().chain(&DEVICES);
+            let keep = kept.any(|kept| Path::new(kept) == folder);
             if keep || fs::remove_dir(self.root.join(folder)).is_err() {
                 return;
             }
@@ -168,13 +175,21 @@ impl<'a> Copies<'a> {
 
 /// The folder of the device that a file is about.
 fn device(path: &str) -> Option<&str> {
-    let class = FOLDERS.iter().find_map(|class| {
+    let class = DEVICES.iter().find_map(|class| {
         let rest = path.strip_prefix(class)?.strip_prefix('/')?;
         Some((class.len() + 1, rest))
     });
     let (start, rest) = class?;
     let (name, _file) = rest.split_once('/')?;
     Some(&path[..start + name.len()])
+}
+
+/// Whether a ferroced of version 0.1 wrote this file: its devices stood in the directories
+/// of their classes, where links are now.
+fn is_of_old(path: &str) -> bool {
+    let classes = CLASSES.iter();
+    let mut rests = classes.filter_map(|class| path.strip_prefix(class)?.strip_prefix('/'));
+    rests.any(|rest| rest.contains('/'))
 }
 
 /// Everybody may look, whatever the umask is.
@@ -253,23 +268,27 @@ mod tests {
         let root = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
         let mut tree = Tree::open(root.clone());
         let first = Files::from([
-            file("sys/class/infiniband/a/x", "1\n"),
-            file("sys/class/infiniband/a/same", "1\n"),
-            file("sys/class/infiniband/a/device/y", "2\n"),
+            file("sys/devices/virtual/infiniband/a/x", "1\n"),
+            file("sys/devices/virtual/infiniband/a/same", "1\n"),
+            file("sys/devices/virtual/infiniband/a/device/y", "2\n"),
+            link(
+                "sys/class/infiniband/a",
+                "../../devices/virtual/infiniband/a",
+            ),
             link("dev/infiniband/uverbs0", "/dev/null"),
         ]);
         tree.update(first.clone()).unwrap();
         assert_eq!(seen(&root), first);
         assert!(root.join("sys/class/infiniband_verbs").is_dir());
         let mode = |path: &str| fs::metadata(root.join(path)).unwrap().permissions().mode();
-        assert_eq!(mode("sys/class/infiniband/a/x") & 0o777, 0o444);
-        assert_eq!(mode("sys/class/infiniband/a") & 0o777, 0o755);
+        assert_eq!(mode("sys/devices/virtual/infiniband/a/x") & 0o777, 0o444);
+        assert_eq!(mode("sys/devices/virtual/infiniband/a") & 0o777, 0o755);
 
         // A folder becomes a link, and back; a file changes; a device is gone.
         let second = Files::from([
-            file("sys/class/infiniband/a/x", "3\n"),
-            file("sys/class/infiniband/a/same", "1\n"),
-            link("sys/class/infiniband/a/device", "/tmp"),
+            file("sys/devices/virtual/infiniband/a/x", "3\n"),
+            file("sys/devices/virtual/infiniband/a/same", "1\n"),
+            link("sys/devices/virtual/infiniband/a/device", "/tmp"),
         ]);
         tree.update(second.clone()).unwrap();
         assert_eq!(seen(&root), second);
@@ -282,9 +301,29 @@ mod tests {
         assert_eq!(tree.there, first);
         tree.update(Files::new()).unwrap();
         assert_eq!(seen(&root), Files::new());
-        assert!(!root.join("sys/class/infiniband/a").exists());
+        assert!(!root.join("sys/devices/virtual/infiniband/a").exists());
         assert!(root.join("sys/class/infiniband").is_dir());
         Tree::clear(&root);
         assert!(!root.exists());
+    }
+
+    #[test]
+    fn a_tree_of_the_old_form_is_written_anew() {
+        let root = std::env::temp_dir().join(format!("ferroce-old-tree-{}", std::process::id()));
+        fs::create_dir_all(root.join("sys/class/infiniband/a/ports")).unwrap();
+        fs::write(root.join("sys/class/infiniband/a/x"), "old\n").unwrap();
+        let files = Files::from([
+            file("sys/devices/virtual/infiniband/a/x", "1\n"),
+            link(
+                "sys/class/infiniband/a",
+                "../../devices/virtual/infiniband/a",
+            ),
+        ]);
+        let mut tree = Tree::open(root.clone());
+        tree.update(files.clone()).unwrap();
+        assert_eq!(seen(&root), files);
+        let through = fs::read_to_string(root.join("sys/class/infiniband/a/x"));
+        assert_eq!(through.unwrap(), "1\n");
+        Tree::clear(&root);
     }
 }

@@ -7,9 +7,14 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::alone("sysfs", "ls /sys/class/infiniband /dev/infiniband")
             .expect("rxe0\nrxe1\n")
-            .expect("uverbs0\nuverbs1\n"),
+            .expect("rdma_cm\nuverbs0\nuverbs1\n"),
         Case::alone("sysfs", &format!("cat {port}/gid_attrs/types/1")).expect("RoCE v2\n"),
         Case::alone("sysfs", &format!("cat {port}/gid_attrs/ndevs/1")).expect("veth0\n"),
+        Case::alone("sysfs", "realpath /sys/class/infiniband/rxe0/../..")
+            .expect("/sys/devices/virtual\n"),
+        Case::alone("ibstatus", "ibstatus")
+            .expect("Infiniband device 'rxe0' port 1 status:")
+            .expect("Infiniband device 'rxe1' port 1 status:"),
         Case::alone("ibstat", "ibstat rxe0")
             .expect("State: Active")
             .expect("Physical state: LinkUp")

@@ -1,0 +1,70 @@
+//! A path in a buffer of fixed size: this library must not allocate.
+
+use core::ffi::c_char;
+
+/// The longest path that the kernel takes, with its zero.
+pub(crate) const LONGEST: usize = libc::PATH_MAX as usize;
+
+/// A path of at most [`LONGEST`] bytes, its zero included.
+pub(crate) struct Text {
+    bytes: [u8; LONGEST],
+    length: usize,
+}
+
+impl Text {
+    /// An empty path.
+    pub(crate) const fn new() -> Text {
+        Text {
+            bytes: [0; LONGEST],
+            length: 0,
+        }
+    }
+
+    /// The parts, one after the other. None if they are too long together.
+    pub(crate) fn of(parts: &[&[u8]]) -> Option<Text> {
+        let mut text = Text::new();
+        parts.iter().try_for_each(|part| text.push(part))?;
+        Some(text)
+    }
+
+    /// Appends bytes. None, and no change, if there is no room for them.
+    pub(crate) fn push(&mut self, more: &[u8]) -> Option<()> {
+        let end = self.length + more.len();
+        if end >= LONGEST {
+            return None;
+        }
+        self.bytes[self.length..end].copy_from_slice(more);
+        self.bytes[end] = 0;
+        self.length = end;
+        Some(())
+    }
+
+    /// Cuts the last component off, with the slash in front of it.
+    pub(crate) fn pop(&mut self) {
+        let slash = self.bytes().iter().rposition(|byte| *byte == b'/');
+        self.length = slash.unwrap_or(0);
+        self.bytes[self.length] = 0;
+    }
+
+    /// The path without its zero.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// The path as a string of C.
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        self.bytes.as_ptr().cast()
+    }
+
+    /// Fills the buffer with what `write` puts there: it returns the length, which is
+    /// negative if it failed. None if it failed or filled the whole buffer.
+    pub(crate) fn written(write: impl FnOnce(*mut c_char, usize) -> isize) -> Option<Text> {
+        let mut text = Text::new();
+        let length = write(text.bytes.as_mut_ptr().cast(), LONGEST);
+        text.length = usize::try_from(length)
+            .ok()
+            .filter(|length| *length < LONGEST)?;
+        text.bytes[text.length] = 0;
+        Some(text)
+    }
+}
