@@ -9,6 +9,7 @@ use core::ffi::{c_char, c_int};
 use core::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ferroce_control::Error;
 use ferroce_device::{Device, LinkInfo, list_links};
 
 use crate::context::ContextObject;
@@ -115,10 +116,17 @@ fn device_for(devices: &mut Vec<Pointer>, link: LinkInfo) -> *mut ibv_device {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     log::start();
-    let links = list_links().unwrap_or_else(|error| {
-        tracing::warn!("no devices: {error}");
-        Vec::new()
-    });
+    let links = match list_links() {
+        Ok(links) => links,
+        Err(error) => {
+            tracing::warn!("no devices: {error}");
+            // A ferroced that does not answer may have any number of links.
+            if matches!(error, Error::Timeout { .. }) {
+                return null(error.errno());
+            }
+            Vec::new()
+        }
+    };
     let mut devices = devices();
     let pointers: Vec<_> = links
         .into_iter()

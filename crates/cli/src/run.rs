@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use ferroce_control::{Connection, LinkConfig, LinkInfo, Request};
+use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
@@ -188,16 +188,25 @@ fn stand_guard(pid: i32, file: &Path) -> Result<()> {
         let mut fds = [PollFd::new(&process, PollFlags::IN)];
         while poll(&mut fds, None).is_err() {}
     }
-    // ferroced ends with its last client, and then clears up: after us.
-    let mut connection = daemon::connect()?;
-    while !share.give_back(|links| still_used(&mut connection, links))? {
-        drop(connection.take());
-        // The program's own children still use them.
-        #[allow(clippy::disallowed_methods)] // nobody waits for a guard
-        std::thread::sleep(Duration::from_millis(500));
-        connection = daemon::connect()?;
+    loop {
+        // ferroced ends with its last client, and then clears up: after us.
+        let connection = daemon::connect();
+        let done = connection
+            .and_then(|mut connection| share.give_back(|links| still_used(&mut connection, links)));
+        match done {
+            Ok(true) => return Ok(()),
+            // The program's own children still use them.
+            #[allow(clippy::disallowed_methods)] // nobody waits for a guard
+            Ok(false) => std::thread::sleep(Duration::from_millis(500)),
+            // ferroced is stopped, and goes on one day. The attempt has taken its time.
+            Err(error) if is_timeout(&error) => {}
+            Err(error) => return Err(error),
+        }
     }
-    Ok(())
+}
+
+fn is_timeout(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Timeout { .. }))
 }
 
 /// Takes links down; returns those that are in use.

@@ -18,9 +18,10 @@ use crate::protocol::{self, LinkCounters, MAX_REPLY, PROTOCOL, Reply, Request};
 use crate::resources::{CmIdResource, Reporter};
 use crate::{packet, sockopt, unix};
 
-/// How long ferroced may take to answer. An attachment can wait some seconds for
-/// programs that ferroced knew before it was restarted.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long ferroced may take to receive a request, and to answer it. Attaching takes up to
+/// three seconds after a restart, while ferroced waits for programs that it knew before;
+/// the rest is for busy machines.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A ferroced that hangs up before it has said anything is probably about to be gone:
 /// how soon to look at it again, and longer each time up to when it is not.
@@ -89,7 +90,7 @@ impl Connection {
         let path = dir.join(crate::path::SOCKET);
         let socket = match unix::connect(&path) {
             Ok(socket) => socket,
-            Err(error) => return Err(connect_error(path, error)),
+            Err(error) => return Err(connect_error(dir, path, error)),
         };
         let peer = sockopt::peer(&socket).map_err(|e| Error::system("SO_PEERCRED", e))?;
         let me = rustix::process::geteuid().as_raw();
@@ -99,12 +100,12 @@ impl Connection {
                 reason: "is another user's socket",
             });
         }
-        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
+        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))
             .map_err(|e| Error::system("SO_RCVTIMEO", e))?;
         let mut connection = Connection {
             socket,
             dir: dir.into(),
-            daemon_pid: 0,
+            daemon_pid: peer.pid,
             version: String::new(),
             owner: rustix::process::getpid(),
             events: VecDeque::new(),
@@ -149,18 +150,35 @@ impl Connection {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), Error> {
         let bytes = protocol::encode(request);
-        match packet::send(&self.socket, &bytes, fds, SendFlags::empty()).map_err(broken) {
+        match self.send(&bytes, fds) {
             Ok(()) => self.answer(),
             Err(Error::Closed) => Err(self.last_words()),
             Err(error) => Err(error),
         }
     }
 
+    /// Sends a request. A ferroced that is stopped reads none, and the socket fills up.
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        match packet::send(&self.socket, bytes, fds, SendFlags::empty()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.silence()),
+            sent => sent.map_err(broken),
+        }
+    }
+
+    /// The error for a ferroced that does not answer.
+    fn silence(&self) -> Error {
+        Error::silence(self.daemon_pid)
+    }
+
     /// The next answer to a request that has several.
     pub fn answer(&mut self) -> Result<(Reply, Vec<OwnedFd>), Error> {
         loop {
             match self.receive(RecvFlags::empty()) {
-                Ok(None) => return Err(Error::Timeout(PATIENCE.as_secs())),
+                Ok(None) => {
+                    // An answer that comes later must not be taken for another one.
+                    let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+                    return Err(self.silence());
+                }
                 Ok(Some((Reply::Event(event), _))) => self.events.push_back(event),
                 Ok(Some((Reply::Report { keys }, fds))) => self.keep_report(keys, fds),
                 Ok(Some((Reply::Error { errno, message }, _))) => {
@@ -288,7 +306,7 @@ impl Connection {
         &self.dir
     }
 
-    /// The daemon's process.
+    /// The daemon's process; 0 if it is in a pid namespace that we cannot see into.
     pub fn daemon_pid(&self) -> u32 {
         self.daemon_pid
     }
@@ -320,8 +338,12 @@ pub struct Asker(Arc<Connection>);
 impl Asker {
     /// Asks, and does not wait for the answer.
     pub fn ask(&self, request: &Request) -> Result<(), Error> {
-        let bytes = protocol::encode(request);
-        packet::send(&self.0.socket, &bytes, &[], SendFlags::empty()).map_err(broken)
+        self.0.send(&protocol::encode(request), &[])
+    }
+
+    /// The error for an answer that has not come within [`ANSWER_TIMEOUT`].
+    pub fn silence(&self) -> Error {
+        self.0.silence()
     }
 }
 
@@ -391,8 +413,14 @@ impl Drop for Connection {
     }
 }
 
-fn connect_error(path: PathBuf, error: io::Error) -> Error {
+fn connect_error(dir: &Path, path: PathBuf, error: io::Error) -> Error {
     match error.raw_os_error() {
+        // Its queue of connections is full, and it accepts none.
+        Some(libc::EAGAIN) => {
+            let pid = std::fs::read_to_string(dir.join(crate::path::PID_FILE));
+            let pid = pid.ok().and_then(|text| text.trim().parse().ok());
+            Error::silence(pid.unwrap_or(0))
+        }
         Some(libc::ENOENT | libc::ECONNREFUSED | libc::ENOTDIR) => Error::NoDaemon,
         Some(libc::EACCES | libc::EPERM) => Error::NotPermitted(path),
         _ => Error::system(format!("cannot connect to {}", path.display()), error),

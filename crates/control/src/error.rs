@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::PROTOCOL;
+use crate::{ANSWER_TIMEOUT, PROTOCOL};
 
 /// A control operation that failed. Messages are whole: none has a source that would be
 /// told again behind it.
@@ -50,9 +50,14 @@ pub enum Error {
     #[error("the connection to ferroced is closed")]
     Closed,
 
-    /// ferroced is there and says nothing.
-    #[error("ferroced did not answer within {0} s; is it stopped or overloaded?")]
-    Timeout(u64),
+    /// ferroced runs, and has not answered in time.
+    #[error("{}", silence(*.pid, *.stopped))]
+    Timeout {
+        /// Its process; 0 if it is in a pid namespace that we cannot see into.
+        pid: u32,
+        /// Whether a signal or a debugger has stopped it.
+        stopped: bool,
+    },
 
     /// An answer that does not fit the question.
     #[error("ferroced answered something unexpected: {0}")]
@@ -97,6 +102,14 @@ impl Error {
         }
     }
 
+    /// The error for a ferroced that does not answer.
+    pub(crate) fn silence(pid: u32) -> Error {
+        Error::Timeout {
+            pid,
+            stopped: is_stopped(pid),
+        }
+    }
+
     /// The errno that a C interface would report.
     pub fn errno(&self) -> i32 {
         match self {
@@ -105,11 +118,33 @@ impl Error {
             Error::Refused { errno, .. } => *errno,
             Error::Version { .. } => libc::EPROTONOSUPPORT,
             Error::Closed => libc::ECONNRESET,
-            Error::Timeout(_) => libc::ETIMEDOUT,
+            Error::Timeout { .. } => libc::ETIMEDOUT,
             Error::Unexpected(_) => libc::EPROTO,
             Error::DescriptorsLost => libc::EMFILE,
             Error::Start(_) => libc::ENODEV,
             Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
+}
+
+fn silence(pid: u32, stopped: bool) -> String {
+    let seconds = ANSWER_TIMEOUT.as_secs();
+    match (pid, stopped) {
+        (0, _) => format!("ferroced does not answer within {seconds} s; is it stopped?"),
+        (pid, true) => format!(
+            "ferroced (pid {pid}) does not answer: it is stopped; `kill -CONT {pid}` continues it"
+        ),
+        (pid, false) => format!(
+            "ferroced (pid {pid}) does not answer within {seconds} s; \
+             is it stopped, or the machine overloaded?"
+        ),
+    }
+}
+
+/// Whether a process is stopped, by a signal or by a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in parentheses may have anything in it.
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| state.starts_with(['T', 't']))
 }

@@ -39,7 +39,7 @@ pub mod unix;
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, list_links, resume};
 pub use board::{BOARD_ENTRY, BOARD_SIZE, Board};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
-pub use connection::{Asker, Connection, Hearer, find_daemon};
+pub use connection::{ANSWER_TIMEOUT, Asker, Connection, Hearer, find_daemon};
 pub use counters::{CounterPage, CounterValues, PAGE_SIZE};
 pub use error::Error;
 pub use link::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PhysicalState, PortState};

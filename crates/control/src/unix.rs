@@ -5,7 +5,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::ANSWER_TIMEOUT;
 
 /// A socket address holds 108 bytes of path.
 const MAX_PATH: usize = 107;
@@ -22,9 +25,11 @@ pub fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Connects to the socket at `path`.
+/// Connects to the socket at `path`. The other end may be stopped: EAGAIN if it has not
+/// taken the connection, or later a packet, within [`ANSWER_TIMEOUT`].
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket(SocketFlags::empty())?;
+    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_TIMEOUT))?;
     with_address(path, |address| {
         rustix::io::retry_on_intr(|| rustix::net::connect(&socket, address))
     })?;

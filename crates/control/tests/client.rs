@@ -95,3 +95,26 @@ fn a_long_path_is_fine() {
     let mut connection = meet(&"long".repeat(40), vec![welcome(PROTOCOL)]).unwrap();
     assert!(connection.try_event().is_err());
 }
+
+/// A daemon that is stopped accepts nothing, until the kernel queues no more connections.
+#[test]
+fn a_daemon_that_accepts_no_connection_is_named() {
+    let dir = std::env::temp_dir().join(format!("ferroce-client-{}-full", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    let socket = dir.join("control.sock");
+    let listener = unix::socket(SocketFlags::empty()).unwrap();
+    unix::bind(&listener, &socket).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    fs::write(
+        dir.join("ferroced.pid"),
+        format!("{}\n", std::process::id()),
+    )
+    .unwrap();
+    let _queued = unix::connect(&socket).unwrap();
+    let error = Connection::connect(&dir).unwrap_err();
+    fs::remove_dir_all(dir).unwrap();
+    assert_eq!(error.errno(), libc::ETIMEDOUT);
+    let words = format!("ferroced (pid {}) does not answer", std::process::id());
+    assert!(error.to_string().starts_with(&words), "{error}");
+}

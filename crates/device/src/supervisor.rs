@@ -9,15 +9,22 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 use ferroce_control::{
-    Board, Connection, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume,
+    Board, Connection, Error, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
 
 use crate::device::port_mtu;
 use crate::notices::{AsyncEvent, Notices};
 use crate::resources::Inventory;
 use crate::shard::Shard;
 use crate::signals;
+
+/// How soon to look again at a ferroced that is there and does not answer.
+const RETRY: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// Ends the thread when dropped, and gives the slots back.
 #[derive(Debug)]
@@ -87,7 +94,7 @@ impl Work {
                     while let Some((stream, keys)) = connection.take_report() {
                         self.inventory.report(&stream, keys);
                     }
-                    if !self.wait(connection.as_fd()) {
+                    if !self.wait(connection.as_fd(), None) {
                         return;
                     }
                 }
@@ -116,6 +123,7 @@ impl Work {
         };
         loop {
             watch.clear();
+            let retry;
             match resume(dir, &name, &self.slots, &self.kept.0, &self.kept.1) {
                 Ok((connection, link)) => {
                     tracing::info!("ferroced is back");
@@ -125,21 +133,26 @@ impl Work {
                     }
                     return Some(connection);
                 }
-                Err(error) => tracing::debug!("no ferroced yet: {error}"),
+                Err(error) => {
+                    tracing::debug!("no ferroced yet: {error}");
+                    // Nothing shows when one that is stopped goes on.
+                    retry = matches!(error, Error::Timeout { .. }).then_some(RETRY);
+                }
             }
-            if !self.wait(watch.as_fd()) {
+            if !self.wait(watch.as_fd(), retry) {
                 return None;
             }
         }
     }
 
-    /// Sleeps until the descriptor is readable; false if it is time to end.
-    fn wait(&self, fd: BorrowedFd<'_>) -> bool {
+    /// Sleeps until the descriptor is readable or the time is over; false if it is time to
+    /// end.
+    fn wait(&self, fd: BorrowedFd<'_>, timeout: Option<Timespec>) -> bool {
         let mut fds = [
             PollFd::from_borrowed_fd(self.end.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(fd, PollFlags::IN),
         ];
-        let _interrupted = poll(&mut fds, None);
+        let _interrupted = poll(&mut fds, timeout.as_ref());
         fds[0].revents().is_empty()
     }
 

@@ -3,8 +3,12 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferroce_control::CmEvent;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::time::Timespec;
 
 use super::devices;
 use super::id::{Id, orphan};
@@ -68,6 +72,19 @@ impl Channel {
             queued.id.events.deliver();
             queued
         })
+    }
+
+    /// Waits for an event, up to a time. True as well if the program does not want to wait,
+    /// and if a signal has come.
+    pub(crate) fn is_ready(&self, timeout: Duration) -> bool {
+        let fd = self.0.fd();
+        let flags = rustix::fs::fcntl_getfl(fd);
+        if flags.is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
+            return true;
+        }
+        let timeout = Timespec::try_from(timeout).ok();
+        let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
+        !matches!(ready, Ok(0))
     }
 
     /// Takes back all events of an id.

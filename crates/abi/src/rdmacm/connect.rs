@@ -208,8 +208,10 @@ fn disconnect(id: &Arc<Id>) -> Outcome {
     };
     call()?;
     // In whatever state: there is nothing to end, or it ends.
-    if let Err(errno) = Line::get()?.insist(call, None) {
-        tracing::debug!("nothing to disconnect: errno {errno}");
+    match Line::get()?.insist(call, None) {
+        Err(libc::ETIMEDOUT) => return Err(libc::ETIMEDOUT),
+        Err(errno) => tracing::debug!("nothing to disconnect: errno {errno}"),
+        Ok(_) => {}
     }
     complete(id)
 }

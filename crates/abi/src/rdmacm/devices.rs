@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use ferroce_cm::ports::Host;
-use ferroce_control::LinkInfo;
+use ferroce_control::{Error, LinkInfo};
 use ferroce_device::list_links;
 
 use super::line::Line;
@@ -134,7 +134,10 @@ fn find_or_open(devices: &mut Opened, index: u32) -> Outcome<&'static CmDevice> 
 /// its threads may all begin at once.
 fn links(_one_at_a_time: &Opened) -> Outcome<Vec<LinkInfo>> {
     let mut links = list_links();
-    if let (Err(error), Some(line)) = (&links, Line::current()) {
+    let died = |error: &Error| !matches!(error, Error::Timeout { .. });
+    if let (Err(error), Some(line)) = (&links, Line::current())
+        && died(error)
+    {
         tracing::debug!("ferroced died while it was asked for links: {error}");
         line.await_ferroced()?;
         links = list_links();

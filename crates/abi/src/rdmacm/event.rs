@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ferroce_cm::message::SidrStatus;
 use ferroce_cm::{Closed, Event};
-use ferroce_control::{CmAnswer, CmCall, CmEvent, CmId};
+use ferroce_control::{ANSWER_TIMEOUT, CmAnswer, CmCall, CmEvent, CmId};
 
 use super::attributes::{to_error, to_ready};
 use super::channel::{Happening, Queued, channel_of};
@@ -307,6 +307,7 @@ pub(crate) fn complete(id: &Arc<Id>) -> Outcome {
             rdma_ack_cm_event((*c).event);
             (*c).event = ptr::null_mut();
         }
+        await_event((*c).channel)?;
         if rdma_get_cm_event((*c).channel, &raw mut (*c).event) != 0 {
             return Err(super::last_errno());
         }
@@ -317,4 +318,18 @@ pub(crate) fn complete(id: &Arc<Id>) -> Outcome {
             (_, status) => Err(status.abs()),
         }
     }
+}
+
+/// Waits for an event that ferroced will send sooner or later, unless it is stopped: then
+/// the event may never come.
+///
+/// # Safety
+/// A live channel of ours.
+unsafe fn await_event(channel: *mut rdma_event_channel) -> Outcome {
+    // SAFETY: by contract.
+    let channel = unsafe { channel_of(channel) }.ok_or(libc::EINVAL)?;
+    while !channel.is_ready(ANSWER_TIMEOUT) {
+        Line::get()?.probe()?;
+    }
+    Ok(())
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use ferroce_cm::{ConnId, Event, SidrId};
 use ferroce_control::{
-    Asker, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Hearer, LinkEventKind, Reply,
-    Request, find_daemon,
+    ANSWER_TIMEOUT, Asker, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Hearer,
+    LinkEventKind, Reply, Request, find_daemon,
 };
 use ferroce_device::block_all;
 
@@ -25,6 +25,8 @@ use crate::ffi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 
 /// How long a call waits for a ferroced that is away.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a call waits for an answer while ferroced has left another one unanswered.
+const SILENT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The line, and who is who on it.
 #[derive(Debug)]
@@ -45,6 +47,13 @@ struct Exchange {
     /// How often it went away.
     losses: u64,
     call: Call,
+    /// Calls that were given up: their answers come before that of the call under way.
+    given_up: usize,
+    /// A call was given up, and nothing has been heard since.
+    silent: bool,
+    /// Calls that take back what ferroced did for calls that were given up. They are sent
+    /// by whoever has the turn, so that answers come in the order of calls.
+    undo: Vec<CmCall>,
 }
 
 #[derive(Debug)]
@@ -198,6 +207,9 @@ impl Line {
                 asker: Some(asker),
                 losses: 0,
                 call: Call::None,
+                given_up: 0,
+                silent: false,
+                undo: Vec::new(),
             }),
             changed: Condvar::new(),
             who: Mutex::default(),
@@ -217,11 +229,22 @@ impl Line {
     }
 
     /// Asks, and waits for the answer. What the answer names is `id`'s. ECONNRESET if
-    /// ferroced dies meanwhile: nobody knows what it has done.
+    /// ferroced dies meanwhile: nobody knows what it has done. ETIMEDOUT if it does not
+    /// answer: it is stopped, and will do it when it is continued.
     pub(crate) fn call(&self, call: CmCall, id: Option<&Arc<Id>>) -> Outcome<CmAnswer> {
+        self.request(Request::Cm(call), id)
+    }
+
+    fn request(&self, request: Request, id: Option<&Arc<Id>>) -> Outcome<CmAnswer> {
         let _turn = lock(&self.turn);
         let (asker, _) = self.asker()?;
-        self.ask(&asker, call, id)?.ok_or(libc::ECONNRESET)
+        self.ask(&asker, request, id)?.ok_or(libc::ECONNRESET)
+    }
+
+    /// Whether ferroced answers at all: ETIMEDOUT if it does not.
+    pub(crate) fn probe(&self) -> Outcome {
+        // Asked again, it changes nothing.
+        self.request(Request::Subscribe, None).map(drop)
     }
 
     /// As [`Line::call`], for what may be said twice: if ferroced dies, the next one is
@@ -234,28 +257,62 @@ impl Line {
         let _turn = lock(&self.turn);
         loop {
             let (asker, losses) = self.asker()?;
-            if let Some(answer) = self.ask(&asker, call()?, id)? {
+            if let Some(answer) = self.ask(&asker, Request::Cm(call()?), id)? {
                 return Ok(answer);
             }
             self.await_loss(losses);
         }
     }
 
-    /// None if ferroced died.
-    fn ask(&self, asker: &Asker, call: CmCall, id: Option<&Arc<Id>>) -> Outcome<Option<CmAnswer>> {
-        lock(&self.exchange).call = Call::Waiting(id.map(Arc::clone));
-        if let Err(error) = asker.ask(&Request::Cm(call)) {
-            tracing::debug!("ferroced cannot be asked: {error}");
+    /// None if ferroced died. The caller has the turn.
+    fn ask(
+        &self,
+        asker: &Asker,
+        request: Request,
+        id: Option<&Arc<Id>>,
+    ) -> Outcome<Option<CmAnswer>> {
+        self.take_back(asker);
+        let timeout = {
+            let mut exchange = lock(&self.exchange);
+            exchange.call = Call::Waiting(id.map(Arc::clone));
+            match exchange.silent {
+                true => SILENT_TIMEOUT,
+                false => ANSWER_TIMEOUT,
+            }
+        };
+        if let Err(error) = asker.ask(&request) {
+            tracing::warn!("ferroced cannot be asked: {error}");
             lock(&self.exchange).call = Call::None;
-            return Ok(None);
+            return match error {
+                ferroce_control::Error::Timeout { .. } => Err(error.errno()),
+                _ => Ok(None),
+            };
         }
         let waiting = |exchange: &mut Exchange| matches!(exchange.call, Call::Waiting(_));
-        let exchange = self.changed.wait_while(lock(&self.exchange), waiting);
-        let mut exchange = exchange.unwrap_or_else(PoisonError::into_inner);
+        let guard = lock(&self.exchange);
+        let waited = self.changed.wait_timeout_while(guard, timeout, waiting);
+        let (mut exchange, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match core::mem::replace(&mut exchange.call, Call::None) {
             Call::Answered(answer) => answer.map(Some),
             Call::Lost => Ok(None),
-            Call::None | Call::Waiting(_) => Err(libc::EIO),
+            Call::Waiting(_) => {
+                exchange.given_up += 1;
+                exchange.silent = true;
+                let error = asker.silence();
+                tracing::warn!("{error}");
+                Err(error.errno())
+            }
+            Call::None => Err(libc::EIO),
+        }
+    }
+
+    /// Takes back what ferroced did for calls that were given up. The caller has the turn.
+    fn take_back(&self, asker: &Asker) {
+        let calls = core::mem::take(&mut lock(&self.exchange).undo);
+        for call in calls {
+            if asker.ask(&Request::Cm(call)).is_ok() {
+                lock(&self.exchange).given_up += 1;
+            }
         }
     }
 
@@ -315,16 +372,8 @@ impl Line {
     fn heard(&self, reply: Reply) {
         match reply {
             Reply::CmEvent(event) => self.who().dispatch(event),
-            Reply::CmAnswer(answer) => {
-                let waiting = match &lock(&self.exchange).call {
-                    Call::Waiting(id) => id.clone(),
-                    _ => None,
-                };
-                if let Some(id) = waiting {
-                    self.who().learn(&id, &answer);
-                }
-                self.answered(Ok(answer));
-            }
+            Reply::CmAnswer(answer) => self.answered(Ok(answer)),
+            Reply::Done => self.answered(Ok(CmAnswer::Done)),
             Reply::Error { errno, message } => {
                 tracing::debug!("refused: {message}");
                 self.answered(Err(errno));
@@ -343,10 +392,39 @@ impl Line {
     }
 
     fn answered(&self, answer: Outcome<CmAnswer>) {
+        let waiting = {
+            let mut exchange = lock(&self.exchange);
+            exchange.silent = false;
+            if exchange.given_up > 0 {
+                exchange.given_up -= 1;
+                exchange.undo.extend(answer.ok().as_ref().and_then(undoing));
+                drop(exchange);
+                return self.tidy_up();
+            }
+            match &exchange.call {
+                Call::Waiting(id) => id.clone(),
+                _ => return,
+            }
+        };
+        if let (Some(id), Ok(answer)) = (&waiting, &answer) {
+            self.who().learn(id, answer);
+        }
         let mut exchange = lock(&self.exchange);
         if matches!(exchange.call, Call::Waiting(_)) {
             exchange.call = Call::Answered(answer);
             self.changed.notify_all();
+        }
+    }
+
+    /// Takes back what calls did that were given up, unless a call is under way: then the
+    /// next one does it.
+    fn tidy_up(&self) {
+        let Ok(_turn) = self.turn.try_lock() else {
+            return;
+        };
+        let asker = lock(&self.exchange).asker.clone();
+        if let Some(asker) = asker {
+            self.take_back(&asker);
         }
     }
 
@@ -355,6 +433,10 @@ impl Line {
         let mut exchange = lock(&self.exchange);
         exchange.asker = None;
         exchange.losses += 1;
+        // The next one knows nothing of earlier calls.
+        exchange.given_up = 0;
+        exchange.silent = false;
+        exchange.undo.clear();
         if matches!(exchange.call, Call::Waiting(_)) {
             exchange.call = Call::Lost;
         }
@@ -364,5 +446,15 @@ impl Line {
     /// What a new connection to ferroced needs first.
     pub(crate) fn introduce(connection: &mut Connection) -> Result<(), ferroce_control::Error> {
         connection.perform(&Request::Subscribe)
+    }
+}
+
+/// The call that ends what an answer has made.
+fn undoing(answer: &CmAnswer) -> Option<CmCall> {
+    match *answer {
+        CmAnswer::Bound { port, .. } => Some(CmCall::Release { port }),
+        CmAnswer::Connection { conn } => Some(CmCall::Destroy { conn }),
+        CmAnswer::Question { question } => Some(CmCall::DropQuestion { question }),
+        CmAnswer::Done | CmAnswer::Established { .. } => None,
     }
 }

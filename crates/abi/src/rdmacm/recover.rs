@@ -11,11 +11,18 @@ use ferroce_control::{
     Asker, CmAnswer, CmCall, CmId, Connection, Error, Hearer, LinkEventKind, Reply, Request, Watch,
 };
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 use super::channel::Happening;
 use super::id::{Id, State};
 use super::line::Line;
 use crate::ffi::*;
+
+/// How soon to look again at a ferroced that is there and does not answer.
+const RETRY: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// Waits for the next ferroced, and tells it what is ours.
 pub(crate) fn recover(line: &'static Line, dir: &Path) -> Option<(Asker, Hearer)> {
@@ -28,14 +35,18 @@ pub(crate) fn recover(line: &'static Line, dir: &Path) -> Option<(Asker, Hearer)
     };
     loop {
         watch.clear();
-        match again(line, dir) {
+        let error = match again(line, dir) {
             Ok(ends) => {
                 tracing::info!("ferroced is back");
                 return Some(ends);
             }
-            Err(error) => tracing::debug!("no ferroced yet: {error}"),
-        }
-        let _interrupted = poll(&mut [PollFd::new(&watch, PollFlags::IN)], None);
+            Err(error) => error,
+        };
+        tracing::debug!("no ferroced yet: {error}");
+        // Nothing shows when one that is stopped goes on.
+        let timeout = matches!(error, Error::Timeout { .. }).then_some(RETRY);
+        let mut fds = [PollFd::new(&watch, PollFlags::IN)];
+        let _interrupted = poll(&mut fds, timeout.as_ref());
     }
 }
 

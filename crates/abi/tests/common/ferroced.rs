@@ -31,6 +31,12 @@ impl Ferroced {
         });
     }
 
+    /// Has it go on after [`Ferroced::stop`].
+    #[allow(dead_code, reason = "not all test programs do")]
+    pub(crate) fn go_on(&self) {
+        self.0.signal(rustix::process::Signal::CONT);
+    }
+
     /// `kill -9`
     pub(crate) fn kill(&mut self) {
         self.0.kill();

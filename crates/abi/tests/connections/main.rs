@@ -14,4 +14,5 @@ mod many;
 mod refused;
 mod reliable;
 mod restart;
+mod stopped;
 mod synchronous;

@@ -75,7 +75,14 @@ impl Share {
             Err(error) => bail!("cannot lock the list of runs: {error}"),
         }
         let links = self.links()?;
-        let left = take_down(links)?;
+        let left = match take_down(links) {
+            Ok(left) => left,
+            Err(error) => {
+                // Others may begin: they need not wait for us.
+                flock(&self.file, FlockOperation::LockShared)?;
+                return Err(error);
+            }
+        };
         if left.is_empty() {
             let _gone_already = fs::remove_file(&self.path);
             return Ok(true);
