@@ -150,7 +150,7 @@ EXAMPLES
         debug: bool,
     },
 
-    /// Show that it works: build `ferroce` and run its demo.
+    /// Show that it works: build `ferroce` and its libraries, and run its demo.
     ///
     /// Two processes on a private loopback link, every operation, every byte
     /// checked, and how fast it was. All arguments go to `ferroce demo`.

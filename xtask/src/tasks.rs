@@ -102,30 +102,32 @@ fn runner(title: &str, package: &str, name: &str, args: &[String]) -> Result<()>
     })
 }
 
+/// The demonstration, with all that `ferroce run` needs afterwards.
 pub(crate) fn demo(args: &[String]) -> Result<()> {
+    step("Build ferroce and the libraries that programs load", || {
+        cargo(&build_line("ferroce-cli", "ferroce"))?;
+        library::build(true)
+    })?;
     let mut line = vec!["demo".to_string()];
     line.extend_from_slice(args);
-    tool("Demonstrate", &["ferroce-cli", "--bin", "ferroce"], &line)
+    last_step("Demonstrate", || run_built("ferroce", &line))?;
+    let folder = library::target_dir().join("release");
+    let ferroce = folder.join("ferroce");
+    let ferroce = ferroce.strip_prefix(root()).unwrap_or(&ferroce);
+    eprintln!("\nYour own program: {} run -- PROGRAM", ferroce.display());
+    Ok(())
 }
 
 pub(crate) fn sim(args: &[String]) -> Result<()> {
-    tool("Simulate", &["ferroce-sim"], args)
+    tool("Simulate", "ferroce-sim", "ferroce-sim", args)
 }
 
 pub(crate) fn bench_engine(args: &[String]) -> Result<()> {
-    tool(
-        "Measure the engine",
-        &["ferroce-bench", "--bin", "engine"],
-        args,
-    )
+    tool("Measure the engine", "ferroce-bench", "engine", args)
 }
 
 pub(crate) fn bench_connections(args: &[String]) -> Result<()> {
-    tool(
-        "Measure connections",
-        &["ferroce-bench", "--bin", "connections"],
-        args,
-    )
+    tool("Measure connections", "ferroce-bench", "connections", args)
 }
 
 pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
@@ -136,20 +138,49 @@ pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
         }
         Ok(())
     })?;
-    tool(
-        "Measure the network path",
-        &["ferroce-bench", "--bin", "wire"],
-        args,
-    )
+    tool("Measure the network path", "ferroce-bench", "wire", args)
 }
 
 /// Builds and runs a tool, optimised.
-fn tool(title: &str, package: &[&str], args: &[String]) -> Result<()> {
-    last_step(title, || {
-        let mut line = vec!["run", "--quiet", "--release", "--package"];
-        line.extend(package);
-        line.push("--");
-        line.extend(args.iter().map(String::as_str));
-        cargo(&line)
-    })
+fn tool(title: &str, package: &str, name: &str, args: &[String]) -> Result<()> {
+    step(&format!("Build {name}"), || {
+        cargo(&build_line(package, name))
+    })?;
+    last_step(title, || run_built(name, args))
+}
+
+/// The arguments of cargo that build an executable, optimised. Cargo shows its progress: the
+/// first build takes minutes.
+fn build_line<'a>(package: &'a str, name: &'a str) -> [&'a str; 6] {
+    ["build", "--release", "--package", package, "--bin", name]
+}
+
+/// Runs an executable that was built optimised.
+fn run_built(name: &str, args: &[String]) -> Result<()> {
+    let program = library::target_dir().join("release").join(name);
+    let status = Command::new(&program)
+        .args(args)
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    ensure!(
+        status.success(),
+        "{name} reported the errors above ({status})"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first build takes minutes, in which a silent terminal looks like a hang.
+    #[test]
+    fn builds_show_their_progress() {
+        let config = root().join(".cargo/config.toml");
+        let config = std::fs::read_to_string(config).expect("the configuration of cargo");
+        let alias = config.lines().find(|line| line.starts_with("xtask ="));
+        assert!(!alias.expect("the alias").contains("quiet"), "{alias:?}");
+        assert!(!build_line("p", "b").contains(&"--quiet"));
+    }
 }
