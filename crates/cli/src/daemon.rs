@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use anyhow::Result;
-use ferroce_control::path::{STATE_FILE, own_dirs};
+use ferroce_control::path::own_dirs;
 use ferroce_control::{Connection, find_daemon, find_or_start};
 
 /// This very program, whatever has become of its file.
@@ -20,10 +20,8 @@ pub(crate) fn connect() -> Result<Option<Connection>> {
     if let Some(connection) = find_daemon()? {
         return Ok(Some(connection));
     }
-    for dir in own_dirs()? {
-        if dir.is_usable()? && dir.path().join(STATE_FILE).exists() {
-            return Ok(Some(connect_or_start()?));
-        }
+    match own_dirs()?.iter().any(|dir| dir.has_notes()) {
+        true => Ok(Some(connect_or_start()?)),
+        false => Ok(None),
     }
-    Ok(None)
 }

@@ -8,16 +8,16 @@
 mod checks;
 mod measure;
 
-use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use ferroce_control::{Connection, LinkConfig, RUNTIME_DIR_VARIABLE, Request, find_or_start};
+use ferroce_control::{
+    Connection, LinkConfig, RUNTIME_DIR_VARIABLE, Request, find_or_start, temporary,
+};
 use ferroce_device::transport::QpType;
 use ferroce_endpoint::{Endpoint, Introduction, Options, Partner};
 use serde::{Deserialize, Serialize};
@@ -137,15 +137,8 @@ fn perform(extent: Extent) -> Result<()> {
 
 fn make_directory() -> Result<PathBuf> {
     let base = std::env::temp_dir();
-    for attempt in 0..100 {
-        let path = base.join(format!("ferroce-demo-{}-{attempt}", std::process::id()));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).context(format!("cannot make {}", path.display())),
-        }
-    }
-    bail!("cannot make a directory in {}", base.display())
+    let made = temporary::make(&base, "ferroce-demo-");
+    made.with_context(|| format!("cannot make a directory in {}", base.display()))
 }
 
 /// Sets everything up, and takes it down again.

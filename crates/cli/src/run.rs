@@ -144,6 +144,11 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             .find(|name| links.iter().all(|link| link.name != *name))
             .context("all names are taken")?;
         share.add(&name)?;
+        if netdev.is_none() {
+            // In a new network namespace `lo` is off. Where we may not switch it on, ferroced
+            // refuses the link with the reason and the remedy.
+            let _not_permitted = ferroce_net::set_loopback_up();
+        }
         let added = connection.perform(&Request::LinkAdd(LinkConfig {
             name: name.clone(),
             kind: "rxe".into(),

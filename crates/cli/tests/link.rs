@@ -199,7 +199,10 @@ fn mistakes_are_explained() {
             assert!(said.contains(complaint), "{line}: {said}");
         }
         let said = fails("ferroced --group nobodys");
-        assert_eq!(said, "error: there is no group `nobodys`\n");
+        assert_eq!(
+            said,
+            "error: there is no group `nobodys`; `getent group` lists the groups\n"
+        );
     });
 }
 

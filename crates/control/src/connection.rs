@@ -16,6 +16,7 @@ use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{RuntimeDir, runtime_dirs};
 use crate::protocol::{self, LinkCounters, MAX_REPLY, PROTOCOL, Reply, Request};
 use crate::resources::{CmIdResource, Reporter};
+use crate::runtime_dir::Viewer;
 use crate::{packet, sockopt, unix};
 
 /// How long ferroced may take to receive a request, and to answer it. Attaching takes up to
@@ -67,7 +68,9 @@ fn look() -> Result<Option<Connection>, Error> {
             Ok(Some(connection)) => return Ok(Some(connection)),
             Ok(None) => {}
             // Perhaps the next one will have us.
-            Err(error @ Error::NotPermitted(_)) => refused = Some(error),
+            Err(error @ (Error::NotPermitted(_) | Error::UnsafeDirectory { .. })) => {
+                refused = Some(error);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -93,8 +96,7 @@ impl Connection {
             Err(error) => return Err(connect_error(dir, path, error)),
         };
         let peer = sockopt::peer(&socket).map_err(|e| Error::system("SO_PEERCRED", e))?;
-        let me = rustix::process::geteuid().as_raw();
-        if peer.uid != me && peer.uid != 0 {
+        if !Viewer::here().trusts_peer(peer.uid) {
             return Err(Error::UnsafeDirectory {
                 path,
                 reason: "is another user's socket",

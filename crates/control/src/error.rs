@@ -79,6 +79,13 @@ pub enum Error {
         reason: &'static str,
     },
 
+    /// No directory can be had for ferroced's socket and files.
+    #[error(
+        "there is no directory for ferroced's files ({0}); set FERROCE_RUNTIME_DIR to a \
+         directory of yours"
+    )]
+    NoDirectory(String),
+
     /// ferroced could not be started.
     #[error("cannot start ferroced: {0}")]
     Start(String),
@@ -114,7 +121,9 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::NoDaemon => libc::ENODEV,
-            Error::NotPermitted(_) | Error::UnsafeDirectory { .. } => libc::EACCES,
+            Error::NotPermitted(_) | Error::UnsafeDirectory { .. } | Error::NoDirectory(_) => {
+                libc::EACCES
+            }
             Error::Refused { errno, .. } => *errno,
             Error::Version { .. } => libc::EPROTONOSUPPORT,
             Error::Closed => libc::ECONNRESET,

@@ -17,9 +17,42 @@ pub(crate) struct Access {
     pub(crate) uid: u32,
     /// A group whose members are served as well.
     pub(crate) group: Option<u32>,
+    /// True if the command line names the group: then it must be served.
+    pub(crate) group_is_chosen: bool,
+}
+
+/// Says that a group cannot be served.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoGroup {
+    #[error("there is no group `{0}`; `getent group` lists the groups")]
+    Unknown(String),
+    #[error(
+        "group `{0}` (number {1}) has no number in this user namespace, so no file can be \
+         given to it; run ferroced outside of the namespace to serve the group"
+    )]
+    Unmapped(String, u32),
 }
 
 impl Access {
+    /// Determines the rules for this process. `group` is the one that the command line
+    /// names; root serves the group `ferroce` otherwise, where it exists.
+    pub(crate) fn new(group: Option<&str>) -> Result<Access, NoGroup> {
+        let uid = rustix::process::geteuid().as_raw();
+        let group_is_chosen = group.is_some();
+        let group = match group {
+            Some(name) => Some(find_usable(name)?),
+            // Root of a user namespace is an ordinary user: the group need not have a
+            // number there.
+            None if uid == 0 => find_usable(DEFAULT_GROUP).ok(),
+            None => None,
+        };
+        Ok(Access {
+            uid,
+            group,
+            group_is_chosen,
+        })
+    }
+
     /// Whether this peer is served at all.
     pub(crate) fn admits(&self, peer: Peer, socket: impl AsFd) -> Result<(), Refusal> {
         let groups = || sockopt::peer_groups(socket).unwrap_or_default();
@@ -71,8 +104,36 @@ impl Access {
     }
 }
 
+/// Finds a group that files can be given to.
+fn find_usable(name: &str) -> Result<u32, NoGroup> {
+    let gid = group_id(name).ok_or_else(|| NoGroup::Unknown(name.into()))?;
+    // Without the file there are no user namespaces.
+    let mapped = match std::fs::read_to_string("/proc/self/gid_map") {
+        Ok(map) => has_number(&map, gid),
+        Err(_) => true,
+    };
+    match mapped {
+        true => Ok(gid),
+        false => Err(NoGroup::Unmapped(name.into(), gid)),
+    }
+}
+
+/// True if a user namespace has this number. Lines of the map are
+/// `first-inside first-outside count`.
+fn has_number(map: &str, gid: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);
+        match (numbers.next(), numbers.nth(1)) {
+            (Some(Ok(first)), Some(Ok(count))) => {
+                (first..first.saturating_add(count)).contains(&gid.into())
+            }
+            _ => false,
+        }
+    })
+}
+
 /// The number of a group given by name or number.
-pub(crate) fn group_id(group: &str) -> Option<u32> {
+fn group_id(group: &str) -> Option<u32> {
     if let Ok(gid) = group.parse() {
         return Some(gid);
     }
@@ -100,6 +161,7 @@ mod tests {
         let access = Access {
             uid: 5,
             group: Some(70),
+            group_is_chosen: true,
         };
         let delete = Request::LinkDelete {
             name: "rxe0".into(),
@@ -119,10 +181,23 @@ mod tests {
         let access = Access {
             uid: 5,
             group: Some(70),
+            group_is_chosen: true,
         };
         assert!(access.in_group(peer(9, 70), Vec::new));
         assert!(access.in_group(peer(9, 1), || vec![3, 70]));
         assert!(!access.in_group(peer(9, 1), || vec![3]));
+    }
+
+    #[test]
+    fn a_group_without_a_number_here_is_not_served() {
+        let all = "         0          0 4294967295\n";
+        assert!(has_number(all, 990));
+        let mine = "         0       1000          1\n";
+        assert!(has_number(mine, 0));
+        assert!(!has_number(mine, 990));
+        let several = "0 1000 1\n1 100000 65536\n";
+        assert!(has_number(several, 990));
+        assert!(!has_number(several, 70_000));
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ferroce_control::path::{
-    self, LOG_FILE, PID_FILE, REFRESH, SOCKET, STATE_FILE, SYSFS_DIR, own_dirs,
+    self, LOG_FILE, PID_FILE, REFRESH, SOCKET, STATE_FILE, SYSFS_DIR, create_own_dir,
 };
 use ferroce_control::unix;
 use rustix::fs::FlockOperation;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::access::Access;
 use crate::sysfs::tree::Tree;
 
 /// Connections that may wait for us to accept them.
@@ -39,22 +40,13 @@ pub(crate) enum LockError {
 }
 
 impl Lock {
-    /// Takes the first runtime directory that can be had.
+    /// Takes the runtime directory of this user.
     pub(crate) fn take() -> Result<Lock, LockError> {
-        let mut first_error = None;
-        for dir in own_dirs()? {
-            loop {
-                match dir.create() {
-                    Ok(()) => match Lock::take_in(dir.path())? {
-                        Some(lock) => return Ok(lock),
-                        None => continue,
-                    },
-                    Err(error) => first_error = first_error.or(Some(error)),
-                }
-                break;
+        loop {
+            if let Some(lock) = Lock::take_in(create_own_dir()?.path())? {
+                return Ok(lock);
             }
         }
-        Err(first_error.expect("there is always a candidate").into())
     }
 
     /// Asks whoever has the lock to end. What it knows it has written down.
@@ -116,25 +108,29 @@ impl Lock {
     }
 
     /// Opens the control socket. Whoever finds it can connect at once.
-    pub(crate) fn listen(&self, group: Option<u32>) -> io::Result<Listener> {
-        self.listen_at(SOCKET, group)
+    pub(crate) fn listen(&self, access: &Access) -> io::Result<Listener> {
+        self.listen_at(SOCKET, access)
     }
 
     /// Opens the socket for those who want the files of sysfs to be up to date.
-    pub(crate) fn listen_for_readers(&self, group: Option<u32>) -> io::Result<Listener> {
-        self.listen_at(REFRESH, group)
+    pub(crate) fn listen_for_readers(&self, access: &Access) -> io::Result<Listener> {
+        self.listen_at(REFRESH, access)
     }
 
-    fn listen_at(&self, name: &str, group: Option<u32>) -> io::Result<Listener> {
+    fn listen_at(&self, name: &str, access: &Access) -> io::Result<Listener> {
         let path = self.dir.join(name);
         let new = self.dir.join(format!("{name}.new"));
         remove(&new)?;
         let socket = unix::socket(SocketFlags::NONBLOCK)?;
         unix::bind(&socket, &new)?;
         fs::set_permissions(&new, Permissions::from_mode(0o600))?;
-        if group.is_some() {
-            std::os::unix::fs::chown(&new, None, group)?;
-            fs::set_permissions(&new, Permissions::from_mode(0o660))?;
+        if let Some(group) = access.group {
+            match std::os::unix::fs::chown(&new, None, Some(group)) {
+                Ok(()) => fs::set_permissions(&new, Permissions::from_mode(0o660))?,
+                Err(error) if access.group_is_chosen => return Err(error),
+                // Root of a container without CAP_CHOWN: the group is a courtesy.
+                Err(error) => tracing::warn!(group, %error, "members of the group are not served"),
+            }
         }
         rustix::net::listen(&socket, BACKLOG)?;
         // Replaces the socket that a killed ferroced has left.

@@ -22,7 +22,9 @@ keep their slots; links and counters are there again when it is.",
 FILES
     /run/ferroce/NETNS/                      root's runtime directory
     $XDG_RUNTIME_DIR/ferroce/NETNS/          a user's
-    /tmp/ferroce-UID/NETNS/                  a user's, where there is no XDG_RUNTIME_DIR
+    /run/user/UID/ferroce/NETNS/             a user's, without the variable
+    /tmp/ferroce.RANDOM/NETNS/               a user's, where neither exists; found again as a
+                                             directory of this user with mode 0700
         control.sock    where programs connect
         ferroced.pid    the process number; locked while ferroced runs
         state.json      what the next ferroced has to know

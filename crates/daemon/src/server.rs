@@ -98,9 +98,9 @@ impl Server {
         let place = Place::here();
         let state = State::load(&lock.state_file(), &place);
         let tree = Tree::open(lock.sysfs_dir());
-        let listener = lock.listen(access.group)?;
+        let listener = lock.listen(&access)?;
         poller.add(&listener, Token::Listener)?;
-        let readers = lock.listen_for_readers(access.group)?;
+        let readers = lock.listen_for_readers(&access)?;
         poller.add(&readers, Token::Readers)?;
         let mut server = Server {
             poller,

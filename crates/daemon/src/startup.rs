@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use ferroce_control::path::SOCKET;
 use ferroce_control::{Watch, unix};
@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
-use crate::access::{Access, DEFAULT_GROUP, group_id};
+use crate::access::Access;
 use crate::background;
 use crate::listener::{Lock, LockError};
 use crate::options::Options;
@@ -45,7 +45,7 @@ pub fn run(options: &Options) -> Result<()> {
     if !options.foreground {
         return background::start(options);
     }
-    let access = access(options)?;
+    let access = Access::new(options.group.as_deref())?;
     start_logging(if options.detached { "warn" } else { "info" });
     // What `ps` shows, whatever the file is called.
     let _ = rustix::thread::set_name(c"ferroced");
@@ -70,16 +70,6 @@ pub fn run(options: &Options) -> Result<()> {
         tracing::warn!(%error, "the service manager does not hear that we are ready");
     }
     Ok(server.run()?)
-}
-
-fn access(options: &Options) -> Result<Access> {
-    let uid = rustix::process::geteuid().as_raw();
-    let group = match &options.group {
-        Some(name) => Some(group_id(name).with_context(|| format!("there is no group `{name}`"))?),
-        None if uid == 0 => group_id(DEFAULT_GROUP),
-        None => None,
-    };
-    Ok(Access { uid, group })
 }
 
 /// Takes the runtime directory, from another ferroced if told so. None if another has it

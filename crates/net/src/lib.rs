@@ -55,7 +55,7 @@ pub use bind_error::{BindError, Holder};
 pub use features::{Features, probe};
 pub use incoming::{Incoming, IncomingRun};
 pub use path_probe::{Passage, probe_path};
-pub use private::enter_private_network;
+pub use private::{enter_private_network, set_loopback_up};
 pub use receiver::{ReceiveStats, Receiver};
 pub use send_error::{PartialSend, SendError};
 pub use sender::{Sender, TxRun};

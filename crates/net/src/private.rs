@@ -27,10 +27,15 @@ pub fn enter_private_network() -> io::Result<()> {
         fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
         fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
     }
-    loopback_up()
+    set_loopback_up()
 }
 
-fn loopback_up() -> io::Result<()> {
+/// Switches the loopback interface of this network namespace on, which gives it 127.0.0.1
+/// and ::1. In a new namespace it is off.
+///
+/// # Errors
+/// If this user may not change interfaces here.
+pub fn set_loopback_up() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     // SAFETY: an all-zero ifreq is valid, and what is set fits; the call reads
     // it and nothing else.

@@ -19,6 +19,7 @@ pub mod netdev;
 pub mod netfilter;
 mod netlink;
 pub mod role;
+pub mod sandbox;
 
 pub use deadline::{readable, until};
 pub use namespace::{isolated, isolated_as_root};

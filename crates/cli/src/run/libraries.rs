@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use ferroce_control::find_daemon;
-use ferroce_control::path::{SYSFS_DIR, SYSFS_VARIABLE, own_dirs};
+use ferroce_control::path::{SYSFS_DIR, SYSFS_VARIABLE};
+use ferroce_control::{create_own_dir, find_daemon};
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// `rdma` and the like, in the folder of the libraries.
@@ -76,8 +76,12 @@ fn sysfs() -> Result<PathBuf> {
     let dir = match find_daemon().ok().flatten() {
         Some(connection) => connection.dir().to_owned(),
         None => {
-            let own = own_dirs()?.into_iter().next();
-            own.context("no runtime directory")?.path().to_owned()
+            let dir = create_own_dir()?;
+            // A directory in /tmp would have another name the next time.
+            if !dir.is_temporary() {
+                dir.remove_if_empty();
+            }
+            dir.path().to_owned()
         }
     };
     Ok(dir.canonicalize().unwrap_or(dir).join(SYSFS_DIR))

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use ferroce_control::path::own_dirs;
+use ferroce_control::create_own_dir;
 use rustix::fs::{FlockOperation, flock};
 
 const FILE: &str = "runs";
@@ -96,25 +96,13 @@ impl Share {
     }
 }
 
-/// Opens the file in the first directory where that is possible.
+/// Opens the file in the runtime directory.
 fn open() -> Result<(File, PathBuf)> {
-    let mut last = None;
-    for dir in own_dirs()? {
-        if let Err(error) = dir.create() {
-            last = Some(anyhow::Error::from(error));
-            continue;
-        }
-        let path = dir.path().join(FILE);
-        let mut options = File::options();
-        match options.read(true).append(true).create(true).open(&path) {
-            Ok(file) => return Ok((file, path)),
-            Err(error) => {
-                let what = format!("cannot open {}", path.display());
-                last = Some(anyhow::Error::from(error).context(what));
-            }
-        }
-    }
-    Err(last.context("there is no directory for what is running")?)
+    let path = create_own_dir()?.path().join(FILE);
+    let mut options = File::options();
+    let file = options.read(true).append(true).create(true).open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    Ok((file, path))
 }
 
 /// Whether a path leads to this very file.

@@ -1,0 +1,129 @@
+//! Where ferroced's files lie: other users cannot take the place, and user namespaces
+//! change nothing.
+
+mod common;
+
+use ferroce_testnet::{isolated_as_root, sandbox};
+
+use common::FERROCE;
+
+/// Runs a script in which `$FERROCE` is the command, in a network of its own.
+fn script(name: &str, text: &'static str) {
+    isolated_as_root(name, || {
+        sandbox::succeeds(text, &[("FERROCE", FERROCE)]);
+    });
+}
+
+/// All that a first user types.
+const FIRST_STEPS: &str = r#"
+cat > /tmp/first-steps <<'END'
+set -eu
+"$FERROCE" link
+"$FERROCE" link add rxe0 type rxe netdev lo
+"$FERROCE" link | grep -q '^link rxe0/1 state ACTIVE'
+"$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
+"$FERROCE" link delete rxe0
+"$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
+END
+"#;
+
+#[test]
+fn squatted_names_deny_root_nothing() {
+    isolated_as_root("squatted_names_deny_root_nothing", || {
+        let text = r#"
+            as 60002 mkdir -m 700 /tmp/ferroce-0 /tmp/ferroce.0
+            as 60002 ln -s /etc /tmp/ferroce.1
+            sh /tmp/first-steps
+        "#;
+        let text = format!("{FIRST_STEPS}{text}");
+        sandbox::succeeds(&text, &[("FERROCE", FERROCE)]);
+    });
+}
+
+#[test]
+fn squatted_names_deny_a_user_nothing() {
+    isolated_as_root("squatted_names_deny_a_user_nothing", || {
+        let text = r#"
+            as 60002 mkdir -m 777 /tmp/ferroce-60001 /tmp/ferroce.0
+            as 60002 ln -s /etc /tmp/ferroce.1
+            as 60001 sh /tmp/first-steps
+        "#;
+        let text = format!("{FIRST_STEPS}{text}");
+        sandbox::succeeds(&text, &[("FERROCE", FERROCE)]);
+    });
+}
+
+#[test]
+fn a_users_directory_is_found_without_a_session_variable() {
+    script(
+        "a_users_directory_is_found_without_a_session_variable",
+        r#"
+            mkdir /run/user
+            install -d -m 700 -o 60001 -g 60001 /run/user/60001
+            as 60001 env XDG_RUNTIME_DIR=/run/user/60001 "$FERROCE" link add a type rxe netdev lo
+            test -d /run/user/60001/ferroce
+            as 60001 "$FERROCE" link | grep -q '^link a/1'
+            # The user's number is 0 there, and the directory still the user's.
+            as 60001 unshare --map-root-user "$FERROCE" link | grep -q '^link a/1'
+        "#,
+    );
+}
+
+#[test]
+fn another_users_session_variable_is_no_obstacle() {
+    script(
+        "another_users_session_variable_is_no_obstacle",
+        r#"
+            mkdir /run/user
+            install -d -m 700 -o 60001 -g 60001 /run/user/60001
+            export XDG_RUNTIME_DIR=/run/user/60001
+            as 60001 mkdir -m 700 "$XDG_RUNTIME_DIR/ferroce"
+            as 60002 "$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
+        "#,
+    );
+}
+
+#[test]
+fn user_namespaces_work_after_root_has_used_ferroce() {
+    script(
+        "user_namespaces_work_after_root_has_used_ferroce",
+        r#"
+            "$FERROCE" link add of-root type rxe netdev lo
+            own='unshare --map-root-user --net'
+            as 60001 $own "$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
+            $own "$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
+            as 60001 unshare --user --map-current-user --net "$FERROCE" link
+            as 60001 unshare --user --net "$FERROCE" link
+        "#,
+    );
+}
+
+#[test]
+fn a_user_namespace_keeps_nobody_from_roots_ferroced() {
+    script(
+        "a_user_namespace_keeps_nobody_from_roots_ferroced",
+        r#"
+            printf 'ferroce:x:60001:\n' > /tmp/group
+            mount --bind /tmp/group /etc/group
+            "$FERROCE" link add of-root type rxe netdev lo
+            as 60001 "$FERROCE" link | grep -q '^link of-root/1'
+            as 60001 unshare --map-root-user "$FERROCE" link | grep -q '^link of-root/1'
+        "#,
+    );
+}
+
+#[test]
+fn the_group_of_the_package_is_no_obstacle_to_users() {
+    script(
+        "the_group_of_the_package_is_no_obstacle_to_users",
+        r#"
+            printf 'ferroce:x:990:\n' > /tmp/group
+            mount --bind /tmp/group /etc/group
+            as 60001 "$FERROCE" demo --brief
+            as 60001 unshare --map-root-user --net "$FERROCE" run -- true
+            # Root of a container that may give no files away.
+            setpriv --bounding-set=-chown --inh-caps=-chown \
+                "$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
+        "#,
+    );
+}

@@ -1,0 +1,50 @@
+//! A machine of one's own, as far as files and processes go: for what lies in `/run` and
+//! `/tmp`, and for daemons that must not outlive a test.
+
+use std::process::{Command, Output, Stdio};
+
+/// What every script begins with. Its process is the first of its PID namespace, so
+/// all others end with it.
+const PRELUDE: &str = "set -eu
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=755 tmpfs /run
+# as UID COMMAND...: runs a command as another user, without a login session
+as() {
+    uid=$1
+    shift
+    setpriv --reuid=\"$uid\" --regid=\"$uid\" --clear-groups \"$@\"
+}
+";
+
+/// Runs a shell script as root, with empty `/tmp` and `/run` and a PID namespace of its
+/// own, in the network namespace of the caller. `programs` are variables that name
+/// executables. Needs util-linux's `unshare` and `setpriv`.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn run(script: &str, programs: &[(&str, &str)]) -> Output {
+    let script = format!("{PRELUDE}{script}");
+    Command::new("unshare")
+        .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["--", "sh", "-c", &script])
+        .envs(programs.iter().copied())
+        .env_remove("FERROCE_RUNTIME_DIR")
+        .env_remove("XDG_RUNTIME_DIR")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+        .expect("unshare of util-linux starts")
+}
+
+/// Runs a script that must succeed, and returns what it printed.
+///
+/// # Panics
+/// If the script fails.
+pub fn succeeds(script: &str, programs: &[(&str, &str)]) -> String {
+    let output = run(script, programs);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let status = output.status;
+    assert!(status.success(), "{status}\n{said}\n{errors}");
+    said
+}
