@@ -76,6 +76,7 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
         netdev: netdev.into(),
         mtu: None,
         crc: true,
+        lids: false,
     }))?;
     Ok(())
 }

@@ -37,7 +37,10 @@ fn links_survive_the_machine() {
         let line = "link mine/1 state ACTIVE physical_state LINK_UP netdev eth0 \n";
         assert_eq!(ok("ferroce link"), line);
         let details = ok("ferroce -d link");
-        assert!(details.contains(" mtu 512 ") && details.contains(" lids on "), "{details}");
+        assert!(
+            details.contains(" mtu 512 ") && details.contains(" lids on "),
+            "{details}"
+        );
         // And a restart on top.
         end_daemon();
         ok("ferroced --configured");

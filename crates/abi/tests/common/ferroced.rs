@@ -59,6 +59,7 @@ pub(crate) fn add_link(name: &str, netdev: &str) {
 }
 
 /// Lets LIDs of a link stand for IPv4 addresses, or no longer.
+#[allow(dead_code)] // not every test program has links with LIDs
 pub(crate) fn set_lids(name: &str, on: bool) {
     let mut connection = find_daemon().expect("reachable").expect("running");
     let changed = connection.perform(&Request::LinkSet {
