@@ -77,6 +77,7 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
         mtu: None,
         crc: true,
         lids: false,
+        patience: 0,
     }))?;
     Ok(())
 }

@@ -26,6 +26,7 @@ FILES
         mtu = 1024      # by default what the netdev allows
         crc = true      # the default
         lids = false    # the default
+        patience = 0    # the default
 
 ENVIRONMENT
     FERROCE_CONFIG_DIR    replaces the directory of the file
@@ -110,6 +111,9 @@ fn line(link: LinkConfig) -> String {
     if link.lids {
         line += " lids on";
     }
+    if link.patience > 0 {
+        line += &format!(" patience {}", link.patience);
+    }
     line + "\n"
 }
 
@@ -166,6 +170,7 @@ pub(crate) fn configured(link: LinkInfo) -> LinkConfig {
         mtu: link.mtu,
         crc: link.crc,
         lids: link.lids,
+        patience: link.patience,
     }
 }
 

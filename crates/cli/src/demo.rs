@@ -204,6 +204,7 @@ fn start_daemon(program: &Path) -> Result<Daemon> {
         mtu: None,
         crc: true,
         lids: false,
+        patience: 0,
     }))?;
     Ok(Daemon { connection })
 }

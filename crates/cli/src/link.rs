@@ -35,9 +35,9 @@ pub(crate) struct LinkArgs {
 
 #[derive(Debug, Subcommand)]
 enum LinkCommand {
-    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off]
+    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S]
     #[command(
-        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off]",
+        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S]",
         long_about = "\
 Adds a link: an RDMA device called NAME on the netdev IF, which must have an IP address and \
 cannot have another link. Any netdev will do, `lo` included. Starts ferroced if none runs.",
@@ -53,33 +53,37 @@ WORDS
     lids on|off     give the port a LID, the lower half of its IPv4 address, and let
                     programs address peers by LID (off); for programs that know
                     InfiniBand only, such as qperf. On RoCE ports elsewhere they fail
+    patience S      keep connections for S seconds at least when the peer is silent
+                    (0: as long as timeout and retry_cnt of the program say, 4 to 15
+                    seconds as a rule); for peers in a debugger or a paused container
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
     ferroce link add rxe_lo type rxe netdev lo mtu 1024"
     )]
     Add {
-        /// NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off]
+        /// NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S]
         #[arg(required = true, num_args = 1.., hide = true)]
         words: Vec<String>,
     },
 
-    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off]
+    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S]
     #[command(
-        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off]",
+        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S]",
         long_about = "\
 Changes the name of a link, its largest packet payload (0: what the netdev allows), whether ICRCs \
-are checked, or whether LIDs stand for IPv4 addresses. Programs that run go on under a new name, and hear of a new MTU. A change of \
-`crc` is for programs that open the link from now on: those that run go on as they began.",
+are checked, whether LIDs stand for IPv4 addresses, or how long silent peers are waited for. \
+Programs that run go on under a new name, and hear of a new MTU. A change of `crc` or `patience` is for programs that open the link from now on: those that run go on as they began.",
         after_long_help = "\
 EXAMPLES
     ferroce link set rxe0 mtu 1024
     ferroce link set rxe0 crc off
     ferroce link set rxe0 lids on
+    ferroce link set rxe0 patience 600
     ferroce link set rxe0 name storage"
     )]
     Set {
-        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off]
+        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S]
         #[arg(required = true, num_args = 3.., hide = true)]
         words: Vec<String>,
     },
@@ -136,6 +140,7 @@ pub(crate) fn rename(name: String, new: String) -> Result<()> {
         mtu: None,
         crc: None,
         lids: None,
+        patience: None,
     };
     Ok(connection.perform(&request)?)
 }

@@ -81,7 +81,7 @@ This rdma is Ferroce's: its links are those of `ferroce link`.
 
 const LINK_USAGE: &str = "\
 Usage: rdma link show [DEV/PORT_INDEX]
-       rdma link add NAME type rxe netdev NETDEV [mtu N] [crc on|off] [lids on|off]
+       rdma link add NAME type rxe netdev NETDEV [mtu N] [crc on|off] [lids on|off] [patience S]
        rdma link delete NAME
 ";
 

@@ -156,6 +156,7 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             mtu: None,
             crc: true,
             lids: false,
+            patience: 0,
         }));
         match added {
             Ok(()) => break,

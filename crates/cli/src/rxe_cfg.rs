@@ -227,6 +227,7 @@ impl RxeCfg {
                 mtu,
                 crc,
                 lids: None,
+                patience: None,
             })?;
             let known = remembered.iter().find(|config| config.name == link.name);
             if let Some(config) = known.filter(|_| !self.forgetful) {
@@ -262,6 +263,7 @@ pub(crate) fn add_next(connection: &mut Connection, netdev: &str) -> Result<Link
         mtu: None,
         crc: true,
         lids: false,
+        patience: 0,
     };
     connection.perform(&Request::LinkAdd(config.clone()))?;
     Ok(config)

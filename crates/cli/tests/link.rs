@@ -109,6 +109,10 @@ fn a_netdev_with_a_cable() {
         assert!(ok("ferroce devinfo rxe_near").contains(&lid(1)));
         assert!(ok("ferroce -d link show rxe_near").contains(" crc off lids on "));
         assert!(ok("ferroce -dj link show rxe_near").contains(r#""lids":true"#));
+        ok("ferroce link set rxe_near patience 60");
+        assert!(ok("ferroce -d link show rxe_near").contains(" lids on patience 60 "));
+        assert!(ok("ferroce -dj link show rxe_near").contains(r#""patience":60"#));
+        ok("ferroce link set rxe_near patience 0");
         ok("ferroce link set rxe_near lids off");
         assert!(ok("ferroce devinfo rxe_near").contains(&lid(0)));
         assert!(!ok("ferroce -d link show rxe_near").contains("lids"));

@@ -29,6 +29,14 @@ pub struct LinkConfig {
     /// Whether LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub lids: bool,
+    /// Seconds of silence after which a peer may be declared dead at the earliest; 0 if
+    /// only the queue pair's timeout and retry count decide.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub patience: u32,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// A link and its port, at one moment.
@@ -63,6 +71,9 @@ pub struct LinkInfo {
     /// Whether LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
     #[serde(default)]
     pub lids: bool,
+    /// Seconds of silence after which a peer may be declared dead at the earliest.
+    #[serde(default)]
+    pub patience: u32,
     /// Populated entries of the GID table, by index.
     pub gids: Vec<Gid>,
 }
@@ -86,6 +97,7 @@ impl LinkInfo {
             mac: [0; 6],
             crc: true,
             lids: false,
+            patience: 0,
             gids: Vec::new(),
         }
     }

@@ -55,6 +55,9 @@ pub enum Request {
         crc: Option<bool>,
         /// Whether LIDs stand for IPv4 addresses.
         lids: Option<bool>,
+        /// Seconds of silence after which a peer may be declared dead at the earliest, for
+        /// programs that open the link from now on.
+        patience: Option<u32>,
     },
     /// All links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,

@@ -20,6 +20,7 @@ fn link(gids: u32) -> LinkInfo {
         mac: [255; 6],
         crc: true,
         lids: true,
+        patience: 60,
         gids: (0..gids)
             .map(|index| Gid {
                 index,
@@ -57,6 +58,7 @@ fn messages_survive_the_trip() {
             mtu: None,
             crc: true,
             lids: true,
+            patience: 60,
         }),
         Request::LinkSet {
             name: "rxe0".into(),
@@ -64,6 +66,7 @@ fn messages_survive_the_trip() {
             mtu: None,
             crc: None,
             lids: Some(true),
+            patience: Some(60),
         },
     ];
     for request in requests {

@@ -8,6 +8,7 @@
 //! mtu = 1024      # by default what the netdev allows
 //! crc = true      # the default
 //! lids = false    # the default
+//! patience = 0    # the default
 //! ```
 //!
 //! | who | file |
@@ -82,6 +83,7 @@ struct Entry {
     mtu: Option<Spanned<i64>>,
     crc: Option<bool>,
     lids: Option<bool>,
+    patience: Option<u32>,
 }
 
 /// The file of this user.
@@ -131,6 +133,9 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     }
     if link.lids {
         entry["lids"] = value(true);
+    }
+    if link.patience > 0 {
+        entry["patience"] = value(i64::from(link.patience));
     }
     edit(path, |links| {
         links.retain(|other| !is_about(other, &link.name) && !is_about(other, &link.netdev));
@@ -254,6 +259,7 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             mtu,
             crc: entry.crc.unwrap_or(true),
             lids: entry.lids.unwrap_or(false),
+            patience: entry.patience.unwrap_or(0),
         });
     }
     Ok(links)

@@ -133,6 +133,7 @@ impl Links {
         }
         config.crc = change.crc.unwrap_or(config.crc);
         config.lids = change.lids.unwrap_or(config.lids);
+        config.patience = change.patience.unwrap_or(config.patience);
         check_mtu(&config, netdev)?;
         link.config = config;
         let old = link.look(netdev, netdevs, speed);
@@ -305,6 +306,7 @@ impl Link {
             mtu: self.config.mtu,
             crc: self.config.crc,
             lids: self.config.lids,
+            patience: self.config.patience,
             active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
             speed_mbps: speed(&netdev.name),
             mac: netdev.mac,
@@ -322,6 +324,7 @@ pub(crate) struct Change {
     pub(crate) mtu: Option<u32>,
     pub(crate) crc: Option<bool>,
     pub(crate) lids: Option<bool>,
+    pub(crate) patience: Option<u32>,
 }
 
 fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {

@@ -49,7 +49,16 @@ impl Server {
                 mtu,
                 crc,
                 lids,
-            } => self.link_set(&name, rename, Change { mtu, crc, lids }),
+                patience,
+            } => {
+                let change = Change {
+                    mtu,
+                    crc,
+                    lids,
+                    patience,
+                };
+                self.link_set(&name, rename, change)
+            }
             Request::Links => self.list(id),
             Request::Attach { link, shards } => return self.attach_or_wait(id, link, shards),
             Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),

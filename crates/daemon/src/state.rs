@@ -153,6 +153,7 @@ mod tests {
                 mtu: Some(1024),
                 crc: false,
                 lids: false,
+                patience: 0,
             },
             index: 3,
             ifindex: 1,

@@ -332,6 +332,7 @@ fn open_shard(
         skip_qpns: random()?,
         port_mtu: port_mtu(link),
         check_icrc: link.crc,
+        patience_ns: u64::from(link.patience) * 1_000_000_000,
         ..Config::default()
     };
     let engine = Engine::new(config, Arc::clone(regions), Arc::new(counters));

@@ -68,6 +68,7 @@ impl Host {
             skip_qpns: first % 64,
             port_mtu: s.port_mtu,
             check_icrc: true,
+            patience_ns: 0,
             initial_window: s.initial_window,
             max_window: s.max_window,
         };

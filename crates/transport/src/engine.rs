@@ -36,6 +36,9 @@ pub struct Config {
     pub port_mtu: Mtu,
     /// Whether the ICRC of received packets is checked.
     pub check_icrc: bool,
+    /// Shortest silence, in nanoseconds, after which a peer is declared dead, whatever
+    /// timeout and retry count the queue pair has; 0 if these alone decide.
+    pub patience_ns: u64,
     /// In-flight bytes that a queue pair starts with.
     pub initial_window: u32,
     /// In-flight bytes that a queue pair never exceeds.
@@ -49,6 +52,7 @@ impl Default for Config {
             skip_qpns: 0,
             port_mtu: Mtu::Mtu1024,
             check_icrc: true,
+            patience_ns: 0,
             initial_window: 64 << 10,
             max_window: 1 << 20,
         }

@@ -53,6 +53,7 @@ pub(crate) fn add_link(name: &str, netdev: &str) {
         mtu: None,
         crc: true,
         lids: false,
+        patience: 0,
     };
     let added = connection.perform(&Request::LinkAdd(config));
     added.expect("a link");
@@ -68,6 +69,7 @@ pub(crate) fn set_lids(name: &str, on: bool) {
         mtu: None,
         crc: None,
         lids: Some(on),
+        patience: None,
     });
     changed.expect("a link that can be changed");
 }

@@ -70,6 +70,9 @@ fn text(link: &LinkInfo, format: Format) -> String {
         if link.lids {
             text += "lids on ";
         }
+        if link.patience > 0 {
+            text += &format!("patience {} ", link.patience);
+        }
         for gid in &link.gids {
             let (index, address, netdev) = (gid.index, gid.address, &gid.netdev);
             text += &format!("\n    gid {index} {address} netdev {netdev} ");
@@ -102,6 +105,7 @@ struct Details<'a> {
     speed: Option<u32>,
     crc: bool,
     lids: bool,
+    patience: u32,
     gids: &'a [Gid],
 }
 
@@ -121,6 +125,7 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
             speed: link.speed_mbps,
             crc: link.crc,
             lids: link.lids,
+            patience: link.patience,
             gids: &link.gids,
         }),
     }

@@ -4,13 +4,15 @@ use anyhow::{Context, Result, bail};
 use ferroce_control::link::MTUS;
 use ferroce_control::{LinkConfig, Request, check_name};
 
-const USAGE: &str = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off]";
+const USAGE: &str = "ferroce link add NAME type rxe netdev IF \
+                     [mtu N] [crc on|off] [lids on|off] [patience SECONDS]";
 
 /// What the words ask for.
 pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
     let (name, pairs) = words.split_first().context("a name is missing")?;
     check_name(name)?;
-    let (mut kind, mut netdev, mut mtu, mut crc, mut lids) = (None, None, None, None, None);
+    let (mut kind, mut netdev, mut mtu) = (None, None, None);
+    let (mut crc, mut lids, mut patience) = (None, None, None);
     for pair in pairs.chunks(2) {
         let [key, value] = pair else {
             bail!("a value for `{}` is missing: {USAGE}", pair[0]);
@@ -21,6 +23,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
             "mtu" => mtu.replace(number(value)?).is_some(),
             "crc" => crc.replace(switch(key, value)?).is_some(),
             "lids" => lids.replace(switch(key, value)?).is_some(),
+            "patience" => patience.replace(seconds(value)?).is_some(),
             other => bail!("`{other}` is not known here: {USAGE}"),
         };
         if seen {
@@ -34,20 +37,23 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
         mtu,
         crc: crc.unwrap_or(true),
         lids: lids.unwrap_or(false),
+        patience: patience.unwrap_or(0),
     })
 }
 
 /// What the words after `link set` ask for: a name, and what to change.
 pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
-    let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off]";
+    let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] \
+                 [patience SECONDS]";
     let (name, pairs) = words.split_first().context("a name is missing")?;
-    let (mut rename, mut mtu, mut crc, mut lids) = (None, None, None, None);
+    let (mut rename, mut mtu, mut crc, mut lids, mut patience) = (None, None, None, None, None);
     for pair in pairs.chunks(2) {
         match pair {
             [key, value] if key == "name" => rename = Some(value.clone()),
             [key, value] if key == "mtu" => mtu = Some(number(value)?),
             [key, value] if key == "crc" => crc = Some(switch(key, value)?),
             [key, value] if key == "lids" => lids = Some(switch(key, value)?),
+            [key, value] if key == "patience" => patience = Some(seconds(value)?),
             [key, _] => bail!("`{key}` is not known here: {usage}"),
             _ => bail!("a value for `{}` is missing: {usage}", pair[0]),
         }
@@ -58,6 +64,7 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
         mtu,
         crc,
         lids,
+        patience,
     })
 }
 
@@ -65,6 +72,11 @@ fn number(value: &str) -> Result<u32> {
     let known = MTUS.map(|mtu| mtu.to_string()).join(", ");
     let number = value.parse().ok();
     number.with_context(|| format!("mtu `{value}` is none of {known}"))
+}
+
+fn seconds(value: &str) -> Result<u32> {
+    let number = value.parse().ok();
+    number.with_context(|| format!("patience `{value}` is not a number of seconds"))
 }
 
 fn switch(key: &str, value: &str) -> Result<bool> {
@@ -104,6 +116,9 @@ mod tests {
             (config.mtu, config.crc, config.lids),
             (Some(1024), false, true)
         );
+        assert_eq!(config.patience, 0);
+        let config = parsed("r type rxe netdev lo patience 60").unwrap();
+        assert_eq!(config.patience, 60);
         assert!(!parsed("r type rxe netdev lo").unwrap().lids);
     }
 
@@ -121,6 +136,10 @@ mod tests {
             (
                 "rxe0 type rxe netdev lo crc maybe",
                 "crc `maybe` is neither on nor off",
+            ),
+            (
+                "rxe0 type rxe netdev lo patience long",
+                "patience `long` is not a number of seconds",
             ),
             (
                 "rxe0 type rxe netdev lo lids maybe",

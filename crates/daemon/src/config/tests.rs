@@ -8,6 +8,7 @@ fn link(name: &str, netdev: &str) -> LinkConfig {
         mtu: None,
         crc: true,
         lids: false,
+        patience: 0,
     }
 }
 

@@ -45,6 +45,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         mtu: None,
         crc: true,
         lids: false,
+        patience: 0,
     }
 }
 

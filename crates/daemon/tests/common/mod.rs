@@ -100,6 +100,7 @@ pub(crate) fn add(name: &str, netdev: &str) -> Result<(), Error> {
         mtu: None,
         crc: true,
         lids: false,
+        patience: 0,
     }))
 }
 

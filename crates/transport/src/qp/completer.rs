@@ -161,7 +161,7 @@ impl Qp {
         req.window
             .acked(req.una, req.psn, bytes, req.limited, cx.now);
         match req.una.is_before(req.psn) {
-            true => req.start_timers(cx.now, self.attr.timeout),
+            true => req.start_timers(cx, &self.attr),
             false => req.stop_timers(),
         }
         match self.sq.len() > req.index() {
@@ -420,7 +420,7 @@ impl Qp {
         self.req.retrying = true;
         self.req.rewind();
         self.req.probe = PsnMark::NONE;
-        self.req.start_timers(cx.now, self.attr.timeout);
+        self.req.start_timers(cx, &self.attr);
         self.wake(cx, Due::REQUESTS);
     }
 
@@ -441,7 +441,7 @@ impl Qp {
             Cause::Timeout => Reason::NoAnswer {
                 psn,
                 retries,
-                timeout_us: ack_timeout_ns(self.attr.timeout).unwrap_or(0) / 1000,
+                timeout_us: ack_timeout_ns(cx, &self.attr).unwrap_or(0) / 1000,
             },
         };
         self.fail_oldest_send(cx, WcStatus::RetryExceeded, reason);

@@ -262,27 +262,28 @@ impl Requester {
 
     /// Notes that packets up to the cursor are out, and starts the clock.
     #[inline]
-    pub(super) fn note_sent(&mut self, now: Time, timeout: u8) {
+    pub(super) fn note_sent(&mut self, cx: &Context, attr: &QpAttr) {
         if self.sent_up_to.is_before(self.psn) {
             self.sent_up_to = self.psn;
         }
         if self.ack_deadline.is_none() {
-            self.start_timers(now, timeout);
+            self.start_timers(cx, attr);
         }
     }
 
     /// Starts both timers for an answer that is waited for from now on.
     #[inline]
-    pub(super) fn start_timers(&mut self, now: Time, timeout: u8) {
-        self.ack_deadline = ack_timeout_ns(timeout).map(|ns| now.after_nanos(ns)).into();
-        self.start_probe_timer(now, timeout);
+    pub(super) fn start_timers(&mut self, cx: &Context, attr: &QpAttr) {
+        let wait = ack_timeout_ns(cx, attr);
+        self.ack_deadline = wait.map(|ns| cx.now.after_nanos(ns)).into();
+        self.start_probe_timer(cx, attr);
     }
 
     /// Starts the timer of the next loss probe. No timeout means no probes either.
     #[inline]
-    pub(super) fn start_probe_timer(&mut self, now: Time, timeout: u8) {
-        let wait = local_ack_timeout_ns(timeout).map(|ns| self.window.probe_timeout_ns(ns));
-        self.probe_deadline = wait.map(|ns| now.after_nanos(ns)).into();
+    pub(super) fn start_probe_timer(&mut self, cx: &Context, attr: &QpAttr) {
+        let wait = local_ack_timeout_ns(attr).map(|ns| self.window.probe_timeout_ns(ns));
+        self.probe_deadline = wait.map(|ns| cx.now.after_nanos(ns)).into();
     }
 
     /// Stops both timers: no answer is waited for.
@@ -297,12 +298,18 @@ impl Requester {
 /// The longest silence that is not yet a retry. IBTA 9.7.6.1.3: a timer may run up to four
 /// times as long as its attribute says. Lost packets are found by probes long before, so
 /// the timer takes all of it: a peer that is merely not scheduled is not declared dead.
-/// Zero means for ever.
-pub(super) fn ack_timeout_ns(timeout: u8) -> Option<u64> {
-    local_ack_timeout_ns(timeout).map(|ns| 4 * ns)
+/// It runs longer still where all retries together would not last as long as the link's
+/// patience. A timeout of zero means for ever.
+pub(super) fn ack_timeout_ns(cx: &Context, attr: &QpAttr) -> Option<u64> {
+    let longest = 4 * local_ack_timeout_ns(attr)?;
+    let patience = match cx.config.patience_ns {
+        0 => 0,
+        ns => ns.div_ceil(u64::from(attr.retry_cnt) + 1),
+    };
+    Some(longest.max(patience))
 }
 
 /// IBTA 9.9.2.1: 4.096 us times two to the power of the attribute; zero means for ever.
-fn local_ack_timeout_ns(timeout: u8) -> Option<u64> {
-    (timeout > 0).then(|| 4096u64 << timeout)
+fn local_ack_timeout_ns(attr: &QpAttr) -> Option<u64> {
+    (attr.timeout > 0).then(|| 4096u64 << attr.timeout)
 }

@@ -63,7 +63,7 @@ impl Qp {
         self.req.psn = self.req.psn.add(count);
         if acknowledged {
             self.req.left_unasked(count, cost);
-            self.req.note_sent(cx.now, self.attr.timeout);
+            self.req.note_sent(cx, &self.attr);
         }
     }
 }

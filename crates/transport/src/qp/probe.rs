@@ -39,7 +39,7 @@ impl Qp {
         self.req.probe_deadline = Deadline::NONE;
         if self.can_probe() {
             self.req.window.back_off();
-            self.req.start_probe_timer(cx.now, self.attr.timeout);
+            self.req.start_probe_timer(cx, &self.attr);
             self.try_other_flush_icrc();
             self.start_probe(cx);
         }

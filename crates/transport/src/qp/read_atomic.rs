@@ -181,6 +181,6 @@ impl Qp {
         self.req.asked(psn, packets, cx.now);
         self.req.sent += packets;
         self.req.psn = psn.add(packets);
-        self.req.note_sent(cx.now, self.attr.timeout);
+        self.req.note_sent(cx, &self.attr);
     }
 }

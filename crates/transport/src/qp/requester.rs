@@ -254,7 +254,7 @@ impl Qp {
             self.req.sent += 1;
             self.req.psn = psn.next();
             if acknowledged {
-                self.req.note_sent(cx.now, self.attr.timeout);
+                self.req.note_sent(cx, &self.attr);
             }
             if !last {
                 self.send_middles(cx, batch, index, limit);

@@ -338,3 +338,25 @@ fn progress_pushes_the_timer_back_and_completion_stops_it() {
     assert_eq!(pair.trace(), [""; 0]);
     assert_eq!(pair.done(0), [(1, OK)]);
 }
+
+#[test]
+fn a_link_with_patience_keeps_silent_peers_at_least_that_long() {
+    for (timeout, retry_cnt) in [(1, 0), (12, 7), (14, 3), (20, 7)] {
+        let mut pair = Pair::with(|knobs| {
+            knobs.config.patience_ns = 60_000_000_000;
+            knobs.attr.timeout = timeout;
+            knobs.attr.retry_cnt = retry_cnt;
+        });
+        pair.write(1, 100);
+        let start = pair.now;
+        while pair.hosts[0].state() != QpState::Err {
+            pair.time_out();
+        }
+        let seconds = pair.now.nanos_since(start) / 1_000_000_000;
+        let usual = 4 * (4096 << timeout) * (u64::from(retry_cnt) + 1) / 1_000_000_000;
+        assert!(
+            (60.max(usual)..61.max(usual + 1)).contains(&seconds),
+            "{seconds} s"
+        );
+    }
+}
