@@ -5,6 +5,7 @@
 //! that other packages own (`rdma`, ...) in `lib/ferroce/bin`, which `ferroce run` and
 //! `ferroce shell` put first on PATH.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -107,7 +108,7 @@ pub(crate) fn put(place: &Path, prefix: &Path, release: bool) -> Result<()> {
         if kind.is_symlink() {
             let target = fs::read_link(&from)?;
             link(target.to_str().context("a plain name")?, &to)?;
-        } else if kind.is_file() && to.extension().is_some_and(|suffix| suffix == "so") {
+        } else if kind.is_file() && is_library(&entry.file_name()) {
             copy(&from, &to, 0o644)?;
         }
     }
@@ -134,6 +135,13 @@ pub(crate) fn put(place: &Path, prefix: &Path, release: bool) -> Result<()> {
         copy(&root().join(name), &doc.join(name), 0o644)?;
     }
     Ok(())
+}
+
+/// Whether a file is a library, such as `libferroce.so` or `libibverbs.so.1`, and not one
+/// that a build has left half done.
+fn is_library(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.ends_with(".so") || name.contains(".so.") && !name.ends_with(".new")
 }
 
 pub(crate) fn packaging() -> PathBuf {
@@ -213,4 +221,22 @@ fn link(target: &str, at: &Path) -> Result<()> {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
     symlink(target, at).with_context(|| format!("cannot make the link {}", at.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_have_versions_or_none() {
+        for (name, yes) in [
+            ("libferroce.so", true),
+            ("libibverbs.so.1", true),
+            ("libibverbs.so.1.new", false),
+            ("libferroce.so.new", false),
+            ("bin", false),
+        ] {
+            assert_eq!(is_library(OsStr::new(name)), yes, "{name}");
+        }
+    }
 }

@@ -2,6 +2,11 @@
 //! libibverbs and librdmacm, libferroce-preload.so, which `ferroce run` loads before
 //! all, and librspreload.so, which turns sockets into rsockets.
 //!
+//! libibverbs.so.1 and librdmacm.so.1 are *filters* of libferroce.so: they have the names
+//! and versions of the exports, so that the linker records `libibverbs.so.1` in programs
+//! that are linked with this folder, and the loader takes each symbol from libferroce.so.
+//! So all code and state is in a process once, whichever of the two it loads.
+//!
 //! libferroce.so is the one product that cargo alone cannot make.
 //! Its symbols carry the versions of libibverbs and librdmacm. rustc writes a version script of
 //! its own for shared objects, which silently wins over ours; so the crate is
@@ -20,12 +25,27 @@ use anyhow::{Context, Result, bail};
 
 use crate::step::{cargo, root};
 
-/// What programs look for.
-const LINKS: [&str; 4] = [
-    "libibverbs.so.1",
-    "libibverbs.so",
-    "librdmacm.so.1",
-    "librdmacm.so",
+/// A library whose place libferroce.so takes.
+struct Replaced {
+    /// The name that programs record and the loader looks for.
+    soname: &'static str,
+    /// The name that the linker looks for.
+    link: &'static str,
+    /// How the names of its version nodes begin.
+    nodes: &'static str,
+}
+
+const REPLACED: [Replaced; 2] = [
+    Replaced {
+        soname: "libibverbs.so.1",
+        link: "libibverbs.so",
+        nodes: "IBVERBS_",
+    },
+    Replaced {
+        soname: "librdmacm.so.1",
+        link: "librdmacm.so",
+        nodes: "RDMACM_",
+    },
 ];
 
 /// Libraries for LD_PRELOAD, as cargo calls them, and as they are called. Cargo does
@@ -87,32 +107,98 @@ fn build_verbs(release: bool, profile: &Path, folder: &Path) -> Result<()> {
     // Whatever panics must not unwind into a C program.
     line.extend(["--", "-C", "panic=abort"]);
     cargo(&line)?;
-    link(&profile.join("libferroce_abi.a"), folder)?;
-    for name in LINKS {
-        match symlink("libferroce.so", folder.join(name)) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("cannot make the link {name}"));
+    let table = root().join("crates/abi/exports.txt");
+    let table = fs::read_to_string(&table).context("cannot read the table of exports")?;
+    link(&profile.join("libferroce_abi.a"), &table, folder)?;
+    for replaced in &REPLACED {
+        link_filter(replaced, &table, folder)?;
+        let name = folder.join(replaced.link);
+        match symlink(replaced.soname, &name) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let new = folder.join(format!("{}.new", replaced.link));
+                let _left_by_a_build_that_was_ended = fs::remove_file(&new);
+                symlink(replaced.soname, &new)
+                    .with_context(|| format!("cannot make the link {}", replaced.link))?;
+                replace(&new, &name)?;
             }
-            _ => {}
+            made => made.with_context(|| format!("cannot make the link {}", replaced.link))?,
         }
     }
     Ok(())
 }
 
-fn link(archive: &Path, folder: &Path) -> Result<()> {
-    let table = root().join("crates/abi/exports.txt");
-    let table = fs::read_to_string(&table).context("cannot read the table of exports")?;
+/// Links a library that has the versioned names of another, and code of none: the loader
+/// looks for each symbol in libferroce.so first.
+fn link_filter(replaced: &Replaced, table: &str, folder: &Path) -> Result<()> {
+    let all = nodes(table)?;
+    let own: Vec<Node> = all
+        .into_iter()
+        .filter(|node| node.name.starts_with(replaced.nodes))
+        .collect();
+    let source = folder.with_file_name(format!("{}.c", replaced.link));
+    let script = folder.with_file_name(format!("{}.map", replaced.link));
+    fs::write(&source, filter_source(&own)).context("cannot write the source of a filter")?;
+    fs::write(&script, script_of(&own)?).context("cannot write the version script")?;
+    let new = folder.join(format!("{}.new", replaced.soname));
+    let mut command = compiler();
+    command
+        .args(["-shared", "-fPIC", "-nostdlib", "-o"])
+        .arg(&new)
+        .arg(option("-Wl,-soname,", replaced.soname))
+        .args(["-Wl,--filter=libferroce.so", "-Wl,-rpath,$ORIGIN"])
+        .arg(option("-Wl,--version-script=", &script))
+        .args(["-Wl,--no-undefined-version", "-Wl,-z,now", "-Wl,-z,relro"])
+        .arg(&source);
+    run(command, replaced.soname)?;
+    replace(&new, &folder.join(replaced.soname))
+}
+
+/// A function for each name. None is ever called.
+fn filter_source(nodes: &[Node]) -> String {
+    let names: BTreeSet<&str> = nodes
+        .iter()
+        .flat_map(|node| &node.symbols)
+        .copied()
+        .collect();
+    let functions = names
+        .iter()
+        .map(|name| format!("void {name}(void) {{ __builtin_trap(); }}\n"));
+    functions.collect()
+}
+
+fn compiler() -> Command {
+    Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}
+
+/// One word of an option and its value.
+fn option(name: &str, value: impl AsRef<std::ffi::OsStr>) -> std::ffi::OsString {
+    let mut word = std::ffi::OsString::from(name);
+    word.push(value);
+    word
+}
+
+fn run(mut command: Command, what: &str) -> Result<()> {
+    eprintln!("   $ cc -shared -o {what}");
+    let status = command
+        .status()
+        .context("cannot start the C compiler, which links; is one installed?")?;
+    if !status.success() {
+        bail!("the link of {what} reported the errors above ({status})");
+    }
+    Ok(())
+}
+
+fn link(archive: &Path, table: &str, folder: &Path) -> Result<()> {
     let script = folder.with_file_name("libferroce.map");
-    fs::write(&script, version_script(&table)?).context("cannot write the version script")?;
-    let mut version_script = std::ffi::OsString::from("-Wl,--version-script=");
-    version_script.push(&script);
+    let text = script_of(&nodes(table)?)?;
+    fs::write(&script, text).context("cannot write the version script")?;
     let library = folder.join("libferroce.so");
     let new = folder.join("libferroce.so.new");
-    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    let mut command = compiler();
     command
         .args(["-shared", "-Wl,-soname,libferroce.so", "-o"])
         .arg(&new)
-        .arg(version_script)
+        .arg(option("-Wl,--version-script=", &script))
         // An export that the code does not define is an error; so is anything unresolved.
         .args(["-Wl,--no-undefined-version", "-Wl,-z,defs"])
         // Threads run in it: it must never be unmapped.
@@ -121,13 +207,7 @@ fn link(archive: &Path, folder: &Path) -> Result<()> {
         .arg(archive)
         .arg("-Wl,--no-whole-archive")
         .args(SYSTEM_LIBRARIES);
-    eprintln!("   $ cc -shared -o {}", library.display());
-    let status = command
-        .status()
-        .context("cannot start the C compiler, which links; is one installed?")?;
-    if !status.success() {
-        bail!("the link reported the errors above ({status})");
-    }
+    run(command, &library.display().to_string())?;
     replace(&new, &library)
 }
 
@@ -163,14 +243,14 @@ fn nodes(table: &str) -> Result<Vec<Node<'_>>> {
     Ok(nodes)
 }
 
-/// The linker's version script for the table of exports.
+/// The linker's version script for nodes of the table of exports.
 ///
 /// A name may stand in one node of a script only. Those that exist in several
 /// are named in the first; the code gives them their other versions.
-fn version_script(table: &str) -> Result<String> {
+fn script_of(nodes: &[Node]) -> Result<String> {
     let mut script = String::new();
     let mut named = BTreeSet::new();
-    for (place, node) in nodes(table)?.iter().enumerate() {
+    for (place, node) in nodes.iter().enumerate() {
         writeln!(script, "{} {{", node.name)?;
         let new: Vec<_> = node.symbols.iter().filter(|s| named.insert(**s)).collect();
         if !new.is_empty() {
@@ -200,6 +280,18 @@ pub(crate) fn target_dir() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn version_script(table: &str) -> Result<String> {
+        script_of(&nodes(table)?)
+    }
+
+    #[test]
+    fn a_filter_has_each_name_once() {
+        let nodes = nodes("A_1\n    one\n    two\nA_2\n    one\n").unwrap();
+        let source = filter_source(&nodes);
+        assert_eq!(source.lines().count(), 2, "{source}");
+        assert!(source.contains("void one(void)"), "{source}");
+    }
 
     #[test]
     fn a_table_becomes_a_version_script() {

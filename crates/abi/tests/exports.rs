@@ -1,11 +1,13 @@
-//! libferroce.so exports what the table says, in the nodes it says, and no more.
+//! libferroce.so exports what the table says, in the nodes it says, and no more; its
+//! filters libibverbs.so.1 and librdmacm.so.1 lead there.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use object::Endianness;
 use object::read::elf::ElfFile64;
+use object::{Endianness, Object};
 
 /// Names with their nodes.
 type Exports = BTreeSet<(String, String)>;
@@ -74,26 +76,95 @@ fn the_library_exports_the_table_and_nothing_else() {
     assert!(surplus.is_empty(), "not in the table: {surplus:?}");
 }
 
+/// A loaded library.
+struct Loaded(*mut libc::c_void);
+
+impl Loaded {
+    fn new(path: &Path) -> Loaded {
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: the library does nothing when it is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{} cannot be loaded", path.display());
+        Loaded(handle)
+    }
+
+    /// The address of a symbol; NULL if there is none.
+    fn find(&self, name: &str, node: &str) -> *mut libc::c_void {
+        let (name, node) = (CString::new(name).unwrap(), CString::new(node).unwrap());
+        // SAFETY: a handle and two strings.
+        unsafe { libc::dlvsym(self.0, name.as_ptr(), node.as_ptr()) }
+    }
+}
+
 #[test]
 fn the_loader_finds_every_version() {
     let Some(path) = library() else { return };
-    let path = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the library does nothing when it is loaded.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!handle.is_null(), "the library cannot be loaded");
-    let find = |name: &str, node: &str| {
-        let (name, node) = (CString::new(name).unwrap(), CString::new(node).unwrap());
-        // SAFETY: a handle and two strings.
-        let found = unsafe { libc::dlvsym(handle, name.as_ptr(), node.as_ptr()) };
-        !found.is_null()
-    };
+    let library = Loaded::new(&path);
     for (name, node) in table() {
-        assert!(find(&name, &node), "{name}@{node} is not found");
+        let found = library.find(&name, &node);
+        assert!(!found.is_null(), "{name}@{node} is not found");
     }
     assert!(
-        !find("ibv_open_device", "IBVERBS_1.0"),
+        library.find("ibv_open_device", "IBVERBS_1.0").is_null(),
         "that had another layout"
     );
+}
+
+/// Both libraries, by both of their names, lead to the one copy of the code.
+#[test]
+fn filters_lead_to_the_library() {
+    let Some(path) = library() else { return };
+    let library = Loaded::new(&path);
+    for (name, nodes) in [("libibverbs", "IBVERBS_"), ("librdmacm", "RDMACM_")] {
+        for suffix in ["so.1", "so"] {
+            let filter = Loaded::new(&path.with_file_name(format!("{name}.{suffix}")));
+            for (name, node) in table() {
+                if node.starts_with(nodes) {
+                    let (here, there) = (filter.find(&name, &node), library.find(&name, &node));
+                    assert_eq!(here, there, "{name}@{node}");
+                }
+            }
+        }
+    }
+}
+
+/// A program that is linked with our folder runs with the libraries of the system as well.
+#[test]
+fn linked_programs_need_the_libraries_by_their_own_names() {
+    let Some(path) = library() else { return };
+    let folder = path.parent().unwrap();
+    let dir = std::env::temp_dir().join(format!("ferroce-linked-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (source, program) = (dir.join("program.c"), dir.join("program"));
+    let text = "void ibv_fork_init(void); void rdma_create_event_channel(void);\n\
+                int main(void) { ibv_fork_init(); rdma_create_event_channel(); return 0; }\n";
+    std::fs::write(&source, text).unwrap();
+    let linked = Command::new("cc")
+        .args(["-o".as_ref(), program.as_os_str(), source.as_os_str()])
+        .arg("-L")
+        .arg(folder)
+        .args(["-libverbs", "-lrdmacm"])
+        .status()
+        .expect("a C compiler, which Rust needs too");
+    assert!(linked.success());
+    let bytes = std::fs::read(&program).unwrap();
+    let file = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
+    let imports = file.imports().unwrap().into_iter();
+    let needed: BTreeSet<_> = imports
+        .map(|import| String::from_utf8_lossy(import.library()).into_owned())
+        .collect();
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        assert!(needed.contains(name), "{needed:?}");
+    }
+    assert!(
+        !needed.iter().any(|name| name.contains("ferroce")),
+        "{needed:?}"
+    );
+    let ran = Command::new(&program)
+        .env("LD_LIBRARY_PATH", folder)
+        .status();
+    assert!(ran.unwrap().success(), "the loader found everything");
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
