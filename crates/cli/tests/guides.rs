@@ -104,11 +104,10 @@ const GUIDES: &[Guide] = &[
     },
     Guide {
         title: "Red Hat: Configuring InfiniBand and RDMA networks",
-        remark: "No `modprobe`, no `ulimit -l`, no subnet manager: RoCE has none, and Ferroce needs no \
-                 module and pins no memory. `ibping` does not work: it talks to the \
-                 kernel about InfiniBand's management (umad); `ferroce ping` is for RoCE. NFS over \
-                 RDMA and IPoIB need the kernel's own RDMA. The mode of RoCE is always v2: there \
-                 is nothing to `mkdir` and nothing to write. iWARP (`type siw`) is not built yet.",
+        remark: "No `modprobe` and no `ulimit -l`: Ferroce needs no module and pins no memory. `ibping`, \
+                 IPoIB and a subnet manager do not exist on RoCE: see above. NFS over RDMA needs the \
+                 kernel's own RDMA. The mode of RoCE is always v2: there is nothing to `mkdir` and \
+                 nothing to write. iWARP (`type siw`) is not built yet.",
         netdevs: &[("enp1s0", "10.3.0.1/24")],
         steps: &[
             quiet("rdma link add rxe0 type rxe netdev enp1s0"),
@@ -422,6 +421,17 @@ shell`. Each command is run by a test (`crates/cli/tests/guides.rs`), which also
 `sudo` does not matter: inside `ferroce shell` it leaves RDMA's commands to you, and hands all others
 on. `modprobe rdma_rxe`, `modprobe siw` and `modinfo rdma_rxe` are not needed: leave them out.
 
+## Not on RoCE
+
+RoCE is InfiniBand's transport on Ethernet, without InfiniBand's fabric. No driver has the following on RoCE: the
+kernel's `rdma_rxe` and RoCE NICs refuse it, too.
+
+| guides say | on RoCE | instead |
+| --- | --- | --- |
+| `ibping`, and tools that find ports by their LID: `ibtracert`, `smpquery`, `saquery`, `perfquery`, `ibnetdiscover`, `iblinkinfo` | Ports have no LID, and no management packets travel between them. With the kernel's driver `ibping` says \"only lid routes are supported\". | `ferroce ping HOST` asks the peer's connection manager; `ibstat`, `ibstatus`, `ibv_devinfo` show ports; `ferroce stat` shows counters |
+| IPoIB: an interface `ib0`, datagram and connected mode | `modprobe ib_ipoib` makes no interface. | IP itself: the link's netdev has it already |
+| a subnet manager: `opensm`, partitions, `sminfo` | Ethernet has none: a port is active as soon as its netdev is up. | nothing to do; `rdma_cm` finds peers and paths by IP address |
+
 ";
 
 /// What the page says is what the test runs.
@@ -431,8 +441,16 @@ fn the_page_has_every_command() {
         return; // it is being written
     }
     let page = fs::read_to_string(repository().join("docs/GUIDES.md")).expect("docs/GUIDES.md");
+    assert!(
+        page.starts_with(BEGINNING),
+        "docs/GUIDES.md begins otherwise"
+    );
+    for absent in ["ibping", "IPoIB", "subnet manager"] {
+        assert!(BEGINNING.contains(absent), "not a word about {absent}");
+    }
     for guide in GUIDES {
         assert!(page.contains(guide.title), "{}", guide.title);
+        assert!(page.contains(guide.remark), "{}", guide.remark);
         for step in guide.steps {
             let line = format!("\n$ {}\n", step.typed);
             assert!(page.contains(&line), "docs/GUIDES.md lacks: {}", step.typed);
