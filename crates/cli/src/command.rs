@@ -47,8 +47,8 @@ impl Command {
             Command::Gids(args) => args.run(format),
             Command::Link(args) => args.run(format),
             Command::Ping(args) => args.run(),
-            Command::Run(args) => args.run(),
-            Command::Shell(args) => args.run(),
+            Command::Run(args) => return args.run(),
+            Command::Shell(args) => return args.run(),
             Command::Stat(args) => args.run(format),
         };
         done.map(|()| ExitCode::SUCCESS)

@@ -6,15 +6,18 @@
 //! gone, however it went, and takes the link down if it was the last.
 
 pub(crate) mod libraries;
+mod program;
 mod share;
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,6 +25,10 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use self::share::Share;
 use crate::daemon;
+
+/// The exit codes of shells for a program that is not there, and for one that cannot run.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
 
 /// Run a program with Ferroce's libraries and a link
 #[derive(Debug, Args)]
@@ -35,6 +42,10 @@ however it ends. Signals and exit code are the program's own.",
     after_long_help = "\
 ENVIRONMENT
     FERROCE_LIB_DIR   where the libraries are, if not beside this executable
+
+EXIT STATUS
+    that of the program; 127 if there is no such program, 126 if it cannot be run, 1 if there is
+    no link for it
 
 EXAMPLES
     ferroce run -- ibv_devinfo
@@ -80,12 +91,13 @@ struct LinkChoice {
 }
 
 impl RunArgs {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         if let Some(guard) = self.guard {
             let [pid, file] = &guard[..] else {
                 bail!("--guard wants a process and a file");
             };
-            return stand_guard(pid.parse()?, Path::new(file));
+            stand_guard(pid.parse()?, Path::new(file))?;
+            return Ok(ExitCode::SUCCESS);
         }
         let Some((program, arguments)) = self.program.split_first() else {
             bail!("no program to run; try `ferroce run -- ibv_devinfo`");
@@ -95,22 +107,40 @@ impl RunArgs {
 }
 
 impl ShellArgs {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
         start(&self.link, &shell, &[])
     }
 }
 
-fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<()> {
+/// Starts the program, which takes the place of this process. Returns only if that cannot
+/// be.
+fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<ExitCode> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    let folder = libraries::folder();
+    if let Some(folder) = &folder {
+        path = libraries::search_path(folder)?;
+    }
+    let Some(file) = program::find(program, &path) else {
+        let problem = match program.as_bytes().contains(&b'/') {
+            true => "there is no such file",
+            false => "there is no such program in any directory of PATH",
+        };
+        eprintln!("error: cannot run {}: {problem}", program.display());
+        return Ok(NOT_FOUND.into());
+    };
     if !link.no_link {
         provide_link(link.netdev.as_deref())?;
     }
-    let mut command = Command::new(program);
-    command.args(arguments);
-    match libraries::folder() {
+    match folder {
         Some(folder) => {
             for (variable, value) in libraries::environment(&folder)? {
                 command.env(variable, value);
+            }
+            for warning in program::warnings(&file, &path) {
+                eprintln!("warning: {warning}");
             }
         }
         None => eprintln!(
@@ -118,7 +148,16 @@ fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<(
         ),
     }
     let error = command.exec();
-    Err(anyhow!("cannot run {}: {error}", program.display()))
+    // The file is there, so what is missing is the interpreter that it names.
+    let (code, cause) = match error.kind() {
+        ErrorKind::NotFound => (
+            NOT_FOUND,
+            "the interpreter that it names does not exist".into(),
+        ),
+        _ => (NOT_EXECUTABLE, error.to_string()),
+    };
+    eprintln!("error: cannot run {}: {cause}", program.display());
+    Ok(code.into())
 }
 
 /// Sees to it that there is a link that fits, and leaves a guard with it if it is

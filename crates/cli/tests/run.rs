@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
 use ferroce_control::find_daemon;
@@ -91,10 +92,27 @@ fn the_link_goes_when_the_program_is_killed() {
 #[test]
 fn what_cannot_be_run_is_named() {
     isolated("what_cannot_be_run_is_named", || {
-        let output = run(&["run", "--no-link", "--", "no-such-program"]);
-        assert_eq!(output.status.code(), Some(1));
+        for (program, code, problem) in [
+            ("no-such-program", 127, "there is no such program"),
+            ("/no/such/program", 127, "there is no such file"),
+            ("/etc/passwd", 126, "denied"),
+        ] {
+            let output = run(&["run", "--", program]);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{error}");
+            let words = format!("error: cannot run {program}: ");
+            assert!(error.starts_with(&words), "{error}");
+            assert!(error.contains(problem), "{error}");
+        }
+        nothing_is_left();
+        let script = common::config_dir().with_extension("script");
+        std::fs::write(&script, "#!/no/such/shell\n").expect("a script");
+        let runnable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&script, runnable).expect("ours");
+        let output = run(&["run", "--no-link", "--", script.to_str().expect("text")]);
+        assert_eq!(output.status.code(), Some(127));
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("cannot run no-such-program"), "{error}");
+        assert!(error.contains("the interpreter that it names"), "{error}");
         let output = run(&["run", "--netdev", "nowhere0", "--", "true"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere0"));

@@ -30,16 +30,22 @@ pub(crate) fn folder() -> Option<PathBuf> {
 /// Variables and their values.
 pub(super) fn environment(folder: &Path) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![(LIBRARY_PATH, with_first(folder, LIBRARY_PATH)?)];
-    let commands = folder.join(COMMANDS);
-    if commands.exists() {
-        variables.push((PATH, with_first(&commands, PATH)?));
-    }
+    variables.push((PATH, search_path(folder)?));
     let library = folder.join(PRELOAD_LIBRARY);
     if library.exists() {
         variables.push((PRELOAD, preload(&library, std::env::var_os(PRELOAD))));
         variables.push((SYSFS_VARIABLE, sysfs()?.into()));
     }
     Ok(variables)
+}
+
+/// Where the program and what it starts look for commands.
+pub(super) fn search_path(folder: &Path) -> Result<OsString> {
+    let commands = folder.join(COMMANDS);
+    match commands.exists() {
+        true => with_first(&commands, PATH),
+        false => Ok(std::env::var_os(PATH).unwrap_or_default()),
+    }
 }
 
 /// A list of directories with one more in front.
