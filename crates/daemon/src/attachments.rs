@@ -10,7 +10,7 @@ use crate::client::ClientId;
 use crate::group::{Group, GroupError};
 use crate::owner::Owner;
 use crate::poller::{Token, now};
-use crate::process::{self, ProcessId};
+use crate::process::ProcessId;
 use crate::refusal::{Refusal, listed};
 use crate::server::{Farewell, Server};
 use crate::slots::{FOR_PROGRAMS, OwnerId};
@@ -88,8 +88,7 @@ impl Server {
             return Err(Refusal::new(libc::EINVAL, reason).into());
         }
         let peer = client.peer;
-        let process = ProcessId::of(peer);
-        let pidfd = process::watch_peer(client, process);
+        let (process, pidfd) = ProcessId::of(peer, client);
         let program = client.program.clone().unwrap_or_default();
         if self.hold_until.is_some_and(|until| now() < until) {
             return Err(Hindrance::NotYet(
@@ -134,8 +133,11 @@ impl Server {
         if self.group.is_none() {
             self.begin_with(Group::create()?);
         }
+        if self.available_slots() < count {
+            self.release_out_of_sight();
+        }
+        let available = self.available_slots();
         let group = self.group.as_mut().expect("there is one now");
-        let available = group.slots.available();
         if available < count {
             let users = listed(self.owners.values().map(Owner::described));
             let reason = format!(
@@ -155,6 +157,21 @@ impl Server {
             }
         }
         Ok(group.slots.take(count, owner))
+    }
+
+    fn available_slots(&self) -> usize {
+        let group = self.group.as_ref();
+        group.map_or(FOR_PROGRAMS, |group| group.slots.available())
+    }
+
+    /// Takes slots back from processes of other PID namespaces that have not come back
+    /// after a restart: whether they live cannot be known, and others need slots.
+    fn release_out_of_sight(&mut self) {
+        let owners = self.owners.iter().filter(|(_, o)| o.is_out_of_sight());
+        let owners: Vec<OwnerId> = owners.map(|(id, _)| *id).collect();
+        for owner in owners {
+            self.release(owner);
+        }
     }
 
     fn grant(&self, slots: &[u8]) -> Result<(Vec<SlotGrant>, Vec<OwnedFd>), Refusal> {
@@ -227,7 +244,7 @@ impl Server {
             }
             return;
         }
-        let (client, pid) = (owner.client.take(), owner.process.pid);
+        let client = owner.client.take();
         self.release(id);
         // A child of it may have the connection still.
         if let Some(client) = client {
@@ -235,12 +252,6 @@ impl Server {
                 client.owner = None;
             }
             self.close(client, Farewell::Ours);
-        }
-        let lines = self.clients.iter();
-        let lines = lines.filter(|(_, client)| client.connects && client.peer.pid == pid);
-        let lines: Vec<ClientId> = lines.map(|(id, _)| *id).collect();
-        for line in lines {
-            self.close(line, Farewell::Ours);
         }
     }
 

@@ -8,6 +8,7 @@ use ferroce_control::sockopt::Peer;
 use ferroce_control::{Reply, Request, packet, protocol};
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::process::ProcessId;
 use crate::slots::OwnerId;
 
 /// Messages that may wait for a program that does not read. One that lets more
@@ -31,6 +32,10 @@ pub(crate) struct Client {
     pub(crate) subscribed: bool,
     /// Uses the connection manager.
     pub(crate) connects: bool,
+    /// The process at the other end, once it uses the connection manager.
+    pub(crate) process: Option<ProcessId>,
+    /// Readable when that process has ended: a forked child of it may keep the connection.
+    pub(crate) pidfd: Option<OwnedFd>,
     /// Its attachment.
     pub(crate) owner: Option<OwnerId>,
     /// Whether we are to be woken when there is room to write.
@@ -71,6 +76,8 @@ impl Client {
             program: None,
             subscribed: false,
             connects: false,
+            process: None,
+            pidfd: None,
             writes_watched: false,
             owner: None,
             waiting: VecDeque::new(),

@@ -13,6 +13,7 @@ use crate::client::ClientId;
 use crate::connections::{Caller, Connections, Output};
 use crate::links::Link;
 use crate::poller::{Token, now};
+use crate::process::ProcessId;
 use crate::qp1::{self, Qp1};
 use crate::refusal::Refusal;
 use crate::server::Server;
@@ -38,40 +39,64 @@ impl Server {
     }
 
     fn call_cm(&mut self, id: ClientId, call: CmCall) -> Result<Reply, Refusal> {
-        let Some(client) = self.clients.get_mut(&id) else {
-            return Err(Refusal::new(libc::ECONNRESET, "gone"));
-        };
-        client.connects = true;
-        let peer = client.peer;
+        let process = self.begin_line(id)?;
+        let privileged = self.clients.get(&id).is_some_and(|c| c.peer.uid == 0);
         if names_addresses(&call) {
             // What the program has done to them before must be known.
             self.hear_news();
             self.need_port()?;
         }
-        if let Some((link, qpn)) = names_queue_pair(&call) {
-            self.check_queue_pair(peer.pid, link, qpn)?;
+        if let Some(qpn) = named_queue_pair(&call) {
+            self.check_queue_pair(process, qpn)?;
         }
         let caller = Caller {
             client: id,
-            privileged: peer.uid == 0,
+            privileged,
         };
         let answer = self.connections.call(self.cm_time(), caller, call)?;
         Ok(Reply::CmAnswer(answer))
     }
 
-    /// Whether a queue pair lies in a slot that the process has on the link.
-    fn check_queue_pair(&self, pid: u32, link: u32, qpn: u32) -> Result<(), Refusal> {
-        let mut owners = self.owners.values();
-        let theirs = qpn < 1 << 24
-            && owners.any(|owner| {
-                let slot = (qpn >> 16) as u8;
-                owner.process.pid == pid && owner.link == link && owner.slots.contains(&slot)
-            });
-        if theirs || qpn == 0 {
-            return Ok(());
+    /// Notes that a program uses the connection manager, and identifies it. Its
+    /// connections end with its process.
+    fn begin_line(&mut self, id: ClientId) -> Result<ProcessId, Refusal> {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return Err(Refusal::new(libc::ECONNRESET, "gone"));
+        };
+        client.connects = true;
+        if let Some(process) = client.process {
+            return Ok(process);
         }
-        let reason = format!("queue pair {qpn:#08x} is none of this process on the link");
-        Err(Refusal::new(libc::EINVAL, reason))
+        let (process, pidfd) = ProcessId::of(client.peer, &*client);
+        client.process = Some(process);
+        if let Some(pidfd) = &pidfd
+            && let Err(error) = self.poller.add(pidfd, Token::Peer(id))
+        {
+            tracing::warn!(%error, "cannot watch a process");
+        }
+        client.pidfd = pidfd;
+        Ok(process)
+    }
+
+    /// Refuses queue pair numbers that would harm another process: a peer that hears such
+    /// a number in a REQ or REP ends the connection which that queue pair has. Numbers
+    /// without an owner harm nobody; programs that measure the connection manager alone
+    /// (`cmtime`) make them up.
+    fn check_queue_pair(&self, process: ProcessId, qpn: u32) -> Result<(), Refusal> {
+        let refused = |reason: String| Err(Refusal::new(libc::EINVAL, reason));
+        let Ok(slot) = u8::try_from(qpn >> 16) else {
+            return refused(format!(
+                "{qpn:#x} is no queue pair number: they have 24 bits"
+            ));
+        };
+        let mut owners = self.owners.values();
+        match owners.find(|owner| owner.slots.contains(&slot)) {
+            Some(owner) if owner.process.differs(process) => refused(format!(
+                "queue pair {qpn:#08x} belongs to process {}",
+                owner.described()
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// A program has closed its line, or is gone.
@@ -223,13 +248,13 @@ fn names_addresses(call: &CmCall) -> bool {
     )
 }
 
-/// The queue pair that must be the program's, and its link.
-fn names_queue_pair(call: &CmCall) -> Option<(u32, u32)> {
+/// The queue pair that a call names as the program's.
+fn named_queue_pair(call: &CmCall) -> Option<u32> {
     match call {
-        CmCall::Connect { link, request } => Some((*link, request.qpn)),
-        CmCall::Accept { conn, accept } => Some((conn.link, accept.qpn)),
-        CmCall::Resume { link, snapshot } => Some((*link, snapshot.qp.local_qpn)),
-        CmCall::Answer { question, answer } => Some((question.link, answer.qpn)),
+        CmCall::Connect { request, .. } => Some(request.qpn),
+        CmCall::Accept { accept, .. } => Some(accept.qpn),
+        CmCall::Resume { snapshot, .. } => Some(snapshot.qp.local_qpn),
+        CmCall::Answer { answer, .. } => Some(answer.qpn),
         _ => None,
     }
 }

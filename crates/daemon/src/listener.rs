@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ferroce_control::path::{
     self, LOG_FILE, PID_FILE, REFRESH, SOCKET, STATE_FILE, SYSFS_DIR, create_own_dir,
 };
-use ferroce_control::unix;
+use ferroce_control::{sockopt, unix};
 use rustix::fs::FlockOperation;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, Signal, kill_process};
@@ -33,6 +33,12 @@ pub(crate) enum LockError {
     /// There is one already.
     #[error("ferroced runs already{}: {}", pid_note(.0), .0.display())]
     Taken(PathBuf),
+    /// There is one that cannot be ended from here.
+    #[error(
+        "ferroced runs already in another PID namespace, where it cannot be replaced from \
+         here; stop it there: {}", .0.display()
+    )]
+    OutOfReach(PathBuf),
     #[error(transparent)]
     Path(#[from] ferroce_control::Error),
     #[error("{}: {error}", .path.display())]
@@ -49,12 +55,19 @@ impl Lock {
         }
     }
 
-    /// Asks whoever has the lock to end. What it knows it has written down.
-    pub(crate) fn end_holder(dir: &Path) {
-        let text = fs::read_to_string(dir.join(PID_FILE)).unwrap_or_default();
-        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            let _it_may_be_gone = kill_process(pid, Signal::TERM);
+    /// Ends the ferroced that has the lock; its notes are complete at any time. The number
+    /// in its file is not used: in another PID namespace it is another process's.
+    pub(crate) fn end_holder(dir: &Path) -> Result<(), LockError> {
+        let Ok(peer) = unix::connect(&dir.join(SOCKET)).and_then(sockopt::peer) else {
+            // It does not listen yet, or no longer.
+            return Ok(());
+        };
+        match Pid::from_raw(peer.pid.cast_signed()) {
+            Some(pid) => {
+                let _it_may_be_gone = kill_process(pid, Signal::TERM);
+                Ok(())
+            }
+            None => Err(LockError::OutOfReach(dir.into())),
         }
     }
 

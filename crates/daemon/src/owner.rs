@@ -40,17 +40,28 @@ impl Owner {
             program: saved.program,
             link: saved.link,
             slots: saved.slots,
-            dead: pidfd.is_none(),
+            // One that cannot be seen may live: it comes back, or its slots are taken when
+            // there are no others.
+            dead: pidfd.is_none() && saved.process.is_visible(),
             pidfd,
             client: None,
         }
     }
 
+    /// True if it has lost its connection, and nothing will tell when it ends.
+    pub(crate) fn is_out_of_sight(&self) -> bool {
+        self.client.is_none() && self.pidfd.is_none()
+    }
+
     /// For people.
     pub(crate) fn described(&self) -> String {
-        match self.program.as_str() {
-            "" => self.process.pid.to_string(),
-            program => format!("{} ({program})", self.process.pid),
+        let program = match self.program.as_str() {
+            "" => "unknown",
+            program => program,
+        };
+        match self.process.pid {
+            0 => format!("({program}, in another PID namespace)"),
+            pid => format!("{pid} ({program})"),
         }
     }
 }

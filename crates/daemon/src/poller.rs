@@ -20,6 +20,8 @@ pub(crate) enum Token {
     Client(u64),
     /// The process of an attachment: readable when it has ended.
     Process(u64),
+    /// The process at the other end of a connection: the same.
+    Peer(u64),
 }
 
 /// A descriptor that something happened to.
@@ -68,7 +70,7 @@ impl Poller {
         self.events.clear();
         let room = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.epoll, room, timeout.as_ref()) {
-            Ok(_) => Ok(self.events.iter().filter_map(ready).collect()),
+            Ok(_) => Ok(self.events.iter().map(ready).collect()),
             Err(rustix::io::Errno::INTR) => Ok(Vec::new()),
             Err(error) => Err(error.into()),
         }
@@ -88,28 +90,28 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-fn ready(event: &Event) -> Option<Ready> {
+fn ready(event: &Event) -> Ready {
     let flags = event.flags;
     let gone = EventFlags::HUP | EventFlags::ERR;
-    Some(Ready {
-        token: Token::from_data(event.data)?,
+    Ready {
+        token: Token::from_data(event.data),
         readable: flags.intersects(EventFlags::IN | gone),
         writable: flags.contains(EventFlags::OUT),
-    })
+    }
 }
 
 impl Token {
-    fn from_data(data: EventData) -> Option<Token> {
+    fn from_data(data: EventData) -> Token {
         let id = data.u64() >> 2;
-        Some(match data.u64() & 3 {
+        match data.u64() & 3 {
             0 if id == 0 => Token::Listener,
             0 if id == 1 => Token::Netlink,
             0 if id == 2 => Token::Qp1,
             0 => Token::Readers,
             1 => Token::Client(id),
             2 => Token::Process(id),
-            _ => return None,
-        })
+            _ => Token::Peer(id),
+        }
     }
 }
 
@@ -122,6 +124,7 @@ impl From<Token> for EventData {
             Token::Readers => 3 << 2,
             Token::Client(id) => id << 2 | 1,
             Token::Process(id) => id << 2 | 2,
+            Token::Peer(id) => id << 2 | 3,
         })
     }
 }
@@ -140,8 +143,9 @@ mod tests {
             Token::Client(1),
             Token::Client(1 << 40),
             Token::Process(7),
+            Token::Peer(8),
         ] {
-            assert_eq!(Token::from_data(token.into()), Some(token));
+            assert_eq!(Token::from_data(token.into()), token);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Processes that own slots, told apart even when a process number is used again.
+//! Processes that own slots, told apart even when a process number is used again, and
+//! when they have none here: a process in another PID namespace has number 0.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,35 +8,66 @@ use ferroce_control::sockopt::{self, Peer};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-/// A process, unmistakably.
+/// The file system of process descriptors (Linux 6.9), whose inode numbers are used once.
+const PID_FS_MAGIC: i64 = 0x5049_4446;
+
+/// A process, as far as it can be told from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
+    /// Its number; 0 if it is in a PID namespace that we cannot see into.
     pub(crate) pid: u32,
     /// When it was started, in ticks since boot. 0 if we cannot see it.
     start: u64,
+    /// The inode number of its process descriptor; 0 before Linux 6.9.
+    #[serde(default)]
+    inode: u64,
 }
 
 impl ProcessId {
-    /// The process at the other end of a connection.
-    pub(crate) fn of(peer: Peer) -> ProcessId {
-        ProcessId {
+    /// Identifies the process at the other end of a connection, and returns a descriptor
+    /// that becomes readable when it ends. None where the kernel has no such descriptor
+    /// for it.
+    pub(crate) fn of(peer: Peer, socket: impl AsFd) -> (ProcessId, Option<OwnedFd>) {
+        let mut id = ProcessId {
             pid: peer.pid,
             start: start_time(peer.pid).unwrap_or(0),
-        }
+            inode: 0,
+        };
+        let pidfd = sockopt::peer_pidfd(socket).ok().or_else(|| id.open());
+        id.inode = pidfd.as_ref().and_then(inode).unwrap_or(0);
+        (id, pidfd)
     }
 
-    /// A descriptor that becomes readable when the process ends; none if it has.
+    /// A descriptor that becomes readable when the process ends; none if it has, or
+    /// cannot be seen.
     pub(crate) fn open(self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(self.pid.cast_signed())?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // Looked at after opening: it is this process that the descriptor means.
-        (start_time(self.pid) == Some(self.start)).then_some(pidfd)
+        let same = |start| self.start == 0 || start == self.start;
+        start_time(self.pid).is_none_or(same).then_some(pidfd)
+    }
+
+    /// True if it has a number here, so that [`ProcessId::open`] tells whether it lives.
+    pub(crate) fn is_visible(self) -> bool {
+        self.pid != 0
+    }
+
+    /// True if the two are certainly not the same process.
+    pub(crate) fn differs(self, other: ProcessId) -> bool {
+        let differ = |one: u64, two: u64| one != 0 && two != 0 && one != two;
+        self.pid != other.pid || differ(self.start, other.start) || differ(self.inode, other.inode)
     }
 }
 
-/// A descriptor that becomes readable when the peer ends, where the kernel can.
-pub(crate) fn watch_peer(socket: impl AsFd, id: ProcessId) -> Option<OwnedFd> {
-    sockopt::peer_pidfd(socket).ok().or_else(|| id.open())
+/// A number that no other process has until the machine reboots.
+fn inode(pidfd: &OwnedFd) -> Option<u64> {
+    let file_system = rustix::fs::fstatfs(pidfd).ok()?;
+    let unique = file_system.f_type == PID_FS_MAGIC;
+    rustix::fs::fstat(pidfd)
+        .ok()
+        .filter(|_| unique)
+        .map(|stat| stat.st_ino)
 }
 
 /// Field 22 of `/proc/PID/stat`; the second field is a name in parentheses that may
@@ -51,11 +83,12 @@ mod tests {
     use super::*;
 
     fn me() -> ProcessId {
-        ProcessId::of(Peer {
-            pid: std::process::id(),
-            uid: 0,
-            gid: 0,
-        })
+        let pid = std::process::id();
+        ProcessId {
+            pid,
+            start: start_time(pid).unwrap(),
+            inode: 7,
+        }
     }
 
     #[test]
@@ -67,6 +100,21 @@ mod tests {
             ..me()
         };
         assert!(other.open().is_none(), "the number has been used again");
+        assert!(other.differs(me()) && !me().differs(me()));
+    }
+
+    #[test]
+    fn processes_without_a_number_are_told_apart_by_their_inode() {
+        let unseen = |inode| ProcessId {
+            pid: 0,
+            start: 0,
+            inode,
+        };
+        assert!(unseen(1).differs(unseen(2)));
+        assert!(!unseen(1).differs(unseen(1)));
+        assert!(!unseen(0).differs(unseen(1)), "an old kernel cannot tell");
+        assert!(unseen(0).differs(me()));
+        assert!(unseen(1).open().is_none() && !unseen(1).is_visible());
     }
 
     #[test]
@@ -79,6 +127,7 @@ mod tests {
         let id = ProcessId {
             pid: child.id(),
             start: start_time(child.id()).unwrap(),
+            inode: 0,
         };
         child.wait().unwrap();
         assert!(id.open().is_none());

@@ -8,8 +8,8 @@ use crate::attachments::PATIENCE;
 use crate::client::ClientId;
 use crate::group::Group;
 use crate::owner::Owner;
-use crate::poller::now;
-use crate::process::{self, ProcessId};
+use crate::poller::{Token, now};
+use crate::process::ProcessId;
 use crate::refusal::{Refusal, listed};
 use crate::server::Server;
 use crate::slots::OwnerId;
@@ -32,9 +32,12 @@ impl Server {
             Some(c) if c.owner.is_none() => (c.peer, c.program.clone().unwrap_or_default()),
             _ => return Err(wrong("this connection is attached already")),
         };
-        let process = ProcessId::of(peer);
+        let Some(socket) = self.clients.get(&client) else {
+            return Err(wrong("the connection is gone"));
+        };
+        let (process, pidfd) = ProcessId::of(peer, socket);
         let known = self.owners.iter().find(|(_, owner)| {
-            owner.process == process && owner.slots == slots && owner.client.is_none()
+            !owner.process.differs(process) && owner.slots == slots && owner.client.is_none()
         });
         let known = known.map(|(id, _)| *id);
         if known.is_none() && !self.access.is_admin(peer) {
@@ -47,8 +50,9 @@ impl Server {
         }
         let owner = match known {
             Some(owner) => owner,
-            None => self.admit_unknown(client, process, program, link, slots)?,
+            None => self.admit_unknown(process, program, link, slots)?,
         };
+        self.watch_process(owner, pidfd);
         let (Some(entry), Some(c)) = (self.owners.get_mut(&owner), self.clients.get_mut(&client))
         else {
             return Err(wrong("the process has ended"));
@@ -64,7 +68,6 @@ impl Server {
     /// Registers an owner that the notes do not mention, because there are none.
     fn admit_unknown(
         &mut self,
-        client: ClientId,
         process: ProcessId,
         program: String,
         link: &str,
@@ -85,10 +88,6 @@ impl Server {
             }
         }
         let index = self.links.find(link).map_or(u32::MAX, |l| l.info.index);
-        let pidfd = self
-            .clients
-            .get(&client)
-            .and_then(|c| process::watch_peer(c, process));
         self.insert_owner(
             owner,
             Owner {
@@ -96,12 +95,25 @@ impl Server {
                 program,
                 link: index,
                 slots: slots.into(),
-                pidfd,
+                pidfd: None,
                 client: None,
                 dead: false,
             },
         );
         Ok(owner)
+    }
+
+    /// Watches the process of an owner, unless it is watched already.
+    fn watch_process(&mut self, id: OwnerId, pidfd: Option<OwnedFd>) {
+        let Some(owner) = self.owners.get_mut(&id).filter(|o| o.pidfd.is_none()) else {
+            return;
+        };
+        owner.pidfd = pidfd;
+        if let Some(pidfd) = &owner.pidfd
+            && let Err(error) = self.poller.add(pidfd, Token::Process(id))
+        {
+            tracing::warn!(%error, "cannot watch a process");
+        }
     }
 
     /// Takes over the group that a surviving program has kept.

@@ -169,6 +169,7 @@ impl Server {
             Token::Readers => self.serve_readers(),
             Token::Qp1 => self.read_qp1(),
             Token::Process(owner) => self.on_process_end(owner),
+            Token::Peer(client) => self.close(client, Farewell::Ours),
             Token::Client(client) => {
                 if ready.writable {
                     self.flush(client);
@@ -307,6 +308,7 @@ impl Server {
             return;
         };
         self.poller.remove(&client);
+        client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         self.pending.retain(|pending| pending.client != id);
         tracing::debug!(client = id, ?farewell, "disconnected");
         self.end_line(id);

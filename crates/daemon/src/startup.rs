@@ -88,7 +88,7 @@ fn take_lock(options: &Options) -> Result<Option<Lock>> {
             return Err(error.into());
         }
         if options.replace {
-            Lock::end_holder(dir);
+            Lock::end_holder(dir)?;
         }
         // Watching first: what happens between two looks is not missed.
         let watch = match Watch::new(dir) {

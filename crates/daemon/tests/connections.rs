@@ -219,10 +219,13 @@ fn queue_pairs_of_others_cannot_be_connected() {
         let mut one = Program::start("rxe0");
         let other = Holder::start("rxe0", 1);
         let theirs = u32::from(other.slots[0]) << 16 | 17;
-        for qpn in [theirs, 1, 17, one.qpn(17) | 1 << 24] {
+        for qpn in [theirs, one.qpn(17) | 1 << 24] {
             let error = one.connect(LOOP, PORT, qpn).unwrap_err();
             assert_eq!(error.errno(), libc::EINVAL, "{qpn:#x} {error}");
         }
+        let error = one.connect(LOOP, PORT, theirs).unwrap_err().to_string();
+        let owner = format!("belongs to process {} (", other.actor.pid());
+        assert!(error.contains(&owner), "{error}");
         one.connect(LOOP, PORT, 0).expect("it may come later");
         let link = one.link();
         let elsewhere = CmCall::Connect {
@@ -238,6 +241,28 @@ fn queue_pairs_of_others_cannot_be_connected() {
         assert_eq!(Line::open().errno(CmCall::Release { port }), libc::ENOENT);
         let root = rustix::process::geteuid().is_root();
         assert_eq!(one.line.bind("127.0.0.1", 80).is_ok(), root);
+    });
+}
+
+/// `cmtime` measures connections without queue pairs, and makes their numbers up.
+#[test]
+fn numbers_of_no_queue_pair_can_be_connected() {
+    isolated("numbers_of_no_queue_pair_can_be_connected", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let (mut one, mut two) = (Program::start("rxe0"), Line::open());
+        let port = two.listen("0.0.0.0", PORT);
+        // In ferroced's own slot, and in one that does not exist.
+        for (number, theirs) in [(17, 18), (0xff_0017, 0xff_0018)] {
+            let conn = one.connect(LOOP, PORT, number).unwrap();
+            let (request, _) = two.requested(port);
+            two.accept(request, theirs);
+            let response = one.line.event();
+            let qp = response.qp.expect("known by now");
+            assert_eq!((qp.local_qpn, qp.remote_qpn), (number, theirs));
+            one.line.establish(conn);
+            two.established(request);
+        }
     });
 }
 

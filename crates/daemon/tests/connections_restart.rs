@@ -3,6 +3,7 @@
 mod common;
 
 use common::cable::{Cable, HERE, THERE};
+use common::holder::Holder;
 use common::program::{Connected, Line, Program};
 use common::{Ferroced, add, dir};
 use ferroce_cm::{Closed, Event, Snapshot};
@@ -70,12 +71,13 @@ fn an_established_connection_outlives_ferroced() {
         let conn = hand_back(&mut one, mine.snapshot);
         assert_eq!(conn, mine.conn, "it has kept its name");
         come_back(&mut two);
-        // Somebody else's record is of no use.
+        // The record of another process is of no use.
+        let other = Holder::start("rxe0", 1);
         let stolen = CmCall::Resume {
             link: one.link(),
             snapshot: Box::new(Snapshot {
                 qp: ferroce_cm::QpParameters {
-                    local_qpn: 0x20_0000,
+                    local_qpn: u32::from(other.slots[0]) << 16,
                     ..theirs.qp
                 },
                 ..theirs
