@@ -5,11 +5,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// What the tests need from the distribution.
-pub(crate) const FOR_TESTS: [&str; 4] = [
+pub(crate) const FOR_TESTS: [&str; 6] = [
+    "gdb",
     "ibverbs-utils",
     "libclang-dev",
     "libibverbs-dev",
     "librdmacm-dev",
+    "valgrind",
 ];
 
 /// The programs that Ferroce is tried with.

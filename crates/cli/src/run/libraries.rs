@@ -14,6 +14,9 @@ const COMMANDS: &str = "bin";
 const PATH: &str = "PATH";
 const PRELOAD: &str = "LD_PRELOAD";
 const PRELOAD_LIBRARY: &str = "libferroce-preload.so";
+const ASAN: &str = "ASAN_OPTIONS";
+/// Programs built with AddressSanitizer refuse to start if anything is preloaded before it.
+const ASAN_OPTION: &str = "verify_asan_link_order";
 
 /// Where libibverbs.so.1 of ours is.
 pub(crate) fn folder() -> Option<PathBuf> {
@@ -35,6 +38,7 @@ pub(super) fn environment(folder: &Path) -> Result<Vec<(&'static str, OsString)>
     if library.exists() {
         variables.push((PRELOAD, preload(&library, std::env::var_os(PRELOAD))));
         variables.push((SYSFS_VARIABLE, sysfs()?.into()));
+        variables.extend(asan(std::env::var_os(ASAN)).map(|options| (ASAN, options)));
     }
     Ok(variables)
 }
@@ -77,6 +81,21 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     list
 }
 
+/// Options that let AddressSanitizer start, with those of the user; none if the user has
+/// decided.
+fn asan(before: Option<OsString>) -> Option<OsString> {
+    let before = before.unwrap_or_default();
+    if before.to_string_lossy().contains(ASAN_OPTION) {
+        return None;
+    }
+    let mut options = OsString::from(format!("{ASAN_OPTION}=0"));
+    if !before.is_empty() {
+        options.push(":");
+        options.push(before);
+    }
+    Some(options)
+}
+
 /// Where ferroced keeps its files, or will: the path as the kernel would say it.
 fn sysfs() -> Result<PathBuf> {
     let dir = match find_daemon().ok().flatten() {
@@ -107,5 +126,14 @@ mod tests {
         assert_eq!(again, "/x/libferroce-preload.so:a.so");
         let odd = preload(Path::new("/a b/libferroce-preload.so"), None);
         assert_eq!(odd, "libferroce-preload.so");
+    }
+
+    #[test]
+    fn address_sanitizer_keeps_its_options() {
+        let options = |before: &str| asan(Some(before.into()));
+        assert_eq!(asan(None).unwrap(), "verify_asan_link_order=0");
+        let more = options("detect_leaks=0").unwrap();
+        assert_eq!(more, "verify_asan_link_order=0:detect_leaks=0");
+        assert_eq!(options("verify_asan_link_order=1"), None);
     }
 }

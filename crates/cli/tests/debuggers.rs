@@ -1,0 +1,105 @@
+//! Programs under valgrind, AddressSanitizer and gdb, started by `ferroce run`.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use common::{Cleanup, FERROCE, with_libraries};
+
+/// A WRITE to memory that is gone ends the responder: the queue pair is its own peer.
+const RESULTS: [&str; 2] = ["there: success", "gone: Work Request Flushed Error"];
+
+/// Compiles the program, whose executable goes with the test's directory.
+fn compile(options: &[&str]) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/memory_gone.c");
+    let dir = std::env::var_os("FERROCE_RUNTIME_DIR").expect("the test is isolated");
+    let program = PathBuf::from(dir).join("memory_gone");
+    let status = Command::new("cc")
+        .args(options)
+        .args(["-g", "-o"])
+        .arg(&program)
+        .args([source, "-libverbs"])
+        .status()
+        .expect("a C compiler; as root on Debian: apt-get install gcc");
+    assert!(status.success(), "libibverbs-dev is needed");
+    program
+}
+
+/// What a command line says under `ferroce run`, with the program at its end.
+fn run(line: &[&str], program: PathBuf, argument: &str) -> Output {
+    let output = Command::new(FERROCE)
+        .args(["run", "--"])
+        .args(line)
+        .arg(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .output();
+    output.expect("ferroce starts")
+}
+
+fn words(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    format!("{}\n{out}\n{err}", output.status)
+}
+
+#[test]
+fn valgrind_finds_no_error_in_the_library() {
+    with_libraries("valgrind_finds_no_error_in_the_library", || {
+        let _cleanup = Cleanup;
+        // Tables of the library look possibly lost to valgrind: it searches for pointers to
+        // their beginning, and they are known by their middle.
+        let leaks = "--errors-for-leak-kinds=definite";
+        let valgrind = [
+            "valgrind",
+            "-q",
+            "--leak-check=full",
+            leaks,
+            "--error-exitcode=9",
+        ];
+        let output = run(&valgrind, compile(&[]), "there");
+        let words = words(&output);
+        assert!(output.status.success(), "{words}");
+        assert!(words.contains(RESULTS[0]), "{words}");
+    });
+}
+
+#[test]
+fn valgrind_lets_an_operation_fail_whose_memory_is_gone() {
+    let name = "valgrind_lets_an_operation_fail_whose_memory_is_gone";
+    with_libraries(name, || {
+        let _cleanup = Cleanup;
+        let output = run(&["valgrind", "-q"], compile(&[]), "gone");
+        let words = words(&output);
+        assert!(output.status.success(), "{words}");
+        assert!(RESULTS.iter().all(|line| words.contains(line)), "{words}");
+    });
+}
+
+#[test]
+fn address_sanitizer_works_and_finds_bugs_of_the_program() {
+    let name = "address_sanitizer_works_and_finds_bugs_of_the_program";
+    with_libraries(name, || {
+        let _cleanup = Cleanup;
+        let program = compile(&["-fsanitize=address"]);
+        let output = run(&[], program.clone(), "gone");
+        let good = words(&output);
+        assert!(output.status.success(), "{good}");
+        assert!(RESULTS.iter().all(|line| good.contains(line)), "{good}");
+        let bad = words(&run(&[], program, "bug"));
+        assert!(bad.contains("heap-use-after-free"), "{bad}");
+    });
+}
+
+#[test]
+fn gdb_passes_faults_of_copies_on() {
+    with_libraries("gdb_passes_faults_of_copies_on", || {
+        let _cleanup = Cleanup;
+        let pass = "handle SIGSEGV SIGBUS nostop noprint pass";
+        let gdb = ["gdb", "-batch", "-ex", pass, "-ex", "run", "--args"];
+        let output = run(&gdb, compile(&[]), "gone");
+        let words = words(&output);
+        assert!(words.contains("exited normally"), "{words}");
+        assert!(RESULTS.iter().all(|line| words.contains(line)), "{words}");
+    });
+}
