@@ -191,8 +191,9 @@ pub(crate) fn ah_attr(c: &ibv_ah_attr, device: &Device) -> Result<AhAttr, c_int>
                         format!("LID {lid} stands for no address in the IPv4 network of {name}")
                     }
                     false => format!(
-                        "is_global is 0: RoCE addresses peers by GID; \
-                         `ferroce link set {name} lids on` lets LID {lid} stand for an IPv4 address"
+                        "the address has no GRH (is_global is 0), and RoCE has no LIDs: choose a \
+                         GID index (`ferroce gids`; -g of ibv_rc_pingpong, -x of perftest), or \
+                         `ferroce link set {name} lids on` for a program that cannot"
                     ),
                 };
                 refuse(libc::EINVAL, why)

@@ -68,11 +68,11 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
         );
         return null(refuse(errno, why));
     }
-    // SAFETY: the caller's buffer.
-    if mask & BUF != 0
-        && let Err(errno) = unsafe { buf::check(pd, attr) }
-    {
-        return null(errno);
+    if mask & BUF != 0 {
+        // SAFETY: the caller's buffer.
+        if let Err(errno) = unsafe { buf::check(pd, attr) } {
+            return null(errno);
+        }
     }
     let (length, access) = (attr.length, attr.access);
     match (mask & FD, mask & ADDR) {

@@ -42,6 +42,9 @@ however it ends. Signals and exit code are the program's own.",
     after_long_help = "\
 ENVIRONMENT
     FERROCE_LIB_DIR   where the libraries are, if not beside this executable
+    FERROCE_LOG       what the libraries write to standard error: `debug` tells in
+                      words why each call was refused, `info` why work requests
+                      failed; nothing by default
 
 EXIT STATUS
     that of the program; 127 if there is no such program, 126 if it cannot be run, 1 if there is
@@ -49,6 +52,7 @@ EXIT STATUS
 
 EXAMPLES
     ferroce run -- ibv_devinfo
+    FERROCE_LOG=debug ferroce run -- ibv_rc_pingpong -d rxe0
     ferroce run --netdev eth0 -- ib_send_bw
     ferroce run --no-link -- ibv_devices"
 )]

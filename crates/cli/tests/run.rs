@@ -10,7 +10,7 @@ use ferroce_control::find_daemon;
 use ferroce_testnet::{deadline, isolated};
 use rustix::process::{Pid, Signal, kill_process};
 
-use common::FERROCE;
+use common::{FERROCE, with_libraries};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(FERROCE)
@@ -158,6 +158,36 @@ fn a_run_right_after_another_has_a_link() {
             let seen = String::from_utf8_lossy(&output.stdout);
             assert_eq!(seen.lines().count(), 1, "{seen}");
         }
+        nothing_is_left();
+    });
+}
+
+/// The program itself says no more than "Failed to modify QP to INIT".
+#[test]
+fn debug_messages_tell_why_a_call_was_refused() {
+    with_libraries("debug_messages_tell_why_a_call_was_refused", || {
+        let words = ["run", "--", "ibv_rc_pingpong", "-d", "rxe0", "-i", "2"];
+        let output = Command::new(FERROCE)
+            .args(words)
+            .env("FERROCE_LOG", "debug")
+            .stdin(Stdio::null())
+            .output()
+            .expect("ferroce starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("cannot run ibv_rc_pingpong") {
+            let why = "NOT TESTED: ibv_rc_pingpong (ibverbs-utils) is not installed";
+            assert!(std::env::var_os("CI").is_none(), "{why}");
+            eprintln!("{why}");
+            return;
+        }
+        assert!(said.contains("Failed to modify QP to INIT"), "{said}");
+        let causes = said.lines().filter(|line| line.contains("refused"));
+        let causes: Vec<_> = causes.collect();
+        assert_eq!(causes.len(), 1, "{said}");
+        assert!(
+            causes[0].contains("EINVAL") && causes[0].contains("PORT is 2"),
+            "{said}"
+        );
         nothing_is_left();
     });
 }

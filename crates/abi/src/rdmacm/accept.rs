@@ -15,7 +15,9 @@ use super::devices::MAX_DEPTH;
 use super::event::complete;
 use super::id::{Id, State, id_of};
 use super::line::Line;
+use super::no_connection;
 use super::{Outcome, finish, last_errno, rdma_ack_cm_event, rdma_create_qp, rdma_get_cm_event};
+use crate::errno::refuse;
 use crate::ffi::*;
 
 #[unsafe(no_mangle)]
@@ -34,7 +36,10 @@ pub unsafe extern "C" fn rdma_accept(
 
 fn accept(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
     if id.inner().state != State::Connect {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_accept: the id is not that of a connection request",
+        ));
     }
     if id.datagrams() {
         datagram::answer(id, SidrStatus::VALID, wishes.qpn, &wishes.private_data)?;
@@ -49,10 +54,15 @@ fn accept(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
         }
         return Ok(());
     }
-    let private_data = PrivateData::new(&wishes.private_data).map_err(|_too_long| libc::EINVAL)?;
+    let private_data = PrivateData::new(&wishes.private_data).map_err(|_too_long| {
+        refuse(
+            libc::EINVAL,
+            "the private data is longer than the message has room for",
+        )
+    })?;
     let (conn, depths, ece) = {
         let mut inner = id.inner();
-        let conn = inner.conn.ok_or(libc::EINVAL)?;
+        let conn = inner.conn.ok_or_else(no_connection)?;
         let wished = |wish: Option<u8>, asked: u8| wish.unwrap_or(asked.min(MAX_DEPTH));
         inner.responder_resources = wished(wishes.responder_resources, inner.responder_resources);
         inner.initiator_depth = wished(wishes.initiator_depth, inner.initiator_depth);
@@ -122,8 +132,13 @@ fn reject(id: &Arc<Id>, reason: Reason, data: &[u8]) -> Outcome {
     if id.datagrams() {
         return datagram::answer(id, SidrStatus::REJECTED, 0, data);
     }
-    let private_data = PrivateData::new(data).map_err(|_too_long| libc::EINVAL)?;
-    let conn = id.inner().conn.ok_or(libc::EINVAL)?;
+    let private_data = PrivateData::new(data).map_err(|_too_long| {
+        refuse(
+            libc::EINVAL,
+            "the private data is longer than the message has room for",
+        )
+    })?;
+    let conn = id.inner().conn.ok_or_else(no_connection)?;
     Line::get()?.perform(CmCall::Reject {
         conn,
         reason,
@@ -146,7 +161,10 @@ pub unsafe extern "C" fn rdma_get_request(
 /// was told how to make them.
 unsafe fn next(listener: &Arc<Id>, listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> Outcome {
     if !listener.inner().synchronous || id.is_null() {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_get_request: needs a listener without an event channel, and a place for the id",
+        ));
     }
     // SAFETY: by contract these are the program's; the event is ours until it goes.
     unsafe {
@@ -159,9 +177,15 @@ unsafe fn next(listener: &Arc<Id>, listen: *mut rdma_cm_id, id: *mut *mut rdma_c
             return Err(last_errno());
         }
         let usable = match ((*event).event, (*event).status) {
-            (RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),
+            (RDMA_CM_EVENT_REJECTED, _) => Err(refuse(
+                libc::ECONNREFUSED,
+                "rdma_get_request: the request was rejected",
+            )),
             (RDMA_CM_EVENT_CONNECT_REQUEST, 0) => Ok(()),
-            (_, 0) => Err(libc::EINVAL),
+            (_, 0) => Err(refuse(
+                libc::EINVAL,
+                "rdma_get_request: the event is no connection request",
+            )),
             (_, status) => Err(status.abs()),
         };
         let usable = usable.and_then(|()| give_queue_pair(listener, (*event).id, (*listen).pd));

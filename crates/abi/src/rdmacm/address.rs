@@ -7,6 +7,7 @@ use ferroce_cm::ports::Host;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 use super::Outcome;
+use crate::errno::refuse;
 use crate::ffi::ibv_gid;
 
 /// The address a program passes: IPv4 or IPv6.
@@ -17,7 +18,7 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Outcome<SocketAddr> {
     // SAFETY: by contract; a `sockaddr` in a program need not be aligned.
     unsafe {
         if address.is_null() {
-            return Err(libc::EINVAL);
+            return Err(refuse(libc::EINVAL, "the address is NULL"));
         }
         match i32::from(address.read_unaligned().sa_family) {
             libc::AF_INET => {
@@ -31,7 +32,7 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Outcome<SocketAddr> {
                 let (flow, scope) = (v6.sin6_flowinfo, v6.sin6_scope_id);
                 Ok(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), flow, scope).into())
             }
-            _ => Err(libc::EINVAL),
+            _ => Err(refuse(libc::EINVAL, "the address is neither IPv4 nor IPv6")),
         }
     }
 }

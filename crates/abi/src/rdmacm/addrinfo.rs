@@ -11,7 +11,7 @@ use super::channel::Happening;
 use super::event::complete;
 use super::id::{AddrInfo, id_of};
 use super::{Outcome, devices, finish, last_errno};
-use crate::errno::{minus_one, set_errno};
+use crate::errno::{minus_one, refuse, set_errno};
 use crate::ffi::*;
 
 /// `AF_IB`, which only ports of InfiniBand have.
@@ -25,7 +25,10 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
     if res.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            "rdma_getaddrinfo: neither node, service nor hints, or no place for the result",
+        ));
     }
     if let Err(errno) = devices::any() {
         return minus_one(errno);
@@ -34,17 +37,20 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     unsafe {
         let hints = hints.as_ref();
         if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-            // Nobody to ask: there is no subnet administration.
             let nonsense = !node.is_null() || hints.is_some_and(|h| h.ai_flags & RAI_DNS != 0);
-            return minus_one(if nonsense {
-                libc::EOPNOTSUPP
-            } else {
-                libc::ENOENT
-            });
+            let errno = match nonsense {
+                true => libc::EOPNOTSUPP,
+                false => libc::ENOENT,
+            };
+            let why = "rdma_getaddrinfo: there is no subnet administrator to ask (RAI_SA)";
+            return minus_one(refuse(errno, why));
         }
         let list = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
         if list.is_null() {
-            return minus_one(libc::ENOMEM);
+            return minus_one(refuse(
+                libc::ENOMEM,
+                "rdma_getaddrinfo: the process has no memory left",
+            ));
         }
         let code = fill(&mut *list, node, service, hints);
         if code != 0 {
@@ -75,7 +81,10 @@ unsafe fn fill(
             let converted = from_system(list, hints, &*found);
             libc::freeaddrinfo(found);
             if !converted {
-                return minus_one(libc::ENOMEM);
+                return minus_one(refuse(
+                    libc::ENOMEM,
+                    "rdma_getaddrinfo: the process has no memory left",
+                ));
             }
         } else if let Some(hints) = hints {
             list.ai_flags = hints.ai_flags;
@@ -84,7 +93,10 @@ unsafe fn fill(
             list.ai_port_space = hints.ai_port_space;
             let to = (&mut list.ai_dst_addr, &mut list.ai_dst_len);
             if !copy(to, hints.ai_dst_addr, hints.ai_dst_len) {
-                return minus_one(libc::ENOMEM);
+                return minus_one(refuse(
+                    libc::ENOMEM,
+                    "rdma_getaddrinfo: the process has no memory left",
+                ));
             }
         }
         if let Some(hints) = hints
@@ -92,7 +104,10 @@ unsafe fn fill(
         {
             let to = (&mut list.ai_src_addr, &mut list.ai_src_len);
             if !copy(to, hints.ai_src_addr, hints.ai_src_len) {
-                return minus_one(libc::ENOMEM);
+                return minus_one(refuse(
+                    libc::ENOMEM,
+                    "rdma_getaddrinfo: the process has no memory left",
+                ));
             }
         }
         0
@@ -230,13 +245,19 @@ unsafe fn start(
     {
         let mut inner = id.inner();
         if inner.addrinfo.is_some() {
-            return Err(libc::EBUSY);
+            return Err(refuse(
+                libc::EBUSY,
+                "rdma_resolve_addrinfo: the id has addresses already",
+            ));
         }
         inner.addrinfo = Some(AddrInfo(ptr::null_mut()));
     }
     let mut list = ptr::null_mut();
     let found = if flags & RAI_SA != 0 {
-        Err(libc::ENOTSUP)
+        Err(refuse(
+            libc::ENOTSUP,
+            "rdma_resolve_addrinfo: there is no subnet administrator to ask (RAI_SA)",
+        ))
     } else {
         set_errno(0);
         // SAFETY: by contract.
@@ -261,7 +282,10 @@ pub unsafe extern "C" fn rdma_query_addrinfo(
     info: *mut *mut rdma_addrinfo,
 ) -> c_int {
     if info.is_null() {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse(
+            libc::EINVAL,
+            "rdma_query_addrinfo: there is no place for the result: NULL",
+        ));
     }
     // SAFETY: the program's id, and a place for the list.
     finish(unsafe {
@@ -274,7 +298,10 @@ pub unsafe extern "C" fn rdma_query_addrinfo(
                 }
                 other => {
                     inner.addrinfo = other;
-                    Err(libc::ENOENT)
+                    Err(refuse(
+                        libc::ENOENT,
+                        "rdma_query_addrinfo: the id has no addresses",
+                    ))
                 }
             }
         })

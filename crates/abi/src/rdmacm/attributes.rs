@@ -6,7 +6,9 @@ use std::sync::Arc;
 use ferroce_cm::QpParameters;
 
 use super::id::{Id, Inner, State, id_of};
+use super::no_address;
 use super::{Outcome, checked, finish};
+use crate::errno::refuse;
 use crate::ffi::*;
 use crate::qp::ibv_modify_qp;
 
@@ -21,7 +23,10 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     qp_attr_mask: *mut c_int,
 ) -> c_int {
     if qp_attr.is_null() || qp_attr_mask.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_init_qp_attr: an argument is NULL",
+        )));
     }
     // SAFETY: the program's id and structures.
     finish(unsafe {
@@ -40,7 +45,10 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Outcome<(ibv_qp_attr, u32)> {
     let mut attr: ibv_qp_attr = zeroed();
     attr.qp_state = state;
     if inner.device.is_none() {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_init_qp_attr: the id has no device, its address is not resolved",
+        ));
     }
     let connected = inner.conn.is_some() && !id.datagrams();
     if !connected {
@@ -69,7 +77,7 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Outcome<(ibv_qp_attr, u32)> {
             Ok((attr, mask))
         }
         IBV_QPS_RTR => {
-            let qp = inner.qp.ok_or(libc::EINVAL)?;
+            let qp = inner.qp.ok_or_else(|| refuse(libc::EINVAL, "rdma_init_qp_attr: the peer's queue pair is not known before the connection is accepted"))?;
             attr.ah_attr = way(&inner, &qp)?;
             attr.path_mtu = qp.path_mtu.into();
             attr.dest_qp_num = qp.remote_qpn;
@@ -84,7 +92,7 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Outcome<(ibv_qp_attr, u32)> {
             Ok((attr, mask))
         }
         IBV_QPS_RTS => {
-            let qp = inner.qp.ok_or(libc::EINVAL)?;
+            let qp = inner.qp.ok_or_else(|| refuse(libc::EINVAL, "rdma_init_qp_attr: the peer's queue pair is not known before the connection is accepted"))?;
             attr.sq_psn = qp.sq_psn;
             let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
             if matches!(id.qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
@@ -99,13 +107,16 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Outcome<(ibv_qp_attr, u32)> {
             }
             Ok((attr, mask))
         }
-        _ => Err(libc::EINVAL),
+        _ => Err(refuse(
+            libc::EINVAL,
+            format_args!("rdma_init_qp_attr: there are no attributes for state {state}"),
+        )),
     }
 }
 
 /// The way to the peer of a connection.
 fn way(inner: &Inner, qp: &QpParameters) -> Outcome<ibv_ah_attr> {
-    let address = inner.address.ok_or(libc::EINVAL)?;
+    let address = inner.address.ok_or_else(no_address)?;
     let sgid_index = sgid_index(inner)?;
     let mut way: ibv_ah_attr = zeroed();
     way.grh = ibv_global_route {
@@ -125,13 +136,26 @@ fn way(inner: &Inner, qp: &QpParameters) -> Outcome<ibv_ah_attr> {
 pub(crate) fn sgid_index(inner: &Inner) -> Outcome<u8> {
     let (device, address) = (inner.device, inner.address);
     let (Some(device), Some(address)) = (device, address) else {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "the id has no device or no address yet",
+        ));
     };
     let link = device.link();
     let mut gids = link.gids.iter();
     let gid = gids.find(|gid| gid.address == address.local);
-    let gid = gid.ok_or(libc::EADDRNOTAVAIL)?;
-    u8::try_from(gid.index).map_err(|_| libc::EADDRNOTAVAIL)
+    let gid = gid.ok_or_else(|| {
+        refuse(
+            libc::EADDRNOTAVAIL,
+            format_args!("{} is no longer in the GID table", address.local),
+        )
+    })?;
+    u8::try_from(gid.index).map_err(|_| {
+        refuse(
+            libc::EADDRNOTAVAIL,
+            format_args!("GID index {} is above 255", gid.index),
+        )
+    })
 }
 
 /// Moves the queue pair to INIT, RTR and RTS.

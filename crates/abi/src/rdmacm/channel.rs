@@ -13,7 +13,7 @@ use rustix::time::Timespec;
 use super::devices;
 use super::id::{Id, orphan};
 use super::multicast::Group;
-use crate::errno::null;
+use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::log;
 use crate::object::{Object, from_c, into_c, take};
@@ -116,7 +116,13 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
         return null(errno);
     }
     match Channel::new() {
-        Err(error) => null(error.raw_os_error().unwrap_or(libc::EMFILE)),
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or(libc::EMFILE);
+            null(refuse(
+                errno,
+                format_args!("rdma_create_event_channel: {error}"),
+            ))
+        }
         Ok(channel) => into_c(Box::new(ChannelObject {
             c: rdma_event_channel {
                 fd: channel.0.fd().as_raw_fd(),

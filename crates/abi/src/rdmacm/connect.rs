@@ -14,6 +14,8 @@ use super::id::{Id, Inner, State, id_of};
 use super::line::Line;
 use super::path::Path;
 use super::{Outcome, finish};
+use super::{no_address, no_connection, no_destination, no_device, no_port, unexpected};
+use crate::errno::refuse;
 use crate::ffi::*;
 
 /// What a program says when it connects or accepts.
@@ -36,7 +38,10 @@ impl Wishes {
         // SAFETY: by contract; the object is the program's.
         let (param, qp) = unsafe { (param.as_ref(), (*id.c()).qp.as_ref()) };
         if id.space == ferroce_cm::PortSpace::Tcp && qp.is_none() && param.is_none() {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                "rdma_connect, rdma_accept: without a queue pair the parameters must not be NULL",
+            ));
         }
         let mut wishes = Wishes {
             private_data: id.inner().connect_data.clone(),
@@ -72,7 +77,10 @@ impl Wishes {
 fn depth(id: &Id, wish: u8) -> Outcome<Option<u8>> {
     match wish {
         RDMA_MAX_RESP_RES => Ok(None),
-        wish if wish > MAX_DEPTH && id.space == ferroce_cm::PortSpace::Tcp => Err(libc::EINVAL),
+        wish if wish > MAX_DEPTH && id.space == ferroce_cm::PortSpace::Tcp => Err(refuse(
+            libc::EINVAL,
+            format_args!("{wish} outstanding READs and atomics: at most {MAX_DEPTH}"),
+        )),
         wish => Ok(Some(wish)),
     }
 }
@@ -120,7 +128,7 @@ fn ask(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
         let mut inner = id.inner();
         inner.responder_resources = wishes.responder_resources.unwrap_or(MAX_DEPTH);
         inner.initiator_depth = wishes.initiator_depth.unwrap_or(MAX_DEPTH);
-        let link = inner.device.ok_or(libc::EINVAL)?.index;
+        let link = inner.device.ok_or_else(no_device)?.index;
         (link, request(id, &inner, wishes)?)
     };
     let call = CmCall::Connect {
@@ -129,17 +137,22 @@ fn ask(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
     };
     match Line::get()?.call(call, Some(id))? {
         CmAnswer::Connection { .. } => Ok(()),
-        _ => Err(libc::EPROTO),
+        _ => Err(unexpected()),
     }
 }
 
 fn request(id: &Id, inner: &Inner, wishes: &Wishes) -> Outcome<Request> {
-    let address = inner.address.ok_or(libc::EINVAL)?;
-    let port = inner.port.ok_or(libc::EINVAL)?;
-    let (_, to) = port.destination.ok_or(libc::EINVAL)?;
+    let address = inner.address.ok_or_else(no_address)?;
+    let port = inner.port.ok_or_else(no_port)?;
+    let (_, to) = port.destination.ok_or_else(no_destination)?;
     let path = Path::of(inner)?;
     let mut private_data =
-        PrivateData::at(IpHeader::LEN, &wishes.private_data).map_err(|_too_long| libc::EINVAL)?;
+        PrivateData::at(IpHeader::LEN, &wishes.private_data).map_err(|_too_long| {
+            refuse(
+                libc::EINVAL,
+                "the private data is longer than the message has room for",
+            )
+        })?;
     header(inner)?.emit(&mut private_data.0);
     let kind = match id.qp_type {
         IBV_QPT_UC => Kind::Uc,
@@ -167,8 +180,8 @@ fn request(id: &Id, inner: &Inner, wishes: &Wishes) -> Outcome<Request> {
 
 /// Who asks whom, in terms of IP.
 pub(crate) fn header(inner: &Inner) -> Outcome<IpHeader> {
-    let address = inner.address.ok_or(libc::EINVAL)?;
-    let port = inner.port.ok_or(libc::EINVAL)?;
+    let address = inner.address.ok_or_else(no_address)?;
+    let port = inner.port.ok_or_else(no_port)?;
     Ok(IpHeader {
         source_port: port.number,
         source: address.local,
@@ -183,9 +196,12 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     finish(unsafe {
         id_of(id).and_then(|shared| {
             if !(*id).qp.is_null() {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    "rdma_establish: the id has a queue pair, which rdma_accept establishes",
+                ));
             }
-            let conn = shared.inner().conn.ok_or(libc::EINVAL)?;
+            let conn = shared.inner().conn.ok_or_else(no_connection)?;
             establish(shared, conn)
         })
     })
@@ -199,11 +215,14 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 
 fn disconnect(id: &Arc<Id>) -> Outcome {
     if id.inner().device.is_none() {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_disconnect: the id has no device, its address is not resolved",
+        ));
     }
     to_error(id)?;
     let call = || {
-        let conn = id.inner().conn.ok_or(libc::EINVAL)?;
+        let conn = id.inner().conn.ok_or_else(no_connection)?;
         Ok(CmCall::Disconnect { conn })
     };
     call()?;
@@ -221,12 +240,18 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
     // SAFETY: the program's id.
     finish(unsafe {
         id_of(id).and_then(|id| {
-            let conn = id.inner().conn.ok_or(libc::EINVAL)?;
+            let conn = id.inner().conn.ok_or_else(no_connection)?;
             if event != IBV_EVENT_COMM_EST {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    format_args!("rdma_notify: event {event} is not IBV_EVENT_COMM_EST"),
+                ));
             }
             if id.inner().snapshot.is_some() {
-                return Err(libc::EISCONN);
+                return Err(refuse(
+                    libc::EISCONN,
+                    "rdma_notify: the connection is established",
+                ));
             }
             Line::get()?.perform(CmCall::CommunicationEstablished { conn })
         })

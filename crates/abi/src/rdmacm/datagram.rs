@@ -13,20 +13,27 @@ use super::connect::{Wishes, header};
 use super::id::Id;
 use super::line::Line;
 use super::path::Path;
+use super::{no_address, no_destination, no_device, no_port, unexpected};
+use crate::errno::refuse;
 use crate::ffi::*;
 
 /// Asks the peer for its queue pair.
 pub(crate) fn ask(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
     let (link, question) = {
         let inner = id.inner();
-        let link = inner.device.ok_or(libc::EINVAL)?.index;
-        let port = inner.port.ok_or(libc::EINVAL)?;
-        let (_, to) = port.destination.ok_or(libc::EINVAL)?;
-        let mut private_data = PrivateData::at(IpHeader::LEN, &wishes.private_data)
-            .map_err(|_too_long| libc::EINVAL)?;
+        let link = inner.device.ok_or_else(no_device)?.index;
+        let port = inner.port.ok_or_else(no_port)?;
+        let (_, to) = port.destination.ok_or_else(no_destination)?;
+        let mut private_data =
+            PrivateData::at(IpHeader::LEN, &wishes.private_data).map_err(|_too_long| {
+                refuse(
+                    libc::EINVAL,
+                    "the private data is longer than the message has room for",
+                )
+            })?;
         header(&inner)?.emit(&mut private_data.0);
         let question = SidrQuestion {
-            address: inner.address.ok_or(libc::EINVAL)?,
+            address: inner.address.ok_or_else(no_address)?,
             service_id: id.space.service_id(to),
             private_data,
         };
@@ -38,20 +45,30 @@ pub(crate) fn ask(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
     };
     match Line::get()?.call(call, Some(id))? {
         CmAnswer::Question { .. } => Ok(()),
-        _ => Err(libc::EPROTO),
+        _ => Err(unexpected()),
     }
 }
 
 /// Answers the peer's question.
 pub(crate) fn answer(id: &Arc<Id>, status: SidrStatus, qpn: u32, data: &[u8]) -> Outcome {
-    let private_data = PrivateData::new(data).map_err(|_too_long| libc::EINVAL)?;
+    let private_data = PrivateData::new(data).map_err(|_too_long| {
+        refuse(
+            libc::EINVAL,
+            "the private data is longer than the message has room for",
+        )
+    })?;
     let (question, ece) = {
         let inner = id.inner();
         let ece = ferroce_cm::Ece {
             vendor_id: inner.remote_ece.vendor_id,
             options: inner.local_ece.options,
         };
-        (inner.question.ok_or(libc::EINVAL)?, ece)
+        (
+            inner
+                .question
+                .ok_or_else(|| refuse(libc::EINVAL, "the id is not that of a datagram request"))?,
+            ece,
+        )
     };
     let qkey = match status {
         SidrStatus::VALID => id.space.default_qkey().unwrap_or(0),

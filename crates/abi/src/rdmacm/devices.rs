@@ -16,7 +16,7 @@ use crate::context::context_of;
 use crate::device_list::{
     ibv_free_device_list, ibv_get_device_index, ibv_get_device_list, ibv_open_device,
 };
-use crate::errno::null;
+use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::limits::MAX_RD_ATOMIC;
 use crate::pd::ibv_alloc_pd;
@@ -86,7 +86,10 @@ pub(crate) fn any() -> Outcome {
     }
     let links = links(&opened()).unwrap_or_default();
     if links.is_empty() {
-        return Err(libc::ENODEV);
+        return Err(refuse(
+            libc::ENODEV,
+            "there is no link; `ferroce link` shows them, `ferroce link add NAME type rxe netdev IF` adds one",
+        ));
     }
     SEEN.store(true, Ordering::Relaxed);
     Ok(())
@@ -104,7 +107,15 @@ pub(crate) fn by_address(host: Host) -> Outcome<&'static CmDevice> {
         return Ok(device);
     }
     let links = links(&devices)?;
-    let link = links.iter().find(|link| has(link)).ok_or(libc::ENODEV)?;
+    let link = links.iter().find(|link| has(link)).ok_or_else(|| {
+        refuse(
+            libc::ENODEV,
+            format_args!(
+                "no link has the address {}; `ferroce gids` lists those that links have",
+                host.ip
+            ),
+        )
+    })?;
     find_or_open(&mut devices, link.index)
 }
 
@@ -113,7 +124,15 @@ pub(crate) fn first(v4: bool) -> Outcome<Host> {
     let links = links(&opened())?;
     let mut gids = links.iter().flat_map(|link| &link.gids);
     let gid = gids.find(|gid| gid.address.is_ipv4() == v4);
-    gid.map(|gid| Host::new(gid.address)).ok_or(libc::ENODEV)
+    gid.map(|gid| Host::new(gid.address)).ok_or_else(|| {
+        refuse(
+            libc::ENODEV,
+            format_args!(
+                "no link has an {} address",
+                if v4 { "IPv4" } else { "IPv6" }
+            ),
+        )
+    })
 }
 
 /// The device of a link, which is opened if it is not yet.
@@ -176,7 +195,7 @@ fn open(index: u32) -> Outcome<&'static CmDevice> {
         let found = devices.find(|&device| ibv_get_device_index(device) == index as c_int);
         let verbs = found.map(|device| ibv_open_device(device));
         ibv_free_device_list(list);
-        verbs.ok_or(libc::ENODEV)?
+        verbs.ok_or_else(|| refuse(libc::ENODEV, "the link is gone"))?
     };
     if verbs.is_null() {
         return Err(last_errno());

@@ -9,6 +9,7 @@ use super::resolve::{RESOLVE_TIMEOUT, bind, resolve, route};
 use super::{
     Outcome, finish, last_errno, rdma_create_qp, rdma_destroy_id, rdma_destroy_qp, rdma_destroy_srq,
 };
+use crate::errno::refuse;
 use crate::ffi::*;
 
 #[unsafe(no_mangle)]
@@ -19,7 +20,10 @@ pub unsafe extern "C" fn rdma_create_ep(
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     if id.is_null() || res.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_create_ep: an argument is NULL",
+        )));
     }
     // SAFETY: the program's structures, and a place for the id.
     finish(unsafe {

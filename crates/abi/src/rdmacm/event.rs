@@ -16,7 +16,9 @@ use super::id::Id;
 use super::incoming;
 use super::line::Line;
 use super::multicast::Group;
+use super::unexpected;
 use super::{Outcome, finish};
+use crate::errno::refuse;
 use crate::ffi::*;
 use crate::object::{Object, into_c, take};
 
@@ -90,12 +92,18 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     if event.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_get_cm_event: there is no place for the event: NULL",
+        )));
     }
     // SAFETY: the program's channel.
     let channel = unsafe { channel_of(channel) }.map(Arc::clone);
     let Some(channel) = channel else {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_get_cm_event: the channel is NULL",
+        )));
     };
     loop {
         let queued = match channel.take() {
@@ -118,7 +126,10 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     if event.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_ack_cm_event: the event is NULL",
+        )));
     }
     // SAFETY: the program gives back what it got.
     let event = unsafe { take::<EventObject>(event) };
@@ -291,7 +302,7 @@ pub(crate) fn establish(id: &Arc<Id>, conn: CmId<ferroce_cm::ConnId>) -> Outcome
             id.inner().snapshot = Some(*snapshot);
             Ok(())
         }
-        _ => Err(libc::EPROTO),
+        _ => Err(unexpected()),
     }
 }
 
@@ -314,7 +325,10 @@ pub(crate) fn complete(id: &Arc<Id>) -> Outcome {
         let event = &*(*c).event;
         match (event.event, event.status) {
             (_, 0) => Ok(()),
-            (RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),
+            (RDMA_CM_EVENT_REJECTED, _) => Err(refuse(
+                libc::ECONNREFUSED,
+                "the peer rejected the connection",
+            )),
             (_, status) => Err(status.abs()),
         }
     }

@@ -19,6 +19,7 @@ use super::multicast::Group;
 use super::{
     Outcome, finish, last_errno, lock, rdma_create_event_channel, rdma_destroy_event_channel,
 };
+use crate::errno::refuse;
 use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::log;
@@ -194,7 +195,13 @@ impl Id {
     pub(crate) fn advance(&self, from: State, to: State) -> Outcome {
         let mut inner = self.inner();
         if inner.state != from {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!(
+                    "the id is in state {:?}, the call needs {from:?}",
+                    inner.state
+                ),
+            ));
         }
         inner.state = to;
         Ok(())
@@ -244,7 +251,10 @@ pub(crate) unsafe fn id_of<'a>(c: *mut rdma_cm_id) -> Outcome<&'a Arc<Id>> {
     // SAFETY: by contract.
     let id = unsafe { even_orphaned(c)? };
     match id.inner().state {
-        State::Orphaned => Err(libc::EBADF),
+        State::Orphaned => Err(refuse(
+            libc::EBADF,
+            "the event channel of the id has been destroyed",
+        )),
         _ => Ok(id),
     }
 }
@@ -256,7 +266,9 @@ pub(crate) unsafe fn id_of<'a>(c: *mut rdma_cm_id) -> Outcome<&'a Arc<Id>> {
 pub(crate) unsafe fn even_orphaned<'a>(c: *mut rdma_cm_id) -> Outcome<&'a Arc<Id>> {
     // SAFETY: by contract.
     let object = unsafe { from_c::<IdObject>(c) };
-    object.map(|object| &object.id).ok_or(libc::EINVAL)
+    object
+        .map(|object| &object.id)
+        .ok_or_else(|| refuse(libc::EINVAL, "the id is NULL"))
 }
 
 /// A channel goes. As the kernel does, all that its ids have on the network ends.
@@ -311,7 +323,12 @@ pub(crate) unsafe fn create(
     log::start();
     devices::any()?;
     let space = u16::try_from(ps).ok().and_then(PortSpace::from_number);
-    let space = space.ok_or(libc::EINVAL)?;
+    let space = space.ok_or_else(|| {
+        refuse(
+            libc::EINVAL,
+            format_args!("rdma_create_id: port space {ps:#x} is unknown"),
+        )
+    })?;
     let synchronous = channel.is_null();
     let line = Line::get()?;
     if synchronous {
@@ -335,7 +352,10 @@ pub unsafe extern "C" fn rdma_create_id(
     ps: rdma_port_space,
 ) -> c_int {
     if id.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_create_id: there is no place for the id: NULL",
+        )));
     }
     let qp_type = match ps {
         RDMA_PS_IPOIB | RDMA_PS_UDP => IBV_QPT_UD,
@@ -425,7 +445,10 @@ pub(crate) unsafe fn migrate(c: *mut rdma_cm_id, mut channel: *mut rdma_event_ch
     let was_synchronous = id.inner().synchronous;
     if synchronous {
         if was_synchronous {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                "rdma_migrate_id: the id has no event channel, and gets none",
+            ));
         }
         // SAFETY: it wants nothing.
         channel = unsafe { rdma_create_event_channel() };

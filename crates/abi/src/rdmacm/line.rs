@@ -20,7 +20,9 @@ use ferroce_device::block_all;
 use super::channel::Happening;
 use super::devices;
 use super::id::Id;
+use super::unexpected;
 use super::{Outcome, lock, recover};
+use crate::errno::refuse;
 use crate::ffi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 
 /// How long a call waits for a ferroced that is away.
@@ -238,7 +240,8 @@ impl Line {
     fn request(&self, request: Request, id: Option<&Arc<Id>>) -> Outcome<CmAnswer> {
         let _turn = lock(&self.turn);
         let (asker, _) = self.asker()?;
-        self.ask(&asker, request, id)?.ok_or(libc::ECONNRESET)
+        self.ask(&asker, request, id)?
+            .ok_or_else(|| refuse(libc::ECONNRESET, "ferroced went away during the call"))
     }
 
     /// Whether ferroced answers at all: ETIMEDOUT if it does not.
@@ -302,7 +305,7 @@ impl Line {
                 tracing::warn!("{error}");
                 Err(error.errno())
             }
-            Call::None => Err(libc::EIO),
+            Call::None => Err(refuse(libc::EIO, "the call was taken back")),
         }
     }
 
@@ -332,7 +335,7 @@ impl Line {
     pub(crate) fn perform(&self, call: CmCall) -> Outcome {
         match self.call(call, None)? {
             CmAnswer::Done => Ok(()),
-            _ => Err(libc::EPROTO),
+            _ => Err(unexpected()),
         }
     }
 
@@ -342,7 +345,10 @@ impl Line {
         let guard = lock(&self.exchange);
         let waited = self.changed.wait_timeout_while(guard, PATIENCE, away);
         let (exchange, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let asker = exchange.asker.clone().ok_or(libc::ETIMEDOUT)?;
+        let asker = exchange
+            .asker
+            .clone()
+            .ok_or_else(|| refuse(libc::ETIMEDOUT, "ferroced is away"))?;
         Ok((asker, exchange.losses))
     }
 

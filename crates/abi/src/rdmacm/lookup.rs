@@ -8,6 +8,7 @@ use rustix::net::{
 
 use super::Outcome;
 use super::address::{any, with_port};
+use crate::errno::refuse;
 use ferroce_cm::ports::Host;
 
 /// The address from which packets to `destination` leave; `source` if it is one of
@@ -35,7 +36,12 @@ pub(crate) fn source_for(destination: SocketAddr, source: Host) -> Outcome<Host>
 }
 
 fn found(answer: SocketAddrAny, destination: SocketAddr) -> Outcome<Host> {
-    let answer = SocketAddr::try_from(answer).map_err(|_| libc::EAFNOSUPPORT)?;
+    let answer = SocketAddr::try_from(answer).map_err(|_| {
+        refuse(
+            libc::EAFNOSUPPORT,
+            "the kernel's route has an address of an unknown family",
+        )
+    })?;
     let mut host = super::address::host(answer);
     if let (0, SocketAddr::V6(to)) = (host.scope, destination)
         && to.ip().is_unicast_link_local()

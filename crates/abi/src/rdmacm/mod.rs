@@ -62,7 +62,7 @@ pub use resolve::*;
 pub use srq::*;
 pub use strings::*;
 
-use crate::errno::minus_one;
+use crate::errno::{minus_one, refuse};
 
 /// What a call comes to: nothing, or an errno.
 type Outcome<T = ()> = Result<T, c_int>;
@@ -88,6 +88,42 @@ fn last_errno() -> c_int {
     std::io::Error::last_os_error()
         .raw_os_error()
         .unwrap_or(libc::EIO)
+}
+
+fn unexpected() -> c_int {
+    refuse(
+        libc::EPROTO,
+        "ferroced answered something else than it was asked",
+    )
+}
+
+fn no_device() -> c_int {
+    refuse(
+        libc::EINVAL,
+        "the id has no device: its address is not resolved",
+    )
+}
+
+fn no_port() -> c_int {
+    refuse(libc::EINVAL, "the id is not bound to a port")
+}
+
+fn no_address() -> c_int {
+    refuse(
+        libc::EINVAL,
+        "the id has no addresses: they are not resolved",
+    )
+}
+
+fn no_destination() -> c_int {
+    refuse(
+        libc::EINVAL,
+        "the id has no destination: it is not resolved",
+    )
+}
+
+fn no_connection() -> c_int {
+    refuse(libc::EINVAL, "the id has no connection")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -15,6 +15,8 @@ use super::event::complete;
 use super::id::{Id, State, id_of};
 use super::path::HOP_LIMIT;
 use super::{Outcome, checked, finish};
+use super::{no_device, no_port};
+use crate::errno::refuse;
 use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::mcast::{ibv_attach_mcast, ibv_detach_mcast};
@@ -108,13 +110,25 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     const BOTH: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
     // SAFETY: by contract NULL or valid.
     let Some(attr) = (unsafe { mc_join_attr.as_ref() }) else {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_join_multicast_ex: the attributes are NULL",
+        )));
     };
     if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
-        return finish(Err(libc::ENOTSUP));
+        return finish(Err(refuse(
+            libc::ENOTSUP,
+            format_args!(
+                "rdma_join_multicast_ex: comp_mask {:#x} has unknown bits",
+                attr.comp_mask
+            ),
+        )));
     }
     if attr.comp_mask != BOTH || attr.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_join_multicast_ex: needs an address and known flags",
+        )));
     }
     let send_only = attr.join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
     // SAFETY: the program's id and address.
@@ -124,23 +138,37 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
 fn join(id: &Arc<Id>, address: SocketAddr, send_only: bool, context: *mut c_void) -> Outcome {
     let group = {
         let mut inner = id.inner();
-        let device = inner.device.ok_or(libc::EINVAL)?;
+        let device = inner.device.ok_or_else(no_device)?;
         if !id.datagrams() || matches!(inner.state, State::Idle | State::Listen) {
-            return Err(libc::EINVAL);
+            return Err(refuse(
+                libc::EINVAL,
+                "rdma_join_multicast: needs a bound id for datagrams",
+            ));
         }
         let link = device.link();
-        let source = inner.port.ok_or(libc::EINVAL)?.source.ip;
+        let source = inner.port.ok_or_else(no_port)?.source.ip;
         let same = |ip: &IpAddr| ip.is_ipv4() == address.is_ipv4();
         let mut gids = link.gids.iter();
         let gid =
             gids.find(|gid| gid.address == source || source.is_unspecified() && same(&gid.address));
-        let index = gid.ok_or(libc::ENODEV)?.index;
+        let index = gid
+            .ok_or_else(|| {
+                refuse(
+                    libc::ENODEV,
+                    format_args!(
+                        "rdma_join_multicast: {source} is not in the GID table of the link"
+                    ),
+                )
+            })?
+            .index;
         let mgid = mgid(address.ip(), RoceVersion::V2).map_err(|_| ENOTSUPP)?;
         let group = Arc::new(Group {
             address,
             mgid: mgid.0,
             send_only,
-            sgid_index: u8::try_from(index).map_err(|_| libc::ENODEV)?,
+            sgid_index: u8::try_from(index).map_err(|_| {
+                refuse(libc::ENODEV, format_args!("GID index {index} is above 255"))
+            })?,
             traffic_class: inner.options.tos,
             qkey: id.space.default_qkey().unwrap_or(0),
             context: Context(context),
@@ -164,7 +192,12 @@ pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut so
                 let mut inner = id.inner();
                 let mut groups = inner.groups.iter();
                 let place = groups.position(|group| group.address == address);
-                inner.groups.remove(place.ok_or(libc::EADDRNOTAVAIL)?)
+                inner.groups.remove(place.ok_or_else(|| {
+                    refuse(
+                        libc::EADDRNOTAVAIL,
+                        "rdma_leave_multicast: the id is not in this group",
+                    )
+                })?)
             };
             group.leave(id);
             id.channel().forget(&group);

@@ -9,6 +9,7 @@ use super::channel::Happening;
 use super::id::{Id, State, id_of};
 use super::resolve::start_route;
 use super::{Outcome, finish};
+use crate::errno::refuse;
 use crate::ffi::*;
 
 #[unsafe(no_mangle)]
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn rdma_set_option(
     finish(unsafe {
         id_of(id).and_then(|id| {
             if optval.is_null() {
-                return Err(libc::EINVAL);
+                return Err(refuse(libc::EINVAL, "rdma_set_option: the value is NULL"));
             }
             let value = core::slice::from_raw_parts(optval.cast::<u8>(), optlen);
             set(id, level, optname, value)
@@ -41,25 +42,41 @@ fn set(id: &Arc<Id>, level: c_int, option: c_int, value: &[u8]) -> Outcome {
         (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
             let reuse = flag(value)?;
             if inner.state != State::Idle && !(reuse && inner.state != State::Listen) {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    "rdma_set_option: RDMA_OPTION_ID_REUSEADDR comes before the address is bound",
+                ));
             }
             inner.options.reuse = reuse;
         }
         (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
             let af_only = flag(value)?;
             if !matches!(inner.state, State::Idle | State::Bound) {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    "rdma_set_option: RDMA_OPTION_ID_AFONLY comes before the address is resolved",
+                ));
             }
             inner.options.af_only = af_only;
         }
         (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
             let timeout = byte(value)?;
             if !matches!(id.qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND) || timeout > 31 {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    format_args!(
+                        "rdma_set_option: ACK timeout {timeout}: 0 to 31, for RC and XRC ids"
+                    ),
+                ));
             }
             inner.options.ack_timeout = (timeout > 0).then_some(timeout);
         }
-        _ => return Err(libc::ENOSYS),
+        _ => {
+            return Err(refuse(
+                libc::ENOSYS,
+                "rdma_set_option: the option is unknown",
+            ));
+        }
     }
     Ok(())
 }
@@ -67,12 +84,20 @@ fn set(id: &Arc<Id>, level: c_int, option: c_int, value: &[u8]) -> Outcome {
 fn byte(value: &[u8]) -> Outcome<u8> {
     match value {
         [byte] => Ok(*byte),
-        _ => Err(libc::EINVAL),
+        _ => Err(refuse(
+            libc::EINVAL,
+            format_args!(
+                "rdma_set_option: a value of {} bytes instead of 1",
+                value.len()
+            ),
+        )),
     }
 }
 
 fn flag(value: &[u8]) -> Outcome<bool> {
-    let value: [u8; 4] = value.try_into().map_err(|_| libc::EINVAL)?;
+    let value: [u8; 4] = value
+        .try_into()
+        .map_err(|_| refuse(libc::EINVAL, "rdma_set_option: the value is not an int"))?;
     Ok(c_int::from_ne_bytes(value) != 0)
 }
 
@@ -81,14 +106,23 @@ fn set_path(id: &Arc<Id>, value: &[u8]) -> Outcome {
     const USABLE: u32 = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
     let records = value.chunks_exact(size_of::<ibv_path_data>());
     if !records.remainder().is_empty() {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_set_option: the value is not a list of path records",
+        ));
     }
     let flags = |record: &[u8]| record.first_chunk().map(|flags| u32::from_ne_bytes(*flags));
     if !records.map(flags).any(|flags| flags == Some(USABLE)) {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_set_option: no path record is usable in both directions",
+        ));
     }
     if id.inner().device.is_none() {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_set_option: the id has no device, its address is not resolved",
+        ));
     }
     start_route(id)
 }
@@ -98,9 +132,9 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     // SAFETY: the program's id, and NULL or its structure.
     finish(unsafe {
         id_of(id).and_then(|shared| {
-            let ece = ece.as_ref().ok_or(libc::EINVAL)?;
+            let ece = ece.as_ref().ok_or_else(|| refuse(libc::EINVAL, "rdma_set_local_ece: the extension is NULL"))?;
             if !(*id).qp.is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
-                return Err(libc::EINVAL);
+                return Err(refuse(libc::EINVAL, "rdma_set_local_ece: needs an id without a queue pair, a vendor, and a comp_mask of 0"));
             }
             shared.inner().local_ece = Ece {
                 vendor_id: ece.vendor_id,
@@ -116,9 +150,17 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_
     // SAFETY: the program's id, and NULL or its structure.
     finish(unsafe {
         id_of(id).and_then(|shared| {
-            let ece = ece.as_mut().ok_or(libc::EINVAL)?;
+            let ece = ece.as_mut().ok_or_else(|| {
+                refuse(
+                    libc::EINVAL,
+                    "rdma_get_remote_ece: there is no place for the extension: NULL",
+                )
+            })?;
             if !(*id).qp.is_null() {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    "rdma_get_remote_ece: the id has a queue pair of its own",
+                ));
             }
             let theirs = shared.inner().remote_ece;
             *ece = ibv_ece {
@@ -143,7 +185,10 @@ pub unsafe extern "C" fn rdma_write_cm_event(
     finish(unsafe {
         id_of(id).and_then(|id| {
             if event != RDMA_CM_EVENT_USER {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    format_args!("rdma_write_cm_event: event {event} is not RDMA_CM_EVENT_USER"),
+                ));
             }
             id.post(Happening::User(status, arg));
             Ok(())

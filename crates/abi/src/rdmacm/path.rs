@@ -7,6 +7,8 @@ use ferroce_control::LinkInfo;
 
 use super::Outcome;
 use super::id::{Id, Inner};
+use super::{no_device, no_port};
+use crate::errno::refuse;
 use crate::ffi::*;
 
 /// Hops of packets for those who say nothing else.
@@ -38,8 +40,8 @@ pub(crate) struct Path {
 impl Path {
     /// The path of an id that has a source port and a destination.
     pub(crate) fn of(inner: &Inner) -> Outcome<Path> {
-        let device = inner.device.ok_or(libc::EINVAL)?;
-        let port = inner.port.ok_or(libc::EINVAL)?;
+        let device = inner.device.ok_or_else(no_device)?;
+        let port = inner.port.ok_or_else(no_port)?;
         let to = port.destination.map_or(0, |(_, port)| port);
         let life_time = match inner.options.ack_timeout {
             Some(timeout) => timeout.saturating_sub(1),
@@ -59,7 +61,7 @@ impl Path {
 pub(crate) fn set(id: &Arc<Id>, qp: Option<&QpParameters>) -> Outcome {
     let (mut path, rate) = {
         let inner = id.inner();
-        let device = inner.device.ok_or(libc::EINVAL)?;
+        let device = inner.device.ok_or_else(no_device)?;
         (Path::of(&inner)?, rate(&device.link()))
     };
     if let Some(qp) = qp {
@@ -76,7 +78,7 @@ pub(crate) fn set(id: &Arc<Id>, qp: Option<&QpParameters>) -> Outcome {
             route.path_rec = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast();
         }
         let Some(record) = route.path_rec.as_mut() else {
-            return Err(libc::ENOMEM);
+            return Err(refuse(libc::ENOMEM, "the process has no memory left"));
         };
         route.num_paths = 1;
         let ib = route.addr.addr.ibaddr;

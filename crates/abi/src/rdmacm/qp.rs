@@ -5,9 +5,11 @@ use core::ptr;
 
 use super::attributes::to_init;
 use super::id::{Id, id_of};
+use super::no_device;
 use super::{Outcome, finish, last_errno};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::errno::refuse;
 use crate::ffi::*;
 use crate::qp::ibv_destroy_qp;
 use crate::qp_create::{create_qp_ex, ibv_create_qp};
@@ -19,7 +21,10 @@ pub unsafe extern "C" fn rdma_create_qp(
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     if id.is_null() || qp_init_attr.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_create_qp: the id or the attributes are NULL",
+        )));
     }
     let mut attr: ibv_qp_init_attr_ex = zeroed();
     // SAFETY: the extended structure begins with the plain one.
@@ -40,7 +45,10 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     if qp_init_attr.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_create_qp_ex: the attributes are NULL",
+        )));
     }
     // SAFETY: the program's id and structure.
     finish(unsafe { id_of(id).and_then(|shared| create(shared, &mut *id, qp_init_attr)) })
@@ -48,7 +56,10 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 
 unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
     if !c.qp.is_null() || c.verbs.is_null() {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_create_qp: the id has a queue pair, or its address is not resolved",
+        ));
     }
     // SAFETY: the program's structure; fields that its mask does not name may lie
     // beyond the end of an older one, and are touched only after they are named.
@@ -58,17 +69,23 @@ unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) ->
         a.pd = c.pd;
     // SAFETY: a protection domain of ours.
     } else if unsafe { (*a.pd).context } != c.verbs {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_create_qp: the protection domain is of another context than the id",
+        ));
     }
     let differ = |ours: *mut ibv_cq, theirs: *mut ibv_cq| {
         !ours.is_null() && !theirs.is_null() && ours != theirs
     };
     if differ(c.recv_cq, a.recv_cq) || differ(c.send_cq, a.send_cq) {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_create_qp: the id has other completion queues",
+        ));
     }
     let wants_xrcd = a.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || a.xrcd.is_null();
     if id.qp_type == IBV_QPT_XRC_RECV && wants_xrcd {
-        a.xrcd = id.inner().device.ok_or(libc::EINVAL)?.xrcd()?;
+        a.xrcd = id.inner().device.ok_or_else(no_device)?.xrcd()?;
         a.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
     }
     let missing = |theirs: *mut ibv_cq, ours: *mut ibv_cq, size: u32| {

@@ -17,7 +17,10 @@ use super::event::complete;
 use super::id::{Id, Port, State, id_of};
 use super::line::Line;
 use super::neighbour::Search;
+use super::no_port;
+use super::unexpected;
 use super::{Outcome, finish, lookup, path};
+use crate::errno::refuse;
 use crate::ffi::*;
 
 /// How long somebody is looked for where nobody says how long, as in librdmacm.
@@ -44,7 +47,7 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Outcome {
 /// Gives an id that is bound to a loopback address the device of a link there, which
 /// datagrams of rsockets need: they have no connection to bring one.
 pub(crate) fn adopt_device(id: &Arc<Id>) -> Outcome {
-    let source = id.inner().port.ok_or(libc::EINVAL)?.source;
+    let source = id.inner().port.ok_or_else(no_port)?.source;
     if source.ip.is_loopback() {
         id.set_device(devices::by_address(source)?);
     }
@@ -107,7 +110,7 @@ fn take_port(
             id.inner().port = Some(port);
             Ok(port)
         }
-        _ => Err(libc::EPROTO),
+        _ => Err(unexpected()),
     }
 }
 
@@ -142,18 +145,29 @@ pub(crate) fn resolve(
         State::Idle => {
             let source = source.unwrap_or(SocketAddr::new(any(destination.ip()), 0));
             if source.is_ipv4() != destination.is_ipv4() {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    "rdma_resolve_addr: source and destination are of different families",
+                ));
             }
             source
         }
         State::Bound => {
-            let port = id.inner().port.ok_or(libc::EINVAL)?;
+            let port = id.inner().port.ok_or_else(no_port)?;
             if port.source.ip.is_ipv4() != destination.is_ipv4() {
-                return Err(libc::EINVAL);
+                return Err(refuse(
+                    libc::EINVAL,
+                    "rdma_resolve_addr: the id is bound to an address of the other family",
+                ));
             }
             with_port(port.source, port.number)
         }
-        _ => return Err(libc::EINVAL),
+        _ => {
+            return Err(refuse(
+                libc::EINVAL,
+                "rdma_resolve_addr: the id has been resolved, listens or is connected",
+            ));
+        }
     };
     // A source that is not ours is refused at once, one that leads nowhere by an event.
     device_of(host(bound))?;
@@ -228,14 +242,14 @@ fn resolve_now(
 fn set_route(id: &Arc<Id>, source: Host, destination: (Host, u16)) -> Outcome<Port> {
     let call = || {
         Ok(CmCall::SetRoute {
-            port: id.inner().port.ok_or(libc::EINVAL)?.name,
+            port: id.inner().port.ok_or_else(no_port)?.name,
             source,
             destination,
         })
     };
     Line::get()?.insist(call, None)?;
     let mut inner = id.inner();
-    let port = inner.port.as_mut().ok_or(libc::EINVAL)?;
+    let port = inner.port.as_mut().ok_or_else(no_port)?;
     port.source = source;
     port.destination = Some(destination);
     Ok(*port)
@@ -283,7 +297,7 @@ pub(crate) fn listen(id: &Arc<Id>, backlog: c_int) -> Outcome {
     };
     let call = || {
         Ok(CmCall::Listen {
-            port: id.inner().port.ok_or(libc::EINVAL)?.name,
+            port: id.inner().port.ok_or_else(no_port)?.name,
             backlog,
         })
     };

@@ -4,8 +4,10 @@ use core::ffi::c_int;
 use core::ptr;
 
 use super::id::{Id, id_of};
+use super::no_device;
 use super::qp::{create_cqs, destroy_cqs};
 use super::{Outcome, finish, last_errno};
+use crate::errno::refuse;
 use crate::ffi::*;
 use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
@@ -16,7 +18,10 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     if id.is_null() || attr.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_create_srq: the id or the attributes are NULL",
+        )));
     }
     let mut extended: ibv_srq_init_attr_ex = zeroed();
     // SAFETY: the extended structure begins with the plain one.
@@ -41,7 +46,10 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
     if attr.is_null() {
-        return finish(Err(libc::EINVAL));
+        return finish(Err(refuse(
+            libc::EINVAL,
+            "rdma_create_srq_ex: the attributes are NULL",
+        )));
     }
     // SAFETY: the program's id and structure.
     finish(unsafe { id_of(id).and_then(|shared| create(shared, &mut *id, attr)) })
@@ -51,7 +59,10 @@ unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -
     // SAFETY: the program's structure; see `rdma_create_qp_ex`.
     let a = unsafe { &mut *attr };
     if a.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || c.verbs.is_null() {
-        return Err(libc::EINVAL);
+        return Err(refuse(
+            libc::EINVAL,
+            "rdma_create_srq_ex: the type is not named in comp_mask, or the id has no device",
+        ));
     }
     if a.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || a.pd.is_null() {
         a.pd = c.pd;
@@ -59,7 +70,7 @@ unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -
     }
     if a.srq_type == IBV_SRQT_XRC {
         if a.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || a.xrcd.is_null() {
-            a.xrcd = id.inner().device.ok_or(libc::EINVAL)?.xrcd()?;
+            a.xrcd = id.inner().device.ok_or_else(no_device)?.xrcd()?;
         }
         if a.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || a.cq.is_null() {
             // SAFETY: an open context.

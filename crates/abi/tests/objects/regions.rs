@@ -235,7 +235,7 @@ fn buffers_are_memory_that_can_be_registered() {
     with_domain(name, |context, pd| unsafe {
         let mut buf = ptr::null_mut();
         let addr = made(ibv_alloc_buf(pd, 5000, &mut buf)).cast::<u8>();
-        assert!(!buf.is_null() && addr as usize % 4096 == 0);
+        assert!(!buf.is_null() && (addr as usize).is_multiple_of(4096));
         addr.write_bytes(7, 5000);
         let mr = made(ibv_reg_buf_mr(pd, buf, addr.cast(), 5000, WRITE));
         assert_eq!(((*mr).addr, (*mr).length), (addr.cast(), 5000));

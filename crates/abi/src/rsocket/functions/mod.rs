@@ -16,7 +16,7 @@ pub use waiting::*;
 
 use core::ffi::c_int;
 
-use crate::errno::{minus_one, set_errno};
+use crate::errno::{minus_one, refuse, set_errno};
 
 use super::table::{self, Socket};
 
@@ -29,7 +29,7 @@ fn find(fd: c_int) -> Result<Socket, c_int> {
 fn done(result: Result<(), c_int>) -> c_int {
     match result {
         Ok(()) => 0,
-        Err(errno) => minus_one(errno),
+        Err(errno) => minus_one(told(errno)),
     }
 }
 
@@ -38,8 +38,17 @@ fn count(result: Result<usize, c_int>) -> isize {
     match result {
         Ok(count) => count as isize,
         Err(errno) => {
-            set_errno(errno);
+            set_errno(told(errno));
             -1
         }
+    }
+}
+
+/// Logs an error, in the words that the system has for it, unless it only says that
+/// the call would have to wait.
+fn told(errno: c_int) -> c_int {
+    match errno {
+        libc::EAGAIN | libc::EINTR | libc::EINPROGRESS | libc::EALREADY => errno,
+        _ => refuse(errno, std::io::Error::from_raw_os_error(errno)),
     }
 }
