@@ -66,10 +66,7 @@ impl Builder {
     fn last(&mut self, change: impl FnOnce(&mut Request)) {
         match self.requests.last_mut() {
             Some(request) => change(request),
-            None => self.fail(refuse(
-                libc::EINVAL,
-                "a setter was called before any ibv_wr_ function began a work request",
-            )),
+            None => self.fail(refuse(libc::EINVAL, "no work request has been begun")),
         }
     }
 
@@ -407,13 +404,8 @@ unsafe extern "C" fn wr_bind_mw(
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
     // SAFETY: as for `wr_send`.
     unsafe {
-        begin_failed(
-            qp,
-            refuse(
-                libc::EOPNOTSUPP,
-                "ibv_wr_send_tso: this device does not segment TCP",
-            ),
-        )
+        let why = "ibv_wr_send_tso: this device does not segment TCP";
+        begin_failed(qp, refuse(libc::EOPNOTSUPP, why));
     };
 }
 
@@ -461,10 +453,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     // SAFETY: as for `wr_send`.
     let (most, builder) = unsafe { (max_inline(qp), builder(qp)) };
     if count > 0 && list.is_null() {
-        return builder.fail(refuse(
-            libc::EINVAL,
-            "ibv_wr_set_inline_data_list: the list is NULL",
-        ));
+        return builder.fail(refuse(libc::EINVAL, "the list of inline data is NULL"));
     }
     let start = builder.inline.len();
     for index in 0..count {
