@@ -172,6 +172,10 @@ fn the_lid_is_that_of_the_verbs() {
         if !verbs.contains("hca_id:") {
             return eprintln!("*** SKIPPED: no ibv_devinfo ***");
         }
+        assert!(verbs.contains("port_lid:\t\t0\n"), "{verbs}");
+        ok("ferroce link set rxe0 lids on");
+        assert_eq!(said("cat /sys/class/infiniband/rxe0/ports/1/lid"), "0x1\n");
+        let verbs = said("ibv_devinfo -d rxe0");
         assert!(verbs.contains("port_lid:\t\t1\n"), "{verbs}");
     });
 }
