@@ -35,6 +35,10 @@ pub(crate) const ALL: &[Rule] = &[
         name: "only the simulator enables deliberate bugs",
         check: bugs_stay_in_the_simulator,
     },
+    Rule {
+        name: "calls of verbs and rdma_cm that are refused say why",
+        check: refusals_say_why,
+    },
 ];
 
 /// Crates in which `unsafe` cannot even be allowed locally.
@@ -157,6 +161,33 @@ fn bugs_stay_in_the_simulator(files: &[File]) -> Vec<String> {
         .collect()
 }
 
+/// An error number goes through `errno::refuse`, which logs the cause and sets `errno`.
+/// Rsockets do that where their functions return.
+fn refusals_say_why(files: &[File]) -> Vec<String> {
+    const BARE: [&str; 6] = [
+        "Err(libc::E",
+        "null(libc::E",
+        "minus_one(libc::E",
+        "ok_or(libc::E",
+        "return libc::E",
+        "return -libc::E",
+    ];
+    let mut complaints = Vec::new();
+    let sources = files.iter().filter(|f| {
+        let name = f.path.strip_prefix("crates/abi/src/");
+        name.is_some_and(|name| name.ends_with(".rs") && !name.starts_with("rsocket/"))
+    });
+    for file in sources {
+        let code = file.text.lines().take_while(|line| *line != "#[cfg(test)]");
+        for (number, line) in code.enumerate() {
+            if BARE.iter().any(|bare| line.contains(bare)) {
+                complaints.push(format!("{}:{}: no cause", file.path, number + 1));
+            }
+        }
+    }
+    complaints
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +238,18 @@ mod tests {
         assert!(!names_path(&format!("net{work}"), work));
         assert!(!names_path(&format!("{work}space/x"), work));
         assert!(!names_path(&format!("{{dir}}{work}/x"), work));
+    }
+
+    #[test]
+    fn a_bare_error_number_is_noticed() {
+        let text = "a\n    return Err(libc::EINVAL);\n#[cfg(test)]\nErr(libc::EINVAL)\n";
+        let broken = refusals_say_why(&[file("crates/abi/src/cq.rs", text)]);
+        assert_eq!(broken, ["crates/abi/src/cq.rs:2: no cause"]);
+        let elsewhere = ["crates/abi/src/rsocket/id.rs", "crates/abi/tests/a.rs"];
+        let others: Vec<File> = elsewhere.map(|path| file(path, text)).into();
+        assert!(refusals_say_why(&others).is_empty());
+        let said = "return Err(refuse(libc::EINVAL, why));";
+        assert!(refusals_say_why(&[file("crates/abi/src/cq.rs", said)]).is_empty());
     }
 
     #[test]

@@ -140,7 +140,8 @@ pub extern "C" fn __ioctl_final_num_attrs() -> u32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_read_ibdev_sysfs_file() -> c_int {
-    minus_one(libc::ENOENT)
+    let why = "ibv_read_ibdev_sysfs_file is for provider libraries";
+    minus_one(refuse(libc::ENOENT, why))
 }
 
 versions! {

@@ -35,7 +35,10 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     // SAFETY: by contract both are strings.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
     let contents = match ours(dir, file) {
-        Some(contents) => contents.ok_or(libc::ENOENT),
+        Some(contents) => contents.ok_or_else(|| {
+            let why = format_args!("ibv_read_sysfs_file: {dir:?} has no file {file:?}");
+            refuse(libc::ENOENT, why)
+        }),
         None => elsewhere(dir, file, size),
     };
     let mut contents = match contents {

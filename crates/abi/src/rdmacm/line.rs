@@ -392,7 +392,7 @@ impl Line {
             }
             other => {
                 tracing::warn!("unexpected: {other:?}");
-                self.answered(Err(libc::EPROTO));
+                self.answered(Err(unexpected()));
             }
         }
     }
