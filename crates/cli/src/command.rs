@@ -14,6 +14,7 @@ use crate::gids::GidsArgs;
 use crate::link::LinkArgs;
 use crate::output::Format;
 use crate::ping::PingArgs;
+use crate::resource::ResourceArgs;
 use crate::run::{RunArgs, ShellArgs};
 use crate::stat::StatArgs;
 
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Gids(GidsArgs),
     Link(LinkArgs),
     Ping(PingArgs),
+    Resource(ResourceArgs),
     Run(RunArgs),
     Shell(ShellArgs),
     #[command(visible_alias = "statistic")]
@@ -47,6 +49,7 @@ impl Command {
             Command::Gids(args) => args.run(format),
             Command::Link(args) => args.run(format),
             Command::Ping(args) => args.run(),
+            Command::Resource(args) => args.run(format),
             Command::Run(args) => return args.run(),
             Command::Shell(args) => return args.run(),
             Command::Stat(args) => args.run(format),

@@ -17,6 +17,7 @@ mod link;
 mod output;
 mod ping;
 mod rdma;
+mod resource;
 mod run;
 mod rxe_cfg;
 mod rxe_init;

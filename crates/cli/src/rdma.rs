@@ -3,6 +3,7 @@
 //! Words may be shortened (`rdma res sh qp`), options may stand anywhere, output has
 //! iproute2's words in iproute2's order, and whatever goes wrong ends with status 1.
 
+mod batch;
 mod dev;
 mod filter;
 mod monitor;
@@ -12,7 +13,9 @@ mod statistic;
 mod system;
 mod words;
 
-use anyhow::{Result, bail};
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use ferroce_control::LinkInfo;
 
@@ -42,9 +45,13 @@ struct Rdma {
     #[arg(short, long)]
     pretty: bool,
 
-    /// Even while programs use it
+    /// Go on after a mistake in a file of commands; delete even while programs use it
     #[arg(short, long)]
     force: bool,
+
+    /// Take commands from a file, or from standard input if it is `-`
+    #[arg(short, long, value_name = "FILE")]
+    batch: Option<PathBuf>,
 
     /// What the driver alone understands: there is none
     #[arg(short, long, hide = true)]
@@ -74,6 +81,7 @@ struct Manner {
 
 const USAGE: &str = "\
 Usage: rdma [ OPTIONS ] OBJECT { COMMAND | help }
+       rdma [ -f[orce] ] -b[atch] FILE
 where  OBJECT := { dev | link | resource | monitor | statistic | system | help }
        OPTIONS := { -V[ersion] | -d[etails] | -j[son] | -p[retty] | -f[orce] }
 This rdma is Ferroce's: its links are those of `ferroce link`.
@@ -87,7 +95,7 @@ Usage: rdma link show [DEV/PORT_INDEX]
 
 /// Does what the command line says.
 pub(crate) fn run() -> Result<()> {
-    let arguments = match Rdma::try_parse() {
+    let arguments = match Rdma::try_parse_from(std::env::args().map(with_two_dashes)) {
         Ok(arguments) => arguments,
         Err(error) => {
             let text = error.to_string();
@@ -110,7 +118,15 @@ pub(crate) fn run() -> Result<()> {
     if arguments.help {
         return output::write(USAGE);
     }
-    let mut words = Words::new(&arguments.words);
+    match &arguments.batch {
+        Some(file) => batch::run(file, arguments.force, |words| perform(words, manner)),
+        None => perform(&arguments.words, manner),
+    }
+}
+
+/// Does what the words of one command say.
+fn perform(words: &[String], manner: Manner) -> Result<()> {
+    let mut words = Words::new(words);
     let objects = [
         "dev",
         "link",
@@ -131,6 +147,35 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
+/// `ferroce resource`: the same as `rdma resource`.
+pub(crate) fn resource(words: &[String], format: Format) -> Result<()> {
+    let manner = Manner {
+        format,
+        force: false,
+    };
+    resource::run(Words::new(words), manner)
+}
+
+/// The option that iproute2's manual writes with one dash (`-batch`, `-Version`), with the
+/// two that a long option has here.
+fn with_two_dashes(argument: String) -> String {
+    let long = [
+        "batch", "color", "details", "force", "help", "json", "pretty", "raw", "version",
+    ];
+    let name = argument.strip_prefix('-').unwrap_or_default();
+    let name = name.split('=').next().unwrap_or_default().to_lowercase();
+    // A single letter is a short option, and several may stand together.
+    let is_long = name.len() > 2 && long.iter().any(|long| long.starts_with(&name));
+    match is_long {
+        true => {
+            let value = argument.find('=').map_or("", |at| &argument[at..]);
+            let full = long.iter().find(|long| long.starts_with(&name));
+            format!("--{}{value}", full.unwrap_or(&""))
+        }
+        false => argument,
+    }
+}
+
 /// All links, or the one that is named; a name that is none is an error.
 fn links(only: Option<&str>) -> Result<Vec<LinkInfo>> {
     let all = match daemon::connect()? {
@@ -144,8 +189,14 @@ fn link(mut words: Words<'_>, manner: Manner) -> Result<()> {
     let commands = ["show", "list", "add", "delete", "help"];
     match words.command("link command", &commands, Some("show"))? {
         Some("add") => match words.rest() {
-            [] => bail!("a name is missing\n{LINK_USAGE}"),
-            rest => link::add(rest),
+            [] => bail!("Please provide the name of a link to add\n{LINK_USAGE}"),
+            // So does iproute2.
+            [_name] => output::write(LINK_USAGE),
+            rest => link::add(rest).map_err(|error| {
+                // The words are the same, and the usage is that of this command.
+                let text = format!("{error:#}");
+                anyhow!("{}", text.replace("ferroce link add", "rdma link add"))
+            }),
         },
         Some("delete") => {
             let name = words.next().map(link::show::link_name).transpose()?;
@@ -167,6 +218,25 @@ fn link(mut words: Words<'_>, manner: Manner) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn long_options_may_have_one_dash() {
+        for (typed, meant) in [
+            ("-batch", "--batch"),
+            ("-Version", "--version"),
+            ("-ver", "--version"),
+            ("-color=never", "--color=never"),
+            ("-d", "-d"),
+            ("-dd", "-dd"),
+            ("-jp", "-jp"),
+            ("-b", "-b"),
+            ("--batch", "--batch"),
+            ("-", "-"),
+            ("batch", "batch"),
+        ] {
+            assert_eq!(super::with_two_dashes(typed.into()), meant, "{typed}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

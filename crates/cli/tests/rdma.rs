@@ -63,10 +63,47 @@ fn links_and_devices() {
 }
 
 #[test]
+fn a_file_of_commands_is_performed() {
+    isolated("a_file_of_commands_is_performed", || {
+        let _cleanup = Cleanup;
+        let file = common::config_dir().with_extension("batch");
+        let place = file.display();
+        let write = |text: &str| std::fs::write(&file, text).expect("a file");
+        write("# links\nlink add rxe0 \\\n  type rxe netdev lo\nlink show rxe0/1\n");
+        let line = "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo \n";
+        assert_eq!(ok(&format!("rdma -batch {place}")), line);
+        for option in ["-b", "--batch"] {
+            write("link\n\nlink\n");
+            assert_eq!(ok(&format!("rdma {option} {place}")), line.repeat(2));
+        }
+        write("link show rxe7\nlink delete rxe0\n");
+        let said = fails(&format!("rdma -b {place}"));
+        assert!(said.contains("no link `rxe7`"), "{said}");
+        assert!(
+            said.contains(&format!("Command failed {place}:1")),
+            "{said}"
+        );
+        assert_eq!(ok("rdma link"), line, "the rest is not performed");
+        let said = fails(&format!("rdma -force -batch {place}"));
+        assert!(said.contains("1 command failed"), "{said}");
+        assert_eq!(ok("rdma link"), "", "the rest is performed");
+        let said = fails("rdma -batch /no/such/file");
+        assert!(said.contains("/no/such/file"), "{said}");
+        for option in ["-V", "-Version", "--version"] {
+            let said = ok(&format!("rdma {option}"));
+            assert!(said.starts_with("rdma utility, ferroce-"), "{said}");
+        }
+    });
+}
+
+#[test]
 fn mistakes_end_with_status_1() {
     isolated("mistakes_end_with_status_1", || {
         let _cleanup = Cleanup;
         ok("rdma link add rxe0 type rxe netdev lo");
+        assert!(ok("rdma link add x").starts_with("Usage: rdma link show"));
+        assert_eq!(ok("rdma system set privileged-qkey on"), "");
+        assert_eq!(ok("rdma statistic mode supported link rxe0/1"), "");
         for (line, complaint) in [
             ("frobnicate", "Unknown object 'frobnicate'"),
             ("link frobnicate", "Unknown link command 'frobnicate'"),
@@ -120,6 +157,31 @@ fn mistakes_end_with_status_1() {
             ("dev set rxe0 netns blue", "Operation not supported"),
             ("dev set rxe0 colour red", "Unknown parameter 'colour'"),
             ("monitor everything", "Unknown parameter 'everything'"),
+            (
+                "link add rxe1 type rxe netdev",
+                "a value for `netdev` is missing: rdma link add NAME",
+            ),
+            ("link add", "Usage: rdma link show"),
+            (
+                "system set privileged-qkey off",
+                "Operation not supported: any program may use a Q_Key",
+            ),
+            (
+                "system set privileged-qkey maybe",
+                "privileged-qkey 'maybe': valid options are: { on | off }",
+            ),
+            (
+                "statistic set link rxe0/1 optional-counters cc_rx_ce_pkts",
+                "Operation not supported: rxe0/1 has no optional counters",
+            ),
+            (
+                "statistic unset link rxe0/1 optional-counters",
+                "Operation not supported",
+            ),
+            ("statistic unset link rxe7/1 optional-counters", "rxe7"),
+            ("statistic set", "wants to know a link"),
+            ("statistic qp show speed 7", "Unknown filter 'speed'"),
+            ("statistic mr show speed 7", "Unknown filter 'speed'"),
             ("--frobnicate", "--frobnicate"),
         ] {
             let said = fails(&format!("rdma {line}"));
@@ -211,6 +273,32 @@ fn resources_come_from_programs() {
             counters.contains(&format!(" pid {pid} comm ")),
             "{counters}"
         );
+
+        assert_eq!(ok(&format!("rdma statistic qp show pid {pid}")), counters);
+        assert_eq!(ok("rdma statistic qp link rxe0/1 qp-type RC"), counters);
+        assert_eq!(ok("rdma statistic qp show qp-type UD"), "");
+        assert_eq!(ok("rdma statistic qp show pid 1"), "");
+        let number = lines.split(' ').nth(3).expect("a number");
+        let one = ok(&format!("rdma statistic qp show lqpn {number}"));
+        assert_eq!(one.matches("LQPN: <").count(), 1, "{one}");
+        assert!(counters.contains(&one), "{one}");
+
+        let regions = ok("rdma statistic mr");
+        let mrs = ok("rdma res show mr");
+        assert_eq!(regions.lines().count(), mrs.lines().count());
+        assert_eq!(ok("rdma statistic show mr dev rxe0"), regions);
+        let number = mrs.split(' ').nth(3).expect("a number");
+        let line = format!("dev rxe0 mrn {number} \n");
+        let one = ok(&format!("rdma statistic mr show mrn {number}"));
+        assert!(one.starts_with(&line), "{one}");
+        for line in [
+            "resource",
+            "resource show",
+            "resource show qp",
+            "resource show mr",
+        ] {
+            assert_eq!(ok(&format!("ferroce {line}")), ok(&format!("rdma {line}")));
+        }
 
         drop(left);
         let lines = ok("rdma res show qp");

@@ -8,7 +8,7 @@ use super::words::Words;
 use super::{Manner, links};
 use crate::{link, output};
 
-const USAGE: &str = "\
+pub(super) const USAGE: &str = "\
 Usage: rdma dev show [DEV]
        rdma dev set [DEV] name DEVNAME
 ";

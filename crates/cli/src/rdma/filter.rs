@@ -52,6 +52,8 @@ fn matches(value: &Value, wanted: &str) -> bool {
             }
         }
         Value::String(text) => text.eq_ignore_ascii_case(wanted),
+        // One of several will do.
+        Value::Array(values) => values.iter().any(|value| matches(value, wanted)),
         _ => false,
     }
 }
@@ -64,7 +66,8 @@ mod tests {
     fn numbers_have_ranges_and_words_do_not() {
         let row = Row::of_port(0, "rxe0", 1)
             .with("lqpn", 17)
-            .with("state", "RTS");
+            .with("state", "RTS")
+            .with_key("qp-type", Some(vec!["RC", "UD"]));
         for (line, admitted) in [
             ("", true),
             ("lqpn 17", true),
@@ -74,9 +77,12 @@ mod tests {
             ("lqpn 17 state RTS", true),
             ("state ERR", false),
             ("rqpn 3", false),
+            ("qp-type RC", true),
+            ("qp-type uc,ud", true),
+            ("qp-type UC", false),
         ] {
             let line: Vec<String> = line.split_whitespace().map(String::from).collect();
-            let known = ["lqpn", "rqpn", "state"];
+            let known = ["lqpn", "rqpn", "state", "qp-type"];
             let filter = Filter::parse(Words::new(&line), &known).unwrap();
             assert_eq!(filter.admits(&row), admitted, "{line:?}");
         }

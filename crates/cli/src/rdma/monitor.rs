@@ -12,7 +12,7 @@ use crate::daemon;
 use crate::link::show::PORT;
 use crate::output::{self, Format};
 
-const USAGE: &str = "Usage: rdma monitor [ -j ]\n";
+pub(super) const USAGE: &str = "Usage: rdma monitor [ -j ]\n";
 
 /// Links by their numbers.
 type Known = BTreeMap<u32, LinkInfo>;

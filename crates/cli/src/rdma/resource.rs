@@ -11,7 +11,7 @@ use super::{Manner, links};
 use crate::link::show::PORT;
 use crate::{daemon, output};
 
-const USAGE: &str = "\
+pub(super) const USAGE: &str = "\
 Usage: rdma resource
           resource show [DEV]
           resource show [qp|cm_id|pd|mr|cq|ctx|srq]
@@ -47,7 +47,7 @@ const KINDS: [(&str, &[&str]); 7] = [
     ("mr", &["mrn", "mrlen", "pdn", "pid"]),
     ("pd", &["pdn", "users", "ctxn", "pid"]),
     ("ctx", &["ctxn", "pid"]),
-    ("srq", &["srqn", "type", "pdn", "cqn", "pid"]),
+    ("srq", &["srqn", "type", "lqpn", "pdn", "cqn", "pid"]),
 ];
 
 /// A program on a link, and what it has.
@@ -95,6 +95,21 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
     }
     rows.retain(|row| filter.admits(row));
     row::show(&rows, manner.format)
+}
+
+/// Memory regions, by their numbers.
+pub(super) fn regions(only: Option<&str>) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for place in look(only)? {
+        for holding in &place.holdings {
+            rows.extend(holding.has.mrs.iter().map(|mr| {
+                Row::of_device(place.link.index, &place.link.name)
+                    .with("mrn", mr.mrn)
+                    .with_key("pid", Some(holding.pid))
+            }));
+        }
+    }
+    Ok(rows)
 }
 
 /// Asks all programs.
@@ -205,13 +220,15 @@ fn of_program(kind: &str, link: &LinkInfo, holding: &Holding, manner: Manner) ->
             .iter()
             .map(|srq| {
                 let users = has.qps.iter().filter(|qp| qp.srqn == Some(srq.srqn));
-                let users: Vec<String> = users.map(|qp| qp.lqpn.to_string()).collect();
+                let numbers: Vec<u32> = users.map(|qp| qp.lqpn).collect();
+                let users: Vec<String> = numbers.iter().map(u32::to_string).collect();
                 device()
                     .with("srqn", srq.srqn)
                     .with("type", if srq.xrc { "XRC" } else { "BASIC" })
                     .with_some("lqpn", (!users.is_empty()).then(|| users.join(",")))
                     .with("pdn", srq.pdn)
                     .with_some("cqn", srq.cqn)
+                    .with_key("lqpn", Some(numbers))
             })
             .collect(),
         _ => vec![device().with("ctxn", has.ctxn)],
@@ -260,4 +277,59 @@ fn cm_id(link: &LinkInfo, id: &CmIdResource) -> Row {
         .with_key("src-port", id.source.and_then(|(_, port)| port))
         .with_key("dst-addr", id.destination.map(|(ip, _)| ip.to_string()))
         .with_key("dst-port", id.destination.and_then(|(_, port)| port))
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroce_control::resources::SrqResource;
+
+    use super::*;
+
+    #[test]
+    fn shared_receive_queues_are_chosen_by_their_queue_pairs() {
+        let qp = |lqpn, srqn| QpResource {
+            lqpn,
+            pdn: Some(1),
+            rqpn: None,
+            kind: "RC".into(),
+            state: "RTS".into(),
+            rq_psn: None,
+            sq_psn: 0,
+            srqn,
+            sends: 0,
+            receives: 0,
+        };
+        let has = Resources {
+            qps: vec![qp(17, Some(3)), qp(18, Some(3)), qp(19, None)],
+            srqs: vec![SrqResource {
+                srqn: 3,
+                xrc: false,
+                pdn: 1,
+                cqn: None,
+            }],
+            ..Resources::default()
+        };
+        let holding = Holding {
+            pid: 5,
+            comm: "server".into(),
+            has,
+        };
+        let link = LinkInfo::new("rxe0", "lo", 1);
+        let manner = Manner {
+            format: crate::output::Format::default(),
+            force: false,
+        };
+        let rows = of_program("srq", &link, &holding, manner);
+        let (_, known) = KINDS.iter().find(|(kind, _)| *kind == "srq").unwrap();
+        for (line, admitted) in [
+            ("lqpn 18", true),
+            ("lqpn 10-17", true),
+            ("lqpn 19", false),
+            ("lqpn 18 pid 5", true),
+        ] {
+            let line: Vec<String> = line.split(' ').map(String::from).collect();
+            let filter = Filter::parse(Words::new(&line), known).unwrap();
+            assert_eq!(filter.admits(&rows[0]), admitted, "{line:?}");
+        }
+    }
 }

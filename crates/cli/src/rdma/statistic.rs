@@ -2,30 +2,41 @@
 
 use anyhow::{Context, Result, bail};
 use ferroce_control::LinkCounters;
+use ferroce_control::resources::QpResource;
 
+use super::filter::Filter;
 use super::row::{self, Row};
 use super::words::Words;
-use super::{Manner, links};
+use super::{Manner, links, resource};
 use crate::link::show::{PORT, link_name};
 use crate::{daemon, output, stat};
 
-const USAGE: &str = "\
+pub(super) const USAGE: &str = "\
 Usage: rdma statistic [ show ] [ link DEV/PORT_INDEX ]
-       rdma statistic qp show [ link DEV/PORT_INDEX ]
+       rdma statistic qp [ show ] [ link DEV/PORT_INDEX ] [ FILTER_NAME FILTER_VALUE ]
        rdma statistic qp mode [ link DEV/PORT_INDEX ]
+       rdma statistic mr [ show ] [ dev DEV ] [ mrn N ]
+       rdma statistic mode [ supported ] [ link DEV/PORT_INDEX ]
+where  FILTER_NAME := { cntn | lqpn | pid | qp-type }
 ";
 
 pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
-    let commands = ["show", "list", "link", "qp", "mode", "help"];
+    let commands = [
+        "show", "list", "link", "qp", "mr", "mode", "set", "unset", "help",
+    ];
     match words.command("statistic command", &commands, Some("show"))? {
         Some("help") => output::write(USAGE),
         Some("qp") => of_queue_pairs(words, manner),
-        Some("mode") => bail!("Operation not supported: counters are always on, and count all"),
+        Some("mr") => of_regions(words, manner),
+        Some("mode") => optional_counters(words, manner),
+        Some(change @ ("set" | "unset")) => change_optional(change, words),
         Some("link") => show(words.next(), words, manner),
-        _ => {
-            words.one_of(&["link"]);
-            show(words.next(), words, manner)
-        }
+        // `statistic show mr` is `statistic mr show`.
+        _ => match words.one_of(&["link", "qp", "mr"]) {
+            Some("qp") => of_queue_pairs(words, manner),
+            Some("mr") => of_regions(words, manner),
+            _ => show(words.next(), words, manner),
+        },
     }
 }
 
@@ -34,19 +45,66 @@ fn show(link: Option<&str>, rest: Words<'_>, manner: Manner) -> Result<()> {
     stat::show(link.map(link_name).transpose()?, false, manner.format)
 }
 
+/// The link after `link` or `dev`, if one of them comes next.
+fn named_link<'a>(words: &mut Words<'a>) -> Result<Option<&'a str>> {
+    match words.one_of(&["link", "dev"]) {
+        Some(_) => Ok(Some(words.next().context("a link is missing")?)),
+        None => Ok(None),
+    }
+}
+
+/// Optional counters are those that a driver can switch on. As with the kernel's rxe, there
+/// are none, so no link has a line.
+fn optional_counters(mut words: Words<'_>, manner: Manner) -> Result<()> {
+    words.one_of(&["supported"]);
+    let only = named_link(&mut words)?;
+    words.end()?;
+    links(only)?;
+    row::show(&[], manner.format)
+}
+
+fn change_optional(change: &str, mut words: Words<'_>) -> Result<()> {
+    let Some(only) = named_link(&mut words)? else {
+        bail!("`statistic {change}` wants to know a link\n{USAGE}");
+    };
+    links(Some(only))?;
+    if words.next() != Some("optional-counters") {
+        bail!("Unknown parameter: `optional-counters` goes behind the link\n{USAGE}");
+    }
+    bail!(
+        "Operation not supported: {only} has no optional counters; \
+         `rdma statistic show link {only}` shows those it has, which are always on"
+    );
+}
+
+/// Memory regions. As with the kernel's rxe, they count nothing by themselves.
+fn of_regions(mut words: Words<'_>, manner: Manner) -> Result<()> {
+    let commands = ["show", "list", "help"];
+    // A link or a filter may follow at once.
+    if words.one_of(&commands) == Some("help") {
+        return output::write(USAGE);
+    }
+    let only = named_link(&mut words)?;
+    let filter = Filter::parse(words, &["mrn", "pid"])?;
+    let mut rows = resource::regions(only)?;
+    rows.retain(|row| filter.admits(row));
+    row::show(&rows, manner.format)
+}
+
 /// All queue pairs of a program share its counters: what iproute2 calls a counter that
 /// they are bound to.
 fn of_queue_pairs(mut words: Words<'_>, manner: Manner) -> Result<()> {
-    let commands = ["show", "list", "mode", "set", "bind", "unbind"];
-    let command = words.command("parameter", &commands, Some("show"))?;
+    let commands = ["show", "list", "mode", "set", "bind", "unbind", "help"];
+    // A link or a filter may follow at once.
+    let command = words.one_of(&commands);
+    if command == Some("help") {
+        return output::write(USAGE);
+    }
     if matches!(command, Some("set" | "bind" | "unbind")) {
         bail!("Operation not supported: queue pairs are bound to the counters of their program");
     }
-    let link = match words.one_of(&["link", "dev"]) {
-        Some(_) => Some(words.next().context("a link is missing")?),
-        None => None,
-    };
-    words.end()?;
+    let link = named_link(&mut words)?;
+    let filter = Filter::parse(words, &["cntn", "lqpn", "pid", "qp-type"])?;
     let links = links(link)?;
     let Some(mut connection) = daemon::connect()? else {
         return row::show(&[], manner.format);
@@ -76,19 +134,23 @@ fn of_queue_pairs(mut words: Words<'_>, manner: Manner) -> Result<()> {
             let of = queue_pairs
                 .iter()
                 .find(|(slots, _)| *slots == process.slots);
-            let numbers = of.map(|(_, qps)| qps.iter().map(|qp| qp.lqpn).collect());
-            rows.push(counter(link.index, &counters, numbers.unwrap_or_default()));
+            let qps = of.map_or(&[][..], |(_, qps)| qps);
+            rows.push(counter(link.index, &counters, qps));
         }
     }
+    rows.retain(|row| command == Some("mode") || filter.admits(row));
     row::show(&rows, manner.format)
 }
 
-fn counter(index: u32, counters: &LinkCounters, numbers: Vec<u32>) -> Row {
+fn counter(index: u32, counters: &LinkCounters, qps: &[QpResource]) -> Row {
+    let numbers: Vec<u32> = qps.iter().map(|qp| qp.lqpn).collect();
+    let kinds: Vec<String> = qps.iter().map(|qp| qp.kind.clone()).collect();
     let process = counters.process.as_ref();
     let mut row = Row::of_port(index, &counters.link, PORT)
         .with_some("cntn", process.and_then(|p| p.slots.first().copied()))
         .with_some("pid", process.map(|p| p.pid))
-        .with_some("comm", process.map(|p| p.program.clone()));
+        .with_some("comm", process.map(|p| p.program.clone()))
+        .with_key("qp-type", Some(kinds));
     for (name, value) in &counters.values {
         if let Some(name) = stat::known_name(name) {
             row = row.with(name, *value);

@@ -7,9 +7,10 @@ use super::row::{self, Row};
 use super::words::Words;
 use crate::output;
 
-const USAGE: &str = "\
+pub(super) const USAGE: &str = "\
 Usage: rdma system show [ netns ]
        rdma system set netns { shared | exclusive }
+       rdma system set privileged-qkey { on | off }
 ";
 
 pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
@@ -41,8 +42,12 @@ fn set(mut words: Words<'_>) -> Result<()> {
             "netns '{}': valid options are: {{ shared | exclusive }}",
             other.unwrap_or_default()
         ),
-        // A privilege that nobody needs here.
-        (_, Some("on" | "off")) => words.end(),
+        // It is so already.
+        (_, Some("on")) => words.end(),
+        (_, Some("off")) => bail!(
+            "Operation not supported: any program may use a Q_Key with its highest bit set, for \
+             ferroced serves programs of one user; privileged-qkey is always on"
+        ),
         (_, other) => bail!(
             "privileged-qkey '{}': valid options are: {{ on | off }}",
             other.unwrap_or_default()
