@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
+use crate::complete::CompleteArgs;
 use crate::config::ConfigArgs;
 use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
@@ -22,6 +23,8 @@ use crate::stat::StatArgs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     // Each brings its own description.
+    #[command(hide = true)]
+    Complete(CompleteArgs),
     Config(ConfigArgs),
     Demo(DemoArgs),
     Devinfo(DevinfoArgs),
@@ -42,10 +45,11 @@ impl Command {
     pub(crate) fn run(self, format: Format) -> Result<ExitCode> {
         let done = match self {
             Command::Doctor(args) => return args.run(format),
+            Command::Complete(args) => args.run(crate::cli::command()),
             Command::Config(args) => args.run(),
             Command::Demo(args) => args.run(),
             Command::Devinfo(args) => args.run(format),
-            Command::Generate(args) => args.run(crate::cli::command()),
+            Command::Generate(args) => args.run(&crate::cli::command()),
             Command::Gids(args) => args.run(format),
             Command::Link(args) => args.run(format),
             Command::Ping(args) => args.run(),

@@ -6,6 +6,7 @@
 
 mod cli;
 mod command;
+mod complete;
 mod config;
 mod daemon;
 mod demo;

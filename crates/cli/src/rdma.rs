@@ -16,7 +16,7 @@ mod words;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use ferroce_control::LinkInfo;
 
 use crate::daemon;
@@ -30,7 +30,15 @@ use words::Words;
     name = "rdma",
     disable_help_flag = true,
     disable_version_flag = true,
-    override_usage = "rdma [OPTIONS] { dev | link | resource | monitor | statistic | system } COMMAND"
+    override_usage = "rdma [OPTIONS] { dev | link | resource | monitor | statistic | system } COMMAND
+       rdma [-force] -batch FILE",
+    long_about = "\
+Shows and changes RDMA devices and links, and shows what programs have and count, in the words and \
+with the output of iproute2's rdma. `ferroce run` and `ferroce shell` put this command first on \
+PATH; elsewhere it is `ferroce` called by the name rdma. Its links are those of `ferroce link`, not \
+the kernel's.
+
+Words may be shortened, as in `rdma res sh qp`."
 )]
 struct Rdma {
     /// Details; given twice, those of the driver as well
@@ -69,8 +77,43 @@ struct Rdma {
     #[arg(short, long)]
     help: bool,
 
+    #[arg(hide = true)]
     words: Vec<String>,
 }
+
+/// The kinds of objects that `resource` shows.
+pub(crate) const RESOURCES: [&str; 7] = resource::NAMES;
+
+/// The command line, for the manual.
+pub(crate) fn command() -> clap::Command {
+    let objects = [
+        dev::USAGE,
+        LINK_USAGE,
+        resource::USAGE,
+        monitor::USAGE,
+        statistic::USAGE,
+        system::USAGE,
+    ];
+    let lines = objects.iter().flat_map(|usage| usage.lines());
+    let lines = lines.map(
+        |line| match line.trim_start_matches("Usage:").trim_start() {
+            // The usage of `resource` names the command once.
+            line if line.starts_with("resource") => format!("    rdma {line}\n"),
+            line => format!("    {line}\n"),
+        },
+    );
+    let objects: String = lines.collect();
+    Rdma::command().after_long_help(format!(
+        "OBJECTS\n{objects}\nEXIT STATUS\n    0 if it worked, 1 if not\n\nEXAMPLES\n{EXAMPLES}"
+    ))
+}
+
+const EXAMPLES: &str = "    \
+    rdma link add rxe0 type rxe netdev eth0
+    rdma link
+    rdma resource show qp link rxe0/1
+    rdma statistic show link rxe0/1
+    rdma -batch links.txt";
 
 /// What all commands need to know.
 #[derive(Debug, Clone, Copy)]

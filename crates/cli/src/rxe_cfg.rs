@@ -9,7 +9,7 @@ mod table;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use ferroce_control::link::{MTUS, largest_mtu};
 use ferroce_control::{Connection, LinkConfig, LinkInfo, Request};
 use ferroce_daemon::config;
@@ -36,24 +36,54 @@ Options:
 This rxe_cfg is Ferroce's: no kernel module is loaded, and root is not needed.
 ";
 
-/// The command line.
+/// Make, delete and show links, as the first years of Soft-RoCE did.
 #[derive(Debug, Parser)]
-#[command(name = "rxe_cfg", disable_help_flag = true)]
+#[command(
+    name = "rxe_cfg",
+    disable_help_flag = true,
+    override_usage = "rxe_cfg [OPTIONS] [status [rxeN] | start | stop | persistent | help]
+       rxe_cfg [OPTIONS] add ethN
+       rxe_cfg [OPTIONS] remove ethN|rxeN|all
+       rxe_cfg [OPTIONS] crc enable|disable
+       rxe_cfg [OPTIONS] mtu [rxeN] SIZE",
+    long_about = "\
+Makes, deletes and shows links, and remembers those it makes: `ferroced --configured` makes them \
+at every start. `ferroce run` and `ferroce shell` put this command first on PATH; elsewhere it is \
+`ferroce` called by the name rxe_cfg. No kernel module is loaded, and root is not needed."
+)]
 struct RxeCfg {
+    /// Do not remember, or forget
     #[arg(short = 'n')]
     forgetful: bool,
+    /// Show only netdevs with a carrier
     #[arg(short = 'l')]
     with_carrier: bool,
+    /// Even while programs use it; with mtu: the largest that fits
     #[arg(short = 'f')]
     force: bool,
+    /// Say more
     #[arg(short = 'v')]
     verbose: bool,
+    /// Show the usage
     #[arg(short = 'h')]
     help: bool,
-    /// An Ethernet type, from before RoCEv2.
+    /// An Ethernet type, from before RoCEv2: means nothing here
     #[arg(short = 'p')]
     protocol: Option<String>,
+    #[arg(hide = true)]
     words: Vec<String>,
+}
+
+/// The command line, for the manual.
+pub(crate) fn command() -> clap::Command {
+    let commands = USAGE.lines().skip(1).take_while(|line| *line != "Options:");
+    let commands: String = commands
+        .map(|line| format!("    {}\n", line.trim().replace("[options] ", "")))
+        .collect();
+    RxeCfg::command().after_long_help(format!(
+        "COMMANDS\n{commands}\nEXIT STATUS\n    0 if it worked, 1 if not\n\nEXAMPLES\n    \
+         rxe_cfg add eth0\n    rxe_cfg status\n    rxe_cfg remove rxe0"
+    ))
 }
 
 /// Does what the command line says.

@@ -118,8 +118,88 @@ fn man_pages_and_completions_are_written() {
         assert!(dir.join(format!("man/man1/ferroce-{command}.1")).exists());
     }
     assert!(read("man/man1/ferroced.1").contains("configured"));
-    assert!(read("bash-completion/completions/ferroce").contains("doctor"));
-    assert!(read("zsh/vendor-completions/_ferroce").contains("doctor"));
+    for (page, synopsis, related) in [
+        ("ferroce", "ferroce [OPTIONS] <COMMAND>", "ferroced(1)"),
+        ("ferroced", "ferroced [OPTIONS]", "ferroce(1)"),
+        (
+            "ferroce-link-add",
+            "ferroce link add NAME type rxe netdev IF",
+            "ferroce-link(1)",
+        ),
+        (
+            "ferroce-run",
+            "ferroce run [OPTIONS] [PROGRAM]...",
+            "ferroce(1)",
+        ),
+        (
+            "ferroce-resource",
+            "ferroce resource show qp|cm_id",
+            "ferroce(1)",
+        ),
+        ("ferroce-rdma", "rdma [-force] -batch FILE", "rdma(8)"),
+        (
+            "ferroce-rxe_cfg",
+            "rxe_cfg [OPTIONS] add ethN",
+            "ferroce(1)",
+        ),
+    ] {
+        let text = read(&format!("man/man1/{page}.1")).replace("\\-", "-");
+        let section = |name: &str| {
+            let (_, rest) = text.split_once(&format!(".SH {name}\n")).expect(name);
+            rest.split("\n.SH ").next().unwrap_or_default().to_owned()
+        };
+        let lines = section("SYNOPSIS");
+        assert!(lines.contains(synopsis), "{page}: {lines}");
+        let others = section("\"SEE ALSO\"");
+        assert!(others.contains(related), "{page}: {others}");
+        assert!(
+            !text.contains("EXTRA") && !text.contains("--guard"),
+            "{page}"
+        );
+        assert!(!text.contains("generate"), "{page}: hidden");
+    }
+    assert!(read("zsh/vendor-completions/_ferroce").contains("ferroce"));
+    assert!(read("fish/vendor_completions.d/ferroce.fish").contains("complete -c ferroce"));
     assert!(read("fish/vendor_completions.d/ferroced.fish").contains("configured"));
     std::fs::remove_dir_all(dir).expect("ours");
+}
+
+/// A shell offers links and netdevs that are there, and nothing that is hidden.
+#[test]
+fn bash_completes_links_and_netdevs() {
+    isolated("bash_completes_links_and_netdevs", || {
+        if !std::path::Path::new("/bin/bash").exists() {
+            let line = "*** SKIPPED: no bash ***";
+            assert!(std::env::var_os("CI").is_none(), "{line}");
+            return eprintln!("{line}");
+        }
+        let _cleanup = Cleanup;
+        let dir = std::env::temp_dir().join(format!("ferroce-complete-{}", std::process::id()));
+        ok(&format!("ferroce generate {}", dir.display()));
+        ok("ferroce link add storage type rxe netdev lo");
+        let script = dir.join("bash-completion/completions/ferroce");
+        let completed = |words: &str| {
+            let count = words.split(' ').count();
+            let line = format!(
+                "source {}; COMP_WORDS=({} {}); COMP_CWORD={count}; _ferroce; \
+                 echo \"${{COMPREPLY[*]}}\"",
+                script.display(),
+                common::FERROCE,
+                words.replace("_", "''"),
+            );
+            let output = std::process::Command::new("/bin/bash")
+                .args(["-c", &line])
+                .output()
+                .expect("bash starts");
+            let text = String::from_utf8(output.stdout).expect("text");
+            text.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(completed("link delete _"), "storage");
+        assert_eq!(completed("stat sto"), "storage");
+        assert_eq!(completed("link add rxe1 type rxe netdev _"), "lo");
+        assert_eq!(completed("run --netdev _"), "lo");
+        assert_eq!(completed("do"), "doctor");
+        assert_eq!(completed("gen"), "", "it is hidden");
+        std::fs::remove_dir_all(dir).expect("ours");
+    });
 }

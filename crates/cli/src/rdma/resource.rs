@@ -50,6 +50,17 @@ const KINDS: [(&str, &[&str]); 7] = [
     ("srq", &["srqn", "type", "lqpn", "pdn", "cqn", "pid"]),
 ];
 
+/// The names of the kinds.
+pub(super) const NAMES: [&str; KINDS.len()] = {
+    let mut names = [""; KINDS.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = KINDS[at].0;
+        at += 1;
+    }
+    names
+};
+
 /// A program on a link, and what it has.
 struct Holding {
     pid: u32,
