@@ -19,6 +19,7 @@ use crate::errno::refuse;
 use crate::ffi::{ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context, zeroed};
 use crate::ops;
 use crate::registry::Registry;
+use crate::unused;
 
 /// What the files behind `cmd_fd` are called.
 pub(crate) const COMMAND_FILE: &str = "ferroce-verbs";
@@ -128,6 +129,8 @@ impl ContextObject {
         let last = !open.iter().any(same);
         drop(open);
         if last {
+            // ferroced may clear the counters as soon as it has the slots back.
+            unused::leaves(&object.device);
             object.device.close();
         }
     }
@@ -191,8 +194,12 @@ fn at_exit() {
         if let Ok(contexts) = CONTEXTS.try_lock() {
             for context in contexts.iter() {
                 // SAFETY: contexts leave the list before they go.
-                unsafe { context_of(context.0) }.device.pay_debts();
+                let device = &unsafe { context_of(context.0) }.device;
+                device.pay_debts();
+                unused::leaves(device);
             }
+            drop(contexts);
+            unused::tell();
         }
     }
     ONCE.call_once(|| {

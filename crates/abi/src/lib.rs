@@ -68,5 +68,6 @@ mod rsocket;
 mod srq;
 mod strings;
 mod sysfs;
+mod unused;
 mod users;
 mod xrcd;

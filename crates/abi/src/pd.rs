@@ -13,6 +13,7 @@ use crate::errno::{null, refuse};
 use crate::ffi::{ibv_context, ibv_pd};
 use crate::import;
 use crate::object::{Object, from_c, into_c, take};
+use crate::unused;
 
 /// `ibv_pd`: a protection domain, or a parent domain around one.
 #[repr(C)]
@@ -122,6 +123,18 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
         return null(refuse(libc::EINVAL, "ibv_alloc_pd: the context is NULL"));
     }
     // SAFETY: the caller's context.
+    unsafe {
+        unused::prepares(&context_of(context).device);
+        alloc_pd(context)
+    }
+}
+
+/// A protection domain that the program has not asked for itself, or has.
+///
+/// # Safety
+/// A context that is open.
+pub(crate) unsafe fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: by contract.
     let device = unsafe { &context_of(context).device };
     let domain = Arc::new(Domain {
         device: Arc::clone(device),

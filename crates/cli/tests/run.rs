@@ -10,7 +10,7 @@ use ferroce_control::find_daemon;
 use ferroce_testnet::{deadline, isolated};
 use rustix::process::{Pid, Signal, kill_process};
 
-use common::{FERROCE, with_libraries};
+use common::{FERROCE, PINGPONG_PORT, is_listening, with_libraries};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(FERROCE)
@@ -174,7 +174,7 @@ fn debug_messages_tell_why_a_call_was_refused() {
             .output()
             .expect("ferroce starts");
         let said = String::from_utf8_lossy(&output.stderr);
-        if said.contains("cannot run ibv_rc_pingpong") {
+        if said.contains("no such program") {
             let why = "NOT TESTED: ibv_rc_pingpong (ibverbs-utils) is not installed";
             assert!(std::env::var_os("CI").is_none(), "{why}");
             eprintln!("{why}");
@@ -188,6 +188,63 @@ fn debug_messages_tell_why_a_call_was_refused() {
             causes[0].contains("EINVAL") && causes[0].contains("PORT is 2"),
             "{said}"
         );
+        nothing_is_left();
+    });
+}
+
+/// A line that the program itself did not write.
+fn said_beside(program: &[&str]) -> String {
+    let mut line = vec!["run", "--"];
+    line.extend(program);
+    let output = run(&line);
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_libibverbs_of_others_is_named() {
+    with_libraries("a_libibverbs_of_others_is_named", || {
+        let others = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
+        if !std::path::Path::new(others).exists() {
+            let line = "*** SKIPPED: no libibverbs of the distribution ***";
+            assert!(std::env::var_os("CI").is_none(), "{line}");
+            return eprintln!("{line}");
+        }
+        let line = format!("LD_PRELOAD=$LD_PRELOAD:{others} /bin/true");
+        let said = said_beside(&["sh", "-c", &line]);
+        let beginning = format!("warning: /bin/true has loaded {others}, which is not Ferroce's");
+        assert!(said.starts_with(&beginning), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        // One that is loaded later.
+        if std::path::Path::new("/usr/bin/python3").exists() {
+            let load = format!("import ctypes; ctypes.CDLL('{others}')");
+            let said = said_beside(&["python3", "-c", &load]);
+            assert!(said.contains("which is not Ferroce's"), "{said}");
+        }
+        assert_eq!(said_beside(&["ibv_devices"]), "", "ours is fine");
+    });
+}
+
+#[test]
+fn a_device_that_nothing_went_over_is_named() {
+    with_libraries("a_device_that_nothing_went_over_is_named", || {
+        let pingpong = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1"];
+        let client = [&pingpong[..], &["127.0.0.1"]].concat();
+        let note = "note: ibv_rc_pingpong opened rxe0 and neither sent nor received a byte over it";
+        let said = said_beside(&client);
+        if said.contains("no such program") {
+            return eprintln!("*** SKIPPED: no ibv_rc_pingpong ***");
+        }
+        assert!(said.contains(note), "nobody answers: {said}");
+        let mut server = Command::new(FERROCE)
+            .args([&["run", "--"], &pingpong[..]].concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("ferroce starts");
+        deadline::until("the server listens", || is_listening(PINGPONG_PORT));
+        assert_eq!(said_beside(&client), "");
+        assert!(server.wait().expect("it ends").success());
+        assert_eq!(said_beside(&["ibv_devinfo"]), "", "who only asks may");
         nothing_is_left();
     });
 }

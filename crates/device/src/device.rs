@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use ferroce_control::{AttachedSlot, LinkInfo};
 use ferroce_net::{Receiver, SlotSockets};
 use ferroce_transport::{
-    Access, AddressHandle, Config, Engine, Mr, Mw, Pd, QpInit, Regions, Rereg, Srq, SrqInit,
-    VerbsError, Xrcd,
+    Access, AddressHandle, Config, Counter, Counters, Engine, Mr, Mw, Pd, QpInit, Regions, Rereg,
+    Srq, SrqInit, VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
 use rustix::process::{Pid, getpid};
@@ -32,6 +32,8 @@ pub struct Device {
     link: Arc<RwLock<LinkInfo>>,
     regions: Arc<Regions>,
     shards: Arc<[Arc<Shard>]>,
+    /// Those of the shards.
+    counters: Vec<Arc<Counters>>,
     notices: Arc<Notices>,
     srqs: Arc<Srqs>,
     next_cq: AtomicU32,
@@ -57,9 +59,13 @@ impl Device {
         let board = pace::map(&attachment.board).map_err(Error::system("board"))?;
         let mut opened = Vec::new();
         let mut numbers = Vec::new();
+        let mut all_counters = Vec::new();
         for slot in attachment.slots {
             numbers.push(slot.slot);
-            let shard = open_shard(&attachment.link, slot, &regions, &notices, &board)?;
+            let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
+            let counters = Arc::new(counters);
+            all_counters.push(Arc::clone(&counters));
+            let shard = open_shard(&attachment.link, slot, counters, &regions, &notices, &board)?;
             opened.push(Arc::new(shard));
         }
         let shards: Arc<[Arc<Shard>]> = opened.into();
@@ -86,6 +92,7 @@ impl Device {
             link,
             regions,
             shards,
+            counters: all_counters,
             notices,
             srqs,
             next_cq: AtomicU32::new(1),
@@ -278,6 +285,13 @@ impl Device {
         }
     }
 
+    /// Whether it has sent or received a packet.
+    pub fn has_traffic(&self) -> bool {
+        let packets = [Counter::SentPkts, Counter::RcvdPkts];
+        let mut counters = self.counters.iter();
+        counters.any(|counters| packets.iter().any(|&packet| counters.get(packet) > 0))
+    }
+
     /// Ends it, whatever objects are left: its queue pairs are silent from now on, and
     /// ferroced has the slots back. What is left is only good for being dropped.
     pub fn close(&self) {
@@ -321,11 +335,11 @@ impl Drop for Device {
 fn open_shard(
     link: &LinkInfo,
     slot: AttachedSlot,
+    counters: Arc<Counters>,
     regions: &Arc<Regions>,
     notices: &Arc<Notices>,
     board: &Entries,
 ) -> Result<Shard, Error> {
-    let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
     let first = u32::from(slot.slot) << 16;
     let config = Config {
         qpns: first..first + (1 << 16),
@@ -335,7 +349,7 @@ fn open_shard(
         patience_ns: u64::from(link.patience) * 1_000_000_000,
         ..Config::default()
     };
-    let engine = Engine::new(config, Arc::clone(regions), Arc::new(counters));
+    let engine = Engine::new(config, Arc::clone(regions), counters);
     let (v4, v6) = slot.sockets;
     let receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
     Shard::new(

@@ -27,9 +27,10 @@
 //! program's, as after the call that libc itself would have made.
 //!
 //! `functions` are the functions of libc that take paths, `cwd` those that return the
-//! working directory, `paths` says which paths go where, `refresh` has counters written, `root` knows the variable, `next` finds libc's own functions.
+//! working directory, `foreign` warns of a libibverbs that is not ours, `paths` says which paths go where, `refresh` has counters written, `root` knows the variable, `next` finds libc's own functions.
 
 mod cwd;
+mod foreign;
 mod functions;
 mod next;
 mod paths;
@@ -48,6 +49,17 @@ static PREPARE: extern "C" fn() = {
         cwd::find_all();
         root::read();
         paths::find_where_we_are();
+        foreign::warn();
     }
     prepare
+};
+
+/// What the dynamic linker runs when the program ends: it may have loaded more libraries.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = {
+    extern "C" fn finish() {
+        foreign::warn();
+    }
+    finish
 };

@@ -19,7 +19,7 @@ use crate::device_list::{
 use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::limits::MAX_RD_ATOMIC;
-use crate::pd::ibv_alloc_pd;
+use crate::pd::alloc_pd;
 use crate::xrcd::open_xrcd;
 
 /// READs and atomics that a queue pair can serve or have outstanding.
@@ -201,7 +201,7 @@ fn open(index: u32) -> Outcome<&'static CmDevice> {
         return Err(last_errno());
     }
     // SAFETY: just opened.
-    let pd = unsafe { ibv_alloc_pd(verbs) };
+    let pd = unsafe { alloc_pd(verbs) };
     if pd.is_null() {
         return Err(last_errno());
     }
