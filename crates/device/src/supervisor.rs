@@ -123,8 +123,7 @@ impl Work {
         };
         loop {
             watch.clear();
-            let retry;
-            match resume(dir, &name, &self.slots, &self.kept.0, &self.kept.1) {
+            let retry = match resume(dir, &name, &self.slots, &self.kept.0, &self.kept.1) {
                 Ok((connection, link)) => {
                     tracing::info!("ferroced is back");
                     match link {
@@ -136,9 +135,9 @@ impl Work {
                 Err(error) => {
                     tracing::debug!("no ferroced yet: {error}");
                     // Nothing shows when one that is stopped goes on.
-                    retry = matches!(error, Error::Timeout { .. }).then_some(RETRY);
+                    matches!(error, Error::Timeout { .. }).then_some(RETRY)
                 }
-            }
+            };
             if !self.wait(watch.as_fd(), retry) {
                 return None;
             }

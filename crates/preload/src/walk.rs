@@ -11,6 +11,7 @@ use crate::text::Text;
 const MOST_LINKS: u32 = 40;
 
 /// An entry of a directory of ours.
+#[allow(clippy::large_enum_variant, reason = "this library must not allocate")]
 pub(crate) enum Entry {
     Folder,
     /// A symbolic link with this target.
