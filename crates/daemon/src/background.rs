@@ -1,21 +1,18 @@
 //! Going to the background without forking: start another process, and return when
 //! that one says it is ready.
 
-use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::log::Log;
 use crate::options::Options;
 
 /// What the process that stays says when programs can connect.
 const READY: &[u8] = b"ready\n";
-/// A log longer than this is begun anew.
-const MAX_LOG: u64 = 1 << 20;
 
 /// Starts the process that stays, and waits until it is ready. Its complaints go to our
 /// standard error.
@@ -64,21 +61,10 @@ pub(crate) fn leave_session() -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the process that waits, and from now on writes to the log.
-pub(crate) fn report_ready(log: &Path) -> Result<()> {
-    let long = std::fs::metadata(log).is_ok_and(|metadata| metadata.len() > MAX_LOG);
-    let file = OpenOptions::new()
-        .create(true)
-        .append(!long)
-        .write(true)
-        .truncate(long)
-        .mode(0o600)
-        .open(log)
-        .with_context(|| format!("cannot write to {}", log.display()))?;
-    rustix::stdio::dup2_stderr(&file)?;
+/// Tells the process that waits, and from now on logs to this file.
+pub(crate) fn report_ready(log: &Log, file: Option<&Path>) -> Result<()> {
     let mut stdout = io::stdout();
     stdout.write_all(READY)?;
     stdout.flush()?;
-    rustix::stdio::dup2_stdout(&file)?;
-    Ok(())
+    Ok(log.move_to(file)?)
 }

@@ -38,6 +38,7 @@ mod gids;
 mod group;
 mod links;
 mod listener;
+mod log;
 mod netdevs;
 mod netlink;
 mod notes;

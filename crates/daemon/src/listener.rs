@@ -15,6 +15,7 @@ use rustix::net::SocketFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::access::Access;
+use crate::state::State;
 use crate::sysfs::tree::Tree;
 
 /// Connections that may wait for us to accept them.
@@ -97,11 +98,14 @@ impl Lock {
         if file.metadata().map_err(failed)?.nlink() == 0 {
             return Ok(None);
         }
-        let write = |file: &mut File| {
-            file.set_len(0)?;
-            writeln!(file, "{}", std::process::id())
-        };
-        write(&mut file).map_err(failed)?;
+        // For people only: on a full disk ferroced does without it.
+        let text = format!("{}\n", std::process::id());
+        if let Err(error) = file
+            .write_all(text.as_bytes())
+            .and_then(|()| file.set_len(text.len() as u64))
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot write the process number");
+        }
         Ok(Some(Lock {
             dir: dir.into(),
             _file: file,
@@ -159,6 +163,7 @@ impl Lock {
         if fs::metadata(&log).is_ok_and(|metadata| metadata.len() == 0) {
             let _ = fs::remove_file(log);
         }
+        let _ = fs::remove_file(State::spare(&self.state_file()));
         let _ = fs::remove_file(self.dir.join(PID_FILE));
         // Both only if they are empty.
         if fs::remove_dir(&self.dir).is_ok() {

@@ -28,7 +28,8 @@ FILES
         control.sock    where programs connect
         ferroced.pid    the process number; locked while ferroced runs
         state.json      what the next ferroced has to know
-        ferroced.log    messages of a ferroced in the background
+        ferroced.log    messages of a ferroced in the background; ferroced.old: those before,
+                        at 512 KiB each
         sysfs/          what `ferroce run` shows programs as /sys/class/infiniband
     /etc/ferroce/links.toml                  links to make with --configured, for root
     $XDG_CONFIG_HOME/ferroce/links.toml      the same for a user (~/.config/ferroce)

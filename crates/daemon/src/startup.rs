@@ -1,7 +1,6 @@
 //! From the command line to the loop.
 
-use std::io::IsTerminal;
-use std::path::Path;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 use crate::access::Access;
 use crate::background;
 use crate::listener::{Lock, LockError};
+use crate::log::Log;
 use crate::options::Options;
 use crate::poller::now;
 use crate::server::Server;
@@ -31,7 +31,8 @@ pub fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // Not by `eprintln`, which panics if it cannot write.
+            let _unheard = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -46,16 +47,16 @@ pub fn run(options: &Options) -> Result<()> {
         return background::start(options);
     }
     let access = Access::new(options.group.as_deref())?;
-    start_logging(if options.detached { "warn" } else { "info" });
+    let log = start_logging(if options.detached { "warn" } else { "info" });
     // What `ps` shows, whatever the file is called.
     let _ = rustix::thread::set_name(c"ferroced");
     let _ = rustix::process::umask(Mode::from_raw_mode(0o077));
     raise_file_limit();
     let Some(lock) = take_lock(options)? else {
         // Another one was faster, and is ready.
-        return background::report_ready(Path::new("/dev/null"));
+        return background::report_ready(&log, None);
     };
-    let log = lock.log_file();
+    let log_file = lock.log_file();
     if options.detached {
         background::leave_session()?;
     }
@@ -64,7 +65,7 @@ pub fn run(options: &Options) -> Result<()> {
         server.make_configured()?;
     }
     if options.detached {
-        background::report_ready(&log)?;
+        background::report_ready(&log, Some(&log_file))?;
     }
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::warn!(%error, "the service manager does not hear that we are ready");
@@ -118,16 +119,19 @@ fn wait_briefly(watch: &Watch) -> Result<()> {
     }
 }
 
-fn start_logging(default: &str) {
+fn start_logging(default: &str) -> Log {
+    let log = Log::default();
     let filter = EnvFilter::try_from_env("FERROCE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let colours = std::io::stderr().is_terminal();
     // Fails if there is a logger already, and then that one will do.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(log.clone())
         .with_ansi(colours)
         .with_target(false)
+        .log_internal_errors(false)
         .try_init();
+    log
 }
 
 /// A full machine has a thousand descriptors, and as many lie in the parcel.

@@ -6,17 +6,21 @@
 //! a reboot or in another network namespace, and says which it was written for.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use ferroce_control::{CounterValues, LinkConfig, sockopt};
+use rustix::fs::{CWD, RenameFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::gids::GidTable;
 use crate::process::ProcessId;
 
+/// The file has a multiple of this length: room for some hundred owners.
+const RESERVE: usize = 64 << 10;
 /// Changes whenever the contents do.
 const FORMAT: u32 = 1;
 
@@ -113,12 +117,38 @@ impl State {
         }
     }
 
-    /// Writes it, so that a reader sees either the old one or the new one.
+    /// Writes it, so that a reader sees either the old one or the new one. The two files
+    /// change places and never get shorter, so that a disk that becomes full meanwhile
+    /// keeps nothing from being written.
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
-        fs::write(&new, serde_json::to_vec(self)?)?;
-        fs::rename(&new, path)
+        let spare = State::spare(path);
+        let mut text = serde_json::to_vec(self)?;
+        text.resize(text.len().next_multiple_of(RESERVE), b' ');
+        overwrite(&spare, &mut text)?;
+        match rustix::fs::renameat_with(CWD, &spare, CWD, path, RenameFlags::EXCHANGE) {
+            Ok(()) => Ok(()),
+            // There is no other yet, or the file system cannot exchange files.
+            Err(_) => {
+                fs::rename(&spare, path)?;
+                overwrite(&spare, &mut text)
+            }
+        }
     }
+
+    /// The file that is written next.
+    pub(crate) fn spare(path: &Path) -> PathBuf {
+        path.with_extension("new")
+    }
+}
+
+/// Replaces the contents of a file without giving up the room that it has.
+fn overwrite(path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    let mut file = options.mode(0o600).open(path)?;
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+    text.resize(text.len().max(length), b' ');
+    file.write_all(text)
 }
 
 impl SavedLink {
@@ -163,6 +193,13 @@ mod tests {
         let state = State::new(place.clone(), 4, vec![link], Vec::new());
         state.save(&path).unwrap();
         assert_eq!(State::load(&path, &place), Some(state));
+        let shorter = State::new(place.clone(), 5, Vec::new(), Vec::new());
+        for _ in 0..3 {
+            shorter.save(&path).unwrap();
+            assert_eq!(State::load(&path, &place).as_ref(), Some(&shorter));
+        }
+        let length = |path: &Path| fs::metadata(path).unwrap().len();
+        assert_eq!(length(&path), length(&State::spare(&path)));
         let elsewhere = Place {
             netns: place.netns + 1,
             ..place.clone()

@@ -58,9 +58,10 @@ impl Share {
     }
 
     /// Adds a link.
-    pub(super) fn add(&mut self, link: &str) -> io::Result<()> {
+    pub(super) fn add(&mut self, link: &str) -> Result<()> {
         // The file is open for appending: lines of several writers do not mix.
-        self.file.write_all(format!("{link}\n").as_bytes())
+        let written = self.file.write_all(format!("{link}\n").as_bytes());
+        written.with_context(|| format!("cannot write to {}", self.path.display()))
     }
 
     /// Gives the share back. If it was the last, `take_down` is called with the
