@@ -58,6 +58,7 @@ mod startup;
 mod state;
 mod survey;
 mod sysfs;
+mod tenancy;
 mod wanted;
 
 pub use options::Options;

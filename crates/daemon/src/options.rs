@@ -17,7 +17,12 @@ serves the members of a group. `ferroce link add` starts one in the background w
 so you need this command only to run it under a service manager.
 
 ferroced can be stopped, killed and started again at any time. Programs that run go on, and \
-keep their slots; links and counters are there again when it is.",
+keep their slots; links and counters are there again when it is.
+
+A ferroced in the background ends when its network namespace is abandoned: when no other process \
+lives there, and no mount (`ip netns`) and no open descriptor leads there. It looks every ten \
+seconds while it serves no program, and stays if it may not look at all processes (as an ordinary \
+user it may not).",
     after_long_help = "\
 FILES
     /run/ferroce/NETNS/                      root's runtime directory
@@ -73,6 +78,10 @@ pub struct Options {
     /// End when there is no link and no program left
     #[arg(long)]
     pub exit_when_unused: bool,
+
+    /// How often a ferroced in the background looks whether its network namespace is used
+    #[arg(long, hide = true, value_name = "MS", default_value_t = 10_000)]
+    pub namespace_check_ms: u64,
 
     /// We are the process that stays, and standard output leads to the one that waits.
     #[arg(long, hide = true)]

@@ -1,7 +1,8 @@
 //! The loop: one thread, which sleeps until a descriptor has something for it.
 //!
-//! Nothing happens at regular times. A timeout is set only while a request waits for
-//! programs from before a restart, or a connection for an answer.
+//! Nothing happens at regular times, except in a network namespace that may be abandoned
+//! (`tenancy`). A timeout is set only while a request waits for programs from before a
+//! restart, or a connection for an answer.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,6 +30,7 @@ use crate::qp1::{MadSender, Qp1};
 use crate::slots::OwnerId;
 use crate::state::{Place, State};
 use crate::sysfs::tree::Tree;
+use crate::tenancy::Tenancy;
 
 /// Connections at a time. Descriptors are reserved for slots.
 const MAX_CLIENTS: usize = 1024;
@@ -78,6 +80,8 @@ pub(crate) struct Server {
     /// When to give up on a first client; None once there was one, or if we stay anyway.
     pub(crate) first_client_until: Option<Instant>,
     exit_when_unused: bool,
+    /// Whether the network namespace is still used, if that matters.
+    tenancy: Option<Tenancy>,
 }
 
 /// Why a connection ends.
@@ -130,15 +134,22 @@ impl Server {
             spare: File::open("/dev/null").ok(),
             first_client_until: exit_when_unused.then(|| now() + FIRST_CLIENT),
             exit_when_unused,
+            tenancy: None,
         };
         server.restore(state.unwrap_or_default());
         tracing::info!(socket = %server.listener.path().display(), "ready");
         Ok(server)
     }
 
+    /// Has it end when nothing else keeps the network namespace.
+    pub(crate) fn leave_with_last_tenant(&mut self, interval: Duration) {
+        self.tenancy = Tenancy::new(interval);
+    }
+
     /// Serves until told to stop, or until nobody needs it any more.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        while !self.stop && !self.is_unused() {
+        let mut abandoned = false;
+        while !self.stop && !self.is_unused() && !abandoned {
             let until = self.next_deadline();
             for ready in self.poller.wait(until)? {
                 self.on_ready(ready);
@@ -146,9 +157,10 @@ impl Server {
             }
             self.serve_connections();
             self.serve_pending();
+            abandoned = self.is_abandoned();
         }
         tracing::info!("ends");
-        let unused = self.links.is_empty() && self.owners.is_empty();
+        let unused = abandoned || self.links.is_empty() && self.owners.is_empty();
         let Server {
             lock,
             listener,
@@ -185,7 +197,15 @@ impl Server {
         let waiting = self.pending.iter().map(|pending| pending.until);
         // Once it is past, only who comes or goes can change anything.
         let others = self.first_client_until.filter(|&until| now() < until);
-        waiting.chain(others).chain(self.cm_deadline()).min()
+        let look = self.tenancy.as_ref().and_then(Tenancy::deadline);
+        let deadlines = waiting.chain(others).chain(self.cm_deadline());
+        deadlines.chain(look).min()
+    }
+
+    fn is_abandoned(&mut self) -> bool {
+        let busy = !self.owners.is_empty() || !self.clients.is_empty();
+        let tenancy = self.tenancy.as_mut();
+        tenancy.is_some_and(|tenancy| tenancy.is_over(now(), busy))
     }
 
     fn is_unused(&self) -> bool {

@@ -61,6 +61,11 @@ pub fn run(options: &Options) -> Result<()> {
         background::leave_session()?;
     }
     let mut server = Server::new(lock, access, options.exit_when_unused)?;
+    // A service manager knows by itself when to end one in the foreground.
+    if options.detached || options.exit_when_unused {
+        let interval = Duration::from_millis(options.namespace_check_ms);
+        server.leave_with_last_tenant(interval);
+    }
     if options.configured {
         server.make_configured()?;
     }
