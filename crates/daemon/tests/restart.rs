@@ -5,7 +5,7 @@ mod common;
 use common::holder::Holder;
 use common::{Ferroced, add, connect, counter, dir, link, send};
 use ferroce_control::{Error, LinkEventKind, attach};
-use ferroce_testnet::{deadline, isolated, netdev};
+use ferroce_testnet::{deadline, isolated, netdev, role};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn signal(holder: &Holder, signal: Signal) {
@@ -218,5 +218,47 @@ fn slots_of_others_cannot_be_resumed() {
         deadline::until("slot 2 is free", || {
             attach("rxe0", 1).unwrap().slots[0].slot == 2
         });
+    });
+}
+
+/// Not a test: a program whose child keeps all that it had.
+#[test]
+fn parent() {
+    let Some(_) = role::order() else { return };
+    let _attachment = attach("rxe0", 1).expect("attached");
+    // SAFETY: the child does nothing but wait for its end, which comes by itself if the
+    // test forgets it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::alarm(60);
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    role::say(&child.to_string());
+    // SAFETY: ends the process as if it had been killed.
+    unsafe { libc::_exit(0) };
+}
+
+/// Nobody can take the group over: at least it is said who has it.
+#[test]
+fn a_process_that_keeps_the_group_is_named() {
+    isolated("a_process_that_keeps_the_group_is_named", || {
+        let mut ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut parent = role::start("parent", "", None);
+        let child = parent.hear();
+        parent.wait();
+        ferroced.kill();
+        let _ferroced = Ferroced::start();
+        let error = attach("rxe0", 1).unwrap_err();
+        let pid = child.parse().ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), Signal::KILL).expect("it lives until now");
+        assert_eq!(error.errno(), libc::EAGAIN);
+        let words = error.to_string();
+        assert!(words.contains(&format!("Process {child} (")), "{words}");
+        deadline::until("the port is free", || attach("rxe0", 1).is_ok());
     });
 }

@@ -1,5 +1,6 @@
 //! A device: a link that a program has opened.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ use crate::channel::Channel;
 use crate::counters;
 use crate::cq::Cq;
 use crate::error::Error;
+use crate::fork::NotForChildren;
 use crate::notices::{AsyncEvent, Notices};
 use crate::pace::{self, Entries};
 use crate::progress;
@@ -43,6 +45,7 @@ pub struct Device {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Whose threads these are.
     process: Pid,
+    not_for_children: NotForChildren,
 }
 
 impl Device {
@@ -60,8 +63,16 @@ impl Device {
         let mut opened = Vec::new();
         let mut numbers = Vec::new();
         let mut all_counters = Vec::new();
+        let mut not_for_children = NotForChildren::default();
+        for fd in attachment.parcel.fds() {
+            not_for_children.add(fd);
+        }
         for slot in attachment.slots {
             numbers.push(slot.slot);
+            not_for_children.add(slot.sockets.0.as_fd());
+            if let Some(v6) = &slot.sockets.1 {
+                not_for_children.add(v6.as_fd());
+            }
             let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
             let counters = Arc::new(counters);
             all_counters.push(Arc::clone(&counters));
@@ -88,7 +99,7 @@ impl Device {
             inventory,
         )
         .map_err(Error::system("control thread"))?;
-        let device = Device {
+        let mut device = Device {
             link,
             regions,
             shards,
@@ -101,11 +112,13 @@ impl Device {
             supervisor: Mutex::new(Some(supervisor)),
             threads: Mutex::default(),
             process: getpid(),
+            not_for_children,
         };
         // Last: if one of them cannot start, dropping the device ends those that run before
         // ferroced gets their slots back. The next owner of a slot must be alone with it.
-        for (shard, number) in device.shards.iter().zip(numbers) {
-            let thread = progress::start(Arc::clone(shard), number);
+        let shards = Arc::clone(&device.shards);
+        for (shard, number) in shards.iter().zip(numbers) {
+            let thread = progress::start(Arc::clone(shard), number, &mut device.not_for_children);
             let thread = thread.map_err(Error::system("progress thread"))?;
             device.threads().push(thread);
         }

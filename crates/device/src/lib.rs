@@ -22,6 +22,7 @@ mod cq;
 mod device;
 mod early;
 mod error;
+mod fork;
 mod late;
 mod manners;
 mod mapping;

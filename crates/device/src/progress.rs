@@ -14,6 +14,7 @@ use ferroce_transport::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
+use crate::fork::NotForChildren;
 use crate::manners::Manners;
 use crate::shard::{RECEIVE_BUDGET, STANDBY_NS, Shard, Visit};
 use crate::signals;
@@ -26,8 +27,15 @@ const STREAM: usize = 8;
 const LINGER_NS: u64 = 20_000;
 
 /// Starts the thread.
-pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn start(
+    shard: Arc<Shard>,
+    number: u8,
+    not_for_children: &mut NotForChildren,
+) -> std::io::Result<JoinHandle<()>> {
     let sockets = shard.sockets()?;
+    for socket in &sockets {
+        not_for_children.add(socket.as_fd());
+    }
     let _blocked = signals::block_all();
     #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
     std::thread::Builder::new()

@@ -25,8 +25,12 @@ pub enum BindError {
     /// socket would get another slot's packets.
     #[error(
         "slot {slot} cannot be created: the group on UDP port {ROCE_PORT} has {found} sockets \
-         ({family}), so a new one would serve slot {found}. Another ferroced of this user, or \
-         programs that outlived one, hold the group: stop them, or take over their sockets"
+         ({family}), so a new one would serve slot {found}. {} the group since before ferroced was \
+         restarted, and does not hand it over; end it",
+        holder.as_ref().map_or_else(
+            || "Another ferroced of this user, or a program that outlived one, holds".to_owned(),
+            |(pid, name)| format!("Process {pid} ({name}) holds"),
+        )
     )]
     WrongPlace {
         /// The slot that was asked for.
@@ -35,6 +39,8 @@ pub enum BindError {
         found: usize,
         /// Of which family.
         family: &'static str,
+        /// The process that has one of them open, if it can be seen.
+        holder: Option<(u32, String)>,
     },
     /// The kernel cannot steer packets to slots.
     #[error(

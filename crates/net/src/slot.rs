@@ -126,7 +126,7 @@ impl Member {
         let mut found = 0;
         for _ in 0..READS {
             found = match self.others_in_group(socket) {
-                Ok(found) => found,
+                Ok(others) => others.len(),
                 Err(error) => {
                     tracing::debug!(%error, "cannot count the sockets of the group");
                     return Ok(());
@@ -140,19 +140,25 @@ impl Member {
             slot: self.slot,
             found,
             family: self.family(),
+            holder: self.holder_of_group(socket),
         })
     }
 
-    /// How many other sockets of the group the kernel's table shows now.
-    fn others_in_group(&self, socket: &Socket) -> io::Result<usize> {
+    /// The process that has another socket of the group open.
+    fn holder_of_group(&self, socket: &Socket) -> Option<(u32, String)> {
+        let others = self.others_in_group(socket).ok()?;
+        others.into_iter().find_map(port_table::process_with)
+    }
+
+    /// Inodes of the other sockets of the group that the kernel's table shows now.
+    fn others_in_group(&self, socket: &Socket) -> io::Result<BTreeSet<u64>> {
         let own = rustix::fs::fstat(socket)?.st_ino;
         let uid = rustix::process::geteuid().as_raw();
-        let others: BTreeSet<u64> = port_table::sockets_on(ROCE_PORT, self.v6)?
+        let others = port_table::sockets_on(ROCE_PORT, self.v6)?;
+        let others = others
             .iter()
-            .filter(|other| other.wildcard && other.uid == uid && other.inode != own)
-            .map(|other| other.inode)
-            .collect();
-        Ok(others.len())
+            .filter(|other| other.wildcard && other.uid == uid && other.inode != own);
+        Ok(others.map(|other| other.inode).collect())
     }
 
     /// Everything that must hold before the first datagram arrives.

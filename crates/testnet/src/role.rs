@@ -112,6 +112,12 @@ impl Actor {
         self.hear()
     }
 
+    /// Waits until it has ended by itself.
+    pub fn wait(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.wait();
+    }
+
     /// Kills it, as `kill -9` does, and waits for the end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ferroce_device::transport::{QpState, QpType, WcStatus};
 use ferroce_device::{Device, ProcessMemory};
-use ferroce_testnet::{deadline, netdev};
+use ferroce_testnet::{deadline, netdev, role};
 use rustix::io::{FdFlags, fcntl_getfd};
 
-use crate::support::{Endpoint, LINK, Puppet, V4, on_loopback, pair, pattern};
+use crate::support::{Endpoint, Ferroced, LINK, Puppet, V4, on_loopback, pair, pattern};
 
 fn works(ours: &Endpoint, theirs: &mut Puppet, seed: u32) {
     ours.put(0, &pattern(seed, 100_000));
@@ -100,6 +100,44 @@ fn a_child_lives_on() {
         };
         assert_eq!(ended, child);
         works(&ours, &mut theirs, 20);
+    });
+}
+
+/// Not a test: a process that opens a device, forks and ends, and says who lives on.
+#[test]
+fn parent() {
+    let Some(_) = role::order() else { return };
+    let _device = Device::open(LINK).expect("the link is there");
+    // SAFETY: the child does nothing but wait for its end, which comes by itself if the
+    // test forgets it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::alarm(60);
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    role::say(&child.to_string());
+    // SAFETY: ends the process as if it had been killed.
+    unsafe { libc::_exit(0) };
+}
+
+#[test]
+fn a_child_of_the_dead_does_not_keep_the_port() {
+    let name = "process::a_child_of_the_dead_does_not_keep_the_port";
+    on_loopback(name, |mut ferroced| {
+        let mut parent = role::start("process::parent", "", None);
+        let child: i32 = parent.hear().parse().expect("a process");
+        parent.wait();
+        ferroced.kill();
+        let _ferroced = Ferroced::start();
+        let device = Device::open(LINK);
+        // SAFETY: ends a process that was started here.
+        let ended = unsafe { libc::kill(child, libc::SIGKILL) };
+        assert_eq!(ended, 0, "the child lives until now");
+        device.expect("nothing is in the way");
     });
 }
 

@@ -1,0 +1,95 @@
+//! Descriptors that a forked child must not keep: all that holds the group of sockets on
+//! UDP port 4791.
+//!
+//! A child has none of the threads of its parent, and its parent's device is of no use to
+//! it. Its copies of the descriptors would keep the group after the parent and ferroced
+//! have ended, and no process could hand the group to the next ferroced: no device could
+//! be opened until the child ends. So in a child they lead to `/dev/null`. Their numbers stay
+//! taken, because the child has copies of the objects that close them.
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Each slot of a process has four descriptors, each device two; a machine has 255 slots.
+const CAPACITY: usize = 2048;
+
+/// Number and inode of each descriptor; 0 where there is none.
+static HELD: [AtomicU64; CAPACITY] = [const { AtomicU64::new(0) }; CAPACITY];
+static HANDLER: Once = Once::new();
+
+/// Descriptors that children do not keep, until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct NotForChildren(Vec<u64>);
+
+impl NotForChildren {
+    /// Adds a socket. One for which there is no room is inherited, as it would be anyway.
+    pub(crate) fn add(&mut self, socket: BorrowedFd<'_>) {
+        // SAFETY: the handler only makes system calls on its own descriptors.
+        HANDLER.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        });
+        let Some(entry) = entry(socket.as_raw_fd()) else {
+            return;
+        };
+        let free = |place: &&AtomicU64| {
+            let (set, unset) = (Ordering::Relaxed, Ordering::Relaxed);
+            place.compare_exchange(0, entry, set, unset).is_ok()
+        };
+        if HELD.iter().find(free).is_some() {
+            self.0.push(entry);
+        }
+    }
+}
+
+impl Drop for NotForChildren {
+    fn drop(&mut self) {
+        for entry in &self.0 {
+            let theirs = |place: &&AtomicU64| {
+                let (set, unset) = (Ordering::Relaxed, Ordering::Relaxed);
+                place.compare_exchange(*entry, 0, set, unset).is_ok()
+            };
+            let _found = HELD.iter().find(theirs);
+        }
+    }
+}
+
+/// What identifies a socket: a number alone may be another file's by the time of the
+/// fork. None if it is no socket. Inodes of sockets have 32 bits.
+fn entry(fd: RawFd) -> Option<u64> {
+    let number = u64::from(u32::try_from(fd).ok()?) + 1;
+    // SAFETY: a stat is plain data, which the call fills.
+    let stat = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        (libc::fstat(fd, &raw mut stat) == 0).then_some(stat)
+    }?;
+    let is_socket = stat.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+    is_socket.then_some(number << 32 | u64::from(stat.st_ino as u32))
+}
+
+/// Runs in each forked child before `fork` returns there. It may only do what a signal
+/// handler may.
+extern "C" fn in_child() {
+    let mut null = -1;
+    for place in &HELD {
+        let held = place.swap(0, Ordering::Relaxed);
+        let Some(fd) = (held >> 32).checked_sub(1).map(|number| number as RawFd) else {
+            continue;
+        };
+        if entry(fd) != Some(held) {
+            continue;
+        }
+        // SAFETY: `fd` is a socket of ours, which has just been compared; the others are
+        // of this function.
+        unsafe {
+            if null < 0 {
+                null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            }
+            libc::dup3(null, fd, libc::O_CLOEXEC);
+        }
+    }
+    if null >= 0 {
+        // SAFETY: opened above.
+        unsafe { libc::close(null) };
+    }
+}
