@@ -54,8 +54,8 @@ WORDS
                     programs address peers by LID (off); for programs that know
                     InfiniBand only, such as qperf. On RoCE ports elsewhere they fail
     patience S      keep connections for S seconds at least when the peer is silent
-                    (0: as long as timeout and retry_cnt of the program say, 4 to 15
-                    seconds as a rule); for peers in a debugger or a paused container
+                    (0: as long as the program's timeout and retry_cnt say, which is 2
+                    seconds for 14 and 7); for peers in a debugger or a paused container
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
