@@ -31,7 +31,7 @@ mod ep;
 mod event;
 mod id;
 mod incoming;
-mod line;
+pub(crate) mod line;
 mod lookup;
 mod multicast;
 mod neighbour;

@@ -98,3 +98,21 @@ fn sockets_that_are_none() {
         assert_eq!(socket.peer_port(), Err(libc::ENOTCONN));
     });
 }
+
+/// The answer to a request comes through ferroced.
+#[test]
+fn connecting_ends_if_ferroced_is_stopped_meanwhile() {
+    let name = "ends::connecting_ends_if_ferroced_is_stopped_meanwhile";
+    on_loopback(name, |ferroced| {
+        let (listener, addr) = Socket::listener();
+        let caller = std::thread::spawn(move || {
+            let client = Socket::stream();
+            client.connect(&addr)
+        });
+        // The request is there, and is not accepted.
+        assert_eq!(listener.poll(POLLIN, 20_000), POLLIN);
+        ferroced.stop();
+        assert_eq!(caller.join().unwrap(), Err(libc::ETIMEDOUT));
+        ferroced.go_on();
+    });
+}

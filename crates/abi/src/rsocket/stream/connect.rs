@@ -3,8 +3,12 @@
 use core::ffi::c_int;
 use std::net::SocketAddr;
 
+use ferroce_control::ANSWER_TIMEOUT;
+
 use super::core::Phase;
 use super::{Stream, Waited};
+use crate::rdmacm::line::Line;
+use crate::rsocket::sys;
 
 impl Stream {
     pub(crate) fn bind(&self, addr: &SocketAddr) -> Result<(), c_int> {
@@ -39,10 +43,16 @@ impl Stream {
             self.id.resolve_addr(addr)?;
             core.phase = Phase::Address;
         }
+        let mut patience = sys::now() + ANSWER_TIMEOUT;
         let result = self.wait(self.nonblocking(), |core| -> Waited<()> {
             match core.phase {
                 Phase::Open => Some(Ok(())),
                 Phase::Closed => Some(Err(core.error.take().unwrap_or(libc::ECONNREFUSED))),
+                // The peer's answer comes through ferroced, which may be stopped.
+                _ if sys::now() >= patience => {
+                    patience = sys::now() + ANSWER_TIMEOUT;
+                    Line::get().and_then(Line::probe).err().map(Err)
+                }
                 _ => None,
             }
         });
