@@ -217,6 +217,11 @@ folder = os.open('rxe0/ports/1', os.O_RDONLY)
 print(os.getcwd(), os.listdir('.'), os.stat('state', dir_fd=folder).st_size)
 print(os.read(os.open('../../node_type', os.O_RDONLY, dir_fd=folder), 9))
 os.fchdir(folder)
+import ctypes
+c = ctypes.CDLL(None, use_errno=True)
+c.getcwd.restype = ctypes.c_char_p
+print(c.getcwd(None, 0) == c.getcwd(None, 64) == c.getcwd(ctypes.create_string_buffer(64), 64))
+print(c.getcwd(None, 9), ctypes.get_errno())
 print(os.getcwd(), open('state').read().strip(), os.path.realpath('..'))
 os.chdir('/')
 if os.fork() == 0:
@@ -230,6 +235,7 @@ except FileNotFoundError as error: print(error.errno)
         let expected = "['rxe0'] /sys/devices/virtual/infiniband/rxe0/ports\n\
                         1: CA False\nTrue False\n\
                         /sys/class/infiniband ['rxe0'] 10\nb'1: CA\\n'\n\
+                        True\nNone 34\n\
                         /sys/devices/virtual/infiniband/rxe0/ports/1 4: ACTIVE \
                         /sys/devices/virtual/infiniband/rxe0/ports\n\
                         ['abi_version', 'uverbs0']\n2\n";

@@ -29,28 +29,38 @@ unsafe extern "C" fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char {
     let Some(next) = GETCWD.get() else {
         return ptr::null_mut();
     };
-    if to.is_null() {
-        // SAFETY: libc allocates as much as it needs.
-        let path = unsafe { next(to, 0) };
-        // SAFETY: null or a path that libc has allocated.
-        unsafe { paths::back(path) };
-        // SAFETY: null or a path.
-        return match room != 0 && !path.is_null() && unsafe { libc::strlen(path) } >= room {
-            true => {
-                // SAFETY: libc has allocated it, and nothing refers to it.
-                unsafe { libc::free(path.cast()) };
-                set_errno(libc::ERANGE);
-                ptr::null_mut()
+    if !paths::is_entered() {
+        // SAFETY: as the program has it.
+        return unsafe { next(to, room) };
+    }
+    match (to.is_null(), room) {
+        (false, _) => {
+            // SAFETY: the program's buffer.
+            unsafe { shortened(next, to, room) }
+        }
+        (true, 0) => {
+            // SAFETY: libc allocates as much as it needs.
+            let path = unsafe { next(to, 0) };
+            // SAFETY: null or a path that libc has allocated.
+            unsafe { paths::back(path) };
+            path
+        }
+        (true, room) => {
+            // The program may write as much as it has asked for.
+            // SAFETY: an allocation of that size, freed if nobody gets it.
+            unsafe {
+                let to = libc::malloc(room).cast::<c_char>();
+                if to.is_null() {
+                    return to;
+                }
+                let path = shortened(next, to, room);
+                if path.is_null() {
+                    libc::free(to.cast());
+                }
+                path
             }
-            false => path,
-        };
+        }
     }
-    if paths::is_entered() {
-        // SAFETY: the program's buffer.
-        return unsafe { shortened(next, to, room) };
-    }
-    // SAFETY: as the program has it.
-    unsafe { next(to, room) }
 }
 
 /// The working directory in a buffer that may be too small for the path as the kernel has
