@@ -26,6 +26,7 @@ EXAMPLES
   cargo xtask deb                  a Debian package
   cargo xtask package-test         the package in a fresh system
   cargo xtask sim --seeds 2000     two thousand simulated networks
+  cargo xtask soak --minutes 5     ferroced killed, stopped and starved, and what is left
   cargo xtask bench engine         what a packet costs
   cargo xtask bench wire           bandwidth and latency over real sockets
   cargo xtask bench connections    how connections come and go
@@ -160,6 +161,21 @@ EXAMPLES
   cargo xtask demo --quick")]
     Demo {
         /// Arguments of the demo.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// Disturb ferroced and its programs for some minutes, and look for remains.
+    ///
+    /// Not part of CI. Needs root, or a user namespace. All arguments go to the runner.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask soak                     five minutes
+  cargo xtask soak --minutes 60        an hour
+  cargo xtask soak --seed 7            the same disturbances again
+  cargo xtask soak -- --help           the runner's own help")]
+    Soak {
+        /// Arguments of the runner.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Command::PackageTest { debug } => deb::test(!debug),
         Command::Demo { args } => tasks::demo(&args),
         Command::Sim { args } => tasks::sim(&args),
+        Command::Soak { args } => tasks::soak(&args),
         Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),
         Command::Bench(Bench::Wire { args }) => tasks::bench_wire(&args),
         Command::Bench(Bench::Connections { args }) => tasks::bench_connections(&args),

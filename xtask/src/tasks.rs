@@ -130,6 +130,11 @@ pub(crate) fn bench_connections(args: &[String]) -> Result<()> {
     tool("Measure connections", "ferroce-bench", "connections", args)
 }
 
+pub(crate) fn soak(args: &[String]) -> Result<()> {
+    let title = "Disturb ferroced and its programs";
+    tool(title, "ferroce-bench", "soak", args)
+}
+
 pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
     step("iperf3, to compare with", || {
         if let Err(error) = packages::install(&["iperf3"]) {

@@ -3,14 +3,13 @@
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 use ferroce_control::{
-    LinkConfig, RUNTIME_DIR_VARIABLE, Request, Watch, find_daemon, runtime_dirs,
+    LinkConfig, RUNTIME_DIR_VARIABLE, Request, Watch, find_daemon, runtime_dirs, temporary,
 };
 use ferroce_testnet::{deadline, namespace};
 
@@ -47,6 +46,17 @@ impl Ferroced {
     /// Its process number.
     pub fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// If it has failed.
+    pub fn wait(mut self) -> Result<()> {
+        match self.0.wait()? {
+            status if status.success() => Ok(()),
+            status => bail!("ferroced ended with {status}"),
+        }
     }
 }
 
@@ -88,9 +98,10 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
 /// # Errors
 /// If it cannot be run, or fails.
 pub fn on_stage(name: &str) -> Result<()> {
-    let directory = std::env::temp_dir().join(format!("ferroce-{name}-{}", std::process::id()));
-    let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
-    made.with_context(|| format!("cannot make {}", directory.display()))?;
+    let base = std::env::temp_dir();
+    let directory = temporary::make(&base, &format!("ferroce-{name}-"));
+    let directory =
+        directory.with_context(|| format!("cannot make a directory in {}", base.display()))?;
     let status = Command::new("/proc/self/exe")
         .args(["--role", "stage"])
         .args(std::env::args_os().skip(1))

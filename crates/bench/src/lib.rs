@@ -13,7 +13,8 @@
 //! counts is the median of the ratios.
 //!
 //! The `wire` binary measures the whole path instead: two processes, real sockets. The
-//! `connections` binary measures how connections come and go. They live in `bin`, and share
+//! `connections` binary measures how connections come and go, and the `soak` binary looks for
+//! what long runs under bad conditions leave behind. They live in `bin`, and share
 //! the report ([`Report`]) and the processes ([`Ferroced`], [`Player`]).
 //!
 //! [`Pair`] moves the traffic, [`turns`] measures, [`suite`] says what
