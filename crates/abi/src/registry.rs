@@ -1,15 +1,15 @@
 //! The live objects of one kind in a context, by their number.
 //!
-//! For events and look-ups on control paths: a lock, and a hash table.
+//! For events and look-ups on control paths: a lock, and a table without large allocations.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::event_count::EventCount;
 
 /// Objects that begin with a `C`, and the asynchronous events they gave away.
 pub(crate) struct Registry<C> {
-    entries: Mutex<HashMap<u32, Entry<C>>>,
+    entries: Mutex<BTreeMap<u32, Entry<C>>>,
 }
 
 struct Entry<C> {
@@ -81,7 +81,7 @@ impl<C> Registry<C> {
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<u32, Entry<C>>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<u32, Entry<C>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -232,6 +232,7 @@ impl Device {
         }
         self.notices.forget(cq.id());
         cq.purge();
+        cq.queue().close();
         Ok(())
     }
 

@@ -7,11 +7,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::VerbsError;
+use crate::room;
 use crate::verbs::{Wc, WcStatus};
 
 /// Most completions a queue may hold. The kernel's rxe allows a 32nd of it, which is too
 /// little for libfabric's unconnected endpoints.
 pub const MAX_CQE: u32 = (1 << 20) - 1;
+
+const ENTRIES: &str = "completion queue entries";
 
 /// What wakes an armed queue.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -52,10 +55,12 @@ impl Cq {
     /// A queue for at least `cqe` completions. `id` names it in events.
     pub fn new(id: u32, cqe: u32) -> Result<Arc<Cq>, VerbsError> {
         let capacity = capacity_for(cqe)?;
+        room::for_an_object("bytes of a completion queue")?;
+        let entries = room::deque(capacity, ENTRIES)?;
         Ok(Arc::new(Cq {
             id,
             inner: Mutex::new(Inner {
-                entries: VecDeque::with_capacity(capacity),
+                entries,
                 capacity,
                 armed: None,
                 overflowed: false,
@@ -101,6 +106,14 @@ impl Cq {
         self.lock().entries.retain(|wc| wc.qpn != qpn);
     }
 
+    /// Drops what waits and gives the memory back. No queue pair completes here any more;
+    /// who polls finds nothing.
+    pub fn close(&self) {
+        let mut inner = self.lock();
+        inner.capacity = 0;
+        inner.entries = VecDeque::new();
+    }
+
     /// Asks to be told of the next completion, once. What is already queued
     /// does not count: poll after arming. Arming for any completion is not
     /// taken back by arming for solicited ones.
@@ -121,9 +134,10 @@ impl Cq {
                 "{waiting} completions wait in the queue, it cannot shrink to {capacity}"
             )));
         }
-        inner.capacity = capacity;
         let more = capacity - waiting;
-        inner.entries.reserve(more);
+        let reserved = inner.entries.try_reserve_exact(more);
+        reserved.map_err(|_| room::none(capacity, ENTRIES))?;
+        inner.capacity = capacity;
         Ok(())
     }
 

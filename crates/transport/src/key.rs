@@ -37,6 +37,9 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use crate::error::VerbsError;
+use crate::room;
+
 /// How many slots keys can name.
 pub(crate) const INDICES: u32 = 1 << INDEX_BITS;
 
@@ -147,6 +150,16 @@ impl KeyAllocator {
             resting: VecDeque::new(),
         };
         (permutation, allocator)
+    }
+
+    /// Makes room for one more index, and for giving all of them back.
+    pub(crate) fn reserve(&mut self) -> Result<(), VerbsError> {
+        let count = self.generations.len() + 1;
+        let in_use = count - self.resting.len().min(count);
+        let reserved = self.generations.try_reserve(1);
+        reserved
+            .and_then(|()| self.resting.try_reserve(in_use))
+            .map_err(|_| room::none(count, "memory keys"))
     }
 
     /// An index that nobody uses, with a new key. `None` if all are in use.

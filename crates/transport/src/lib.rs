@@ -42,6 +42,7 @@ mod qp_table;
 mod receive;
 mod recv_queue;
 mod region;
+mod room;
 mod round_trip;
 mod send_queue;
 mod srq;

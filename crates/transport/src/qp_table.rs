@@ -12,6 +12,7 @@ use core::ops::Range;
 use crate::engine::no_qp;
 use crate::error::VerbsError;
 use crate::qp::Qp;
+use crate::room;
 
 /// The number of the queue pair for management datagrams.
 pub(crate) const GSI_QPN: u32 = 1;
@@ -87,7 +88,10 @@ impl QpTable {
             self.chunks.resize_with(chunk + 1, || None);
         }
         qp.set_number(qpn);
-        let chunk = self.chunks[chunk].get_or_insert_with(free);
+        let chunk = match &mut self.chunks[chunk] {
+            Some(chunk) => chunk,
+            none => none.insert(free()?),
+        };
         chunk[place] = qp;
         self.used += 1;
         Ok(qpn)
@@ -152,9 +156,11 @@ impl QpTable {
 }
 
 /// A chunk of free places, made where it stays: it is large for a stack.
-fn free() -> Box<Chunk> {
-    let places: Box<[Qp]> = (0..CHUNK).map(|_| Qp::nobody()).collect();
-    places.try_into().expect("there are as many as in a chunk")
+fn free() -> Result<Box<Chunk>, VerbsError> {
+    let mut places = room::vec(CHUNK, "queue pairs")?;
+    places.extend((0..CHUNK).map(|_| Qp::nobody()));
+    let places = places.into_boxed_slice().try_into();
+    Ok(places.expect("there are as many as in a chunk"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The ring of posted receives, used by queue pairs and shared receive queues.
 
 use crate::error::VerbsError;
+use crate::room;
 use crate::verbs::{MAX_SGE, RecvWr, Sge};
 
 /// Receives in the order they were posted.
@@ -58,18 +59,18 @@ impl HeldRecv {
 }
 
 impl RecvRing {
-    pub(crate) fn new(capacity: u32, max_sge: u32) -> RecvRing {
+    pub(crate) fn new(capacity: u32, max_sge: u32) -> Result<RecvRing, VerbsError> {
         let (capacity, max_sge) = (capacity as usize, max_sge as usize);
         let more = capacity * max_sge.saturating_sub(1);
-        RecvRing {
+        Ok(RecvRing {
             slot_0: Head::default(),
             first: 0,
             len: 0,
             capacity,
             max_sge,
-            slots: Vec::with_capacity(capacity.saturating_sub(1)),
-            more_sges: Vec::with_capacity(more),
-        }
+            slots: room::vec(capacity.saturating_sub(1), "receives")?,
+            more_sges: room::vec(more, "scatter elements")?,
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -165,8 +166,8 @@ impl RecvRing {
     }
 
     /// The same receives in a ring of another size.
-    pub(crate) fn resized(&mut self, capacity: u32) -> RecvRing {
-        let mut new = RecvRing::new(capacity, self.max_sge as u32);
+    pub(crate) fn resized(&mut self, capacity: u32) -> Result<RecvRing, VerbsError> {
+        let mut new = RecvRing::new(capacity, self.max_sge as u32)?;
         let mut held = HeldRecv::default();
         while self.take(&mut held) {
             let sges: Vec<Sge> = held.sges().copied().collect();
@@ -176,7 +177,7 @@ impl RecvRing {
             });
             debug_assert!(moved.is_ok(), "the caller has checked that all fit");
         }
-        new
+        Ok(new)
     }
 
     fn slot(&self, ahead: usize) -> usize {
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn receives_come_back_in_order_across_the_wrap() {
-        let mut ring = RecvRing::new(3, 2);
+        let mut ring = RecvRing::new(3, 2).unwrap();
         let mut held = HeldRecv::default();
         let mut next = 0;
         for wr_id in 0..20 {
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn an_empty_ring_begins_anew() {
-        let mut ring = RecvRing::new(3, 2);
+        let mut ring = RecvRing::new(3, 2).unwrap();
         let mut held = HeldRecv::default();
         for wr_id in 0..5 {
             for sges in [&[sge(wr_id), sge(9)][..], &[sge(wr_id)]] {
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_and_too_many_elements_are_refused() {
-        let mut ring = RecvRing::new(1, 1);
+        let mut ring = RecvRing::new(1, 1).unwrap();
         let two = [sge(1), sge(2)];
         assert!(matches!(
             ring.post(&RecvWr {

@@ -47,6 +47,7 @@ use window::Binding;
 
 use crate::error::VerbsError;
 use crate::key::{KeyAllocator, NewKey, Permutation};
+use crate::room;
 use crate::verbs::Access;
 
 /// All protection domains, regions and windows of a process.
@@ -181,7 +182,7 @@ impl Regions {
             let why = format!("{} memory regions exist", control.mrs.len());
             return Err(VerbsError::NoMemory(why));
         }
-        let NewKey { index, key } = control.new_key(&self.permutation)?;
+        let NewKey { index, key } = self.new_key(&mut control)?;
         self.put(index, &state.view(key));
         let mr = Arc::new(Mr::new(index, key, state));
         let entry = MrEntry {
@@ -348,7 +349,8 @@ impl Regions {
 
     /// Changes a slot. The caller holds the writers' lock.
     fn put(&self, index: u32, view: &View) {
-        self.table.get_or_make(index).write(view);
+        let slot = self.table.get(index);
+        slot.expect("a key's slot is made with it").write(view);
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -356,6 +358,21 @@ impl Regions {
     #[inline]
     fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// A new key, with its slot and room for the object that it is for.
+    fn new_key(&self, control: &mut Control) -> Result<NewKey, VerbsError> {
+        room::for_an_object("bytes of a memory region or window")?;
+        control.keys.reserve()?;
+        let new = control
+            .keys
+            .allocate(&self.permutation)
+            .ok_or_else(|| VerbsError::NoMemory("all memory keys are in use".into()))?;
+        if let Err(error) = self.table.make(new.index) {
+            control.keys.release(new.index);
+            return Err(error);
+        }
+        Ok(new)
     }
 
     fn free(&self, control: &mut Control, index: u32) {
@@ -371,12 +388,6 @@ impl Regions {
 }
 
 impl Control {
-    fn new_key(&mut self, permutation: &Permutation) -> Result<NewKey, VerbsError> {
-        self.keys
-            .allocate(permutation)
-            .ok_or_else(|| VerbsError::NoMemory("all memory keys are in use".into()))
-    }
-
     /// The entry of a region that is registered, and here.
     fn mr(&self, mr: &Arc<Mr>) -> Result<&MrEntry, VerbsError> {
         let entry = self.mrs.get(&mr.index);

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use ferroce_wire::Psn;
 
 use crate::attr::QpCap;
-use crate::error::Reason;
+use crate::error::{Reason, VerbsError};
+use crate::room;
 use crate::verbs::{SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode, WcStatus};
 
 /// How far a work request has come.
@@ -139,15 +140,19 @@ pub(crate) struct SendQueue {
     /// Gather elements beyond the first, `max_sge - 1` for each slot; those of
     /// slots that were never used are not there yet.
     more_sges: Vec<Sge>,
-    inline: Box<[u8]>,
+    /// `max_inline` bytes for each slot; those of slots that had no inline data are not
+    /// there yet.
+    inline: Vec<u8>,
 }
 
 impl SendQueue {
     /// A queue with the sizes that were granted, for datagrams or for messages.
-    pub(crate) fn new(cap: &QpCap, datagrams: bool) -> SendQueue {
+    pub(crate) fn new(cap: &QpCap, datagrams: bool) -> Result<SendQueue, VerbsError> {
         let capacity = cap.max_send_wr as usize;
         let more = capacity * cap.max_send_sge.saturating_sub(1) as usize;
-        SendQueue {
+        let targets = if datagrams { capacity } else { 0 };
+        let inline = capacity * cap.max_inline_data as usize;
+        Ok(SendQueue {
             slot_0: Wqe::default(),
             first: 0,
             len: 0,
@@ -156,11 +161,11 @@ impl SendQueue {
             max_sge: cap.max_send_sge as u16,
             max_inline: cap.max_inline_data as u16,
             datagrams,
-            slots: Vec::with_capacity(capacity.saturating_sub(1)),
-            targets: VecDeque::new(),
-            more_sges: Vec::with_capacity(more),
-            inline: vec![0; capacity * cap.max_inline_data as usize].into_boxed_slice(),
-        }
+            slots: room::vec(capacity.saturating_sub(1), "sends")?,
+            targets: room::deque(targets, "addresses of datagrams")?,
+            more_sges: room::vec(more, "gather elements")?,
+            inline: room::vec(inline, "bytes of inline data")?,
+        })
     }
 
     /// Whether work requests may have a gather list.
@@ -217,7 +222,12 @@ impl SendQueue {
                 wqe.flags |= SendFlags::INLINE;
                 wqe.num_sge = 0;
                 let at = slot * usize::from(self.max_inline);
-                self.inline[at..][..data.len()].copy_from_slice(data);
+                if self.inline.len() < at + data.len() {
+                    self.inline.resize(at + usize::from(self.max_inline), 0);
+                }
+                if !data.is_empty() {
+                    self.inline[at..][..data.len()].copy_from_slice(data);
+                }
             }
         }
         if let (true, Some(ud)) = (self.datagrams, wr.ud) {
@@ -332,7 +342,10 @@ impl SendQueue {
     pub(crate) fn inline(&self, index: usize) -> &[u8] {
         let slot = self.slot(index);
         let length = self.at(slot).length as usize;
-        &self.inline[slot * usize::from(self.max_inline)..][..length]
+        match length {
+            0 => &[],
+            _ => &self.inline[slot * usize::from(self.max_inline)..][..length],
+        }
     }
 
     #[inline]
@@ -392,7 +405,7 @@ mod tests {
             max_recv_sge: 0,
             max_inline_data: 8,
         };
-        let mut queue = SendQueue::new(&cap, false);
+        let mut queue = SendQueue::new(&cap, false).unwrap();
         let (mut pushed, mut popped) = (0, 0);
         // Fills it by one, two, three and three.
         for (push, pop) in [(1, 1), (2, 1), (2, 1), (1, 3), (1, 1)] {

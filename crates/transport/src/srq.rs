@@ -7,6 +7,7 @@ use crate::cq::Cq;
 use crate::error::VerbsError;
 use crate::recv_queue::{HeldRecv, RecvRing};
 use crate::region::Pd;
+use crate::room;
 use crate::verbs::RecvWr;
 
 /// Most receives a shared queue may hold.
@@ -85,12 +86,13 @@ impl Srq {
                 init.max_sge
             )));
         }
+        room::for_an_object("bytes of a shared receive queue")?;
         let srq = Arc::new(Srq {
             number,
             pd,
             xrc: init.xrc,
             inner: Mutex::new(Inner {
-                ring: RecvRing::new(init.max_wr, init.max_sge),
+                ring: RecvRing::new(init.max_wr, init.max_sge)?,
                 max_wr: init.max_wr,
                 max_sge: init.max_sge,
                 limit: 0,
@@ -151,7 +153,7 @@ impl Srq {
                 inner.limit
             )));
         }
-        inner.ring = inner.ring.resized(max_wr);
+        inner.ring = inner.ring.resized(max_wr)?;
         inner.max_wr = max_wr;
         Ok(())
     }

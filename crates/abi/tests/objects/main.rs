@@ -13,6 +13,7 @@ mod device_memory;
 mod domains;
 mod events;
 mod imports;
+mod memory_limit;
 mod regions;
 mod traffic;
 mod windows;

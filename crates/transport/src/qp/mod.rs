@@ -46,6 +46,7 @@ use crate::error::{Failure, Reason, VerbsError};
 use crate::event::{Event, QpEvent};
 use crate::recv_queue::RecvRing;
 use crate::region::Pd;
+use crate::room;
 use crate::send_queue::SendQueue;
 use crate::srq::{Srq, Xrcd};
 use crate::time::Time;
@@ -153,7 +154,8 @@ pub struct QpQuery {
 impl Qp {
     pub(crate) fn new(init: &QpInit, config: &Config) -> Result<Qp, VerbsError> {
         check_init(init)?;
-        Ok(Qp::with_sizes(init, granted(init), config))
+        room::for_an_object("bytes of a queue pair")?;
+        Qp::with_sizes(init, granted(init), config)
     }
 
     /// One that takes the place of another: it has no number, and nobody uses it.
@@ -175,12 +177,12 @@ impl Qp {
             cap,
             sq_sig_all: false,
         };
-        Qp::with_sizes(&init, cap, &Config::default())
+        Qp::with_sizes(&init, cap, &Config::default()).expect("empty queues take no memory")
     }
 
-    fn with_sizes(init: &QpInit, cap: QpCap, config: &Config) -> Qp {
+    fn with_sizes(init: &QpInit, cap: QpCap, config: &Config) -> Result<Qp, VerbsError> {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        Qp {
+        Ok(Qp {
             attr: QpAttr::default(),
             qpn: 0,
             mtu: config.port_mtu.bytes() as u32,
@@ -207,13 +209,13 @@ impl Qp {
             source_port: None,
             timer: TimerSlot::default(),
             req: Requester::new(config),
-            sq: SendQueue::new(&cap, init.qp_type.is_datagram()),
-            rq: RecvRing::new(cap.max_recv_wr, cap.max_recv_sge),
+            sq: SendQueue::new(&cap, init.qp_type.is_datagram())?,
+            rq: RecvRing::new(cap.max_recv_wr, cap.max_recv_sge)?,
             resp: Responder::default(),
             xrcd: init.xrcd.clone(),
             cap,
             notifications: Notifications::default(),
-        }
+        })
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -20,8 +20,10 @@ use bitflags::bitflags;
 
 use super::error::{AccessError, KeyRole};
 use super::object::{MwKind, Pd};
+use crate::error::VerbsError;
 use crate::key::INDICES;
 use crate::memory::NULL_MEMORY;
+use crate::room;
 use crate::verbs::Access;
 
 const CHUNK_BITS: u32 = 10;
@@ -226,11 +228,15 @@ impl Table {
         chunk.get(index as usize % CHUNK)
     }
 
-    /// The slot of an index, made if need be.
-    pub(super) fn get_or_make(&self, index: u32) -> &Slot {
-        let chunk = self.chunks[index as usize >> CHUNK_BITS]
-            .get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
-        &chunk[index as usize % CHUNK]
+    /// Makes the slot of an index, unless it is there.
+    pub(super) fn make(&self, index: u32) -> Result<(), VerbsError> {
+        let chunk = &self.chunks[index as usize >> CHUNK_BITS];
+        if chunk.get().is_none() {
+            let mut slots = room::vec(CHUNK, "keys")?;
+            slots.extend((0..CHUNK).map(|_| Slot::default()));
+            let _another_thread_was_first = chunk.set(slots.into_boxed_slice());
+        }
+        Ok(())
     }
 }
 
@@ -292,7 +298,8 @@ mod tests {
     fn chunks_are_made_when_first_needed() {
         let table = Table::new();
         assert!(table.get(5).is_none());
-        table.get_or_make(5).write(&View {
+        table.make(5).unwrap();
+        table.get(5).unwrap().write(&View {
             key: 1,
             ..View::default()
         });

@@ -44,7 +44,7 @@ impl Regions {
             let why = format!("{} memory windows exist", control.mws.len());
             return Err(VerbsError::NoMemory(why));
         }
-        let NewKey { index, key } = control.new_key(&self.permutation)?;
+        let NewKey { index, key } = self.new_key(&mut control)?;
         let mw = Arc::new(Mw::new(index, key, kind, Arc::clone(pd)));
         self.put(index, &unbound(&mw, key));
         let entry = MwEntry {
