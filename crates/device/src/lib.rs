@@ -23,6 +23,7 @@ mod device;
 mod early;
 mod error;
 mod fork;
+mod host;
 mod late;
 mod manners;
 mod mapping;

@@ -10,6 +10,7 @@ use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 
 use crate::address::AhAttr;
 use crate::device::{Device, port_mtu};
+use crate::host;
 use crate::shard::{Shard, Source};
 
 /// A queue pair. Dropping it destroys it.
@@ -78,8 +79,15 @@ impl Qp {
         if cut {
             attr.path_mtu = port_mtu(&self.device.link());
         }
+        let connects = mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr;
+        let ifindex = self.device.link().ifindex;
         self.shard.with_core(|core, now| {
             core.engine.modify_qp(now, self.qpn, &attr, mask)?;
+            if let Some(av) = attr.av.filter(|_| connects && !self.kind.is_datagram())
+                && host::has_address(av.destination, ifindex)
+            {
+                core.engine.pin_peer_port(self.qpn)?;
+            }
             if cut {
                 tracing::debug!(
                     "queue pair {:#x}: path MTU {} is above the active MTU, packets carry {} bytes",
@@ -95,7 +103,9 @@ impl Qp {
                 self.asked_mtu.store(0, Ordering::Relaxed);
             }
             let port = match (self.kind.is_datagram(), attr.av) {
-                (false, Some(av)) if mask.contains(AttrMask::AV) => Some((
+                // A peer on this host takes no packets from another port, so the port stays
+                // if the address changes later.
+                (false, Some(av)) if mask.contains(AttrMask::AV) && connects => Some((
                     rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
                     Source::Only(av.source),
                 )),

@@ -30,6 +30,8 @@ pub(crate) struct TxPort {
     /// What it is bound to, if not to any address.
     pub(crate) source: Option<Ipv4Addr>,
     pub(crate) socket: OwnedFd,
+    /// Keeps the port on all other addresses, if the socket has one address only.
+    _guard: Option<Socket>,
     pub(crate) segments: Segments,
 }
 
@@ -103,19 +105,24 @@ impl TxPorts {
 
     /// Opens a socket on a port, or on the next one that is free.
     fn open_near(&self, want: u16, source: Option<Ipv4Addr>) -> io::Result<TxPort> {
-        let socket = self.prepare()?;
+        let mut socket = self.prepare()?;
         for step in 0..PORTS as u16 {
             let port = want.wrapping_add(step) | FIRST;
             if self.serves[place(port)] != 0 {
                 continue;
             }
-            match socket.bind(&self.address(port, source).into()) {
-                Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-                result => {
-                    return result.map(|()| TxPort {
+            let bound = socket.bind(&self.address(port, source).into());
+            let guarded = bound.and_then(|()| source.map(|_| guard(&socket, port)).transpose());
+            match guarded {
+                // A socket that is bound cannot be bound again.
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => socket = self.prepare()?,
+                Err(error) => return Err(error),
+                Ok(_guard) => {
+                    return Ok(TxPort {
                         port,
                         source,
                         socket: socket.into(),
+                        _guard,
                         segments: Segments::default(),
                     });
                 }
@@ -163,6 +170,21 @@ impl TxPorts {
             false => (source.unwrap_or(Ipv4Addr::UNSPECIFIED), port).into(),
         }
     }
+}
+
+/// Binds the port that a socket has on one IPv4 address on all others, too. Another user
+/// with the port on any address could send from ours: the source address may be said with
+/// each packet. Peers on this host know us by our port.
+fn guard(socket: &Socket, port: u16) -> io::Result<Socket> {
+    let guard = socket::udp(Domain::IPV4)?;
+    let _ = steering::drop_all(&guard);
+    // Sockets of one user can share a port if both want to, for the moment of the bind.
+    socket.set_reuse_port(true)?;
+    guard.set_reuse_port(true)?;
+    let bound = guard.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into());
+    guard.set_reuse_port(false)?;
+    socket.set_reuse_port(false)?;
+    bound.map(|()| guard)
 }
 
 fn place(port: u16) -> usize {

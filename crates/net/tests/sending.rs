@@ -212,3 +212,24 @@ fn source_ports_are_bounded_and_shared() {
         assert_eq!(got.len(), 256);
     });
 }
+
+/// The source address may be said with each packet: who has the port on one address could
+/// send from all others.
+#[test]
+fn a_port_is_taken_on_all_addresses() {
+    isolated("a_port_is_taken_on_all_addresses", || {
+        let mut sender = Sender::new();
+        let here = "127.0.0.1".parse().expect("an address");
+        let port = sender.bind_from(0xc005, here).expect("a port");
+        for address in ["127.0.0.1", "127.0.0.2", "0.0.0.0", "::"] {
+            let address = std::net::SocketAddr::new(address.parse().expect("an address"), port);
+            let domain = socket2::Domain::for_address(address);
+            let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None);
+            let socket = socket.expect("a socket");
+            socket.set_reuse_address(true).expect("set");
+            socket.set_reuse_port(true).expect("set");
+            let refused = socket.bind(&address.into()).expect_err("taken");
+            assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse, "{address}");
+        }
+    });
+}

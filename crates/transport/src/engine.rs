@@ -201,6 +201,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Has a connected queue pair take packets from one UDP port only: that of the first
+    /// packet, if it has the expected PSN. For peers on the same host, where each process
+    /// can send from every address but not from a port of another process. A change of the
+    /// address ends it.
+    pub fn pin_peer_port(&mut self, qpn: u32) -> Result<(), VerbsError> {
+        self.qps.verb(qpn)?.pin_peer_port();
+        Ok(())
+    }
+
     /// Attributes, state and sizes.
     pub fn query_qp(&self, qpn: u32) -> Result<QpQuery, VerbsError> {
         Ok(self.qps.get(qpn).ok_or_else(|| no_qp(qpn))?.query())

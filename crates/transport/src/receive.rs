@@ -118,7 +118,7 @@ pub enum Drop {
     UnknownQp,
     /// The queue pair is of another type, or not ready.
     WrongState,
-    /// The addresses are not those of the connection.
+    /// The addresses, or the pinned UDP port, are not those of the connection.
     WrongPeer,
     /// Another partition.
     BadPkey,
@@ -186,11 +186,44 @@ fn try_receive(
     if is_congested(datagram) && opcode.transport() != Transport::Ud {
         qp.notify_congestion(cx);
     }
-    Ok(match qp.kind() {
-        QpType::Ud | QpType::Gsi => qp.datagram(cx, memory, datagram, &packet),
-        _ if opcode.is_response() => qp.response(cx, memory, &packet),
-        _ => qp.request(cx, memory, &packet),
-    })
+    if qp.learns_peer_port() {
+        return Ok(receive_first(cx, qp, memory, datagram, &packet));
+    }
+    Ok(take(cx, qp, memory, datagram, &packet))
+}
+
+fn take(
+    cx: &mut Context,
+    qp: &mut Qp,
+    memory: &dyn Memory,
+    datagram: &Datagram<'_>,
+    packet: &Packet<'_>,
+) -> Received {
+    match qp.kind() {
+        QpType::Ud | QpType::Gsi => qp.datagram(cx, memory, datagram, packet),
+        _ if packet.opcode().is_response() => qp.response(cx, memory, packet),
+        _ => qp.request(cx, memory, packet),
+    }
+}
+
+/// Takes the first packet of a peer whose UDP port is to be pinned.
+fn receive_first(
+    cx: &mut Context,
+    qp: &mut Qp,
+    memory: &dyn Memory,
+    datagram: &Datagram<'_>,
+    packet: &Packet<'_>,
+) -> Received {
+    let next = qp.expected_psn();
+    let received = take(cx, qp, memory, datagram, packet);
+    // Answers are taken only if they are to something outstanding.
+    let expected = packet.opcode().is_response() || packet.psn() == next;
+    // A request that is out of sequence, or that finds no receive, comes again.
+    let moved = packet.opcode().is_response() || qp.expected_psn() != next;
+    if received == Received::Accepted && moved {
+        qp.learn_peer_port(datagram.source_port, expected);
+    }
+    received
 }
 
 /// A copy for every member that would take it.
@@ -250,7 +283,9 @@ fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Dr
 #[inline]
 pub(crate) fn is_from_peer(qp: &Qp, datagram: &Datagram<'_>) -> bool {
     let flow = &qp.path().flow;
-    datagram.source == flow.destination && datagram.destination == flow.source
+    datagram.source == flow.destination
+        && datagram.destination == flow.source
+        && qp.may_come_from(datagram.source_port)
 }
 
 /// Both are the default partition; of the two membership bits ours is set.

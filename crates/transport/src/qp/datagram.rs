@@ -102,7 +102,9 @@ impl Qp {
         let flow = Flow {
             source: av.source,
             destination: av.destination,
-            source_port: self.source_port.unwrap_or(ud_source_port(self.qpn)),
+            source_port: self
+                .source_port
+                .map_or(ud_source_port(self.qpn), core::num::NonZeroU16::get),
         };
         let path = Path::new(flow, av.traffic_class, av.hop_limit);
         let mark = batch.mark();

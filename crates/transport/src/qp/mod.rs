@@ -34,10 +34,11 @@ mod responder;
 mod responses;
 
 use core::net::{IpAddr, Ipv4Addr};
+use core::num::NonZeroU16;
 use std::sync::Arc;
 
 use bitflags::bitflags;
-use ferroce_wire::{Flow, FlowIcrc, Transport};
+use ferroce_wire::{Flow, FlowIcrc, Psn, Transport};
 
 use crate::attr::{QpAttr, QpCap, QpInit, QpState, QpType};
 use crate::cq::{Cq, Pushed};
@@ -103,6 +104,8 @@ pub(crate) struct Qp {
     due: Due,
     /// A completion was lost: the queue pair is to fail.
     cq_overflow: bool,
+    /// The first packet decides about `peer_port`.
+    learns_peer_port: bool,
     /// The peer's last IPv4 identification: the next is likely near.
     pub(crate) peer_ip_id: u16,
     pd: Option<Arc<Pd>>,
@@ -113,7 +116,9 @@ pub(crate) struct Qp {
     /// What the ICRCs of the peer's packets begin with, by its source port.
     rx_icrc: Option<(u16, FlowIcrc)>,
     /// The UDP source port the caller chose.
-    source_port: Option<u16>,
+    source_port: Option<NonZeroU16>,
+    /// The only UDP port that the peer's packets may come from, if there is one.
+    peer_port: Option<NonZeroU16>,
     timer: TimerSlot,
     req: Requester,
     sq: SendQueue,
@@ -191,6 +196,7 @@ impl Qp {
             sig_all: init.sq_sig_all,
             due: Due::empty(),
             cq_overflow: false,
+            learns_peer_port: false,
             peer_ip_id: 0,
             pd: init.pd.clone(),
             send_cq: init.send_cq.clone(),
@@ -207,6 +213,7 @@ impl Qp {
             ),
             rx_icrc: None,
             source_port: None,
+            peer_port: None,
             timer: TimerSlot::default(),
             req: Requester::new(config),
             sq: SendQueue::new(&cap, init.qp_type.is_datagram())?,
@@ -248,6 +255,30 @@ impl Qp {
     /// Our address and the peer's, once connected.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether packets of the peer may come from this UDP port.
+    #[inline]
+    pub(crate) fn may_come_from(&self, port: u16) -> bool {
+        self.peer_port.is_none_or(|pinned| pinned.get() == port)
+    }
+
+    /// Notes the UDP port of the first packet that was taken. It counts only if the packet
+    /// was `expected`: one of another process has to guess a PSN for that.
+    pub(crate) fn learn_peer_port(&mut self, port: u16, expected: bool) {
+        if expected {
+            self.peer_port = NonZeroU16::new(port);
+        }
+        self.learns_peer_port = false;
+    }
+
+    pub(crate) fn learns_peer_port(&self) -> bool {
+        self.learns_peer_port
+    }
+
+    /// The PSN of the request that comes next.
+    pub(crate) fn expected_psn(&self) -> Psn {
+        self.resp.expected_psn()
     }
 
     /// What the ICRCs of packets from the peer's `port` begin with.

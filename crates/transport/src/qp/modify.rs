@@ -1,5 +1,7 @@
 //! Changes of state and attributes.
 
+use core::num::NonZeroU16;
+
 use ferroce_wire::{Flow, rc_source_port};
 
 use super::{Due, Qp};
@@ -118,14 +120,22 @@ impl Qp {
             own.max_dest_rd_atomic = round_up(attr.max_dest_rd_atomic);
         }
         if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) {
+            self.peer_port = None;
+            self.learns_peer_port = false;
             self.set_path();
         }
     }
 
     /// Sends from this UDP port instead of the one that rxe's rule gives.
     pub(crate) fn set_source_port(&mut self, port: u16) {
-        self.source_port = Some(port);
+        self.source_port = NonZeroU16::new(port);
         self.set_path();
+    }
+
+    /// Takes packets from one UDP port only: that of the first.
+    pub(crate) fn pin_peer_port(&mut self) {
+        self.peer_port = None;
+        self.learns_peer_port = true;
     }
 
     fn set_path(&mut self) {
@@ -136,7 +146,7 @@ impl Qp {
         let flow = Flow {
             source: av.source,
             destination: av.destination,
-            source_port: self.source_port.unwrap_or_else(by_rule),
+            source_port: self.source_port.map_or_else(by_rule, NonZeroU16::get),
         };
         self.path = Path::new(flow, av.traffic_class, av.hop_limit);
         self.rx_icrc = None;

@@ -209,3 +209,57 @@ fn an_answer_that_makes_no_sense_is_dropped() {
     pair.settle();
     assert_eq!(pair.done(0), [(1, OK)]);
 }
+
+/// A packet from another UDP port than it left by.
+fn from_port(packet: &Sent, port: u16) -> Sent {
+    let mut moved = packet.clone();
+    moved.path.flow.source_port = port;
+    moved.edited(|_| {})
+}
+
+/// On one host every process can send from the peer's address, but not from its port.
+#[test]
+fn a_pinned_port_is_that_of_the_first_packet() {
+    let mut pair = Pair::rc();
+    for host in &mut pair.hosts {
+        host.engine.pin_peer_port(host.qpn).unwrap();
+    }
+    let first = pending_write(&mut pair);
+    assert_eq!(pair.deliver(&first), Received::Accepted);
+    pair.run();
+    let second = pending_write(&mut pair);
+    let port = first.path.flow.source_port;
+    let forged = from_port(&second, port ^ 1);
+    assert_dropped(&mut pair, &forged, Drop::WrongPeer, "a request");
+    assert_eq!(pair.deliver(&second), Received::Accepted);
+    let answer = pair.take(1).remove(0);
+    let forged = from_port(&answer, answer.path.flow.source_port ^ 1);
+    assert_dropped(&mut pair, &forged, Drop::WrongPeer, "an answer");
+    assert_eq!(pair.deliver(&answer), Received::Accepted);
+}
+
+#[test]
+fn a_packet_with_a_guessed_psn_pins_nothing() {
+    let uc = Pair::new(&Knobs {
+        qp_type: QpType::Uc,
+        ..Knobs::default()
+    });
+    for (mut pair, pinned) in [(Pair::rc(), true), (uc, false)] {
+        let host = &mut pair.hosts[1];
+        host.engine.pin_peer_port(host.qpn).unwrap();
+        let first = pending_write(&mut pair);
+        let port = first.path.flow.source_port;
+        // The PSN is the last thing in the BTH.
+        let guessed = from_port(&first, port ^ 1).edited(|bytes| bytes[10] ^= 1);
+        pair.deliver(&guessed);
+        pair.take(1);
+        assert_eq!(pair.deliver(&first), Received::Accepted);
+        pair.run();
+        let second = from_port(&pending_write(&mut pair), port ^ 1);
+        match pinned {
+            true => assert_dropped(&mut pair, &second, Drop::WrongPeer, "RC"),
+            // The forged message was taken first: no port can be relied on.
+            false => assert_eq!(pair.deliver(&second), Received::Accepted),
+        }
+    }
+}
