@@ -53,6 +53,8 @@ mod mw;
 mod newer;
 mod object;
 mod ops;
+#[cfg(feature = "versions")]
+mod own_calls;
 mod pd;
 mod post;
 mod private;

@@ -184,3 +184,55 @@ fn the_table_has_what_rdma_core_44_has() {
     assert_eq!(count("rdma_", "RDMACM", 3), (41, 3));
     assert_eq!(count("r", "RDMACM", 3), (68, 6));
 }
+
+/// Functions that rdma-core's librspreload.so replaces in the whole process. A call of the
+/// library would end there, and wait for the library: see `src/own_calls.rs`.
+const REPLACED: [&str; 26] = [
+    "accept",
+    "bind",
+    "close",
+    "connect",
+    "dup2",
+    "fcntl",
+    "getpeername",
+    "getsockname",
+    "getsockopt",
+    "listen",
+    "poll",
+    "read",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmsg",
+    "select",
+    "send",
+    "sendfile",
+    "sendmsg",
+    "sendto",
+    "setsockopt",
+    "shutdown",
+    "socket",
+    "write",
+    "writev",
+];
+
+#[test]
+fn the_library_imports_no_function_that_preloaded_sockets_replace() {
+    let Some(path) = library() else { return };
+    let bytes = std::fs::read(path).unwrap();
+    let file = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
+    let endian = file.endian();
+    let symbols = file
+        .elf_section_table()
+        .symbols(endian, &*bytes, object::elf::SHT_DYNSYM)
+        .unwrap();
+    let imported = symbols
+        .iter()
+        .filter(|symbol| symbol.st_shndx.get(endian) == object::elf::SHN_UNDEF)
+        .map(|symbol| symbols.symbol_name(endian, symbol).unwrap())
+        .map(|name| String::from_utf8_lossy(name));
+    let wrong: Vec<_> = imported
+        .filter(|name| REPLACED.contains(&name.as_ref()))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:?} belong into own_calls.rs");
+}
