@@ -127,3 +127,33 @@ fn the_group_of_the_package_is_no_obstacle_to_users() {
         "#,
     );
 }
+
+/// Rsockets of servers that fork take turns by a lock that other users cannot hold.
+#[test]
+fn a_lock_that_another_user_holds_stops_no_server() {
+    let name = "a_lock_that_another_user_holds_stops_no_server";
+    if !std::path::Path::new("/usr/bin/rstream").exists() {
+        let line = "*** SKIPPED: rstream is not installed ***";
+        assert!(std::env::var_os("CI").is_none(), "{line}");
+        return eprintln!("{line}");
+    }
+    if !ferroce_testnet::namespace::is_root() {
+        return eprintln!("*** SKIPPED: {name}: only root can become other users ***");
+    }
+    common::with_libraries(name, || {
+        let text = r#"
+            mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+            lock=/dev/shm/ferroce-rsocket-fork
+            as 60001 touch $lock
+            as 60002 flock $lock sleep 60 &
+            while as 60002 flock --nonblock $lock true; do :; done
+            as 60001 "$FERROCE" link add rxe0 type rxe netdev lo
+            stream="env LD_PRELOAD=librspreload.so RDMAV_FORK_SAFE=1 \
+                rstream -p 19418 -T f -T b -S 4096 -I 10 -C 10"
+            as 60001 "$FERROCE" run -- $stream &
+            until grep -q ':4BDA .* 0A ' /proc/net/tcp; do :; done
+            as 60001 timeout 15 "$FERROCE" run -- $stream -s 127.0.0.1
+        "#;
+        sandbox::succeeds(text, &[("FERROCE", FERROCE)]);
+    });
+}

@@ -116,16 +116,21 @@ unsafe fn passive(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Servers of one port, in several processes, take turns: the lock of a file.
+/// Servers of one port, in several processes, take turns: the lock of a directory of
+/// ferroced's, which `ferroce run` names. Not of a file in `/dev/shm`: there any user could
+/// hold the lock for good.
 struct Turn(c_int);
 
 impl Turn {
     fn take() -> Turn {
-        let path = c"/dev/shm/ferroce-rsocket-fork";
-        let flags = libc::O_RDONLY | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        // SAFETY: a path, and numbers. Without the file there is no lock, and no turn.
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        // SAFETY: a path, and numbers. Without the directory there is no lock, and no turn.
         unsafe {
-            let fd = libc::open(path.as_ptr(), flags, 0o644);
+            let path = libc::getenv(c"FERROCE_SYSFS".as_ptr());
+            if path.is_null() {
+                return Turn(-1);
+            }
+            let fd = libc::open(path, flags);
             if fd >= 0 {
                 libc::flock(fd, libc::LOCK_EX);
             }
