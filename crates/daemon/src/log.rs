@@ -83,7 +83,7 @@ impl State {
         written
     }
 
-    /// Begins a new file. What cannot be put aside is dropped.
+    /// Begins a new file. A file that cannot be put aside is emptied.
     fn put_aside(&mut self) {
         let Some(path) = &self.file else { return };
         let _full = fs::rename(path, path.with_extension(OLD_SUFFIX));

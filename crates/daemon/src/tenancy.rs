@@ -27,7 +27,7 @@ const LOOKS: u32 = 2;
 /// When to look, and what was seen.
 #[derive(Debug)]
 pub(crate) struct Tenancy {
-    /// What links to the namespace say: `net:[NUMBER]`.
+    /// The target of symbolic links to the namespace: `net:[NUMBER]`.
     namespace: PathBuf,
     interval: Duration,
     next: Option<Instant>,

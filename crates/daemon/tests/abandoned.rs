@@ -164,7 +164,7 @@ fn a_mount_keeps_the_namespace() {
     });
 }
 
-/// What `ip netns del` leaves to be cleared up: the other end of the cable goes as well.
+/// As after `ip netns del`: the other end of the cable goes as well.
 #[test]
 fn netdevs_go_with_the_last_ferroced() {
     secluded("netdevs_go_with_the_last_ferroced", || {

@@ -91,7 +91,7 @@ fn the_end_of_one_program_leaves_others_connected() {
         let (mut one, first) = established(18);
         let (mut two, second) = established(19);
         let (_, qpn) = (one.hear(), two.hear());
-        // Whoever counts by process number 0 closes all three lines now.
+        // A ferroced that goes by process number 0 closes all three lines now.
         one.kill();
         let by = server.disconnected(first);
         assert_eq!(by, Closed::Peer { answer_owed: true });

@@ -242,7 +242,7 @@ fn parent() {
     unsafe { libc::_exit(0) };
 }
 
-/// Nobody can take the group over: at least it is said who has it.
+/// No process can hand the group over, so the error names the one that holds it.
 #[test]
 fn a_process_that_keeps_the_group_is_named() {
     isolated("a_process_that_keeps_the_group_is_named", || {

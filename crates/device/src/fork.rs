@@ -54,8 +54,8 @@ impl Drop for NotForChildren {
     }
 }
 
-/// What identifies a socket: a number alone may be another file's by the time of the
-/// fork. None if it is no socket. Inodes of sockets have 32 bits.
+/// Number and inode of a socket: the number alone may be another file's by the time of
+/// the fork. None if it is no socket. Inodes of sockets have 32 bits.
 fn entry(fd: RawFd) -> Option<u64> {
     let number = u64::from(u32::try_from(fd).ok()?) + 1;
     // SAFETY: a stat is plain data, which the call fills.

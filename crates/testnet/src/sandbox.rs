@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-/// What every script begins with. Its process is the first of its PID namespace, so
+/// The beginning of every script. Its process is the first of its PID namespace, so
 /// all others end with it.
 const PRELUDE: &str = "set -eu
 mount -t tmpfs -o mode=1777 tmpfs /tmp

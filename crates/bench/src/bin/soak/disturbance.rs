@@ -1,4 +1,4 @@
-//! What happens while programs work.
+//! Disturbances that happen while programs work.
 
 use std::fs::{self, File};
 use std::io::Write;

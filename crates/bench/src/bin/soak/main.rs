@@ -37,7 +37,7 @@ struct Cli {
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
 
-    /// What one of the processes does
+    /// The part of one of the processes
     #[arg(long, hide = true)]
     role: Option<Role>,
 }

@@ -1,4 +1,4 @@
-//! What could be left behind: descriptors and mappings of processes, sockets and files.
+//! Things that could be left behind: descriptors and mappings of processes, sockets, files.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 /// Mappings that a process may have gained: allocators and thread stacks.
 const SLACK: usize = 8;
 
-/// What a process has at one moment.
+/// Descriptors and mappings of a process at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traces {
     descriptors: usize,

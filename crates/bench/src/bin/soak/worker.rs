@@ -17,7 +17,7 @@ const INBOX: u64 = 2 << 20;
 /// How long a device may take to open while ferroced is not there.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a worker is told to do; it answers each with a [`Done`].
+/// An order to a worker, which answers each with a [`Done`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Open a device and stay.
@@ -30,7 +30,7 @@ pub(crate) enum Order {
     Visit { times: u32 },
 }
 
-/// What a worker answers.
+/// The answer of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Done {
     Opened(Introduction),
