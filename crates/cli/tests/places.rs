@@ -113,6 +113,22 @@ fn a_user_namespace_keeps_nobody_from_roots_ferroced() {
 }
 
 #[test]
+fn the_socket_of_a_killed_ferroced_keeps_nobody_out() {
+    script(
+        "the_socket_of_a_killed_ferroced_keeps_nobody_out",
+        r#"
+            "$FERROCE" link add of-root type rxe netdev lo
+            if as 60001 "$FERROCE" run -- true 2> /tmp/refused; then exit 1; fi
+            grep -q 'control.sock: permission denied' /tmp/refused
+            kill -9 "$(cat /run/ferroce/*/ferroced.pid)"
+            test -S /run/ferroce/*/control.sock
+            while grep -q control.sock /proc/net/unix; do :; done
+            as 60001 "$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
+        "#,
+    );
+}
+
+#[test]
 fn the_group_of_the_package_is_no_obstacle_to_users() {
     script(
         "the_group_of_the_package_is_no_obstacle_to_users",

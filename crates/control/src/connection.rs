@@ -83,6 +83,8 @@ fn open_in(dir: &RuntimeDir) -> Result<Option<Connection>, Error> {
     }
     match Connection::connect(dir.path()) {
         Err(Error::NoDaemon) => Ok(None),
+        // The socket of a ferroced that was killed keeps nobody from having another.
+        Err(Error::NotPermitted(socket)) if !unix::is_bound(&socket) => Ok(None),
         other => other.map(Some),
     }
 }

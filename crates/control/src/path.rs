@@ -31,6 +31,8 @@ pub const RUNTIME_DIR_VARIABLE: &str = "FERROCE_RUNTIME_DIR";
 pub const SYSFS_VARIABLE: &str = "FERROCE_SYSFS";
 /// The control socket in a runtime directory.
 pub const SOCKET: &str = "control.sock";
+/// Added to the name of a socket while it is made: the kernel goes on listing it so.
+pub const NEW_SUFFIX: &str = ".new";
 /// The file whose lock says that a ferroced runs; holds its process number.
 pub const PID_FILE: &str = "ferroced.pid";
 /// What a ferroced leaves for the next one.

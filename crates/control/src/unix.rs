@@ -9,6 +9,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::ANSWER_TIMEOUT;
+use crate::path::NEW_SUFFIX;
 
 /// A socket address holds 108 bytes of path.
 const MAX_PATH: usize = 107;
@@ -39,6 +40,18 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// Gives `socket` the name `path`, which must not exist.
 pub fn bind(socket: &OwnedFd, path: &Path) -> io::Result<()> {
     with_address(path, |address| rustix::net::bind(socket, address))
+}
+
+/// False if no socket of this network namespace has the name `path`, so that a file there
+/// is what a killed process has left. True if that cannot be known.
+pub fn is_bound(path: &Path) -> bool {
+    let Ok(table) = std::fs::read_to_string("/proc/thread-self/net/unix") else {
+        return true;
+    };
+    let name = path.to_string_lossy();
+    let new = format!("{name}{NEW_SUFFIX}");
+    let mut names = table.lines().filter_map(|line| line.split(' ').next_back());
+    names.any(|bound| bound == name || bound == new)
 }
 
 /// Calls `f` with the address of `path`; of a long path by way of its directory.

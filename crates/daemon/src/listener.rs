@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ferroce_control::path::{
-    self, LOG_FILE, PID_FILE, REFRESH, SOCKET, STATE_FILE, SYSFS_DIR, create_own_dir,
+    self, LOG_FILE, NEW_SUFFIX, PID_FILE, REFRESH, SOCKET, STATE_FILE, SYSFS_DIR, create_own_dir,
 };
 use ferroce_control::{sockopt, unix};
 use rustix::fs::FlockOperation;
@@ -136,7 +136,7 @@ impl Lock {
 
     fn listen_at(&self, name: &str, access: &Access) -> io::Result<Listener> {
         let path = self.dir.join(name);
-        let new = self.dir.join(format!("{name}.new"));
+        let new = self.dir.join(format!("{name}{NEW_SUFFIX}"));
         remove(&new)?;
         let socket = unix::socket(SocketFlags::NONBLOCK)?;
         unix::bind(&socket, &new)?;
