@@ -24,6 +24,7 @@ pub(crate) mod foreseen;
 mod messages;
 mod middles;
 mod modify;
+mod peer_port;
 mod post;
 mod probe;
 mod read_atomic;
@@ -255,25 +256,6 @@ impl Qp {
     /// Our address and the peer's, once connected.
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Whether packets of the peer may come from this UDP port.
-    #[inline]
-    pub(crate) fn may_come_from(&self, port: u16) -> bool {
-        self.peer_port.is_none_or(|pinned| pinned.get() == port)
-    }
-
-    /// Notes the UDP port of the first packet that was taken. It counts only if the packet
-    /// was `expected`: one of another process has to guess a PSN for that.
-    pub(crate) fn learn_peer_port(&mut self, port: u16, expected: bool) {
-        if expected {
-            self.peer_port = NonZeroU16::new(port);
-        }
-        self.learns_peer_port = false;
-    }
-
-    pub(crate) fn learns_peer_port(&self) -> bool {
-        self.learns_peer_port
     }
 
     /// The PSN of the request that comes next.

@@ -120,8 +120,7 @@ impl Qp {
             own.max_dest_rd_atomic = round_up(attr.max_dest_rd_atomic);
         }
         if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) {
-            self.peer_port = None;
-            self.learns_peer_port = false;
+            self.unpin_peer_port();
             self.set_path();
         }
     }
@@ -130,12 +129,6 @@ impl Qp {
     pub(crate) fn set_source_port(&mut self, port: u16) {
         self.source_port = NonZeroU16::new(port);
         self.set_path();
-    }
-
-    /// Takes packets from one UDP port only: that of the first.
-    pub(crate) fn pin_peer_port(&mut self) {
-        self.peer_port = None;
-        self.learns_peer_port = true;
     }
 
     fn set_path(&mut self) {
