@@ -80,12 +80,12 @@ impl Qp {
             attr.path_mtu = port_mtu(&self.device.link());
         }
         let connects = mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr;
-        let ifindex = self.device.link().ifindex;
+        let peer = attr.av.filter(|_| connects && !self.kind.is_datagram());
+        let peer_is_here =
+            peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
         self.shard.with_core(|core, now| {
             core.engine.modify_qp(now, self.qpn, &attr, mask)?;
-            if let Some(av) = attr.av.filter(|_| connects && !self.kind.is_datagram())
-                && host::has_address(av.destination, ifindex)
-            {
+            if peer_is_here {
                 core.engine.pin_peer_port(self.qpn)?;
             }
             if cut {
