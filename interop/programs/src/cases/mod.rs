@@ -9,18 +9,21 @@ mod perftest;
 mod persistent;
 mod pingpong;
 pub(crate) mod pyverbs;
+pub(crate) mod pyverbs_document;
 mod qperf;
 mod rdmacm;
 mod rsockets;
 mod sysfs;
 mod ucx;
+mod unittest;
 mod utils;
 
 use std::path::Path;
 
 use crate::case::Case;
 
-/// Everything, in order. With sources of rdma-core its newest rping too.
+/// Everything, in order. With sources of rdma-core also their rping, and their Python tests
+/// if pyverbs is built.
 pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     let mut cases = utils::cases();
     cases.extend(pingpong::cases());
@@ -37,6 +40,8 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases.extend(migration::cases());
     cases.extend(rdma_core.map(persistent::at_once));
     cases.push(pyverbs::case());
+    let newer = rdma_core.filter(|_| pyverbs::missing(rdma_core).is_none());
+    cases.extend(newer.map(pyverbs::newer));
     cases
 }
 

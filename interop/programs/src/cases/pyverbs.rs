@@ -1,41 +1,162 @@
-//! rdma-core's own Python tests, which python3-pyverbs brings along as documentation.
+//! rdma-core's own Python tests: those of the distribution, and those of newer sources.
+//!
+//! python3-pyverbs brings its tests along as documentation. Newer sources have more tests,
+//! and call more of the ABI; they run if a folder has them with pyverbs built.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use ferroce_harness::{Running, deadline};
 
+use super::unittest::Results;
 use crate::case::Case;
 use crate::place::Place;
 
-/// How many must pass: the rest needs hardware.
-const PASS: usize = 140;
-/// Where the package has them, most of them compressed.
+/// Number of the distribution's tests that must pass, where no huge pages can be had.
+const PASS: usize = 131;
+/// The same of rdma-core 65's tests.
+const PASS_NEWER: usize = 189;
+/// Folder with the tests in python3-pyverbs; most of them are compressed.
 const PACKAGED: &str = "usr/share/doc/rdma-core/tests";
-/// What they said, in the programs' scratch folder.
-const LOG: &str = "pyverbs.log";
+/// Time until tests that have not ended are taken to hang.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Files with the output of the tests, in the programs' scratch folder.
+pub(super) const LOG: &str = "pyverbs.log";
+pub(super) const LOG_NEWER: &str = "pyverbs-newer.log";
+/// File that tells the version of the sources, beside them.
+pub(super) const VERSION_NEWER: &str = "pyverbs-newer.version";
 
+const OPTIONS: [&str; 7] = ["--dev", "rxe0", "--port", "1", "--gid", "1", "-v"];
+
+/// The distribution's Python, which both builds of pyverbs are for.
+const PYTHON: [&str; 3] = ["/usr/bin/python3", "-W", "ignore"];
+
+/// Prints the files that are mapped once pyverbs is loaded.
+const MAPPED: &str = "import pyverbs.device, pyverbs.cmid; print(open('/proc/self/maps').read())";
+
+/// The tests of the distribution's python3-pyverbs.
 pub(super) fn case() -> Case {
-    Case::script("pyverbs", "run_tests.py --dev rxe0 --gid 1 -v", run).patience(600)
+    let run = |place: &Place| {
+        let tests = unpack(&place.user.scratch)?;
+        run(place, &tests, None, LOG, PASS)
+    };
+    Case::script("pyverbs", "run_tests.py --dev rxe0 --gid 1 -v", run)
 }
 
-fn run(place: &Place) -> Result<String> {
-    let tests = unpack(&place.user.scratch)?.join("run_tests.py");
-    let tests = tests.to_str().context("a path that is not text")?;
-    let words = [
-        "python3", "-W", "ignore", tests, "--dev", "rxe0", "--port", "1", "--gid", "1", "-v",
-    ];
+/// The tests of these sources, with the pyverbs that was built of them.
+pub(super) fn newer(rdma_core: &Path) -> Case {
+    let rdma_core = rdma_core.to_owned();
+    let run = move |place: &Place| {
+        let sources = rdma_core.canonicalize()?;
+        let modules = sources.join("build/python");
+        ensure_ours(place, &sources, &modules)?;
+        fs::write(place.user.scratch.join(VERSION_NEWER), version(&sources)?)?;
+        let tests = sources.join("tests");
+        run(place, &tests, Some(&modules), LOG_NEWER, PASS_NEWER)
+    };
+    let name = "run_tests.py --dev rxe0 --gid 1 -v, of newer sources";
+    Case::script("pyverbs", name, run)
+}
+
+/// The reason why newer tests cannot run, if there is one.
+pub(crate) fn missing(rdma_core: Option<&Path>) -> Option<String> {
+    let Some(folder) = rdma_core else {
+        return Some("FERROCE_RDMA_CORE names no folder with sources of rdma-core".to_owned());
+    };
+    for part in ["tests/run_tests.py", "build/python/pyverbs"] {
+        let part = folder.join(part);
+        if !part.exists() {
+            return Some(format!("there is no {}", part.display()));
+        }
+    }
+    None
+}
+
+/// Runs the tests in a folder; `modules` has pyverbs if it is not the distribution's.
+fn run(
+    place: &Place,
+    tests: &Path,
+    modules: Option<&Path>,
+    log: &'static str,
+    pass: usize,
+) -> Result<String> {
+    let tests = tests.join("run_tests.py");
+    let mut words = PYTHON.to_vec();
+    words.push(tests.to_str().context("a path that is not text")?);
+    words.extend(OPTIONS);
     let _pages = HugePages::reserve();
-    let output = place.user.program(&words).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    fs::write(place.user.scratch.join(LOG), &said)?;
-    let passed = Results::of(&said).passed;
-    ensure!(passed >= PASS, "{passed} tests pass, {PASS} should\n{said}");
-    ensure!(output.status.success(), "some tests fail\n{said}");
+    let mut command = python(place, &words, modules);
+    let mut running = Running::spawn(&mut command, &place.user.scratch, log)?;
+    let ended = running.succeeds(deadline(PATIENCE));
+    let said = running.said()?;
+    let last = said.lines().last().unwrap_or("nothing");
+    let results = Results::of(&said);
+    let causes = said.split_once("\n======").map_or("", |(_, causes)| causes);
+    ensure!(
+        results.failed.is_empty(),
+        "tests fail: {:?}\n{causes}",
+        results.failed
+    );
+    ended.with_context(|| format!("the last line of run_tests.py: {last}"))?;
+    let passed = results.passed;
+    ensure!(
+        passed >= pass,
+        "{passed} tests pass, {pass} should; skipped: {:?}",
+        results.skipped
+    );
     Ok(said)
+}
+
+fn python(place: &Place, words: &[&str], modules: Option<&Path>) -> Command {
+    let mut command = place.user.program(words);
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    if let Some(modules) = modules {
+        command.env("PYTHONPATH", modules);
+    }
+    command
+}
+
+/// Checks that pyverbs loads Ferroce's library, and not the one that was built with it.
+fn ensure_ours(place: &Place, sources: &Path, modules: &Path) -> Result<()> {
+    let mut words = PYTHON.to_vec();
+    words.extend(["-c", MAPPED]);
+    let output = python(place, &words, Some(modules)).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "pyverbs of {} cannot be loaded by an ordinary user with {}: {errors}",
+        modules.display(),
+        PYTHON[0]
+    );
+    let mapped = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        mapped.contains("/libferroce.so"),
+        "pyverbs did not load libferroce.so"
+    );
+    let theirs = mapped.lines().find_map(|line| {
+        let file = &line[line.find('/')?..];
+        let replaced = ["/libibverbs.so.", "/librdmacm.so."];
+        let theirs = Path::new(file).starts_with(sources);
+        (theirs && replaced.iter().any(|name| file.contains(name))).then_some(file)
+    });
+    ensure!(
+        theirs.is_none(),
+        "pyverbs loaded {theirs:?} instead of Ferroce's library; \
+         its modules must have a RUNPATH, which LD_LIBRARY_PATH overrides, and no RPATH"
+    );
+    Ok(())
+}
+
+/// Version of these sources of rdma-core.
+fn version(sources: &Path) -> Result<String> {
+    let build = fs::read_to_string(sources.join("CMakeLists.txt"))?;
+    let mut words = build.split("set(PACKAGE_VERSION \"").skip(1);
+    let version = words.next().and_then(|rest| rest.split('"').next());
+    let version = version.context("CMakeLists.txt does not set PACKAGE_VERSION")?;
+    Ok(version.to_owned())
 }
 
 /// Huge pages for those tests that want some, given back at the end.
@@ -89,104 +210,21 @@ fn shell(script: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What became of the tests that are not for one vendor's hardware.
-#[derive(Default)]
-struct Results<'a> {
-    passed: usize,
-    /// Those that were not run, by the reason they gave.
-    skipped: BTreeMap<&'a str, Vec<&'a str>>,
-}
-
-impl<'a> Results<'a> {
-    /// Reads `name (module.class)`, then, perhaps on a line of its own behind a
-    /// description, `... outcome`.
-    fn of(said: &'a str) -> Results<'a> {
-        let mut results = Results::default();
-        let mut test = "";
-        for line in said.lines() {
-            if line.starts_with("test_") {
-                test = line.split(" ... ").next().unwrap_or(line);
-            }
-            let Some((_, outcome)) = line.rsplit_once(" ... ") else {
-                continue;
-            };
-            if ["mlx5", "efa"].iter().any(|vendor| test.contains(vendor)) {
-                continue;
-            }
-            if outcome == "ok" {
-                results.passed += 1;
-            } else if let Some(reason) = outcome.strip_prefix("skipped ") {
-                let reason = reason.trim_matches(['\'', '"']);
-                results.skipped.entry(reason).or_default().push(test);
-            }
-        }
-        results
-    }
-}
-
-/// What is behind the reasons that tests give.
-const WHY: [(&str, &str); 5] = [
-    (
-        "Allocating dmabuf",
-        "They share memory with a graphics device, and there is none.",
-    ),
-    (
-        "Extended CQ is not supported",
-        "They are about tag matching, which an adapter does in hardware: a completion queue for it is refused.",
-    ),
-    (
-        "Must be run by root on Ethernet",
-        "They send and steer raw Ethernet frames; a program on UDP sockets has none.",
-    ),
-    ("To Create RAW QP", "Likewise: raw Ethernet frames."),
-    ("cuda-python", "They share memory with a CUDA device."),
-];
-
-/// A document about the last run, if there was one.
-pub(crate) fn document(place: &Place) -> Option<String> {
-    let said = fs::read_to_string(place.user.scratch.join(LOG)).ok()?;
-    let results = Results::of(&said);
-    let skipped: usize = results.skipped.values().map(Vec::len).sum();
-    let mut text = format!(
-        "# rdma-core's Python tests\n\n\
-         The tests that Debian's python3-pyverbs brings along, those for the hardware of one vendor left\n\
-         out: **{} pass, none fails, {skipped} say that they cannot run here**, and why. Written by\n\
-         `cargo xtask programs --write docs/COMPATIBILITY.md`.\n",
-        results.passed
-    );
-    for (reason, tests) in &results.skipped {
-        let _ = writeln!(text, "\n## {reason}\n");
-        let known = WHY.iter().find(|(start, _)| reason.starts_with(start));
-        if let Some((_, why)) = known {
-            let _ = writeln!(text, "{why}\n");
-        }
-        for test in tests {
-            let _ = writeln!(text, "- `{test}`");
-        }
-    }
-    Some(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_unittest_says_is_understood() {
-        let said = "\
-test_a (tests.test_addr.AHTest.test_a)
-Test something. ... ok
-test_b (tests.test_addr.AHTest.test_b) ... ok
-test_c (tests.test_mlx5_cq.Mlx5Test.test_c)
-Test something of theirs. ... ok
-test_d (tests.test_qp.QPTest.test_d) ... skipped 'No such hardware'
-test_e (tests.test_qp.QPTest.test_e) ... FAIL
-Ran 5 tests in 1.0s
-";
-        let results = Results::of(said);
-        assert_eq!(results.passed, 2);
-        let skipped: Vec<_> = results.skipped.into_iter().collect();
-        let test = "test_d (tests.test_qp.QPTest.test_d)";
-        assert_eq!(skipped, [("No such hardware", vec![test])]);
+    fn missing_sources_or_builds_are_named() {
+        let folder = std::env::temp_dir().join(format!("pyverbs-missing-{}", std::process::id()));
+        let unset = missing(None).expect("no folder");
+        assert!(unset.contains("FERROCE_RDMA_CORE"), "{unset}");
+        fs::create_dir_all(folder.join("tests")).expect("a folder");
+        fs::write(folder.join("tests/run_tests.py"), "").expect("a file");
+        let unbuilt = missing(Some(&folder)).expect("no build");
+        assert!(unbuilt.ends_with("build/python/pyverbs"), "{unbuilt}");
+        fs::create_dir_all(folder.join("build/python/pyverbs")).expect("a folder");
+        assert_eq!(missing(Some(&folder)), None);
+        fs::remove_dir_all(&folder).expect("the folder goes");
     }
 }
