@@ -1,8 +1,8 @@
-//! A host's memory, which judges every access as it happens.
+//! A host's memory, which checks every access of the adapter.
 //!
-//! All that the adapter does to memory passes here, so there is no need to look
-//! for changed bytes afterwards: a write is right if it lies in a slot that
-//! waits for exactly these bytes, and everything else is a violation, at once.
+//! Every access passes through [`Arena`]. A write is right if it lies in a slot
+//! that expects exactly these bytes. Any other write is a violation, reported at
+//! once, so no later search for changed bytes is needed.
 
 use core::ops::Range;
 use std::cell::RefCell;
@@ -22,19 +22,19 @@ pub(crate) struct Arena {
 struct Inner {
     bytes: Vec<u8>,
     slots: BTreeMap<u64, Slot>,
-    /// Registered memory: nothing else is ever read.
+    /// Registered ranges. Any read outside them is a violation.
     registered: Vec<Range<u64>>,
-    /// Memory from which only data of pending sends may be read.
+    /// Ranges from which the adapter may read data of pending sends only.
     private: Vec<Range<u64>>,
-    /// Memory that is gone.
+    /// Ranges that are no longer mapped.
     unmapped: Vec<Range<u64>>,
-    /// Ranges flushed: address, length, durably.
+    /// Flushed ranges: address, length, whether to persistence.
     flushed: BTreeSet<(u64, u64, bool)>,
-    complaint: Option<String>,
+    violation: Option<String>,
 }
 
 impl Arena {
-    /// Memory of `len` bytes from `base` on.
+    /// Creates memory of `len` bytes at address `base`.
     pub(crate) fn new(base: u64, len: u64) -> Arena {
         let inner = Inner {
             bytes: vec![0; len as usize],
@@ -46,27 +46,27 @@ impl Arena {
         }
     }
 
-    /// The first violation since the last call.
-    pub(crate) fn take_complaint(&self) -> Option<String> {
-        self.inner.borrow_mut().complaint.take()
+    /// Returns the first violation since the last call.
+    pub(crate) fn take_violation(&self) -> Option<String> {
+        self.inner.borrow_mut().violation.take()
     }
 
-    /// The range is registered, or has been.
+    /// Marks a range as registered. Deregistration does not undo this.
     pub(crate) fn set_registered(&self, range: Range<u64>) {
         self.inner.borrow_mut().registered.push(range);
     }
 
-    /// From now on, only data of pending sends may be read from here.
+    /// Restricts reads of a range to data of pending sends.
     pub(crate) fn set_private(&self, range: Range<u64>) {
         self.inner.borrow_mut().private.push(range);
     }
 
-    /// From now on, the memory is gone.
+    /// Unmaps a range: every access faults from now on.
     pub(crate) fn unmap(&self, range: Range<u64>) {
         self.inner.borrow_mut().unmapped.push(range);
     }
 
-    /// Makes a slot. The memory must not be part of another.
+    /// Adds a slot. It must not overlap another slot.
     pub(crate) fn add(&self, start: u64, len: u64, wr_id: u64, rule: Rule) {
         let slot = Slot {
             len,
@@ -78,35 +78,35 @@ impl Arena {
         assert!(old.is_none(), "slots do not overlap");
     }
 
-    /// Forgets a slot: no access is right from now on.
+    /// Removes a slot: any write there is a violation from now on.
     pub(crate) fn remove(&self, start: u64) {
         let old = self.inner.borrow_mut().slots.remove(&start);
         assert!(old.is_some(), "a slot is removed once");
     }
 
-    /// Ends all access to a slot, which stays.
+    /// Forbids all access to a slot, but keeps the slot.
     pub(crate) fn close(&self, start: u64) {
         if let Some(slot) = self.inner.borrow_mut().slots.get_mut(&start) {
             slot.rule = Rule::Closed;
         }
     }
 
-    /// Bytes written to a slot so far.
+    /// Returns the end offset of the bytes written to a slot so far.
     pub(crate) fn filled(&self, start: u64) -> u64 {
         self.inner.borrow().slots[&start].filled
     }
 
-    /// Announces an atomic on the counter at `start`.
+    /// Registers an expected atomic on the counter at `start`.
     pub(crate) fn expect_atomic(&self, start: u64, operand: u64, op: Atomic) {
         self.with_atomics(start, |ops| ops.insert(operand, op));
     }
 
-    /// What became of an atomic.
+    /// Returns the record of an atomic.
     pub(crate) fn atomic(&self, start: u64, operand: u64) -> Atomic {
         self.with_atomics(start, |ops| ops[&operand].clone())
     }
 
-    /// From now on the atomic must not be executed.
+    /// Forbids the execution of an atomic from now on.
     pub(crate) fn close_atomic(&self, start: u64, operand: u64) {
         self.with_atomics(start, |ops| {
             if let Some(op) = ops.get_mut(&operand) {
@@ -128,7 +128,7 @@ impl Arena {
         }
     }
 
-    /// Whether exactly this range has been flushed.
+    /// Returns true if exactly this range has been flushed.
     pub(crate) fn was_flushed(&self, start: u64, len: u64, persistent: bool) -> bool {
         self.inner
             .borrow()
@@ -136,13 +136,13 @@ impl Arena {
             .contains(&(start, len, persistent))
     }
 
-    /// Memory as the program sees it.
+    /// Reads memory as the program does, without checks.
     pub(crate) fn peek(&self, start: u64, len: u64) -> Vec<u8> {
         let inner = self.inner.borrow();
         inner.bytes[self.span(start, len)].to_vec()
     }
 
-    /// The program writes its own memory.
+    /// Writes memory as the program does, without checks.
     pub(crate) fn poke(&self, start: u64, data: &[u8]) {
         let span = self.span(start, data.len() as u64);
         self.inner.borrow_mut().bytes[span].copy_from_slice(data);
@@ -153,7 +153,7 @@ impl Arena {
         from..from + len as usize
     }
 
-    /// The part of memory at `address`, if all of it is there.
+    /// Returns the byte range of `address`; a fault if any part is not mapped.
     fn mapped(&self, inner: &Inner, address: u64, len: usize) -> Result<Range<usize>, Fault> {
         let fault = Fault { address };
         let from = address.checked_sub(self.base).ok_or(fault)? as usize;
@@ -180,10 +180,10 @@ impl Arena {
         let original = u64::from_ne_bytes(word);
         let judged = match inner.slots.get_mut(&address) {
             Some(slot) => slot.atomic(operand, compare, original),
-            None => Err("an atomic where no counter is".into()),
+            None => Err("an atomic outside any counter".into()),
         };
         if let Err(why) = judged {
-            inner.complain(address, 8, &why);
+            inner.report(address, 8, &why);
         }
         inner.bytes[span].copy_from_slice(&new(original).to_ne_bytes());
         Ok(original)
@@ -200,7 +200,7 @@ impl Inner {
         let end = address + len;
         let covers = |r: &Range<u64>| r.start <= address && end <= r.end;
         if !self.registered.iter().any(covers) {
-            return self.complain(address, len, "read, but it is not registered");
+            return self.report(address, len, "read, but it is not registered");
         }
         if !self.private.iter().any(covers) {
             return;
@@ -210,7 +210,7 @@ impl Inner {
             Some(_) => "read, but it is not data to be sent",
             None => "read, but no pending send has data there",
         };
-        self.complain(address, len, why);
+        self.report(address, len, why);
     }
 
     fn judge_write(&mut self, address: u64, data: &[u8]) {
@@ -219,12 +219,12 @@ impl Inner {
             None => Err("written to, but no slot covers it".into()),
         };
         if let Err(why) = judged {
-            self.complain(address, data.len() as u64, &why);
+            self.report(address, data.len() as u64, &why);
         }
     }
 
-    fn complain(&mut self, address: u64, len: u64, why: &str) {
-        let whose = match self.slots.range(..=address).next_back() {
+    fn report(&mut self, address: u64, len: u64, why: &str) {
+        let owner = match self.slots.range(..=address).next_back() {
             Some((start, slot)) if address < start + slot.len => {
                 format!(
                     " (offset {} of {} bytes of {})",
@@ -235,8 +235,8 @@ impl Inner {
             }
             _ => String::new(),
         };
-        let text = format!("memory {address:#x}+{len}{whose}: {why}");
-        self.complaint.get_or_insert(text);
+        let text = format!("memory {address:#x}+{len}{owner}: {why}");
+        self.violation.get_or_insert(text);
     }
 }
 
@@ -303,16 +303,16 @@ mod tests {
     }
 
     #[test]
-    fn the_right_bytes_in_order_are_fine() {
+    fn expected_bytes_in_order_are_accepted() {
         let arena = landing();
         arena.write(BASE + 10, &[1, 2]).unwrap();
         arena.write(BASE + 12, &[3, 4, 5]).unwrap();
-        assert_eq!(arena.take_complaint(), None);
+        assert_eq!(arena.take_violation(), None);
         assert_eq!(arena.filled(BASE + 10), 5);
     }
 
     #[test]
-    fn wrong_bytes_repeated_bytes_and_bytes_elsewhere_are_not() {
+    fn wrong_repeated_or_misplaced_bytes_are_violations() {
         for (address, data) in [
             (BASE + 10, &[9][..]),
             (BASE + 11, &[2]),
@@ -322,16 +322,16 @@ mod tests {
         ] {
             let arena = landing();
             arena.write(address, data).unwrap();
-            assert!(arena.take_complaint().is_some(), "{address:#x} {data:?}");
+            assert!(arena.take_violation().is_some(), "{address:#x} {data:?}");
         }
         let arena = landing();
         arena.write(BASE + 10, &[1]).unwrap();
         arena.write(BASE + 10, &[1]).unwrap();
-        assert!(arena.take_complaint().is_some());
+        assert!(arena.take_violation().is_some());
     }
 
     #[test]
-    fn memory_that_is_not_there_faults() {
+    fn access_to_unmapped_memory_faults() {
         let arena = landing();
         arena.unmap(BASE + 20..BASE + 30);
         let mut byte = [0];
@@ -350,14 +350,14 @@ mod tests {
         let mut bytes = [0; 10];
         arena.read(BASE, &mut bytes).unwrap();
         arena.read(BASE + 60, &mut bytes).unwrap();
-        assert_eq!(arena.take_complaint(), None);
+        assert_eq!(arena.take_violation(), None);
         arena.remove(BASE);
         arena.read(BASE, &mut bytes).unwrap();
-        assert!(arena.take_complaint().is_some());
+        assert!(arena.take_violation().is_some());
     }
 
     #[test]
-    fn an_atomic_is_executed_once() {
+    fn second_execution_of_an_atomic_is_a_violation() {
         let arena = Arena::new(BASE, 100);
         arena.add(BASE, 8, 0, Rule::Counter(BTreeMap::new()));
         let op = Atomic {
@@ -368,9 +368,9 @@ mod tests {
         };
         arena.expect_atomic(BASE, 7, op);
         assert_eq!(arena.fetch_add(BASE, 7), Ok(0));
-        assert_eq!(arena.take_complaint(), None);
+        assert_eq!(arena.take_violation(), None);
         assert_eq!(arena.atomic(BASE, 7).original, Some(0));
         assert_eq!(arena.fetch_add(BASE, 7), Ok(7));
-        assert!(arena.take_complaint().is_some());
+        assert!(arena.take_violation().is_some());
     }
 }

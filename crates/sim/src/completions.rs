@@ -1,4 +1,4 @@
-//! Completions: fetched as programs fetch them, and handed to the oracle.
+//! Polling of completions and events, and their checks.
 
 use ferroce_transport::{Arm, Event, QpEvent, Wc, WcStatus};
 
@@ -7,8 +7,9 @@ use crate::slot::{WrRef, wr_name};
 use crate::world::{Check, World};
 
 impl World {
-    /// A program looks at a completion queue, if it has reason to.
-    pub(crate) fn look(&mut self, cq: usize) -> Check {
+    /// Polls a completion queue as its program would: at random times, or after a
+    /// notification.
+    pub(crate) fn poll_as_program(&mut self, cq: usize) -> Check {
         match self.cqs[cq].mode {
             CqMode::Polled => {
                 let lazy = self.cqs[cq].small && !self.healed;
@@ -20,11 +21,12 @@ impl World {
             }
             CqMode::Any if !self.cqs[cq].notified => Ok(()),
             CqMode::Any => self.poll_and_arm(cq, Arm::Any),
-            CqMode::Solicited => self.look_at_solicited(cq),
+            CqMode::Solicited => self.poll_solicited(cq),
         }
     }
 
-    /// Fetches everything, asks to be told of more, and looks once again.
+    /// Polls all completions, arms the queue, and polls once more. The second poll
+    /// catches completions that came before the queue was armed.
     fn poll_and_arm(&mut self, cq: usize, arm: Arm) -> Check {
         self.poll(cq, usize::MAX)?;
         self.cqs[cq].notified = false;
@@ -33,8 +35,9 @@ impl World {
         Ok(())
     }
 
-    /// Notification comes if, and only if, there is something that deserves it.
-    fn look_at_solicited(&mut self, cq: usize) -> Check {
+    /// Polls a queue armed for solicited completions. Checks that it was notified if
+    /// and only if one of its completions is solicited.
+    fn poll_solicited(&mut self, cq: usize) -> Check {
         let notified = self.cqs[cq].notified;
         if !notified && !self.rng.chance(0.3) && !self.healed {
             return Ok(());
@@ -56,21 +59,21 @@ impl World {
         Ok(())
     }
 
-    /// Fetches all completions of a host.
+    /// Polls all completions of a host.
     pub(crate) fn poll_host(&mut self, host: usize) -> Check {
         for cq in 0..self.cqs.len() {
             if self.cqs[cq].host != host {
                 continue;
             }
             if self.cqs[cq].mode == CqMode::Solicited {
-                self.cqs[cq].armed = false; // what is taken here is not accounted for
+                self.cqs[cq].armed = false; // the check of notifications misses these completions
             }
             self.poll(cq, usize::MAX)?;
         }
         Ok(())
     }
 
-    /// Fetches up to `most` completions; returns whether one was solicited.
+    /// Polls up to `most` completions; returns whether one was solicited.
     pub(crate) fn poll(&mut self, cq: usize, most: usize) -> Result<Solicited, String> {
         let mut solicited = Solicited::No;
         for _ in 0..most {
@@ -91,7 +94,7 @@ impl World {
         Ok(solicited)
     }
 
-    /// Judges a completion.
+    /// Checks a completion.
     fn completed(&mut self, cq: usize, wc: &Wc) -> Result<Solicited, String> {
         let host = self.cqs[cq].host;
         let name = wr_name(wc.wr_id);
@@ -103,11 +106,11 @@ impl World {
             return Err(format!("{context} completed at {}", wc.timestamp));
         }
         self.cqs[cq].latest = wc.timestamp;
-        let told = matches!(wc.status, WcStatus::Success | WcStatus::WrFlush)
+        let reported = matches!(wc.status, WcStatus::Success | WcStatus::WrFlush)
             || self.failures.get(&wc.wr_id) == Some(&wc.status);
-        if !told {
+        if !reported {
             return Err(format!(
-                "{context}: {}, but the reason was not reported",
+                "{context}: {}, but no failure event reported it",
                 wc.status
             ));
         }
@@ -130,11 +133,12 @@ impl World {
                 self.recv_completed(qp, recv, wc)
                     .map_err(|e| format!("{context}: {e}"))
             }
-            _ => Err(format!("completion of {context}, which nobody posted")),
+            _ => Err(format!("completion of {context}, which was never posted")),
         }
     }
 
-    /// Where a receive completes: an XRC queue has a completion queue of its own.
+    /// Returns the completion queue of a receive. An XRC shared receive queue has one
+    /// of its own.
     fn recv_cq_of(&self, qp: usize, recv: usize) -> usize {
         match self.recvs[recv].owner {
             RecvOwner::Srq(srq) => self.srqs[srq].xrc.map(|(_, cq)| cq),
@@ -143,7 +147,7 @@ impl World {
         .unwrap_or(self.qps[qp].recv_cq)
     }
 
-    /// Whether completions of a queue pair go to a completion queue.
+    /// Returns true if a queue pair's completions go to a completion queue.
     fn completes_in(&self, qp: usize, cq: usize) -> bool {
         let model = &self.qps[qp];
         let xrc = |srq: &crate::model::SrqModel| {
@@ -153,7 +157,7 @@ impl World {
         model.send_cq == cq || model.recv_cq == cq || self.srqs.iter().any(xrc)
     }
 
-    /// Judges an event.
+    /// Checks an event of an engine.
     pub(crate) fn note_event(&mut self, host: usize, event: &Event) -> Check {
         match event {
             Event::Failure(failure) => {
@@ -176,7 +180,7 @@ impl World {
                 model.overflowed = true;
                 if !model.small {
                     return Err(format!(
-                        "completion queue {cq} overflowed with room to spare"
+                        "completion queue {cq} overflowed, although it is large enough"
                     ));
                 }
                 self.coverage.mark("completion queue overflowed");
@@ -195,7 +199,7 @@ impl World {
                 match armed {
                     true => Ok(()),
                     false => Err(format!(
-                        "limit event of shared receive queue {srq:#x} out of turn"
+                        "limit event of shared receive queue {srq:#x}, whose limit is not armed"
                     )),
                 }
             }
@@ -215,13 +219,16 @@ impl World {
         model.events.push(kind);
         if kind == QpEvent::SqDrained {
             if model.drain != Drain::Draining {
-                return Err(format!("{} drained unasked", self.qp_name(qp)));
+                return Err(format!(
+                    "{} reports SQ_DRAINED without a drain",
+                    self.qp_name(qp)
+                ));
             }
             model.drain = Drain::Drained;
             if healed {
                 let at = self.now.after_nanos(1);
-                self.agenda
-                    .plan(at, crate::agenda::Happening::Resume { qp });
+                self.event_queue
+                    .schedule(at, crate::event_queue::SimEvent::Resume { qp });
             }
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! What runs have come across: a test that nothing is left untried.
+//! Counts of opcodes, statuses, drops and events. A test checks that every one
+//! of them occurs.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use ferroce_transport::Drop as DropReason;
 use ferroce_transport::{QpEvent, WcStatus};
 use ferroce_wire::Opcode;
 
-/// Counts of what happened in one run, or in many.
+/// Counts of one run or of many.
 #[derive(Clone, Debug)]
 pub struct Coverage {
     /// Packets sent, by opcode byte.
@@ -33,7 +34,7 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Adds what another run has come across.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Coverage) {
         let mine = [
             &mut self.opcodes[..],
@@ -57,32 +58,32 @@ impl Coverage {
         }
     }
 
-    /// How often a mark was passed.
+    /// Returns the count of a mark.
     pub fn marks(&self, name: &str) -> u64 {
         self.marks.get(name).copied().unwrap_or(0)
     }
 
-    /// Packets of an opcode that were sent.
+    /// Returns the number of packets sent with an opcode.
     pub fn packets(&self, opcode: Opcode) -> u64 {
         self.opcodes[usize::from(opcode.byte())]
     }
 
-    /// Sends that completed with a status.
+    /// Returns the number of sends that completed with a status.
     pub fn sends(&self, status: WcStatus) -> u64 {
         self.sends[status as usize]
     }
 
-    /// Receives that completed with a status.
+    /// Returns the number of receives that completed with a status.
     pub fn receives(&self, status: WcStatus) -> u64 {
         self.receives[status as usize]
     }
 
-    /// Packets that an engine dropped for a reason.
+    /// Returns the number of packets that an engine dropped for a reason.
     pub fn drops(&self, why: DropReason) -> u64 {
         self.drops[why as usize]
     }
 
-    /// Events of queue pairs.
+    /// Returns the number of queue pair events of a kind.
     pub fn events(&self, event: QpEvent) -> u64 {
         self.events[event as usize]
     }
@@ -104,7 +105,7 @@ impl Coverage {
         self.drops[why as usize] += 1;
     }
 
-    /// Passes a mark: something that scenarios are meant to reach.
+    /// Counts a mark. A mark names a situation that scenarios are meant to reach.
     pub(crate) fn mark(&mut self, name: &'static str) {
         *self.marks.entry(name).or_default() += 1;
     }
@@ -143,7 +144,7 @@ impl fmt::Display for Coverage {
     }
 }
 
-/// The statuses that simulated programs can meet.
+/// The statuses that simulated work requests can complete with.
 pub const STATUSES: &[WcStatus] = &[
     WcStatus::Success,
     WcStatus::LocalLength,

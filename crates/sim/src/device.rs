@@ -1,24 +1,25 @@
-//! What a host's device does: take packets in, send packets, keep timers.
+//! The device of a host: receives packets, sends packets and handles timers.
 
 use ferroce_transport::{Datagram, Event, IpId, QpState, Received};
 use ferroce_wire::{ICRC_LEN, icrc};
 
-use crate::agenda::Happening;
-use crate::network::{Fate, Flying};
-use crate::tap;
+use crate::event_queue::SimEvent;
+use crate::network::{Fate, InFlight};
+use crate::wire_check;
 use crate::world::{Check, World};
 
-/// A partition that nobody here belongs to.
+/// The partition key of a partition that no host belongs to.
 const OTHER_PARTITION: u16 = 0x8001;
-/// Portions a device may send before something must be wrong.
+/// Most batches that a device sends at once. More are reported as a livelock.
 const MOST_PORTIONS: u32 = 100_000;
-/// How long a socket may have no room: no timer of a peer notices.
+/// Longest time that a socket buffer stays full: too short for the peers' timers
+/// to expire.
 const LONGEST_BLOCK_NS: u64 = 5_000;
 
 impl World {
-    /// A packet reaches a host's receive buffer, if there is room.
-    pub(crate) fn arrive(&mut self, host: usize, packet: Flying) -> Check {
-        self.flying -= 1;
+    /// Puts a packet into a host's receive buffer, or drops it if the buffer is full.
+    pub(crate) fn arrive(&mut self, host: usize, packet: InFlight) -> Check {
+        self.in_flight -= 1;
         let full = self.hosts[host].rx.len() >= self.scenario.rx_capacity;
         if full && !packet.protected && !self.healed {
             self.network.count_loss(host, &packet);
@@ -31,12 +32,12 @@ impl World {
         if !self.hosts[host].serving {
             self.hosts[host].serving = true;
             let at = self.now.after_nanos(self.scenario.service_ns);
-            self.agenda.plan(at, Happening::Serve { host });
+            self.event_queue.schedule(at, SimEvent::Serve { host });
         }
         Ok(())
     }
 
-    /// Takes in one packet, or several at once.
+    /// Processes one packet of the receive buffer, or several.
     pub(crate) fn serve(&mut self, host: usize) -> Check {
         let burst = match self.device_rng.chance(0.3) {
             true => self.device_rng.range(2..=16),
@@ -54,15 +55,15 @@ impl World {
         self.hosts[host].serving = busy;
         if busy {
             let at = self.now.after_nanos(self.scenario.service_ns * taken);
-            self.agenda.plan(at, Happening::Serve { host });
+            self.event_queue.schedule(at, SimEvent::Serve { host });
         }
         Ok(())
     }
 
-    fn deliver(&mut self, host: usize, packet: &Flying) -> Check {
+    fn deliver(&mut self, host: usize, packet: &InFlight) -> Check {
         let flow = packet.path.flow;
-        // An invalid packet is only sure to be noticed by a receiver that
-        // knows all that the ICRC covers.
+        // The ICRC covers the IP identification. A receiver is sure to detect an
+        // invalid packet only if it knows this field.
         let knows_id = flow.is_ipv4() && (packet.invalid || self.device_rng.chance(0.5));
         let datagram = Datagram {
             source: flow.source,
@@ -76,7 +77,7 @@ impl World {
             },
             payload: &packet.bytes,
         };
-        let to = tap::destination(&packet.bytes)
+        let to = wire_check::destination(&packet.bytes)
             .and_then(|qpn| self.by_number.get(&(host, qpn)))
             .copied();
         if !packet.invalid {
@@ -89,7 +90,7 @@ impl World {
             _ => Received::Accepted,
         };
         self.trace.host(self.now, host, || {
-            let what = tap::describe(&packet.bytes);
+            let what = wire_check::describe(&packet.bytes);
             match received {
                 Received::Accepted => format!("<- packet {} {what}", packet.number),
                 Received::Dropped(why) => {
@@ -123,7 +124,7 @@ impl World {
         self.after_engine(host)
     }
 
-    /// What a device does after every call into its engine.
+    /// Sends packets, handles events and schedules timers after a call into an engine.
     pub(crate) fn after_engine(&mut self, host: usize) -> Check {
         self.drain_events(host)?;
         let mut out = Vec::new();
@@ -131,35 +132,35 @@ impl World {
         while self.hosts[host].transmit(self.now, &mut self.device_rng, &mut out)? {
             portions += 1;
             if portions > MOST_PORTIONS {
-                return Err(format!("host {host} never ends sending"));
+                return Err(format!("host {host} does not stop sending"));
             }
         }
         self.check_memory(host)?;
         for packet in &out {
             self.note_sent(host, packet)?;
-            self.launch(host, packet);
+            self.send_to_network(host, packet);
         }
         self.drain_events(host)?;
-        self.look_at_states(host)?;
+        self.refresh_states(host)?;
         if self.hosts[host].is_blocked() {
             let at = self
                 .now
                 .after_nanos(self.device_rng.range(1..=LONGEST_BLOCK_NS));
-            self.agenda.plan(at, Happening::Serve { host });
+            self.event_queue.schedule(at, SimEvent::Serve { host });
         }
         self.plan_timer(host);
         Ok(())
     }
 
-    /// Gives a packet to the network.
-    fn launch(&mut self, host: usize, packet: &crate::host::Outgoing) {
+    /// Hands a packet to the network.
+    fn send_to_network(&mut self, host: usize, packet: &crate::host::Outgoing) {
         let number = self.packets;
         self.packets += 1;
         self.coverage.sent(&packet.bytes);
         self.trace.host(self.now, host, || {
-            format!("-> packet {number} {}", tap::describe(&packet.bytes))
+            format!("-> packet {number} {}", wire_check::describe(&packet.bytes))
         });
-        let flying = Flying {
+        let in_flight = InFlight {
             number,
             from: host,
             path: packet.path,
@@ -171,14 +172,15 @@ impl World {
         let destination = packet.path.flow.destination;
         let mut fates = Vec::new();
         if self.scenario.features.strays && self.device_rng.chance(0.1) {
-            self.forge(&flying);
+            self.forge(&in_flight);
         }
         for to in 0..self.hosts.len() {
             let side = &self.hosts[to];
             if side.address != destination && !side.joined.contains(&destination) {
                 continue;
             }
-            self.network.send(self.now, flying.clone(), to, &mut fates);
+            self.network
+                .send(self.now, in_flight.clone(), to, &mut fates);
             for fate in fates.drain(..) {
                 match fate {
                     Fate::Lost(why) => {
@@ -190,17 +192,18 @@ impl World {
                             self.trace
                                 .line(self.now, || format!("network: packet {number} corrupted"));
                         }
-                        self.flying += 1;
-                        self.agenda.plan(at, Happening::Arrive { host: to, packet });
+                        self.in_flight += 1;
+                        self.event_queue
+                            .schedule(at, SimEvent::Arrive { host: to, packet });
                     }
                 }
             }
         }
     }
 
-    /// Sends a copy that its receiver must not take, though its ICRC is right:
-    /// of another partition, or (for connections) from another host.
-    fn forge(&mut self, genuine: &Flying) {
+    /// Sends a copy that its receiver must drop although its ICRC is right: with the
+    /// key of another partition, or (for connections) from another host.
+    fn forge(&mut self, genuine: &InFlight) {
         let mut forged = genuine.clone();
         let mut bytes = genuine.bytes.to_vec();
         let Some(to) = self
@@ -210,7 +213,7 @@ impl World {
         else {
             return;
         };
-        let connected = tap::is_connected(&bytes);
+        let connected = wire_check::is_connected(&bytes);
         if connected && self.device_rng.chance(0.5) {
             let others = (0..self.hosts.len()).filter(|&h| h != genuine.from);
             let others: Vec<usize> = others.collect();
@@ -225,10 +228,10 @@ impl World {
         forged.bytes = bytes.into();
         forged.invalid = true;
         let at = self.now.after_nanos(self.device_rng.range(1..=30_000));
-        self.flying += 1;
-        self.agenda.plan(
+        self.in_flight += 1;
+        self.event_queue.schedule(
             at,
-            Happening::Arrive {
+            SimEvent::Arrive {
                 host: to,
                 packet: forged,
             },
@@ -236,7 +239,7 @@ impl World {
     }
 
     pub(crate) fn check_memory(&mut self, host: usize) -> Check {
-        match self.hosts[host].arena.take_complaint() {
+        match self.hosts[host].arena.take_violation() {
             Some(what) => Err(format!("host {host}: {what}")),
             None => Ok(()),
         }
@@ -253,8 +256,8 @@ impl World {
         Ok(())
     }
 
-    /// Notices queue pairs that have failed.
-    pub(crate) fn look_at_states(&mut self, host: usize) -> Check {
+    /// Queries the state of each queue pair of a host and updates the model.
+    pub(crate) fn refresh_states(&mut self, host: usize) -> Check {
         for qp in 0..self.qps.len() {
             if self.qps[qp].host != host || self.qps[qp].state.is_none() {
                 continue;
@@ -267,7 +270,7 @@ impl World {
                     .line(self.now, || format!("{name} is now {state:?}"));
                 self.qps[qp].state = Some(state);
                 if state == QpState::Err {
-                    self.stopped_listening(qp);
+                    self.stopped_receiving(qp);
                 }
             }
         }
@@ -286,7 +289,7 @@ impl World {
                 false => 0,
             };
             let at = due.max(self.now).after_nanos(late);
-            self.agenda.plan(at, Happening::Timer { host });
+            self.event_queue.schedule(at, SimEvent::Timer { host });
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Disruptions: what programs and machines do to each other while work is under way.
+//! Disruptions: pauses, outages, teardown and deregistration while work is
+//! outstanding.
 
 use ferroce_transport::{QpState, QpType, WcStatus};
 
-use crate::agenda::Happening;
+use crate::event_queue::SimEvent;
 use crate::model::{Drain, End, RecvOwner};
 use crate::scenario::Disruption;
 use crate::world::{Check, World};
@@ -23,13 +24,13 @@ impl World {
             Disruption::Destroy { qp } => self.destroy(qp),
             Disruption::Deregister { host, remote } => self.deregister(host, remote),
             Disruption::Drain { qp, ns } => self.drain(qp, ns),
-            Disruption::Dark { a, b, ns } => {
-                self.network.darken(a, b, self.now.after_nanos(ns));
+            Disruption::Outage { a, b, ns } => {
+                self.network.cut(a, b, self.now.after_nanos(ns));
                 for qp in 0..self.qps.len() {
                     let far = self.peer_of(qp).map(|peer| self.qps[peer].host);
                     let near = self.qps[qp].host;
                     if far.is_some_and(|far| (near, far) == (a, b) || (near, far) == (b, a)) {
-                        self.qps[qp].cause.dark = true;
+                        self.qps[qp].cause.outage = true;
                     }
                 }
                 Ok(())
@@ -37,7 +38,7 @@ impl World {
         }
     }
 
-    /// The program moves a queue pair to ERR.
+    /// Moves a queue pair to ERR, as its program.
     pub(crate) fn kill(&mut self, qp: usize) -> Check {
         if matches!(
             self.qps[qp].state,
@@ -57,7 +58,7 @@ impl World {
         self.take_completions(qp)?;
         self.coverage.mark("reset");
         self.modify(qp, QpState::Reset)?;
-        self.vanish(qp);
+        self.discard_work(qp);
         Ok(())
     }
 
@@ -75,11 +76,12 @@ impl World {
         self.coverage.mark("destroyed");
         self.by_number.remove(&(host, qpn));
         self.qps[qp].state = None;
-        self.vanish(qp);
+        self.discard_work(qp);
         self.after_engine(host)
     }
 
-    /// A queue pair cannot go while it is attached to a multicast group.
+    /// Detaches a queue pair from its multicast groups. Checks first that the engine
+    /// refuses to destroy it while it is attached.
     fn leave_groups(&mut self, qp: usize) -> Check {
         let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
         let groups = std::mem::take(&mut self.qps[qp].groups);
@@ -95,7 +97,9 @@ impl World {
             let here =
                 |other: &crate::model::QpModel| other.host == host && other.groups.contains(&group);
             if last == self.qps.iter().any(here) {
-                return Err(format!("wrong about being the last in {group}"));
+                return Err(format!(
+                    "detach_multicast is wrong about the last queue pair in {group}"
+                ));
             }
             if last {
                 side.joined.remove(&group);
@@ -104,7 +108,7 @@ impl World {
         Ok(())
     }
 
-    /// Fetches what both ends have completed before one of them forgets.
+    /// Polls the completions of both ends before one of them discards its work.
     fn take_completions(&mut self, qp: usize) -> Check {
         self.poll_host(self.qps[qp].host)?;
         if !self.qps[qp].datagrams.is_empty() && !self.qps[qp].cause.cq_overflow {
@@ -119,16 +123,16 @@ impl World {
         }
     }
 
-    /// What is posted to a queue pair ends without completions.
-    fn vanish(&mut self, qp: usize) {
-        self.stopped_listening(qp);
+    /// Records that all work posted to a queue pair ends without completions.
+    fn discard_work(&mut self, qp: usize) {
+        self.stopped_receiving(qp);
         for at in self.qps[qp].ended..self.qps[qp].sends.len() {
             let send = self.qps[qp].sends[at];
-            self.send_failed(send, End::Vanished);
+            self.send_failed(send, End::Discarded);
         }
         for at in self.qps[qp].recvs_ended..self.qps[qp].recvs.len() {
             let recv = self.qps[qp].recvs[at];
-            self.recv_ended(recv, End::Vanished);
+            self.recv_ended(recv, End::Discarded);
         }
         let model = &mut self.qps[qp];
         model.ended = model.sends.len();
@@ -139,7 +143,7 @@ impl World {
         }
     }
 
-    /// Takes memory away that work requests, and receives, are using.
+    /// Deregisters memory that outstanding sends and receives use.
     fn deregister(&mut self, host: usize, remote: bool) -> Check {
         let purpose = match remote {
             true => Purpose::DoomedRemote,
@@ -161,13 +165,13 @@ impl World {
                 .remote
                 .is_some_and(|(h, place)| h == host && place.zone == zone)
             {
-                record.verdict.also(WcStatus::RemoteAccess, true);
+                record.allowed.add_error(WcStatus::RemoteAccess, true);
                 self.close_remote(send);
             }
             let record = &mut self.sends[send];
             let here = self.qps[record.qp].host == host && record.end.is_none();
             if here && record.local.iter().any(|place| place.zone == zone) {
-                record.verdict.also(WcStatus::LocalProtection, false);
+                record.allowed.add_error(WcStatus::LocalProtection, false);
                 let arena = &self.hosts[host].arena;
                 let lost = record.local.iter().filter(|place| place.zone == zone);
                 lost.for_each(|place| arena.close(place.va));
@@ -211,12 +215,12 @@ impl World {
         model.drain = Drain::Draining;
         self.modify(qp, QpState::Sqd)?;
         let at = self.now.after_nanos(ns);
-        self.agenda.plan(at, Happening::Resume { qp });
+        self.event_queue.schedule(at, SimEvent::Resume { qp });
         Ok(())
     }
 
-    /// Something that was stopped goes on: a late connection, a drained queue,
-    /// a connection that is made anew.
+    /// Continues a queue pair that waits in RTR for a late connection, in SQD after
+    /// a drain, or in RESET for a reconnection.
     pub(crate) fn resume(&mut self, qp: usize) -> Check {
         let again = self.now.after_nanos(self.scenario.step_ns);
         let model = &mut self.qps[qp];
@@ -227,19 +231,20 @@ impl World {
                 self.coverage.mark("drained and resumed");
                 self.modify(qp, QpState::Rts)
             }
-            // Once faults have ended, the event that it is drained wakes it.
+            // After the faults have ended, the SQ_DRAINED event resumes the queue pair.
             Some(QpState::Sqd) if model.drain == Drain::Draining && !self.healed => {
-                self.agenda.plan(again, Happening::Resume { qp });
+                self.event_queue.schedule(again, SimEvent::Resume { qp });
                 Ok(())
             }
-            Some(QpState::Reset) if model.reconnects.is_some_and(|at| at <= self.now) => {
+            Some(QpState::Reset) if model.reconnect_at.is_some_and(|at| at <= self.now) => {
                 self.reconnect(qp)
             }
             _ => Ok(()),
         }
     }
 
-    /// Starts to make a broken connection anew, once both ends have nothing left.
+    /// Resets both ends of a failed connection once they have no sends outstanding,
+    /// and schedules the reconnection.
     pub(crate) fn consider_reconnecting(&mut self, qp: usize) -> Check {
         let Some(peer) = self.peer_of(qp) else {
             return Ok(());
@@ -247,22 +252,22 @@ impl World {
         let (one, other) = (&self.qps[qp], &self.qps[peer]);
         let broken = |state| matches!(state, Some(QpState::Err | QpState::Reset));
         let settled = one.pending() == 0 && other.pending() == 0;
-        let over = one.state.is_none() || other.state.is_none() || one.lives > 1;
-        let under_way = one.reconnects.is_some();
+        let over = one.state.is_none() || other.state.is_none() || one.reconnections > 1;
+        let under_way = one.reconnect_at.is_some();
         let early = one.is(QpState::Rtr) || other.is(QpState::Rtr);
         if over || early || under_way || !settled || !(broken(one.state) || broken(other.state)) {
             return Ok(());
         }
-        // Until all stray packets are gone.
+        // Wait until every packet of the old connection has left the network.
         let wait = 3 * self.scenario.longest_straggler_ns() + 2_000 * self.scenario.service_ns;
         let paused = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
         let at = self.now.max(paused[0]).max(paused[1]).after_nanos(wait);
         for end in [qp, peer] {
             self.reset(end)?;
-            self.qps[end].lives += 1;
-            self.qps[end].reconnects = Some(at);
+            self.qps[end].reconnections += 1;
+            self.qps[end].reconnect_at = Some(at);
         }
-        self.agenda.plan(at, Happening::Resume { qp });
+        self.event_queue.schedule(at, SimEvent::Resume { qp });
         Ok(())
     }
 
@@ -274,13 +279,13 @@ impl World {
         let paused = paused[0].max(paused[1]);
         if self.now < paused {
             let wait = self.scenario.longest_trip_ns();
-            self.agenda
-                .plan(paused.after_nanos(wait), Happening::Resume { qp });
+            self.event_queue
+                .schedule(paused.after_nanos(wait), SimEvent::Resume { qp });
             return Ok(());
         }
         for end in [qp, peer] {
             self.qps[end].forget();
-            self.qps[end].reconnects = None;
+            self.qps[end].reconnect_at = None;
             self.qps[end].setup.sq_psn = self.draw_psn();
         }
         self.coverage.mark("connected again");

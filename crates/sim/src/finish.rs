@@ -1,4 +1,5 @@
-//! The end of a run: everything is over, and both ends agree on how it went.
+//! The checks at the end of a run: all work has ended, and both ends of each
+//! connection agree on its outcome.
 
 use ferroce_transport::{QpEvent, QpState, QpType, WcStatus};
 
@@ -7,23 +8,23 @@ use crate::scenario::Family;
 use crate::slot::{send_wr_id, wr_name};
 use crate::world::{Check, World};
 
-/// Timers that may still be due when nothing is outstanding: entries that were
-/// put off and forgotten.
+/// Most timers that may still expire with nothing outstanding. The engine leaves
+/// stale timer entries behind.
 const MOST_IDLE_TIMERS: usize = 200;
 
 impl World {
-    /// Whether nothing is outstanding any more.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.flying == 0
+    /// Returns true once no packet, work request or planned step is outstanding.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.in_flight == 0
             && self.hosts.iter().all(|host| host.rx.is_empty())
-            && (0..self.qps.len()).all(|qp| self.is_settled(qp))
+            && (0..self.qps.len()).all(|qp| self.is_idle(qp))
     }
 
-    fn is_settled(&self, qp: usize) -> bool {
+    fn is_idle(&self, qp: usize) -> bool {
         let model = &self.qps[qp];
         let over = match model.state {
             None => true,
-            Some(QpState::Reset) => model.reconnects.is_none(),
+            Some(QpState::Reset) => model.reconnect_at.is_none(),
             Some(QpState::Rts | QpState::Sqd) => model.drain == Drain::No && model.todo == 0,
             Some(QpState::Err | QpState::Sqe) => model.todo == 0,
             _ => false,
@@ -34,7 +35,7 @@ impl World {
             && self.undelivered(qp) == 0
     }
 
-    /// Messages that were sent with success and not yet received.
+    /// Returns the number of messages that completed at the peer but were not received.
     fn undelivered(&self, qp: usize) -> usize {
         let model = &self.qps[qp];
         let Some(peer) = model.peer else {
@@ -48,7 +49,7 @@ impl World {
         sent.saturating_sub(model.delivered)
     }
 
-    /// The last checks.
+    /// Runs the final checks.
     pub(crate) fn finish(&mut self) -> Check {
         self.trace.line(self.now, || "everything is over".into());
         for host in 0..self.hosts.len() {
@@ -76,7 +77,7 @@ impl World {
         self.check_timers()
     }
 
-    /// A queue pair that has failed has a reason, and its peer knows.
+    /// Checks that a failed queue pair has a cause, and that its peer has failed too.
     fn check_failure(&self, qp: usize) -> Check {
         let model = &self.qps[qp];
         if !model.is(QpState::Err) {
@@ -85,14 +86,14 @@ impl World {
         let own = model
             .first_error
             .is_some_and(|(_, status)| status != WcStatus::WrFlush);
-        if !own && !self.has_cause(qp) {
-            return Err("failed without a reason".into());
+        if !own && !self.has_outside_cause(qp) {
+            return Err("failed without a cause".into());
         }
         let otherwise = own || model.cause.program || model.cause.cq_overflow;
         let events = [QpEvent::AccessError, QpEvent::RequestError, QpEvent::Fatal];
-        let told = model.recv_failed || model.events.iter().any(|event| events.contains(event));
-        if !otherwise && !told {
-            return Err("failed, and neither a completion nor an event tells why".into());
+        let reported = model.recv_failed || model.events.iter().any(|event| events.contains(event));
+        if !otherwise && !reported {
+            return Err("failed, but neither a completion nor an event reported the cause".into());
         }
         let peer = self.peer_of(qp).map(|peer| &self.qps[peer]);
         if let Some(peer) = peer
@@ -100,13 +101,13 @@ impl World {
             && !otherwise
             && peer.is(QpState::Rts)
         {
-            return Err("refused a request, but its peer does not know".into());
+            return Err("refused a request, but its peer is still in RTS".into());
         }
         Ok(())
     }
 
-    /// Both ends of a quiet connection have counted the same packets, and the
-    /// queue holds the receives that it should.
+    /// Checks that both ends of an idle connection agree on the next PSN, and that
+    /// the queue pair holds the expected number of work requests.
     fn check_agreement(&self, qp: usize) -> Check {
         let model = &self.qps[qp];
         if !model.is(QpState::Rts) {
@@ -145,17 +146,17 @@ impl World {
         let model = &self.qps[qp];
         let has = |event| model.events.contains(&event);
         if model.early_requests > 0 && !has(QpEvent::CommunicationEstablished) {
-            return Err("packets came in RTR, but no event".into());
+            return Err("request packets arrived in RTR, but no COMM_EST event was raised".into());
         }
         let shared = model.srq.is_some() && model.kind != QpType::XrcTarget;
         if shared && model.is(QpState::Err) && !has(QpEvent::LastWqeReached) {
-            return Err("failed without the event that its last receive was taken".into());
+            return Err("failed without a LAST_WQE_REACHED event".into());
         }
         Ok(())
     }
 
-    /// In a network without faults even unreliable WRITEs arrive, unless they are
-    /// so big that they flood the receiver.
+    /// Checks that all UC WRITEs arrived in a network without faults. Big messages are
+    /// exempt, because they can overflow the receive buffer.
     fn check_unreliable_writes(&self) -> Check {
         if self.scenario.family != Family::Clean || self.scenario.features.big {
             return Ok(());
@@ -176,7 +177,7 @@ impl World {
         Ok(())
     }
 
-    /// Every work request has ended, each receive of a failed queue pair too.
+    /// Checks that every work request has ended, including flushed receives.
     fn check_all_ended(&self, qp: usize) -> Check {
         let model = &self.qps[qp];
         if model.cause.cq_overflow {
@@ -211,7 +212,7 @@ impl World {
         Ok(())
     }
 
-    /// With nothing outstanding, timers come to an end.
+    /// Checks that the engine stops arming timers when nothing is outstanding.
     fn check_timers(&mut self) -> Check {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             let mut fired = 0;
@@ -226,11 +227,11 @@ impl World {
         Ok(())
     }
 
-    /// What is still outstanding when it should long be over.
+    /// Describes all work that is still outstanding when a run hangs.
     pub(crate) fn describe_hang(&self) -> String {
         let mut text = format!("hangs after {} steps, at {}:", self.steps, self.now);
         for qp in 0..self.qps.len() {
-            if self.is_settled(qp) {
+            if self.is_idle(qp) {
                 continue;
             }
             let model = &self.qps[qp];
@@ -257,7 +258,7 @@ fn describe_send(index: usize, record: &SendRecord) -> String {
     let (kind, len) = (record.kind, record.payload.len());
     let end = match record.end {
         Some(End::Completed(status)) => status.to_string(),
-        Some(End::Vanished) => "vanished".into(),
+        Some(End::Discarded) => "vanished".into(),
         None => "outstanding".into(),
     };
     format!("{name}: {kind:?} of {len} bytes, {end}")

@@ -1,8 +1,8 @@
-//! A host: an engine and what a device does around it.
+//! A host: an engine, its memory, and its send and receive buffers.
 //!
-//! After every call into the engine the device sends what there is to send, in
-//! portions of random size, and looks when the next timer is due. Now and then a portion
-//! is said to have left only later, as one that found no room in a socket.
+//! After every call into the engine the host transmits all packets, in batches of
+//! random size, and schedules the engine's next timer. In 2% of the cases it
+//! finishes a batch only later, as if the socket buffer were full.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::{BTreeSet, VecDeque};
@@ -15,14 +15,14 @@ use ferroce_transport::{
 };
 
 use crate::arena::Arena;
-use crate::network::Flying;
+use crate::network::InFlight;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::zone::{Place, Purpose, Zone};
 
 /// Unregistered bytes between zones.
 const GUARD: u64 = 4096;
-/// The longest packet, and some.
+/// Size of the transmit buffer: more than the longest packet.
 const BUFFER: usize = 4096 + 256;
 
 /// A host.
@@ -33,24 +33,25 @@ pub(crate) struct Host {
     pub(crate) arena: Arena,
     pub(crate) pd: Arc<Pd>,
     pub(crate) zones: Vec<Zone>,
-    /// Packets that wait to be taken in.
-    pub(crate) rx: VecDeque<Flying>,
-    /// When packets are next taken in, if that is planned.
+    /// The receive buffer.
+    pub(crate) rx: VecDeque<InFlight>,
+    /// An event that processes the receive buffer is scheduled.
     pub(crate) serving: bool,
     pub(crate) paused_until: Time,
-    /// The earliest timer event that is planned.
+    /// Time of the earliest scheduled timer event.
     pub(crate) timer: Option<Time>,
-    /// Multicast groups it listens to.
+    /// Multicast groups that the host has joined.
     pub(crate) joined: BTreeSet<IpAddr>,
     batches: Vec<Batch>,
-    /// The portion that has not left altogether; nothing is sent before it has.
+    /// The batch that waits for room in the socket buffer. No other batch is sent
+    /// before it.
     held: Option<usize>,
     buffer: Vec<u8>,
 }
 
-/// A packet that leaves.
+/// A packet that a host sends.
 pub(crate) struct Outgoing {
-    /// The queue pair that sends it.
+    /// Number of the queue pair that sends the packet.
     pub(crate) qpn: u32,
     pub(crate) path: Path,
     pub(crate) ip_id: u16,
@@ -95,7 +96,7 @@ impl Host {
         }
     }
 
-    /// Lets the engine send one portion. Returns whether it did send.
+    /// Transmits one batch. Returns true if there may be more to send.
     pub(crate) fn transmit(
         &mut self,
         now: Time,
@@ -153,12 +154,12 @@ impl Host {
         Ok(sent || more)
     }
 
-    /// Whether it has to be asked again to send.
+    /// Returns true while a batch waits for room in the socket buffer.
     pub(crate) fn is_blocked(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Takes memory from a zone of this purpose that is still registered.
+    /// Allocates memory in a registered zone of this purpose.
     pub(crate) fn alloc(
         &mut self,
         rng: &mut Rng,
@@ -173,19 +174,19 @@ impl Host {
         Some(Place { zone, va, len })
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     pub(crate) fn release(&mut self, place: Place) {
         self.zones[place.zone].release(place.va, place.len);
     }
 
-    /// Peer's address and key for a piece of memory.
+    /// Returns the remote address and rkey of a piece of memory.
     pub(crate) fn remote(&self, place: Place) -> (u64, u32) {
         let zone = &self.zones[place.zone];
         (zone.key_address(place.va), zone.mr.rkey())
     }
 }
 
-/// Lays out the zones, each with unregistered memory around it.
+/// Creates the zones, each surrounded by unregistered memory.
 fn make_memory(
     id: usize,
     s: &Scenario,
@@ -215,7 +216,7 @@ fn make_memory(
         };
         let mr = regions
             .register(domain, start, len, iova, purpose.access() | zero_based)
-            .expect("the region is in order");
+            .expect("the region is valid");
         arena.set_registered(start..start + len);
         if purpose.is_local() {
             arena.set_private(start..start + len);
@@ -249,7 +250,7 @@ pub(crate) fn address(id: usize, ipv6: bool) -> IpAddr {
     }
 }
 
-/// The address of a multicast group.
+/// Returns the address of a multicast group.
 pub(crate) fn group_address(group: u8, ipv6: bool) -> IpAddr {
     match ipv6 {
         true => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 0x100 + u16::from(group)).into(),

@@ -8,52 +8,55 @@
 //!      |  completions    | memory          reordering, delay,     | memory
 //!      +-----------------+                 corruption ...)        |
 //!                        |                                        |
-//!                        +-----> Oracle: is all of this right? <--+
+//!                        +-----> Oracle: checks every step <------+
 //! ```
 //!
-//! A run is a function of its seed and of nothing else: virtual time jumps from
-//! event to event, and every decision comes from the seed. So a failure is found
-//! once and replayed as often as it takes to understand it.
+//! A run depends on its seed only. Virtual time jumps from event to event, and
+//! every decision comes from the seed. So any failure can be replayed exactly.
 //!
-//! The oracle knows what every work request must lead to. Each has memory of its
-//! own, so every byte that an adapter writes is judged at the moment it is
-//! written; completions must come in order, exactly once, with a status that has
-//! a cause in the scenario; messages arrive once, in order and unchanged; atomics
-//! are executed exactly once; nothing hangs; and when something fails, both ends
-//! must agree that it did.
+//! The oracle knows the outcomes that each work request may have. It checks that
 //!
-//! That the oracle can fail is proved with the engine's deliberate bugs: each
-//! must be found within a stated number of seeds.
+//! - every byte an adapter writes is the right one: each work request has memory
+//!   of its own, so the oracle checks a write at the moment it happens;
+//! - completions come in order, exactly once, with a status that has a cause in
+//!   the scenario;
+//! - messages arrive once, in order and unchanged;
+//! - atomics are executed exactly once;
+//! - no work request stays outstanding for ever;
+//! - both ends of a connection agree on whether it failed.
+//!
+//! The engine's deliberate bugs test the oracle: it must find each of them
+//! within a stated number of seeds.
 
 #![forbid(unsafe_code)]
 
-mod agenda;
 mod arena;
-mod bad;
 mod completions;
 mod coverage;
 mod device;
 mod disrupt;
+mod event_queue;
+mod failing_requests;
 mod finish;
 mod host;
+mod invalid_calls;
 mod model;
 mod network;
-mod nonsense;
 mod payload;
 mod post;
 mod program;
 mod queues;
-mod recv_end;
+mod recv_oracle;
 mod requests;
 mod rng;
 mod runner;
 mod scenario;
-mod send_end;
+mod send_oracle;
 mod setup;
 mod slot;
-mod tap;
 mod trace;
 mod windows;
+mod wire_check;
 mod world;
 mod zone;
 

@@ -13,10 +13,10 @@ use ferroce_sim::{Bug, Coverage, Outcome, run_seed, run_seed_with_trace, run_see
 /// Simulates whole networks of channel adapters, one for each seed.
 #[derive(Parser)]
 struct Args {
-    /// How many seeds to run.
+    /// Number of seeds to run.
     #[arg(long, default_value_t = 2000)]
     seeds: u64,
-    /// The first seed.
+    /// First seed.
     #[arg(long, default_value_t = 0)]
     start: u64,
     /// Run this one seed only.
@@ -25,16 +25,16 @@ struct Args {
     /// Print packets, timers, completions and events of the one seed.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Run seeds until so many events have happened.
+    /// Run seeds until this many events have been simulated.
     #[arg(long, conflicts_with = "seeds")]
     steps: Option<u64>,
-    /// Do not stop at the first violation: list them all.
+    /// List all violations instead of stopping at the first one.
     #[arg(long)]
     keep_going: bool,
-    /// Print what the runs have come across.
+    /// Print counts of the opcodes, statuses, drops and events that occurred.
     #[arg(long)]
     coverage: bool,
-    /// Put a deliberate bug into all engines.
+    /// Enable one deliberate bug in all engines.
     #[arg(long, value_parser = parse_bug)]
     bug: Option<Bug>,
 }
@@ -43,18 +43,19 @@ fn parse_bug(name: &str) -> Result<Bug, String> {
     let names: Vec<String> = Bug::ALL.iter().map(bug_name).collect();
     match names.iter().position(|known| known == name) {
         Some(at) => Ok(Bug::ALL[at]),
-        None => Err(format!("no such bug; there are {}", names.join(", "))),
+        None => Err(format!("no such bug; known bugs: {}", names.join(", "))),
     }
 }
 
-/// Not inlined: unrolled over all bugs it takes the optimiser for ever.
+/// Returns a bug's name. Not inlined: the optimiser takes minutes when it
+/// unrolls the formatting code over all bugs.
 #[inline(never)]
 fn bug_name(bug: &Bug) -> String {
     format!("{bug:?}")
 }
 
-/// Prints a line; whoever reads may have seen enough.
-fn say(text: &str) {
+/// Prints a line. Ignores a closed pipe, as with `ferroce-sim | head`.
+fn print_line(text: &str) {
     let _closed = writeln!(io::stdout(), "{text}");
 }
 
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     match failed {
         None => ExitCode::SUCCESS,
         Some(outcome) => {
-            say(&format!("\nVIOLATION\n{}", outcome.report(args.bug)));
+            print_line(&format!("\nVIOLATION\n{}", outcome.report(args.bug)));
             ExitCode::FAILURE
         }
     }
@@ -80,14 +81,14 @@ fn run_one(seed: u64, args: &Args) -> Option<Outcome> {
         run_seed
     };
     let outcome = run(seed, args.bug);
-    say(&format!(
+    print_line(&format!(
         "seed {seed} ({:?}): {} steps, {} packets",
         outcome.family, outcome.steps, outcome.packets
     ));
     outcome.violation.is_some().then_some(outcome)
 }
 
-/// What many seeds amount to.
+/// Sums over all seeds of a run.
 #[derive(Default)]
 struct Total {
     seeds: u64,
@@ -97,7 +98,7 @@ struct Total {
     failed: Option<Outcome>,
 }
 
-// How long it takes is for people to read; no run depends on it.
+// The clock is used for the printed rate only; no run depends on it.
 #[allow(clippy::disallowed_methods)]
 fn run_many(args: &Args) -> Option<Outcome> {
     let begun = Instant::now();
@@ -113,7 +114,7 @@ fn run_many(args: &Args) -> Option<Outcome> {
         total.coverage.add(&outcome.coverage);
         if let Some(violation) = &outcome.violation {
             if args.keep_going {
-                say(&format!(
+                print_line(&format!(
                     "seed {} ({:?}): {violation}",
                     outcome.seed, outcome.family
                 ));
@@ -130,7 +131,7 @@ fn run_many(args: &Args) -> Option<Outcome> {
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let seconds = begun.elapsed().as_secs_f64();
-    say(&format!(
+    print_line(&format!(
         "{} seeds from {}, {} steps, {} packets in {seconds:.1} s ({:.0} seeds/s)",
         total.seeds,
         args.start,
@@ -139,7 +140,7 @@ fn run_many(args: &Args) -> Option<Outcome> {
         total.seeds as f64 / seconds
     ));
     if args.coverage {
-        say(&total.coverage.to_string());
+        print_line(&total.coverage.to_string());
     }
     total.failed
 }

@@ -1,4 +1,4 @@
-//! What the simulator knows about every object: the oracle's side of the world.
+//! The oracle's model of every verbs object and work request.
 
 mod qp;
 mod queues;
@@ -13,7 +13,7 @@ pub(crate) use queues::{CqMode, CqModel, Solicited, SrqModel, WindowModel, Windo
 
 use crate::zone::Place;
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Send,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The opcode of its completion.
+    /// Returns the opcode of the completion.
     pub(crate) fn wc_opcode(self) -> WcOpcode {
         match self {
             Kind::Send | Kind::SendInvalidate => WcOpcode::Send,
@@ -45,62 +45,63 @@ impl Kind {
     }
 }
 
-/// What may become of a work request, apart from what befalls its queue pair.
+/// The outcomes that a work request may have by itself. Failures of its queue
+/// pair, such as a flush, are judged separately.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict {
-    /// It may succeed.
+pub(crate) struct AllowedOutcome {
+    /// Success is allowed.
     pub(crate) success: bool,
-    /// The errors it may complete with.
+    /// Error statuses that are allowed.
     pub(crate) errors: Vec<WcStatus>,
-    /// The peer may refuse it.
+    /// The responder may answer with a NAK.
     pub(crate) refusable: bool,
 }
 
-impl Verdict {
-    /// It has no reason to fail.
-    pub(crate) fn good() -> Verdict {
-        Verdict {
+impl AllowedOutcome {
+    /// Returns the outcome of a valid request: success only.
+    pub(crate) fn good() -> AllowedOutcome {
+        AllowedOutcome {
             success: true,
             errors: Vec::new(),
             refusable: false,
         }
     }
 
-    /// The peer must refuse it.
-    pub(crate) fn refused(errors: &[WcStatus]) -> Verdict {
-        Verdict {
+    /// Returns the outcome of a request that the responder must refuse.
+    pub(crate) fn refused(errors: &[WcStatus]) -> AllowedOutcome {
+        AllowedOutcome {
             success: false,
             errors: errors.to_vec(),
             refusable: true,
         }
     }
 
-    /// It must fail on this side.
-    pub(crate) fn fails(error: WcStatus) -> Verdict {
-        Verdict {
+    /// Returns the outcome of a request that must fail at the requester.
+    pub(crate) fn fails(error: WcStatus) -> AllowedOutcome {
+        AllowedOutcome {
             success: false,
             errors: vec![error],
             refusable: false,
         }
     }
 
-    /// From now on it may also fail like this.
-    pub(crate) fn also(&mut self, error: WcStatus, refusable: bool) {
+    /// Allows one more error status.
+    pub(crate) fn add_error(&mut self, error: WcStatus, refusable: bool) {
         self.errors.push(error);
         self.refusable |= refusable;
     }
 }
 
-/// How a work request ended.
+/// The end of a work request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// With this status, by a completion or implied by a later one.
+    /// Completed with this status, shown by its own completion or implied by a later one.
     Completed(WcStatus),
-    /// Without a completion: its queue pair was reset or destroyed.
-    Vanished,
+    /// Discarded without a completion: its queue pair was reset or destroyed.
+    Discarded,
 }
 
-/// A counter at the peer and the operand of an atomic on it.
+/// A counter in the peer's memory and the operand of an atomic on it.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct AtomicTarget {
     pub(crate) host: usize,
@@ -108,7 +109,7 @@ pub(crate) struct AtomicTarget {
     pub(crate) operand: u64,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Debug)]
 pub(crate) struct DatagramTarget {
     pub(crate) address: IpAddr,
@@ -116,14 +117,14 @@ pub(crate) struct DatagramTarget {
     pub(crate) qkey: u32,
 }
 
-/// A range that a FLUSH must flush: address, length, durably.
+/// A range that a FLUSH must flush: address, length, whether to persistence.
 pub(crate) type FlushRange = (u64, u64, bool);
 
 /// A send work request.
 #[derive(Debug)]
 pub(crate) struct SendRecord {
     pub(crate) qp: usize,
-    /// Its number in its queue, since the queue was last reset.
+    /// Position in its send queue, counted from the last reset.
     pub(crate) index: usize,
     pub(crate) kind: Kind,
     pub(crate) payload: Rc<[u8]>,
@@ -132,21 +133,21 @@ pub(crate) struct SendRecord {
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) local: Vec<Place>,
-    /// Host and place of the memory it writes or reads there.
+    /// Host and place of the remote memory that the request writes or reads.
     pub(crate) remote: Option<(usize, Place)>,
-    /// The remote place is free once this request has succeeded.
+    /// The remote place is freed when this request succeeds.
     pub(crate) frees_remote: bool,
     pub(crate) atomic: Option<AtomicTarget>,
     pub(crate) flush: Option<FlushRange>,
     pub(crate) window: Option<usize>,
     pub(crate) xrc_srq: Option<usize>,
     pub(crate) datagram: Option<DatagramTarget>,
-    pub(crate) verdict: Verdict,
+    pub(crate) allowed: AllowedOutcome,
     pub(crate) end: Option<End>,
 }
 
 impl SendRecord {
-    /// Whether it takes a receive at the peer.
+    /// Returns true if the request consumes a receive at the peer.
     pub(crate) fn consumes(&self) -> bool {
         match self.kind {
             Kind::Send | Kind::SendInvalidate => true,
@@ -160,7 +161,7 @@ impl SendRecord {
     }
 }
 
-/// Which queue a receive was posted to.
+/// The queue that a receive was posted to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum RecvOwner {
     Qp(usize),
@@ -171,10 +172,10 @@ pub(crate) enum RecvOwner {
 #[derive(Debug)]
 pub(crate) struct RecvRecord {
     pub(crate) owner: RecvOwner,
-    /// Its number in its queue.
+    /// Position in its receive queue.
     pub(crate) index: usize,
     pub(crate) places: Vec<Place>,
-    /// What it may fail with, beyond what its queue pair or message bring.
+    /// Additional errors that are allowed, such as for deregistered memory.
     pub(crate) errors: Vec<WcStatus>,
     pub(crate) end: Option<End>,
 }

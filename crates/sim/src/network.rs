@@ -1,9 +1,9 @@
-//! The network: what becomes of a packet between two hosts.
+//! The network: delays, drops, duplicates, reorders and corrupts packets.
 //!
 //! Loss is random but bounded. The same packet of a reliable connection (the
-//! same PSN to the same queue pair) is lost only so often; then it arrives. So
-//! whether retries may run out is a fact about the scenario, not a matter of luck,
-//! and an error completion in a healthy network is a violation, not bad weather.
+//! same PSN to the same queue pair) is lost at most `most_losses` times. So the
+//! scenario alone determines whether retries may run out. Without such a fault in
+//! the scenario, the oracle treats an error completion as a violation.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,40 +16,40 @@ use crate::rng::{Rng, Stream};
 /// The ECN bits of a packet that met congestion.
 const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// A packet on its way.
+/// A packet in the network.
 #[derive(Clone, Debug)]
-pub(crate) struct Flying {
-    /// Its number in the run.
+pub(crate) struct InFlight {
+    /// Number of the packet in the run.
     pub(crate) number: u64,
     /// The host that sent it.
     pub(crate) from: usize,
     pub(crate) path: Path,
     pub(crate) ip_id: u16,
     pub(crate) bytes: Rc<[u8]>,
-    /// It is not what was sent: nobody may take it.
+    /// Corrupted or forged: no receiver may accept it.
     pub(crate) invalid: bool,
-    /// It must not be lost any more.
+    /// Lost `most_losses` times already: it must arrive.
     pub(crate) protected: bool,
 }
 
-/// What one direction between two hosts does to packets.
+/// Delays and fault probabilities of one direction between two hosts.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Link {
     pub(crate) latency_ns: u64,
     pub(crate) jitter_ns: u64,
     pub(crate) loss: f64,
     pub(crate) duplicate: f64,
-    /// Most by which a duplicate is late.
+    /// Upper bound of a duplicate's additional delay.
     pub(crate) straggle_ns: u64,
     pub(crate) corrupt: f64,
     pub(crate) reorder: f64,
-    /// Chance of a congestion mark.
+    /// Probability of an ECN congestion mark.
     pub(crate) mark: f64,
 }
 
-/// A copy of a packet and when it arrives, or why it does not.
+/// The arrival of one copy of a packet, or the reason for its loss.
 pub(crate) enum Fate {
-    Arrives(Time, Flying),
+    Arrives(Time, InFlight),
     Lost(&'static str),
 }
 
@@ -57,13 +57,14 @@ pub(crate) struct Network {
     rng: Rng,
     /// `links[from][to]`.
     links: Vec<Vec<Link>>,
-    /// When the last packet of a link arrives: packets keep their order unless reordered.
+    /// Arrival time of the last packet of each link. Later packets arrive after it,
+    /// unless the link reorders them.
     last: Vec<Vec<Time>>,
-    /// Until when a link carries nothing.
-    dark: Vec<Vec<Time>>,
-    /// How often a packet has been lost: receiver, queue pair, PSN, whether a response.
+    /// End of the current outage of each link.
+    outage: Vec<Vec<Time>>,
+    /// Number of losses by receiver, queue pair, PSN and whether it is a response.
     losses: BTreeMap<(usize, u32, u32, bool), u8>,
-    /// How often a packet may be lost.
+    /// Most losses of the same packet.
     most_losses: u8,
     healed: bool,
 }
@@ -75,33 +76,39 @@ impl Network {
             rng: Rng::new(seed, Stream::Network),
             links,
             last: vec![vec![Time::ZERO; n]; n],
-            dark: vec![vec![Time::ZERO; n]; n],
+            outage: vec![vec![Time::ZERO; n]; n],
             losses: BTreeMap::new(),
             most_losses,
             healed: false,
         }
     }
 
-    /// No more faults.
+    /// Ends all faults.
     pub(crate) fn heal(&mut self) {
         self.healed = true;
-        self.dark
+        self.outage
             .iter_mut()
             .flatten()
             .for_each(|until| *until = Time::ZERO);
     }
 
-    /// Nothing passes between two hosts until then.
-    pub(crate) fn darken(&mut self, a: usize, b: usize, until: Time) {
-        self.dark[a][b] = until;
-        self.dark[b][a] = until;
+    /// Drops all packets between two hosts until the given time.
+    pub(crate) fn cut(&mut self, a: usize, b: usize, until: Time) {
+        self.outage[a][b] = until;
+        self.outage[b][a] = until;
     }
 
-    /// Decides about a packet to the host `to`: what arrives when.
-    pub(crate) fn send(&mut self, now: Time, mut packet: Flying, to: usize, fates: &mut Vec<Fate>) {
+    /// Sends a packet to the host `to`: appends an arrival or loss for each copy.
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        mut packet: InFlight,
+        to: usize,
+        fates: &mut Vec<Fate>,
+    ) {
         let link = self.links[packet.from][to];
         let link = if self.healed { link.healed() } else { link };
-        if now < self.dark[packet.from][to] {
+        if now < self.outage[packet.from][to] {
             fates.push(Fate::Lost("the link is down"));
             return;
         }
@@ -129,14 +136,14 @@ impl Network {
         fates.push(Fate::Arrives(at, packet));
     }
 
-    /// Counts a packet that was lost elsewhere, for want of room.
-    pub(crate) fn count_loss(&mut self, to: usize, packet: &Flying) {
+    /// Counts a loss, also one that happens in a full receive buffer.
+    pub(crate) fn count_loss(&mut self, to: usize, packet: &InFlight) {
         if let Some(key) = key(to, &packet.bytes) {
             *self.losses.entry(key).or_default() += 1;
         }
     }
 
-    fn is_protected(&self, to: usize, packet: &Flying) -> bool {
+    fn is_protected(&self, to: usize, packet: &InFlight) -> bool {
         let lost = key(to, &packet.bytes).and_then(|key| self.losses.get(&key));
         lost.is_some_and(|&lost| lost >= self.most_losses)
     }
@@ -152,9 +159,9 @@ impl Network {
         *last
     }
 
-    /// Flips up to three bits, which the ICRC is sure to notice, or cuts the
-    /// packet short. The byte that the ICRC does not cover stays.
-    fn corrupt(&mut self, packet: &mut Flying) {
+    /// Flips up to three bits, which the ICRC always detects, or truncates the packet.
+    /// The byte that the ICRC does not cover stays unchanged.
+    fn corrupt(&mut self, packet: &mut InFlight) {
         const NOT_COVERED: usize = 4;
         packet.invalid = true;
         let mut bytes = packet.bytes.to_vec();
@@ -170,7 +177,7 @@ impl Network {
 }
 
 impl Link {
-    /// The longest that a packet travels.
+    /// Returns the longest delay of a packet.
     pub(crate) fn longest_ns(&self) -> u64 {
         self.latency_ns + self.jitter_ns
     }
@@ -183,7 +190,8 @@ impl Link {
     }
 }
 
-/// What makes a packet of a reliable connection the same as another.
+/// Returns the identity of a packet of a reliable connection, the same for all
+/// of its retransmissions.
 fn key(to: usize, bytes: &[u8]) -> Option<(usize, u32, u32, bool)> {
     let packet = Packet::parse(bytes).ok()?;
     let opcode = packet.opcode();
@@ -204,7 +212,7 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr};
     use ferroce_wire::{Bth, Flow, HeaderBuf, Opcode, Operation, Psn};
 
-    fn packet(psn: u32) -> Flying {
+    fn packet(psn: u32) -> InFlight {
         let opcode = Opcode::new(Transport::Rc, Operation::SendOnly).unwrap();
         let header = HeaderBuf::new(&Bth::new(opcode, 17, Psn::new(psn))).finish();
         let mut bytes = header.as_bytes().to_vec();
@@ -215,7 +223,7 @@ mod tests {
             destination: nowhere,
             source_port: 0,
         };
-        Flying {
+        InFlight {
             number: 0,
             from: 0,
             path: Path::new(flow, 0, 0),
@@ -231,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_lost_only_so_often() {
+    fn packet_is_lost_at_most_most_losses_times() {
         let mut network = network(Link {
             loss: 1.0,
             ..Link::default()
@@ -250,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_keep_their_order_unless_told_otherwise() {
+    fn jitter_without_reordering_keeps_packet_order() {
         let mut network = network(Link {
             jitter_ns: 1000,
             ..Link::default()
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn corruption_changes_the_packet() {
+    fn corruption_changes_bytes_that_the_icrc_covers() {
         let mut network = network(Link {
             corrupt: 1.0,
             ..Link::default()

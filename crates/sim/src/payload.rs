@@ -1,9 +1,9 @@
-//! The bytes of messages: a function of the seed and the work request, so that
-//! a byte in the wrong place is almost surely a wrong byte.
+//! Message contents, computed from the seed and the work request. They differ
+//! between requests and offsets, so a misplaced byte is almost surely detected.
 
 use std::rc::Rc;
 
-/// The payload of work request `wr_id` in the run of `seed`.
+/// Returns the payload of work request `wr_id` in the run of `seed`.
 pub(crate) fn payload(seed: u64, wr_id: u64, len: usize) -> Rc<[u8]> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ wr_id.rotate_left(32);
     let mut bytes = vec![0; len];
@@ -14,13 +14,13 @@ pub(crate) fn payload(seed: u64, wr_id: u64, len: usize) -> Rc<[u8]> {
     bytes.into()
 }
 
-/// A number that no other work request of the run has.
+/// Returns a number that no other work request of the run has.
 pub(crate) fn unique(seed: u64, wr_id: u64) -> u64 {
     let mut state = seed.rotate_left(17) ^ wr_id;
     next(&mut state)
 }
 
-/// SplitMix64.
+/// Returns the next output of SplitMix64.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

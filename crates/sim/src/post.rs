@@ -1,4 +1,5 @@
-//! Posting work requests: memory is set aside, the oracle told, the engine called.
+//! Posting of work requests: allocate memory, call the engine, and record the
+//! request for the oracle.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,19 +9,20 @@ use ferroce_transport::{
 };
 
 use crate::model::{
-    AtomicTarget, DatagramTarget, FlushRange, Kind, RecvOwner, RecvRecord, SendRecord, Verdict,
+    AllowedOutcome, AtomicTarget, DatagramTarget, FlushRange, Kind, RecvOwner, RecvRecord,
+    SendRecord,
 };
 use crate::slot::{Rule, recv_wr_id, send_wr_id, wr_name};
-use crate::tap::GRH;
+use crate::wire_check::GRH;
 use crate::world::{Check, World};
 use crate::zone::{Place, Purpose};
 
-/// Memory that the receives of one queue may take.
+/// Bytes of memory for the receives of one queue.
 const RECEIVE_MEMORY: u64 = 128 << 10;
-/// What receive buffers hold before anything is received.
+/// Initial content of receive buffers.
 pub(crate) const UNTOUCHED: u8 = 0xa5;
 
-/// A work request in the making.
+/// A work request that is not posted yet.
 pub(crate) struct Draft {
     pub(crate) kind: Kind,
     pub(crate) op: SendOp,
@@ -34,16 +36,16 @@ pub(crate) struct Draft {
     pub(crate) window: Option<usize>,
     pub(crate) xrc_srq: Option<usize>,
     pub(crate) datagram: Option<DatagramTarget>,
-    pub(crate) verdict: Verdict,
+    pub(crate) allowed: AllowedOutcome,
 }
 
-/// The local memory of a draft.
+/// The local data of a draft.
 pub(crate) enum DraftData {
-    /// Slots that are set aside.
+    /// Allocated slots.
     Places(Vec<Place>),
-    /// Elements that lead nowhere.
+    /// Invalid scatter/gather elements.
     Bad(Vec<Sge>),
-    /// A copy of the payload.
+    /// Inline data, copied from the payload.
     Inline,
 }
 
@@ -62,18 +64,18 @@ impl Draft {
             window: None,
             xrc_srq: None,
             datagram: None,
-            verdict: Verdict::good(),
+            allowed: AllowedOutcome::good(),
         }
     }
 }
 
 impl World {
-    /// The `wr_id` that the next send will have.
+    /// Returns the `wr_id` of the next send.
     pub(crate) fn next_wr_id(&self) -> u64 {
         send_wr_id(self.sends.len())
     }
 
-    /// Posts a draft; it must be taken.
+    /// Posts a draft and checks that the engine accepts it.
     pub(crate) fn submit(&mut self, qp: usize, draft: Draft) -> Check {
         let wr_id = self.next_wr_id();
         let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
@@ -101,7 +103,7 @@ impl World {
         self.trace.host(self.now, host, || {
             let name = wr_name(wr_id);
             let (op, flags, len) = (&draft.op, draft.flags, draft.payload.len());
-            let doomed = if draft.verdict.success {
+            let doomed = if draft.allowed.success {
                 ""
             } else {
                 ", to fail"
@@ -121,12 +123,12 @@ impl World {
         };
         let posted = self.hosts[host].engine.post_send(self.now, qpn, wr);
         posted.map_err(|e| format!("{} on qp {qpn:#x} refused: {e}", wr_name(wr_id)))?;
-        let listens = self
+        let can_receive = self
             .peer_of(qp)
-            .is_some_and(|peer| self.qps[peer].listens());
+            .is_some_and(|peer| self.qps[peer].can_receive());
         let model = &mut self.qps[qp];
         if model.pending() == 0 {
-            model.hopeless = !listens;
+            model.peer_unreachable = !can_receive;
             model.sent.clear();
         }
         let record = SendRecord {
@@ -146,7 +148,7 @@ impl World {
             window: draft.window,
             xrc_srq: draft.xrc_srq,
             datagram: draft.datagram,
-            verdict: draft.verdict,
+            allowed: draft.allowed,
             end: None,
         };
         let index = self.sends.len();
@@ -161,7 +163,7 @@ impl World {
     fn ud_target(&self, qp: usize, target: &DatagramTarget) -> UdTarget {
         let host = self.qps[qp].host;
         let av = self.address_vector(host, target.address);
-        // A key with the top bit stands for the queue pair's own.
+        // With the top bit set, the engine sends the queue pair's own Q_Key.
         let own = target.qkey == self.qps[qp].setup.qkey && self.sends.len().is_multiple_of(2);
         UdTarget {
             ah: AddressHandle::new(Arc::clone(&self.hosts[host].pd), av),
@@ -170,7 +172,7 @@ impl World {
         }
     }
 
-    /// Sets local memory aside for a message, in one piece or several.
+    /// Allocates local memory for a message, in one piece or several.
     pub(crate) fn alloc_local(
         &mut self,
         qp: usize,
@@ -214,7 +216,7 @@ impl World {
         Some(places)
     }
 
-    /// Sets aside memory that holds the payload.
+    /// Allocates local memory and copies the payload into it.
     pub(crate) fn alloc_source(&mut self, qp: usize, payload: &Rc<[u8]>) -> Option<Vec<Place>> {
         let most = self.qps[qp].cap.max_send_sge;
         let purpose = self.local_purpose();
@@ -230,7 +232,8 @@ impl World {
         Some(places)
     }
 
-    /// Where local memory comes from: some of it may be taken away.
+    /// Draws the zone for local memory. In some scenarios it may be one that the
+    /// program deregisters while it is in use.
     pub(crate) fn local_purpose(&mut self) -> Purpose {
         match self.scenario.features.deregister && self.rng.chance(0.3) {
             true => Purpose::DoomedLocal,
@@ -238,7 +241,7 @@ impl World {
         }
     }
 
-    /// Posts receives to a queue pair's own queue, or to its shared ones.
+    /// Posts receives to a queue pair's own receive queue, or to its shared ones.
     pub(crate) fn post_receives(&mut self, qp: usize) -> Check {
         let model = &self.qps[qp];
         if model.has_own_rq() {
@@ -269,12 +272,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether receives are to come one by one.
+    /// Returns true if the program stops posting receives early, to provoke RNR NAKs.
     fn is_late(&mut self) -> bool {
         self.scenario.features.late_receives && !self.healed && self.rng.chance(0.7)
     }
 
-    /// Posts one receive; false if there is no memory for it.
+    /// Posts one receive; returns false if there is no memory for it.
     fn post_receive(&mut self, owner: RecvOwner) -> Result<bool, String> {
         let (host, size, most, datagram) = match owner {
             RecvOwner::Qp(qp) => {
@@ -294,7 +297,7 @@ impl World {
         };
         let mut size = size + if datagram { GRH } else { 0 };
         if datagram && matches!(owner, RecvOwner::Qp(_)) && self.rng.chance(0.1) {
-            size = self.rng.range(0..=size); // too short for some
+            size = self.rng.range(0..=size); // too short for some datagrams
         }
         let purpose = match datagram {
             true => Purpose::Local,
@@ -346,7 +349,7 @@ impl World {
     }
 }
 
-/// How many receives of a size are posted at a time.
+/// Returns the number of receives of a size to keep posted.
 fn fitting(size: u64) -> usize {
     (RECEIVE_MEMORY / size.max(1)).clamp(2, 64) as usize
 }

@@ -1,14 +1,14 @@
-//! What programs do: look for completions, post receives, post sends.
+//! Simulated programs: they poll completions, post receives and post sends.
 
 use ferroce_transport::{QpState, QpType, SendFlags, SendOp};
 
-use crate::agenda::Happening;
+use crate::event_queue::SimEvent;
 use crate::model::{Drain, Kind};
 use crate::payload::payload;
 use crate::post::{Draft, DraftData};
 use crate::world::{Check, World};
 
-/// What a program may choose to do next.
+/// The next action of a program.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Choice {
     Send,
@@ -22,16 +22,16 @@ pub(crate) enum Choice {
     ReadThenWrite,
     /// A WRITE and then a READ of the same memory.
     WriteThenRead,
-    /// Something about memory windows.
+    /// A bind, use or invalidation of a memory window.
     Window,
 }
 
 impl World {
-    /// One step of the program on a host.
+    /// Runs one step of the program on a host.
     pub(crate) fn program(&mut self, host: usize) -> Check {
         for cq in 0..self.cqs.len() {
             if self.cqs[cq].host == host {
-                self.look(cq)?;
+                self.poll_as_program(cq)?;
             }
         }
         for qp in 0..self.qps.len() {
@@ -51,7 +51,7 @@ impl World {
             if self.scenario.features.reconnect {
                 self.consider_reconnecting(qp)?;
             }
-            self.conclude_silent(qp)?;
+            self.finish_unsignaled(qp)?;
             self.recover(qp)?;
         }
         if self.rng.chance(0.01) {
@@ -61,7 +61,7 @@ impl World {
         let busy = self.qps.iter().any(|qp| qp.host == host && qp.todo > 0);
         let step = self.scenario.step_ns * if busy { 1 } else { 4 };
         let at = self.now.after_nanos(step / 2 + self.rng.below(step));
-        self.agenda.plan(at, Happening::Program { host });
+        self.event_queue.schedule(at, SimEvent::Program { host });
         Ok(())
     }
 
@@ -87,16 +87,16 @@ impl World {
             }
         }
         if self.rng.chance(0.02) {
-            self.try_nonsense(qp)?;
+            self.try_invalid_call(qp)?;
         }
-        self.post_closing(qp)
+        self.post_final_signaled(qp)
     }
 
-    /// Whether the program goes on with a queue pair.
+    /// Returns true if the program may post to a queue pair.
     fn may_post(&mut self, qp: usize) -> bool {
         match self.qps[qp].state {
             Some(QpState::Rts | QpState::Sqd) => true,
-            // What is posted to a failed queue pair is flushed: a few suffice.
+            // Requests posted to a failed queue pair are flushed; a few suffice.
             Some(QpState::Err | QpState::Sqe) => {
                 if !self.scenario.features.reconnect && !self.rng.chance(0.3) {
                     self.qps[qp].todo = 0;
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Queues may change their size at any time.
+    /// Resizes the completion queues and shared receive queues of a host.
     fn resize_queues(&mut self, host: usize) -> Check {
         for cq in self.cqs.iter().filter(|cq| cq.host == host && !cq.small) {
             let size = self.rng.range(4000..=8000) as u32;
@@ -120,7 +120,7 @@ impl World {
         Ok(())
     }
 
-    /// Asks to be told when a shared queue runs low.
+    /// Arms the limit of a shared receive queue.
     fn arm_limit(&mut self, qp: usize) -> Check {
         let Some(srq) = self.qps[qp].srq else {
             return Ok(());
@@ -135,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// A send queue that has stopped may go on, once all of it has been flushed.
+    /// Moves a queue pair from SQE back to RTS, once all its sends have been flushed.
     fn recover(&mut self, qp: usize) -> Check {
         let model = &self.qps[qp];
         if !model.is(QpState::Sqe) || model.pending() > 0 || !self.rng.chance(0.3) {
@@ -147,7 +147,7 @@ impl World {
         Ok(())
     }
 
-    /// Work requests that the engine's queue has room for.
+    /// Returns the number of work requests that the send queue has room for.
     fn room(&self, qp: usize) -> Result<u32, String> {
         let model = &self.qps[qp];
         let query = self.hosts[model.host].engine.query_qp(model.qpn);
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// The flags of a work request.
+    /// Draws the flags of a work request.
     pub(crate) fn draw_flags(&mut self, qp: usize) -> SendFlags {
         let mut flags = SendFlags::empty();
         let last = self.qps[qp].todo <= 1;
@@ -219,7 +219,7 @@ impl World {
         flags
     }
 
-    /// The length of a message: often near a multiple of the path MTU.
+    /// Draws the length of a message, often near a multiple of the path MTU.
     pub(crate) fn draw_len(&mut self, qp: usize, most: u64) -> u64 {
         let mtu = self.qps[qp].setup.mtu.bytes() as u64;
         let len = match self.rng.below(10) {
@@ -232,8 +232,9 @@ impl World {
         len.min(most)
     }
 
-    /// Ends a program whose last request would not tell that it is done.
-    fn post_closing(&mut self, qp: usize) -> Check {
+    /// Posts a final signaled request if the program's last request is unsignaled.
+    /// Its completion shows that the earlier requests have completed.
+    fn post_final_signaled(&mut self, qp: usize) -> Check {
         let model = &self.qps[qp];
         let Some(&last) = model.sends.last() else {
             return Ok(());
@@ -257,7 +258,7 @@ impl World {
         self.submit(qp, draft)
     }
 
-    /// The shared receive queue that an XRC request names.
+    /// Draws the shared receive queue of an XRC request.
     pub(crate) fn draw_xrc_srq(&mut self, qp: usize) -> Option<usize> {
         if self.qps[qp].kind != QpType::XrcInitiator {
             return None;
@@ -267,8 +268,8 @@ impl World {
         Some(self.rng.pick(&all))
     }
 
-    /// Payload of the next work request, from memory or inline.
-    /// `None` if there is no memory for it.
+    /// Sets the payload of a draft, from memory or inline. Returns `None` if there is
+    /// no memory for it.
     pub(crate) fn draw_source(&mut self, qp: usize, draft: &mut Draft, len: u64) -> Option<()> {
         draft.payload = payload(self.seed, self.next_wr_id(), len as usize);
         let inline = len <= u64::from(self.qps[qp].cap.max_inline_data) && self.rng.chance(0.2);

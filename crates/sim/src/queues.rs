@@ -1,4 +1,4 @@
-//! Setting up completion queues, shared receive queues and XRC domains.
+//! Creation of completion queues, shared receive queues and XRC domains.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use ferroce_transport::{Cq, QpType, Srq, SrqInit, Time, Xrcd};
 use crate::model::{CqMode, CqModel, SrqModel};
 use crate::world::World;
 
-/// Completions that a queue holds which must not overflow.
+/// Size of a completion queue that must not overflow.
 const LARGE_CQ: u32 = 4095;
 
 impl World {
-    /// A completion queue, new or shared with others.
-    pub(crate) fn some_cq(&mut self, host: usize, small: bool) -> usize {
-        let alike = |cq: &CqModel| cq.host == host && cq.small == small;
-        match self.cqs.iter().position(alike) {
+    /// Returns a completion queue: a new one, or one that other queue pairs use.
+    pub(crate) fn new_or_shared_cq(&mut self, host: usize, small: bool) -> usize {
+        let same_kind = |cq: &CqModel| cq.host == host && cq.small == small;
+        match self.cqs.iter().position(same_kind) {
             Some(cq) if self.rng.chance(0.3) => cq,
             _ => self.add_cq(host, small),
         }
@@ -36,7 +36,7 @@ impl World {
             host,
             cq: Cq::new(id as u32, size).expect("a size that is possible"),
             mode,
-            notified: true, // the first look arms it
+            notified: true, // the program polls once, and so arms the queue
             armed: false,
             latest: Time::ZERO,
             small,
@@ -72,8 +72,9 @@ impl World {
         self.srqs.len() - 1
     }
 
-    /// An XRC domain of the host with one shared queue or two, new or old.
-    pub(crate) fn some_domain(&mut self, host: usize, recv_size: u64, cq: usize) -> usize {
+    /// Returns an XRC domain of the host with one or two shared receive queues: a
+    /// new domain, or one that other queue pairs use.
+    pub(crate) fn new_or_shared_domain(&mut self, host: usize, recv_size: u64, cq: usize) -> usize {
         let fits = |domain: &usize| {
             let big = |srq: &usize| self.srqs[*srq].recv_size >= recv_size;
             self.domains[*domain].0 == host && self.srqs_of_domain(*domain).iter().all(big)
@@ -91,13 +92,13 @@ impl World {
         domain
     }
 
-    /// The shared receive queues that requests to an XRC domain may name.
+    /// Returns the shared receive queues of an XRC domain.
     pub(crate) fn srqs_of_domain(&self, domain: usize) -> Vec<usize> {
         let inside = |srq: &usize| self.srqs[*srq].xrc.is_some_and(|(d, _)| d == domain);
         (0..self.srqs.len()).filter(inside).collect()
     }
 
-    /// A shared queue of the host for this type, old or new.
+    /// Returns a shared receive queue of the host for queue pairs of this type.
     pub(crate) fn shared_srq(&mut self, host: usize, kind: QpType, recv_size: u64) -> usize {
         let users = self
             .qps

@@ -1,4 +1,4 @@
-//! The work requests of ordinary programs, one of each kind.
+//! Valid work requests of each kind.
 
 use std::rc::Rc;
 
@@ -10,12 +10,12 @@ use crate::payload::{payload, unique};
 use crate::post::{Draft, DraftData};
 use crate::program::Choice;
 use crate::slot::{Atomic, Rule};
-use crate::tap::MULTICAST;
+use crate::wire_check::MULTICAST;
 use crate::world::{Check, World};
 use crate::zone::{Place, Purpose};
 
 impl World {
-    /// Posts a request of the chosen kind, unless memory has run out.
+    /// Posts a request of the chosen kind, unless there is no memory for it.
     pub(crate) fn post_plain(&mut self, qp: usize, choice: Choice) -> Check {
         let draft = match choice {
             Choice::Send => self.draft_send(qp),
@@ -24,7 +24,7 @@ impl World {
             Choice::FetchAdd => self.draft_atomic(qp, true),
             Choice::CompareSwap => self.draft_atomic(qp, false),
             Choice::AtomicWrite => self.draft_atomic_write(qp),
-            _ if self.scenario.features.bad_requests => self.draft_write(qp), // not permitted
+            _ if self.scenario.features.bad_requests => self.draft_write(qp), // no FLUSH permission
             _ => self.draft_flush(qp),
         };
         match draft {
@@ -48,7 +48,8 @@ impl World {
         self.rng.chance(0.4).then(|| self.rng.u32())
     }
 
-    /// Where remote memory comes from: some of it may be taken away.
+    /// Draws the zone for remote memory. In some scenarios it may be one that the
+    /// peer deregisters while it is in use.
     fn remote_purpose(&mut self) -> Purpose {
         match self.scenario.features.deregister && self.rng.chance(0.4) {
             true => Purpose::DoomedRemote,
@@ -56,7 +57,7 @@ impl World {
         }
     }
 
-    /// Sets memory aside at the peer: host and place.
+    /// Allocates memory at the peer; returns its host and place.
     pub(crate) fn alloc_remote(
         &mut self,
         qp: usize,
@@ -80,7 +81,7 @@ impl World {
         self.draft_write_to(qp, remote, len, imm)
     }
 
-    /// A WRITE to memory that is set aside.
+    /// Drafts a WRITE to allocated memory.
     fn draft_write_to(
         &mut self,
         qp: usize,
@@ -90,7 +91,7 @@ impl World {
     ) -> Option<Draft> {
         let (remote_addr, rkey) = match remote {
             Some((host, place)) => self.hosts[host].remote(place),
-            None => (self.rng.u64(), self.rng.u32()), // zero bytes: not looked at
+            None => (self.rng.u64(), self.rng.u32()), // not checked for zero bytes
         };
         let op = SendOp::Write {
             remote_addr,
@@ -130,7 +131,7 @@ impl World {
         self.draft_read_from(qp, remote, data)
     }
 
-    /// A READ of memory that holds `data` when its turn comes.
+    /// Drafts a READ of memory that holds `data` when the READ is executed.
     pub(crate) fn draft_read_from(
         &mut self,
         qp: usize,
@@ -167,7 +168,7 @@ impl World {
         let (remote_addr, rkey) = (zone.key_address(va), zone.mr.rkey());
         let current = self.hosts[host].arena.peek(va, 8).try_into().ok()?;
         let compare = match self.rng.chance(0.7) {
-            true => u64::from_ne_bytes(current), // a good guess
+            true => u64::from_ne_bytes(current), // likely to match
             false => self.rng.u64(),
         };
         let (kind, op) = match add {
@@ -253,7 +254,7 @@ impl World {
         Some(draft)
     }
 
-    /// Two requests for the same memory, whose order must be kept.
+    /// Posts two requests for the same memory that must be executed in order.
     pub(crate) fn post_ordered(&mut self, qp: usize, choice: Choice) -> Check {
         let len = self.draw_len(qp, self.scenario.longest).max(1);
         let Some(remote) = self.alloc_remote(qp, Purpose::Remote, len, 1) else {
@@ -298,7 +299,7 @@ impl World {
             true => group_address(self.rng.below(3) as u8, self.scenario.ipv6),
             false => self.hosts[self.qps[target].host].address,
         };
-        // Queue pair 1 only knows its own key, and the wrong key reaches nobody.
+        // Queue pair 1 has a Q_Key of its own. Its peers drop datagrams with a wrong Q_Key.
         let wrong = general || self.rng.chance(0.1);
         let qkey = match wrong {
             true => self.qps[qp].setup.qkey,

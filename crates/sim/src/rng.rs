@@ -1,24 +1,24 @@
 //! Seeded randomness.
 //!
-//! Every decision of a run comes from here. One seed has several independent
-//! streams, so that drawing one number more for the network does not change
-//! what the programs do.
+//! Every decision of a run uses these generators. One seed has several
+//! independent streams, so that an additional draw for the network does not
+//! change the choices of the programs.
 
 use core::ops::RangeInclusive;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// What a stream of random numbers is for.
+/// The use of a stream of random numbers.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Stream {
-    /// Which hosts, queue pairs and faults there are.
+    /// Choice of hosts, queue pairs and faults.
     Scenario,
-    /// What programs do and when.
+    /// Actions of the programs and their times.
     Program,
-    /// What the network does to packets.
+    /// Loss, delay and corruption of packets.
     Network,
-    /// In what portions hosts send and receive.
+    /// Batch sizes in which hosts send and receive.
     Device,
 }
 
@@ -39,9 +39,9 @@ impl Rng {
         self.0.next_u32()
     }
 
-    /// A number below `n`, which is not zero.
+    /// Returns a number below `n`; `n` must not be zero.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        // The bias of a 64-bit remainder is of no interest to a simulation.
+        // The bias of a 64-bit remainder is negligible for a simulation.
         self.u64() % n
     }
 
@@ -50,7 +50,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && f64::from(self.u32()) < probability * 4_294_967_296.0
     }

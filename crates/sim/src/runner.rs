@@ -1,4 +1,4 @@
-//! Running seeds: one, many, on several threads; and what to say about a failure.
+//! Runs seeds, on one thread or several, and reports violations.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -13,36 +13,36 @@ use crate::scenario::Family;
 use crate::trace::Trace;
 use crate::world::World;
 
-/// Lines of the log that a failure shows.
+/// Number of log lines in a report.
 const TAIL: usize = 40;
 
-/// How a run went.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
     /// The theme of its scenario.
     pub family: Family,
-    /// Events that happened.
+    /// Number of simulated events.
     pub steps: u64,
-    /// Packets that were sent.
+    /// Number of packets sent.
     pub packets: u64,
-    /// What it has come across.
+    /// Opcodes, statuses, drops and events that occurred.
     pub coverage: Coverage,
-    /// What was wrong, if anything was.
+    /// Description of the violation, if there was one.
     pub violation: Option<String>,
 }
 
 impl Outcome {
-    /// A report of the violation for people: what, the last lines of the log,
-    /// and the command that replays it.
+    /// Returns a human-readable report of the violation, with the last lines of the
+    /// log and the command that replays the run.
     pub fn report(&self, bug: Option<Bug>) -> String {
         let Some(violation) = &self.violation else {
             return format!("seed {}: no violation", self.seed);
         };
         let (seed, family) = (self.seed, self.family);
         let mut world = World::new(seed, bug, Trace::tail(TAIL));
-        let _again = caught(|| world.run());
+        let _again = catch_panic(|| world.run());
         let mut text = format!("seed {seed} ({family:?}): {violation}\n\nthe last events:\n");
         if let Trace::Tail { lines, .. } = &world.trace {
             for line in lines {
@@ -53,7 +53,7 @@ impl Outcome {
     }
 }
 
-/// The command that shows a run again.
+/// Returns the command that replays a run with its log.
 pub fn replay_command(seed: u64, bug: Option<Bug>) -> String {
     match bug {
         None => format!("cargo xtask sim --seed {seed} --trace"),
@@ -61,18 +61,18 @@ pub fn replay_command(seed: u64, bug: Option<Bug>) -> String {
     }
 }
 
-/// Runs one seed, with a deliberate bug in all engines if one is given.
+/// Runs one seed, with `bug` enabled in all engines.
 pub fn run_seed(seed: u64, bug: Option<Bug>) -> Outcome {
     run_world(World::new(seed, bug, Trace::Off))
 }
 
-/// Runs one seed and prints all that happens.
+/// Runs one seed and prints its log.
 pub fn run_seed_with_trace(seed: u64, bug: Option<Bug>) -> Outcome {
     run_world(World::new(seed, bug, Trace::Print))
 }
 
 fn run_world(mut world: World) -> Outcome {
-    let result = caught(|| world.run());
+    let result = catch_panic(|| world.run());
     Outcome {
         seed: world.seed,
         family: world.scenario.family,
@@ -83,8 +83,8 @@ fn run_world(mut world: World) -> Outcome {
     }
 }
 
-/// Runs seeds from `start` on, on `threads` threads, until `go_on` says no to an
-/// outcome. Outcomes come in no particular order.
+/// Runs seeds from `start` on, on `threads` threads, until `go_on` returns false
+/// for an outcome. Outcomes come in no particular order.
 pub fn run_seeds(
     start: u64,
     threads: usize,
@@ -93,7 +93,7 @@ pub fn run_seeds(
 ) {
     let next = AtomicU64::new(start);
     let stop = AtomicU64::new(0);
-    // The engines under test have no threads; running many of them has.
+    // The simulated engines have no threads; only this runner starts some.
     #[allow(clippy::disallowed_methods)]
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -113,8 +113,8 @@ thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something that may panic; a panic is a violation like any other.
-fn caught(f: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+/// Runs a closure and turns a panic into a violation.
+fn catch_panic(f: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = panic::take_hook();

@@ -1,8 +1,7 @@
-//! A scenario: everything about a run that is decided before it starts.
+//! A scenario: all parameters of a run that are drawn before it starts.
 //!
-//! A seed draws a family, which fixes the theme, and switches on some features
-//! more: so each seed has few of them, and over many seeds they meet in all
-//! combinations.
+//! A seed draws a family, which fixes the theme, and enables some more features.
+//! So each seed has few features, and many seeds together cover all combinations.
 
 mod draw;
 mod family;
@@ -17,14 +16,14 @@ use crate::network::Link;
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a run may contain.
+        /// The features of a run.
         #[derive(Clone, Debug, Default)]
         pub(crate) struct Features {
             $($(#[$doc])* pub(crate) $name: bool,)*
         }
 
         impl Features {
-            /// The names of those that are switched on.
+            /// Returns the names of the enabled features.
             fn names(&self) -> Vec<&'static str> {
                 let all = [$((stringify!($name), self.$name),)*];
                 all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
@@ -41,14 +40,14 @@ features! {
     reordering,
     corruption,
     congestion_marks,
-    /// Packets that come from somebody else, or of another partition.
+    /// Forged packets with another source address or partition key.
     strays,
-    /// Receive buffers of a few packets.
+    /// Receive buffers that hold a few packets only.
     tiny_buffers,
     pauses,
-    /// PSNs that start near their end.
+    /// Initial PSNs just below the wrap at 2^24.
     wrap,
-    /// Receives are posted late: RNR NAKs.
+    /// Receives are posted late, which causes RNR NAKs.
     late_receives,
     /// Few RNR retries.
     rnr_limits,
@@ -60,7 +59,7 @@ features! {
     bad_locals,
     /// Queue pairs moved to ERR, reset or destroyed.
     teardown,
-    /// Broken connections are made anew.
+    /// Failed connections are established again.
     reconnect,
     deregister,
     drain,
@@ -70,16 +69,16 @@ features! {
     notifications,
     /// READs and WRITEs of the same memory, ordered by fences.
     fences,
-    /// Messages of up to 200 kB.
+    /// Messages of 40 to 200 kB.
     big,
-    /// In-flight windows of a few packets.
+    /// Congestion windows of a few packets.
     small_windows,
-    /// The network goes down for longer than retries last.
-    dark,
+    /// Outages of the network that may outlast the retries.
+    outage,
     multicast,
 }
 
-/// A connection.
+/// The parameters of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct PairPlan {
     /// RC, UC, or XRC initiator.
@@ -87,35 +86,35 @@ pub(crate) struct PairPlan {
     pub(crate) ends: [EndPlan; 2],
 }
 
-/// One end of a connection, or a datagram queue pair.
+/// The parameters of one end of a connection, or of a datagram queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct EndPlan {
     pub(crate) host: usize,
     pub(crate) setup: Setup,
-    /// Work requests its program posts.
+    /// Number of work requests that the program posts.
     pub(crate) todo: u32,
     pub(crate) recv_size: u64,
     pub(crate) queue_depth: u32,
     pub(crate) max_sge: u32,
     pub(crate) shared_receives: bool,
     pub(crate) signals_all: bool,
-    /// How long after its peer it becomes ready to send.
+    /// Delay between RTR and RTS.
     pub(crate) late_ns: u64,
 }
 
-/// A datagram queue pair.
+/// The parameters of a datagram queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct DatagramPlan {
     pub(crate) general_services: bool,
     pub(crate) end: EndPlan,
-    /// Which multicast groups it joins.
+    /// Multicast groups that the queue pair joins.
     pub(crate) groups: Vec<u8>,
 }
 
-/// Something that disturbs the run.
+/// A disruption of the run.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Disruption {
-    /// A host stands still.
+    /// A host is suspended.
     Pause { host: usize, ns: u64 },
     /// The program moves a queue pair to ERR.
     Kill { qp: usize },
@@ -125,13 +124,13 @@ pub(crate) enum Disruption {
     Destroy { qp: usize },
     /// The program deregisters a zone for remote or for local use.
     Deregister { host: usize, remote: bool },
-    /// The send queue is drained for a while.
+    /// The program drains the send queue and resumes it later.
     Drain { qp: usize, ns: u64 },
-    /// Nothing passes between two hosts.
-    Dark { a: usize, b: usize, ns: u64 },
+    /// The network between two hosts is down.
+    Outage { a: usize, b: usize, ns: u64 },
 }
 
-/// A scenario.
+/// All parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) family: Family,
@@ -140,65 +139,66 @@ pub(crate) struct Scenario {
     pub(crate) ipv6: bool,
     pub(crate) links: Vec<Vec<Link>>,
     pub(crate) most_losses: u8,
-    /// Packets that a receive buffer holds, and the time each takes.
+    /// Packets that a receive buffer holds.
     pub(crate) rx_capacity: usize,
+    /// Time to process one received packet.
     pub(crate) service_ns: u64,
     pub(crate) port_mtu: Mtu,
     pub(crate) initial_window: u32,
     pub(crate) max_window: u32,
-    /// The longest message.
+    /// Length of the longest message.
     pub(crate) longest: u64,
     pub(crate) pairs: Vec<PairPlan>,
     pub(crate) datagrams: Vec<DatagramPlan>,
     pub(crate) disruptions: Vec<(Time, Disruption)>,
-    /// The mean time between two steps of a program.
+    /// Mean time between two steps of a program.
     pub(crate) step_ns: u64,
-    /// The chance that a work request is a bad one.
+    /// Probability that a work request is one that must fail.
     pub(crate) bad: f64,
-    /// The chance that a program step posts receives.
+    /// Probability that a program step posts receives.
     pub(crate) receive_pace: f64,
-    /// When faults end.
+    /// Time at which all faults end.
     pub(crate) heal: Time,
 }
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// Draws the scenario of a seed.
     pub(crate) fn draw(seed: u64) -> Scenario {
         draw::draw(seed)
     }
 
-    /// How long the latest duplicate can take.
+    /// Returns the longest delay of a duplicate.
     pub(crate) fn longest_straggler_ns(&self) -> u64 {
         let links = self.links.iter().flatten();
         self.longest_trip_ns() + links.map(|link| link.straggle_ns).max().unwrap_or(0)
     }
 
-    /// How long a packet can take, with waiting in receive buffers.
+    /// Returns the longest delay of a packet, including the wait in a receive buffer.
     pub(crate) fn longest_trip_ns(&self) -> u64 {
         let links = self.links.iter().flatten();
         let link = links.map(Link::longest_ns).max().unwrap_or(0);
         link + self.rx_capacity as u64 * self.service_ns
     }
 
-    /// How long the most patient queue pair waits for an answer.
+    /// Returns the longest ACK timeout of all queue pairs.
     pub(crate) fn longest_timeout_ns(&self) -> u64 {
         let ends = self.pairs.iter().flat_map(|pair| &pair.ends);
         ends.map(|end| 4096 << end.setup.timeout).max().unwrap_or(0)
     }
 
-    /// Whether every packet arrives once and in time, while the network is up.
+    /// Returns true if every packet arrives once and in time, except during outages.
     pub(crate) fn is_lossless(&self) -> bool {
         let f = &self.features;
         let safe = !(f.loss || f.corruption || f.tiny_buffers || f.pauses || f.big);
         safe && !self.disorders()
     }
 
-    /// Whether UC messages may arrive twice or out of order.
+    /// Returns true if UC messages may arrive twice or out of order.
     pub(crate) fn disorders(&self) -> bool {
         self.features.duplicates || self.features.reordering
     }
 
-    /// One line about it.
+    /// Returns a one-line summary.
     pub(crate) fn summary(&self) -> String {
         let kinds: Vec<String> = self.pairs.iter().map(|p| format!("{:?}", p.kind)).collect();
         format!(

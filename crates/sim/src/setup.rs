@@ -1,4 +1,4 @@
-//! Building the world: queues, counters, queue pairs and connections.
+//! Creation of counters, queue pairs and connections at the start of a run.
 
 use ferroce_transport::{
     Access, AddressVector, AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Time,
@@ -7,7 +7,7 @@ use ferroce_wire::Psn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::agenda::Happening;
+use crate::event_queue::SimEvent;
 use crate::host::group_address;
 use crate::model::{Drain, QpModel, Setup};
 use crate::scenario::{DatagramPlan, EndPlan};
@@ -15,7 +15,7 @@ use crate::slot::Rule;
 use crate::world::{Check, World};
 use crate::zone::Purpose;
 
-/// Counters for atomics on each host.
+/// Number of counters for atomics on each host.
 const COUNTERS: usize = 3;
 /// The Q_Key of queue pair 1.
 const GENERAL_SERVICES_QKEY: u32 = 0x8001_0000;
@@ -25,7 +25,7 @@ impl World {
             self.add_counters(host);
             let delay = self.rng.below(self.scenario.step_ns);
             let at = Time::from_nanos(delay);
-            self.agenda.plan(at, Happening::Program { host });
+            self.event_queue.schedule(at, SimEvent::Program { host });
         }
         for plan in self.scenario.pairs.clone() {
             let kinds = match plan.kind {
@@ -47,9 +47,10 @@ impl World {
         }
         for index in 0..self.scenario.disruptions.len() {
             let at = self.scenario.disruptions[index].0;
-            self.agenda.plan(at, Happening::Disrupt { index });
+            self.event_queue.schedule(at, SimEvent::Disrupt { index });
         }
-        self.agenda.plan(self.scenario.heal, Happening::Heal);
+        self.event_queue
+            .schedule(self.scenario.heal, SimEvent::Heal);
         Ok(())
     }
 
@@ -70,13 +71,13 @@ impl World {
     fn add_qp(&mut self, kind: QpType, plan: &EndPlan) -> Result<usize, String> {
         let host = plan.host;
         let small = self.scenario.features.small_cqs && self.rng.chance(0.5);
-        let send_cq = self.some_cq(host, small);
+        let send_cq = self.new_or_shared_cq(host, small);
         let recv_cq = match self.rng.chance(0.4) {
             true => send_cq,
-            false => self.some_cq(host, small),
+            false => self.new_or_shared_cq(host, small),
         };
         let domain = match kind {
-            QpType::XrcTarget => Some(self.some_domain(host, plan.recv_size, recv_cq)),
+            QpType::XrcTarget => Some(self.new_or_shared_domain(host, plan.recv_size, recv_cq)),
             _ => None,
         };
         let srq = match domain {
@@ -141,7 +142,7 @@ impl World {
             events: Vec::new(),
             recv_failed: false,
             sent: BTreeMap::new(),
-            hopeless: false,
+            peer_unreachable: false,
             awaited: BTreeSet::new(),
             read_psns: BTreeSet::new(),
             rnr_wait: None,
@@ -150,8 +151,8 @@ impl World {
             rnr_naks: 0,
             bad_receives: false,
             early_requests: 0,
-            lives: 0,
-            reconnects: None,
+            reconnections: 0,
+            reconnect_at: None,
         });
         Ok(self.qps.len() - 1)
     }
@@ -180,14 +181,16 @@ impl World {
             let attached = side.engine.attach_multicast(qpn, address);
             let first = attached.map_err(|e| format!("attach_multicast: {e}"))?;
             if first != side.joined.insert(address) {
-                return Err(format!("wrong about being the first in {address}"));
+                return Err(format!(
+                    "attach_multicast is wrong about the first queue pair in {address}"
+                ));
             }
             self.qps[qp].groups.insert(address);
         }
         Ok(())
     }
 
-    /// Takes a queue pair to RTR, and to RTS now or later.
+    /// Moves a queue pair to RTR, and to RTS now or after `late_ns`.
     pub(crate) fn connect(&mut self, qp: usize, late_ns: u64) -> Check {
         self.modify(qp, QpState::Init)?;
         if self.rng.chance(0.7) {
@@ -198,11 +201,11 @@ impl World {
             return self.modify(qp, QpState::Rts);
         }
         let at = self.now.after_nanos(late_ns);
-        self.agenda.plan(at, Happening::Resume { qp });
+        self.event_queue.schedule(at, SimEvent::Resume { qp });
         Ok(())
     }
 
-    /// Moves a queue pair to a state, with the attributes that takes.
+    /// Moves a queue pair to a state, with the attributes that the transition requires.
     pub(crate) fn modify(&mut self, qp: usize, state: QpState) -> Check {
         let model = &self.qps[qp];
         let (host, qpn) = (model.host, model.qpn);
@@ -259,8 +262,8 @@ impl World {
         (attr, mask(model.kind, state, resumes))
     }
 
-    /// What queue pairs let their peers do. In scenarios with bad requests there
-    /// is something that they do not.
+    /// Returns the remote access that queue pairs permit. Scenarios with bad requests
+    /// do not permit FLUSH.
     fn remote_access(&self) -> Access {
         let flush = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
         let rest = Access::LOCAL_WRITE
@@ -273,7 +276,7 @@ impl World {
         }
     }
 
-    /// The way from a host to an address.
+    /// Returns the address vector from a host to an address.
     pub(crate) fn address_vector(&self, host: usize, to: core::net::IpAddr) -> AddressVector {
         AddressVector {
             source: self.hosts[host].address,
@@ -287,7 +290,7 @@ impl World {
         }
     }
 
-    /// A PSN to start from, near the end of the numbers if the scenario wants that.
+    /// Draws an initial PSN, just below the wrap if the scenario has that feature.
     pub(crate) fn draw_psn(&mut self) -> Psn {
         match self.scenario.features.wrap {
             true => Psn::new(0xff_ffff - self.rng.range(0..=60) as u32),
@@ -296,7 +299,7 @@ impl World {
     }
 }
 
-/// The attributes that a transition takes.
+/// Returns the attributes that a transition requires.
 fn mask(kind: QpType, state: QpState, resumes: bool) -> AttrMask {
     use AttrMask as M;
     let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;

@@ -1,64 +1,64 @@
-//! What may happen to a piece of memory.
+//! Slots: pieces of memory and the accesses that are allowed to them.
 //!
 //! Each piece of memory that a work request names is a slot of its own, and no
-//! two slots overlap. So what the adapter may do to a byte is known exactly, at
-//! the moment that it does something.
+//! two slots overlap. So the oracle knows for every access to a byte whether it
+//! is allowed, at the moment of the access.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A piece of memory and what it is for.
+/// A piece of memory and its use.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: u64,
-    /// The work request it belongs to.
+    /// The work request that names this memory.
     pub(crate) wr_id: u64,
-    /// What may happen to it.
+    /// The accesses that are allowed.
     pub(crate) rule: Rule,
-    /// Bytes written so far, counted from its start.
+    /// End offset of the bytes written so far.
     pub(crate) filled: u64,
 }
 
-/// What may happen to a slot.
+/// The accesses that are allowed to a slot.
 #[derive(Debug)]
 pub(crate) enum Rule {
-    /// Data to be sent: the adapter may read it until the request completes.
+    /// Data to be sent. The adapter may read it until the request completes.
     Source,
-    /// Data for the peer to read. A late duplicate may be answered from it at any time.
+    /// Data for the peer to READ. A late duplicate may read it again at any time.
     Shown,
-    /// Bytes of a known message land here.
+    /// Destination of a known message.
     Landing {
         /// The message.
         data: Rc<[u8]>,
-        /// The offset in the message of the slot's first byte.
+        /// Offset in the message of the slot's first byte.
         at: usize,
-        /// Each byte is written exactly once, first to last.
+        /// Each byte must be written exactly once, in order.
         once: bool,
     },
-    /// A receive buffer: which message lands here shows when it completes.
+    /// A receive buffer. Its contents are checked when the receive completes.
     Buffer,
-    /// Eight bytes for atomics; operations by their unique operand.
+    /// Eight bytes for atomics. Maps the unique operand of each operation to it.
     Counter(BTreeMap<u64, Atomic>),
-    /// Nothing may happen any more.
+    /// No access is allowed.
     Closed,
 }
 
-/// An atomic operation that may be executed.
+/// An expected atomic operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Atomic {
     /// The work request.
     pub(crate) wr_id: u64,
-    /// What COMPARE_SWAP compares with; `None` for FETCH_ADD.
+    /// The comparand of COMPARE_SWAP; `None` for FETCH_ADD.
     pub(crate) compare: Option<u64>,
-    /// What was there when it was executed.
+    /// The value before the operation was executed; `None` until then.
     pub(crate) original: Option<u64>,
-    /// It must not be executed any more.
+    /// The operation must not be executed from now on.
     pub(crate) closed: bool,
 }
 
 impl Slot {
-    /// Judges a write of `data` at `offset`, which fits the slot.
+    /// Checks a write of `data` at `offset`. The write must lie inside the slot.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), String> {
         match &self.rule {
             Rule::Buffer => {}
@@ -69,7 +69,7 @@ impl Slot {
             } => {
                 if *once && offset != self.filled {
                     return Err(format!(
-                        "written at offset {offset} when the next byte to come is {}",
+                        "written at offset {offset}, but the next byte expected is {}",
                         self.filled
                     ));
                 }
@@ -93,7 +93,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Judges an atomic: `compare` is `None` for FETCH_ADD.
+    /// Checks an atomic; `compare` is `None` for FETCH_ADD.
     pub(crate) fn atomic(
         &mut self,
         operand: u64,
@@ -105,7 +105,7 @@ impl Slot {
         };
         let Some(op) = ops.get_mut(&operand) else {
             return Err(format!(
-                "an atomic with operand {operand:#x} that nobody posted"
+                "an atomic with operand {operand:#x}, which no request has"
             ));
         };
         let wr = wr_name(op.wr_id);
@@ -129,17 +129,17 @@ impl Slot {
 const SEND: u64 = 1 << 32;
 const RECV: u64 = 2 << 32;
 
-/// The `wr_id` of a send, by its number in the run.
+/// Returns the `wr_id` of a send, from its number in the run.
 pub(crate) fn send_wr_id(index: usize) -> u64 {
     SEND | index as u64
 }
 
-/// The `wr_id` of a receive, by its number in the run.
+/// Returns the `wr_id` of a receive, from its number in the run.
 pub(crate) fn recv_wr_id(index: usize) -> u64 {
     RECV | index as u64
 }
 
-/// Which work request a `wr_id` names.
+/// The work request that a `wr_id` names.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum WrRef {
     Send(usize),
@@ -158,7 +158,7 @@ impl WrRef {
     }
 }
 
-/// A work request as the log names it.
+/// Returns the name of a work request in the log.
 pub(crate) fn wr_name(wr_id: u64) -> String {
     match WrRef::of(wr_id) {
         WrRef::Send(index) => format!("send {index}"),

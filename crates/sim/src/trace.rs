@@ -1,21 +1,21 @@
-//! The log of a run, for people.
+//! The human-readable log of a run.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
 use ferroce_transport::Time;
 
-/// Where the log goes.
+/// The destination of the log.
 pub(crate) enum Trace {
-    /// Nowhere, and nothing is formatted.
+    /// No log; lines are not even formatted.
     Off,
-    /// To standard output as it happens.
+    /// Standard output, line by line.
     Print,
-    /// Into memory, the last so many lines.
+    /// Memory, which keeps the last `keep` lines.
     Tail {
-        /// The lines.
+        /// The last lines, oldest first.
         lines: VecDeque<String>,
-        /// How many are kept.
+        /// Number of lines kept.
         keep: usize,
     },
 }
@@ -42,7 +42,7 @@ impl Trace {
         match self {
             Trace::Off => {}
             Trace::Print => {
-                // Whoever reads may have seen enough.
+                // A closed pipe, as with `| head`, is no error.
                 let _closed = writeln!(io::stdout(), "{}", format(text()));
             }
             Trace::Tail { lines, keep } => {

@@ -1,10 +1,11 @@
-//! Memory windows: bound, used by the peer, taken back, and not usable after that.
+//! Work requests that bind, use and invalidate memory windows. A window must be
+//! unusable after its invalidation.
 
 use std::rc::Rc;
 
 use ferroce_transport::{Access, BindMw, MwKind, QpType, SendFlags, SendOp, WcStatus};
 
-use crate::model::{Kind, Verdict, WindowModel, WindowState};
+use crate::model::{AllowedOutcome, Kind, WindowModel, WindowState};
 use crate::payload::payload;
 use crate::post::{Draft, DraftData};
 use crate::program::Choice;
@@ -12,7 +13,7 @@ use crate::slot::Rule;
 use crate::world::{Check, World};
 use crate::zone::{Place, Purpose};
 
-/// Most bytes that a window shows.
+/// Most bytes of a window.
 const LARGEST: u64 = 8 << 10;
 
 impl World {
@@ -41,7 +42,7 @@ impl World {
         Ok(())
     }
 
-    /// Posts something about the windows of a connection.
+    /// Posts a request about a memory window of a connection.
     pub(crate) fn post_window(&mut self, qp: usize) -> Check {
         let peer = self.peer_of(qp);
         let mut of = |owner: Option<usize>, state: WindowState| {
@@ -58,13 +59,13 @@ impl World {
         let draft = match self.rng.below(10) {
             0 if self.rng.chance(0.05) => self.draft_bad_bind(qp),
             0..=2 if free.is_some() => free.and_then(|w| self.draft_bind(qp, w)),
-            3 | 4 if own.is_some() => own.and_then(|w| self.draft_end(qp, w)),
-            5 if theirs.is_some() => theirs.and_then(|w| self.draft_remote_end(qp, w)),
-            6 if self.rng.chance(0.3) => self.draft_foreign(qp),
+            3 | 4 if own.is_some() => own.and_then(|w| self.draft_invalidate(qp, w)),
+            5 if theirs.is_some() => theirs.and_then(|w| self.draft_send_invalidate(qp, w)),
+            6 if self.rng.chance(0.3) => self.draft_foreign_window(qp),
             6 if stale.is_some() && self.rng.chance(0.5) => {
-                stale.and_then(|w| self.draft_stale(qp, w))
+                stale.and_then(|w| self.draft_stale_key(qp, w))
             }
-            _ => theirs.and_then(|w| self.draft_use(qp, w)),
+            _ => theirs.and_then(|w| self.draft_window_use(qp, w)),
         };
         match draft {
             Some(draft) => self.submit(qp, draft),
@@ -101,10 +102,10 @@ impl World {
         window.place = Some(place);
         window.first = if zero_based { 0 } else { addr };
         window.used = 0;
-        self.draft_local(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
+        self.draft_window_request(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
     }
 
-    /// A bind to memory that does not allow windows.
+    /// Drafts a bind to memory that does not permit windows.
     fn draft_bad_bind(&mut self, qp: usize) -> Option<Draft> {
         let window = self
             .windows
@@ -121,26 +122,32 @@ impl World {
         };
         let mut draft = Draft::new(Kind::Bind, SendOp::BindMw(Box::new(bind)));
         draft.flags = self.draw_flags(qp);
-        draft.verdict = Verdict::fails(WcStatus::MwBind);
+        draft.allowed = AllowedOutcome::fails(WcStatus::MwBind);
         Some(draft)
     }
 
-    /// A request that sends nothing.
-    fn draft_local(&mut self, qp: usize, kind: Kind, op: SendOp, w: usize) -> Option<Draft> {
+    /// Drafts a request about the window `w`.
+    fn draft_window_request(
+        &mut self,
+        qp: usize,
+        kind: Kind,
+        op: SendOp,
+        w: usize,
+    ) -> Option<Draft> {
         let mut draft = Draft::new(kind, op);
         draft.flags = self.draw_flags(qp);
         draft.window = Some(w);
         Some(draft)
     }
 
-    /// Whether requests that use the window are outstanding.
+    /// Returns true if requests that use the window are outstanding.
     fn in_use(&self, w: usize) -> bool {
         let uses = |send: &&crate::model::SendRecord| send.window == Some(w) && send.end.is_none();
         self.sends.iter().find(uses).is_some()
     }
 
-    /// The owner takes its window back, once nobody uses it.
-    fn draft_end(&mut self, qp: usize, w: usize) -> Option<Draft> {
+    /// Drafts the owner's invalidation of a window that no outstanding request uses.
+    fn draft_invalidate(&mut self, qp: usize, w: usize) -> Option<Draft> {
         if self.in_use(w) {
             return None;
         }
@@ -148,7 +155,7 @@ impl World {
         window.state = WindowState::Ending;
         if window.mw.kind() != MwKind::Type1 {
             let op = SendOp::LocalInvalidate { key: window.rkey };
-            return self.draft_local(qp, Kind::LocalInvalidate, op, w);
+            return self.draft_window_request(qp, Kind::LocalInvalidate, op, w);
         }
         let mw = window.mw.clone();
         let rkey = self.hosts[self.qps[qp].host].regions.next_type1_rkey(&mw);
@@ -160,18 +167,18 @@ impl World {
             length: 0,
             access: Access::empty(),
         };
-        self.draft_local(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
+        self.draft_window_request(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
     }
 
-    /// The peer takes the window back with its message, behind all its uses.
-    fn draft_remote_end(&mut self, qp: usize, w: usize) -> Option<Draft> {
+    /// Drafts the peer's SEND with invalidate, fenced after its uses of the window.
+    fn draft_send_invalidate(&mut self, qp: usize, w: usize) -> Option<Draft> {
         let peer = self.peer_of(qp)?;
         let window = &self.windows[w];
         if window.mw.kind() == MwKind::Type1 {
-            return self.draft_use(qp, w);
+            return self.draft_window_use(qp, w);
         }
         let op = SendOp::SendInvalidate { rkey: window.rkey };
-        let mut draft = self.draft_local(qp, Kind::SendInvalidate, op, w)?;
+        let mut draft = self.draft_window_request(qp, Kind::SendInvalidate, op, w)?;
         draft.flags |= SendFlags::FENCE;
         let len = self.draw_len(qp, self.qps[peer].recv_size);
         self.draw_source(qp, &mut draft, len)?;
@@ -179,8 +186,8 @@ impl World {
         Some(draft)
     }
 
-    /// The peer writes or reads through the window.
-    fn draft_use(&mut self, qp: usize, w: usize) -> Option<Draft> {
+    /// Drafts the peer's WRITE or READ through the window.
+    fn draft_window_use(&mut self, qp: usize, w: usize) -> Option<Draft> {
         let window = &self.windows[w];
         let all = window.place?;
         let host = self.qps[window.qp].host;
@@ -205,7 +212,7 @@ impl World {
                 rkey,
                 imm: None,
             };
-            let mut draft = self.draft_local(qp, Kind::Write, op, w)?;
+            let mut draft = self.draft_window_request(qp, Kind::Write, op, w)?;
             self.draw_source(qp, &mut draft, len)?;
             let rule = Rule::Landing {
                 data: Rc::clone(&draft.payload),
@@ -224,7 +231,7 @@ impl World {
             };
             let places = self.alloc_local(qp, Purpose::Local, len, most, landing)?;
             let op = SendOp::Read { remote_addr, rkey };
-            let mut draft = self.draft_local(qp, Kind::Read, op, w)?;
+            let mut draft = self.draft_window_request(qp, Kind::Read, op, w)?;
             let arena = &self.hosts[host].arena;
             arena.poke(place.va, &data);
             arena.add(place.va, len, wr_id, Rule::Shown);
@@ -239,8 +246,8 @@ impl World {
         Some(draft)
     }
 
-    /// The peer tries a key that is no longer good.
-    fn draft_stale(&mut self, qp: usize, w: usize) -> Option<Draft> {
+    /// Drafts the peer's WRITE with an rkey that was invalidated.
+    fn draft_stale_key(&mut self, qp: usize, w: usize) -> Option<Draft> {
         let window = &self.windows[w];
         let rkey = window.stale?;
         let op = SendOp::Write {
@@ -248,16 +255,17 @@ impl World {
             rkey,
             imm: None,
         };
-        let mut draft = self.draft_local(qp, Kind::Write, op, w)?;
+        let mut draft = self.draft_window_request(qp, Kind::Write, op, w)?;
         draft.window = None;
         self.draw_source(qp, &mut draft, 8)?;
-        draft.verdict = Verdict::refused(&[WcStatus::RemoteAccess]);
+        draft.allowed = AllowedOutcome::refused(&[WcStatus::RemoteAccess]);
         self.coverage.mark("stale window key used");
         Some(draft)
     }
 
-    /// A type 2 window is for the queue pair that bound it and for no other.
-    fn draft_foreign(&mut self, qp: usize) -> Option<Draft> {
+    /// Drafts a WRITE through a type 2 window that another queue pair bound. It must
+    /// be refused.
+    fn draft_foreign_window(&mut self, qp: usize) -> Option<Draft> {
         let peer = self.peer_of(qp)?;
         let foreign = |window: &&WindowModel| {
             window.qp != peer
@@ -274,12 +282,12 @@ impl World {
         let mut draft = Draft::new(Kind::Write, op);
         draft.flags = self.draw_flags(qp);
         self.draw_source(qp, &mut draft, 8)?;
-        draft.verdict = Verdict::refused(&[WcStatus::RemoteAccess]);
+        draft.allowed = AllowedOutcome::refused(&[WcStatus::RemoteAccess]);
         self.coverage.mark("foreign window used");
         Some(draft)
     }
 
-    /// A request about a window has succeeded, or failed.
+    /// Records the end of a request about a window.
     pub(crate) fn window_ended(&mut self, w: usize, kind: Kind, success: bool) {
         let window = &mut self.windows[w];
         let next = match (window.state, kind) {
@@ -290,7 +298,7 @@ impl World {
             }
             _ => return,
         };
-        // What has failed is never touched again.
+        // After a failure the window stays in `Ending` and is not used again.
         window.state = if success { next } else { WindowState::Ending };
     }
 }

@@ -1,12 +1,12 @@
-//! The world of a run: hosts, network, time, and the oracle that watches them.
+//! The state of a run: hosts, network, virtual time and the oracle's model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferroce_transport::{Bug, Time, WcStatus, Xrcd};
 
-use crate::agenda::{Agenda, Happening};
 use crate::coverage::Coverage;
+use crate::event_queue::{EventQueue, SimEvent};
 use crate::host::Host;
 use crate::model::{CqModel, QpModel, RecvRecord, SendRecord, SrqModel, WindowModel};
 use crate::network::Network;
@@ -14,43 +14,43 @@ use crate::rng::{Rng, Stream};
 use crate::scenario::Scenario;
 use crate::trace::Trace;
 
-/// What a check finds: nothing, or a violation in words.
+/// The result of a check; the error describes a violation.
 pub(crate) type Check = Result<(), String>;
 
-/// Most events of a run: more means that something goes in circles.
+/// Most events of a run. A run with more is reported as a livelock.
 const MOST_STEPS: u64 = 2_000_000;
-/// How long, in virtual time, everything may take once faults have ended.
+/// Virtual time within which all work must complete after the faults end.
 const PATIENCE_NS: u64 = 4_000_000_000;
 
-/// A run.
+/// The complete state of a run.
 pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) scenario: Scenario,
     pub(crate) now: Time,
     pub(crate) hosts: Vec<Host>,
     pub(crate) network: Network,
-    pub(crate) agenda: Agenda,
+    pub(crate) event_queue: EventQueue,
     pub(crate) trace: Trace,
-    /// For what programs do.
+    /// Randomness for the programs.
     pub(crate) rng: Rng,
-    /// For what devices do.
+    /// Randomness for the devices.
     pub(crate) device_rng: Rng,
     pub(crate) qps: Vec<QpModel>,
-    /// Queue pairs by host and number.
+    /// Index of each queue pair by host and queue pair number.
     pub(crate) by_number: BTreeMap<(usize, u32), usize>,
     pub(crate) cqs: Vec<CqModel>,
     pub(crate) srqs: Vec<SrqModel>,
-    /// XRC domains and their hosts.
+    /// XRC domains, each with its host.
     pub(crate) domains: Vec<(usize, Arc<Xrcd>)>,
     pub(crate) windows: Vec<WindowModel>,
-    /// Addresses of counters for atomics, by host.
+    /// Addresses of the counters for atomics, by host.
     pub(crate) counters: Vec<Vec<u64>>,
-    /// What engines reported as the failure of a work request.
+    /// The status that an engine's failure event reported for each work request.
     pub(crate) failures: BTreeMap<u64, WcStatus>,
     pub(crate) sends: Vec<SendRecord>,
     pub(crate) recvs: Vec<RecvRecord>,
-    /// Packets on their way.
-    pub(crate) flying: u64,
+    /// Number of packets in the network.
+    pub(crate) in_flight: u64,
     pub(crate) packets: u64,
     pub(crate) steps: u64,
     pub(crate) healed: bool,
@@ -69,7 +69,7 @@ impl World {
             now: Time::ZERO,
             hosts,
             network: Network::new(seed, scenario.links.clone(), scenario.most_losses),
-            agenda: Agenda::default(),
+            event_queue: EventQueue::default(),
             trace,
             rng,
             device_rng: Rng::new(seed, Stream::Device),
@@ -83,7 +83,7 @@ impl World {
             failures: BTreeMap::new(),
             sends: Vec::new(),
             recvs: Vec::new(),
-            flying: 0,
+            in_flight: 0,
             packets: 0,
             steps: 0,
             healed: false,
@@ -92,50 +92,50 @@ impl World {
         }
     }
 
-    /// Runs to the end: everything has completed and everything was right.
+    /// Runs until all work has completed, or until the first violation.
     pub(crate) fn run(&mut self) -> Check {
         let summary = self.scenario.summary();
         self.trace.line(Time::ZERO, || summary);
         self.build()?;
-        while let Some((time, what)) = self.agenda.next() {
+        while let Some((time, what)) = self.event_queue.next() {
             self.now = time;
             self.steps += 1;
             let late = self.healed && time.nanos_since(self.scenario.heal) > PATIENCE_NS;
             if late || self.steps > MOST_STEPS {
                 return Err(self.describe_hang());
             }
-            let program = matches!(what, Happening::Program { .. });
-            self.happen(what)?;
-            if program && self.healed && self.is_quiet() {
+            let program = matches!(what, SimEvent::Program { .. });
+            self.handle(what)?;
+            if program && self.healed && self.is_finished() {
                 return self.finish();
             }
         }
-        Err("the agenda ran out".into())
+        Err("the event queue is empty, but work is outstanding".into())
     }
 
-    fn happen(&mut self, what: Happening) -> Check {
+    fn handle(&mut self, what: SimEvent) -> Check {
         let host = match what {
-            Happening::Serve { host } | Happening::Timer { host } | Happening::Program { host } => {
+            SimEvent::Serve { host } | SimEvent::Timer { host } | SimEvent::Program { host } => {
                 host
             }
-            Happening::Arrive { host, packet } => return self.arrive(host, packet),
-            Happening::Disrupt { index } => return self.disrupt(index),
-            Happening::Resume { qp } => return self.resume(qp),
-            Happening::Heal => return self.heal(),
+            SimEvent::Arrive { host, packet } => return self.arrive(host, packet),
+            SimEvent::Disrupt { index } => return self.disrupt(index),
+            SimEvent::Resume { qp } => return self.resume(qp),
+            SimEvent::Heal => return self.heal(),
         };
         let paused_until = self.hosts[host].paused_until;
         if self.now < paused_until {
-            self.agenda.plan(paused_until, what);
+            self.event_queue.schedule(paused_until, what);
             return Ok(());
         }
         match what {
-            Happening::Serve { .. } => self.serve(host),
-            Happening::Timer { .. } => self.timer(host),
+            SimEvent::Serve { .. } => self.serve(host),
+            SimEvent::Timer { .. } => self.timer(host),
             _ => self.program(host),
         }
     }
 
-    /// Faults end; whatever is outstanding must now complete.
+    /// Ends all faults, so that all outstanding work must complete.
     fn heal(&mut self) -> Check {
         self.trace.line(self.now, || "faults end".into());
         self.healed = true;
@@ -149,12 +149,12 @@ impl World {
         Ok(())
     }
 
-    /// The other end of a connection.
+    /// Returns the other end of a connection.
     pub(crate) fn peer_of(&self, qp: usize) -> Option<usize> {
         self.qps[qp].peer
     }
 
-    /// A queue pair as the log names it.
+    /// Returns the name of a queue pair in the log.
     pub(crate) fn qp_name(&self, qp: usize) -> String {
         let model = &self.qps[qp];
         format!(

@@ -1,4 +1,4 @@
-//! Registered memory, and who gets which piece of it.
+//! Zones of registered memory, and the allocation of pieces of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use ferroce_transport::{Access, Mr, Sge};
 
 use crate::rng::Rng;
 
-/// What a zone is for.
+/// The use of a zone.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// Data to be sent, data read, and receive buffers.
+    /// Data to be sent, destinations of READs, and receive buffers.
     Local,
-    /// What peers write and read.
+    /// Memory that peers write and read.
     Remote,
-    /// Counters for the atomics of peers.
+    /// Counters for the peers' atomics.
     Counters,
-    /// What memory windows show.
+    /// Memory for memory windows.
     Windows,
-    /// As local, but it will be deregistered while in use.
+    /// As `Local`, but deregistered while in use.
     DoomedLocal,
-    /// As remote, but it will be deregistered while in use.
+    /// As `Remote`, but deregistered while in use.
     DoomedRemote,
-    /// Peers may read only.
+    /// Memory that peers may only read.
     ReadOnly,
-    /// As remote, but in another protection domain.
+    /// As `Remote`, but in another protection domain.
     OtherDomain,
-    /// As local, but the memory itself is gone.
+    /// As `Local`, but the memory is not mapped.
     GoneLocal,
-    /// As remote, but the memory itself is gone.
+    /// As `Remote`, but the memory is not mapped.
     GoneRemote,
 }
 
 impl Purpose {
-    /// All of them.
+    /// All purposes.
     pub(crate) const ALL: [Purpose; 10] = [
         Purpose::Local,
         Purpose::Remote,
@@ -47,7 +47,7 @@ impl Purpose {
         Purpose::GoneRemote,
     ];
 
-    /// What the region permits.
+    /// Returns the access flags of the region.
     pub(crate) fn access(self) -> Access {
         let remote = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
@@ -66,7 +66,7 @@ impl Purpose {
         }
     }
 
-    /// Whether only this side uses it.
+    /// Returns true if only the local side uses the zone.
     pub(crate) fn is_local(self) -> bool {
         matches!(
             self,
@@ -75,7 +75,7 @@ impl Purpose {
     }
 }
 
-/// A memory region and which parts of it are free.
+/// A memory region and its free parts.
 pub(crate) struct Zone {
     pub(crate) purpose: Purpose,
     pub(crate) mr: Arc<Mr>,
@@ -88,11 +88,11 @@ pub(crate) struct Zone {
 /// A piece of a host's memory.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    /// The zone of the host.
+    /// Index of the zone in the host.
     pub(crate) zone: usize,
-    /// The program's address.
+    /// Address in the program's memory.
     pub(crate) va: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: u64,
 }
 
@@ -108,12 +108,12 @@ impl Zone {
         }
     }
 
-    /// The address that work requests and peers use for the program's address `va`.
+    /// Returns the address that work requests and peers use for the program's address `va`.
     pub(crate) fn key_address(&self, va: u64) -> u64 {
         va - self.start + self.mr.iova()
     }
 
-    /// A scatter/gather element for a piece of the zone.
+    /// Returns a scatter/gather element for a piece of the zone.
     pub(crate) fn sge(&self, place: Place) -> Sge {
         Sge {
             addr: self.key_address(place.va),
@@ -122,7 +122,7 @@ impl Zone {
         }
     }
 
-    /// Takes `len` bytes, with free bytes before and behind, if there is room.
+    /// Allocates `len` bytes with free bytes before and after them, if there is room.
     pub(crate) fn alloc(&mut self, rng: &mut Rng, len: u64, align: u64) -> Option<u64> {
         let gap = rng.range(1..=40);
         let (start, size, at) = self.free.iter().find_map(|(&start, &size)| {
@@ -134,7 +134,7 @@ impl Zone {
         Some(at)
     }
 
-    /// Gives a piece back.
+    /// Frees a piece.
     pub(crate) fn release(&mut self, at: u64, len: u64) {
         let (mut from, mut to) = (at, at + len);
         if let Some(size) = self.free.remove(&to) {
@@ -156,7 +156,7 @@ mod tests {
     use ferroce_transport::Regions;
 
     #[test]
-    fn pieces_do_not_touch_and_come_back() {
+    fn allocated_pieces_are_separate_and_can_be_freed_in_any_order() {
         let regions = Regions::new([0; 32]);
         let mr = regions.register(&regions.alloc_pd(), 0x1000, 0x1000, 0, Access::empty());
         let mut zone = Zone::new(Purpose::Local, mr.unwrap(), 0x1000, 0x1000);
@@ -170,7 +170,7 @@ mod tests {
             assert!(taken.len() > 20);
             taken.sort_unstable();
             assert!(taken.windows(2).all(|pair| pair[0] + 100 < pair[1]));
-            // Back in another order.
+            // Free them in another order.
             taken.sort_unstable_by_key(|at| at % 256);
             taken.into_iter().for_each(|at| zone.release(at, 100));
             assert_eq!(zone.free, BTreeMap::from([(0x1000, 0x1000)]));

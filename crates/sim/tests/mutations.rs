@@ -1,8 +1,8 @@
-//! The simulator can fail: every deliberate bug is found within a stated number
-//! of seeds.
+//! Tests that the simulator finds every deliberate bug within a stated number of
+//! seeds.
 //!
 //! `cargo test -p ferroce-sim --test mutations -- --nocapture` prints how many
-//! each takes.
+//! seeds each bug takes.
 
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use ferroce_sim::{Bug, Outcome, run_seeds};
 
 /// Seeds within which a bug must be found.
 const BUDGET: u64 = 400;
-/// Bugs that show in few scenarios only, and what they may take.
+/// Bugs that few scenarios reveal, and the seeds within which each must be found.
 const RARE: &[(Bug, u64)] = &[(Bug::SkipRemoteInvalidate, 800)];
 
 #[test]
@@ -40,7 +40,7 @@ fn every_deliberate_bug_is_found() {
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
-/// The lowest seed below `budget` that shows a violation.
+/// Returns the outcome of the lowest seed below `budget` that finds the bug.
 fn first_failure(bug: Bug, budget: u64) -> Option<Outcome> {
     let found: Mutex<Option<Outcome>> = Mutex::new(None);
     run_seeds(0, 2, Some(bug), |outcome| {

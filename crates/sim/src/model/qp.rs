@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! The model of queue pairs.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -6,20 +6,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ferroce_transport::{QpCap, QpEvent, QpState, QpType, Time, WcStatus};
 use ferroce_wire::{Mtu, Psn};
 
-/// Why a queue pair may have failed.
+/// Causes for the failure of a queue pair that lie outside its work requests.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Cause {
-    /// The program moved it to ERR.
+    /// The program moved the queue pair to ERR.
     pub(crate) program: bool,
-    /// A completion of it was lost.
+    /// One of its completion queues overflowed, so completions are missing.
     pub(crate) cq_overflow: bool,
-    /// At some time since it was connected its peer did not listen.
+    /// The peer was unable to receive at some time since the connection was made.
     pub(crate) peer_gone: bool,
-    /// At some time since it was connected the network was down for long.
-    pub(crate) dark: bool,
+    /// The network had an outage at some time since the connection was made.
+    pub(crate) outage: bool,
 }
 
-/// Where a send queue stands that was told to drain.
+/// The drain state of a send queue.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Drain {
     No,
@@ -27,7 +27,7 @@ pub(crate) enum Drain {
     Drained,
 }
 
-/// How a queue pair was set up.
+/// The attributes of a queue pair.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) mtu: Mtu,
@@ -41,7 +41,7 @@ pub(crate) struct Setup {
     pub(crate) flow_label: u32,
 }
 
-/// A datagram that a queue pair must deliver next.
+/// A datagram that a queue pair must deliver to its program.
 #[derive(Debug)]
 pub(crate) struct ExpectedDatagram {
     pub(crate) payload: Vec<u8>,
@@ -52,7 +52,7 @@ pub(crate) struct ExpectedDatagram {
     pub(crate) solicited: bool,
 }
 
-/// A queue pair.
+/// The oracle's model of a queue pair.
 pub(crate) struct QpModel {
     pub(crate) host: usize,
     pub(crate) qpn: u32,
@@ -62,62 +62,62 @@ pub(crate) struct QpModel {
     pub(crate) send_cq: usize,
     pub(crate) recv_cq: usize,
     pub(crate) srq: Option<usize>,
-    /// The XRC domain of a target.
+    /// XRC domain of an XRC target.
     pub(crate) domain: Option<usize>,
     pub(crate) cap: QpCap,
     pub(crate) signals_all: bool,
     pub(crate) setup: Setup,
-    /// The largest message that its receives take.
+    /// Largest message that fits its receives.
     pub(crate) recv_size: u64,
-    /// As last seen; `None` once destroyed.
+    /// State at the last query; `None` once destroyed.
     pub(crate) state: Option<QpState>,
-    /// Work requests its program has yet to post.
+    /// Number of work requests that the program has yet to post.
     pub(crate) todo: u32,
     pub(crate) sends: Vec<usize>,
-    /// How many of `sends` have ended.
+    /// Number of `sends` that have ended.
     pub(crate) ended: usize,
     pub(crate) first_error: Option<(usize, WcStatus)>,
-    /// Those of `sends` that take a receive.
+    /// The entries of `sends` that consume a receive at the peer.
     pub(crate) messages: Vec<usize>,
     pub(crate) recvs: Vec<usize>,
     pub(crate) recvs_ended: usize,
-    /// How many of the peer's messages have been received.
+    /// Number of the peer's messages received.
     pub(crate) delivered: usize,
     pub(crate) datagrams: VecDeque<ExpectedDatagram>,
-    /// Receives that datagrams have taken.
+    /// Number of receives that datagrams have consumed.
     pub(crate) datagrams_taken: usize,
-    /// Datagrams that have left.
+    /// Number of work requests whose datagram was sent or that failed.
     pub(crate) datagrams_sent: usize,
     pub(crate) groups: BTreeSet<IpAddr>,
     pub(crate) cause: Cause,
     pub(crate) drain: Drain,
     pub(crate) events: Vec<QpEvent>,
-    /// A receive of it has failed, and was not just flushed.
+    /// A receive completed with an error other than a flush.
     pub(crate) recv_failed: bool,
-    /// How often each request PSN has been sent.
+    /// Number of transmissions of each request PSN.
     pub(crate) sent: BTreeMap<u32, u32>,
-    /// All it has outstanding was posted when its peer no longer listened.
-    pub(crate) hopeless: bool,
-    /// Requests that want an answer, by the last PSN of the answer.
+    /// All outstanding requests were posted after the peer stopped receiving.
+    pub(crate) peer_unreachable: bool,
+    /// READs, atomics and FLUSHes awaiting a response, by the response's last PSN.
     pub(crate) awaited: BTreeSet<u32>,
-    /// PSNs of READs, which no plain acknowledgement answers.
+    /// PSNs of READs. A plain ACK must never answer them.
     pub(crate) read_psns: BTreeSet<u32>,
-    /// The request its peer was not ready for, and when to try again.
+    /// The PSN that an RNR NAK refused, and the earliest time to retransmit it.
     pub(crate) rnr_wait: Option<(Psn, Time)>,
-    /// The request packet it sent last.
+    /// PSN of the request packet sent last.
     pub(crate) last_request: Option<Psn>,
-    /// Sequence NAKs it has sent, by PSN.
+    /// Sequence NAKs sent, by PSN.
     pub(crate) naks: BTreeSet<u32>,
-    /// RNR NAKs that reached it.
+    /// Number of RNR NAKs received.
     pub(crate) rnr_naks: u32,
-    /// Memory of its receives may be gone.
+    /// Memory of a posted receive was deregistered.
     pub(crate) bad_receives: bool,
-    /// Requests it accepted while in RTR.
+    /// Number of request packets accepted while in RTR.
     pub(crate) early_requests: u32,
-    /// Times it was reset to be connected again.
-    pub(crate) lives: u32,
-    /// It waits to be connected again, until then.
-    pub(crate) reconnects: Option<Time>,
+    /// Number of resets made in order to reconnect.
+    pub(crate) reconnections: u32,
+    /// Time at which the queue pair is connected again.
+    pub(crate) reconnect_at: Option<Time>,
 }
 
 impl QpModel {
@@ -125,8 +125,8 @@ impl QpModel {
         self.state == Some(state)
     }
 
-    /// Whether it takes requests from its peer.
-    pub(crate) fn listens(&self) -> bool {
+    /// Returns true in a state that accepts requests from the peer.
+    pub(crate) fn can_receive(&self) -> bool {
         matches!(
             self.state,
             Some(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
@@ -145,12 +145,12 @@ impl QpModel {
         self.kind != QpType::XrcTarget
     }
 
-    /// Sends that have not ended.
+    /// Returns the number of sends that have not ended.
     pub(crate) fn pending(&self) -> usize {
         self.sends.len() - self.ended
     }
 
-    /// Forgets what a reset makes a queue pair forget.
+    /// Clears everything that a reset clears.
     pub(crate) fn forget(&mut self) {
         self.sends.clear();
         self.ended = 0;
@@ -165,7 +165,7 @@ impl QpModel {
         self.cause = Cause::default();
         self.drain = Drain::No;
         self.sent.clear();
-        self.hopeless = false;
+        self.peer_unreachable = false;
         self.awaited.clear();
         self.read_psns.clear();
         self.rnr_wait = None;

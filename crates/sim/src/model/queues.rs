@@ -1,4 +1,4 @@
-//! Shared receive queues, completion queues and memory windows.
+//! The models of shared receive queues, completion queues and memory windows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::zone::Place;
 pub(crate) struct SrqModel {
     pub(crate) host: usize,
     pub(crate) srq: Arc<Srq>,
-    /// An XRC queue's domain, and its completion queue.
+    /// Domain and completion queue of an XRC shared receive queue.
     pub(crate) xrc: Option<(usize, usize)>,
     pub(crate) recv_size: u64,
-    /// Receives posted and not completed.
+    /// Receives that are posted and not completed.
     pub(crate) outstanding: BTreeSet<usize>,
     pub(crate) posted: usize,
-    /// Receives that a reset or destroyed queue pair may have taken along.
+    /// Number of receives that reset or destroyed queue pairs may have consumed.
     pub(crate) may_be_lost: usize,
-    /// A limit event is due when fewer receives are left.
+    /// The limit is armed: an event must come when fewer receives are left.
     pub(crate) limit_armed: bool,
 }
 
-/// Whether a completion wakes those who wait for solicited ones.
+/// Whether a completion triggers a notification armed for solicited completions.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Solicited {
     No,
@@ -40,14 +40,14 @@ impl From<bool> for Solicited {
     }
 }
 
-/// How a program learns of completions.
+/// The way in which a program waits for completions.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CqMode {
-    /// It looks now and then.
+    /// The program polls from time to time.
     Polled,
-    /// It waits to be told of any completion.
+    /// The program waits for the notification of any completion.
     Any,
-    /// It waits to be told of solicited ones, and looks now and then.
+    /// The program waits for the notification of a solicited completion, and also polls.
     Solicited,
 }
 
@@ -57,25 +57,25 @@ pub(crate) struct CqModel {
     pub(crate) cq: Arc<Cq>,
     pub(crate) mode: CqMode,
     pub(crate) notified: bool,
-    /// Armed for solicited completions, and nothing has been taken unaccounted for since.
+    /// Armed for solicited completions, and every completion polled since is accounted for.
     pub(crate) armed: bool,
-    /// The time of the last completion.
+    /// Timestamp of the last completion.
     pub(crate) latest: Time,
-    /// It may overflow.
+    /// The queue is so small that it may overflow.
     pub(crate) small: bool,
     pub(crate) overflowed: bool,
 }
 
-/// What a memory window shows.
+/// The state of a memory window.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum WindowState {
-    /// Nothing.
+    /// Not bound.
     Free,
     /// A bind is posted.
     Binding,
-    /// This memory.
+    /// Bound.
     Bound,
-    /// Its end is posted.
+    /// An invalidation is posted.
     Ending,
 }
 
@@ -87,10 +87,10 @@ pub(crate) struct WindowModel {
     pub(crate) state: WindowState,
     pub(crate) rkey: u32,
     pub(crate) place: Option<Place>,
-    /// The peer's address of its first byte.
+    /// Remote address of the first byte.
     pub(crate) first: u64,
-    /// Bytes of it that have been given to work requests.
+    /// Number of bytes already assigned to work requests.
     pub(crate) used: u64,
-    /// Keys it once had, which are good for nothing now.
+    /// A former rkey, which must be refused.
     pub(crate) stale: Option<u32>,
 }

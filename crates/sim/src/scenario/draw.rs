@@ -1,4 +1,4 @@
-//! From a seed to a scenario.
+//! Draws a scenario from a seed.
 
 use ferroce_transport::{QpType, Time};
 use ferroce_wire::{Mtu, Psn};
@@ -8,7 +8,7 @@ use crate::model::Setup;
 use crate::network::Link;
 use crate::rng::{Rng, Stream};
 
-/// The Q_Key of those who want to hear the groups.
+/// The Q_Key of queue pairs that accept multicast datagrams.
 const GROUP_QKEY: u32 = 0x1234;
 
 pub(super) fn draw(seed: u64) -> Scenario {
@@ -43,7 +43,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
     };
     draw_sizes(&mut rng, &mut scenario);
     draw_queue_pairs(&mut rng, &mut scenario);
-    // Timers must have the chance to run out while there are still faults.
+    // ACK timers must have time to expire before the faults end.
     let timeouts = scenario.longest_timeout_ns() * rng.range(2..=8);
     scenario.heal = scenario.heal.max(Time::from_nanos(timeouts));
     draw_disruptions(&mut rng, &mut scenario);
@@ -158,17 +158,17 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
 fn draw_pair(rng: &mut Rng, s: &Scenario, kind: QpType) -> PairPlan {
     let a = rng.below(s.hosts as u64) as usize;
     let b = match rng.chance(0.05) {
-        true => a, // a host talks to itself
+        true => a, // a connection within one host
         false => (a + 1 + rng.below(s.hosts as u64 - 1) as usize) % s.hosts,
     };
     let mut one = draw_end(rng, s, kind, a);
     let mut other = draw_end(rng, s, kind, b);
-    // What both ends must agree on.
+    // Both ends must agree on these attributes.
     other.setup.mtu = one.setup.mtu;
     other.setup.depth = one.setup.depth;
     other.setup.flow_label = one.setup.flow_label;
     if rng.chance(0.3) {
-        other.todo = 0; // one side only listens
+        other.todo = 0; // one side only receives
     }
     if kind == QpType::XrcInitiator {
         other.todo = 0;
@@ -213,7 +213,8 @@ fn draw_end(rng: &mut Rng, s: &Scenario, kind: QpType, host: usize) -> EndPlan {
 }
 
 fn draw_setup(rng: &mut Rng, s: &Scenario) -> Setup {
-    // Long enough that an answer which is not lost arrives in time.
+    // The timeout exceeds twice the longest round trip, so that a response which is
+    // not lost arrives in time.
     let round_trip = 2 * s.longest_trip_ns() + 200 * s.service_ns;
     let shortest = (1..31)
         .find(|&t| 4096u64 << t > 2 * round_trip)
@@ -299,10 +300,10 @@ fn draw_disruptions(rng: &mut Rng, s: &mut Scenario) {
             plan(rng, Disruption::Drain { qp, ns });
         }
     }
-    if f.dark {
+    if f.outage {
         let pair = rng.below(s.pairs.len() as u64) as usize;
         let [a, b] = [0, 1].map(|end| s.pairs[pair].ends[end].host);
         let ns = timeout.unwrap_or(1_000_000) * rng.range(1..=30);
-        plan(rng, Disruption::Dark { a, b, ns });
+        plan(rng, Disruption::Outage { a, b, ns });
     }
 }

@@ -1,11 +1,11 @@
-//! Families of scenarios: the theme of a run.
+//! Families of scenarios. A family is the theme of a run.
 
 use super::Features;
 use crate::rng::Rng;
 
-/// A theme.
+/// The theme of a run.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // the names are self-explanatory
 pub enum Family {
     Clean,
     Lossy,
@@ -30,12 +30,12 @@ pub enum Family {
     CqOverflow,
     Fences,
     Big,
-    Dark,
+    Outage,
     FewRetries,
 }
 
 impl Family {
-    /// All of them.
+    /// All families. Their order determines the scenario of each seed.
     pub const ALL: [Family; 25] = [
         Family::Clean,
         Family::Lossy,
@@ -60,11 +60,11 @@ impl Family {
         Family::CqOverflow,
         Family::Fences,
         Family::Big,
-        Family::Dark,
+        Family::Outage,
         Family::FewRetries,
     ];
 
-    /// The features that make the family, and some more by chance.
+    /// Draws the features of the family, and some more at random.
     pub(super) fn features(self, rng: &mut Rng) -> Features {
         let mut f = Features::default();
         if self == Family::Clean {
@@ -128,7 +128,7 @@ impl Family {
             Family::CqOverflow => f.small_cqs = true,
             Family::Fences => f.fences = true,
             Family::Big => f.big = true,
-            Family::Dark => f.dark = true,
+            Family::Outage => f.outage = true,
             Family::FewRetries => {
                 f.loss = true;
                 f.few_retries = true;

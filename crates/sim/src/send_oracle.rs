@@ -1,5 +1,5 @@
-//! The oracle for sends: in order, exactly once, with a status that has a cause,
-//! and with the effect that the status promises.
+//! The oracle for sends. It checks that they complete in order and exactly once,
+//! with a status that has a cause, and with the effect that the status implies.
 
 use ferroce_transport::{QpState, Wc, WcStatus};
 
@@ -7,27 +7,27 @@ use crate::model::{End, Kind};
 use crate::world::{Check, World};
 
 impl World {
-    /// Judges the completion of a send.
+    /// Checks the completion of a send.
     pub(crate) fn send_completed(&mut self, qp: usize, send: usize, wc: &Wc) -> Check {
         let record = &self.sends[send];
         if record.qp != qp {
             return Err(format!(
-                "completed on another queue pair than {}",
+                "completed on a queue pair other than {}",
                 record.qp
             ));
         }
         if let Some(end) = record.end {
             return Err(format!(
-                "completed with {}, but it ended before: {end:?}",
+                "completed with {}, but it has already ended: {end:?}",
                 wc.status
             ));
         }
         let (index, signaled) = (record.index, record.signaled);
-        self.complete_silent(qp, index)?;
+        self.complete_unsignaled(qp, index)?;
         self.qps[qp].ended = index + 1;
         if wc.status == WcStatus::Success {
             if !signaled {
-                return Err("a completion that nobody asked for".into());
+                return Err("a completion of an unsignaled request".into());
             }
             self.check_send_fields(send, wc)?;
             return self.send_succeeded(qp, send);
@@ -35,11 +35,14 @@ impl World {
         let first = self.qps[qp].first_error;
         match first {
             None => {
-                self.check_cause(qp, send, wc.status)?;
+                self.check_first_error(qp, send, wc.status)?;
                 self.qps[qp].first_error = Some((send, wc.status));
             }
             Some(_) if wc.status != WcStatus::WrFlush => {
-                return Err(format!("{} behind an error", wc.status));
+                return Err(format!(
+                    "{} after an error, where only a flush may follow",
+                    wc.status
+                ));
             }
             Some(_) => {}
         }
@@ -47,17 +50,20 @@ impl World {
         Ok(())
     }
 
-    /// Everything before `index` that has not completed must have done so in silence.
-    fn complete_silent(&mut self, qp: usize, index: usize) -> Check {
+    /// Records that all requests before `index` have succeeded. Checks that they are
+    /// unsignaled.
+    fn complete_unsignaled(&mut self, qp: usize, index: usize) -> Check {
         let (from, lossy) = (self.qps[qp].ended, self.qps[qp].cause.cq_overflow);
         if index < from {
-            return Err(format!("number {index} of its queue, when {from} is next"));
+            return Err(format!(
+                "number {index} of its queue, but number {from} is next"
+            ));
         }
         for skipped in from..index {
             let other = self.qps[qp].sends[skipped];
             if lossy {
-                // Its completion may be lost: it may have ended in any way.
-                self.send_failed(other, End::Vanished);
+                // Its completion may be lost in the overflow, so its outcome is unknown.
+                self.send_failed(other, End::Discarded);
                 continue;
             }
             if self.sends[other].signaled || self.qps[qp].first_error.is_some() {
@@ -69,16 +75,16 @@ impl World {
         Ok(())
     }
 
-    /// Of a queue pair that has failed, what has not completed with an error has
-    /// succeeded in silence before.
-    pub(crate) fn conclude_silent(&mut self, qp: usize) -> Check {
+    /// Records that the requests of a failed queue pair that have no error completion
+    /// succeeded, unsignaled, before the failure.
+    pub(crate) fn finish_unsignaled(&mut self, qp: usize) -> Check {
         let model = &self.qps[qp];
         let over = model.is(QpState::Err) || model.is(QpState::Sqe);
         if !over || model.pending() == 0 || !self.cqs[model.send_cq].cq.is_empty() {
             return Ok(());
         }
         let all = model.sends.len();
-        let done = self.complete_silent(qp, all);
+        let done = self.complete_unsignaled(qp, all);
         done.map_err(|e| format!("the failure of {}: {e}", self.qp_name(qp)))?;
         self.qps[qp].ended = all;
         Ok(())
@@ -99,16 +105,16 @@ impl World {
         Ok(())
     }
 
-    /// The request has succeeded: its effect must be there.
+    /// Records the success of a request, and checks its effect.
     fn send_succeeded(&mut self, qp: usize, send: usize) -> Check {
         if self.qps[qp].first_error.is_some() {
-            return Err("success behind an error".into());
+            return Err("success after an error".into());
         }
         let record = &self.sends[send];
-        if !record.verdict.success {
+        if !record.allowed.success {
             return Err(format!(
-                "succeeded, where it should have failed with {:?}",
-                record.verdict.errors
+                "succeeded, but it should have failed with {:?}",
+                record.allowed.errors
             ));
         }
         self.check_effect(qp, send)?;
@@ -133,7 +139,7 @@ impl World {
                 let filled = self.hosts[host].arena.filled(place.va);
                 if filled != place.len {
                     return Err(format!(
-                        "succeeded with {filled} of {} bytes there",
+                        "succeeded with {filled} of {} bytes written",
                         place.len
                     ));
                 }
@@ -143,7 +149,9 @@ impl World {
                 let got = self.local_bytes(send);
                 match got == *record.payload {
                     true => Ok(()),
-                    false => Err("succeeded, but other bytes are there than were read".into()),
+                    false => {
+                        Err("succeeded, but the local memory does not hold the remote data".into())
+                    }
                 }
             }
             Kind::FetchAdd | Kind::CompareSwap => self.check_atomic(send),
@@ -159,7 +167,7 @@ impl World {
             Kind::Send if self.qps[qp].is_datagram() => {
                 match self.qps[qp].datagrams_sent > record.index {
                     true => Ok(()),
-                    false => Err("succeeded, but it has not left".into()),
+                    false => Err("succeeded, but its datagram was not sent".into()),
                 }
             }
             _ => Ok(()),
@@ -184,7 +192,7 @@ impl World {
         Ok(())
     }
 
-    /// What is in the local memory of a request.
+    /// Returns the contents of a request's local memory.
     fn local_bytes(&self, send: usize) -> Vec<u8> {
         let record = &self.sends[send];
         let arena = &self.hosts[self.qps[record.qp].host].arena;
@@ -192,26 +200,28 @@ impl World {
         pieces.flatten().collect()
     }
 
-    /// The request has failed, or vanished: it may have had its effect, or part of it.
+    /// Records that a request failed or was discarded. Its effect may have happened
+    /// in part or in full.
     pub(crate) fn send_failed(&mut self, send: usize, end: End) {
         self.sends[send].end = Some(end);
         self.free_local(send);
         let (owner, kind) = (self.sends[send].qp, self.sends[send].kind);
         if let Some(w) = self.sends[send].window {
             self.window_ended(w, kind, false);
-            // It may still arrive, when the window shows something else.
-            self.sends[send].verdict.refusable = true;
+            // A late packet may arrive when the window is bound to other memory.
+            self.sends[send].allowed.refusable = true;
         }
-        // Late packets may still reach the peer, unless it no longer listens.
-        let listens = self
+        // Late packets may still have an effect while the peer can receive.
+        let can_receive = self
             .peer_of(owner)
-            .is_some_and(|peer| self.qps[peer].listens());
-        if !listens {
+            .is_some_and(|peer| self.qps[peer].can_receive());
+        if !can_receive {
             self.close_remote(send);
         }
     }
 
-    /// The program may use its memory again, and the adapter may not.
+    /// Returns the request's local memory to the program. Any further access by the
+    /// adapter is a violation.
     fn free_local(&mut self, send: usize) {
         let host = self.qps[self.sends[send].qp].host;
         for place in std::mem::take(&mut self.sends[send].local) {
@@ -222,7 +232,7 @@ impl World {
 
     fn free_remote(&mut self, qp: usize, send: usize) {
         let record = &self.sends[send];
-        let unsure = !self.qps[qp].kind.is_reliable(); // it may still be on its way
+        let unsure = !self.qps[qp].kind.is_reliable(); // packets may still be in flight
         let Some((host, place)) = record.remote else {
             return;
         };
@@ -239,7 +249,7 @@ impl World {
         self.sends[send].remote = None;
     }
 
-    /// Nothing of the request may reach the peer's memory from now on.
+    /// Forbids any effect of the request on the peer's memory from now on.
     pub(crate) fn close_remote(&mut self, send: usize) {
         let record = &self.sends[send];
         if let Some((host, place)) = record.remote {
@@ -251,8 +261,9 @@ impl World {
         }
     }
 
-    /// A queue pair no longer takes requests: none of its peer's may have an effect.
-    pub(crate) fn stopped_listening(&mut self, qp: usize) {
+    /// Records that a queue pair no longer accepts requests. From now on its peer's
+    /// requests must not have an effect.
+    pub(crate) fn stopped_receiving(&mut self, qp: usize) {
         let Some(peer) = self.peer_of(qp) else {
             return;
         };
@@ -262,46 +273,50 @@ impl World {
         }
     }
 
-    /// Whether the first error of a queue pair has a cause, and both ends agree on it.
-    fn check_cause(&mut self, qp: usize, send: usize, status: WcStatus) -> Check {
+    /// Checks that the first error of a queue pair has a cause, and that both ends
+    /// agree on the failure.
+    fn check_first_error(&mut self, qp: usize, send: usize, status: WcStatus) -> Check {
         let (model, record) = (&self.qps[qp], &self.sends[send]);
         let setup = &model.setup;
         let legal = match status {
-            WcStatus::WrFlush => self.has_cause(qp),
+            WcStatus::WrFlush => self.has_outside_cause(qp),
             WcStatus::RetryExceeded => {
                 let most = model.sent.values().max().copied().unwrap_or(0);
                 let tries = u32::from(setup.retry_cnt) + 1;
-                // Before a request that cannot be sent a packet is sent again, to be answered.
+                // The requester retransmits one packet before each request that fails locally,
+                // to have the earlier requests acknowledged.
                 let fails_here = |send: &&usize| {
-                    let errors = &self.sends[**send].verdict.errors;
+                    let errors = &self.sends[**send].allowed.errors;
                     errors.contains(&WcStatus::LocalProtection)
                 };
                 let again = model.sends.iter().filter(fails_here).count() as u32;
-                if model.hopeless && again == 0 {
+                if model.peer_unreachable && again == 0 {
                     self.coverage.mark("retries counted exactly");
                 }
                 let most_tries = tries + again + most_probes(setup.timeout, tries);
-                if most < tries || model.hopeless && most > most_tries {
-                    return Err(format!("gave up after {most} tries, not {tries}"));
+                if most < tries || model.peer_unreachable && most > most_tries {
+                    return Err(format!(
+                        "retries exceeded after {most} transmissions, not {tries}"
+                    ));
                 }
-                // A READ asked for again, whose key is gone by then, gets no answer.
-                let forgotten = record.kind == Kind::Read && record.verdict.refusable;
-                let excuse = model.cause.peer_gone || model.cause.dark || forgotten;
+                // A retransmitted READ gets no response if its rkey was deregistered.
+                let forgotten = record.kind == Kind::Read && record.allowed.refusable;
+                let excuse = model.cause.peer_gone || model.cause.outage || forgotten;
                 model.kind.is_reliable() && (excuse || self.scenario.features.few_retries)
             }
             WcStatus::RnrRetryExceeded => {
                 setup.rnr_retry < 7 && model.rnr_naks > u32::from(setup.rnr_retry)
             }
             WcStatus::RemoteOperation if record.kind == Kind::Send => {
-                record.verdict.errors.contains(&status)
+                record.allowed.errors.contains(&status)
                     || self
                         .peer_of(qp)
                         .is_some_and(|peer| self.qps[peer].bad_receives)
             }
-            _ => record.verdict.errors.contains(&status),
+            _ => record.allowed.errors.contains(&status),
         };
         if !legal {
-            return Err(format!("{status}, for which there is no reason"));
+            return Err(format!("{status} without a cause"));
         }
         if model.kind.is_reliable() && !model.is(QpState::Err) {
             return Err(format!(
@@ -316,27 +331,28 @@ impl World {
         if remote
             && self
                 .peer_of(qp)
-                .is_some_and(|peer| self.qps[peer].listens())
+                .is_some_and(|peer| self.qps[peer].can_receive())
         {
-            return Err(format!("{status}, but the peer goes on as if nothing were"));
+            return Err(format!("{status}, but the peer still accepts requests"));
         }
         Ok(())
     }
 
-    /// Whether a queue pair may have failed for another reason than its own sends.
-    pub(crate) fn has_cause(&self, qp: usize) -> bool {
+    /// Returns true if something other than its own sends may have failed a queue pair.
+    pub(crate) fn has_outside_cause(&self, qp: usize) -> bool {
         let model = &self.qps[qp];
         let refused = self.peer_of(qp).is_some_and(|peer| {
             let peer_sends = self.qps[peer].sends.iter();
-            model.bad_receives || peer_sends.clone().any(|&s| self.sends[s].verdict.refusable)
+            model.bad_receives || peer_sends.clone().any(|&s| self.sends[s].allowed.refusable)
         });
         model.cause.program || model.cause.cq_overflow || refused
     }
 }
 
-/// Most loss probes in the time of so many ACK timeouts without an answer. Each timeout is
-/// four times its attribute, the first probe comes after a millisecond or the attribute,
-/// and each further one takes twice as long.
+/// Returns the most loss probes during this many ACK timeouts without a response.
+/// Each timeout is four times its attribute. The first probe comes after a
+/// millisecond or the attribute, whichever is less; each further one waits twice
+/// as long.
 fn most_probes(timeout: u8, timeouts: u32) -> u32 {
     let attribute = 4096u64 << timeout;
     let first = attribute.min(1_000_000);

@@ -1,34 +1,34 @@
-//! What happens when: the only order of events there is.
+//! The queue of future events, which alone determines their order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use ferroce_transport::Time;
 
-use crate::network::Flying;
+use crate::network::InFlight;
 
-/// Something that is going to happen.
+/// A simulated event.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     /// A packet reaches a host's receive buffer.
-    Arrive { host: usize, packet: Flying },
-    /// A host takes packets from its receive buffer.
+    Arrive { host: usize, packet: InFlight },
+    /// A host processes packets from its receive buffer.
     Serve { host: usize },
-    /// A host's timer is due.
+    /// A host's timer expires.
     Timer { host: usize },
-    /// The program on a host does something.
+    /// The program on a host takes a step.
     Program { host: usize },
-    /// One of the scenario's disruptions, by number.
+    /// One of the scenario's disruptions, by index.
     Disrupt { index: usize },
-    /// Something that was stopped goes on.
+    /// A queue pair that waits in RTR, SQD or RESET may continue.
     Resume { qp: usize },
-    /// Faults end.
+    /// All faults end.
     Heal,
 }
 
-/// Future events in the order of time, and of planning where times are equal.
+/// Future events, ordered by time, then by the order of scheduling.
 #[derive(Default)]
-pub(crate) struct Agenda {
+pub(crate) struct EventQueue {
     heap: BinaryHeap<Reverse<Entry>>,
     planned: u64,
 }
@@ -36,17 +36,17 @@ pub(crate) struct Agenda {
 struct Entry {
     time: Time,
     number: u64,
-    what: Happening,
+    what: SimEvent,
 }
 
-impl Agenda {
-    pub(crate) fn plan(&mut self, time: Time, what: Happening) {
+impl EventQueue {
+    pub(crate) fn schedule(&mut self, time: Time, what: SimEvent) {
         let number = self.planned;
         self.planned += 1;
         self.heap.push(Reverse(Entry { time, number, what }));
     }
 
-    pub(crate) fn next(&mut self) -> Option<(Time, Happening)> {
+    pub(crate) fn next(&mut self) -> Option<(Time, SimEvent)> {
         let Reverse(entry) = self.heap.pop()?;
         Some((entry.time, entry.what))
     }

@@ -1,4 +1,5 @@
-//! The oracle for receives: every message once, in order, whole and unchanged.
+//! The oracle for receives. It checks that every message arrives once, in order,
+//! complete and unchanged.
 
 use core::net::IpAddr;
 
@@ -7,11 +8,11 @@ use ferroce_wire::ip;
 
 use crate::model::{End, Kind, RecvOwner, Solicited};
 use crate::post::UNTOUCHED;
-use crate::tap::GRH;
+use crate::wire_check::GRH;
 use crate::world::{Check, World};
 
 impl World {
-    /// Judges the completion of a receive.
+    /// Checks the completion of a receive.
     pub(crate) fn recv_completed(
         &mut self,
         qp: usize,
@@ -21,12 +22,12 @@ impl World {
         let record = &self.recvs[recv];
         if let Some(end) = record.end {
             return Err(format!(
-                "completed with {}, but it ended before: {end:?}",
+                "completed with {}, but it has already ended: {end:?}",
                 wc.status
             ));
         }
         self.check_recv_order(qp, recv)?;
-        let mut solicited = Solicited::Yes; // an error counts as such
+        let mut solicited = Solicited::Yes; // an error counts as solicited
         if wc.status == WcStatus::Success {
             solicited = match self.qps[qp].kind {
                 QpType::Ud | QpType::Gsi => self.datagram_received(qp, recv, wc)?,
@@ -50,7 +51,7 @@ impl World {
                 let lossy = self.qps[qp].cause.cq_overflow;
                 if record.index < next || record.index > next && !lossy {
                     return Err(format!(
-                        "number {} of its queue, when {next} is next",
+                        "number {} of its queue, but number {next} is next",
                         record.index
                     ));
                 }
@@ -59,12 +60,14 @@ impl World {
             }
             RecvOwner::Srq(srq) => match self.uses_srq(qp, srq) {
                 true => Ok(()),
-                false => Err("taken by a queue pair of another shared queue".into()),
+                false => Err(
+                    "consumed by a queue pair that does not use this shared receive queue".into(),
+                ),
             },
         }
     }
 
-    /// Whether a queue pair takes receives from a shared queue.
+    /// Returns true if a queue pair consumes receives of a shared receive queue.
     pub(crate) fn uses_srq(&self, qp: usize, srq: usize) -> bool {
         match self.srqs[srq].xrc {
             Some((domain, _)) => self.qps[qp].domain == Some(domain),
@@ -72,7 +75,7 @@ impl World {
         }
     }
 
-    /// Gives the memory of a receive back.
+    /// Records the end of a receive and frees its memory.
     pub(crate) fn recv_ended(&mut self, recv: usize, end: End) {
         let host = match self.recvs[recv].owner {
             RecvOwner::Qp(qp) => self.qps[qp].host,
@@ -88,11 +91,11 @@ impl World {
         }
     }
 
-    /// The messages of a reliable connection arrive in order, each once.
+    /// Checks that a received message is the next one of a reliable connection.
     fn reliable_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<Solicited, String> {
         let peer = self.peer_of(qp).ok_or("no peer")?;
         if self.qps[qp].cause.cq_overflow {
-            // Completions may be missing in between.
+            // Completions of earlier messages may be missing.
             let from = self.qps[qp].delivered;
             let found = (from..self.qps[peer].messages.len()).find(|&m| {
                 let send = self.qps[peer].messages[m];
@@ -106,7 +109,7 @@ impl World {
         let Some(&send) = self.qps[peer].messages.get(number) else {
             return Err(format!("received message {number}, which was never sent"));
         };
-        if !self.sends[send].verdict.success {
+        if !self.sends[send].allowed.success {
             return Err(format!(
                 "received send {send}, which should have been refused"
             ));
@@ -117,8 +120,9 @@ impl World {
         Ok(self.sends[send].solicited.into())
     }
 
-    /// Messages of an unreliable connection may be missing; without reordering
-    /// or duplicates on the way, those that arrive are in order.
+    /// Checks a received message of an unreliable connection. Messages may be
+    /// missing. Those that arrive are in order unless the network reorders or
+    /// duplicates packets.
     fn unreliable_received(
         &mut self,
         qp: usize,
@@ -137,7 +141,7 @@ impl World {
         });
         let at = found.ok_or("a message that was not sent, or not in this order")?;
         self.qps[qp].delivered = self.qps[qp].delivered.max(at + 1);
-        // Two messages without content look the same.
+        // Empty messages without immediate data are indistinguishable.
         let sure = wc.byte_len > 0 || wc.flags.contains(WcFlags::WITH_IMM);
         let solicited = self.sends[self.qps[peer].messages[at]].solicited;
         Ok(if sure {
@@ -147,7 +151,7 @@ impl World {
         })
     }
 
-    /// Whether a completion and its buffer are what a message must lead to.
+    /// Checks a completion and its receive buffer against a message.
     fn message_fits(&self, qp: usize, recv: usize, send: usize, wc: &Wc) -> Check {
         let (message, record) = (&self.sends[send], &self.recvs[recv]);
         let write = message.kind == Kind::Write;
@@ -179,24 +183,24 @@ impl World {
         if let Some(named) = message.xrc_srq
             && record.owner != RecvOwner::Srq(named)
         {
-            return Err("by another shared receive queue than was named".into());
+            return Err("by a shared receive queue other than the one named".into());
         }
         let buffer = self.buffer(recv);
         let placed = if write { 0 } else { message.payload.len() };
         if buffer.get(..placed) != Some(&message.payload[..placed]) {
             return Err("with other bytes".into());
         }
-        // An unreliable message that broke off may have left its beginning.
+        // An incomplete UC message may have left its first packets in the buffer.
         let reliable = self.qps[qp].kind.is_reliable();
         if reliable && buffer[placed..].iter().any(|&byte| byte != UNTOUCHED) {
-            return Err("with bytes behind the message".into());
+            return Err("with changed bytes after the end of the message".into());
         }
         if write
             && reliable
             && let Some((host, place)) = message.remote
             && self.hosts[host].arena.filled(place.va) != place.len
         {
-            return Err("before all its data was there".into());
+            return Err("before all its data was written".into());
         }
         Ok(())
     }
@@ -212,10 +216,10 @@ impl World {
         pieces.flatten().collect()
     }
 
-    /// Datagrams are delivered exactly as they came.
+    /// Checks a received datagram against the next expected one.
     fn datagram_received(&mut self, qp: usize, recv: usize, wc: &Wc) -> Result<Solicited, String> {
         let Some(want) = self.qps[qp].datagrams.pop_front() else {
-            return Err("a datagram that never came".into());
+            return Err("a datagram that never arrived".into());
         };
         let buffer = self.buffer(recv);
         let len = GRH as usize + want.payload.len();
@@ -238,7 +242,7 @@ impl World {
         Ok(want.solicited.into())
     }
 
-    /// Whether a receive may fail like this.
+    /// Checks that a receive may complete with an error status.
     fn check_recv_error(&self, qp: usize, recv: usize, status: WcStatus) -> Check {
         let model = &self.qps[qp];
         if !model.is(QpState::Err) {
@@ -256,7 +260,7 @@ impl World {
         let message = self.qps[peer].messages.get(model.delivered);
         let refused = message.is_some_and(|&send| {
             self.sends[send]
-                .verdict
+                .allowed
                 .errors
                 .iter()
                 .any(|error| match error {
@@ -276,7 +280,7 @@ impl World {
     }
 }
 
-/// The header in front of a datagram, as programs read it.
+/// Checks the GRH in front of a received datagram.
 fn check_grh(grh: &[u8], source: IpAddr, destination: IpAddr) -> Check {
     let fits = match (source, destination) {
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
@@ -299,7 +303,8 @@ fn check_grh(grh: &[u8], source: IpAddr, destination: IpAddr) -> Check {
     }
 }
 
-/// The one's complement sum of a header with a right checksum is all ones.
+/// Returns true if an IPv4 header's checksum is right: its one's complement sum is
+/// all ones.
 fn checksum_is_right(header: &[u8; ip::IPV4_LEN]) -> bool {
     let words = header
         .chunks(2)

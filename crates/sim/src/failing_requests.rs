@@ -1,8 +1,8 @@
-//! Work requests that must fail: refused by the peer, or on the spot.
+//! Work requests that must fail, at the responder or at the requester.
 
 use ferroce_transport::{QpType, SendFlags, SendOp, Sge, WcStatus};
 
-use crate::model::{Kind, Verdict};
+use crate::model::{AllowedOutcome, Kind};
 use crate::payload::payload;
 use crate::post::{Draft, DraftData};
 use crate::program::Choice;
@@ -10,7 +10,7 @@ use crate::slot::Rule;
 use crate::world::{Check, World};
 use crate::zone::{Purpose, Zone};
 
-/// What is wrong with a request.
+/// The mistake in a request.
 #[derive(Copy, Clone, Debug)]
 enum Fault {
     UnknownKey,
@@ -56,7 +56,7 @@ impl World {
             TooLong => self.draft_too_long(qp),
             BadInvalidate => self.draft_bad_invalidate(qp),
             Forbidden => self.draft_flush(qp).map(|mut draft| {
-                draft.verdict = Verdict::refused(&[WcStatus::RemoteInvalidRequest]);
+                draft.allowed = AllowedOutcome::refused(&[WcStatus::RemoteInvalidRequest]);
                 draft
             }),
             LocalInvalidate => Some(self.draft_bad_local_invalidate()),
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// A WRITE, READ or atomic that names memory it may not have.
+    /// Drafts a WRITE or READ of remote memory that it may not access.
     fn draft_refused(&mut self, qp: usize, fault: Fault) -> Option<Draft> {
         let host = self.qps[self.peer_of(qp)?].host;
         let zone = |purpose| {
@@ -89,7 +89,7 @@ impl World {
         };
         let start = zone.key_address(zone.start);
         let remote_addr = match fault {
-            // Begins inside, or right behind.
+            // Starts inside the region or right after its end.
             Fault::OutOfRange => start + zone.len - self.rng.below(len),
             _ => start + self.rng.below(zone.len - len),
         };
@@ -110,7 +110,7 @@ impl World {
             }
             false => self.draft_with_landing(qp, SendOp::Read { remote_addr, rkey }, len)?,
         };
-        draft.verdict = Verdict::refused(&[status]);
+        draft.allowed = AllowedOutcome::refused(&[status]);
         Some(draft)
     }
 
@@ -130,18 +130,18 @@ impl World {
         Some(draft)
     }
 
-    /// A SEND that does not fit any receive of the peer.
+    /// Drafts a SEND that is longer than the peer's receives.
     fn draft_too_long(&mut self, qp: usize) -> Option<Draft> {
         let peer = self.peer_of(qp)?;
         let mtu = self.qps[qp].setup.mtu.bytes() as u64;
         let len = self.qps[peer].recv_size + self.rng.range(1..=2 * mtu);
         let op = SendOp::Send { imm: None };
         let mut draft = self.draft_with_source(qp, Kind::Send, op, len)?;
-        draft.verdict = Verdict::refused(&[WcStatus::RemoteInvalidRequest]);
+        draft.allowed = AllowedOutcome::refused(&[WcStatus::RemoteInvalidRequest]);
         Some(draft)
     }
 
-    /// A SEND that invalidates what cannot be invalidated.
+    /// Drafts a SEND that invalidates a key which cannot be invalidated.
     fn draft_bad_invalidate(&mut self, qp: usize) -> Option<Draft> {
         let peer = self.peer_of(qp)?;
         let zone = &self.hosts[self.qps[peer].host].zones[0];
@@ -153,7 +153,7 @@ impl World {
         let op = SendOp::SendInvalidate { rkey };
         let mut draft = self.draft_with_source(qp, Kind::SendInvalidate, op, len)?;
         let either = [WcStatus::RemoteAccess, WcStatus::RemoteInvalidRequest];
-        draft.verdict = Verdict::refused(&either);
+        draft.allowed = AllowedOutcome::refused(&either);
         Some(draft)
     }
 
@@ -162,18 +162,18 @@ impl World {
             key: self.rng.u32(),
         };
         let mut draft = Draft::new(Kind::LocalInvalidate, op);
-        draft.verdict = Verdict::fails(WcStatus::LocalQpOperation);
+        draft.allowed = AllowedOutcome::fails(WcStatus::LocalQpOperation);
         draft
     }
 
-    /// A request with local memory that it may not have, or that is gone.
+    /// Drafts a request with local memory that it may not access, or that is not mapped.
     fn draft_bad_local(&mut self, qp: usize, fault: Fault) -> Option<Draft> {
         let peer = self.peer_of(qp)?;
         let host = self.qps[qp].host;
         let most = self.qps[peer].recv_size.min(self.scenario.longest);
         let len = self.rng.range(1..=most.max(1));
         if len > most {
-            return None; // its peer receives nothing
+            return None; // the peer's receives have no room
         }
         let purpose = match fault {
             Fault::LocalMemoryGone => Purpose::GoneLocal,
@@ -184,7 +184,7 @@ impl World {
         let start = zone.key_address(zone.start);
         let mtu = self.qps[qp].setup.mtu.bytes() as u64;
         let addr = match fault {
-            // The first packet shows it.
+            // The first packet exceeds the region.
             Fault::LocalOutOfRange => start + zone.len - self.rng.below(len.min(mtu)),
             _ => start + self.rng.below(zone.len - len),
         };
@@ -218,11 +218,11 @@ impl World {
             }
         };
         draft.data = DraftData::Bad(vec![sge]);
-        draft.verdict = Verdict::fails(WcStatus::LocalProtection);
+        draft.allowed = AllowedOutcome::fails(WcStatus::LocalProtection);
         Some(draft)
     }
 
-    /// Makes a datagram one that cannot be sent.
+    /// Changes a datagram into one that cannot be sent.
     pub(crate) fn spoil_datagram(&mut self, qp: usize, draft: &mut Draft) {
         if let DraftData::Places(places) = &draft.data {
             let host = self.qps[qp].host;
@@ -237,7 +237,7 @@ impl World {
             true => mtu + self.rng.range(1..=64),
             false => self.rng.range(1..=mtu),
         };
-        draft.verdict = Verdict::fails(match too_long {
+        draft.allowed = AllowedOutcome::fails(match too_long {
             true => WcStatus::LocalLength,
             false => WcStatus::LocalProtection,
         });

@@ -1,4 +1,4 @@
-//! Watching the wire: what packets say, and what no packet may say.
+//! Checks of packets on the wire against the rules of the protocol.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use ferroce_wire::{NakCode, Operation, Packet, Psn, Syndrome, Transport, rnr_del
 
 use crate::host::Outgoing;
 use crate::model::{Drain, ExpectedDatagram, QpModel};
-use crate::network::Flying;
+use crate::network::InFlight;
 use crate::scenario::Family;
 use crate::world::{Check, World};
 
-/// The queue pair number that stands for a multicast group.
+/// The destination queue pair number of multicast packets.
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
-/// Bytes in front of a received datagram.
+/// Length of the GRH in front of a received datagram.
 pub(crate) const GRH: u64 = 40;
 
-/// The queue pair that a packet is for.
+/// Returns the destination queue pair number of a packet.
 pub(crate) fn destination(bytes: &[u8]) -> Option<u32> {
     Packet::parse(bytes).ok().map(|packet| packet.dest_qpn())
 }
 
-/// Whether a packet belongs to a connection.
+/// Returns true if a packet belongs to a connection.
 pub(crate) fn is_connected(bytes: &[u8]) -> bool {
     let transport = Packet::parse(bytes).map(|packet| packet.opcode().transport());
     matches!(
@@ -30,7 +30,7 @@ pub(crate) fn is_connected(bytes: &[u8]) -> bool {
     )
 }
 
-/// A packet in words.
+/// Describes a packet for the log.
 pub(crate) fn describe(bytes: &[u8]) -> String {
     let packet = match Packet::parse(bytes) {
         Ok(packet) => packet,
@@ -65,7 +65,7 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
 }
 
 impl World {
-    /// Judges a packet that a host sends.
+    /// Checks a packet that a host sends.
     pub(crate) fn note_sent(&mut self, host: usize, out: &Outgoing) -> Check {
         let packet = Packet::parse(&out.bytes).map_err(|e| format!("host {host} sent: {e}"))?;
         let opcode = packet.opcode();
@@ -84,7 +84,9 @@ impl World {
         };
         let peer_address = self.hosts[self.qps[peer].host].address;
         if out.path.flow.destination != peer_address || packet.dest_qpn() != self.qps[peer].qpn {
-            return Err(format!("{name} sent {opcode} to somebody else"));
+            return Err(format!(
+                "{name} sent {opcode} to a queue pair other than its peer"
+            ));
         }
         if opcode.is_request() {
             let calm = self.scenario.family == Family::Clean && self.scenario.is_lossless();
@@ -99,7 +101,7 @@ impl World {
         if plain_ack && self.qps[peer].read_psns.contains(&packet.psn().value()) {
             let psn = packet.psn();
             return Err(format!(
-                "{name} acknowledged psn {psn} of a READ, whose data may be lost"
+                "{name} sent a plain ACK for psn {psn} of a READ, whose data may be lost"
             ));
         }
         let sequence = Some(Syndrome::Nak(NakCode::PsnSequence));
@@ -111,7 +113,7 @@ impl World {
         Ok(())
     }
 
-    /// The datagrams of a queue pair are its work requests, in order.
+    /// Checks a sent datagram against the next work request of its queue pair.
     fn note_datagram_sent(&mut self, qp: usize, out: &Outgoing, packet: &Packet<'_>) -> Check {
         let name = self.qp_name(qp);
         let model = &mut self.qps[qp];
@@ -121,7 +123,7 @@ impl World {
             model.datagrams_sent += 1;
         }
         let Some(&send) = model.sends.get(model.datagrams_sent) else {
-            return Err(format!("{name} sent a datagram that nobody posted"));
+            return Err(format!("{name} sent a datagram without a work request"));
         };
         model.datagrams_sent += 1;
         let record = &self.sends[send];
@@ -136,24 +138,27 @@ impl World {
             && packet.solicited() == record.solicited
             && packet.payload() == &*record.payload;
         if !fits {
-            return Err(format!("{name} sent a datagram unlike send {send}"));
+            return Err(format!(
+                "{name} sent a datagram that differs from send {send}"
+            ));
         }
         Ok(())
     }
 
-    /// Notes what a packet that was accepted tells a queue pair.
+    /// Updates the model of a queue pair that accepted a packet.
     pub(crate) fn note_received(&mut self, qp: usize, bytes: &[u8]) -> Check {
         let Ok(packet) = Packet::parse(bytes) else {
-            return Err("something that is not a packet was accepted".into());
+            return Err("a malformed packet was accepted".into());
         };
         let model = &mut self.qps[qp];
         match packet.aeth().map(|aeth| aeth.syndrome) {
             Some(Syndrome::RnrNak { timer }) => {
                 model.rnr_naks += 1;
                 let psn = packet.psn();
-                // A second one for the same request changes nothing.
+                // A second RNR NAK for the same PSN does not extend the wait.
                 let again = |(waits, until)| waits == psn && self.now < until;
-                // Who went back and waits for room goes on to where this is, without a pause.
+                // A requester that is retransmitting earlier PSNs, and is blocked by a full
+                // socket buffer, proceeds to this PSN without waiting.
                 let goes_back = self.hosts[model.host].is_blocked()
                     && model.last_request.is_some_and(|last| last.is_before(psn));
                 if !goes_back && !model.rnr_wait.is_some_and(again) {
@@ -167,7 +172,7 @@ impl World {
         }
         let opcode = packet.opcode();
         if opcode.is_response() && opcode.ends_message() {
-            // An answer speaks for everything before it, or shows that it is lost.
+            // A response acknowledges everything before it, or reveals its loss.
             let psn = packet.psn();
             model.awaited.retain(|&last| Psn::new(last).is_after(psn));
         }
@@ -177,15 +182,16 @@ impl World {
         Ok(())
     }
 
-    /// A datagram is about to reach an engine: who must receive it?
-    pub(crate) fn expect_datagrams(&mut self, host: usize, flying: &Flying) {
-        let Ok(packet) = Packet::parse(&flying.bytes) else {
+    /// Records which queue pairs of a host must deliver a datagram that the engine
+    /// is about to receive.
+    pub(crate) fn expect_datagrams(&mut self, host: usize, in_flight: &InFlight) {
+        let Ok(packet) = Packet::parse(&in_flight.bytes) else {
             return;
         };
         let Some(deth) = packet.deth() else {
             return;
         };
-        let flow = flying.path.flow;
+        let flow = in_flight.path.flow;
         let mut taken = BTreeMap::new();
         for qp in 0..self.qps.len() {
             let model = &self.qps[qp];
@@ -193,7 +199,7 @@ impl World {
                 MULTICAST => model.groups.contains(&flow.destination),
                 qpn => qpn == model.qpn,
             };
-            let ready = model.host == host && model.is_datagram() && model.listens();
+            let ready = model.host == host && model.is_datagram() && model.can_receive();
             if !meant || !ready || model.setup.qkey != deth.qkey {
                 continue;
             }
@@ -212,9 +218,9 @@ impl World {
         }
     }
 
-    /// Whether a receive waits that takes so many bytes. One that is too short
-    /// stays for the next datagram. `taken` counts what copies of the same
-    /// datagram take from shared queues.
+    /// Consumes a receive for a datagram of `len` bytes; returns false if there is
+    /// none. A receive that is too short stays for the next datagram. `taken` counts
+    /// the receives that copies of the same datagram consume from shared queues.
     fn datagram_finds_receive(
         &mut self,
         qp: usize,
@@ -244,22 +250,22 @@ impl World {
     }
 }
 
-/// No more answers may be outstanding than both ends agreed on.
+/// Checks that no more responses are outstanding than `max_rd_atomic` permits.
 fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Check {
     let opcode = packet.opcode();
     if opcode.is_send() || opcode.is_write() || !model.kind.is_reliable() {
         return Ok(());
     }
-    let asked_before = model.read_psns.contains(&packet.psn().value());
+    let requested_before = model.read_psns.contains(&packet.psn().value());
     let awaited = |&last: &u32| !Psn::new(last).is_before(packet.psn());
-    if packets == 1 && asked_before && model.awaited.iter().any(awaited) {
-        return Ok(()); // a loss probe asks for a part of the answer that is awaited
+    if packets == 1 && requested_before && model.awaited.iter().any(awaited) {
+        return Ok(()); // a loss probe requests a part of an outstanding response again
     }
     if opcode.operation() == Operation::ReadRequest {
         let psns = (0..packets as u32).map(|ahead| packet.psn().add(ahead).value());
         model.read_psns.extend(psns);
     }
-    // Whatever was to answer a part of it is asked for again.
+    // This request replaces outstanding requests for parts of its range.
     let (first, last) = (packet.psn(), packet.psn().add(packets as u32 - 1));
     let part = |psn: Psn| !psn.is_before(first) && psn.is_before(last);
     model.awaited.retain(|&awaited| !part(Psn::new(awaited)));
@@ -267,23 +273,23 @@ fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Che
     let most = usize::from(model.setup.depth).next_power_of_two();
     match model.awaited.len() > most {
         true => Err(format!(
-            "the peer owes {} answers, {most} are allowed",
+            "{} responses are outstanding, {most} are allowed",
             model.awaited.len()
         )),
         false => Ok(()),
     }
 }
 
-/// A receiver that is not ready is left alone for as long as it asked for.
+/// Checks that the requester waits as long as an RNR NAK demands.
 fn check_rnr_wait(model: &mut QpModel, packet: &Packet<'_>, now: Time) -> Check {
     let Some((psn, until)) = model.rnr_wait else {
         return Ok(());
     };
     if packet.psn() == psn && now < until {
-        return Err(format!("although the receiver is not ready until {until}"));
+        return Err(format!("before the RNR wait ends at {until}"));
     }
     if !packet.psn().is_after(psn) {
-        model.rnr_wait = None; // over, or an earlier request goes first
+        model.rnr_wait = None; // the wait is over, or an earlier PSN is sent first
     }
     Ok(())
 }
@@ -293,7 +299,7 @@ fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>, calm: bool) -> Ch
         return Err(format!("in state {:?}", model.state));
     }
     if model.drain == Drain::Drained {
-        return Err("although its send queue has come to rest".into());
+        return Err("although its send queue is drained".into());
     }
     model.last_request = Some(packet.psn());
     let (len, mtu) = (packet.payload().len(), model.setup.mtu.bytes());
@@ -302,7 +308,7 @@ fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>, calm: bool) -> Ch
     if len > mtu || full && len != mtu {
         return Err(format!("{len} bytes at path MTU {mtu}"));
     }
-    // A READ asks for as many PSNs as its answer has packets.
+    // A READ takes as many PSNs as its response has packets.
     let packets = match packet.reth() {
         Some(reth) if opcode.operation() == Operation::ReadRequest => {
             (reth.length as usize).div_ceil(mtu).max(1)
@@ -314,7 +320,7 @@ fn note_request_sent(model: &mut QpModel, packet: &Packet<'_>, calm: bool) -> Ch
         let times = model.sent.entry(psn).or_default();
         *times += 1;
         if calm && model.kind.is_reliable() && *times > 1 && model.rnr_naks == 0 {
-            return Err("again, though nothing was lost".into());
+            return Err("again, although no packet was lost".into());
         }
     }
     note_awaited(model, packet, packets)

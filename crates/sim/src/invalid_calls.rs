@@ -1,4 +1,4 @@
-//! Calls that must be refused, and must change nothing.
+//! Invalid calls: the engine must refuse them and keep its state unchanged.
 
 use ferroce_transport::{
     AttrMask, QpAttr, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, VerbsError,
@@ -6,9 +6,9 @@ use ferroce_transport::{
 
 use crate::world::{Check, World};
 
-/// What is wrong with a call.
+/// The mistake in a call.
 #[derive(Copy, Clone, Debug)]
-enum Nonsense {
+enum InvalidCall {
     TooManyElements,
     TooMuchInline,
     Misaligned,
@@ -18,7 +18,7 @@ enum Nonsense {
 }
 
 impl World {
-    /// A full send queue takes no more.
+    /// Checks that a full send queue refuses another work request.
     pub(crate) fn try_full_queue(&mut self, qp: usize) -> Check {
         let model = &self.qps[qp];
         let flushes = model.is(QpState::Err) || model.is(QpState::Sqe);
@@ -27,13 +27,13 @@ impl World {
         }
         match self.try_send(qp, SendOp::Send { imm: None }, SendData::Sges(&[])) {
             Err(VerbsError::NoMemory(_)) => Ok(()),
-            other => Err(format!("a full queue says {other:?}")),
+            other => Err(format!("a full queue returned {other:?}")),
         }
     }
 
-    /// Makes a call that makes no sense.
-    pub(crate) fn try_nonsense(&mut self, qp: usize) -> Check {
-        use Nonsense::*;
+    /// Makes one invalid call and checks that the engine refuses it.
+    pub(crate) fn try_invalid_call(&mut self, qp: usize) -> Check {
+        use InvalidCall::*;
         let all = [
             TooManyElements,
             TooMuchInline,
@@ -83,7 +83,7 @@ impl World {
                 };
                 let flushed = self.qps[qp].is(QpState::Err) && self.qps[qp].has_own_rq();
                 if flushed {
-                    return Ok(()); // flushed, whatever it is
+                    return Ok(()); // in ERR any receive is accepted and flushed
                 }
                 self.hosts[host].engine.post_recv(self.now, qpn, &wr)
             }
