@@ -178,11 +178,11 @@ impl Arena {
         let mut word = [0; 8];
         word.copy_from_slice(&inner.bytes[span.clone()]);
         let original = u64::from_ne_bytes(word);
-        let judged = match inner.slots.get_mut(&address) {
+        let checked = match inner.slots.get_mut(&address) {
             Some(slot) => slot.atomic(operand, compare, original),
             None => Err("an atomic outside any counter".into()),
         };
-        if let Err(why) = judged {
+        if let Err(why) = checked {
             inner.report(address, 8, &why);
         }
         inner.bytes[span].copy_from_slice(&new(original).to_ne_bytes());
@@ -196,7 +196,7 @@ impl Inner {
         (address + len <= start + slot.len).then_some((start, slot))
     }
 
-    fn judge_read(&mut self, address: u64, len: u64) {
+    fn check_read(&mut self, address: u64, len: u64) {
         let end = address + len;
         let covers = |r: &Range<u64>| r.start <= address && end <= r.end;
         if !self.registered.iter().any(covers) {
@@ -213,12 +213,12 @@ impl Inner {
         self.report(address, len, why);
     }
 
-    fn judge_write(&mut self, address: u64, data: &[u8]) {
-        let judged = match self.slot_at(address, data.len() as u64) {
+    fn check_write(&mut self, address: u64, data: &[u8]) {
+        let checked = match self.slot_at(address, data.len() as u64) {
             Some((start, slot)) => slot.write(address - start, data),
             None => Err("written to, but no slot covers it".into()),
         };
-        if let Err(why) = judged {
+        if let Err(why) = checked {
             self.report(address, data.len() as u64, &why);
         }
     }
@@ -247,7 +247,7 @@ impl Memory for Arena {
         }
         let mut inner = self.inner.borrow_mut();
         let span = self.mapped(&inner, address, into.len())?;
-        inner.judge_read(address, into.len() as u64);
+        inner.check_read(address, into.len() as u64);
         into.copy_from_slice(&inner.bytes[span]);
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Memory for Arena {
         }
         let mut inner = self.inner.borrow_mut();
         let span = self.mapped(&inner, address, data.len())?;
-        inner.judge_write(address, data);
+        inner.check_write(address, data);
         inner.bytes[span].copy_from_slice(data);
         Ok(())
     }

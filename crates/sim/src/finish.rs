@@ -51,7 +51,7 @@ impl World {
 
     /// Runs the final checks.
     pub(crate) fn finish(&mut self) -> Check {
-        self.trace.line(self.now, || "everything is over".into());
+        self.trace.line(self.now, || "all work has ended".into());
         for host in 0..self.hosts.len() {
             self.poll_host(host)?;
         }
@@ -258,7 +258,7 @@ fn describe_send(index: usize, record: &SendRecord) -> String {
     let (kind, len) = (record.kind, record.payload.len());
     let end = match record.end {
         Some(End::Completed(status)) => status.to_string(),
-        Some(End::Discarded) => "vanished".into(),
+        Some(End::Discarded) => "discarded".into(),
         None => "outstanding".into(),
     };
     format!("{name}: {kind:?} of {len} bytes, {end}")
