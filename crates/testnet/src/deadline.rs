@@ -1,4 +1,4 @@
-//! Waiting with an end: for a descriptor, or for something to become true.
+//! Waiting with a timeout, for a descriptor or for a condition.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-/// How long anything may take on a busy machine before the test fails.
+/// Timeout after which a test fails; long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whether a descriptor becomes readable in time.
+/// Returns true if a descriptor becomes readable within `time`.
 pub fn readable_within(fd: impl AsFd, time: Duration) -> bool {
     let end = now() + time;
     loop {
@@ -27,23 +27,23 @@ pub fn readable_within(fd: impl AsFd, time: Duration) -> bool {
 /// Waits until a descriptor is readable.
 ///
 /// # Panics
-/// If it does not become so.
+/// If it is not readable within [`PATIENCE`].
 pub fn readable(fd: impl AsFd, what: &str) {
     assert!(
         readable_within(fd, PATIENCE),
-        "{what}: nothing after {PATIENCE:?}"
+        "{what}: not readable after {PATIENCE:?}"
     );
 }
 
-/// Asks until the answer is yes. For what announces itself by nothing one could wait
-/// for, such as the end of somebody else's process.
+/// Polls a condition until it is true, every 2 ms. For conditions without a descriptor to
+/// wait for, such as the end of a process that is not a child.
 ///
 /// # Panics
-/// If the answer stays no.
+/// If the condition is still false after [`PATIENCE`].
 pub fn until(what: &str, mut yes: impl FnMut() -> bool) {
     let end = now() + PATIENCE;
     while !yes() {
-        assert!(now() < end, "{what}: not after {PATIENCE:?}");
+        assert!(now() < end, "{what}: still false after {PATIENCE:?}");
         let _ = poll(
             &mut [],
             Some(&Timespec {
@@ -56,7 +56,7 @@ pub fn until(what: &str, mut yes: impl FnMut() -> bool) {
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "tests of real processes take real time"
+    reason = "tests of real processes need real time"
 )]
 fn now() -> Instant {
     Instant::now()

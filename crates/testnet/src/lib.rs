@@ -1,10 +1,10 @@
-//! For tests: a network namespace for each test, virtual cables and addresses, made with
-//! system calls and netlink, so that no tool has to be installed.
+//! Test networks: a network namespace for each test, veth pairs and addresses. They are
+//! created with system calls and netlink, so that no tool has to be installed.
 //!
 //! ```no_run
 //! #[test]
-//! fn packets_cross_the_cable() {
-//!     ferroce_testnet::isolated("packets_cross_the_cable", || {
+//! fn packets_cross_the_veth_pair() {
+//!     ferroce_testnet::isolated("packets_cross_the_veth_pair", || {
 //!         use ferroce_testnet::netdev;
 //!         netdev::add_veth("left", "right");
 //!         netdev::add_address("left", "10.0.0.1/24");

@@ -1,10 +1,9 @@
-//! Running a test in a network namespace of its own, and with a runtime directory of its
-//! own.
+//! Runs a test in its own network namespace, with its own runtime directory.
 //!
-//! The test program is started again, in the namespace, to run just that test. Root
-//! needs nothing for that; others use a user namespace. Where neither is to be had the
-//! test says loudly that it was skipped; root has no excuse, in CI or elsewhere: there it
-//! fails.
+//! The test program starts itself again, in the namespace, to run just that test. Root
+//! can create the network namespace directly; other users create a user namespace with
+//! it. If the kernel refuses both, the test prints a loud notice that it was skipped.
+//! For root a skipped test is a failure, so that CI never skips one.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,13 +19,13 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::netdev;
 
-/// Set in the process that runs the test itself.
+/// Environment variable that is set in the process that runs the test itself.
 const INSIDE: &str = "FERROCE_TEST_INSIDE";
-/// Where ferroced keeps its files.
+/// Environment variable that names ferroced's runtime directory.
 const RUNTIME_DIR: &str = "FERROCE_RUNTIME_DIR";
 
-/// Runs `body` in a fresh network namespace with `lo` up. `name` is that of the test
-/// function that calls. `FERROCE_RUNTIME_DIR` is an empty directory.
+/// Runs `body` in a new network namespace with `lo` up. `name` is the name of the calling
+/// test function. `FERROCE_RUNTIME_DIR` names an empty directory.
 ///
 /// # Panics
 /// If the test does.
@@ -35,13 +34,14 @@ pub fn isolated(name: &str, body: impl FnOnce()) {
         netdev::set_up("lo");
         return body();
     }
-    if let Err(error) = again(name) {
-        let why = format!("no network namespace to be had: {error}");
+    if let Err(error) = run_in_child(name) {
+        let why = format!("cannot create a network namespace: {error}");
         skip(name, &why);
     }
 }
 
-/// The same for tests that must become several users: only root can.
+/// Runs `body` as [`isolated`] does, but only as root. For tests that run processes of
+/// several users.
 ///
 /// # Panics
 /// If the test does.
@@ -52,7 +52,7 @@ pub fn isolated_as_root(name: &str, body: impl FnOnce()) {
     skip(name, "only root can become other users");
 }
 
-/// Whether the tests are run by root.
+/// Returns true if root runs the tests.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -62,21 +62,22 @@ fn is_inside() -> bool {
 }
 
 fn skip(name: &str, why: &str) {
-    // Not by `eprintln`: the test harness would keep it to itself.
+    // `eprintln` would be captured by the test harness.
     let _ = writeln!(io::stderr(), "\n*** SKIPPED: {name}: {why} ***\n");
     assert!(
         !is_root(),
-        "{name} was skipped, and root has no excuse: {why}"
+        "{name} was skipped, but root must be able to run it: {why}"
     );
 }
 
-/// Makes one more network namespace, and stays where it is. Its `lo` is up.
+/// Creates another network namespace with `lo` up. The thread stays in its own.
 ///
 /// # Errors
 /// If the kernel refuses.
 pub fn another() -> io::Result<OwnedFd> {
     let here = network()?;
-    // SAFETY: a network namespace takes nothing away from other threads.
+    // SAFETY: only this thread changes its network namespace; other threads and their
+    // memory are not affected.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
     let there = network();
     netdev::set_up("lo");
@@ -84,10 +85,10 @@ pub fn another() -> io::Result<OwnedFd> {
     there
 }
 
-/// Does something in another network namespace.
+/// Runs `work` in another network namespace.
 ///
 /// # Errors
-/// If the kernel refuses to go there, or back.
+/// If the kernel refuses to enter the namespace, or to return.
 pub fn within<T>(namespace: impl AsFd, work: impl FnOnce() -> T) -> io::Result<T> {
     let here = network()?;
     enter(namespace.as_fd())?;
@@ -96,13 +97,13 @@ pub fn within<T>(namespace: impl AsFd, work: impl FnOnce() -> T) -> io::Result<T
     Ok(result)
 }
 
-/// Has a program run in another network namespace.
+/// Makes a command start its program in another network namespace.
 pub fn place(command: &mut Command, namespace: OwnedFd) -> &mut Command {
     // SAFETY: one system call on a prepared argument.
     unsafe { command.pre_exec(move || enter(namespace.as_fd())) }
 }
 
-/// The network namespace of this thread.
+/// Opens the network namespace of this thread.
 fn network() -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(
@@ -117,8 +118,9 @@ fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace, kind)?)
 }
 
-/// Runs one test of this program in another process; an error if that could not start.
-fn again(name: &str) -> io::Result<()> {
+/// Runs one test of this program in a child process. Returns an error if the process
+/// cannot start; panics if the test fails.
+fn run_in_child(name: &str) -> io::Result<()> {
     let dir = Scratch::new(name)?;
     let mut command = Command::new("/proc/self/exe");
     command
@@ -132,8 +134,8 @@ fn again(name: &str) -> io::Result<()> {
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     );
-    // SAFETY: between fork and exec it makes system calls on prepared arguments.
-    unsafe { command.pre_exec(move || leave(root, uid, gid)) };
+    // SAFETY: between fork and exec it only makes system calls with prepared arguments.
+    unsafe { command.pre_exec(move || enter_namespaces(root, uid, gid)) };
     let output = command.spawn()?.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -143,9 +145,9 @@ fn again(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn leave(root: bool, uid: u32, gid: u32) -> io::Result<()> {
+fn enter_namespaces(root: bool, uid: u32, gid: u32) -> io::Result<()> {
     if root {
-        // SAFETY: this process has one thread, and shares nothing that this takes away.
+        // SAFETY: this process has one thread, and shares no state that unshare removes.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
         return Ok(());
     }
@@ -157,7 +159,7 @@ fn leave(root: bool, uid: u32, gid: u32) -> io::Result<()> {
     write(c"/proc/self/gid_map", map_line(&mut line, gid))
 }
 
-/// `0 ID 1`, without allocating.
+/// Formats `0 ID 1` without allocating, as required between fork and exec.
 fn map_line(line: &mut [u8; 24], id: u32) -> &[u8] {
     let mut rest = &mut line[..];
     let _ = write!(rest, "0 {id} 1");
@@ -171,7 +173,7 @@ fn write(path: &std::ffi::CStr, text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A directory that goes away.
+/// A temporary directory that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -185,13 +187,13 @@ impl Scratch {
             .rev()
             .collect();
         let short = short.replace(':', "-");
-        // Names may end alike.
+        // The last 24 characters of two names may be the same.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = format!("ferroce-{}-{count}-{short}", std::process::id());
         let path = std::env::temp_dir().join(path);
         let _ = fs::remove_dir_all(&path);
-        // Other users must be able to pass through.
+        // Processes of other users must be able to enter.
         fs::DirBuilder::new().mode(0o755).create(&path)?;
         Ok(Scratch(path))
     }

@@ -1,5 +1,5 @@
-//! Netdevs of the network namespace one is in: what `ip` does, for tests. All panic when
-//! the kernel refuses.
+//! Configuration of the netdevs in the current network namespace, as `ip` does it. All
+//! functions panic when the kernel refuses.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ const VETH_INFO_PEER: u16 = 1;
 const IFA_F_NODAD: u8 = 0x02;
 const CREATE: i32 = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
 
-/// The number of a netdev.
+/// Returns the index of a netdev.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no such netdev.
 pub fn index(name: &str) -> u32 {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
@@ -29,7 +29,7 @@ pub fn index(name: &str) -> u32 {
         .unwrap_or_else(|error| panic!("netdev {name}: {error}"))
 }
 
-/// A virtual cable: two netdevs, both down.
+/// Adds a veth pair; both netdevs are down.
 pub fn add_veth(name: &str, peer: &str) {
     try_add_veth(name, peer).unwrap_or_else(|error| panic!("veth {name}: {error}"));
 }
@@ -40,14 +40,14 @@ fn try_add_veth(name: &str, peer: &str) -> io::Result<()> {
     add_link("veth", Body::new(&link_header(0, 0, 0)), name, data)
 }
 
-/// A netdev of kind macvlan on top of another. False if the kernel has none.
+/// Adds a macvlan on top of another netdev. Returns false if the kernel does not support it.
 pub fn add_macvlan(name: &str, lower: &str) -> bool {
     let body = Body::new(&link_header(0, 0, 0));
     let body = body.attribute(libc::IFLA_LINK, &index(lower).to_ne_bytes());
     add_link("macvlan", body, name, Body::default()).is_ok()
 }
 
-/// A bridge. False if the kernel has none.
+/// Adds a bridge. Returns false if the kernel does not support it.
 pub fn add_bridge(name: &str) -> bool {
     let body = Body::new(&link_header(0, 0, 0));
     add_link("bridge", body, name, Body::default()).is_ok()
@@ -59,12 +59,12 @@ pub fn set_master(name: &str, master: &str) {
     change(name, |body| body.attribute(libc::IFLA_MASTER, &master));
 }
 
-/// Switches a netdev on.
+/// Sets a netdev up.
 pub fn set_up(name: &str) {
     set_flags(name, libc::IFF_UP);
 }
 
-/// Switches a netdev off.
+/// Sets a netdev down.
 pub fn set_down(name: &str) {
     set_flags(name, 0);
 }
@@ -81,8 +81,8 @@ pub fn set_mac(name: &str, mac: [u8; 6]) {
     change(name, |body| body.attribute(libc::IFLA_ADDRESS, &mac));
 }
 
-/// Makes a netdev a bottleneck: it sends so many bytes a second, keeps up to `queue`
-/// bytes waiting, and drops the rest. What `tc qdisc add dev NAME root tbf` does.
+/// Limits a netdev's rate to `bytes_per_second`, as `tc qdisc add dev NAME root tbf` does.
+/// It queues up to `queue` bytes and drops the rest.
 pub fn add_bottleneck(name: &str, bytes_per_second: u32, queue: u32) {
     const TCA_KIND: u16 = 1;
     const TCA_OPTIONS: u16 = 2;
@@ -96,7 +96,7 @@ pub fn add_bottleneck(name: &str, bytes_per_second: u32, queue: u32) {
     for field in [index(name), 0, TC_H_ROOT, 0] {
         header.extend(field.to_ne_bytes());
     }
-    // `struct tc_tbf_qopt`: rate, no peak rate, limit, buffer and MTU by other means.
+    // `struct tc_tbf_qopt`: rate, no peak rate, limit. TCA_TBF_BURST sets the buffer.
     let mut parameters = vec![0, TC_LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0];
     parameters.extend(bytes_per_second.to_ne_bytes());
     parameters.extend([0; 12]);
@@ -113,7 +113,7 @@ pub fn add_bottleneck(name: &str, bytes_per_second: u32, queue: u32) {
     result.unwrap_or_else(|error| panic!("bottleneck at {name}: {error}"));
 }
 
-/// Moves a netdev to the network namespace that a descriptor stands for.
+/// Moves a netdev to the network namespace of a descriptor.
 pub fn move_to(name: &str, namespace: impl std::os::fd::AsFd) {
     use std::os::fd::AsRawFd;
     let fd = namespace.as_fd().as_raw_fd().to_ne_bytes();
@@ -127,29 +127,31 @@ pub fn delete(name: &str) {
     result.unwrap_or_else(|error| panic!("delete {name}: {error}"));
 }
 
-/// Gives a netdev an address, `ADDRESS/PREFIX`, usable at once.
+/// Adds an address, `ADDRESS/PREFIX`, which is usable at once: duplicate address
+/// detection is off.
 pub fn add_address(name: &str, address: &str) {
     let result = address_body(name, address).send(libc::RTM_NEWADDR, CREATE);
     result.unwrap_or_else(|error| panic!("add {address} to {name}: {error}"));
 }
 
-/// Takes an address away.
+/// Deletes an address.
 pub fn delete_address(name: &str, address: &str) {
     let result = address_body(name, address).send(libc::RTM_DELADDR, 0);
     result.unwrap_or_else(|error| panic!("delete {address} from {name}: {error}"));
 }
 
-/// Waits until a netdev has given itself a link-local address, which it does some time
-/// after both ends of its cable are up, and the kernel knows that nobody else has it:
-/// before that, nothing can be sent from it.
+/// Waits until a netdev has a link-local address and duplicate address detection is done.
+/// The kernel assigns it some time after both ends of a veth pair are up. Before that,
+/// packets cannot be sent from it.
 pub fn await_link_local(name: &str) {
     const TENTATIVE: u32 = 0x40;
-    deadline::until("a link-local address that is ours alone", || {
-        link_local_flags(name).is_some_and(|flags| flags & TENTATIVE == 0)
-    });
+    deadline::until(
+        "a link-local address after duplicate address detection",
+        || link_local_flags(name).is_some_and(|flags| flags & TENTATIVE == 0),
+    );
 }
 
-/// The flags of a netdev's link-local address, if it has one.
+/// Returns the flags of a netdev's link-local address, if it has one.
 fn link_local_flags(name: &str) -> Option<u32> {
     let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").ok()?;
     let mut lines = table.lines().filter(|line| line.starts_with("fe80"));
@@ -178,7 +180,7 @@ fn change(name: &str, with: impl FnOnce(Body) -> Body) {
     result.unwrap_or_else(|error| panic!("change of {name}: {error}"));
 }
 
-/// `struct ifinfomsg`.
+/// Builds a `struct ifinfomsg`.
 fn link_header(index: u32, flags: libc::c_int, change: libc::c_int) -> Vec<u8> {
     let mut header = vec![0; 4];
     header.extend(index.to_ne_bytes());
@@ -187,7 +189,7 @@ fn link_header(index: u32, flags: libc::c_int, change: libc::c_int) -> Vec<u8> {
     header
 }
 
-/// `struct ifaddrmsg` and the address.
+/// Builds a `struct ifaddrmsg` and the address attributes.
 fn address_body(name: &str, address: &str) -> Body {
     let (ip, prefix) = address.split_once('/').expect("ADDRESS/PREFIX");
     let prefix: u8 = prefix.parse().expect("a prefix length");

@@ -1,5 +1,4 @@
-//! Packets that get lost on the way: what `nft` does, for tests. Panics when the kernel
-//! refuses.
+//! Packet loss for tests, as `nft` would configure it. Panics when the kernel refuses.
 
 use crate::netlink::{Body, send_all};
 
@@ -11,7 +10,7 @@ const NFT_MSG_NEWCHAIN: u16 = NFNL_SUBSYS_NFTABLES | 3;
 const NFT_MSG_NEWRULE: u16 = NFNL_SUBSYS_NFTABLES | 6;
 const NFPROTO_INET: u8 = 1;
 const NF_INET_LOCAL_IN: u32 = 1;
-/// Attributes and values, by the kernel's names.
+// Attributes and values, by the kernel's names.
 const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
@@ -39,7 +38,7 @@ const NFT_META_L4PROTO: u32 = 16;
 const TABLE: &str = "loss";
 const CHAIN: &str = "in";
 
-/// Loses some of the UDP packets that arrive here: `percent` of a hundred.
+/// Drops `percent` % of the UDP packets that arrive in this network namespace.
 pub fn lose(percent: u32) {
     let begin = Body::new(&header(0, NFNL_SUBSYS_NFTABLES >> 8));
     let end = begin.clone();
@@ -67,7 +66,7 @@ pub fn lose(percent: u32) {
     result.unwrap_or_else(|error| panic!("netfilter: {error}"));
 }
 
-/// `meta l4proto udp numgen random mod 100 < percent drop`
+/// Builds the rule `meta l4proto udp numgen random mod 100 < percent drop`.
 fn expressions(percent: u32) -> Body {
     const DREG: u16 = 1;
     const META_KEY: u16 = 2;
@@ -100,7 +99,8 @@ fn expressions(percent: u32) -> Body {
         .nest(NFTA_LIST_ELEM, expression("immediate", drop))
 }
 
-/// From the machine's order to the network's, which compares as numbers do.
+/// Builds a conversion from host to network byte order: the `cmp` expression compares
+/// bytes, so only big-endian numbers compare correctly.
 fn byteorder() -> Body {
     const SREG: u16 = 1;
     const DREG: u16 = 2;
@@ -139,7 +139,7 @@ fn body() -> Body {
     Body::new(&header(NFPROTO_INET, 0))
 }
 
-/// `struct nfgenmsg`.
+/// Builds a `struct nfgenmsg`.
 fn header(family: u8, resource: u16) -> [u8; 4] {
     let [high, low] = resource.to_be_bytes();
     [family, 0, high, low]

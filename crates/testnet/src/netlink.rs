@@ -1,4 +1,4 @@
-//! Netlink requests, just enough of it to build a network.
+//! A minimal netlink client for configuring test networks.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 const HEADER: usize = 16;
 const NESTED: u16 = 0x8000;
 
-/// A request in the making: a header of its own, then attributes.
+/// A request body: the family's header followed by attributes.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Body(Vec<u8>);
 
@@ -34,12 +34,12 @@ impl Body {
         self.attribute(kind | NESTED, &inner.0)
     }
 
-    /// A number in the network's order, as netfilter wants them.
+    /// Appends a number in network byte order, as netfilter requires.
     pub(crate) fn number(self, kind: u16, value: u32) -> Body {
         self.attribute(kind, &value.to_be_bytes())
     }
 
-    /// As a message.
+    /// Builds the complete message.
     fn message(&self, kind: u16, flags: i32, sequence: u32) -> Vec<u8> {
         let flags = (flags | libc::NLM_F_REQUEST) as u16;
         let length = (HEADER + self.0.len()) as u32;
@@ -53,7 +53,7 @@ impl Body {
         bytes
     }
 
-    /// Sends it and waits for the answer.
+    /// Sends the request and waits for the reply.
     pub(crate) fn send(self, kind: u16, flags: i32) -> io::Result<()> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -68,7 +68,7 @@ impl Body {
     }
 }
 
-/// Sends requests to netfilter, all or none of which shall be done.
+/// Sends a batch of requests to netfilter, which applies all of them or none.
 pub(crate) fn send_all(requests: Vec<(u16, i32, Body)>) -> io::Result<()> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -80,7 +80,8 @@ pub(crate) fn send_all(requests: Vec<(u16, i32, Body)>) -> io::Result<()> {
     let mut bytes = Vec::new();
     let mut answers = 0;
     for (number, (kind, flags, body)) in requests.iter().enumerate() {
-        // Not the begin and the end of the batch: those are answered if they fail.
+        // The batch begin and end messages get no ACK; the kernel replies to them only
+        // if they fail.
         let asks = number > 0 && number + 1 < requests.len();
         let ack = if asks { libc::NLM_F_ACK } else { 0 };
         answers += usize::from(asks);
@@ -90,7 +91,7 @@ pub(crate) fn send_all(requests: Vec<(u16, i32, Body)>) -> io::Result<()> {
     (0..answers).try_for_each(|_| answer(&socket))
 }
 
-/// Waits for an answer: an error message; the error may be 0.
+/// Waits for an NLMSG_ERROR reply; error 0 means success.
 fn answer(socket: impl std::os::fd::AsFd) -> io::Result<()> {
     let mut answer = [0; 4096];
     let (_, read) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;

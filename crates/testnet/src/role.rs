@@ -1,7 +1,8 @@
-//! Other processes for a test: the test program again, running one function.
+//! Additional processes for a test: each runs one function of the test program.
 //!
-//! A role is a test function that does nothing unless it is started by [`start`]. It
-//! speaks to the test by lines on standard output ([`say`]) and listens on standard input.
+//! A role is a test function that returns at once unless [`start`] started the process.
+//! It sends lines to the test on standard output ([`say`]) and receives lines on standard
+//! input ([`hear`]).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -10,10 +11,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::deadline;
 
 const ROLE: &str = "FERROCE_TEST_ROLE";
-/// What our lines begin with: the test harness prints, too.
+/// Prefix of a role's lines, which distinguishes them from the test harness's output.
 const MARK: &str = "@@ ";
 
-/// A process in a role. Killed when it is dropped.
+/// A process that runs a role. It is killed when dropped.
 #[derive(Debug)]
 pub struct Actor {
     child: Child,
@@ -21,18 +22,18 @@ pub struct Actor {
     stdout: BufReader<ChildStdout>,
 }
 
-/// What the role was asked to do, if this process plays one.
+/// Returns the order passed to [`start`]; `None` if this process runs no role.
 pub fn order() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Says a line to the test.
+/// Sends a line to the test.
 pub fn say(line: &str) {
     println!("{MARK}{line}");
     let _ = std::io::stdout().flush();
 }
 
-/// Waits until the test says a line; None when it has no more to say.
+/// Waits for a line from the test; returns `None` at the end of input.
 pub fn hear() -> Option<String> {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line) {
@@ -41,10 +42,11 @@ pub fn hear() -> Option<String> {
     }
 }
 
-/// Starts the role that the test function `name` plays, as another user if `uid` is given.
+/// Starts a process that runs the test function `name` as a role, as another user and
+/// group if `user` is given.
 ///
 /// # Panics
-/// If it cannot be started.
+/// If the process cannot be started.
 pub fn start(name: &str, order: &str, user: Option<(u32, u32)>) -> Actor {
     let mut command = Command::new("/proc/self/exe");
     command
@@ -64,61 +66,61 @@ pub fn start(name: &str, order: &str, user: Option<(u32, u32)>) -> Actor {
 }
 
 impl Actor {
-    /// Its process number.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If the process has ended.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = i32::try_from(self.pid()).ok();
         let pid = pid.and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.expect("a process"), signal).expect("it is there");
+        rustix::process::kill_process(pid.expect("a process"), signal).expect("the process exists");
     }
 
-    /// The next line that it says.
+    /// Waits for the next line from the role.
     ///
     /// # Panics
-    /// If it says nothing any more.
+    /// If the role ends or sends no line in time.
     pub fn hear(&mut self) -> String {
         loop {
             if self.stdout.buffer().is_empty() {
-                deadline::readable(self.stdout.get_ref(), "waiting for a role to speak");
+                deadline::readable(self.stdout.get_ref(), "waiting for a line from a role");
             }
             let mut line = String::new();
             let read = self.stdout.read_line(&mut line).expect("a pipe");
-            assert!(read > 0, "the role has ended without a word");
+            assert!(read > 0, "the role ended without sending a line");
             if let Some((_, said)) = line.split_once(MARK) {
                 return said.trim_end().to_owned();
             }
         }
     }
 
-    /// Says a line to it.
+    /// Sends a line to the role.
     ///
     /// # Panics
-    /// If it does not listen any more.
+    /// If the role no longer reads its input.
     pub fn say(&mut self, line: &str) {
-        let stdin = self.stdin.as_mut().expect("not dismissed");
-        writeln!(stdin, "{line}").expect("it listens");
+        let stdin = self.stdin.as_mut().expect("wait was not called");
+        writeln!(stdin, "{line}").expect("the role reads its input");
     }
 
-    /// Asks and hears the answer.
+    /// Sends a line and waits for the reply.
     pub fn ask(&mut self, line: &str) -> String {
         self.say(line);
         self.hear()
     }
 
-    /// Waits until it has ended by itself.
+    /// Closes the role's input and waits until the process ends by itself.
     pub fn wait(&mut self) {
         drop(self.stdin.take());
         let _ = self.child.wait();
     }
 
-    /// Kills it, as `kill -9` does, and waits for the end.
+    /// Kills the process with SIGKILL and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,10 +1,10 @@
-//! A machine of one's own, as far as files and processes go: for what lies in `/run` and
-//! `/tmp`, and for daemons that must not outlive a test.
+//! Runs scripts with private `/run` and `/tmp` and a PID namespace, so that files and
+//! daemons of a test do not outlive it.
 
 use std::process::{Command, Output, Stdio};
 
-/// The beginning of every script. Its process is the first of its PID namespace, so
-/// all others end with it.
+/// The beginning of every script. The shell is the first process of its PID namespace, so
+/// the kernel kills all other processes there when it ends.
 const PRELUDE: &str = "set -eu
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -16,12 +16,12 @@ as() {
 }
 ";
 
-/// Runs a shell script as root, with empty `/tmp` and `/run` and a PID namespace of its
-/// own, in the network namespace of the caller. `programs` are variables that name
+/// Runs a shell script as root, with empty `/tmp` and `/run` and its own PID namespace, in
+/// the caller's network namespace. `programs` are environment variables that name
 /// executables. Needs util-linux's `unshare` and `setpriv`.
 ///
 /// # Panics
-/// If it cannot be started.
+/// If `unshare` cannot be started.
 pub fn run(script: &str, programs: &[(&str, &str)]) -> Output {
     let script = format!("{PRELUDE}{script}");
     Command::new("unshare")
@@ -36,7 +36,7 @@ pub fn run(script: &str, programs: &[(&str, &str)]) -> Output {
         .expect("unshare of util-linux starts")
 }
 
-/// Runs a script that must succeed, and returns what it printed.
+/// Runs a script that must succeed, and returns its standard output.
 ///
 /// # Panics
 /// If the script fails.
