@@ -1,4 +1,4 @@
-//! One end: a device, a queue pair, and memory that the other may use.
+//! One end of a connection: a device, a queue pair, and memory that the peer may access.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,35 +14,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::pages::Pages;
 
-/// Bytes of registered memory.
+/// Size of the registered memory in bytes.
 pub const SIZE: u64 = 4 << 20;
-/// Work requests that may wait.
+/// Depth of the send queue and of the receive queue.
 pub const DEPTH: u32 = 128;
-/// How long anything may take on a busy machine.
+/// Timeout for completions; long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// After so many, others may have the processor.
-const POLLS_IN_VAIN: u32 = 16;
-/// What datagrams must know.
+/// Number of empty polls after which the thread yields the processor.
+const POLLS_PER_YIELD: u32 = 16;
+/// The Q_Key of UD queue pairs.
 const QKEY: u32 = 0x1234_5678;
 const REMOTE: Access = Access::REMOTE_READ
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC);
 
-/// What kind of end.
+/// Parameters of an endpoint.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Of the queue pair.
+    /// Type of the queue pair.
     pub kind: QpType,
-    /// Our address, as an index into the GID table.
+    /// Local address, as an index into the GID table.
     pub gid_index: u8,
-    /// The path MTU; that of the link if not given.
+    /// Path MTU; `None` for the link's MTU.
     pub mtu: Option<Mtu>,
-    /// Receives come from here.
+    /// Shared receive queue; `None` for a receive queue of its own.
     pub srq: Option<Arc<Srq>>,
 }
 
 impl Options {
-    /// A queue pair of some kind that uses a GID.
+    /// Returns the parameters of a queue pair that uses a GID, with defaults for the rest.
     pub fn new(kind: QpType, gid_index: u8) -> Options {
         Options {
             kind,
@@ -53,7 +53,7 @@ impl Options {
     }
 }
 
-/// What one end must know of the other.
+/// The data that an endpoint needs of its peer to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the words of verbs
 pub struct Introduction {
@@ -64,7 +64,7 @@ pub struct Introduction {
     pub rkey: u32,
 }
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 #[allow(missing_docs)] // the words of verbs
 pub struct Endpoint {
@@ -80,17 +80,17 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens a device, and an end on it.
+    /// Opens a device and creates an endpoint on it.
     ///
     /// # Errors
-    /// If there is no such link, or it refuses.
+    /// If there is no such link, or the device refuses.
     pub fn open(link: &str, options: Options) -> Result<Endpoint> {
         let device = Device::open(link)?;
         let pd = device.alloc_pd();
         Endpoint::on(&device, &pd, options)
     }
 
-    /// One more end on a device.
+    /// Creates an endpoint on an open device.
     ///
     /// # Errors
     /// If the device refuses.
@@ -130,10 +130,10 @@ impl Endpoint {
         })
     }
 
-    /// What the other end must know.
+    /// Returns the data that the peer needs to connect.
     ///
     /// # Errors
-    /// If our GID is gone.
+    /// If the GID table entry is empty.
     pub fn introduction(&self) -> Result<Introduction> {
         let link = self.device.link();
         let index = self.options.gid_index;
@@ -148,10 +148,10 @@ impl Endpoint {
         })
     }
 
-    /// Moves the queue pair to RTS.
+    /// Connects to the peer: moves the queue pair to RTS.
     ///
     /// # Errors
-    /// If it does not want to.
+    /// If the device refuses a transition.
     pub fn connect(&mut self, theirs: &Introduction) -> Result<()> {
         let active = self.device.link().active_mtu as usize;
         let link_mtu = Mtu::from_bytes(active).unwrap_or(Mtu::Mtu1024);
@@ -171,7 +171,7 @@ impl Endpoint {
             ..QpAttr::default()
         };
         let kind = self.options.kind;
-        let way = self.way(theirs);
+        let address_handle = self.address_handle(theirs);
         self.peer = Some(*theirs);
         for (state, mask) in [
             (QpState::Init, init_mask(kind)),
@@ -179,14 +179,16 @@ impl Endpoint {
             (QpState::Rts, rts_mask(kind)),
         ] {
             attr.state = state;
-            let way = mask.contains(AttrMask::AV).then_some(&way);
-            let modified = self.qp.modify(&attr, mask | AttrMask::STATE, way);
+            let address_handle = mask.contains(AttrMask::AV).then_some(&address_handle);
+            let modified = self
+                .qp
+                .modify(&attr, mask | AttrMask::STATE, address_handle);
             modified.with_context(|| format!("to {state:?}"))?;
         }
         Ok(())
     }
 
-    fn way(&self, theirs: &Introduction) -> AhAttr {
+    fn address_handle(&self, theirs: &Introduction) -> AhAttr {
         AhAttr {
             sgid_index: self.options.gid_index,
             dgid: theirs.gid,
@@ -195,16 +197,16 @@ impl Endpoint {
         }
     }
 
-    /// The address `offset` bytes into the other's memory, and its key.
+    /// Returns the remote address `offset` bytes into the peer's memory, and its rkey.
     ///
     /// # Panics
-    /// If it is not connected.
+    /// If the endpoint is not connected.
     pub fn remote(&self, offset: u64) -> (u64, u32) {
         let peer = self.peer.as_ref().expect("connected");
         (peer.address + offset, peer.rkey)
     }
 
-    /// A WRITE to a place in the other's memory.
+    /// Returns a WRITE to an offset in the peer's memory.
     pub fn write_to(&self, offset: u64) -> SendOp {
         let (remote_addr, rkey) = self.remote(offset);
         SendOp::Write {
@@ -214,7 +216,7 @@ impl Endpoint {
         }
     }
 
-    /// Writes, to the same place in the other's memory.
+    /// Posts a WRITE to the same offset in the peer's memory.
     ///
     /// # Errors
     /// If the send queue has no room.
@@ -222,7 +224,7 @@ impl Endpoint {
         self.post(wr_id, self.write_to(offset), offset, length)
     }
 
-    /// Reads, from the same place in the other's memory.
+    /// Posts a READ from the same offset in the peer's memory.
     ///
     /// # Errors
     /// If the send queue has no room.
@@ -231,7 +233,7 @@ impl Endpoint {
         self.post(wr_id, SendOp::Read { remote_addr, rkey }, offset, length)
     }
 
-    /// Posts to the send queue, with data at a place in our memory.
+    /// Posts a send work request with data at an offset in the local memory.
     ///
     /// # Errors
     /// If it has no room.
@@ -239,14 +241,16 @@ impl Endpoint {
         self.post_data(wr_id, op, SendData::Sges(&[self.sge(offset, length)]))
     }
 
-    /// Posts to the send queue.
+    /// Posts a send work request.
     ///
     /// # Errors
     /// If it has no room.
     pub fn post_data(&self, wr_id: u64, op: SendOp, data: SendData<'_>) -> Result<()> {
         let ud = match &self.peer {
             Some(peer) if self.options.kind == QpType::Ud => Some(UdTarget {
-                ah: self.device.create_ah(&self.pd, &self.way(peer))?,
+                ah: self
+                    .device
+                    .create_ah(&self.pd, &self.address_handle(peer))?,
                 remote_qpn: peer.qpn,
                 remote_qkey: QKEY,
             }),
@@ -263,7 +267,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Posts to the receive queue.
+    /// Posts a receive.
     ///
     /// # Errors
     /// If it has no room.
@@ -273,58 +277,62 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Polls until `count` completions have come, whatever they say.
+    /// Polls until `count` completions have come, with any status.
     ///
     /// # Errors
-    /// If they do not.
-    #[allow(clippy::disallowed_methods)] // somebody waits for it
+    /// If they do not come within [`PATIENCE`].
+    #[allow(clippy::disallowed_methods)] // the timeout needs a clock
     pub fn completions(&self, count: usize) -> Result<Vec<Wc>> {
         let begun = Instant::now();
         let mut done = Vec::with_capacity(count);
-        let mut in_vain = 0_u32;
+        let mut empty_polls = 0_u32;
         while done.len() < count {
             if self.cq.poll(count - done.len(), |wc| done.push(wc)) > 0 {
                 continue;
             }
-            in_vain += 1;
-            if in_vain.is_multiple_of(POLLS_IN_VAIN) {
-                let patient = begun.elapsed() < PATIENCE;
-                ensure!(patient, "{} of {count} completions", done.len());
+            empty_polls += 1;
+            if empty_polls.is_multiple_of(POLLS_PER_YIELD) {
+                let in_time = begun.elapsed() < PATIENCE;
+                ensure!(
+                    in_time,
+                    "{} of {count} completions after {PATIENCE:?}",
+                    done.len()
+                );
                 rustix::thread::sched_yield();
             }
         }
         Ok(done)
     }
 
-    /// Polls until `count` completions have come, all of them successes.
+    /// Polls until `count` completions have come, and checks that all are successes.
     ///
     /// # Errors
-    /// If they do not come, or one is none.
+    /// If they do not come, or one of them failed.
     pub fn succeed(&self, count: usize) -> Result<Vec<Wc>> {
         let done = self.completions(count)?;
         done.iter().try_for_each(|wc| self.check(wc))?;
         Ok(done)
     }
 
-    /// Whether a completion is a success.
+    /// Checks that a completion is a success.
     ///
     /// # Errors
-    /// If it is none: the error says why.
+    /// If it is not; the error includes the device's description of the failure.
     pub fn check(&self, wc: &Wc) -> Result<()> {
         let why = || self.device.last_failure().unwrap_or_default();
         ensure!(wc.status == WcStatus::Success, "{}: {}", wc.status, why());
         Ok(())
     }
 
-    /// The state of the queue pair.
+    /// Returns the state of the queue pair.
     ///
     /// # Errors
-    /// If it is destroyed.
+    /// If the queue pair is destroyed.
     pub fn state(&self) -> Result<QpState> {
         Ok(self.qp.query()?.attr.state)
     }
 
-    /// A piece of our memory.
+    /// Returns a scatter/gather element for a piece of the local memory.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge {
             addr: self.pages.address() + offset,

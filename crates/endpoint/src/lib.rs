@@ -1,9 +1,8 @@
-//! A program that uses RDMA, in its simplest form: what the demo, the benchmarks and the
-//! system tests have in common.
+//! A minimal RDMA program, shared by the demo, the benchmarks and the system tests.
 //!
-//! An [`Endpoint`] is a device, a queue pair and memory that the other end may use. Two of
-//! them tell each other their [`Introduction`]s, by a channel of their own such as a
-//! [`Partner`], and are connected. What they do then is up to them.
+//! An [`Endpoint`] is a device, a queue pair and memory that the peer may access. Two
+//! endpoints exchange their [`Introduction`]s over a channel outside of RDMA, such as a
+//! [`Partner`], and connect. After that the caller posts work requests.
 
 mod endpoint;
 mod pages;
@@ -13,7 +12,7 @@ pub use endpoint::{DEPTH, Endpoint, Introduction, Options, PATIENCE, SIZE};
 pub use pages::Pages;
 pub use partner::Partner;
 
-/// Bytes that depend on where they are and on `seed`.
+/// Returns bytes that depend on their offset and on `seed`.
 pub fn pattern(seed: u32, length: u32) -> Vec<u8> {
     let salt = seed.wrapping_mul(0x85eb_ca6b);
     (0..length)

@@ -1,4 +1,4 @@
-//! Memory that may be taken away.
+//! Memory that can be unmapped while it is registered.
 
 use core::ptr;
 use std::io;
@@ -8,8 +8,8 @@ use ferroce_device::ProcessMemory;
 use ferroce_device::transport::{Fault, Memory};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-/// An anonymous mapping, looked at only by guarded access. It stays until it is unmapped:
-/// somebody far away may still have it registered.
+/// An anonymous mapping, accessed only by guarded copies and atomics. Dropping it does not
+/// unmap it, because a device may still have it registered.
 #[derive(Debug)]
 pub struct Pages {
     start: usize,
@@ -17,70 +17,70 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Fresh memory.
+    /// Maps `length` bytes of zeroed memory.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the kernel refuses.
     pub fn new(length: usize) -> io::Result<Pages> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh anonymous mapping.
+        // SAFETY: a new anonymous mapping does not affect existing memory.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), length, access, MapFlags::PRIVATE) }?;
         let start = start as usize;
         Ok(Pages { start, length })
     }
 
-    /// Where it starts.
+    /// Returns the start address.
     pub fn address(&self) -> u64 {
         self.start as u64
     }
 
-    /// Takes it away; nothing is put in its place.
+    /// Unmaps the memory.
     ///
     /// # Errors
-    /// If it is gone already.
+    /// If the kernel refuses.
     pub fn unmap(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours, and there are no references into it but those of
-        // `word`, whose user has been warned.
+        // SAFETY: this type owns the mapping. There are no references into it except those
+        // from `word`, whose documentation forbids to keep them.
         Ok(unsafe { munmap(self.start as *mut _, self.length) }?)
     }
 
-    /// Forbids to write to it.
+    /// Makes the memory read-only.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If it is unmapped.
     pub fn make_read_only(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours, and there are no references into it.
+        // SAFETY: this type owns the mapping, and there are no references that write to it.
         Ok(unsafe { mprotect(self.start as *mut _, self.length, MprotectFlags::READ) }?)
     }
 
-    /// Writes to it.
+    /// Writes bytes at an offset.
     ///
     /// # Errors
-    /// If it cannot be written to.
+    /// If the memory is unmapped or read-only.
     pub fn put(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
         ProcessMemory::current().write(self.address() + offset, bytes)
     }
 
-    /// Reads from it.
+    /// Reads bytes at an offset.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the memory is unmapped.
     pub fn get(&self, offset: u64, length: u32) -> Result<Vec<u8>, Fault> {
         let mut bytes = vec![0; length as usize];
         ProcessMemory::current().read(self.address() + offset, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// A word to look at while a peer writes to it. Not to be kept when the memory is
-    /// taken away.
+    /// Returns a word that can be polled while a peer writes to it. Do not keep the reference
+    /// after `unmap`.
     ///
     /// # Panics
-    /// If there is no such word.
+    /// If `offset` is not a multiple of 8 or lies outside the memory.
     pub fn word(&self, offset: u64) -> &AtomicU64 {
         let offset = offset as usize;
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.length);
-        // SAFETY: aligned and within the mapping, which nobody accesses but by atomics and
-        // guarded copies.
+        // SAFETY: the word is aligned and inside the mapping, which is accessed only by
+        // atomics and guarded copies.
         unsafe { AtomicU64::from_ptr((self.start + offset) as *mut u64) }
     }
 }

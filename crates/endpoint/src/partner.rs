@@ -1,7 +1,7 @@
-//! Another process, reached by a socket: lines of JSON.
+//! Another process, reached over a Unix socket with lines of JSON.
 //!
-//! Real programs exchange queue pair numbers and keys in just this way, by some
-//! channel of their own.
+//! Real programs exchange queue pair numbers and keys in the same way, over a channel
+//! outside of RDMA.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// The other process.
+/// A connection to the other process.
 #[derive(Debug)]
 pub struct Partner {
     reader: BufReader<UnixStream>,
@@ -18,7 +18,7 @@ pub struct Partner {
 }
 
 impl Partner {
-    /// The process at the other end of a socket.
+    /// Wraps a socket connected to the other process.
     ///
     /// # Errors
     /// If there are too many open files.
@@ -29,7 +29,7 @@ impl Partner {
         })
     }
 
-    /// The process whose socket is our standard input.
+    /// Uses the socket that is this process's standard input.
     ///
     /// # Errors
     /// If there are too many open files.
@@ -38,10 +38,10 @@ impl Partner {
         Partner::new(UnixStream::from(fd))
     }
 
-    /// Says something.
+    /// Sends a message.
     ///
     /// # Errors
-    /// If nobody hears it.
+    /// If the other process has closed the socket.
     pub fn say<T: Serialize>(&mut self, what: &T) -> Result<()> {
         let mut line = serde_json::to_string(what)?;
         line.push('\n');
@@ -50,10 +50,10 @@ impl Partner {
             .context("the other process is gone")
     }
 
-    /// Waits for something to be said.
+    /// Waits for a message.
     ///
     /// # Errors
-    /// If the other process is gone, or speaks of something else.
+    /// If the other process has closed the socket, or the message has another type.
     pub fn hear<T: for<'de> Deserialize<'de>>(&mut self) -> Result<T> {
         match self.hear_or_end()? {
             Some(what) => Ok(what),
@@ -61,10 +61,11 @@ impl Partner {
         }
     }
 
-    /// As [`Partner::hear`]; nothing when the other process is gone.
+    /// Waits for a message as [`Partner::hear`] does; returns `None` when the other process
+    /// has closed the socket.
     ///
     /// # Errors
-    /// If it speaks of something else.
+    /// If the message has another type.
     pub fn hear_or_end<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>> {
         let mut line = String::new();
         if self.reader.read_line(&mut line)? == 0 {
@@ -72,14 +73,14 @@ impl Partner {
         }
         let what = serde_json::from_str(&line);
         Ok(Some(what.with_context(|| {
-            format!("the other process said {line}")
+            format!("unexpected message from the other process: {line}")
         })?))
     }
 
-    /// Waits for something certain to be said.
+    /// Waits for a message and checks that it is the wanted one.
     ///
     /// # Errors
-    /// If something else is.
+    /// If the message is another one, or none comes.
     pub fn expect<T>(&mut self, wanted: T) -> Result<()>
     where
         T: for<'de> Deserialize<'de> + PartialEq + core::fmt::Debug,
@@ -87,7 +88,7 @@ impl Partner {
         let heard: T = self.hear()?;
         ensure!(
             heard == wanted,
-            "the other process says {heard:?} instead of {wanted:?}"
+            "the other process sent {heard:?} instead of {wanted:?}"
         );
         Ok(())
     }
