@@ -1,10 +1,10 @@
-//! Memory that engines move bytes to and from: one array per side.
+//! The memory of a side: one array with a range of addresses.
 
 use std::cell::{Ref, RefCell, RefMut};
 
 use ferroce_transport::{Fault, Memory};
 
-/// A range of addresses with bytes behind them.
+/// A range of addresses backed by an array.
 #[derive(Debug)]
 pub struct Arena {
     base: u64,
@@ -12,7 +12,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// `len` bytes from address `base` on, each with its own value.
+    /// Creates `len` bytes at address `base`, filled with a pattern that depends on both.
     pub fn new(base: u64, len: usize) -> Arena {
         let seed = base >> 12;
         let bytes = (0..len as u64)
@@ -24,17 +24,17 @@ impl Arena {
         }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn bytes(&self) -> Ref<'_, [u8]> {
         Ref::map(self.bytes.borrow(), Vec::as_slice)
     }
 
-    /// All bytes, to change them.
+    /// Returns all bytes, mutably.
     pub fn bytes_mut(&self) -> RefMut<'_, [u8]> {
         RefMut::map(self.bytes.borrow_mut(), Vec::as_mut_slice)
     }

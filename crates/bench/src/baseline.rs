@@ -1,5 +1,5 @@
-//! The work that nobody can avoid: each byte is copied once and checksummed
-//! once on each side.
+//! The baseline: the unavoidable work of copying and checksumming each byte once
+//! on each side.
 
 use core::hint::black_box;
 
@@ -9,8 +9,8 @@ use crate::clock::Clock;
 use crate::pair::Pair;
 use crate::traffic::{Cost, MESSAGES};
 
-/// Copies and checksums the bytes of one exchange, in packets with so many bytes of
-/// `header` and `payload`, between the same buffers that the engines use, and no more.
+/// Copies and checksums the bytes of one exchange between the same buffers that the
+/// engines use. Each packet has `header` and `payload` bytes.
 pub fn baseline(pair: &mut Pair, header: usize, payload: usize) -> Cost {
     let clock = Clock::start();
     let packet = header + payload;

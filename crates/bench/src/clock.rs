@@ -1,29 +1,29 @@
-//! The one place that looks at a clock.
+//! The clock of the engine benchmark, and its stopwatch.
 
 use std::time::Instant;
 
 use ferroce_transport::Time;
 
-/// Real time, counted from its creation.
+/// A clock that counts real time from its creation.
 #[derive(Debug)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock that shows zero now.
+    /// Starts a clock at zero.
     pub fn start() -> Clock {
         Clock(instant())
     }
 
-    /// The time on it.
+    /// Returns the time since the start.
     pub fn now(&self) -> Time {
         Time::ZERO + (instant() - self.0)
     }
 }
 
-/// What a side spends its time on.
+/// A step of the work of one side.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(usize)]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // the names are self-explanatory
 pub enum Stage {
     Post,
     PollTransmit,
@@ -34,7 +34,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: [Stage; 6] = [
         Stage::Post,
         Stage::PollTransmit,
@@ -44,7 +44,7 @@ impl Stage {
         Stage::PollCq,
     ];
 
-    /// What the engine calls it.
+    /// Returns the name of the stage, as in the engine's interface.
     pub const fn name(self) -> &'static str {
         match self {
             Stage::Post => "post",
@@ -60,17 +60,18 @@ impl Stage {
 /// Nanoseconds by side (sender, receiver) and stage.
 pub(crate) type Stages = [[u64; Stage::ALL.len()]; 2];
 
-/// A clock with laps.
+/// A stopwatch for laps, and for stages within a lap.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     clock: Clock,
     lap: Time,
     stage: Time,
-    /// Stages are timed too, which costs a nanosecond or two a message.
+    /// Time stages, too. This costs one or two nanoseconds per message.
     pub(crate) detailed: bool,
-    /// Laps go on: reading the clock would cost as much as what it measures.
+    /// Do not read the clock at the end of a lap, because that would cost as much as a
+    /// short lap itself.
     pub(crate) paused: bool,
-    /// Whose stages they are: 0 for the sender, 1 for the receiver.
+    /// The side whose stages are timed: 0 for the sender, 1 for the receiver.
     pub(crate) side: usize,
     pub(crate) stages: Stages,
 }
@@ -88,7 +89,7 @@ impl Stopwatch {
         }
     }
 
-    /// Ends a lap, and returns its nanoseconds.
+    /// Ends a lap and returns its nanoseconds.
     pub(crate) fn lap(&mut self) -> u64 {
         if self.paused {
             return 0;
@@ -100,12 +101,12 @@ impl Stopwatch {
         ns
     }
 
-    /// The time of the last lap: what the engines take as now.
+    /// Returns the time of the last lap, which the engines use as the current time.
     pub(crate) fn now(&self) -> Time {
         self.lap
     }
 
-    /// Ends a stage of the lap.
+    /// Ends a stage of the current lap.
     #[inline]
     pub(crate) fn stage(&mut self, stage: Stage) {
         if self.detailed {

@@ -1,29 +1,29 @@
-//! Measuring two things in turns.
+//! Comparison of two workloads, measured alternately.
 
 use anyhow::Result;
 
 use crate::traffic::{Cost, MESSAGES};
 
-/// What one thing cost, and how it compares with another that was measured in
-/// the same minutes. Nanoseconds per message; medians over all rounds.
+/// The cost of a workload and of its reference, in nanoseconds per message. All values
+/// are medians over the rounds, except `fastest`.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Figures {
-    /// The thing itself.
+    /// Cost of the workload.
     pub ns: f64,
-    /// The same in the fastest tenth of the rounds: what a quiet machine would show.
+    /// Cost of the workload in the fastest tenth of the rounds, as on an idle machine.
     pub fastest: f64,
-    /// What it is compared with.
+    /// Cost of the reference.
     pub against: f64,
-    /// The first divided by the second, round by round.
+    /// Workload divided by reference, in each round.
     pub ratio: f64,
 }
 
-/// Sides of a [`Cost`].
+/// Selects a part of a [`Cost`].
 pub(crate) type Part = fn(Cost) -> u64;
 
-/// Runs `a` and `b` in turns, `exchanges` at a time, for so many rounds, and
-/// returns figures for each of the parts asked for.
-pub fn turns<const N: usize>(
+/// Runs `a` and `b` alternately, `exchanges` at a time, for `rounds` rounds. Returns
+/// figures for each of the `parts`.
+pub fn measure_alternately<const N: usize>(
     rounds: usize,
     exchanges: usize,
     mut a: impl FnMut() -> Result<Cost>,
@@ -37,12 +37,12 @@ pub fn turns<const N: usize>(
         }
         Ok(sum)
     };
-    // Caches, branch predictors and buffers find their shape.
+    // Warm up caches, branch predictors and buffers.
     many(&mut a)?;
     many(&mut b)?;
     let mut costs = Vec::with_capacity(rounds);
     for round in 0..rounds {
-        // Neither is always the one that runs after the other.
+        // Alternate the order, so that neither always runs after the other.
         costs.push(if round % 2 == 0 {
             (many(&mut a)?, many(&mut b)?)
         } else {
@@ -65,12 +65,12 @@ pub fn turns<const N: usize>(
     }))
 }
 
-/// The value in the middle; zero if there are none.
+/// Returns the median; zero if there are no values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The value that the given part of all values does not exceed; zero if there are none.
+/// Returns the quantile at `part` (0 to 1); zero if there are no values.
 fn quantile(values: impl Iterator<Item = f64>, part: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_ignores_outliers() {
+    fn median_ignores_outliers() {
         assert_eq!(median([3.0, 1.0, 1e9].into_iter()), 3.0);
         assert_eq!(quantile((0..101).rev().map(f64::from), 0.1), 10.0);
         assert_eq!(median([].into_iter()), 0.0);
@@ -97,7 +97,8 @@ mod tests {
             receiver: 0,
         };
         let parts: [Part; 2] = [|c| c.sender, Cost::both];
-        let [sender, both] = turns(5, 3, || Ok(cost(300)), || Ok(cost(200)), parts).unwrap();
+        let [sender, both] =
+            measure_alternately(5, 3, || Ok(cost(300)), || Ok(cost(200)), parts).unwrap();
         assert_eq!(
             (sender.ns, sender.against, sender.ratio),
             (300.0, 200.0, 1.5)

@@ -1,5 +1,5 @@
-//! A ferroced for a measurement: the benchmark's own executable under another name, in a
-//! runtime directory that is removed at the end.
+//! A ferroced for a measurement. It is the benchmark's own executable under another name,
+//! with a runtime directory that is removed at the end.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -13,15 +13,15 @@ use ferroce_control::{
 };
 use ferroce_testnet::{deadline, namespace};
 
-/// ferroced, which ends with us.
+/// A ferroced process, killed when dropped.
 #[derive(Debug)]
 pub struct Ferroced(Child);
 
 impl Ferroced {
-    /// Starts one for the network we are in, which `place` names if it is not our own.
+    /// Starts ferroced in the network namespace `place`, or in the current one.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If ferroced does not start.
     pub fn start(place: Option<OwnedFd>) -> Result<Ferroced> {
         let directory = runtime_dirs()?.remove(0);
         directory.create()?;
@@ -43,7 +43,7 @@ impl Ferroced {
         Ok(ferroced)
     }
 
-    /// Its process number.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -67,8 +67,8 @@ impl Drop for Ferroced {
     }
 }
 
-/// What ferroced returned, if that is what this process is to be.
-pub fn played() -> Option<ExitCode> {
+/// Runs ferroced and returns its exit code, if this process was started under that name.
+pub fn run_as_ferroced() -> Option<ExitCode> {
     let name = std::env::args_os().next().unwrap_or_default();
     let ferroced = Path::new(&name).file_name() == Some(OsStr::new("ferroced"));
     ferroced.then(ferroce_daemon::main)
@@ -92,18 +92,18 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs this executable again, as the stage of a measurement (`--role stage`), with a
-/// runtime directory of its own.
+/// Runs this executable again as the coordinator of a measurement (`--role coordinator`),
+/// with its own runtime directory.
 ///
 /// # Errors
-/// If it cannot be run, or fails.
-pub fn on_stage(name: &str) -> Result<()> {
+/// If the coordinator cannot be started, or fails.
+pub fn run_coordinator(name: &str) -> Result<()> {
     let base = std::env::temp_dir();
     let directory = temporary::make(&base, &format!("ferroce-{name}-"));
     let directory =
         directory.with_context(|| format!("cannot make a directory in {}", base.display()))?;
     let status = Command::new("/proc/self/exe")
-        .args(["--role", "stage"])
+        .args(["--role", "coordinator"])
         .args(std::env::args_os().skip(1))
         .env(RUNTIME_DIR_VARIABLE, &directory)
         .status();

@@ -1,4 +1,4 @@
-//! How much memory a queue pair takes.
+//! The heap memory of a queue pair.
 
 use anyhow::Result;
 use ferroce_wire::Mtu;
@@ -6,20 +6,20 @@ use ferroce_wire::Mtu;
 use crate::pair::Pair;
 use crate::traffic::{MESSAGES, Op, Setup, Traffic};
 
-/// A view of the heap, from whoever counts what is allocated.
+/// Access to the counters of the allocator.
 #[derive(Copy, Clone, Debug)]
 pub struct Heap {
-    /// Bytes that are allocated now.
+    /// Returns the number of bytes that are allocated.
     pub live: fn() -> usize,
-    /// Allocations ever made.
+    /// Returns the number of allocations made so far.
     pub allocations: fn() -> usize,
 }
 
-/// Bytes of heap for each RC queue pair that is connected, has carried traffic
-/// and is idle; its queues aside.
+/// Returns the heap bytes of an idle RC queue pair that is connected and has carried
+/// traffic, without its queues.
 ///
-/// What queues take is proportional to their size. So two sizes are measured,
-/// and the line through them says what would be left at size zero.
+/// The memory of the queues is proportional to their size. So this measures two sizes
+/// and extrapolates to size zero.
 pub fn bytes_per_qp(heap: Heap, qps: usize) -> Result<f64> {
     const SIZES: [u32; 2] = [16, 64];
     let [small, large] = SIZES.map(|queue| grown(heap, qps, queue));
@@ -28,7 +28,7 @@ pub fn bytes_per_qp(heap: Heap, qps: usize) -> Result<f64> {
     Ok(small - per_entry * f64::from(SIZES[0]))
 }
 
-/// Bytes for each queue pair, with its queues.
+/// Returns the heap bytes of a queue pair with its queues.
 fn grown(heap: Heap, qps: usize, queue: u32) -> Result<f64> {
     let setup = Setup {
         qps: 0,
@@ -44,12 +44,12 @@ fn grown(heap: Heap, qps: usize, queue: u32) -> Result<f64> {
     let mut pair = Pair::new(setup)?;
     let before = (heap.live)();
     pair.add_qps(qps, queue)?;
-    // Two rounds over all queue pairs.
+    // Send two bursts over each queue pair.
     for _ in 0..(2 * qps * traffic.burst).div_ceil(MESSAGES) {
         pair.exchange(traffic)?;
     }
     let after = (heap.live)();
-    // The harness keeps four bytes of each number.
+    // Subtract the benchmark's own four bytes per queue pair number.
     let harness = size_of_val(&pair.sender.qpns[..]) + size_of_val(&pair.receiver.qpns[..]);
     Ok((after - before - harness) as f64 / (2 * qps) as f64)
 }

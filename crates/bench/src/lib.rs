@@ -1,49 +1,47 @@
-//! What the protocol engine costs.
+//! Benchmarks of the protocol engine, the network path and the connection manager.
 //!
 //! ```text
 //!   sender                     no network                    receiver
 //!   post, poll_transmit  ->  assembled packets  ->  receive, poll_transmit
-//!   receive, poll the CQ <-    assembled answers  <-        poll the CQ
+//!   receive, poll the CQ <-  assembled responses <-         poll the CQ
 //! ```
 //!
-//! Two engines stand back to back in memory and each side's share is timed.
-//! Seconds on a shared machine mean little by themselves, so each measurement
-//! is taken in turns with something to compare it with: copying and
-//! checksumming the same bytes, or the same traffic over one queue pair. What
-//! counts is the median of the ratios.
+//! Two engines exchange packets in memory, and the time of each side is measured.
+//! Absolute times vary on a shared machine. So each measurement alternates with a
+//! reference: copying and checksumming the same bytes, or the same traffic over one
+//! queue pair. The result is the median of the ratios.
 //!
-//! The `wire` binary measures the whole path instead: two processes, real sockets. The
-//! `connections` binary measures how connections come and go, and the `soak` binary looks for
-//! what long runs under bad conditions leave behind. They live in `bin`, and share
-//! the report ([`Report`]) and the processes ([`Ferroced`], [`Player`]).
+//! The `wire` binary measures the whole path between two processes with real sockets. The
+//! `connections` binary measures connection setup and teardown, and the `soak` binary
+//! looks for what long runs under bad conditions leave behind. They live in `bin`, and
+//! share the report ([`Report`]) and the processes ([`Ferroced`], [`RoleProcess`]).
 //!
-//! [`Pair`] moves the traffic, [`turns`] measures, [`suite`] says what
-//! is measured and [`Report`] shows it. The `engine` binary is the
-//! command line around them.
+//! [`Pair`] moves the traffic, [`measure_alternately`] measures, [`suite`] defines the
+//! measurements and [`Report`] prints them. The `engine` binary is their command line.
 
 #![forbid(unsafe_code)]
 
 mod arena;
 mod baseline;
 mod clock;
+mod comparison;
 mod ferroced;
 mod heap;
 mod pair;
-mod player;
 mod report;
+mod role_process;
 mod side;
 pub mod suite;
 mod traffic;
-mod turns;
 
 pub use arena::Arena;
 pub use baseline::baseline;
 pub use clock::{Clock, Stage};
-pub use ferroced::{Ferroced, add_link, end_with_parent, on_stage, played};
+pub use comparison::{Figures, measure_alternately, median};
+pub use ferroced::{Ferroced, add_link, end_with_parent, run_as_ferroced, run_coordinator};
 pub use heap::{Heap, bytes_per_qp};
 pub use pair::Pair;
-pub use player::Player;
 pub use report::{Goal, Report, Row};
+pub use role_process::RoleProcess;
 pub use side::Side;
 pub use traffic::{Cost, MESSAGES, Op, Setup, Traffic};
-pub use turns::{Figures, median, turns};

@@ -1,4 +1,4 @@
-//! Two sides, connected.
+//! Two connected engines.
 
 use core::ops::Range;
 
@@ -8,11 +8,11 @@ use crate::clock::{Stage, Stages, Stopwatch};
 use crate::side::{SLOT, Side};
 use crate::traffic::{Cost, MESSAGES, Op, Setup, Traffic};
 
-/// Two engines back to back.
+/// Two engines that exchange packets in memory.
 pub struct Pair {
-    /// Posts the operations.
+    /// The side that posts the operations.
     pub sender: Side,
-    /// Answers them.
+    /// The side that responds.
     pub receiver: Side,
     watch: Stopwatch,
     next_qp: usize,
@@ -20,7 +20,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Two engines with connected RC queue pairs.
+    /// Creates two engines with connected RC queue pairs.
     pub fn new(setup: Setup) -> Result<Pair> {
         let mut pair = Pair {
             sender: Side::new(0, setup)?,
@@ -33,7 +33,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Adds connections.
+    /// Adds connected queue pairs.
     pub(crate) fn add_qps(&mut self, count: usize, queue: u32) -> Result<()> {
         let first = self.sender.qpns.len();
         self.sender.create_qps(count, queue)?;
@@ -45,14 +45,14 @@ impl Pair {
         Ok(())
     }
 
-    /// Sends one exchange, all posted at once, and sees it completed on both sides.
+    /// Posts all messages of an exchange at once, and runs both engines until they complete.
     pub fn exchange(&mut self, traffic: Traffic) -> Result<Cost> {
         self.choose_qps(traffic.burst);
         self.pass(traffic, 0..messages(traffic))
     }
 
-    /// Sends an exchange burst by burst, each completed before the next is
-    /// posted. Only the sum of both sides is measured; it stands with the sender.
+    /// Runs an exchange burst by burst: each completes before the next is posted. Only the
+    /// sum of both sides is measured; it is returned as the sender's cost.
     pub fn exchange_by_bursts(&mut self, traffic: Traffic) -> Result<Cost> {
         self.choose_qps(traffic.burst);
         self.watch.lap();
@@ -67,7 +67,7 @@ impl Pair {
         })
     }
 
-    /// Posts some messages of an exchange and sees them completed.
+    /// Posts some messages of an exchange and runs both engines until they complete.
     fn pass(&mut self, traffic: Traffic, messages: Range<usize>) -> Result<Cost> {
         let Pair {
             sender,
@@ -115,13 +115,13 @@ impl Pair {
 
             ensure!(
                 requests + answers + completed > 0,
-                "the engines have stopped with {missing:?} completions missing"
+                "the engines make no progress, with {missing:?} completions missing"
             );
         }
         Ok(cost)
     }
 
-    /// Settles which queue pair sends each message, before the clock runs.
+    /// Assigns a queue pair to each message, before the measurement starts.
     fn choose_qps(&mut self, burst: usize) {
         let qps = self.sender.qpns.len();
         for (message, qp) in self.turn.iter_mut().enumerate() {
@@ -130,7 +130,7 @@ impl Pair {
         self.next_qp = (self.next_qp + MESSAGES / burst) % qps;
     }
 
-    /// As [`Pair::exchange`], but tells where the time of both sides went.
+    /// Runs [`Pair::exchange`] and returns the time of each stage on both sides.
     pub(crate) fn stages(&mut self, traffic: Traffic) -> Result<Stages> {
         self.watch.detailed = true;
         self.watch.stages = Stages::default();
@@ -139,7 +139,7 @@ impl Pair {
         Ok(self.watch.stages)
     }
 
-    /// Whether each message of the last exchange has arrived.
+    /// Returns true if each message of the last exchange has arrived.
     pub fn arrived(&self, traffic: Traffic) -> bool {
         let (a, b) = (self.sender.arena.bytes(), self.receiver.arena.bytes());
         (0..messages(traffic))
@@ -147,7 +147,7 @@ impl Pair {
             .all(|slot| a[slot.clone()] == b[slot])
     }
 
-    /// Makes the memory of the side that receives bytes differ from the other's.
+    /// Inverts the destination memory, so that it differs from the source.
     pub fn spoil(&mut self, traffic: Traffic) {
         let side = match traffic.op {
             Op::Send | Op::Write => &self.receiver,
@@ -157,7 +157,7 @@ impl Pair {
     }
 }
 
-/// How many messages are an exchange.
+/// Returns the number of messages in an exchange.
 fn messages(traffic: Traffic) -> usize {
     if traffic.size > SLOT { 1 } else { MESSAGES }
 }

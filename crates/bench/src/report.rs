@@ -1,39 +1,39 @@
-//! Results, as a table for people or lines for programs.
+//! Results, printed as a table or as comma-separated values.
 
 use core::fmt::{self, Write as _};
 
-/// What a figure should be.
+/// The goal for a figure.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Goal {
-    /// At most this multiple of what it is compared with.
+    /// At most this multiple of the reference.
     Ratio(f64),
-    /// At least this multiple of what it is compared with.
+    /// At least this multiple of the reference.
     AtLeast(f64),
-    /// At most this many, in the row's unit.
+    /// At most this value, in the row's unit.
     Most(f64),
 }
 
-/// One figure.
+/// One figure of a report.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
-    /// What was measured.
+    /// The measured operation.
     pub what: String,
-    /// On which side.
+    /// The side or place of the measurement.
     pub side: &'static str,
-    /// The figure.
+    /// The measured value.
     pub value: f64,
-    /// The same in the fastest tenth of all rounds, where there were rounds.
+    /// The value in the fastest tenth of all rounds, if there were rounds.
     pub fastest: Option<f64>,
-    /// Its unit.
+    /// The unit of the values.
     pub unit: &'static str,
-    /// What it is compared with: name, figure, ratio.
+    /// The reference: its name, its value, and the ratio to it.
     pub against: Option<(&'static str, f64, f64)>,
-    /// What it should be, if that has been said.
+    /// The goal, if there is one.
     pub goal: Option<Goal>,
 }
 
 impl Row {
-    /// Whether the goal is met; none if there is none.
+    /// Returns whether the goal is met; `None` if there is no goal.
     pub fn met(&self) -> Option<bool> {
         Some(match self.goal? {
             Goal::Ratio(most) => self.against?.2 <= most,
@@ -94,12 +94,12 @@ const TITLES: [&str; 8] = [
     "verdict",
 ];
 
-/// All figures of a run.
+/// All figures of a benchmark run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// What the columns are called.
+    /// Titles of the columns.
     pub titles: [&'static str; 8],
-    /// In the order they were taken.
+    /// The figures, in the order of their measurement.
     pub rows: Vec<Row>,
 }
 
@@ -113,7 +113,7 @@ impl Default for Report {
 }
 
 impl Report {
-    /// The same as comma-separated values, with a header line.
+    /// Returns the report as comma-separated values with a header line.
     pub fn csv(&self) -> String {
         let mut out = String::from(
             "operation,side,value,fastest,unit,against,against_value,ratio,goal,verdict\n",
@@ -147,7 +147,7 @@ impl Report {
         out
     }
 
-    /// One line that says how it went.
+    /// Returns a one-line summary of the goals met and missed.
     pub fn summary(&self) -> String {
         let judged: Vec<&Row> = self.rows.iter().filter(|row| row.met().is_some()).collect();
         let missed: Vec<String> = judged
@@ -181,7 +181,7 @@ impl fmt::Display for Report {
         for row in &table {
             let mut line = String::new();
             for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                // Figures align at the right.
+                // Numbers are aligned to the right.
                 if (2..=5).contains(&column) {
                     write!(line, "{cell:>width$}  ")?;
                 } else {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_was_missed() {
+    fn table_and_summary_name_missed_goals() {
         let text = report().to_string();
         assert!(text.contains("1.20 x  <= 1.5 x"), "{text}");
         assert!(
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn every_csv_line_has_the_fields_of_the_first() {
+    fn every_csv_line_has_as_many_fields_as_the_header() {
         let csv = report().csv();
         let fields: Vec<usize> = csv.lines().map(|l| l.split(',').count()).collect();
         assert_eq!(fields, [10, 10, 10]);

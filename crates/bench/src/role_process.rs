@@ -1,4 +1,4 @@
-//! A process of a measurement: this executable again, which does as it is told.
+//! A process of a measurement: this executable with `--role ROLE`.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -9,20 +9,20 @@ use ferroce_endpoint::Partner;
 use ferroce_testnet::namespace;
 use serde::{Deserialize, Serialize};
 
-/// Such a process, with `--role ROLE`. It ends with us.
+/// A process of a measurement, killed when dropped.
 #[derive(Debug)]
-pub struct Player {
-    /// The line to it: its standard input.
+pub struct RoleProcess {
+    /// The connection to the process, which is its standard input.
     pub partner: Partner,
     process: Child,
 }
 
-impl Player {
-    /// Starts it, in the network that `place` names if it is not our own.
+impl RoleProcess {
+    /// Starts the process in the network namespace `place`, or in the current one.
     ///
     /// # Errors
-    /// If that fails.
-    pub fn start(role: &str, place: Option<OwnedFd>) -> Result<Player> {
+    /// If the process cannot be started.
+    pub fn start(role: &str, place: Option<OwnedFd>) -> Result<RoleProcess> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command
@@ -32,28 +32,28 @@ impl Player {
         if let Some(place) = place {
             namespace::place(&mut command, place);
         }
-        Ok(Player {
+        Ok(RoleProcess {
             partner: Partner::new(ours)?,
             process: command.spawn().context("cannot start a process")?,
         })
     }
 
-    /// Gives an order, and waits for the answer.
+    /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// If it is gone.
-    pub fn tell<T: for<'de> Deserialize<'de>>(&mut self, order: &impl Serialize) -> Result<T> {
-        self.partner.say(order)?;
+    /// If the process has ended.
+    pub fn request<T: for<'de> Deserialize<'de>>(&mut self, request: &impl Serialize) -> Result<T> {
+        self.partner.say(request)?;
         self.partner.hear()
     }
 
-    /// Its process number.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 }
 
-impl Drop for Player {
+impl Drop for RoleProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

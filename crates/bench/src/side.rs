@@ -1,4 +1,4 @@
-//! One end of the benchmark: an engine, its memory, and the packets it sent.
+//! One side of the engine benchmark: an engine, its memory, and the packets it sent.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
@@ -16,12 +16,12 @@ use crate::arena::Arena;
 use crate::clock::{Stage, Stopwatch};
 use crate::traffic::{MESSAGES, Op, Setup, Traffic};
 
-/// Room for one message.
+/// Bytes of memory for one message.
 pub(crate) const SLOT: usize = 4096;
-/// Packets that a side may send before the other reads them.
+/// Packets that a side can send before the other side receives them.
 const WIRE_PACKETS: usize = 4 * MESSAGES;
 
-/// An engine with its surroundings.
+/// An engine with its memory, queues and sent packets.
 pub struct Side {
     pub(crate) engine: Engine,
     pub(crate) arena: Arena,
@@ -36,7 +36,7 @@ pub struct Side {
     batch: Batch,
 }
 
-/// Packets that have been assembled, one behind the other.
+/// Assembled packets, stored contiguously.
 pub(crate) struct Wire {
     pub(crate) bytes: Vec<u8>,
     sent: Vec<Sent>,
@@ -51,13 +51,13 @@ struct Sent {
 }
 
 impl Side {
-    /// Side 0 or 1, without queue pairs.
+    /// Creates side 0 or 1, without queue pairs.
     pub(crate) fn new(number: u8, setup: Setup) -> Result<Side> {
         let regions = Arc::new(Regions::new([number; 32]));
         let config = Config {
             port_mtu: Mtu::Mtu4096,
             check_icrc: setup.icrc,
-            // An exchange fits: the benchmark measures work, not waiting.
+            // A whole exchange fits the window, so that no time is spent waiting.
             initial_window: 1 << 20,
             ..Config::default()
         };
@@ -85,7 +85,7 @@ impl Side {
         })
     }
 
-    /// The address of a message's place in memory.
+    /// Returns the address of a message in memory.
     fn slot(&self, message: usize) -> u64 {
         self.arena.base() + (message * SLOT) as u64
     }
@@ -98,7 +98,7 @@ impl Side {
         }
     }
 
-    /// Adds queue pairs, not yet connected.
+    /// Creates queue pairs, which are not connected yet.
     pub(crate) fn create_qps(&mut self, count: usize, queue: u32) -> Result<()> {
         let init = QpInit {
             qp_type: QpType::Rc,
@@ -123,7 +123,7 @@ impl Side {
         Ok(())
     }
 
-    /// Connects queue pair number `index` of each side.
+    /// Connects queue pair `index` to that of the peer.
     pub(crate) fn connect(&mut self, index: usize, peer: &Side) -> Result<()> {
         let qpn = self.qpns[index];
         let attr = QpAttr {
@@ -213,8 +213,7 @@ impl Side {
         Ok(self.engine.post_send(now, self.qpns[qp], wr)?)
     }
 
-    /// Sends all there is to send; packets stay on the wire until the other
-    /// side takes them.
+    /// Sends all packets. They stay in `wire` until the other side receives them.
     pub(crate) fn transmit(&mut self, watch: &mut Stopwatch) -> Result<()> {
         let now = watch.now();
         if self.engine.next_timeout().is_some_and(|due| due <= now) {
@@ -233,7 +232,7 @@ impl Side {
         }
     }
 
-    /// Takes in all that the peer has sent; returns how many packets.
+    /// Receives all packets that the peer has sent; returns their number.
     pub(crate) fn receive(&mut self, watch: &mut Stopwatch, peer: &mut Side) -> Result<usize> {
         let mut count = 0;
         for sent in &peer.wire.sent {
@@ -243,7 +242,7 @@ impl Side {
                 source_port: sent.flow.source_port,
                 traffic_class: 0,
                 hop_limit: 64,
-                // As over a UDP socket, which does not show it.
+                // A UDP socket does not show the IP identification.
                 ip_id: IpId::UNSEEN,
                 payload: &peer.wire.bytes[sent.bytes.clone()],
             };
@@ -260,7 +259,7 @@ impl Side {
                 let received = self.engine.receive(now, memory, &datagram);
                 ensure!(
                     matches!(received, Received::Accepted),
-                    "the engine refused a packet: {received:?}"
+                    "the engine dropped a packet: {received:?}"
                 );
                 run = rest;
                 count += 1;
@@ -271,7 +270,7 @@ impl Side {
         Ok(count)
     }
 
-    /// Takes all completions; returns how many.
+    /// Polls all completions; returns their number.
     pub(crate) fn poll_cq(&mut self, watch: &mut Stopwatch) -> Result<usize> {
         let mut failed = None;
         let count = self.cq.poll(usize::MAX, |wc| {

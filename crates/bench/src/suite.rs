@@ -1,26 +1,26 @@
-//! What is measured, and what it should be.
+//! The measurements of the engine and their goals.
 
 use anyhow::{Result, ensure};
 use ferroce_wire::{Bth, Mtu, Reth};
 
 use crate::baseline::baseline;
 use crate::clock::Stage;
+use crate::comparison::{Figures, Part, measure_alternately, median};
 use crate::heap::{Heap, bytes_per_qp};
 use crate::pair::Pair;
 use crate::report::{Goal, Row};
 use crate::traffic::{Cost, MESSAGES, Op, Setup, Traffic};
-use crate::turns::{Figures, Part, median, turns};
 
-/// How long to measure.
+/// The length of a measurement.
 #[derive(Copy, Clone, Debug)]
 pub struct Effort {
-    /// Rounds whose median is taken.
+    /// Number of rounds; results are medians over them.
     pub rounds: usize,
-    /// Exchanges of a round.
+    /// Number of exchanges in a round.
     pub exchanges: usize,
 }
 
-/// Queue pairs of "many", unless somebody wants to know about others.
+/// Default number of queue pairs for the comparison of many with one.
 pub const MANY: usize = 10_000;
 
 const ONE: Setup = Setup {
@@ -35,8 +35,9 @@ const BOTH: Part = Cost::both;
 const LARGE: usize = 4096;
 const SMALL: usize = 64;
 
-/// Room for an exchange, which over few queue pairs comes round to the first
-/// again. Where messages are small the ICRC would hide the rest.
+/// Returns a setup whose queues hold an exchange. With few queue pairs, an exchange
+/// uses each of them several times. Small messages go without the ICRC, whose cost
+/// would hide the rest.
 fn setup_of(qps: usize, traffic: Traffic) -> Setup {
     Setup {
         qps,
@@ -50,7 +51,7 @@ fn traffic(op: Op, size: usize, burst: usize) -> Traffic {
     Traffic { op, size, burst }
 }
 
-/// 4 KiB messages beside copying and checksumming them.
+/// Measures 4 KiB messages against copying and checksumming their bytes.
 pub fn large(effort: Effort, op: Op) -> Result<Vec<Row>> {
     let (name, goal) = match op {
         Op::Send => ("4 KiB SEND", None),
@@ -60,7 +61,7 @@ pub fn large(effort: Effort, op: Op) -> Result<Vec<Row>> {
     beside_baseline(effort, name, ONE, traffic(op, LARGE, MESSAGES), goal)
 }
 
-/// A message of many packets beside copying and checksumming them.
+/// Measures a message of 64 packets against copying and checksumming its bytes.
 pub fn long(effort: Effort, op: Op) -> Result<Vec<Row>> {
     let name = match op {
         Op::Send => "packet of a 64 KiB SEND",
@@ -84,9 +85,9 @@ fn beside_baseline(
         false => Bth::LEN + Reth::LEN,
     };
     let mut pair = Pair::new(setup)?;
-    // The same kind of buffers, in other memory.
+    // The reference uses buffers of the same kind in other memory.
     let mut other = Pair::new(setup)?;
-    let figures = turns(
+    let figures = measure_alternately(
         effort.rounds,
         effort.exchanges,
         || pair.exchange(traffic),
@@ -110,12 +111,12 @@ fn beside_baseline(
     Ok(vec![row(sides[0], figures[0]), row(sides[1], figures[1])])
 }
 
-/// 64-byte SENDs, with and without the ICRC, and what they allocate.
+/// Measures 64-byte SENDs with and without the ICRC, and counts their allocations.
 pub fn small(effort: Effort, heap: Heap) -> Result<Vec<Row>> {
     let traffic = traffic(Op::Send, SMALL, MESSAGES);
     let mut bare = Pair::new(Setup { icrc: false, ..ONE })?;
     let mut checked = Pair::new(ONE)?;
-    let [both, sender, receiver] = turns(
+    let [both, sender, receiver] = measure_alternately(
         effort.rounds,
         effort.exchanges,
         || bare.exchange(traffic),
@@ -160,13 +161,12 @@ pub fn small(effort: Effort, heap: Heap) -> Result<Vec<Row>> {
     ])
 }
 
-/// Many queue pairs in turn beside one that sends the same bursts.
+/// Measures many queue pairs in turn against one that sends the same bursts.
 ///
-/// Either way a burst is completed before the next is posted, by whichever queue
-/// pair: the patterns differ in how many queue pairs there are, and in nothing else.
-/// In the last row of each kind all of an exchange is posted at once, by one queue
-/// pair or by 64 of the many. It has no goal: what one queue pair sends is then
-/// acknowledged at once, what 64 send each on its own.
+/// In both cases a burst completes before the next is posted, so the patterns differ
+/// only in the number of queue pairs. In the last row of each kind, one queue pair or
+/// 64 of the many post the whole exchange at once. This row has no goal: one ACK covers
+/// the messages of one queue pair, but 64 queue pairs need an ACK each.
 pub fn many(effort: Effort, qps: usize) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, op, size) in [
@@ -203,11 +203,12 @@ fn many_against_one(
 ) -> Result<Row> {
     let mut one = Pair::new(setup_of(1, traffic))?;
     let mut many = Pair::new(setup_of(qps, traffic))?;
-    // Everyone has had a turn: what is measured is not the first touch.
+    // Use each queue pair once before the measurement, to exclude page faults and
+    // allocations of its first use.
     for _ in 0..(qps * traffic.burst).div_ceil(MESSAGES) {
         many.exchange(traffic)?;
     }
-    let [figures] = turns(
+    let [figures] = measure_alternately(
         effort.rounds,
         effort.exchanges,
         || exchange(&mut many, traffic),
@@ -225,7 +226,7 @@ fn many_against_one(
     })
 }
 
-/// Where the time goes, side by side and stage by stage.
+/// Measures each stage of the work on each side.
 pub fn stages(effort: Effort, qps: usize) -> Result<Vec<Row>> {
     let large = |op| traffic(op, LARGE, MESSAGES);
     let small = |burst| traffic(Op::Send, SMALL, burst);
@@ -258,7 +259,7 @@ pub fn stages(effort: Effort, qps: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Memory of idle queue pairs.
+/// Measures the memory of idle queue pairs.
 pub fn memory(heap: Heap) -> Result<Vec<Row>> {
     Ok(vec![Row {
         what: "idle RC QP, queues aside".into(),

@@ -1,11 +1,11 @@
-//! What is sent, and what it cost.
+//! The parameters of an exchange, and its cost.
 
 use core::ops::AddAssign;
 
 use ferroce_wire::Mtu;
 
-/// Messages that are posted at once: one exchange. Reading the clock a few
-/// times an exchange does not show in the cost of a message.
+/// Number of messages in an exchange. It is large enough that reading the clock a few
+/// times per exchange does not affect the cost of a message.
 pub const MESSAGES: usize = 64;
 
 /// The operation under test.
@@ -15,46 +15,46 @@ pub enum Op {
     Send,
     /// RDMA WRITE.
     Write,
-    /// RDMA READ: the bytes travel from the receiver to the sender.
+    /// RDMA READ: the data goes from the receiver to the sender.
     Read,
 }
 
-/// Two engines and what connects them.
+/// The parameters of two connected engines.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Setup {
-    /// Connections between the two sides.
+    /// Number of connections between the two sides.
     pub qps: usize,
-    /// Work requests that fit each send and each receive queue.
+    /// Depth of each send queue and receive queue.
     pub queue: u32,
-    /// Whether packets carry an ICRC that is computed and checked.
+    /// True if the engines compute and check the ICRC.
     pub icrc: bool,
-    /// Payload of a packet, at most.
+    /// Path MTU: the largest payload of a packet.
     pub mtu: Mtu,
 }
 
-/// Messages between them, by the exchange of [`MESSAGES`], or of one that is as many
-/// packets.
+/// The messages of an exchange: [`MESSAGES`] messages of one packet each, or one message
+/// of [`MESSAGES`] packets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Traffic {
     /// The operation.
     pub op: Op,
-    /// Bytes of each message: at most one packet, or [`MESSAGES`] full ones.
+    /// Bytes of a message: at most one packet, or [`MESSAGES`] full packets.
     pub size: usize,
-    /// Messages that one queue pair sends before the next one's turn.
+    /// Number of messages that one queue pair sends before the next queue pair's turn.
     pub burst: usize,
 }
 
-/// Nanoseconds, by side.
+/// The time spent on each side, in nanoseconds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
-    /// The side that posts the operation.
+    /// Time of the side that posts the operation.
     pub sender: u64,
-    /// The other one.
+    /// Time of the other side.
     pub receiver: u64,
 }
 
 impl Cost {
-    /// Both sides together.
+    /// Returns the sum of both sides.
     pub fn both(self) -> u64 {
         self.sender + self.receiver
     }

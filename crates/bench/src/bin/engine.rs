@@ -1,4 +1,4 @@
-//! What a packet costs in the protocol engine.
+//! Measures the cost of a packet in the protocol engine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,17 +8,16 @@ use clap::{Parser, ValueEnum};
 use ferroce_bench::suite::{self, Effort};
 use ferroce_bench::{Heap, Op, Report};
 
-/// Measure what a packet costs in the protocol engine.
+/// Measure the cost of a packet in the protocol engine.
 ///
-/// Two engines stand back to back in memory, without a network. Each cost is
-/// taken in turns with something to compare it with; figures are medians, and
-/// ratios are medians of the ratios round by round, so that a busy machine
-/// disturbs a comparison least. Nanoseconds are per message, which
-/// here is one packet.
+/// Two engines exchange packets in memory, without a network. Each measurement
+/// alternates with a reference. Figures are medians over the rounds, and ratios
+/// are medians of each round's ratio, so that load on the machine affects a
+/// comparison little. Nanoseconds are per message, which here is one packet.
 #[derive(Parser)]
 #[command(name = "engine", after_help = EXAMPLES)]
 struct Cli {
-    /// Few rounds: a second or two, and rougher figures.
+    /// Run few rounds: takes a second or two, with less precise figures.
     #[arg(long)]
     quick: bool,
 
@@ -26,40 +25,40 @@ struct Cli {
     #[arg(long)]
     csv: bool,
 
-    /// Measure only this; may be given several times.
+    /// Measure only this part; may be given several times.
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<Part>,
 
-    /// Queue pairs of the comparison of many with one.
+    /// Number of queue pairs in the comparison of many with one.
     #[arg(long, value_name = "N", default_value_t = suite::MANY, value_parser = at_least_one)]
     qps: usize,
 
-    /// Rounds per measurement.
+    /// Number of rounds per measurement.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 }
 
 const EXAMPLES: &str = "\
 EXAMPLES
-  cargo xtask bench engine                      everything, some ten seconds
-  cargo xtask bench engine --quick              a first impression
+  cargo xtask bench engine                      all parts, about ten seconds
+  cargo xtask bench engine --quick              fewer rounds
   cargo xtask bench engine --csv > engine.csv   for a spreadsheet
   cargo xtask bench engine --only write         one part
-  cargo xtask bench engine --only stages        where the time goes
+  cargo xtask bench engine --only stages        time of each stage
   valgrind --tool=callgrind target/release/engine --only send --rounds 2
-                                                where the instructions go
+                                                instructions of each function
 
 OUTPUT
   cost            median per message (or per queue pair), on the side named
-  fastest 10 %    the same in the fastest tenth of the rounds: what a quiet
-                  machine would show
-  compared with   what was measured in turns with it: copying and checksumming
-                  the same bytes once, or the same traffic over one queue pair
-  ratio           the first divided by the second; median over the rounds
-  verdict         ok or MISSED where there is a goal
+  fastest 10 %    the same in the fastest tenth of the rounds, as on an idle
+                  machine
+  compared with   the reference: copying and checksumming the same bytes once,
+                  or the same traffic over one queue pair
+  ratio           cost divided by the reference; median over the rounds
+  verdict         ok or MISSED if there is a goal
 
 EXIT STATUS
-  0 if the measurement worked, whatever the verdicts; 1 if it did not.";
+  0 if the measurement worked, with any verdicts; 1 if it failed.";
 
 #[derive(Copy, Clone, PartialEq, Eq, ValueEnum)]
 enum Part {
@@ -75,7 +74,7 @@ enum Part {
     Many,
     /// Memory of an idle queue pair.
     Memory,
-    /// Where the time goes, stage by stage; not part of a plain run.
+    /// Time of each stage; only measured with `--only stages`.
     Stages,
 }
 
@@ -99,7 +98,7 @@ fn main() -> Result<()> {
         exchanges: 40,
     };
     if cfg!(debug_assertions) {
-        eprintln!("Note: built without optimisation, the figures mean nothing.");
+        eprintln!("Note: built without optimisation; the figures are meaningless.");
     }
     let mut report = Report::default();
     for part in Part::value_variants() {
@@ -133,15 +132,15 @@ fn main() -> Result<()> {
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if n > 0 => Ok(n),
-        _ => Err("a number of at least 1 is needed".into()),
+        _ => Err("must be a number of at least 1".into()),
     }
 }
 
-/// The system's allocator, with a tally.
+/// The system's allocator with counters.
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged, which keeps the
-// contract; counting touches no allocated memory.
+// SAFETY: every call is passed to the system's allocator unchanged, which fulfils the
+// contract. Counting does not touch allocated memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Connects and disconnects, as the stage says.
+//! The client: connects and disconnects on the coordinator's requests.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,38 +11,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Channel, Id};
 
-/// What the client is told.
+/// A request of the coordinator.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Order {
-    /// Connect and disconnect so often, one after the other.
+pub(crate) enum Request {
+    /// Connect and disconnect `times` times, one connection after the other.
     Cycle { port: u16, times: u32 },
-    /// Have so many connections at once.
+    /// Open `count` connections concurrently.
     Open { port: u16, count: u32 },
-    /// End those.
+    /// Disconnect the connections of `Open`.
     Close,
 }
 
-/// How long things took, in microseconds.
+/// Measured times in microseconds.
 #[derive(Serialize, Deserialize, Default)]
 pub(crate) struct Times {
-    /// From the first to the last.
+    /// Time from the first to the last connection.
     pub(crate) whole: f64,
-    /// The set-up of each.
+    /// Set-up time of each connection.
     pub(crate) each: Vec<f64>,
 }
 
 pub(crate) fn run() -> Result<()> {
     end_with_parent()?;
     let channel = Channel::new()?;
-    let mut stage = Partner::on_stdin()?;
+    let mut coordinator = Partner::on_stdin()?;
     let mut open = Vec::new();
-    while let Some(order) = stage.hear_or_end::<Order>()? {
-        let times = match order {
-            Order::Cycle { port, times } => cycle(channel, port, times)?,
-            Order::Open { port, count } => connect_at_once(channel, port, count, &mut open)?,
-            Order::Close => close(channel, &mut open)?,
+    while let Some(request) = coordinator.hear_or_end::<Request>()? {
+        let times = match request {
+            Request::Cycle { port, times } => cycle(channel, port, times)?,
+            Request::Open { port, count } => connect_at_once(channel, port, count, &mut open)?,
+            Request::Close => close(channel, &mut open)?,
         };
-        stage.say(&times)?;
+        coordinator.say(&times)?;
     }
     Ok(())
 }
@@ -117,12 +117,12 @@ fn close(channel: Channel, open: &mut Vec<Id>) -> Result<Times> {
     })
 }
 
-#[allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
+#[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Microseconds.
+/// Returns the microseconds since `begun`.
 fn since(begun: Instant) -> f64 {
     (now() - begun).as_secs_f64() * 1e6
 }

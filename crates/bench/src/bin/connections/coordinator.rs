@@ -1,54 +1,60 @@
-//! Sets everything up, has it measured, and looks what is left over.
+//! The coordinator: sets up processes and link, measures, and checks for leaks.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ferroce_bench::{Ferroced, Player, Report, Row, add_link, end_with_parent};
+use ferroce_bench::{Ferroced, Report, RoleProcess, Row, add_link, end_with_parent};
 
 use crate::Cli;
-use crate::client::{Order, Times};
-use crate::traces::Traces;
+use crate::client::{Request, Times};
+use crate::usage::Usage;
 
-/// Connections before anything is looked at: what is made once is made by then, and the
-/// tables have grown as far as they do.
+/// Number of connections before the first check. After them, all one-time allocations are
+/// made and all tables have their final size.
 const WARM_UP: u32 = 2_000;
-/// Memory that a process may have gained, in KiB: allocators keep some.
+/// Most memory that a process may gain, in KiB: allocators retain some freed memory.
 const SLACK: usize = 4 << 10;
-/// How long connections rest in TIMEWAIT, and some more.
+/// A time longer than connections stay in TIMEWAIT.
 const REST: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(cli: &Cli) -> Result<()> {
     end_with_parent()?;
     if cfg!(debug_assertions) {
-        eprintln!("Note: built without optimisation, the figures mean little.");
+        eprintln!("Note: built without optimisation; the figures mean little.");
     }
     ferroce_net::enter_private_network().context("a private network")?;
     let ferroced = Ferroced::start(None)?;
     add_link("rxe0", "lo")?;
-    let mut server = Player::start("server", None)?;
+    let mut server = RoleProcess::start("server", None)?;
     let port: u16 = server.partner.hear()?;
-    let mut client = Player::start("client", None)?;
+    let mut client = RoleProcess::start("client", None)?;
     let processes = [
         ("client", client.pid()),
         ("server", server.pid()),
         ("ferroced", ferroced.pid()),
     ];
 
-    let mut tell = |order: Order| client.tell::<Times>(&order);
+    let mut request = |request: Request| client.request::<Times>(&request);
     let count = cli.open;
-    tell(Order::Cycle {
+    request(Request::Cycle {
         port,
         times: WARM_UP.min(cli.cycles),
     })?;
-    tell(Order::Open { port, count })?;
-    tell(Order::Close)?;
+    request(Request::Open { port, count })?;
+    request(Request::Close)?;
     rest();
     let before = look(&processes)?;
 
     let times = cli.cycles;
-    let mut rows = rows("one after the other", tell(Order::Cycle { port, times })?);
-    rows.extend(self::rows("at once", tell(Order::Open { port, count })?));
-    tell(Order::Close)?;
+    let mut rows = rows(
+        "one after the other",
+        request(Request::Cycle { port, times })?,
+    );
+    rows.extend(self::rows(
+        "at once",
+        request(Request::Open { port, count })?,
+    ));
+    request(Request::Close)?;
     rest();
     let after = look(&processes)?;
 
@@ -67,17 +73,17 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     }
     match leaks.is_empty() {
         true => Ok(()),
-        false => bail!("something was left over in: {}", leaks.join(", ")),
+        false => bail!("descriptors or memory leaked in: {}", leaks.join(", ")),
     }
 }
 
-fn look(processes: &[(&str, u32)]) -> Result<Vec<Traces>> {
-    processes.iter().map(|(_, pid)| Traces::of(*pid)).collect()
+fn look(processes: &[(&str, u32)]) -> Result<Vec<Usage>> {
+    processes.iter().map(|(_, pid)| Usage::of(*pid)).collect()
 }
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "nobody tells when TIMEWAIT is over"
+    reason = "no event reports the end of TIMEWAIT"
 )]
 fn rest() {
     std::thread::sleep(REST);

@@ -1,4 +1,4 @@
-//! rdma_cm's ids and events, as far as the benchmark needs them.
+//! Wrappers of rdma_cm's event channels and ids.
 
 use core::ptr;
 use std::io;
@@ -8,22 +8,22 @@ use anyhow::{Context, Result, bail};
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
 
-/// An event channel, which lasts as long as the process.
+/// An event channel, which is never destroyed.
 #[derive(Copy, Clone)]
 pub(crate) struct Channel(*mut rdma_event_channel);
 
-/// An id. Whoever has the last copy destroys it.
+/// An rdma_cm id. The caller destroys it explicitly, and uses no copy after that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Id(*mut rdma_cm_id);
 
-/// What happened to which id.
+/// An event of an id.
 pub(crate) struct Event {
     pub(crate) id: Id,
     pub(crate) what: u32,
     pub(crate) status: i32,
 }
 
-/// Calls that follow system calls.
+/// Converts the return value of a call that sets errno.
 fn good(code: i32, what: &'static str) -> Result<()> {
     match code {
         0 => Ok(()),
@@ -61,7 +61,7 @@ impl Channel {
         }
     }
 
-    /// Waits for this event of this id.
+    /// Waits for the next event, and checks that it is this event of this id.
     pub(crate) fn expect(self, id: Id, what: u32) -> Result<()> {
         let event = self.next()?;
         if (event.id, event.what, event.status) != (id, what, 0) {
@@ -72,7 +72,7 @@ impl Channel {
 
     pub(crate) fn id(self) -> Result<Id> {
         let mut id = ptr::null_mut();
-        // SAFETY: the channel is never destroyed, and `id` is ours to be written.
+        // SAFETY: the channel is never destroyed, and `id` is a local variable.
         let code = unsafe { rdma_create_id(self.0, &raw mut id, ptr::null_mut(), RDMA_PS_TCP) };
         good(code, "rdma_create_id")?;
         Ok(Id(id))
@@ -80,7 +80,7 @@ impl Channel {
 }
 
 impl Id {
-    /// Listens on loopback, on any port, which it returns.
+    /// Listens on loopback on a free port, and returns the port.
     pub(crate) fn listen(self) -> Result<u16> {
         let mut address = loopback(0);
         // SAFETY: the id exists, and the address outlives the calls.
@@ -110,9 +110,9 @@ impl Id {
         )
     }
 
-    /// Gives it a small queue pair with queues of its own.
+    /// Creates a small queue pair with its own completion queues.
     pub(crate) fn queue_pair(self) -> Result<()> {
-        // SAFETY: for a structure of C's, all zero means "nothing said".
+        // SAFETY: the C structure has only integers and pointers, for which zero is valid.
         let mut init: ibv_qp_init_attr = unsafe { core::mem::zeroed() };
         init.cap.max_send_wr = 4;
         init.cap.max_recv_wr = 4;
@@ -143,9 +143,9 @@ impl Id {
         good(unsafe { rdma_disconnect(self.0) }, "rdma_disconnect")
     }
 
-    /// Destroys it and its queue pair.
+    /// Destroys the id and its queue pair.
     pub(crate) fn destroy(self) -> Result<()> {
-        // SAFETY: the id exists, and nobody uses it afterwards.
+        // SAFETY: the id exists, and no copy of it is used afterwards.
         unsafe {
             if !(*self.0).qp.is_null() {
                 rdma_destroy_qp(self.0);
@@ -156,7 +156,7 @@ impl Id {
 }
 
 fn parameters() -> rdma_conn_param {
-    // SAFETY: for a structure of C's, all zero means "nothing said".
+    // SAFETY: the C structure has only integers and pointers, for which zero is valid.
     let mut parameters: rdma_conn_param = unsafe { core::mem::zeroed() };
     parameters.responder_resources = 1;
     parameters.initiator_depth = 1;

@@ -1,8 +1,8 @@
-//! How connections come and go: rdma_cm's calls, made as a C program makes them.
+//! Measures connection setup and teardown with rdma_cm's calls, as a C program makes them.
 //!
 //! ```text
-//!   main: a runtime directory, removed at the end
-//!    '- stage: a private network, a link, the order of things, the table
+//!   main: creates and removes a runtime directory
+//!    '- coordinator: private network, link, sequence of measurements, table
 //!        |- ferroced
 //!        |- client --- connects, disconnects ---> server
 //! ```
@@ -10,32 +10,32 @@
 //! All processes are this executable.
 
 mod client;
+mod coordinator;
 mod ids;
 mod server;
-mod stage;
-mod traces;
+mod usage;
 
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 
-/// Measure how connections are made and ended, and look what they leave behind.
+/// Measure connection setup and teardown, and check for resource leaks.
 ///
-/// A client and a server, two processes on one machine, connect and disconnect over and
-/// over; then many connections are open at once. Afterwards neither of them nor ferroced
-/// may have more descriptors or noticeably more memory than before.
+/// A client and a server, two processes on one machine, connect and disconnect
+/// repeatedly; then they open many connections concurrently. Afterwards neither
+/// they nor ferroced may have more descriptors or 4 MiB more memory than before.
 #[derive(Debug, Parser)]
 #[command(name = "connections", after_help = EXAMPLES)]
 struct Cli {
-    /// Connections that come and go, one after the other.
+    /// Number of connections made one after the other.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     cycles: u32,
 
-    /// Connections that are open at once.
+    /// Number of connections open at the same time.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     open: u32,
 
-    /// What one of the benchmark's own processes does
+    /// Role of one of the benchmark's own processes
     #[arg(long, hide = true)]
     role: Option<Role>,
 }
@@ -43,31 +43,31 @@ struct Cli {
 const EXAMPLES: &str = "\
 EXAMPLES
   cargo xtask bench connections                   20,000 one after the other, 1,000 at once
-  cargo xtask bench connections --cycles 1000     a first impression
+  cargo xtask bench connections --cycles 1000     fewer connections
 
 OUTPUT
   set-up      from rdma_create_id to the ESTABLISHED event: address and route resolved, queue
               pair created, REQ, REP and RTU exchanged
-  left over   descriptors and memory of each process that it did not have before
+  left over   descriptors and memory that each process gained
 
 EXIT STATUS
-  0 if nothing was left over, 1 if something was or a connection failed.";
+  0 if there are no leaks; 1 if there is a leak or a connection failed.";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Role {
-    Stage,
+    Coordinator,
     Client,
     Server,
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = ferroce_bench::played() {
+    if let Some(code) = ferroce_bench::run_as_ferroced() {
         return code;
     }
     let cli = Cli::parse();
     let result = match cli.role {
-        None => ferroce_bench::on_stage("connections"),
-        Some(Role::Stage) => stage::run(&cli),
+        None => ferroce_bench::run_coordinator("connections"),
+        Some(Role::Coordinator) => coordinator::run(&cli),
         Some(Role::Client) => client::run(),
         Some(Role::Server) => server::run(),
     };

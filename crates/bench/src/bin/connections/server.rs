@@ -1,4 +1,4 @@
-//! Takes every connection, and ends each when its peer does.
+//! The server: accepts every connection, and destroys it when the client disconnects.
 
 use anyhow::Result;
 use ferroce_abi::ffi::*;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use ferroce_bench::{Ferroced, Player, add_link};
+use ferroce_bench::{Ferroced, RoleProcess, add_link};
 use ferroce_control::{Connection, Request, find_daemon};
 use ferroce_testnet::{deadline, namespace};
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,7 +52,7 @@ impl Disturbance {
             Disturbance::Stop => stop(ferroced),
             Disturbance::Visit => visit(None, 10),
             Disturbance::KillVisitor => {
-                let mut visitor = Player::start("worker", None)?;
+                let mut visitor = RoleProcess::start("worker", None)?;
                 visitor.partner.say(&Order::Visit { times: 1 })?;
                 let _done: Done = visitor.partner.hear()?;
                 visitor.partner.say(&Order::Visit { times: 1000 })
@@ -70,15 +70,15 @@ fn restart(ferroced: &mut Option<Ferroced>) -> Result<()> {
 }
 
 fn visit(place: Option<std::os::fd::OwnedFd>, times: u32) -> Result<()> {
-    let mut visitor = Player::start("worker", place)?;
-    visitor.tell::<Done>(&Order::Visit { times }).map(drop)
+    let mut visitor = RoleProcess::start("worker", place)?;
+    visitor.request::<Done>(&Order::Visit { times }).map(drop)
 }
 
 fn stop(ferroced: &Option<Ferroced>) -> Result<()> {
     let pid = ferroced.as_ref().map(|f| f.pid().cast_signed());
     let pid = pid.and_then(Pid::from_raw).context("no ferroced")?;
     kill_process(pid, Signal::STOP)?;
-    let mut visitor = Player::start("worker", None)?;
+    let mut visitor = RoleProcess::start("worker", None)?;
     visitor.partner.say(&Order::Visit { times: 1 })?;
     kill_process(pid, Signal::CONT)?;
     visitor.partner.hear::<Done>().map(drop)

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   main: a runtime directory, removed at the end
-//!    '- stage: a private network, a small disk, the order of disturbances, the checks
+//!    '- coordinator: a private network, a small disk, the order of disturbances, the checks
 //!        |- ferroced, again and again
 //!        |- two workers, which write to each other all the time
 //!        '- visitors, which open and close devices
@@ -11,8 +11,8 @@
 //!
 //! All processes are this executable.
 
+mod coordinator;
 mod disturbance;
-mod stage;
 mod traces;
 mod worker;
 
@@ -53,18 +53,18 @@ EXIT STATUS
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Role {
-    Stage,
+    Coordinator,
     Worker,
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = ferroce_bench::played() {
+    if let Some(code) = ferroce_bench::run_as_ferroced() {
         return code;
     }
     let cli = Cli::parse();
     let result = match cli.role {
-        None => ferroce_bench::on_stage("soak"),
-        Some(Role::Stage) => stage::run(&cli),
+        None => ferroce_bench::run_coordinator("soak"),
+        Some(Role::Coordinator) => coordinator::run(&cli),
         Some(Role::Worker) => worker::run(),
     };
     match result {

@@ -39,9 +39,9 @@ pub(crate) enum Done {
 
 pub(crate) fn run() -> Result<()> {
     end_with_parent()?;
-    let mut stage = Partner::on_stdin()?;
+    let mut coordinator = Partner::on_stdin()?;
     let mut end = None;
-    while let Some(order) = stage.hear_or_end()? {
+    while let Some(order) = coordinator.hear_or_end()? {
         let done = match order {
             Order::Open => {
                 let opened = open()?;
@@ -67,7 +67,7 @@ pub(crate) fn run() -> Result<()> {
                 Done::Done
             }
         };
-        stage.say(&done)?;
+        coordinator.say(&done)?;
     }
     Ok(())
 }

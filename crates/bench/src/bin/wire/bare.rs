@@ -1,5 +1,5 @@
-//! What no transport over UDP can avoid, and nothing else: plain sockets, segmented in
-//! both directions, one copy and one CRC on either side.
+//! The unavoidable work of any transport over UDP: plain sockets with segmentation and
+//! GRO, and one copy and one CRC on each side.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -10,26 +10,26 @@ use anyhow::{Context, Result, ensure};
 use ferroce_endpoint::SIZE;
 use rustix::net::sockopt;
 
-use crate::orders::Figure;
-use crate::ours::{Patience, now, one_way};
+use crate::queue_pairs::{Deadline, now, one_way};
+use crate::requests::Figure;
 
-/// Bytes of a packet besides payload: what an RC packet has in its middle.
+/// Bytes of a packet besides the payload, as in an RC middle packet: BTH and ICRC.
 const HEADERS: usize = 12 + 4;
-/// As in our runs.
+/// Most bytes of a segmented send, as in the engine's runs.
 const MOST_BYTES: usize = 65_000;
 const MOST_PACKETS: usize = 64;
-/// Bytes on their way, at most; as for our queue pairs.
+/// Most bytes in flight, as for the queue pairs.
 const WINDOW: u64 = 1 << 20;
-/// Of the socket, either way, if the kernel grants it.
+/// Size of the socket's send and receive buffers, if the kernel permits it.
 const BUFFER: usize = 8 << 20;
-/// The receiver says so often how far it is.
+/// Number of bytes after which the receiver sends an acknowledgement.
 const ACKNOWLEDGE: u64 = 256 << 10;
-/// The whole packet of a ping-pong: that of an 8-byte WRITE.
+/// Size of a ping-pong packet: that of an 8-byte WRITE.
 pub(crate) const SMALL: usize = 40;
-/// The sender has no more.
+/// The datagram that ends a stream.
 const END: [u8; 1] = [0];
 
-/// A plain socket and some memory.
+/// A plain UDP socket and memory.
 pub(crate) struct Plain {
     socket: UdpSocket,
     memory: Vec<u8>,
@@ -38,7 +38,7 @@ pub(crate) struct Plain {
 
 impl Plain {
     pub(crate) fn open(address: SocketAddr) -> Result<Plain> {
-        #[allow(clippy::disallowed_methods)] // what it is about
+        #[allow(clippy::disallowed_methods)] // the benchmark measures plain sockets
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
@@ -60,7 +60,7 @@ impl Plain {
         Ok(self.socket.connect(to)?)
     }
 
-    /// Sends runs of packets for a while.
+    /// Sends runs of packets for `ms` milliseconds.
     pub(crate) fn stream(&mut self, payload: usize, ms: u64) -> Result<Figure> {
         let segment = payload + HEADERS;
         set_udp(&self.socket, libc::UDP_SEGMENT, segment as i32).context("UDP_SEGMENT")?;
@@ -69,7 +69,7 @@ impl Plain {
         let begun = now();
         let stop = begun + Duration::from_millis(ms);
         let (mut sent, mut acked, mut place) = (0, 0, 0);
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::default();
         while acked < sent || now() < stop {
             while sent + (count * payload) as u64 <= acked + WINDOW && now() < stop {
                 for packet in self.buffer.chunks_exact_mut(segment).take(count) {
@@ -84,13 +84,13 @@ impl Plain {
             let mut word = [0; 8];
             if let Some(8) = self.receive_into(&mut word)? {
                 acked = u64::from_le_bytes(word);
-                patience = Patience::default();
+                deadline = Deadline::default();
             }
-            // The receiver waits for more before it says anything.
+            // The receiver does not acknowledge less than `ACKNOWLEDGE` bytes.
             if sent - acked < ACKNOWLEDGE && now() >= stop {
                 break;
             }
-            patience.check()?;
+            deadline.check()?;
         }
         let elapsed = now() - begun;
         set_udp(&self.socket, libc::UDP_SEGMENT, 0)?;
@@ -98,33 +98,33 @@ impl Plain {
         Ok(Figure::Rate(acked as f64 / elapsed.as_secs_f64()))
     }
 
-    /// Says that there is no more, until the other has understood.
+    /// Sends the end of the stream and waits until the receiver confirms it.
     fn finish(&self) -> Result<()> {
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::default();
         self.socket.send(&END)?;
         let mut word = [0; 8];
         while self.receive_into(&mut word)? != Some(END.len()) {
-            patience.check()?;
+            deadline.check()?;
         }
         Ok(())
     }
 
-    /// Receives them.
+    /// Receives the runs of [`Plain::stream`].
     pub(crate) fn sink(&mut self, payload: usize) -> Result<()> {
         let segment = payload + HEADERS;
         set_udp(&self.socket, libc::UDP_GRO, 1).context("UDP_GRO")?;
         let (mut received, mut said, mut place) = (0_u64, 0, 0);
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::default();
         loop {
             let length = match self.socket.recv(&mut self.buffer) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    patience.check()?;
+                    deadline.check()?;
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
-            patience = Patience::default();
+            deadline = Deadline::default();
             if length == END.len() {
                 self.socket.send(&END)?;
                 return Ok(());
@@ -133,7 +133,7 @@ impl Plain {
                 let (body, crc) = packet.split_at(segment - 4);
                 ensure!(
                     crc32fast::hash(body).to_le_bytes() == crc,
-                    "a broken packet"
+                    "a packet with a wrong CRC"
                 );
                 self.memory[place..][..payload].copy_from_slice(&body[12..]);
                 place = (place + payload) % SIZE as usize;
@@ -146,7 +146,7 @@ impl Plain {
         }
     }
 
-    /// Sends a small packet and waits until one comes back.
+    /// Sends a small packet and waits for one in return, `times` times.
     pub(crate) fn ping(&mut self, times: u32) -> Result<Figure> {
         let begun = now();
         for _ in 0..times {
@@ -156,7 +156,7 @@ impl Plain {
         Ok(one_way(now() - begun, times))
     }
 
-    /// The other half of [`Plain::ping`].
+    /// Answers the packets of [`Plain::ping`].
     pub(crate) fn pong(&mut self, times: u32) -> Result<()> {
         for _ in 0..times {
             self.receive()?;
@@ -166,27 +166,27 @@ impl Plain {
     }
 
     fn send(&self, part: core::ops::Range<usize>) -> Result<()> {
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::default();
         loop {
             match self.socket.send(&self.buffer[part.clone()]) {
                 Ok(_) => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => patience.check()?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => deadline.check()?,
                 Err(error) => return Err(error).context("plain UDP"),
             }
         }
     }
 
-    /// Polls until a datagram is there.
+    /// Polls until a datagram arrives.
     fn receive(&mut self) -> Result<()> {
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::default();
         let mut word = [0; SMALL];
         while self.receive_into(&mut word)?.is_none() {
-            patience.check()?;
+            deadline.check()?;
         }
         Ok(())
     }
 
-    /// A datagram, if there is one.
+    /// Receives a datagram, if there is one; returns its length.
     fn receive_into(&self, bytes: &mut [u8]) -> Result<Option<usize>> {
         match self.socket.recv(bytes) {
             Ok(length) => Ok(Some(length)),
@@ -200,15 +200,15 @@ fn set_udp(socket: &impl AsFd, option: i32, value: i32) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, option, value)
 }
 
-/// Sets an option that is a number, or another plain value.
+/// Sets a socket option whose value is a number or another plain value.
 pub(crate) fn set_option<T: Copy>(
     socket: &impl AsFd,
     level: i32,
     option: i32,
     value: T,
 ) -> io::Result<()> {
-    // SAFETY: pointer and length describe `value`, which outlives the call; the kernel
-    // only reads it, and itself checks pointers that may be in it.
+    // SAFETY: pointer and length describe `value`, which outlives the call. The kernel
+    // only reads it, and validates any pointers inside it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -1,10 +1,10 @@
-//! Sets everything up, measures in turns, and takes everything down again.
+//! The coordinator: sets up networks and workers, and runs the measurements.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use ferroce_bench::{Ferroced, Player, end_with_parent};
+use ferroce_bench::{Ferroced, RoleProcess, end_with_parent};
 use ferroce_endpoint::Introduction;
 use ferroce_testnet::{namespace, netdev};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,10 +12,10 @@ use serde::Deserialize;
 
 use crate::Cli;
 use crate::iperf::Iperf;
-use crate::orders::{Figure, Order, Task};
 use crate::plan::{Part, Plan, Series, idle_rows, report};
+use crate::requests::{Figure, Request, Task};
 
-/// The netdev's MTU: enough for packets with 4096 bytes of payload.
+/// MTU of the veth pair: enough for packets with 4096 bytes of payload.
 const CABLE_MTU: u32 = 4200;
 /// Index of the first IPv4 address in a GID table.
 const GID_INDEX: u8 = 1;
@@ -23,8 +23,8 @@ const GID_INDEX: u8 = 1;
 pub(crate) fn run(cli: &Cli) -> Result<()> {
     end_with_parent()?;
     let plan = Plan {
-        // Many and short: whatever disturbs the machine for a while then disturbs both
-        // sides of a comparison, or a few of many.
+        // Many short rounds: temporary load on the machine then affects both sides of a
+        // comparison, or only a few rounds.
         rounds: cli.rounds.unwrap_or(if cli.quick { 3 } else { 25 }).max(1),
         ms: if cli.quick { 100 } else { 120 },
         round_trips: if cli.quick { 5_000 } else { 8_000 },
@@ -35,15 +35,15 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         },
     };
     if cfg!(debug_assertions) {
-        eprintln!("Note: built without optimisation, the figures mean nothing.");
+        eprintln!("Note: built without optimisation; the figures are meaningless.");
     }
     let private = ferroce_net::enter_private_network();
     if let Err(error) = &private {
-        eprintln!("Left out: veth, because there is no private network here ({error}).");
+        eprintln!("Skipped: veth, because no private network could be created ({error}).");
     }
     let tcp = Iperf::is_there();
     if !tcp && plan.parts.contains(&Part::Bandwidth) {
-        eprintln!("Left out: TCP, because iperf3 is not installed.");
+        eprintln!("Skipped: TCP, because iperf3 is not installed.");
     }
     let _ferroced = Ferroced::start(None)?;
     let mut networks = vec![Network::loopback(tcp)?];
@@ -81,21 +81,21 @@ fn measure(plan: &Plan, networks: &mut [Network]) -> Result<Vec<ferroce_bench::R
         rows.extend(series.rows(network.name));
     }
     if plan.parts.contains(&Part::Idle) {
-        bar.set_message("nothing at all");
+        bar.set_message("idle device");
         let ms = plan.idle_ms;
-        rows.extend(idle_rows(networks[0].near.ask(Task::Idle { ms })?, ms));
+        rows.extend(idle_rows(networks[0].near.initiate(Task::Idle { ms })?, ms));
     }
     bar.finish_and_clear();
     Ok(rows)
 }
 
-/// Two workers that can reach each other, with queue pairs and with plain sockets.
+/// Two workers connected by queue pairs and by plain sockets.
 pub(crate) struct Network {
     name: &'static str,
     near: Worker,
     far: Worker,
     iperf: Option<Iperf>,
-    /// Of the far end, where it is another network.
+    /// ferroced of the far end, if it is in another network namespace.
     _ferroced: Option<Ferroced>,
 }
 
@@ -148,54 +148,54 @@ impl Network {
         self.iperf.is_some()
     }
 
-    /// Bytes a second of one TCP stream.
+    /// Returns the bytes per second of one TCP stream.
     pub(crate) fn tcp(&self) -> Result<f64> {
         self.iperf.as_ref().context("no iperf3")?.measure()
     }
 
-    /// Has both workers do their halves of a task.
+    /// Runs a task on both workers; returns the active worker's figure.
     pub(crate) fn perform(&mut self, task: Task) -> Result<Figure> {
-        self.far.tell::<()>(&Order::Answer(task))?;
-        let figure = self.near.ask(task)?;
+        self.far.request::<()>(&Request::Respond(task))?;
+        let figure = self.near.initiate(task)?;
         self.far.0.partner.hear::<()>()?;
         Ok(figure)
     }
 }
 
-/// A process that does as it is told.
-struct Worker(Player);
+/// A worker process.
+struct Worker(RoleProcess);
 
 impl Worker {
     fn start(place: Option<OwnedFd>) -> Result<Worker> {
-        Ok(Worker(Player::start("worker", place)?))
+        Ok(Worker(RoleProcess::start("worker", place)?))
     }
 
-    fn tell<T: for<'de> Deserialize<'de>>(&mut self, order: &Order) -> Result<T> {
-        self.0.tell(order)
+    fn request<T: for<'de> Deserialize<'de>>(&mut self, request: &Request) -> Result<T> {
+        self.0.request(request)
     }
 
-    fn ask(&mut self, task: Task) -> Result<Figure> {
-        self.tell(&Order::Ask(task))
+    fn initiate(&mut self, task: Task) -> Result<Figure> {
+        self.request(&Request::Initiate(task))
     }
 
     fn link(&mut self, name: &str, netdev: &str) -> Result<()> {
         let (name, netdev) = (name.to_owned(), netdev.to_owned());
-        self.tell(&Order::Link { name, netdev })
+        self.request(&Request::Link { name, netdev })
     }
 
-    /// Connects two workers in every way.
+    /// Connects the queue pairs and the plain sockets of two workers.
     fn meet(&mut self, other: &mut Worker, link: &str, addresses: [IpAddr; 2]) -> Result<()> {
-        let open = Order::Open {
+        let open = Request::Open {
             link: link.to_owned(),
             gid_index: GID_INDEX,
         };
-        let ours: Vec<Introduction> = self.tell(&open)?;
-        let theirs: Vec<Introduction> = other.tell(&open)?;
-        other.tell::<()>(&Order::Connect(ours))?;
-        self.tell::<()>(&Order::Connect(theirs))?;
-        let ours: [SocketAddr; 2] = self.tell(&Order::Plain(addresses[0]))?;
-        let theirs: [SocketAddr; 2] = other.tell(&Order::Plain(addresses[1]))?;
-        other.tell::<()>(&Order::Reach(ours))?;
-        self.tell(&Order::Reach(theirs))
+        let ours: Vec<Introduction> = self.request(&open)?;
+        let theirs: Vec<Introduction> = other.request(&open)?;
+        other.request::<()>(&Request::Connect(ours))?;
+        self.request::<()>(&Request::Connect(theirs))?;
+        let ours: [SocketAddr; 2] = self.request(&Request::Plain(addresses[0]))?;
+        let theirs: [SocketAddr; 2] = other.request(&Request::Plain(addresses[1]))?;
+        other.request::<()>(&Request::Reach(ours))?;
+        self.request(&Request::Reach(theirs))
     }
 }

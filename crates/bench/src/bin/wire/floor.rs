@@ -1,11 +1,14 @@
-//! The least that a small message of a reliable queue pair takes of UDP sockets.
+//! The socket floor: the least UDP socket work for a small message of an RC queue pair.
 //!
-//! What the bare ping-pong leaves out, and nothing of our own: the socket to send from is
-//! not connected, for the kernel would number its IPv4 packets and no ICRC could be right;
-//! the acknowledgement of the last message leaves along with the next, segmented; that to
-//! receive on is of a group that shares a port, in which a program decides who gets a
-//! packet, and for any address; and it is told the addresses and marks that ICRC and ECN
-//! are about.
+//! This ping-pong uses the sockets as the RC transport must, but runs no code of Ferroce.
+//! It differs from the bare ping-pong as follows:
+//!
+//! - The sending socket is not connected. On a connected socket the kernel numbers the
+//!   IPv4 packets, and the ICRC covers that number.
+//! - The ACK of the last message is sent with the next message, in one segmented send.
+//! - The receiving socket is in a reuseport group whose BPF program selects the socket,
+//!   and is bound to the wildcard address.
+//! - The receiver gets the addresses and ECN marks of each packet in control messages.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -18,13 +21,13 @@ use rustix::net::{
 };
 
 use crate::bare::{SMALL, set_option};
-use crate::orders::Figure;
-use crate::ours::{Patience, now, one_way};
+use crate::queue_pairs::{Deadline, now, one_way};
+use crate::requests::Figure;
 
-/// An RC acknowledgement.
+/// Size of an RC ACK packet.
 const ACKNOWLEDGEMENT: usize = 20;
 
-/// Who of the group gets a packet: byte 5 says it, which is 0 here.
+/// BPF program of the reuseport group: byte 5 of a packet, here 0, selects the socket.
 const STEERING: [libc::sock_filter; 2] = [
     instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 5),
     instruction(libc::BPF_RET | libc::BPF_A, 0),
@@ -39,16 +42,16 @@ const fn instruction(code: u32, k: u32) -> libc::sock_filter {
     }
 }
 
-/// One end: a socket to receive on and one to send from.
-pub(crate) struct Framed {
+/// One end: a receiving socket and a sending socket.
+pub(crate) struct FloorSockets {
     address: IpAddr,
     receiver: UdpSocket,
     sender: UdpSocket,
     peer: Option<SocketAddr>,
 }
 
-impl Framed {
-    pub(crate) fn open(address: IpAddr) -> Result<Framed> {
+impl FloorSockets {
+    pub(crate) fn open(address: IpAddr) -> Result<FloorSockets> {
         let receiver = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         sockopt::set_socket_reuseport(&receiver, true)?;
         bind(&receiver, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
@@ -60,7 +63,7 @@ impl Framed {
         let attach = libc::SO_ATTACH_REUSEPORT_CBPF;
         set_option(&receiver, libc::SOL_SOCKET, attach, program)?;
         let receiver = UdpSocket::from(receiver);
-        #[allow(clippy::disallowed_methods)] // what it is about
+        #[allow(clippy::disallowed_methods)] // the benchmark measures plain sockets
         let sender = UdpSocket::bind((address, 0))?;
         for socket in [&receiver, &sender] {
             socket.set_nonblocking(true)?;
@@ -79,7 +82,7 @@ impl Framed {
         ] {
             set_option(socket, level, option, value)?;
         }
-        Ok(Framed {
+        Ok(FloorSockets {
             address,
             receiver,
             sender,
@@ -96,7 +99,7 @@ impl Framed {
         self.peer = Some(peer);
     }
 
-    /// Sends a message and waits until one comes back.
+    /// Sends a message and waits for one in return, `times` times.
     pub(crate) fn ping(&self, times: u32) -> Result<Figure> {
         let begun = now();
         for _ in 0..times {
@@ -106,7 +109,7 @@ impl Framed {
         Ok(one_way(now() - begun, times))
     }
 
-    /// The other half of [`Framed::ping`].
+    /// Answers the messages of [`FloorSockets::ping`].
     pub(crate) fn pong(&self, times: u32) -> Result<()> {
         for _ in 0..times {
             self.receive()?;
@@ -116,7 +119,7 @@ impl Framed {
     }
 
     fn send(&self) -> Result<()> {
-        let peer = self.peer.context("nobody to send to")?;
+        let peer = self.peer.context("no peer address")?;
         let bytes = [0; SMALL + ACKNOWLEDGEMENT];
         self.sender
             .send_to(&bytes, peer)
@@ -124,11 +127,11 @@ impl Framed {
         Ok(())
     }
 
-    /// Polls until a message is there.
+    /// Polls until a message arrives.
     fn receive(&self) -> Result<()> {
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::default();
         while !self.try_receive()? {
-            patience.check()?;
+            deadline.check()?;
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! What an open device does when there is nothing to do.
+//! Measures the activity of an idle device.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::orders::Figure;
+use crate::requests::Figure;
 
-/// How often our threads have slept, and how long they have run.
+/// Sleeps and processor time of the device's threads.
 #[derive(Debug, Default, Clone, Copy)]
 struct Activity {
     threads: u32,
@@ -15,9 +15,9 @@ struct Activity {
     cpu_ns: u64,
 }
 
-/// Watches the device's threads for a while.
+/// Counts wakeups and processor time of the device's threads during `ms` milliseconds.
 pub(crate) fn watch(ms: u64) -> Result<Figure> {
-    // What was begun comes to an end first.
+    // Let earlier work finish first.
     pause(200);
     let before = activity()?;
     ensure!(before.threads > 0, "no device is open");
@@ -51,7 +51,7 @@ fn activity() -> Result<Activity> {
     Ok(sum)
 }
 
-#[allow(clippy::disallowed_methods)] // the main thread has nothing to do either
+#[allow(clippy::disallowed_methods)] // the main thread must stay idle, too
 fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }

@@ -1,4 +1,4 @@
-//! iperf3, where it is installed: one TCP stream.
+//! The throughput of one TCP stream, measured with iperf3 if it is installed.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -9,14 +9,14 @@ use ferroce_testnet::namespace;
 
 const PORT: &str = "5201";
 
-/// A server, and how to reach it.
+/// An iperf3 server and its address.
 pub(crate) struct Iperf {
     server: Child,
     address: IpAddr,
 }
 
 impl Iperf {
-    /// Whether it is installed.
+    /// Returns true if iperf3 is installed.
     pub(crate) fn is_there() -> bool {
         let found = Command::new("iperf3")
             .arg("--version")
@@ -25,7 +25,7 @@ impl Iperf {
         found.is_ok_and(|status| status.success())
     }
 
-    /// Starts a server at an address of a network: this one, or another.
+    /// Starts a server in the network namespace `place`, or in the current one.
     pub(crate) fn start(address: IpAddr, place: Option<OwnedFd>) -> Result<Iperf> {
         let mut command = Command::new("iperf3");
         command
@@ -39,7 +39,7 @@ impl Iperf {
         Ok(Iperf { server, address })
     }
 
-    /// Bytes a second that arrive.
+    /// Returns the received bytes per second.
     pub(crate) fn measure(&self) -> Result<f64> {
         let output = Command::new("iperf3")
             .args(["--client", &self.address.to_string(), "--port", PORT])

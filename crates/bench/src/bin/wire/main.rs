@@ -1,24 +1,24 @@
-//! What the network path costs: our queue pairs beside plain sockets and TCP.
+//! Measures the network path: queue pairs compared with plain sockets and TCP.
 //!
 //! ```text
-//!   main: a runtime directory, removed at the end
-//!    '- stage: a private network, links, the order of things, the table
-//!        |- ferroced, one for each network
-//!        |- worker <--- what is measured ---> worker      on loopback
-//!        |- worker <--- what is measured ---> worker      with a virtual cable between them
+//!   main: creates and removes a runtime directory
+//!    '- coordinator: private network, links, sequence of measurements, table
+//!        |- ferroced, one for each network namespace
+//!        |- worker <--- traffic ---> worker      on loopback
+//!        |- worker <--- traffic ---> worker      over a veth pair
 //!        '- iperf3
 //! ```
 //!
 //! All processes but the last are this executable.
 
 mod bare;
-mod framed;
+mod coordinator;
+mod floor;
 mod idle;
 mod iperf;
-mod orders;
-mod ours;
 mod plan;
-mod stage;
+mod queue_pairs;
+mod requests;
 mod worker;
 
 use std::process::ExitCode;
@@ -27,16 +27,15 @@ use clap::{Parser, ValueEnum};
 
 use plan::Part;
 
-/// Measure the network path: bandwidth, latency and idleness.
+/// Measure the network path: bandwidth, latency and idle activity.
 ///
-/// Two processes talk to each other over loopback, and over a virtual cable (veth)
-/// between two network namespaces. What we do is measured in turns with what it is
-/// compared with; figures are medians over the rounds, and ratios are medians of the
-/// ratios round by round.
+/// Two processes communicate over loopback, and over a veth pair between two network
+/// namespaces. Each measurement alternates with its references. Figures are medians
+/// over the rounds, and ratios are medians of each round's ratio.
 #[derive(Debug, Parser)]
 #[command(name = "wire", after_help = EXAMPLES)]
 struct Cli {
-    /// Few and short rounds: rougher figures.
+    /// Run few and short rounds, with less precise figures.
     #[arg(long)]
     quick: bool,
 
@@ -44,7 +43,7 @@ struct Cli {
     #[arg(long)]
     csv: bool,
 
-    /// Measure only this; may be given several times.
+    /// Measure only this part; may be given several times.
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<Part>,
 
@@ -52,55 +51,55 @@ struct Cli {
     #[arg(long)]
     loopback: bool,
 
-    /// Rounds.
+    /// Number of rounds.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 
-    /// What one of the benchmark's own processes does
+    /// Role of one of the benchmark's own processes
     #[arg(long, hide = true)]
     role: Option<Role>,
 }
 
 const EXAMPLES: &str = "\
 EXAMPLES
-  cargo xtask bench wire                     everything, two minutes
-  cargo xtask bench wire --quick             a first impression
+  cargo xtask bench wire                     all parts, two minutes
+  cargo xtask bench wire --quick             fewer and shorter rounds
   cargo xtask bench wire --only latency      one part
   cargo xtask bench wire --csv > wire.csv    for a spreadsheet
 
 OUTPUT
   figure          median over the rounds
-  compared with   what was measured in turns with it:
+  compared with   the reference:
                   bare       plain UDP sockets with segmentation in both directions, one
                              copy and one CRC on either side, one acknowledgement each
                              256 KiB; or a plain UDP ping-pong. Both ends poll.
                   iperf3     one TCP stream, where iperf3 is installed
-                  least      'the least', see below
-  ratio           the first divided by the second; median over the rounds
-  verdict         ok or MISSED where there is a goal
+                  floor      the socket floor, see below
+  ratio           figure divided by the reference; median over the rounds
+  verdict         ok or MISSED if there is a goal
 
-  Latency is half a round trip. 'The least' is a ping-pong of plain sockets too, used
-  the way a reliable queue pair must: not connected, an acknowledgement along with each
-  message, addresses and marks shown to the receiver.
-  An idle device counts wakeups and processor time of its threads.
+  Latency is half a round trip. The socket floor is also a ping-pong of plain sockets,
+  but it uses them as a reliable queue pair must: not connected, with an ACK sent along
+  with each message, and with addresses and ECN marks reported to the receiver.
+  For an idle device, wakeups and processor time of its threads are counted.
 
 EXIT STATUS
-  0 if the measurement worked, whatever the verdicts; 1 if it did not.";
+  0 if the measurement worked, with any verdicts; 1 if it failed.";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Role {
-    Stage,
+    Coordinator,
     Worker,
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = ferroce_bench::played() {
+    if let Some(code) = ferroce_bench::run_as_ferroced() {
         return code;
     }
     let cli = Cli::parse();
     let result = match cli.role {
-        None => ferroce_bench::on_stage("wire"),
-        Some(Role::Stage) => stage::run(&cli),
+        None => ferroce_bench::run_coordinator("wire"),
+        Some(Role::Coordinator) => coordinator::run(&cli),
         Some(Role::Worker) => worker::run(),
     };
     match result {

@@ -1,4 +1,4 @@
-//! What is measured, in which order, and what it should be.
+//! The measurements, their order and their goals.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use ferroce_bench::{Goal, Report, Row, median};
 
-use crate::orders::{Figure, MTUS, Task};
-use crate::stage::Network;
+use crate::coordinator::Network;
+use crate::requests::{Figure, MTUS, Task};
 
 const SIZES: [u32; 2] = [64 << 10, 1 << 20];
-/// Against plain sockets, and against TCP.
+/// Least bandwidth relative to plain sockets, and to TCP.
 const BANDWIDTH: [f64; 2] = [0.7, 0.8];
 const LATENCY: f64 = 1.4;
-/// Round trips are measured at one MTU, which is all the same to them.
+/// Index of the endpoint for latency, which does not depend on the MTU.
 const SMALL_END: usize = MTUS.len() - 1;
 
 /// A part of the benchmark.
@@ -23,24 +23,24 @@ pub(crate) enum Part {
     Bandwidth,
     /// WRITEs and SENDs of 8 bytes.
     Latency,
-    /// A device that nobody uses.
+    /// An idle device.
     Idle,
 }
 
-/// How much of it.
+/// The extent of the measurements.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) rounds: usize,
-    /// Milliseconds of each measurement of bandwidth.
+    /// Milliseconds of each bandwidth measurement.
     pub(crate) ms: u64,
-    /// Round trips of each measurement of latency.
+    /// Round trips of each latency measurement.
     pub(crate) round_trips: u32,
-    /// Milliseconds of idleness.
+    /// Milliseconds of the idle measurement.
     pub(crate) idle_ms: u64,
     pub(crate) parts: Vec<Part>,
 }
 
-/// Something that is measured in each round.
+/// A measurement of each round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sample {
     Write { mtu: usize, size: u32 },
@@ -48,12 +48,12 @@ pub(crate) enum Sample {
     Tcp,
     WriteLatency,
     SendLatency,
-    FramedLatency,
+    FloorLatency,
     BareLatency,
 }
 
 impl Plan {
-    /// What a round measures in a network.
+    /// Returns the measurements of a round in a network.
     pub(crate) fn samples(&self, tcp: bool) -> Vec<Sample> {
         let mut samples = Vec::new();
         if self.parts.contains(&Part::Bandwidth) {
@@ -75,13 +75,13 @@ impl Plan {
                 Sample::WriteLatency,
                 Sample::BareLatency,
                 Sample::SendLatency,
-                Sample::FramedLatency,
+                Sample::FloorLatency,
             ]);
         }
         samples
     }
 
-    /// Measures one of them: gigabits a second, or microseconds.
+    /// Runs one measurement; returns gigabits per second or microseconds.
     pub(crate) fn measure(&self, network: &mut Network, sample: Sample) -> Result<f64> {
         let (end, times, ms) = (SMALL_END, self.round_trips, self.ms);
         let task = match sample {
@@ -94,17 +94,17 @@ impl Plan {
             Sample::WriteLatency => Task::WritePingPong { end, times },
             Sample::SendLatency => Task::SendPingPong { end, times },
             Sample::BareLatency => Task::BarePingPong { times },
-            Sample::FramedLatency => Task::FramedPingPong { times },
+            Sample::FloorLatency => Task::FloorPingPong { times },
         };
         match network.perform(task)? {
             Figure::Rate(rate) => Ok(rate * 8.0 / 1e9),
             Figure::Latency(seconds) => Ok(seconds * 1e6),
-            Figure::Idle { .. } => bail!("that was something else"),
+            Figure::Idle { .. } => bail!("a worker returned a figure of another kind"),
         }
     }
 }
 
-/// What was measured in one network, round by round.
+/// The results of all rounds in one network.
 #[derive(Debug, Default)]
 pub(crate) struct Series(BTreeMap<Sample, Vec<f64>>);
 
@@ -113,7 +113,7 @@ impl Series {
         self.0.entry(sample).or_default().push(value);
     }
 
-    /// What of it is to be shown.
+    /// Returns the rows of the report.
     pub(crate) fn rows(&self, place: &'static str) -> Vec<Row> {
         let mut rows = Vec::new();
         for (sample, values) in &self.0 {
@@ -127,17 +127,17 @@ impl Series {
                 Sample::WriteLatency => (
                     "WRITE 8 B, one way".to_owned(),
                     "us",
-                    &[Sample::BareLatency, Sample::FramedLatency],
+                    &[Sample::BareLatency, Sample::FloorLatency],
                     &[Some(Goal::Ratio(LATENCY)), None],
                 ),
                 Sample::SendLatency => (
                     "SEND 8 B, one way".to_owned(),
                     "us",
-                    &[Sample::BareLatency, Sample::FramedLatency],
+                    &[Sample::BareLatency, Sample::FloorLatency],
                     &[Some(Goal::Ratio(LATENCY)), None],
                 ),
-                Sample::FramedLatency => (
-                    "the least, one way".to_owned(),
+                Sample::FloorLatency => (
+                    "socket floor, one way".to_owned(),
                     "us",
                     &[Sample::BareLatency],
                     &[None],
@@ -151,7 +151,7 @@ impl Series {
                 let ratios = values.iter().zip(others).map(|(a, b)| a / b);
                 let name = match other {
                     Sample::Tcp => "iperf3",
-                    Sample::FramedLatency => "least",
+                    Sample::FloorLatency => "floor",
                     _ => "bare",
                 };
                 let other = median(others.iter().copied());
@@ -170,7 +170,7 @@ impl Series {
     }
 }
 
-/// What an idle device did.
+/// Returns the rows for an idle device.
 pub(crate) fn idle_rows(figure: Figure, ms: u64) -> Vec<Row> {
     let Figure::Idle { wakeups, cpu_ns } = figure else {
         return Vec::new();
@@ -190,7 +190,7 @@ pub(crate) fn idle_rows(figure: Figure, ms: u64) -> Vec<Row> {
     ]
 }
 
-/// A table with the right titles.
+/// Returns a report with this benchmark's column titles.
 pub(crate) fn report(rows: Vec<Row>) -> Report {
     let titles = [
         "operation",

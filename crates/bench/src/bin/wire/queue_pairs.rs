@@ -1,4 +1,4 @@
-//! Our queue pairs at work.
+//! Measurements of queue pairs.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -7,16 +7,16 @@ use anyhow::{Result, ensure};
 use ferroce_device::transport::{SendData, SendOp, Wc, WcOpcode, WcStatus};
 use ferroce_endpoint::{DEPTH, Endpoint, PATIENCE, SIZE};
 
-use crate::orders::Figure;
+use crate::requests::Figure;
 
-/// Bytes of WRITEs that wait in the send queue.
+/// Most bytes of posted WRITEs.
 const POSTED: u32 = 4 << 20;
-/// Where the other writes to in a ping-pong.
+/// Offset in memory that the peer writes to in a ping-pong.
 const INBOX: u64 = 64;
-/// Receives that wait.
+/// Most posted receives.
 const RECEIVES: u32 = 32;
 
-/// WRITEs one after the other, over the whole of the memory, for a while.
+/// Posts WRITEs over the whole memory for `ms` milliseconds; returns the rate.
 pub(crate) fn write(end: &Endpoint, size: u32, ms: u64) -> Result<Figure> {
     let most = (POSTED / size).clamp(2, DEPTH);
     let (mut waiting, mut done, mut place) = (0, 0_u64, 0);
@@ -42,7 +42,7 @@ pub(crate) fn write(end: &Endpoint, size: u32, ms: u64) -> Result<Figure> {
             let bytes = done * u64::from(size);
             return Ok(Figure::Rate(bytes as f64 / (now() - begun).as_secs_f64()));
         }
-        ensure!(time < stop + PATIENCE, "nothing happens any more");
+        ensure!(time < stop + PATIENCE, "no completion for {PATIENCE:?}");
     }
 }
 
@@ -50,7 +50,7 @@ fn refused(wc: Wc) -> Option<Wc> {
     (wc.status != WcStatus::Success).then_some(wc)
 }
 
-/// WRITEs a word and waits until the other has written one.
+/// WRITEs a word and waits until the peer has written one, `times` times.
 pub(crate) fn write_ping(end: &Endpoint, times: u32) -> Result<Figure> {
     end.pages.word(INBOX).store(0, Ordering::Relaxed);
     let begun = now();
@@ -63,7 +63,7 @@ pub(crate) fn write_ping(end: &Endpoint, times: u32) -> Result<Figure> {
     Ok(one_way(elapsed, times))
 }
 
-/// The other half of [`write_ping`].
+/// Answers the WRITEs of [`write_ping`].
 pub(crate) fn write_pong(end: &Endpoint, times: u32) -> Result<()> {
     for time in 1..=u64::from(times) {
         await_word(end, time)?;
@@ -77,32 +77,32 @@ fn post_word(end: &Endpoint, op: SendOp, word: u64) -> Result<()> {
     end.post_data(0, op, SendData::Inline(&word.to_ne_bytes()))
 }
 
-/// Polls until the word has come. Completions of ours come as well.
+/// Polls memory until the peer has written the word. Polls the completion queue, too.
 fn await_word(end: &Endpoint, word: u64) -> Result<()> {
     let inbox = end.pages.word(INBOX);
-    let mut patience = Patience::default();
+    let mut deadline = Deadline::default();
     let mut failed = None;
     while inbox.load(Ordering::Acquire) != word {
         end.cq.poll(4, |wc| failed = failed.or(refused(wc)));
-        patience.check()?;
+        deadline.check()?;
     }
     failed.map_or(Ok(()), |wc| end.check(&wc))
 }
 
-/// Takes what completions are left.
+/// Polls all remaining completions.
 fn drain(end: &Endpoint) -> Result<()> {
-    // One more, which is the last.
+    // Post one more WRITE: its completion is the last.
     end.post(1, end.write_to(INBOX + 64), 0, 8)?;
-    let mut patience = Patience::default();
+    let mut deadline = Deadline::default();
     let mut last = false;
     while !last {
         end.cq.poll(16, |wc| last |= wc.wr_id == 1);
-        patience.check()?;
+        deadline.check()?;
     }
     Ok(())
 }
 
-/// SENDs a word and waits for one.
+/// SENDs a word and waits for one in return, `times` times.
 pub(crate) fn send_ping(end: &Endpoint, times: u32) -> Result<Figure> {
     let mut receives = Receives::post(end, times)?;
     let begun = now();
@@ -115,7 +115,7 @@ pub(crate) fn send_ping(end: &Endpoint, times: u32) -> Result<Figure> {
     Ok(one_way(elapsed, times))
 }
 
-/// The other half of [`send_ping`].
+/// Answers the SENDs of [`send_ping`].
 pub(crate) fn send_pong(end: &Endpoint, times: u32) -> Result<()> {
     let mut receives = Receives::post(end, times)?;
     for time in 1..=u64::from(times) {
@@ -125,7 +125,7 @@ pub(crate) fn send_pong(end: &Endpoint, times: u32) -> Result<()> {
     drain(end)
 }
 
-/// Receives, posted half a queue at a time.
+/// Posted receives, refilled when fewer than half are left.
 struct Receives {
     waiting: u32,
     left: u32,
@@ -150,9 +150,9 @@ impl Receives {
         Ok(())
     }
 
-    /// Polls until one has come. Completions of ours come as well.
+    /// Polls until a receive completes. Completions of sends may come before it.
     fn next(&mut self, end: &Endpoint) -> Result<()> {
-        let mut patience = Patience::default();
+        let mut deadline = Deadline::default();
         let (mut came, mut failed) = (false, None);
         while !came {
             end.cq.poll(1, |wc| {
@@ -162,7 +162,7 @@ impl Receives {
             if let Some(wc) = failed {
                 end.check(&wc)?;
             }
-            patience.check()?;
+            deadline.check()?;
         }
         self.waiting -= 1;
         if self.waiting < RECEIVES / 2 {
@@ -172,19 +172,19 @@ impl Receives {
     }
 }
 
-/// Ends what would never end; looks at the clock now and then.
+/// A timeout for polling loops. It reads the clock once in 65,536 checks.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct Deadline {
     asked: u32,
     begun: Option<Instant>,
 }
 
-impl Patience {
+impl Deadline {
     pub(crate) fn check(&mut self) -> Result<()> {
         self.asked = self.asked.wrapping_add(1);
         if self.asked.is_multiple_of(1 << 16) {
             let begun = *self.begun.get_or_insert_with(now);
-            ensure!(now() < begun + PATIENCE, "nothing happens any more");
+            ensure!(now() < begun + PATIENCE, "no progress for {PATIENCE:?}");
         }
         Ok(())
     }

@@ -1,58 +1,59 @@
-//! What the stage tells the workers.
+//! The requests of the coordinator to the workers.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ferroce_endpoint::Introduction;
 use serde::{Deserialize, Serialize};
 
-/// The path MTUs that are measured; endpoints are numbered like them.
+/// The measured path MTUs. The endpoint with the same index uses each of them.
 pub(crate) const MTUS: [u32; 2] = [1024, 4096];
 
-/// An order. Each is answered: with what is said beside it, or by the worker's end.
+/// A request to a worker. The reply is stated for each; after an error the worker exits
+/// instead.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Order {
-    /// Make a link. Answered with `()`.
+pub(crate) enum Request {
+    /// Add a link. Reply: `()`.
     Link { name: String, netdev: String },
-    /// Open a device with an endpoint for each MTU. Answered with their introductions.
+    /// Open a device with an endpoint for each MTU. Reply: their introductions.
     Open { link: String, gid_index: u8 },
-    /// Connect the endpoints. Answered with `()`.
+    /// Connect the endpoints. Reply: `()`.
     Connect(Vec<Introduction>),
-    /// Open plain sockets on this address, of both kinds. Answered with where they are.
+    /// Open plain sockets of both kinds on this address. Reply: their addresses.
     Plain(IpAddr),
-    /// Connect the plain sockets. Answered with `()`.
+    /// Connect the plain sockets. Reply: `()`.
     Reach([SocketAddr; 2]),
-    /// Do the answering half of a task. Answered with `()`, once before and once after.
-    Answer(Task),
-    /// Do the asking half of a task. Answered with a [`Figure`].
-    Ask(Task),
+    /// Run the passive half of a task. Replies: `()` before and `()` after it.
+    Respond(Task),
+    /// Run the active half of a task. Reply: a [`Figure`].
+    Initiate(Task),
 }
 
-/// Something to measure.
+/// A measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// WRITEs of so many bytes through an endpoint, for so many milliseconds.
+    /// WRITEs of `size` bytes through an endpoint, for `ms` milliseconds.
     Write { end: usize, size: u32, ms: u64 },
-    /// WRITEs of eight bytes back and forth, so many round trips.
+    /// Ping-pong of 8-byte WRITEs, `times` round trips.
     WritePingPong { end: usize, times: u32 },
-    /// SENDs of eight bytes back and forth.
+    /// Ping-pong of 8-byte SENDs.
     SendPingPong { end: usize, times: u32 },
-    /// Runs of plain datagrams with so many bytes of payload each.
+    /// Runs of plain datagrams with `payload` bytes each.
     BareStream { payload: usize, ms: u64 },
-    /// Plain datagrams back and forth.
+    /// Ping-pong of plain datagrams.
     BarePingPong { times: u32 },
-    /// The same, the way a reliable queue pair must send and receive them.
-    FramedPingPong { times: u32 },
-    /// Nothing, for so many milliseconds.
+    /// Ping-pong of plain datagrams, sent and received as an RC queue pair must.
+    FloorPingPong { times: u32 },
+    /// No work for `ms` milliseconds.
     Idle { ms: u64 },
 }
 
-/// What came of it.
+/// The result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Figure {
-    /// Bytes a second.
+    /// Bytes per second.
     Rate(f64),
-    /// Seconds one way.
+    /// Seconds of half a round trip.
     Latency(f64),
-    /// What our threads did meanwhile.
+    /// Activity of the device's threads.
     Idle { wakeups: u64, cpu_ns: u64 },
 }

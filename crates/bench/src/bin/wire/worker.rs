@@ -1,4 +1,4 @@
-//! One of the two processes between which something is measured.
+//! A worker: one of the two processes of a measurement.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,54 +11,54 @@ use ferroce_endpoint::{Endpoint, Introduction, Options, Partner};
 use ferroce_wire::Mtu;
 
 use crate::bare::Plain;
-use crate::framed::Framed;
-use crate::orders::{Figure, MTUS, Order, Task};
-use crate::{idle, ours};
+use crate::floor::FloorSockets;
+use crate::requests::{Figure, MTUS, Request, Task};
+use crate::{idle, queue_pairs};
 
-/// Does as it is told, until there is nobody to tell it.
+/// Handles requests until the coordinator closes the socket.
 pub(crate) fn run() -> Result<()> {
     end_with_parent()?;
-    let mut stage = Partner::on_stdin()?;
+    let mut coordinator = Partner::on_stdin()?;
     let mut ends: Vec<Endpoint> = Vec::new();
     let mut plain: Option<Sockets> = None;
-    while let Some(order) = stage.hear_or_end::<Order>()? {
-        match order {
-            Order::Link { name, netdev } => {
+    while let Some(request) = coordinator.hear_or_end::<Request>()? {
+        match request {
+            Request::Link { name, netdev } => {
                 ferroce_bench::add_link(&name, &netdev)?;
-                stage.say(&())?;
+                coordinator.say(&())?;
             }
-            Order::Open { link, gid_index } => {
+            Request::Open { link, gid_index } => {
                 ends = open(&link, gid_index)?;
                 let introductions: Result<Vec<Introduction>> =
                     ends.iter().map(Endpoint::introduction).collect();
-                stage.say(&introductions?)?;
+                coordinator.say(&introductions?)?;
             }
-            Order::Connect(theirs) => {
+            Request::Connect(theirs) => {
                 for (end, theirs) in ends.iter_mut().zip(&theirs) {
                     end.connect(theirs)?;
                 }
-                stage.say(&())?;
+                coordinator.say(&())?;
             }
-            Order::Plain(address) => {
+            Request::Plain(address) => {
                 let opened = Sockets {
                     bare: Plain::open(SocketAddr::new(address, 0))?,
-                    framed: Framed::open(address)?,
+                    floor: FloorSockets::open(address)?,
                 };
-                stage.say(&[opened.bare.address()?, opened.framed.address()?])?;
+                coordinator.say(&[opened.bare.address()?, opened.floor.address()?])?;
                 plain = Some(opened);
             }
-            Order::Reach([bare, framed]) => {
+            Request::Reach([bare, floor]) => {
                 let sockets = plain.as_mut().context("no sockets")?;
                 sockets.bare.connect(bare)?;
-                sockets.framed.reach(framed);
-                stage.say(&())?;
+                sockets.floor.reach(floor);
+                coordinator.say(&())?;
             }
-            Order::Answer(task) => {
-                stage.say(&())?;
-                answer(task, &ends, plain.as_mut())?;
-                stage.say(&())?;
+            Request::Respond(task) => {
+                coordinator.say(&())?;
+                respond(task, &ends, plain.as_mut())?;
+                coordinator.say(&())?;
             }
-            Order::Ask(task) => stage.say(&ask(task, &ends, plain.as_mut())?)?,
+            Request::Initiate(task) => coordinator.say(&initiate(task, &ends, plain.as_mut())?)?,
         }
     }
     Ok(())
@@ -67,7 +67,7 @@ pub(crate) fn run() -> Result<()> {
 /// Plain sockets of both kinds.
 struct Sockets {
     bare: Plain,
-    framed: Framed,
+    floor: FloorSockets,
 }
 
 fn open(link: &str, gid_index: u8) -> Result<Vec<Endpoint>> {
@@ -84,29 +84,29 @@ fn open(link: &str, gid_index: u8) -> Result<Vec<Endpoint>> {
         .collect()
 }
 
-fn ask(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Result<Figure> {
+fn initiate(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Result<Figure> {
     let plain = || plain.context("no sockets");
     match task {
-        Task::Write { end, size, ms } => ours::write(&ends[end], size, ms),
-        Task::WritePingPong { end, times } => ours::write_ping(&ends[end], times),
-        Task::SendPingPong { end, times } => ours::send_ping(&ends[end], times),
+        Task::Write { end, size, ms } => queue_pairs::write(&ends[end], size, ms),
+        Task::WritePingPong { end, times } => queue_pairs::write_ping(&ends[end], times),
+        Task::SendPingPong { end, times } => queue_pairs::send_ping(&ends[end], times),
         Task::BareStream { payload, ms } => plain()?.bare.stream(payload, ms),
         Task::BarePingPong { times } => plain()?.bare.ping(times),
-        Task::FramedPingPong { times } => plain()?.framed.ping(times),
+        Task::FloorPingPong { times } => plain()?.floor.ping(times),
         Task::Idle { ms } => idle::watch(ms),
     }
 }
 
-fn answer(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Result<()> {
+fn respond(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Result<()> {
     let plain = || plain.context("no sockets");
     match task {
-        // The answering end has nothing to do: that is the point of RDMA.
+        // The passive end has nothing to do: its progress thread handles WRITEs.
         Task::Write { .. } => Ok(()),
-        Task::WritePingPong { end, times } => ours::write_pong(&ends[end], times),
-        Task::SendPingPong { end, times } => ours::send_pong(&ends[end], times),
+        Task::WritePingPong { end, times } => queue_pairs::write_pong(&ends[end], times),
+        Task::SendPingPong { end, times } => queue_pairs::send_pong(&ends[end], times),
         Task::BareStream { payload, .. } => plain()?.bare.sink(payload),
         Task::BarePingPong { times } => plain()?.bare.pong(times),
-        Task::FramedPingPong { times } => plain()?.framed.pong(times),
-        Task::Idle { .. } => bail!("idleness is for one"),
+        Task::FloorPingPong { times } => plain()?.floor.pong(times),
+        Task::Idle { .. } => bail!("the idle task has no passive half"),
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use ferroce_bench::{Ferroced, Player, add_link, end_with_parent};
+use ferroce_bench::{Ferroced, RoleProcess, add_link, end_with_parent};
 use ferroce_control::{RUNTIME_DIR_VARIABLE, Request, find_daemon};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::UnshareFlags;
@@ -32,7 +32,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     let happened = disturb(cli, seed, &runtime);
     let happened = happened.with_context(|| format!("with --seed {seed}"))?;
     nothing_is_left(&runtime)?;
-    own.check("the stage", std::process::id())?;
+    own.check("the coordinator", std::process::id())?;
     let total: u32 = happened.iter().map(|(_, count)| count).sum();
     println!("{total} disturbances (seed {seed}), nothing lost and nothing left behind:");
     for (disturbance, count) in happened {
@@ -45,8 +45,8 @@ fn disturb(cli: &Cli, seed: u64, runtime: &std::path::Path) -> Result<Vec<(Distu
     let mut ferroced = Some(Ferroced::start(None)?);
     add_link(LINK, "lo")?;
     let mut workers = [
-        Player::start("worker", None)?,
-        Player::start("worker", None)?,
+        RoleProcess::start("worker", None)?,
+        RoleProcess::start("worker", None)?,
     ];
     connect(&mut workers)?;
     // Made once is made by then.
@@ -71,32 +71,36 @@ fn disturb(cli: &Cli, seed: u64, runtime: &std::path::Path) -> Result<Vec<(Distu
         before.check("a worker", worker.pid())?;
     }
     let daemon = ferroced.as_ref().context("it runs")?.pid();
-    let mut visitor = Player::start("worker", None)?;
-    visitor.tell::<Done>(&Order::Visit { times: 1 })?;
+    let mut visitor = RoleProcess::start("worker", None)?;
+    visitor.request::<Done>(&Order::Visit { times: 1 })?;
     let before = Traces::of(daemon)?;
-    visitor.tell::<Done>(&Order::Visit { times: LAST_VISITS })?;
+    visitor.request::<Done>(&Order::Visit { times: LAST_VISITS })?;
     before.check("ferroced", daemon)?;
     drop((visitor, workers));
     stop(ferroced)?;
     Ok(counts.into())
 }
 
-fn connect(workers: &mut [Player; 2]) -> Result<()> {
+fn connect(workers: &mut [RoleProcess; 2]) -> Result<()> {
     let mut introductions = Vec::new();
     for worker in workers.iter_mut() {
-        match worker.tell(&Order::Open)? {
+        match worker.request(&Order::Open)? {
             Done::Opened(introduction) => introductions.push(introduction),
             other => bail!("unexpected: {other:?}"),
         }
     }
     for (worker, theirs) in workers.iter_mut().zip(introductions.iter().rev()) {
-        worker.tell::<Done>(&Order::Connect(*theirs))?;
+        worker.request::<Done>(&Order::Connect(*theirs))?;
     }
     Ok(())
 }
 
 /// Has the first worker write to the second and read back, while something happens.
-fn work(workers: &mut [Player; 2], seed: u32, happens: impl FnOnce() -> Result<()>) -> Result<()> {
+fn work(
+    workers: &mut [RoleProcess; 2],
+    seed: u32,
+    happens: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let times = ROUNDS;
     workers[0].partner.say(&Order::Work { seed, times })?;
     happens()?;
