@@ -1,4 +1,4 @@
-//! A disk that tgt serves over RDMA.
+//! A disk that tgt serves over iSER.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,24 +10,24 @@ use anyhow::Result;
 use crate::running::{Running, deadline};
 use crate::user::User;
 
-/// What tgt is told.
+/// The configuration of tgt.
 pub struct IserDisk<'a> {
-    /// The disk, which has its size already.
+    /// Backing file of the disk, already at its full size.
     pub file: &'a Path,
-    /// Where it is served over RDMA; over TCP, at the next port.
+    /// Port for iSER. The next port serves iSCSI over TCP.
     pub port: u16,
-    /// Its name.
+    /// Name of the target.
     pub target: &'a str,
-    /// Who may use it.
+    /// Name of the initiator that may use the disk.
     pub initiator: &'a str,
 }
 
 impl IserDisk<'_> {
-    /// Has tgt serve it until what is returned goes away. What tgtd says goes to the file
-    /// `what` in `folder`.
+    /// Starts tgtd and configures it. Dropping the returned process ends it. The output of
+    /// tgtd goes to the file `what` in `folder`.
     ///
     /// # Errors
-    /// If tgt does not start, or does not do what it is told.
+    /// If tgtd does not start, or tgtadm fails.
     pub fn serve(
         &self,
         user: &User,

@@ -1,6 +1,6 @@
-//! What the runners of real programs share: an ordinary [`User`] with Ferroce, programs that
-//! are [`Running`] and do not outlive their runner, and a [`Report`] of what came of each
-//! case.
+//! Common parts of the runners of real programs: an unprivileged [`User`] with Ferroce,
+//! [`Running`] programs that do not outlive their runner, and a [`Report`] of the outcome of
+//! each case.
 
 #![forbid(unsafe_code)]
 

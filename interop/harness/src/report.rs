@@ -1,4 +1,4 @@
-//! What came of it, for people.
+//! The report: the outcome of each case, on standard output and as a document.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,13 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What came of a case.
+/// The outcome of a case.
 pub enum Outcome {
-    /// As it should.
+    /// The case worked.
     Works,
-    /// The same, at this try.
+    /// The case worked at this attempt.
     WorksAtTry(u32),
-    /// Why not, and where what it said is kept.
+    /// The case failed: the reason, and the folder with its output.
     Fails(String, PathBuf),
 }
 
@@ -23,14 +23,14 @@ struct Row {
     tries: u32,
 }
 
-/// All cases so far.
+/// The outcomes of all cases so far.
 #[derive(Default)]
 pub struct Report {
     rows: Vec<Row>,
 }
 
 impl Report {
-    /// Adds a case, and says at once what came of it.
+    /// Adds a case and prints its outcome.
     pub fn add(&mut self, program: &'static str, name: &str, outcome: Outcome, time: Duration) {
         let verdict = match outcome {
             Outcome::Works | Outcome::WorksAtTry(_) => "ok",
@@ -39,7 +39,7 @@ impl Report {
         let seconds = time.as_secs_f64();
         println!("{verdict:<6} {seconds:6.2} s  {program:<13} {name}");
         if let Outcome::Fails(why, kept) = &outcome {
-            println!("       {why}; what it said: {}", kept.display());
+            println!("       {why}; output: {}", kept.display());
         }
         self.rows.push(Row {
             program,
@@ -52,12 +52,12 @@ impl Report {
         });
     }
 
-    /// Whether there were cases, and all work.
+    /// Returns true if there are cases and all of them work.
     pub fn all_work(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.works)
     }
 
-    /// Programs in order, with how many of their cases work, of how many.
+    /// Returns the programs in order, each with its numbers of working cases and of all cases.
     fn programs(&self) -> Vec<(&'static str, usize, usize)> {
         let mut programs: Vec<(&'static str, usize, usize)> = Vec::new();
         for row in &self.rows {
@@ -72,7 +72,7 @@ impl Report {
         programs
     }
 
-    /// Prints how many work, program by program.
+    /// Prints the number of working cases of each program.
     pub fn summarise(&self) {
         println!();
         for (program, works, of) in self.programs() {
@@ -82,7 +82,7 @@ impl Report {
         println!("{:<14} {works:>4} of {:>4}", "together", self.rows.len());
     }
 
-    /// A document: what `head` says, then a table, then every case.
+    /// Returns a Markdown document: `head`, a table of programs, and a list of all cases.
     pub fn markdown(&self, head: &str) -> String {
         let mut text = String::from(head);
         text.push_str("| program | commands tried | work |\n| --- | ---: | ---: |\n");
@@ -104,7 +104,7 @@ impl Report {
     }
 }
 
-/// A folder's name for what a case said.
+/// Returns the name of the folder that keeps the output of a case.
 pub fn keep_name(program: &str, name: &str) -> String {
     let text = format!("{program}-{name}");
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };

@@ -1,4 +1,4 @@
-//! Programs that run, and do not outlive their runner.
+//! Running programs, which are killed when their handle is dropped.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::sockets::is_listening;
 
-/// A program that runs, and does not outlive us.
+/// A running program. Its process group is killed when this is dropped.
 pub struct Running {
     child: Child,
     what: &'static str,
@@ -20,11 +20,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command, which should be the head of a process group; what it says goes to
-    /// the file `what` in `folder`.
+    /// Starts a command, which should be the leader of a process group. Its output goes to the
+    /// file `what` in `folder`.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the command cannot be started.
     pub fn spawn(command: &mut Command, folder: &Path, what: &'static str) -> Result<Running> {
         let log = folder.join(what);
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -38,28 +38,28 @@ impl Running {
         Ok(Running { child, what, log })
     }
 
-    /// What it has said so far.
+    /// Returns the output so far.
     ///
     /// # Errors
-    /// If that cannot be read.
+    /// If the output file cannot be read.
     pub fn said(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
     }
 
-    /// Its process number.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     fn pid(&self) -> Result<Pid> {
         let pid = i32::try_from(self.child.id())?;
-        Pid::from_raw(pid).context("a process without a number")
+        Pid::from_raw(pid).context("the process ID is zero")
     }
 
-    /// Waits for its end; none if it does not end in time.
+    /// Waits for the program's end; returns `None` if it does not end in time.
     ///
     /// # Errors
-    /// If the system does not let us wait.
+    /// If the wait fails.
     pub fn ends(&mut self, until: Instant) -> Result<Option<ExitStatus>> {
         if let Ok(process) = pidfd_open(self.pid()?, PidfdFlags::empty()) {
             let mut fds = [PollFd::new(&process, PollFlags::IN)];
@@ -78,13 +78,13 @@ impl Running {
         Ok(Some(self.child.wait()?))
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for the program's end and checks that its exit status is 0.
     ///
     /// # Errors
-    /// If it does not end in time, or badly.
+    /// If the program does not end in time, or fails.
     pub fn succeeds(&mut self, until: Instant) -> Result<()> {
         match self.ends(until)? {
-            None => bail!("the {} hangs", self.what),
+            None => bail!("the {} did not end in time", self.what),
             Some(status) if status.success() => Ok(()),
             Some(status) => match status.signal() {
                 Some(signal) => bail!("the {} was killed by signal {signal}", self.what),
@@ -93,43 +93,43 @@ impl Running {
         }
     }
 
-    /// Waits until somebody listens on a TCP port of this network namespace.
+    /// Waits until a process listens on a TCP port of this network namespace.
     ///
     /// # Errors
-    /// If nobody does in time, or the program ends before.
+    /// If no process listens in time, or the program ends before that.
     pub fn listens(&mut self, port: u16, until: Instant) -> Result<()> {
         self.is_ready(until, || Ok(is_listening(port)?))
     }
 
-    /// Waits until there is a sign that it can be called.
+    /// Waits until `sign` returns true: the program is then ready for clients.
     ///
     /// # Errors
-    /// If there is none in time, or the program ends before.
+    /// If the program is not ready in time, or ends before that.
     pub fn is_ready(&mut self, until: Instant, sign: impl Fn() -> Result<bool>) -> Result<()> {
         while !sign()? {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the {} ended before it was ready ({status})", self.what);
             }
-            ensure!(now() < until, "the {} is never ready", self.what);
+            ensure!(now() < until, "the {} was not ready in time", self.what);
             pause();
         }
         Ok(())
     }
 
-    /// Waits until it has said something.
+    /// Waits until the output contains `text`.
     ///
     /// # Errors
-    /// If it does not in time.
+    /// If the text does not appear in time, or the program ends before that.
     pub fn says(&mut self, text: &str, patience: Duration) -> Result<()> {
         let until = deadline(patience);
         while !self.said()?.contains(text) {
             if let Some(status) = self.child.try_wait()? {
                 bail!(
-                    "the {} ended and had not said \"{text}\" ({status})",
+                    "the {} ended without printing \"{text}\" ({status})",
                     self.what
                 );
             }
-            ensure!(now() < until, "the {} does not say \"{text}\"", self.what);
+            ensure!(now() < until, "the {} did not print \"{text}\"", self.what);
             pause();
         }
         Ok(())
@@ -145,19 +145,19 @@ impl Drop for Running {
     }
 }
 
-/// So much time from now.
+/// Returns the instant `patience` from now.
 pub fn deadline(patience: Duration) -> Instant {
     now() + patience
 }
 
-/// The time.
+/// Returns the current time.
 #[allow(clippy::disallowed_methods)] // programs run in real time
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Between two looks at something that cannot be waited for.
-#[allow(clippy::disallowed_methods)] // neither a table of sockets nor a file wakes anybody
+/// Sleeps 5 ms, between two polls of a condition without a descriptor to wait for.
+#[allow(clippy::disallowed_methods)] // the kernel's socket tables cannot be waited for
 pub fn pause() {
     std::thread::sleep(Duration::from_millis(5));
 }

@@ -1,10 +1,10 @@
-//! Who can be called in this network namespace: the kernel's tables know.
+//! Queries of the kernel's socket tables in this network namespace.
 
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 
-/// Whether anybody listens on a TCP port.
+/// Returns true if a process listens on a TCP port.
 ///
 /// # Errors
 /// If the kernel's table cannot be read.
@@ -15,7 +15,7 @@ pub fn is_listening(port: u16) -> io::Result<bool> {
     })
 }
 
-/// Whether anybody has a UDP port.
+/// Returns true if a UDP port is bound.
 ///
 /// # Errors
 /// If the kernel's table cannot be read.
@@ -25,7 +25,7 @@ pub fn is_bound(port: u16) -> io::Result<bool> {
     })
 }
 
-/// Whether anybody is in a multicast group.
+/// Returns true if this host has joined a multicast group.
 ///
 /// # Errors
 /// If the kernel's table cannot be read.
@@ -39,7 +39,7 @@ fn hexadecimal(port: u16) -> String {
     format!(":{port:04X}")
 }
 
-/// Whether a socket in one of the tables has such a local address and state.
+/// Returns true if `which` accepts the local address and state of a socket in the tables.
 fn any_row(tables: [&str; 2], which: impl Fn(&str, &str) -> bool) -> io::Result<bool> {
     for table in tables {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{table}"))?;

@@ -1,4 +1,4 @@
-//! The Ferroce side: an ordinary user with a runtime folder of their own.
+//! The Ferroce side: an unprivileged user with their own runtime folder.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,27 +10,27 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 
-/// Whom root becomes.
+/// The UID and GID that root switches to.
 const NOBODY: u32 = 65534;
 
-/// Somebody who runs programs on Ferroce.
+/// An unprivileged user who runs programs on Ferroce.
 pub struct User {
     ferroce: PathBuf,
     runtime: PathBuf,
-    /// Where programs find themselves, and leave what they must.
+    /// The working folder of programs, which they may write to.
     pub scratch: PathBuf,
     root: bool,
 }
 
 impl User {
-    /// `ferroce` is the program, `folder` is for files, `root` tells whether whoever runs
-    /// this is root, and is to become nobody.
+    /// Creates the user's folders in `folder`. `ferroce` is the path of the program. If `root`
+    /// is true, the caller is root and commands run as nobody.
     ///
     /// # Errors
-    /// If the folders cannot be made.
+    /// If the folders cannot be created.
     pub fn new(ferroce: &Path, folder: &Path, root: bool) -> Result<User> {
         let user = User {
-            ferroce: ferroce.canonicalize().context("where is ferroce?")?,
+            ferroce: ferroce.canonicalize().context("cannot find ferroce")?,
             runtime: folder.join("runtime"),
             scratch: folder.join("scratch"),
             root,
@@ -41,7 +41,7 @@ impl User {
         Ok(user)
     }
 
-    /// Makes a folder of the user's.
+    /// Creates a folder that belongs to the user.
     fn make(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir)?;
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
@@ -54,7 +54,7 @@ impl User {
     /// Runs `ferroce` itself.
     ///
     /// # Errors
-    /// If it fails: then with what it said.
+    /// If ferroce fails; the error includes its output.
     pub fn ferroce(&self, arguments: &[&str]) -> Result<String> {
         let output = self.prepared(&self.ferroce).args(arguments).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -66,7 +66,7 @@ impl User {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Processes of the user in this process namespace: all, or those of a name.
+    /// Returns the user's processes in this PID namespace: all, or those with a name.
     ///
     /// # Errors
     /// If /proc cannot be read.
@@ -81,7 +81,7 @@ impl User {
             let Some(pid) = number.and_then(Pid::from_raw) else {
                 continue;
             };
-            // It may end meanwhile.
+            // The process may have ended meanwhile.
             let Ok(status) = fs::read_to_string(entry.path().join("status")) else {
                 continue;
             };
@@ -97,26 +97,26 @@ impl User {
         Ok(found)
     }
 
-    /// Removes all that Ferroce remembers.
+    /// Removes all state that Ferroce keeps in the runtime folder.
     ///
     /// # Errors
-    /// If that cannot be removed.
+    /// If the folder cannot be removed.
     pub fn forget(&self) -> Result<()> {
         fs::remove_dir_all(&self.runtime)?;
         self.make(&self.runtime)
     }
 
-    /// A program under `ferroce run`.
+    /// Returns a command that runs a program under `ferroce run`.
     pub fn program(&self, words: &[impl AsRef<OsStr>]) -> Command {
         let mut command = self.prepared(&self.ferroce);
         command.args(["run", "--"]).args(words);
         command
     }
 
-    /// Whether a program listens on a port of rdma_cm.
+    /// Returns true if a program listens on an rdma_cm port.
     ///
     /// # Errors
-    /// If ferroced cannot be asked.
+    /// If `rdma resource` fails.
     pub fn listens(&self, port: u16) -> Result<bool> {
         let asked = self
             .program(&["rdma", "resource", "show", "cm_id"])
@@ -130,7 +130,7 @@ impl User {
         }))
     }
 
-    /// A command that runs as the user, in this place.
+    /// Returns a command that runs as the user in the scratch folder.
     fn prepared(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
