@@ -1,11 +1,11 @@
-"""Checks every RoCEv2 packet of a capture, without any of Ferroce's code.
+"""Checks every RoCEv2 packet of a capture, without using Ferroce's code.
 
 usage: check_capture.py FILE.pcapng [OPERATION...]
 
-The invariant CRC is computed anew from the IP header as it was captured; lengths,
-padding and the IPv4 checksum must agree, and nothing may be a fragment. Each named
-operation (send, write, read, atomic, invalidate, immediate) must occur.
-Prints what there was; exit status 1 if anything is wrong.
+Computes the invariant CRC from the captured IP header. Lengths, padding and the IPv4
+checksum must be right, and no packet may be a fragment. Each named operation (send,
+write, read, atomic, invalidate, immediate) must occur. Prints the number of packets of
+each kind; the exit status is 1 if anything is wrong.
 """
 
 import collections
@@ -28,7 +28,7 @@ DATAGRAM, REMOTE, IMMEDIATE, ACK, ATOMIC, ATOMIC_ACK, KEY = 8, 16, 4, 4, 28, 8, 
 EXTRA = {3: IMMEDIATE, 5: IMMEDIATE, 6: REMOTE, 9: IMMEDIATE, 10: REMOTE,
          11: REMOTE + IMMEDIATE, 12: REMOTE, 13: ACK, 15: ACK, 16: ACK, 17: ACK,
          18: ACK + ATOMIC_ACK, 19: ATOMIC, 20: ATOMIC, 22: KEY, 23: KEY}
-# Packets that carry no payload, and such that must be as long as the MTU.
+# Packets that carry no payload.
 EMPTY = {12, 17, 18, 19, 20}
 WORDS = {"send": {0, 1, 2, 3, 4, 5, 22, 23}, "write": {6, 7, 8, 9, 10, 11},
          "read": {12}, "atomic": {19, 20}, "invalidate": {22, 23},
@@ -36,7 +36,7 @@ WORDS = {"send": {0, 1, 2, 3, 4, 5, 22, 23}, "write": {6, 7, 8, 9, 10, 11},
 
 
 def frames(path):
-    """The Ethernet frames of a pcapng file, in either byte order."""
+    """Yields the Ethernet frames of a pcapng file, in either byte order."""
     with open(path, "rb") as file:
         data = file.read()
     at, order, links = 0, "<", []
@@ -52,7 +52,7 @@ def frames(path):
             link, _, _, kept, full = struct.unpack_from(order + "IIIII", data, at + 8)
             if links[link] == ETHERNET:
                 if kept != full:
-                    raise ValueError("packets were cut off")
+                    raise ValueError("the capture contains truncated packets")
                 yield data[at + 28:at + 28 + kept]
         at += length
 
@@ -65,8 +65,8 @@ def internet_sum(data):
 
 
 def invariant_crc(ip, udp):
-    """The CRC of a packet: eight bytes of ones stand for the link header that RoCEv2 does
-    not have, and what routers may change counts as ones."""
+    """Returns the ICRC of a packet. Eight bytes of ones replace the link header that RoCEv2
+    does not have; fields that routers may change count as ones."""
     masked = bytearray(ip[:-4])
     if ip[0] >> 4 == 4:
         masked[1] = masked[8] = 0xFF
@@ -81,7 +81,8 @@ def invariant_crc(ip, udp):
 
 
 def datagram(frame):
-    """The IP packet, where its UDP header is, and who sent it; none if it is not RoCEv2."""
+    """Returns the IP packet, the offset of its UDP header and its source address; None if it
+    is not RoCEv2."""
     kind = struct.unpack_from("!H", frame, 12)[0]
     ip = frame[14:]
     if kind == 0x0800 and ip[9] == 17:
@@ -96,7 +97,7 @@ def datagram(frame):
 
 
 def complaints(ip, udp):
-    """What is wrong with a packet."""
+    """Yields the errors of a packet."""
     if ip[0] >> 4 == 4:
         if internet_sum(ip[:udp]) != 0xFFFF:
             yield "IPv4 checksum"
@@ -121,7 +122,7 @@ def complaints(ip, udp):
     if payload < 0 or payload % 4 or payload < flags >> 4 & 3:
         yield f"{payload} bytes of payload"
     if operation in EMPTY and payload:
-        yield "a payload where there is none"
+        yield "a payload in a packet that must have none"
 
 
 def main():
@@ -148,7 +149,7 @@ def main():
     if len(senders) != 2:
         wrong += 1
         print(f"there were {len(senders)} senders, not two")
-    print(f"{sum(seen.values())} packets, {wrong} complaints")
+    print(f"{sum(seen.values())} packets, {wrong} errors")
     return wrong != 0
 
 

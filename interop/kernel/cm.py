@@ -1,7 +1,7 @@
-"""librdmacm by way of ctypes: just enough for one end of a connection.
+"""A minimal ctypes binding of librdmacm, for one end of a connection.
 
-rdma-core's Python bindings do not tell why a connection was refused; this does. It loads
-whatever librdmacm the program finds: the distribution's, or Ferroce's.
+Unlike rdma-core's Python bindings, it reports the reason of a rejection. It loads the first
+librdmacm that the dynamic linker finds: the distribution's, or Ferroce's.
 """
 
 import ctypes as c
@@ -24,7 +24,7 @@ EVENTS = ["ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNE
           "DISCONNECTED", "DEVICE_REMOVAL", "MULTICAST_JOIN", "MULTICAST_ERROR",
           "ADDR_CHANGE", "TIMEWAIT_EXIT"]
 SIZE = 4096
-# Where a context has its operations: behind a pointer, by number.
+# Indices of operations in a context's table, which follows one pointer.
 POLL_CQ, POST_SEND, POST_RECV = 11, 25, 26
 
 
@@ -41,7 +41,7 @@ class Event(c.Structure):
 
 
 class Identifier(c.Structure):
-    """The beginning of one."""
+    """The first fields of struct rdma_cm_id."""
     _fields_ = [("context", c.c_void_p), ("channel", c.c_void_p), ("user", c.c_void_p),
                 ("qp", c.c_void_p)]
 
@@ -67,7 +67,7 @@ class Piece(c.Structure):
 
 
 class Request(c.Structure):
-    """To send; the first four fields are those of a receive."""
+    """A send work request; its first four fields are also those of a receive."""
     _fields_ = [("id", c.c_uint64), ("next", c.c_void_p), ("pieces", c.POINTER(Piece)),
                 ("count", c.c_int), ("opcode", c.c_int), ("flags", c.c_uint),
                 ("immediate", c.c_uint32), ("remote", c.c_uint64), ("key", c.c_uint32),
@@ -89,7 +89,7 @@ VERBS.ibv_reg_mr.restype = c.POINTER(Region)
 
 
 def well(result, what):
-    """A pointer that must not be null, or a number that must be zero."""
+    """Returns the result of a call; exits if it is a null pointer or negative."""
     if result is None or isinstance(result, int) and result < 0:
         sys.exit(f"{what}: {os.strerror(c.get_errno())}")
     return result
@@ -100,14 +100,14 @@ def call(name, *arguments):
 
 
 def address(host, port):
-    """A socket address, or any with this port."""
+    """Returns a socket address; without a host, the wildcard address."""
     return c.create_string_buffer(
         struct.pack("=H", socket.AF_INET) + struct.pack("!H", port)
         + socket.inet_aton(host or "0.0.0.0") + bytes(8), 16)
 
 
 def parameters(data, qpn=0):
-    """Few retries: how a connection ends that nobody ends is of interest."""
+    """Returns connection parameters with few retries, so that a broken connection fails soon."""
     kept = c.create_string_buffer(data, len(data))
     told = Parameters(c.cast(kept, c.c_void_p), len(data), 1, 1, 0, 2, 7, 0, qpn)
     told.kept = kept
@@ -123,7 +123,7 @@ class Id:
             call("rdma_create_id", c.c_void_p(channel.pointer), c.byref(self.pointer), None, TCP)
 
     def wire(self):
-        """Gives it a queue pair, and a region that the other end may write to."""
+        """Creates a queue pair, and a region that the other end may write to."""
         self.head = c.cast(self.pointer, c.POINTER(Identifier)).contents
         context = c.c_void_p(self.head.context)
         self.pd = c.c_void_p(well(VERBS.ibv_alloc_pd(context), "ibv_alloc_pd"))
@@ -138,7 +138,8 @@ class Id:
         return self
 
     def number(self):
-        """That of its queue pair, which stands behind six pointers and a number."""
+        """Returns the queue pair number. In struct ibv_qp it follows six pointers and the
+        handle."""
         return c.cast(self.head.qp, c.POINTER(c.c_uint32))[13]
 
     def operation(self, number, *arguments):
@@ -166,14 +167,14 @@ class Id:
         self.post(POST_SEND, 8, WRITE, remote)
 
     def completion(self, *allowed):
-        """The next completion, whose status must be one of these."""
+        """Waits for the next completion, whose status must be one of `allowed`."""
         found = Completion()
         end = time.monotonic() + PATIENCE
         while not self.operation(POLL_CQ, self.cq.value, 1, c.addressof(found)):
             if time.monotonic() > end:
                 sys.exit("no completion")
         if found.status not in allowed:
-            sys.exit(f"a completion of status {found.status}, not {allowed}")
+            sys.exit(f"a completion with status {found.status}, not one of {allowed}")
         return found
 
     def heard(self, length):
@@ -186,7 +187,7 @@ class Id:
 
 
 class Events:
-    """What happens to connections, in order."""
+    """An event channel."""
 
     def __init__(self):
         self.pointer = well(CM.rdma_create_event_channel(), "rdma_create_event_channel")
@@ -196,16 +197,17 @@ class Events:
         return bool(select.select([self.fd], [], [], seconds)[0])
 
     def next(self, want, status=None, patience=PATIENCE):
-        """The next event, which must be this one: its private data, and its id."""
+        """Waits for the next event, which must be `want`; returns its private data and its id."""
         kind, why, data, known = self.any(want, patience=patience)
         if status is not None and why != status:
-            sys.exit(f"that should be {want} {status}")
+            sys.exit(f"expected {want} {status}")
         return data, known
 
     def any(self, *wanted, patience=PATIENCE):
-        """The next event, which must be one of these: also what it is, and its status."""
+        """Waits for the next event, which must be one of `wanted`; returns its name, status,
+        private data and id."""
         if not self.pending(patience):
-            sys.exit(f"no event, and it should be {' or '.join(wanted)}")
+            sys.exit(f"no event, expected {' or '.join(wanted)}")
         found = c.POINTER(Event)()
         call("rdma_get_cm_event", c.c_void_p(self.pointer), c.byref(found))
         event = found.contents
@@ -214,5 +216,5 @@ class Events:
         call("rdma_ack_cm_event", found)
         print("event:", kind, why, flush=True)
         if kind not in wanted:
-            sys.exit(f"that should be {' or '.join(wanted)}")
+            sys.exit(f"expected {' or '.join(wanted)}")
         return kind, why, data, known

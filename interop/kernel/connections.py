@@ -1,10 +1,10 @@
-"""Connections of two ends through rdma_cm: made, refused, ended, forgotten.
+"""Establishment, rejection and end of connections through rdma_cm.
 
 usage: connections.py FLOW --on ferroce|kernel -p PORT            the passive end, first
        connections.py FLOW --on ferroce|kernel -p PORT ADDRESS    the active end
 
-Exit status 1 if an end is told anything but what the flow says. Why a connection was
-refused is told in the numbers of the wire.
+The exit status is 1 if an end sees anything other than the flow expects. Reject reasons
+are the numbers of the CM's REJ message.
 """
 
 import os
@@ -27,15 +27,15 @@ class End:
     def __init__(self, meeting):
         self.swap, self.active, self.meeting = meeting.swap, meeting.active, meeting
         self.driver = meeting.driver
-        # Beside the TCP port on which the ends meet.
+        # Distinct from the TCP port of the control connection.
         self.port = meeting.port + 20000
         self.events = None
 
     def close(self):
-        """Whatever is left goes with the process."""
+        """All objects are released when the process ends."""
 
     def listen(self):
-        """Begins to listen, at the passive end; returns when somebody does."""
+        """Listens, at the passive end; returns at both ends once it listens."""
         if self.events is None:
             self.events = Events()
         if not self.active:
@@ -45,7 +45,7 @@ class End:
         self.swap()
 
     def dial(self):
-        """A new id of the active end that knows its way."""
+        """Returns a new id of the active end with address and route resolved."""
         id = Id(self.events)
         call("rdma_resolve_addr", id.pointer, None, address(self.meeting.address, self.port), 5000)
         self.events.next("ADDR_RESOLVED", 0)
@@ -54,12 +54,12 @@ class End:
         return id
 
     def request(self):
-        """What somebody wants of the passive end."""
+        """Waits for a connection request at the passive end; returns its id and private data."""
         data, known = self.events.next("CONNECT_REQUEST", 0)
         return Id(self.events, known), data
 
     def connect(self):
-        """A connection, at both ends."""
+        """Connects both ends; returns the id of this end."""
         if self.active:
             id = self.dial().wire()
             id.receive()
@@ -74,15 +74,15 @@ class End:
             word = b"call"
         said, *id.remote = PLACE.unpack(data[:PLACE.size])
         if said != word:
-            sys.exit(f"private data {data}, not {word}")
+            sys.exit(f"private data is {data}, not {word}")
         return id
 
     def place(self, word, id):
-        """Private data: a word, and where the other end may write."""
+        """Returns private data: a word, and the address and rkey of this end's region."""
         return PLACE.pack(word, c.addressof(id.buffer), id.region.rkey)
 
     def talk(self, id):
-        """Messages both ways."""
+        """Sends a message in each direction and compares the bytes."""
         text = os.urandom(1500)
         id.send(text)
         lengths = [id.completion(OK).length, id.completion(OK).length]
@@ -93,7 +93,7 @@ class End:
         self.swap()
 
     def hang_up(self, id, first):
-        """Both ends learn that it is over; what they waited for is flushed."""
+        """Disconnects. Both ends get DISCONNECTED, and their receives are flushed."""
         if first:
             call("rdma_disconnect", id.pointer)
             self.events.next("DISCONNECTED")
@@ -106,7 +106,7 @@ class End:
 
 
 def connect(end):
-    """Made, used, and ended by the client."""
+    """The client connects, both exchange messages, and the client disconnects."""
     end.listen()
     id = end.connect()
     end.talk(id)
@@ -114,7 +114,7 @@ def connect(end):
 
 
 def server_disconnects(end):
-    """Made, used, and ended by the server; then made once more."""
+    """The server disconnects, twice in a row."""
     end.listen()
     for _ in range(2):
         id = end.connect()
@@ -123,7 +123,7 @@ def server_disconnects(end):
 
 
 def both_disconnect(end):
-    """Ended by both at once."""
+    """Both ends disconnect at once."""
     end.listen()
     id = end.connect()
     end.talk(id)
@@ -134,7 +134,7 @@ def both_disconnect(end):
 
 
 def reject(end):
-    """Refused, with a reason of the server's own; the next call is answered."""
+    """The server rejects a request with private data, and accepts the next one."""
     end.listen()
     if end.active:
         id = end.dial().wire()
@@ -154,7 +154,7 @@ def reject(end):
 
 
 def refused(end):
-    """Calls, at the active end, where nobody listens."""
+    """Connects, at the active end, to a port without a listener."""
     if end.active:
         id = end.dial().wire()
         call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
@@ -164,7 +164,7 @@ def refused(end):
 
 
 def nobody_listens(end):
-    """Nobody listens, then somebody does."""
+    """A connection to a port without a listener is refused; with a listener it works."""
     end.events = Events()
     refused(end)
     end.listen()
@@ -172,7 +172,7 @@ def nobody_listens(end):
 
 
 def listener_gone(end):
-    """The listener goes: whom it has connected stays connected, the next is refused."""
+    """The listener is destroyed: its connection stays, and the next request is refused."""
     end.listen()
     id = end.connect()
     if not end.active:
@@ -184,7 +184,7 @@ def listener_gone(end):
 
 
 def listener_gone_early(end):
-    """The listener goes before it has looked at a call."""
+    """The listener is destroyed before it has read a pending request."""
     end.listen()
     if end.active:
         id = end.dial().wire()
@@ -193,14 +193,14 @@ def listener_gone_early(end):
         id.destroy()
     else:
         if not end.events.pending():
-            sys.exit("nobody calls")
+            sys.exit("no connection request")
         end.listener.destroy()
     end.swap()
 
 
 def caller_gone(end):
-    """The caller goes before it is answered. The server is told nothing, on Linux as here:
-    it has not taken the call yet. The next one is answered."""
+    """The client destroys its id before the server accepts. The server gets no event, on
+    Linux as with Ferroce, because it has not accepted yet. The next request is accepted."""
     end.listen()
     if end.active:
         id = end.dial().wire()
@@ -218,7 +218,7 @@ def caller_gone(end):
 
 
 def killed(end):
-    """The server's process is killed: its system takes leave for it."""
+    """The server's process is killed: the kernel or ferroced disconnects for it."""
     if end.active:
         end.listen()
         id = end.connect()
@@ -241,9 +241,9 @@ def killed(end):
 
 
 def stale(end):
-    """A second call from a queue pair that is connected as far as the server knows, as one
-    from a machine that has been started anew: the call is refused, the old connection ends,
-    and then calls are answered."""
+    """A request from a queue pair that the server still holds as connected, as after a reboot
+    of the client. The server rejects it as stale and ends the old connection; the next
+    request is accepted."""
     end.listen()
     old = end.connect()
     end.swap()
@@ -252,7 +252,7 @@ def stale(end):
         call("rdma_connect", new.pointer, c.byref(parameters(b"hello?", old.number())))
         kinds = sorted(end.events.any("REJECTED", "DISCONNECTED")[:2] for _ in range(2))
         if kinds != [("DISCONNECTED", 0), ("REJECTED", STALE)]:
-            sys.exit(f"that should be DISCONNECTED and REJECTED {STALE}")
+            sys.exit(f"expected DISCONNECTED and REJECTED {STALE}")
         new.destroy()
     else:
         end.events.next("DISCONNECTED")
@@ -264,7 +264,7 @@ def stale(end):
 
 
 def hold(end):
-    """Stays connected until its machine stops."""
+    """Stays connected until the machine of this end stops."""
     end.listen()
     id = end.connect()
     end.talk(id)
@@ -273,8 +273,8 @@ def hold(end):
 
 
 def bereaved(end):
-    """Stays connected until the other end, which is at `hold`, does not answer any more.
-    Then its requests fail, and it can take leave of nobody."""
+    """Stays connected until the other end, which runs `hold`, stops. Then its requests fail,
+    and its DREQ gets no reply."""
     end.listen()
     id = end.connect()
     end.talk(id)
@@ -287,7 +287,7 @@ def bereaved(end):
     id.completion(FLUSHED)
     print("given up", flush=True)
     call("rdma_disconnect", id.pointer)
-    # A request to disconnect is sent sixteen times, every 4.6 seconds.
+    # The DREQ is sent sixteen times, every 4.6 seconds.
     end.events.next("DISCONNECTED", patience=120)
     id.destroy()
     return False

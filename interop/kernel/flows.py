@@ -1,12 +1,12 @@
-"""What goes wrong between two ends, and what each is told: one flow at a time.
+"""Operations and error cases between two queue pairs, one flow per run.
 
 usage: flows.py FLOW --on ferroce|kernel -p PORT            the passive end, first
        flows.py FLOW --on ferroce|kernel -p PORT ADDRESS    the active end
 
-Runs on rdma-core's Python bindings, on Ferroce as on the kernel's driver. Exit status
-1 if an end is told anything but what the flow says.
+Uses rdma-core's Python bindings, with Ferroce and with the kernel's driver. The exit status
+is 1 if an end sees anything other than the flow expects.
 
-Where the kernel's rxe differs from the specification, the flow says so: `quirk`.
+`quirk` marks the places where the kernel's rxe differs from the specification.
 """
 
 import socket
@@ -48,7 +48,7 @@ class End:
         self.qp = QP(self.pd, init)
 
     def close(self):
-        """What is used goes after its users."""
+        """Closes all objects, each after the objects that use it."""
         for name in ("qp", "window", "readable", "writable", "mr", "cq", "pd"):
             if hasattr(self, name):
                 getattr(self, name).close()
@@ -58,7 +58,7 @@ class End:
         return bytes((7 * i + 1 if active else 255 - 3 * i) & 255 for i in range(SIZE))
 
     def connect(self, psn=0x1000, rnr_retry=7, retry=7, timeout=14, access=REMOTE, stray=0, key=None):
-        """Connects the queue pair. `stray` leads to a queue pair that is not there."""
+        """Connects the queue pair. A nonzero `stray` names a peer that does not exist."""
         gid = self.context.query_gid(1, 1)
         mine = {"qpn": self.qp.qp_num, "psn": psn, "gid": gid.gid, "address": self.mr.buf,
                 "key": self.mr.rkey if key is None else key, "driver": self.driver}
@@ -92,7 +92,7 @@ class End:
         self.qp.post_send(wr)
 
     def completion(self, *allowed):
-        """The next completion, whose status must be one of these."""
+        """Waits for the next completion, whose status must be one of `allowed`."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             count, completions = self.cq.poll(1)
@@ -101,24 +101,24 @@ class End:
                 print("completion:", STATUS.get(status, status))
                 if status not in allowed:
                     names = " or ".join(STATUS[status] for status in allowed)
-                    sys.exit(f"that should be {names}")
+                    sys.exit(f"expected {names}")
                 return completions[0]
         sys.exit("no completion")
 
     def nothing(self, seconds):
-        """For so long there must be no completion."""
+        """Checks that no completion comes for this many seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             count, completions = self.cq.poll(1)
             if count:
-                sys.exit(f"a completion: {STATUS[completions[0].status]}")
+                sys.exit(f"unexpected completion: {STATUS[completions[0].status]}")
 
     def state(self, want):
-        """Waits for a state of the queue pair."""
+        """Waits until the queue pair is in a state."""
         end = time.monotonic() + PATIENCE
         while self.qp.query(e.IBV_QP_STATE)[0].qp_state != want:
             if time.monotonic() > end:
-                sys.exit(f"the queue pair does not get to state {want}")
+                sys.exit(f"the queue pair does not reach state {want}")
 
     def write(self, length=100, *allowed, **more):
         self.post(e.IBV_WR_RDMA_WRITE, length, **more)
@@ -130,7 +130,7 @@ class End:
 
 
 def quirk(driver, kernel, specified):
-    """What the kernel's rxe does at this point, and what everybody else does."""
+    """Returns the behaviour of the kernel's rxe, or the specified one, by the driver."""
     return kernel if driver == "kernel" else specified
 
 
@@ -184,12 +184,12 @@ def operations(end, psn=0x1000):
 
 
 def psn_wrap(end):
-    """The same across the wrap of packet sequence numbers, both ends' at once."""
+    """Runs `operations` across the wrap of the PSN, at both ends."""
     operations(end, 0xFFFFFD)
 
 
 def pipeline(end):
-    """Requests of all sorts in flight together, from both ends at once."""
+    """Requests of all kinds in flight together, from both ends at once."""
     end.connect()
     for _ in range(16):
         end.receive()
@@ -207,8 +207,8 @@ def pipeline(end):
 
 
 def refused(end, opcode, status=e.IBV_WC_REM_ACCESS_ERR, length=100, **more):
-    """A request that the passive end must refuse: both queue pairs are then in ERR. What
-    was posted behind it, and the passive end's receive, are flushed."""
+    """Posts a request that the passive end must refuse. Both queue pairs are then in ERR; the
+    request posted after it and the passive end's receive are flushed."""
     if not end.active:
         end.receive()
     end.swap()
@@ -226,19 +226,19 @@ def refused(end, opcode, status=e.IBV_WC_REM_ACCESS_ERR, length=100, **more):
 
 
 def bad_key_write(end):
-    """A WRITE with a key that nobody gave out."""
+    """A WRITE with an rkey that does not exist."""
     end.connect()
     refused(end, e.IBV_WR_RDMA_WRITE, key=end.peer["key"] ^ 0x5500)
 
 
 def bad_key_read(end):
-    """A READ with such a key."""
+    """A READ with an rkey that does not exist."""
     end.connect()
     refused(end, e.IBV_WR_RDMA_READ, offset=HALF, key=end.peer["key"] ^ 0x5500)
 
 
 def bad_key_atomic(end):
-    """An atomic with such a key."""
+    """An atomic with an rkey that does not exist."""
     end.connect()
     refused(end, e.IBV_WR_ATOMIC_FETCH_AND_ADD, length=8, offset=HALF, atomic=(1, 0),
             key=end.peer["key"] ^ 0x5500)
@@ -251,7 +251,7 @@ def range_write(end):
 
 
 def range_read(end):
-    """The same with a READ."""
+    """A READ of several packets that begins inside the region and ends outside."""
     end.connect()
     refused(end, e.IBV_WR_RDMA_READ, length=4096, offset=HALF, remote=SIZE - 4000)
 
@@ -272,13 +272,13 @@ def permission_read(end):
 
 
 def permission_qp(end):
-    """A READ, and the queue pair allows none."""
+    """A READ from a queue pair that does not permit READs."""
     end.connect(access=e.IBV_ACCESS_REMOTE_WRITE)
     refused(end, e.IBV_WR_RDMA_READ, status=e.IBV_WC_REM_INV_REQ_ERR, offset=HALF)
 
 
 def deregistered(end):
-    """A WRITE to a region that was there and is gone."""
+    """A WRITE to a region that was deregistered."""
     if not end.active:
         end.other = MR(end.pd, 4096, ALL)
         key = end.other.rkey
@@ -290,7 +290,7 @@ def deregistered(end):
 
 
 def rnr(end):
-    """A SEND while no receive is posted: it waits, and then succeeds."""
+    """A SEND while no receive is posted: the requester retries, and then succeeds."""
     end.connect(rnr_retry=7)
     if end.active:
         end.post(e.IBV_WR_SEND, 3000)
@@ -302,13 +302,13 @@ def rnr(end):
         end.receive()
     end.completion(OK)
     end.completion(OK)
-    # Both ends' receives lie at the same place: the second message is on top.
+    # Both receives have the same buffer: the second message overwrites the first.
     if not end.active:
         end.expect(HALF + 100, end.pattern(True)[100:3000])
 
 
 def rnr_exceeded(end):
-    """The same without end, and retries that have one."""
+    """A SEND while no receive is ever posted: the RNR retries run out."""
     end.connect(rnr_retry=2)
     if end.active:
         end.post(e.IBV_WR_SEND, 100)
@@ -324,7 +324,7 @@ def short_receive(end):
     end.swap()
     if end.active:
         end.post(e.IBV_WR_SEND, 3000)
-        # quirk: rxe answers NAK 0x63 in place of 0x61.
+        # quirk: rxe sends NAK 0x63 instead of 0x61.
         end.completion(quirk(end.peer["driver"], e.IBV_WC_REM_OP_ERR, e.IBV_WC_REM_INV_REQ_ERR))
     else:
         end.completion(quirk(end.driver, e.IBV_WC_LOC_QP_OP_ERR, e.IBV_WC_LOC_LEN_ERR))
@@ -332,7 +332,7 @@ def short_receive(end):
 
 
 def window_2(end):
-    """Binds a memory window of type 2 at the passive end; returns its key at both."""
+    """Binds a type 2 memory window at the passive end; returns its rkey at both ends."""
     key = None
     if not end.active:
         end.window = MW(end.pd, e.IBV_MW_TYPE_2)
@@ -342,13 +342,13 @@ def window_2(end):
         wr.set_bind_wr(end.window, info)
         end.qp.post_send(wr)
         end.completion(OK)
-        # The binding asked for the number that follows.
+        # The bind increments the low byte of the rkey.
         key = end.window.rkey & ~0xFF | end.window.rkey + 1 & 0xFF
     return end.swap(key) or key
 
 
 def window_invalidate(end):
-    """Memory window of type 2: used, then revoked by a SEND of the active end."""
+    """A type 2 memory window is used, then invalidated by a SEND of the active end."""
     end.connect()
     if not end.active:
         end.receive()
@@ -363,9 +363,9 @@ def window_invalidate(end):
         end.completion(OK)
     else:
         wc = end.completion(OK)
-        # quirk: rxe gives programs the bit that means this inside the kernel.
+        # quirk: rxe returns the kernel's internal flag bit to programs.
         if not wc.wc_flags & quirk(end.driver, e.IBV_WC_IP_CSUM_OK, e.IBV_WC_WITH_INV):
-            sys.exit("the completion does not say that a key was revoked")
+            sys.exit("the completion does not report the invalidation")
         end.expect(4096, end.pattern(True)[:2000])
     end.swap()
     if end.active:
@@ -375,19 +375,19 @@ def window_invalidate(end):
 
 
 def window_range(end):
-    """Memory window of type 2: its region is larger, and out of reach. quirk: rxe gives up
-    the window only after 50 seconds."""
+    """A type 2 memory window permits no access to the rest of its region. quirk: rxe
+    releases the window only after 50 seconds."""
     end.connect()
     key = window_2(end)
     if end.active:
         end.write(4096, key=key, remote=4096)
-        # quirk: rxe checks the range of the region behind the window, not the window's.
+        # quirk: rxe checks the range of the region, not that of the window.
         status = quirk(end.peer["driver"], OK, e.IBV_WC_REM_ACCESS_ERR)
         end.write(100, status, key=key, remote=4000)
 
 
 def window_local_invalidate(end):
-    """Memory window of type 2: used, then revoked by its owner."""
+    """A type 2 memory window is used, then invalidated by its owner."""
     end.connect()
     key = window_2(end)
     if end.active:
@@ -404,7 +404,7 @@ def window_local_invalidate(end):
 
 
 def window_1(end):
-    """Memory window of type 1: bound, used, bound anew: the old key is dead."""
+    """A type 1 memory window is bound, used and bound again: the old rkey is refused."""
     end.connect()
     keys = []
     if not end.active:
@@ -427,14 +427,14 @@ def window_1(end):
 
 
 def invalidate_nothing(end):
-    """A SEND that revokes a key nobody gave out."""
+    """A SEND that invalidates an rkey which does not exist."""
     end.connect(retry=2, timeout=14)
     if not end.active:
         end.receive()
     end.swap()
     if end.active:
         end.post(e.IBV_WR_SEND_WITH_INV, 40, imm=0x12345678)
-        # quirk: rxe complains in its log, and acknowledges.
+        # quirk: rxe logs an error, but acknowledges.
         end.completion(quirk(end.peer["driver"], OK, e.IBV_WC_REM_ACCESS_ERR))
     elif end.driver == "ferroce":
         end.completion(e.IBV_WC_REM_ACCESS_ERR)
@@ -457,11 +457,11 @@ def destroyed(end):
             allowed = (OK, e.IBV_WC_RETRY_EXC_ERR) if status == OK else (e.IBV_WC_WR_FLUSH_ERR,)
             status = end.completion(*allowed).status
         if status == OK:
-            sys.exit("all succeeded")
+            sys.exit("all WRITEs succeeded")
 
 
 def silent(end):
-    """A queue pair that is not there: retries run out."""
+    """A WRITE to a queue pair that does not exist: the retries run out."""
     end.connect(stray=0x100, retry=2, timeout=14)
     if end.active:
         end.write(100, e.IBV_WC_RETRY_EXC_ERR)
@@ -469,21 +469,21 @@ def silent(end):
 
 
 def silent_7(end):
-    """The same with retry_cnt 7."""
+    """A WRITE to a queue pair that does not exist, with retry_cnt 7."""
     end.connect(stray=0x100, retry=7, timeout=12)
     if end.active:
         end.post(e.IBV_WR_RDMA_WRITE, 100)
         if end.driver == "kernel":
-            # quirk: rxe takes 7 for "without end".
+            # quirk: rxe takes 7 for infinite.
             end.nothing(2)
         else:
             end.completion(e.IBV_WC_RETRY_EXC_ERR)
 
 
 def rnr_pipeline(end):
-    """Many SENDs, and receives that come late, a few at a time. quirk: rxe reports each
-    packet behind a refused one as out of sequence; that must not use up our retries."""
-    # quirk: rxe's own timer goes on while it waits, and RNR NAKs do not refill its retries.
+    """Many SENDs, while receives are posted late, a few at a time. quirk: after an RNR NAK,
+    rxe reports each following packet as out of sequence; that must not use up retries."""
+    # quirk: rxe's ACK timer runs during an RNR wait, and RNR NAKs do not reset its retries.
     end.connect(rnr_retry=7, retry=quirk(end.driver, 7, 1))
     if end.active:
         for _ in range(30):
@@ -499,9 +499,9 @@ def rnr_pipeline(end):
 
 
 def read_replay(end):
-    """READs of many packets; on a network that loses some, what is missing is asked for again.
-    quirk: rxe notices a lost response by its timer only, and what it repeats may begin in the
-    middle of a message."""
+    """READs of many packets. On a lossy network, the requester requests missing packets again.
+    quirk: rxe detects a lost response only by its timer, and its repeated response may begin in
+    the middle of a message."""
     end.connect(timeout=12)
     length = 24 * 1024
     if end.active:
@@ -512,7 +512,7 @@ def read_replay(end):
 
 
 def qkey_rule(end):
-    """UD: a Q_Key whose highest bit is set stands for that of the sender's queue pair."""
+    """UD: a Q_Key with its highest bit set stands for the Q_Key of the sender's queue pair."""
     cap = QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1, max_recv_sge=1)
     init = QPInitAttr(qp_type=e.IBV_QPT_UD, scq=end.cq, rcq=end.cq, cap=cap)
     attr = QPAttr(port_num=1)
@@ -534,7 +534,7 @@ def qkey_rule(end):
         end.completion(OK)
     end.swap()
     if not end.active:
-        # quirk: rxe sends the key as it stands there, and nobody has such a one.
+        # quirk: rxe sends this Q_Key itself, which the receiver does not accept.
         if quirk(peer["driver"], True, False):
             end.nothing(1)
         else:

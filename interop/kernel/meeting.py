@@ -1,5 +1,5 @@
-"""How two ends find each other: a TCP connection, on which they tell each other what
-they must know, one line of JSON each way, and wait for each other the same way."""
+"""The control connection of two ends: they exchange lines of JSON over TCP, one each way,
+to pass addresses and keys and to synchronise."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ import sys
 
 
 class Meeting:
-    """One end of it. `active` is the end that was given an address."""
+    """One end of the control connection. The `active` end was given an address."""
 
     def __init__(self, stream, active, driver, port, address):
         self.stream, self.lines = stream, stream.makefile("r")
@@ -21,18 +21,18 @@ class Meeting:
     def hear(self):
         line = self.lines.readline()
         if not line:
-            sys.exit("the other end has gone away")
+            sys.exit("the other end closed the control connection")
         return json.loads(line)
 
     def swap(self, mine=None):
-        """Tells the other end something, and returns what it tells."""
+        """Sends a message to the other end, and returns the message of the other end."""
         self.tell(mine)
         return self.hear()
 
 
 def run(flows, end_of):
-    """Takes part in the flow that the command line names. It may return False: then the
-    other end is not there any more, and there is nobody to agree with at the end."""
+    """Runs the flow that the command line names. A flow may return False: then the other
+    end has ended, and this end does not synchronise with it."""
     flows = {flow.__name__: flow for flow in flows}
     parser = argparse.ArgumentParser()
     parser.add_argument("flow", choices=flows)
@@ -46,7 +46,7 @@ def run(flows, end_of):
         with socket.create_server(("", told.p)) as server:
             stream, _ = server.accept()
     meeting = Meeting(stream, bool(told.address), told.on, told.p, told.address)
-    # What the end holds must live until the other end is done.
+    # Keep this end's objects until the other end is done.
     end = end_of(meeting)
     if flows[told.flow](end) is not False:
         meeting.swap()

@@ -1,11 +1,11 @@
 """Runs commands in the guest for the harness on the host.
 
-One TCP connection is one command: the client sends it, ended by a zero byte, and
-gets frames back: a letter, a length (four bytes, big-endian), and so many bytes.
-`o` is output, `x` the exit status in decimal, and the end. When the client goes
-away the command's process group is killed.
+Each TCP connection runs one command. The client sends it, terminated by a zero byte, and
+receives frames: a letter, a length (four bytes, big-endian), and that many bytes. `o` is
+output; `x` is the exit status in decimal, and the last frame. When the client closes the
+connection, the command's process group is killed.
 
-`listen PORT` is no shell command: it ends when somebody listens on that TCP port.
+`listen PORT` is not a shell command: it ends when a process listens on that TCP port.
 """
 
 import os
@@ -34,7 +34,8 @@ def command_of(client):
 
 
 def is_gone(client):
-    """Whether the client has closed its end: it never sends twice."""
+    """Returns whether the client has closed the connection. Readable means closed, because a
+    client sends nothing after its command."""
     return bool(select.select([client], [], [], 0)[0])
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# First program of the guest: loads the few modules that lead to its disk, mounts
-# it, and hands over.
+# First program of the guest: loads the modules for its disk, mounts the disk, and starts
+# setup.sh from it.
 /bin/busybox mkdir -p /proc /dev /disk
 /bin/busybox mount -t devtmpfs none /dev
 for module in $(/bin/busybox cat /modules); do

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Process 1 of the guest: mounts, modules, addresses, a Soft-RoCE link; then the
-# agent, for ever. What is particular to this guest stands on the kernel's command
-# line as interop.KEY=VALUE.
+# Process 1 of the guest: sets up mounts, modules, addresses and a Soft-RoCE link, then
+# runs the agent for ever. Parameters are on the kernel's command line, as
+# interop.KEY=VALUE.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
 mount -t proc none /proc
 mount -t sysfs none /sys
@@ -19,8 +19,8 @@ while read -r module; do
 done </etc/interop/load
 
 ip link set lo up
-# Interfaces are told by their addresses: the one named on the command line is the
-# one under test, the other is for the agent.
+# The interface with the MAC address on the command line is the one under test. The other
+# one is for the agent.
 for netdev in /sys/class/net/eth*; do
     case $(cat "$netdev/address") in
         "$(argument mac)") ip link set "${netdev##*/}" name data0 ;;

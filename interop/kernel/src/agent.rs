@@ -1,25 +1,26 @@
-//! The host's end of the agent in the guest; `guest/agent.py` tells how they talk.
+//! The host's end of the agent in the guest. `guest/agent.py` documents the protocol.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Where the agent is reached: a port of the loopback interface that QEMU forwards.
+/// The agent's TCP port. QEMU forwards this port of the loopback interface to the guest.
 pub(crate) const PORT: u16 = 2200;
-/// How long it may think about nothing, in an emulated machine.
+/// Timeout for the agent's reply to an empty command, in an emulated machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Runs a command in the guest and passes on what it says, as it comes.
+/// Runs a command in the guest and writes its output to `output` as it arrives. Returns
+/// the exit status.
 ///
 /// # Errors
-/// If the agent cannot be reached, or goes away.
+/// If the agent cannot be reached, or the connection breaks.
 pub(crate) fn run(command: &str, output: &mut impl Write) -> io::Result<i32> {
     perform(connect()?, command, output)
 }
 
-/// Whether the agent answers at once. QEMU takes a connection before anybody in the guest
-/// does, and may then keep it for ever.
+/// Returns true if the agent replies within [`ANSWER`]. A successful connection is not
+/// enough: QEMU accepts it even if no process in the guest does, and may keep it open.
 pub(crate) fn answers() -> bool {
     let asked = connect().and_then(|stream| {
         stream.set_read_timeout(Some(ANSWER))?;
@@ -48,16 +49,16 @@ fn perform(mut stream: TcpStream, command: &str, output: &mut impl Write) -> io:
     }
 }
 
-#[allow(clippy::disallowed_methods)] // a tool that talks to a virtual machine
+#[allow(clippy::disallowed_methods)] // a tool that controls a virtual machine
 fn connect() -> io::Result<TcpStream> {
     TcpStream::connect(("127.0.0.1", PORT))
 }
 
-/// Waiting for somebody in the guest to listen on a TCP port.
+/// A pending wait for a process in the guest to listen on a TCP port.
 pub(crate) struct Listener(TcpStream);
 
 impl Listener {
-    /// Asks.
+    /// Sends the request to the agent.
     ///
     /// # Errors
     /// If the agent cannot be reached.
@@ -68,10 +69,10 @@ impl Listener {
         Ok(Listener(stream))
     }
 
-    /// Whether the answer has come.
+    /// Returns true if the agent has reported the listener.
     ///
     /// # Errors
-    /// If the agent has gone away.
+    /// If the connection to the agent breaks.
     pub(crate) fn is_there(&mut self) -> io::Result<bool> {
         match self.0.read(&mut [0; 16]) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
@@ -82,14 +83,14 @@ impl Listener {
     }
 }
 
-/// This program as a command of the guest: same output, same exit status.
+/// Runs a command of the guest as if it were this program: same output, same exit status.
 pub(crate) fn main(command: &str) -> ExitCode {
     match run(command, &mut io::stdout()) {
-        // A signal counts as it does in a shell.
+        // A signal gives the same exit status as in a shell: 128 plus its number.
         Ok(status) if status < 0 => ExitCode::from(u8::try_from(128 - status).unwrap_or(255)),
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(255)),
         Err(error) => {
-            eprintln!("error: the guest does not answer: {error}");
+            eprintln!("error: the agent in the guest does not reply: {error}");
             ExitCode::from(255)
         }
     }

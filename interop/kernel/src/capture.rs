@@ -1,7 +1,8 @@
-//! Captures of what passes the guest's netdev, and two independent judges of them.
+//! Captures of the guest's netdev, and two independent checks of them.
 //!
-//! tshark must know every packet for what it is. It does not compute the invariant CRC;
-//! `check_capture.py` does, from the IP headers as captured, and shares no code with Ferroce.
+//! tshark must be able to decode every packet. It does not check the invariant CRC;
+//! `check_capture.py` computes it from the captured IP headers, and shares no code with
+//! Ferroce.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -18,21 +19,21 @@ use crate::network::{GUEST, TAP};
 
 const CHECK: &str = include_str!("../check_capture.py");
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The last packet of a capture says this.
+/// Payload of the last packet of a capture.
 const END: &[u8] = b"end of the capture";
 
-/// A capture that goes on.
+/// A running capture.
 pub(crate) struct Capture {
     dumpcap: Running,
     file: PathBuf,
 }
 
 impl Capture {
-    /// Begins; returns when packets are seen.
+    /// Starts a capture; returns when dumpcap receives packets.
     pub(crate) fn begin(folder: &Path) -> Result<Capture> {
         let file = folder.join("packets.pcapng");
         let mut command = Command::new("dumpcap");
-        // Larger than any case, and smaller than a disk.
+        // The limit is larger than any case needs, and keeps the disk from filling up.
         command
             .args(["-q", "-i", TAP, "-B", "32", "-a", "filesize:200000", "-w"])
             .arg(&file)
@@ -42,14 +43,14 @@ impl Capture {
         Ok(Capture { dumpcap, file })
     }
 
-    /// Ends it. If it is to be `complete`, a last packet is sent and awaited: what dumpcap has
-    /// not read when it is stopped is lost.
+    /// Stops the capture. If it must be `complete`, first sends a last packet and waits until
+    /// dumpcap has written it: packets that dumpcap has not read when it stops are lost.
     pub(crate) fn end(mut self, complete: bool) -> Result<PathBuf> {
         if complete {
             self.await_end()?;
         }
         let pid = Pid::from_raw(i32::try_from(self.dumpcap.id())?);
-        kill_process(pid.context("a process without a number")?, Signal::INT)?;
+        kill_process(pid.context("the process ID is zero")?, Signal::INT)?;
         self.dumpcap.ends(deadline(PATIENCE))?;
         Ok(self.file)
     }
@@ -66,16 +67,16 @@ impl Capture {
             if bytes[from..].windows(END.len()).any(|window| window == END) {
                 return Ok(());
             }
-            // The mark may have been written in part.
+            // Only a part of the last packet may be written yet.
             looked_at = bytes.len().saturating_sub(END.len());
             pause();
         }
-        // A full file, or a network that loses packets.
+        // The file is full, or the network dropped the last packet.
         Ok(())
     }
 }
 
-/// Checks a capture, which must show the named operations. What was found is written beside it.
+/// Checks a capture, which must contain the named operations. Writes the findings beside it.
 pub(crate) fn check(file: &Path, operations: &str) -> Result<()> {
     let folder = file.parent().context("a capture without a folder")?;
     let script = folder.join("check_capture.py");
@@ -91,14 +92,14 @@ pub(crate) fn check(file: &Path, operations: &str) -> Result<()> {
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
-        "the capture is not right: {}{error}",
+        "the capture has errors: {}{error}",
         first_lines(&said)
     );
     decode(file, folder)
 }
 
-/// Whether tshark understands every packet. It guesses what payloads are, and calls packets
-/// malformed whose payload is not what it guessed: those do not count.
+/// Checks that tshark decodes every packet. tshark guesses the protocol of payloads and
+/// reports a wrong guess as a malformed packet; such packets are ignored.
 fn decode(file: &Path, folder: &Path) -> Result<()> {
     let output = Command::new("tshark")
         .arg("-r")
@@ -128,7 +129,7 @@ fn decode(file: &Path, folder: &Path) -> Result<()> {
     let wrong: Vec<&str> = said.lines().filter(|line| !guessed(line)).collect();
     ensure!(
         wrong.is_empty(),
-        "tshark does not understand: {}",
+        "tshark cannot decode: {}",
         first_lines(&wrong.join("\n"))
     );
     Ok(())

@@ -1,4 +1,4 @@
-//! What a row of the matrix is.
+//! The definition of a case: one row of the matrix.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,38 +8,38 @@ use anyhow::{Result, bail};
 use crate::network::{GUEST, HOST};
 use crate::run::Site;
 
-/// What is done in place of running a server and a client; it may leave files in the folder.
+/// A function that replaces the usual server and client. It may leave files in the folder.
 pub(crate) type Script = fn(&mut Site, &Case, &Path) -> Result<()>;
 
-/// Who runs the client.
+/// The side that runs the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Ferroce,
     Kernel,
 }
 
-/// Both, for tables.
+/// Both sides, for tables.
 pub(crate) const CALLERS: [Caller; 2] = [Caller::Ferroce, Caller::Kernel];
 
-/// What the network between them does to packets, in both directions.
+/// The impairment of the network, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weather {
     Fair,
-    /// Of a hundred packets so many are lost.
+    /// Loses this percentage of packets.
     Loss(u8),
     Reordering,
     Duplication,
-    /// 20 ms each way.
+    /// Delays packets by 20 ms each way.
     Delay,
-    /// The messages of connection managers arrive late in the guest.
+    /// Delays the messages of the connection manager on their way to the guest.
     LateCalls,
 }
 
-/// How late.
+/// The delay of `LateCalls`, as a netem option.
 pub(crate) const LATE: &str = "delay 300ms";
 
 impl Weather {
-    /// What it is called.
+    /// Returns the name in reports.
     pub(crate) fn name(self) -> Option<String> {
         match self {
             Weather::LateCalls => Some(format!("calls with {LATE}")),
@@ -47,7 +47,7 @@ impl Weather {
         }
     }
 
-    /// In netem's words, if it is the same for all packets in both directions.
+    /// Returns the netem options, if they apply to all packets in both directions.
     pub(crate) fn netem(self) -> Option<String> {
         match self {
             Weather::Fair | Weather::LateCalls => None,
@@ -59,48 +59,48 @@ impl Weather {
     }
 }
 
-/// One thing to try.
+/// One case.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
-    /// The row's heading.
+    /// Heading in the report.
     pub(crate) group: &'static str,
-    /// What whoever acts types.
+    /// Command of the client.
     pub(crate) client: String,
     pub(crate) server: String,
     pub(crate) caller: Caller,
-    /// How one knows that the server is ready.
+    /// Sign that the server is ready.
     pub(crate) ready: Ready,
-    /// Of the netdevs.
+    /// MTU of the netdevs.
     pub(crate) mtu: u32,
     pub(crate) weather: Weather,
-    /// The server goes on when its client has gone, or does not say how it went.
+    /// The server does not end with its client, or its exit status means nothing.
     pub(crate) persistent: bool,
-    /// What must stand in the output of the client.
+    /// Texts that the client's output must contain.
     pub(crate) expect: Vec<&'static str>,
-    /// What the capture must show: see [`crate::capture`].
+    /// Operations that the capture must contain, see [`crate::capture`].
     pub(crate) packets: Option<&'static str>,
     pub(crate) patience: Duration,
-    /// How often it may fail, less one: what is lost on unreliable transports is lost.
+    /// Number of attempts. More than one where an unreliable transport may lose messages.
     pub(crate) attempts: u32,
-    /// Whether the short matrix has it.
+    /// The case is part of the short matrix.
     pub(crate) short: bool,
-    /// If there is more to it than a server and a client.
+    /// Replaces the usual server and client, if given.
     pub(crate) script: Option<Script>,
 }
 
-/// How one knows that a server is ready.
+/// The sign that a server is ready.
 #[derive(Debug, Clone)]
 pub(crate) enum Ready {
-    /// Somebody listens on this TCP port.
+    /// A process listens on this TCP port.
     Listens(u16),
-    /// Somebody listens on this port of rdma_cm.
+    /// A process listens on this rdma_cm port.
     Answers(u16),
-    /// It says so.
+    /// The server prints this text.
     Says(&'static str),
 }
 
 impl Caller {
-    /// The other one.
+    /// Returns the other side.
     pub(crate) fn other(self) -> Caller {
         match self {
             Caller::Ferroce => Caller::Kernel,
@@ -110,8 +110,8 @@ impl Caller {
 }
 
 impl Case {
-    /// A server and a client that are told the same, and the client whom to call. `{port}`
-    /// stands for a TCP port, `{side}` for what it runs on.
+    /// Returns a case whose server and client run the same command; the client's ends with
+    /// the server's address. `{port}` stands for a TCP port, `{side}` for `ferroce` or `kernel`.
     pub(crate) fn pair(group: &'static str, caller: Caller, port: u16, command: &str) -> Case {
         let command = command.replace("{port}", &port.to_string());
         let (callee, sides) = match caller {
@@ -136,8 +136,8 @@ impl Case {
         }
     }
 
-    /// A server that listens by way of rdma_cm, and a client. `{peer}` and `{peer6}` stand for
-    /// addresses of the server.
+    /// Returns a case whose server listens with rdma_cm. `{peer}` and `{peer6}` stand for the
+    /// server's addresses.
     pub(crate) fn called(
         group: &'static str,
         caller: Caller,
@@ -157,7 +157,7 @@ impl Case {
         case
     }
 
-    /// The TCP port on which client and server meet.
+    /// Returns the TCP or rdma_cm port of the server.
     pub(crate) fn port(&self) -> Result<u16> {
         match self.ready {
             Ready::Listens(port) | Ready::Answers(port) => Ok(port),
@@ -165,9 +165,9 @@ impl Case {
         }
     }
 
-    /// For people.
+    /// Returns the name in reports.
     pub(crate) fn name(&self) -> String {
-        // Which TCP port it was says nothing.
+        // The TCP port is of no interest.
         let words = self.client.split_whitespace();
         let mut words: Vec<&str> = words.collect();
         if let Some(at) = words.iter().position(|word| *word == "-p") {
@@ -207,7 +207,7 @@ impl Case {
         self
     }
 
-    /// The capture is checked; it must show these operations.
+    /// Has the capture checked, which must contain these operations.
     pub(crate) fn packets(mut self, operations: &'static str) -> Case {
         self.packets = Some(operations);
         self
@@ -219,7 +219,7 @@ impl Case {
         self
     }
 
-    /// The short matrix has it, too.
+    /// Adds the case to the short matrix.
     pub(crate) fn short(mut self) -> Case {
         self.short = true;
         self

@@ -1,19 +1,19 @@
-//! Where everything happens: a process namespace that takes all with it.
+//! The PID namespace of a run, which ends all of its processes.
 //!
-//! Whatever ends the runner, be it a signal that nobody can catch, the kernel then ends every
-//! process in the namespace: virtual machine, captures, programs, ferroced. The network
-//! namespace goes with its last process, and with it bridge and netdevs.
+//! When the runner ends for any reason, even by SIGKILL, the kernel kills every process in
+//! the namespace: virtual machine, captures, programs, ferroced. The network namespace ends
+//! with its last process, and with it the bridge and the netdevs.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The folder for files that go away; set inside only.
+/// Environment variable that names the temporary folder; set inside the namespace only.
 const FOLDER: &str = "FERROCE_INTEROP_FOLDER";
 
-/// Stays outside. `unshare` takes no notice of signals while it waits, but when it is killed
-/// the namespace goes with it.
+/// The script that stays outside the namespace. `unshare` ignores signals while it waits,
+/// but when it is killed the namespace ends with it.
 const OUTSIDE: &str = r#"
 trap 'rm -rf "$FERROCE_INTEROP_FOLDER"' EXIT
 setpriv --pdeathsig KILL \
@@ -26,12 +26,13 @@ pub(crate) fn is_inside() -> bool {
     std::env::var_os(FOLDER).is_some()
 }
 
-/// For files that go away at the end.
+/// Returns the temporary folder, which is removed at the end.
 pub(crate) fn folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("only inside").into()
 }
 
-/// Starts this program again, inside; returns only if that fails.
+/// Replaces this process by the script, which starts this program in a new namespace.
+/// Returns only if that fails.
 pub(crate) fn enter() -> io::Result<io::Error> {
     let folder = format!("ferroce-interop-{}", std::process::id());
     let folder = std::env::temp_dir().join(folder);

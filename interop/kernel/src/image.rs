@@ -1,8 +1,8 @@
-//! Kernel and disk of the guest, made of Debian's packages and kept in a cache.
+//! Kernel and disk of the guest, built from Debian's packages and cached.
 //!
-//! The packages are unpacked into a folder, not installed, which takes half a minute. Of the
-//! kernel's modules those are kept that `guest/modules.txt` names, and what they need. An
-//! image is made again when what it is made of has changed.
+//! The packages are unpacked into a folder, not installed, which takes half a minute. The
+//! disk contains only the kernel modules that `guest/modules.txt` names, and their
+//! dependencies. The image is rebuilt when one of its inputs changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,20 +16,20 @@ const MODULES: &str = include_str!("../guest/modules.txt");
 const BOOT: &str = include_str!("../guest/boot.sh");
 const SETUP: &str = include_str!("../guest/setup.sh");
 const AGENT: &str = include_str!("../guest/agent.py");
-/// Beside what is in it, in MiB: for what programs write.
+/// Free space on the disk in MiB, for files that programs write.
 const ROOM: u64 = 64;
 
-/// A kernel, what it boots from, and its disk.
+/// Kernel, initial RAM disk and disk of the guest.
 pub(crate) struct Image {
     pub(crate) kernel: PathBuf,
     pub(crate) initrd: PathBuf,
     pub(crate) disk: PathBuf,
-    /// Where all of it is.
+    /// The folder of all three.
     pub(crate) folder: PathBuf,
 }
 
 impl Image {
-    /// Where the image for a release of Debian is, or would be.
+    /// Returns the paths of the image for a release of Debian.
     pub(crate) fn of(suite: &str) -> Result<Image> {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -46,7 +46,7 @@ impl Image {
     }
 }
 
-/// Makes what is missing or out of date.
+/// Builds the parts that are missing or out of date.
 pub(crate) fn build(suite: &str) -> Result<()> {
     let image = Image::of(suite)?;
     fs::create_dir_all(&image.folder)?;
@@ -62,7 +62,7 @@ pub(crate) fn build(suite: &str) -> Result<()> {
     })
 }
 
-/// Does something unless it was done for the same recipe before.
+/// Runs `work` unless it has already been done for the same recipe.
 fn once(stamp: &Path, recipe: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     if fs::read_to_string(stamp).is_ok_and(|of| of == recipe) {
         return Ok(());
@@ -87,7 +87,7 @@ fn unpack(suite: &str, tree: &Path) -> Result<()> {
         let _not_there = fs::remove_dir_all(tree.join(unused));
     }
     within(tree, "ldconfig")?;
-    // Python would compile its library anew in every guest.
+    // Otherwise Python compiles its library again in every guest.
     within(
         tree,
         "python3 -m compileall -q /usr/lib/python3 /usr/lib/python3.*/*.py || true",
@@ -104,7 +104,7 @@ fn assemble(image: &Image, tree: &Path) -> Result<()> {
     within(tree, &format!("depmod {version}"))?;
     let needs = Needs::read(&modules)?;
 
-    // On the way to the disk.
+    // The initial RAM disk, which mounts the disk.
     let early = image.folder.join("early");
     if early.exists() {
         fs::remove_dir_all(&early)?;
@@ -136,7 +136,7 @@ fn assemble(image: &Image, tree: &Path) -> Result<()> {
         .stdout(initrd))?;
     fs::remove_dir_all(&early)?;
 
-    // On the disk.
+    // The disk.
     let wanted: BTreeSet<String> = needs
         .of(lines(MODULES).filter_map(last_word))
         .into_iter()
@@ -178,9 +178,9 @@ fn assemble(image: &Image, tree: &Path) -> Result<()> {
     Ok(fs::remove_dir_all(&disk_tree)?)
 }
 
-/// Which modules a module needs.
+/// The dependencies of kernel modules.
 struct Needs {
-    /// By name, with `_`: its path, and the paths of what must be loaded before it.
+    /// Path of each module and of its dependencies, by name. Names contain `_` for `-`.
     by_name: BTreeMap<String, (String, Vec<String>)>,
 }
 
@@ -189,7 +189,7 @@ impl Needs {
         let text = fs::read_to_string(modules.join("modules.dep"))?;
         let entry = |line: &str| {
             let (path, needs) = line.split_once(':')?;
-            // The list names last what must come first.
+            // modules.dep lists dependencies in reverse order of loading.
             let needs = needs.split_whitespace().rev().map(str::to_owned).collect();
             Some((module_name(path), (path.to_owned(), needs)))
         };
@@ -197,8 +197,8 @@ impl Needs {
         Ok(Needs { by_name })
     }
 
-    /// Paths of these modules and of all that they need, in an order to load them in. What is
-    /// not there is built into the kernel.
+    /// Returns the paths of these modules and of their dependencies, in the order of loading.
+    /// Modules that are not listed are built into the kernel.
     fn of<'a>(&self, names: impl Iterator<Item = &'a str>) -> Vec<String> {
         let mut order: Vec<String> = Vec::new();
         for name in names {
@@ -223,7 +223,9 @@ fn module_name(path: &str) -> String {
 
 fn kernel_version(tree: &Path) -> Result<String> {
     let mut versions = fs::read_dir(tree.join("lib/modules"))?;
-    let version = versions.next().context("no kernel among the packages")??;
+    let version = versions
+        .next()
+        .context("the packages contain no kernel")??;
     version
         .file_name()
         .into_string()
@@ -231,13 +233,13 @@ fn kernel_version(tree: &Path) -> Result<String> {
         .context("a kernel without a name")
 }
 
-/// What a list says, without remarks.
+/// Returns the lines of a list without comments and empty lines.
 fn lines(list: &str) -> impl Iterator<Item = &str> {
     list.lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// Modules that stand behind a word.
+/// Returns the modules of the lines that begin with `word`.
 fn named(word: &str) -> impl Iterator<Item = &'static str> {
     lines(MODULES).filter_map(move |line| line.strip_prefix(word))
 }
@@ -255,7 +257,7 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
     )?)
 }
 
-/// Runs a shell command with a folder as its whole world.
+/// Runs a shell command with a folder as its root.
 fn within(tree: &Path, command: &str) -> Result<()> {
     run(Command::new("chroot")
         .arg(tree)
@@ -265,7 +267,10 @@ fn within(tree: &Path, command: &str) -> Result<()> {
 fn size_in_mib(tree: &Path) -> Result<u64> {
     let output = Command::new("du").arg("-sm").arg(tree).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let size = text.split_whitespace().next().context("du says nothing")?;
+    let size = text
+        .split_whitespace()
+        .next()
+        .context("du printed nothing")?;
     Ok(size.parse()?)
 }
 
@@ -283,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_module_needs_comes_before_it_and_once() {
+    fn dependencies_come_once_and_before_their_module() {
         let entry = |path: &str, needs: &[&str]| {
             let needs = needs.iter().map(|need| (*need).to_owned()).collect();
             (module_name(path), (path.to_owned(), needs))

@@ -1,14 +1,14 @@
-//! Ferroce at one end, the Linux kernel's `rdma_rxe` at the other.
+//! Tests of Ferroce against the Linux kernel's `rdma_rxe`.
 //!
 //! ```text
-//!   this host, in a network namespace of its own       | virtual machine
+//!   this host, in its own network namespace            | virtual machine
 //!   program - libferroce.so - veth0 = veth1 - br0 - tap0 - data0 - rdma_rxe - program
 //! ```
 //!
-//! Both ends run the distribution's unmodified programs. The machine is made of Debian's
-//! packages ([`image`]), started under QEMU ([`vm`]), and told what to do by way of a second
-//! interface, so that the bridge carries nothing but what is under test. Every case is
-//! captured; of one that fails, the capture and what both ends said are kept.
+//! Both ends run the distribution's unmodified programs. The virtual machine is built from
+//! Debian's packages ([`image`]) and runs under QEMU ([`vm`]). Commands reach it over a
+//! second interface, so that the bridge carries only the traffic under test. Every case is
+//! captured; for a failed case, the capture and the output of both ends are kept.
 
 #![forbid(unsafe_code)]
 
@@ -33,50 +33,50 @@ use ferroce_harness::{Outcome, Report, keep, keep_name, now};
 use crate::case::Case;
 use crate::vm::Accelerator;
 
-/// Run Ferroce against the Linux kernel's Soft-RoCE and check what both say.
+/// Run Ferroce against the Linux kernel's Soft-RoCE and check the output of both ends.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 EXAMPLES
     interop-kernel --short
     interop-kernel --only ibv_rc_pingpong
     interop-kernel --list
-    interop-kernel --shell 'rdma link; uname -r'     only boot, and run this in the guest
+    interop-kernel --shell 'rdma link; uname -r'     only boot and run this in the guest
 
 FILES
     $XDG_CACHE_HOME/ferroce-interop/    kernel and disk of the virtual machine
     target/interop/                     captures and logs of cases that failed")]
 struct Arguments {
-    /// The `ferroce` to run programs with; its libraries stand beside it
+    /// The `ferroce` to run programs with; its libraries are in the same folder
     #[arg(long, default_value = "target/debug/ferroce")]
     ferroce: PathBuf,
-    /// Only the cases that are worth most: some minutes
+    /// Run only the most important cases, which takes some minutes
     #[arg(long)]
     short: bool,
-    /// Only cases whose group or name contains this
+    /// Run only cases whose group or name contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only say what would be run
+    /// Print the cases without running them
     #[arg(long)]
     list: bool,
-    /// Where captures and logs of failed cases are kept
+    /// Folder for captures and logs of failed cases
     #[arg(long, default_value = "target/interop")]
     keep: PathBuf,
-    /// Keep those of cases that work, too
+    /// Keep captures and logs of working cases, too
     #[arg(long)]
     keep_all: bool,
     /// Write the table to this file
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// How the virtual machine runs; KVM where a kernel boots under it
+    /// Accelerator of the virtual machine
     #[arg(long, value_enum, default_value_t = Accelerator::Auto)]
     accelerator: Accelerator,
-    /// The release of Debian that kernel and programs of the guest come from
+    /// Debian release of the guest's kernel and programs
     #[arg(long, default_value = "bookworm")]
     suite: String,
-    /// Boot, run a shell command in the guest, and end
+    /// Boot, run a shell command in the guest, and exit
     #[arg(long, value_name = "COMMAND")]
     shell: Option<String>,
-    /// Run a command in the guest that is up already (internal)
+    /// Run a command in the running guest (internal)
     #[arg(long, hide = true)]
     in_guest: Option<String>,
 }
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The cases that were asked for, those that want the same network next to each other.
+/// Returns the requested cases, sorted so that cases with the same network are adjacent.
 fn wanted(arguments: &Arguments) -> Vec<Case> {
     let mut cases = cases::all();
     let only = arguments.only.as_deref();
@@ -119,17 +119,17 @@ fn list(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// Outside: makes the image, then starts this program again where it can be cleaned up.
+/// Builds the image, then starts this program again inside the PID namespace.
 fn prepare(arguments: &Arguments) -> Result<bool> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "this needs root: it makes network devices and boots a virtual machine on them"
+        "this needs root: it creates network devices and boots a virtual machine on them"
     );
     image::build(&arguments.suite)?;
     Err(enclosure::enter()?.into())
 }
 
-/// Whether all is well.
+/// Runs the cases, inside the PID namespace; returns true if all work.
 fn inside(arguments: &Arguments) -> Result<bool> {
     let folder = enclosure::folder();
     let network = network::Network::make(&arguments.ferroce, &folder)?;
@@ -149,7 +149,7 @@ fn inside(arguments: &Arguments) -> Result<bool> {
         let kept = arguments.keep.join(keep_name(case.group, &case.name()));
         if result.is_err() || arguments.keep_all {
             site.describe(&logs);
-            keep(&logs, &kept).context("cannot keep what was said")?;
+            keep(&logs, &kept).context("cannot keep the logs")?;
         }
         fs::remove_dir_all(&logs)?;
         let outcome = match result {
@@ -169,7 +169,7 @@ fn inside(arguments: &Arguments) -> Result<bool> {
     Ok(report.all_work())
 }
 
-/// Tries a case as often as it may fail; tells at which try it worked.
+/// Attempts a case up to `case.attempts` times; returns the number of the attempt that worked.
 fn try_often(site: &mut run::Site, case: &Case, logs: &Path) -> Result<u32> {
     for number in 1..case.attempts {
         match site.attempt(case, logs) {

@@ -1,4 +1,4 @@
-//! The host's end: a bridge between Ferroce and the guest, in a network namespace.
+//! The host's network: a bridge between Ferroce and the guest, in a network namespace.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,27 +11,30 @@ use rustix::process::{Signal, kill_process};
 
 pub(crate) const HOST: [&str; 2] = ["10.78.0.1", "fd78::1"];
 pub(crate) const GUEST: [&str; 2] = ["10.78.0.2", "fd78::2"];
-/// The guest's netdev is told by this.
+/// MAC address of the guest's netdev, by which the guest recognises it.
 pub(crate) const GUEST_MAC: &str = "52:54:00:78:00:02";
-/// The netdev of the host that leads to the guest; what passes it passes as single packets.
+/// The host's netdev that leads to the guest. It carries single packets, not segmented runs.
 pub(crate) const TAP: &str = "tap0";
-/// The largest MTU, which is the one to begin with.
+/// The largest MTU, which is also the initial one.
 pub(crate) const MTU: u32 = 9000;
 
-/// The network, and somebody with Ferroce on it.
+/// The network, and a user with Ferroce on it.
 pub(crate) struct Network {
     pub(crate) user: User,
 }
 
 impl Network {
-    /// Makes it, goes there, and adds a link of Ferroce's.
+    /// Creates and enters the network namespace, and adds a link of Ferroce.
     pub(crate) fn make(ferroce: &Path, folder: &Path) -> Result<Network> {
-        ferroce_net::enter_private_network().context("cannot make a network of our own")?;
-        ensure!(netdev::add_bridge("br0"), "this kernel has no bridges");
+        ferroce_net::enter_private_network().context("cannot create a network namespace")?;
+        ensure!(
+            netdev::add_bridge("br0"),
+            "this kernel does not support bridges"
+        );
         netdev::set_mtu("br0", MTU);
         netdev::set_up("br0");
-        // The bridge would answer for the address of veth0, with another MAC. rdma_cm of Linux
-        // takes a neighbour that changes its MAC for gone, and ends its connections.
+        // With ARP on, the bridge also replies for veth0's address, with another MAC. Linux's
+        // rdma_cm ends the connections of a neighbour whose MAC changes.
         ip(&["link", "set", "br0", "arp", "off"])?;
         netdev::add_veth("veth0", "veth1");
         netdev::set_master("veth1", "br0");
@@ -53,42 +56,46 @@ impl Network {
         self.user.ferroce(&add).map(drop)
     }
 
-    /// Ends all of Ferroce, as a power cut would: first the daemon, which would take leave
-    /// for programs. Then begins anew, with nothing remembered.
+    /// Kills all processes of Ferroce, as a power cut would, and adds the link again without
+    /// any saved state. The daemon is killed first, or it would disconnect on behalf of the
+    /// killed programs.
     pub(crate) fn restart(&self) -> Result<()> {
         for name in [Some("ferroced"), None] {
             for process in self.user.processes(name)? {
-                // One that has ended by itself is as good.
+                // A process that has already ended needs no signal.
                 let _gone = kill_process(process, Signal::KILL);
             }
         }
         let until = deadline(Duration::from_secs(20));
         while !self.user.processes(None)?.is_empty() {
-            ensure!(now() < until, "processes do not die");
+            ensure!(
+                now() < until,
+                "some processes of Ferroce are still running after SIGKILL"
+            );
             pause();
         }
         self.user.forget()?;
         self.add_link()
     }
 
-    /// Puts the guest on the bridge, once QEMU has made its netdev.
+    /// Attaches the guest to the bridge, once QEMU has created its netdev.
     pub(crate) fn attach(&self) -> Result<()> {
         let until = deadline(Duration::from_secs(20));
         while !Path::new("/proc/thread-self/net/dev_snmp6")
             .join(TAP)
             .exists()
         {
-            ensure!(now() < until, "QEMU makes no {TAP}");
+            ensure!(now() < until, "QEMU did not create {TAP}");
             pause();
         }
         netdev::set_master(TAP, "br0");
         netdev::set_mtu(TAP, MTU);
         netdev::set_up(TAP);
-        // A long message over an unreliable transport must fit the queue.
+        // A long message of an unreliable transport must fit into the transmit queue.
         ip(&["link", "set", TAP, "txqueuelen", "5000"])
     }
 
-    /// Changes the MTU of all netdevs on this side.
+    /// Sets the MTU of all netdevs on the host.
     pub(crate) fn set_mtu(&self, mtu: u32) {
         for name in ["veth0", "veth1", TAP] {
             netdev::set_mtu(name, mtu);

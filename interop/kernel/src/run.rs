@@ -1,4 +1,4 @@
-//! Trying one case.
+//! Running of one case.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::case::{Caller, Case, LATE, Ready, Weather};
 use crate::network::{MTU, Network};
 use crate::vm::Vm;
 
-/// Programs of our own, for both ends.
+/// This crate's own test programs, for both ends.
 const PROGRAMS: [(&str, &str); 4] = [
     ("meeting.py", include_str!("../meeting.py")),
     ("flows.py", include_str!("../flows.py")),
@@ -22,7 +22,7 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("connections.py", include_str!("../connections.py")),
 ];
 
-/// Both ends, and how the network between them is at the moment.
+/// Both ends, and the current state of the network between them.
 pub(crate) struct Site {
     pub(crate) network: Network,
     pub(crate) vm: Vm,
@@ -32,7 +32,7 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(network: Network, vm: Vm) -> Result<Site> {
-        // Where programs find themselves.
+        // Programs run in the scratch folder.
         for (name, text) in PROGRAMS {
             fs::write(network.user.scratch.join(name), text)?;
         }
@@ -46,7 +46,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Puts our programs where programs of the guest find themselves.
+    /// Copies the test programs into the guest's working folder.
     fn furnish(&self) -> Result<()> {
         for (name, text) in PROGRAMS {
             let end = "END_OF_THE_PROGRAM";
@@ -56,7 +56,7 @@ impl Site {
         Ok(())
     }
 
-    /// Tries a case; what was said and seen is kept in `folder`.
+    /// Runs a case once. Logs and capture go to `folder`.
     pub(crate) fn attempt(&mut self, case: &Case, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder)?;
         self.prepare(case)?;
@@ -73,7 +73,7 @@ impl Site {
         }
     }
 
-    /// Runs a server and a client.
+    /// Runs the server and the client of a case.
     pub(crate) fn act(&self, case: &Case, folder: &Path) -> Result<()> {
         let until = deadline(case.patience);
         let mut server = self.serve(case, folder, "server", until)?;
@@ -84,12 +84,12 @@ impl Site {
         }
         let said = client.said()?;
         for text in &case.expect {
-            ensure!(said.contains(text), "it does not say \"{text}\"");
+            ensure!(said.contains(text), "the client did not print \"{text}\"");
         }
         Ok(())
     }
 
-    /// Starts a server; returns when it is ready.
+    /// Starts the server of a case; returns when it is ready.
     pub(crate) fn serve(
         &self,
         case: &Case,
@@ -103,7 +103,7 @@ impl Site {
         Ok(server)
     }
 
-    /// Starts a program at one end; what it says goes to the file `what`.
+    /// Starts a program at one end. Its output goes to the file `what`.
     pub(crate) fn spawn(
         &self,
         side: Caller,
@@ -163,7 +163,7 @@ impl Site {
         }
     }
 
-    /// What rdma_cm has at one end, in iproute2's words.
+    /// Returns the output of `rdma resource show cm_id` at one end.
     fn connections(&self, side: Caller) -> Result<String> {
         let ask = ["rdma", "resource", "show", "cm_id"];
         match side {
@@ -176,7 +176,7 @@ impl Site {
         }
     }
 
-    /// Makes the network what the case wants.
+    /// Sets MTU and impairment of the network for a case.
     pub(crate) fn prepare(&mut self, case: &Case) -> Result<()> {
         if case.mtu != self.mtu {
             self.network.set_mtu(case.mtu);
@@ -193,7 +193,7 @@ impl Site {
         Ok(())
     }
 
-    /// Cuts the power of the guest, and switches it on again; returns when it is up.
+    /// Resets the guest as a power cut would; returns when it is up again.
     pub(crate) fn reset_guest(&mut self) -> Result<()> {
         self.vm.reset()?;
         self.network.set_mtu(MTU);
@@ -201,12 +201,12 @@ impl Site {
         self.furnish()
     }
 
-    /// Ends all of Ferroce at once, as a power cut would, and makes the link anew.
+    /// Kills all processes of Ferroce, as a power cut would, and adds the link again.
     pub(crate) fn reset_ferroce(&mut self) -> Result<()> {
         self.network.restart()
     }
 
-    /// Adds to what is kept of a case: what the kernel of the guest has to say, and counters.
+    /// Adds the guest's kernel log and the counters of both ends to the logs of a case.
     pub(crate) fn describe(&self, folder: &Path) {
         let ask = "dmesg | tail -n 60; rdma statistic show; rdma resource show qp";
         let said = self
@@ -220,14 +220,14 @@ impl Site {
     }
 }
 
-/// Sets netem up in the guest: on its netdev for what it sends, on a netdev of kind ifb that
-/// gets all that arrives for what it receives.
+/// Returns the command that configures netem in the guest: on its netdev for sent packets,
+/// and on an ifb netdev, to which arriving packets are redirected, for received ones.
 fn weather_command(weather: Weather) -> String {
     let clear = "tc qdisc del dev data0 root 2>/dev/null; tc qdisc del dev data0 ingress 2>/dev/null; \
                  ip link del arrivals0 2>/dev/null; true";
     if weather == Weather::LateCalls {
-        // Those to UDP port 4791 and queue pair 1, whose number stands behind the headers of
-        // IP and UDP and a word of RoCE's.
+        // Match packets to UDP port 4791 and queue pair 1. The queue pair number is at offset
+        // 32: after the headers of IP and UDP and the first word of the BTH.
         return format!(
             "{clear}; set -e; ip link add arrivals0 type ifb; ip link set arrivals0 mtu 9000 up; \
              tc qdisc add dev data0 ingress; \

@@ -1,4 +1,4 @@
-//! The virtual machine.
+//! The virtual machine with the kernel's Soft-RoCE.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -14,39 +14,39 @@ use crate::agent;
 use crate::image::Image;
 use crate::network::{GUEST, GUEST_MAC, MTU, TAP};
 
-/// How long a kernel that boots at all takes under KVM, at most.
+/// Timeout for booting under KVM.
 const KVM_PATIENCE: Duration = Duration::from_secs(25);
-/// And under emulation, on a busy machine.
+/// Timeout for booting under emulation, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What the cache says where KVM is of no use.
+/// Name of the file in the cache that records that KVM does not work.
 const NO_KVM: &str = "no-kvm";
 const MONITOR: &str = "monitor";
 
-/// What runs the guest's instructions.
+/// The accelerator of the virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Accelerator {
     /// KVM if a stock kernel boots under it, emulation if not
     Auto,
-    /// The processor
+    /// Hardware virtualisation
     Kvm,
-    /// QEMU
+    /// Emulation by QEMU
     Tcg,
 }
 
-/// A machine that is up.
+/// A running virtual machine.
 pub(crate) struct Vm {
     qemu: Running,
-    /// Where QEMU takes orders.
+    /// Socket of QEMU's monitor.
     monitor: PathBuf,
 }
 
 impl Vm {
-    /// Boots; returns when the guest does what it is told.
+    /// Boots the guest; returns when its agent replies.
     pub(crate) fn boot(image: &Image, accelerator: Accelerator, folder: &Path) -> Result<Vm> {
         let no_kvm = image.folder.join(NO_KVM);
         let maybe_kvm = Path::new("/dev/kvm").exists() && !no_kvm.exists();
         if accelerator == Accelerator::Kvm || accelerator == Accelerator::Auto && maybe_kvm {
-            // Some hypervisors offer KVM to their guests and run no ordinary kernel under it.
+            // Under some hypervisors /dev/kvm exists, but a stock kernel does not boot.
             match Vm::start(
                 image,
                 &["-accel", "kvm", "-cpu", "host"],
@@ -54,7 +54,7 @@ impl Vm {
                 KVM_PATIENCE,
             ) {
                 Err(error) if accelerator == Accelerator::Auto => {
-                    println!("KVM is of no use here: {error:#}");
+                    println!("KVM does not work here: {error:#}");
                     std::fs::write(no_kvm, "")?;
                 }
                 result => return result,
@@ -73,7 +73,7 @@ impl Vm {
             let said = std::fs::read(folder.join("console")).unwrap_or_default();
             let said = String::from_utf8_lossy(&said);
             let last: Vec<&str> = said.lines().rev().take(5).collect();
-            format!("the guest does not come up; it said {last:?}")
+            format!("the guest did not boot; last lines of its console: {last:?}")
         })?;
         let took = (now() - begun).as_secs_f64();
         println!("The guest is up after {took:.1} s ({}).", accelerator[1]);
@@ -85,20 +85,24 @@ impl Vm {
             if let Some(status) = self.qemu.ends(now())? {
                 bail!("QEMU ended ({status}): {}", self.qemu.said()?);
             }
-            ensure!(now() < until, "no answer");
+            ensure!(
+                now() < until,
+                "the agent in the guest did not reply in time"
+            );
             pause();
         }
         Ok(())
     }
 
-    /// Resets it, as by a power cut: nothing in it gets to say goodbye. Returns when it is
-    /// up again.
+    /// Resets the guest, as a power cut would: no program in it can disconnect. Returns when
+    /// it is up again.
     pub(crate) fn reset(&mut self) -> Result<()> {
-        // Its RAM begins anew, and so does this.
+        // The boot ID changes with each boot.
         let incarnation = "cat /proc/sys/kernel/random/boot_id";
         let before = self.run(incarnation)?;
         #[allow(clippy::disallowed_methods)] // a tool that controls a virtual machine
-        let mut monitor = UnixStream::connect(&self.monitor).context("QEMU takes no orders")?;
+        let mut monitor =
+            UnixStream::connect(&self.monitor).context("cannot reach QEMU's monitor")?;
         monitor.write_all(b"system_reset\n")?;
         let until = deadline(PATIENCE);
         loop {
@@ -110,10 +114,11 @@ impl Vm {
         }
     }
 
-    /// Runs a shell command, which must succeed.
+    /// Runs a shell command in the guest, which must succeed; returns its output.
     pub(crate) fn run(&self, command: &str) -> Result<String> {
         let mut said = Vec::new();
-        let status = agent::run(command, &mut said).context("the guest does not answer")?;
+        let status =
+            agent::run(command, &mut said).context("the agent in the guest does not reply")?;
         let said = String::from_utf8_lossy(&said).into_owned();
         ensure!(
             status == 0,
@@ -122,7 +127,7 @@ impl Vm {
         Ok(said)
     }
 
-    /// A shell command of the guest as a command of this host.
+    /// Returns a command of this host that runs a shell command in the guest.
     pub(crate) fn program(&self, command: &str) -> Result<Command> {
         let mut program = Command::new(std::env::current_exe()?);
         program.arg("--in-guest").arg(command).process_group(0);

@@ -1,4 +1,4 @@
-//! Programs that connect through rdma_cm: the connection managers of both meet.
+//! Programs that connect through rdma_cm.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use super::Ports;
 use crate::case::{CALLERS, Caller, Case, Ready, Weather};
 use crate::network::{GUEST, HOST};
 
-/// The port of udaddy.
+/// The fixed port of udaddy.
 const UDADDY: u16 = 7174;
 
-/// What client and server are told; `{peer}` stands for the server's address.
+/// Group, server command and client command; `{peer}` stands for the server's address.
 const COMMANDS: [(&str, &str, &str); 8] = [
     (
         "rping",
@@ -49,7 +49,7 @@ const COMMANDS: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// perftest with its queue pairs connected by rdma_cm, and what else each is told.
+/// perftest with queue pairs connected by rdma_cm: programs and their options.
 const PERFTEST: [(&str, &[&str]); 8] = [
     ("ib_send_bw", &["", "-q 16", "-b", "-b -q 16"]),
     ("ib_write_bw", &["", "-q 16", "-b", "-b -q 16"]),
@@ -94,7 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
-    // A multiple of its CQ moderation: else it may end too early.
+    // A multiple of perftest's CQ moderation; otherwise it may end too early.
     let size = match (test, options.contains("16")) {
         ("ib_atomic_bw", _) => "-n 100",
         (_, true) => "-n 100 -s 512",
@@ -105,9 +105,10 @@ fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
     let server = server.trim_end();
     let client = format!("{server} {{peer}}");
     let mut case = Case::called("perftest -R", caller, port, server, &client);
-    // Its client connects twice, and does not wait for its server to listen again. If
-    // it is refused then it crashes, and the server mistakes the next for the second. So its
-    // calls arrive late, where the server is slow.
+    // perftest's client connects twice, and does not wait for the server to listen again.
+    // If the second connection is refused the client crashes, and the server mistakes the
+    // next client's first connection for the second. So the messages of the connection
+    // manager are delayed where the server is slow.
     if caller == Caller::Ferroce {
         case.weather = Weather::LateCalls;
     }
@@ -118,7 +119,7 @@ fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
     })
 }
 
-/// Whoever calls sends to a group that the other has joined.
+/// Returns a case in which the client sends to a multicast group that the server has joined.
 fn multicast(caller: Caller, told: &str) -> Case {
     let (here, there) = match caller {
         Caller::Ferroce => (HOST, GUEST),

@@ -1,5 +1,5 @@
-//! Connections that are made, refused, ended and forgotten: `connections.py`, which says what
-//! each flow is. Those in which a machine stops are in `reboot`.
+//! Establishment, rejection and end of connections: `connections.py` documents each flow.
+//! Flows in which a machine stops are in `reboot`.
 
 use super::Ports;
 use crate::case::{CALLERS, Case};
@@ -17,7 +17,7 @@ const FLOWS: [&str; 10] = [
     "stale",
 ];
 
-/// Those that the short matrix has.
+/// The flows of the short matrix.
 const SHORT: [&str; 3] = ["server_disconnects", "reject", "listener_gone"];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -34,7 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// What both ends are told.
+/// Returns the command of both ends.
 pub(super) fn command(flow: &str) -> String {
     format!("/usr/bin/python3 connections.py {flow} --on {{side}} -p {{port}}")
 }

@@ -1,9 +1,9 @@
-//! What goes wrong, and what both ends are told: `flows.py`, which says what each flow is.
+//! Operations and error cases between two queue pairs: `flows.py` documents each flow.
 
 use super::Ports;
 use crate::case::{CALLERS, Case};
 
-/// Flows, and for some the operations that a capture must show.
+/// The flows, and for some the operations that the capture must contain.
 const FLOWS: [(&str, Option<&str>); 26] = [
     ("operations", Some("send write read atomic immediate")),
     ("psn_wrap", Some("send write read atomic immediate")),
@@ -33,7 +33,8 @@ const FLOWS: [(&str, Option<&str>); 26] = [
     ("qkey_rule", None),
 ];
 
-/// Those that the short matrix has: an interpreter takes its time in an emulated machine.
+/// The flows of the short matrix. It has few, because Python starts slowly in an emulated
+/// machine.
 const SHORT: [&str; 8] = [
     "operations",
     "psn_wrap",
@@ -54,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
             let case = Case::pair("flows", caller, ports.next(), &command);
             let mut case = case.expect("as it should be");
             case.packets = packets;
-            // The kernel gives up its window only after 50 seconds.
+            // The kernel releases its memory window only after 50 seconds.
             if flow == "window_range" {
                 case.patience *= 2;
             }

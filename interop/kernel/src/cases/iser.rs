@@ -1,5 +1,5 @@
-//! A kernel consumer: the guest's iSER initiator, and tgt on Ferroce. The guest formats the
-//! disk, mounts it, writes, and reads back what tgt then has in a file.
+//! A kernel consumer: the guest's iSER initiator with tgt on Ferroce. The guest formats the
+//! disk, mounts it, writes a file and reads it back. The test compares it with tgt's disk.
 
 use std::fs;
 use std::path::Path;
@@ -19,11 +19,11 @@ const TARGET: &str = "iqn.2001-04.example:disk";
 const INITIATOR: &str = "iqn.2001-04.example:guest";
 const DISK: u64 = 128 << 20;
 
-/// What the guest does. Its last line is the digest of what it has written and read.
+/// The script of the guest. The last line of its output is the digest of the file.
 const GUEST: &str = r#"set -e
 modprobe ib_iser; modprobe sd_mod
 mkdir -p /run/lock /mnt
-# iscsid asks who calls it.
+# iscsid looks up the user name of its clients.
 [ -e /etc/passwd ] || echo root:x:0:0:root:/:/bin/sh >/etc/passwd
 echo InitiatorName={INITIATOR} >/etc/iscsi/initiatorname.iscsi
 iscsid
@@ -75,13 +75,16 @@ fn run(site: &mut Site, case: &Case, folder: &Path) -> Result<()> {
     drop(target);
 
     let said = client.said()?;
-    let theirs = said.lines().last().context("the guest says nothing")?;
+    let theirs = said.lines().last().context("the guest printed nothing")?;
     let ours = digest_of_the_file(&disk)?;
-    ensure!(ours == theirs, "tgt has another file than the guest");
+    ensure!(
+        ours == theirs,
+        "the file on tgt's disk differs from the guest's"
+    );
     Ok(fs::remove_file(&disk)?)
 }
 
-/// The digest of what is in the file system on tgt's disk.
+/// Returns the digest of the file in the file system on tgt's disk.
 fn digest_of_the_file(disk: &Path) -> Result<String> {
     let command = r#"debugfs -R "cat /data" "$0" 2>/dev/null | sha256sum"#;
     let output = Command::new("sh")

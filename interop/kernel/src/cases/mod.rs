@@ -1,4 +1,4 @@
-//! The matrix.
+//! The matrix of cases.
 
 mod cm;
 mod connections;
@@ -12,7 +12,7 @@ mod weather;
 
 use crate::case::Case;
 
-/// Everything.
+/// Returns all cases.
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = pingpong::cases();
     cases.extend(perftest::cases());
@@ -26,7 +26,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases
 }
 
-/// TCP ports for servers, none used twice: one may still linger.
+/// TCP ports for servers. None is used twice, because an earlier server may still hold it.
 struct Ports(u16);
 
 impl Ports {

@@ -1,12 +1,14 @@
-//! perftest: bandwidth and latency of every operation. What the virtual machine can do in a
-//! few seconds under emulation: few and small messages, and a timeout of a second: a kernel
-//! that has to wait for its processor sends everything again and again, and with sixteen queue
-//! pairs its rxe then also sends messages twice, as new ones.
+//! perftest: bandwidth and latency of every operation.
+//!
+//! Messages are few and small, so that an emulated machine needs only a few seconds. The
+//! ACK timeout is one second: with a shorter one, a kernel that waits for its processor
+//! retransmits again and again, and with sixteen queue pairs its rxe then also sends
+//! messages twice, as new ones.
 
 use super::Ports;
 use crate::case::{CALLERS, Case};
 
-/// Programs, what they are told, and the operation that a capture must show.
+/// Programs, the operation that the capture must contain, and their options.
 const TESTS: [(&str, &str, &[&str]); 8] = [
     (
         "ib_send_bw",
@@ -53,12 +55,13 @@ pub(super) fn cases() -> Vec<Case> {
         for caller in CALLERS {
             for (index, options) in told.iter().enumerate() {
                 for (mtu, gid) in [(1500, 1), (1500, 2), (9000, 1)] {
-                    // Only the first, and the one with sixteen queue pairs, everywhere.
+                    // Only the first options and those with sixteen queue pairs run with every MTU
+                    // and GID.
                     let everywhere = index == 0 || *options == "-q 16";
                     if !everywhere && (mtu, gid) != (1500, 1) {
                         continue;
                     }
-                    // A multiple of its CQ moderation: else it may end too early.
+                    // A multiple of perftest's CQ moderation; otherwise it may end too early.
                     let count = if options.contains("16") { 100 } else { 200 };
                     let size = if options.contains("-s ")
                         || !test.ends_with("_bw")
@@ -77,7 +80,7 @@ pub(super) fn cases() -> Vec<Case> {
                     };
                     let case = Case::pair("perftest", caller, ports.next(), command.trim_end());
                     let mut case = case.mtu(mtu).expect(what);
-                    // With events the kernel's end of the latency tests sometimes sleeps on.
+                    // With events, the kernel's end of a latency test sometimes never wakes up.
                     if options.contains("-c U") || test.ends_with("_lat") && *options == "-e" {
                         case = case.may_lose();
                     }

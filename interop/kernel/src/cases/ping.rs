@@ -1,4 +1,4 @@
-//! `ferroce ping`, which the kernel's connection manager answers, too.
+//! `ferroce ping` to the kernel's connection manager.
 
 use std::fs;
 use std::path::Path;

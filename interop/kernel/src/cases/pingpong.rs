@@ -1,9 +1,9 @@
-//! The ping-pongs of ibverbs-utils.
+//! The ping-pong programs of ibverbs-utils.
 
 use super::Ports;
 use crate::case::{CALLERS, Case};
 
-/// A program and what it is told.
+/// A program with its options and message sizes.
 struct Tool {
     name: &'static str,
     options: &'static [&'static str],
@@ -67,7 +67,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 impl Tool {
-    /// All options for an IPv4 address and ordinary frames, the sizes for all.
+    /// Returns the options of all runs: every option with IPv4 and MTU 1500, all sizes
+    /// everywhere.
     fn told(&self, mtu: u32, gid: u8) -> Vec<String> {
         let all = if (mtu, gid) == (1500, 1) {
             self.options
@@ -77,8 +78,8 @@ impl Tool {
         let options = all.iter().map(|options| format!("-n 100 {options}"));
         let largest = (mtu == 9000 && self.name == "ibv_ud_pingpong").then_some(4096);
         let sizes = self.sizes.iter().copied().chain(largest);
-        // By default it has sixteen queue pairs, and a fixed timeout that is too short for so
-        // many long messages from an emulated machine.
+        // ibv_srq_pingpong has sixteen queue pairs by default, and a fixed timeout that is too
+        // short for so many long messages from an emulated machine.
         let one = self.name == "ibv_srq_pingpong";
         let sized = |size: u32| match one && size > 4096 {
             true => format!("-q 1 {}", sized(size)),
@@ -88,7 +89,7 @@ impl Tool {
     }
 }
 
-/// Checked, and not for long.
+/// Returns options that validate the data of at most 100 iterations, 4 MiB in total.
 fn sized(size: u32) -> String {
     let iterations = ((4 << 20) / size).clamp(8, 100);
     format!("-c -s {size} -n {iterations}")

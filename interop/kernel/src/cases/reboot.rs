@@ -1,4 +1,5 @@
-//! A machine stops without goodbye: the other end notices, and whoever comes back is served.
+//! A machine stops without disconnecting: the other end detects it, and the next connection
+//! works.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::{Ports, connections};
 use crate::case::{CALLERS, Caller, Case, Script};
 use crate::run::Site;
 
-/// An emulated machine takes long to come back.
+/// An emulated machine takes long to boot.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -43,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Connects, stops one end, sees how the other takes it, and connects again.
+/// Connects, stops one end, checks that the other end fails as expected, and connects again.
 fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()> {
     let until = deadline(case.patience);
     let mut server = site.serve(case, folder, "server-before", until)?;
@@ -59,7 +60,7 @@ fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()>
         true => &mut server,
         false => &mut client,
     };
-    left.succeeds(until).context("whoever is left")?;
+    left.succeeds(until).context("the remaining end")?;
     site.prepare(case)?;
     let port = case.port()? + 1;
     let again = Case::pair(

@@ -1,5 +1,5 @@
-//! Networks that lose, reorder, duplicate and delay, in both directions: every byte must be
-//! right, and nothing may hang.
+//! Networks that lose, reorder, duplicate and delay packets in both directions: every byte
+//! must be right, and no program may hang.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ const WEATHERS: [Weather; 5] = [
     Weather::Delay,
 ];
 
-/// Commands, and what they say at the end. Timeouts are as short as programs allow: the
-/// kernel recovers a lost READ response by its timer only. Of sixteen queue pairs one would
-/// mostly lose its last acknowledgement, see below.
+/// Group, command, and expected output. ACK timeouts are as short as programs allow, because
+/// the kernel recovers a lost READ response only by its timer. ibv_srq_pingpong has two queue
+/// pairs: of sixteen, one would mostly lose its last ACK, see below.
 const COMMANDS: [(&str, &str, &str); 7] = [
     (
         "weather",
@@ -55,7 +55,7 @@ const COMMANDS: [(&str, &str, &str); 7] = [
     ),
 ];
 
-/// Connections, too, are made and ended in any weather.
+/// Connections are also established and ended on these networks.
 const SERVER: &str = "rping -s -a 0.0.0.0 -p {port} -C 20 -v";
 const CLIENT: &str = "rping -c -a {peer} -p {port} -C 20 -v -V";
 
@@ -69,7 +69,7 @@ pub(super) fn cases() -> Vec<Case> {
             if matches!(weather, Weather::Loss(_)) {
                 case = case.may_lose();
             }
-            // A lost message of the connection managers is repeated after four seconds.
+            // The connection manager retransmits a lost message after four seconds.
             case.patience = Duration::from_secs(60);
             cases.push(case);
         }
@@ -77,9 +77,9 @@ pub(super) fn cases() -> Vec<Case> {
             for caller in CALLERS {
                 let case = Case::pair(group, caller, ports.next(), command);
                 let mut case = case.weather(weather).expect(expect);
-                // Whoever has all its completions ends, and cannot acknowledge again what the
-                // other sends again because the last acknowledgement was lost. rxe never
-                // gives up with the retry_cnt 7 of these programs.
+                // A program that has all its completions exits. If its last ACK was lost, no
+                // queue pair is left to acknowledge the retransmission. rxe then retries for
+                // ever, because it takes the retry_cnt 7 of these programs for infinite.
                 if matches!(weather, Weather::Loss(_)) {
                     case = case.may_lose();
                 }
