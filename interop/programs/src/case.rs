@@ -1,4 +1,4 @@
-//! What a row of the table is.
+//! The definition of a case: one row of the table.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -7,43 +7,43 @@ use anyhow::Result;
 
 use crate::place::Place;
 
-/// One thing to try.
+/// One case.
 pub(crate) struct Case {
-    /// The program, which is the row's heading.
+    /// Name of the program, which is the heading in the report.
     pub(crate) program: &'static str,
-    /// The command of whoever acts, as people type it.
+    /// Command of the client, as users type it.
     pub(crate) name: String,
     pub(crate) action: Action,
-    /// What must stand in the output of whoever acts.
+    /// Texts that the client's output must contain.
     pub(crate) expect: Vec<&'static str>,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) patience: Duration,
-    /// How often it may fail, less one: unreliable transports lose messages when a
-    /// receiver does not get its share of a processor, and programs wait for them.
+    /// Number of attempts. More than one where an unreliable transport may lose messages: a
+    /// receiver that gets no processor time loses them, and programs wait for them.
     pub(crate) attempts: u32,
-    /// It knows InfiniBand only: while it runs, LIDs of rxe0 stand for IPv4 addresses.
+    /// The program supports LIDs only: while it runs, rxe0 has `lids on`.
     pub(crate) by_lid: bool,
-    /// It is tried again only if the client said this.
+    /// The case is attempted again only if the client printed this.
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// What shows that a server can be called.
+/// The sign that a server is ready for clients.
 #[derive(Clone, Copy)]
 pub(crate) enum Ready {
-    /// It listens on this TCP port.
+    /// A process listens on this TCP port.
     Tcp(u16),
-    /// It has this UDP port.
+    /// This UDP port is bound.
     Udp(u16),
-    /// It listens on this port of rdma_cm.
+    /// A program listens on this rdma_cm port.
     Rdma(u16),
-    /// Somebody on this host is in this multicast group.
+    /// A process on this host has joined this multicast group.
     Group(Ipv4Addr),
 }
 
-/// More than a command line can say.
+/// A test that needs more than a command line.
 pub(crate) type Script = Box<dyn Fn(&Place) -> Result<String>>;
 
-/// How it is tried.
+/// The way a case runs.
 pub(crate) enum Action {
     /// One command.
     Alone(Vec<String>),
@@ -52,26 +52,26 @@ pub(crate) enum Action {
         server: Vec<String>,
         client: Vec<String>,
         ready: Ready,
-        /// The server goes on for ever and is ended.
+        /// The server does not end by itself and is killed.
         persistent: bool,
     },
-    /// Something that needs more than a command line. Returns what was seen.
+    /// A test that needs more than a command line. Returns the output.
     Script(Script),
 }
 
 impl Case {
-    /// One command, split at spaces.
+    /// Returns a case that runs one command, split at spaces.
     pub(crate) fn alone(program: &'static str, command: &str) -> Case {
         Case::new(program, command.to_string(), Action::Alone(words(command)))
     }
 
-    /// One command with words that have spaces in them.
+    /// Returns a case that runs one command whose words may contain spaces.
     pub(crate) fn command(program: &'static str, name: String, words: Vec<String>) -> Case {
         Case::new(program, name, Action::Alone(words))
     }
 
-    /// A server and a client that are told the same, and the client whom to call.
-    /// `{port}` stands for the TCP port, `{peer}` for the address of the server.
+    /// Returns a case whose server and client run the same command; the client's also has the
+    /// server's address. `{port}` stands for the TCP port, `{peer}` for the server's address.
     pub(crate) fn pair(program: &'static str, port: u16, command: &str) -> Case {
         let command = command.replace("{port}", &port.to_string());
         let server = words(&command.replace("{peer}", ""));
@@ -89,14 +89,13 @@ impl Case {
         Case::new(program, name, action)
     }
 
-    /// A server that listens on a TCP port, serves one client after the other and is ended,
-    /// and a client.
+    /// Returns a case whose server listens on a TCP port and does not end by itself.
     pub(crate) fn served(program: &'static str, port: u16, server: &str, client: &str) -> Case {
         let case = Case::called(program, port, server, client);
         case.ready(Ready::Tcp(port)).goes_on()
     }
 
-    /// A server that listens over RDMA, and a client.
+    /// Returns a case whose server listens with rdma_cm.
     pub(crate) fn called(program: &'static str, port: u16, server: &str, client: &str) -> Case {
         let fill = |text: &str| {
             let text = text.replace("{port}", &port.to_string());
@@ -133,7 +132,7 @@ impl Case {
         }
     }
 
-    /// Something else shows that the server is ready.
+    /// Sets the sign that the server is ready.
     pub(crate) fn ready(mut self, sign: Ready) -> Case {
         if let Action::Pair { ready, .. } = &mut self.action {
             *ready = sign;
@@ -141,17 +140,17 @@ impl Case {
         self
     }
 
-    /// Sets a variable of the environment.
+    /// Sets an environment variable.
     pub(crate) fn with(mut self, variable: &'static str, value: impl ToString) -> Case {
         let value = value.to_string();
-        // Where people write it: before the program, after other variables.
+        // In the name it stands before the program and after other variables.
         let at = self.name.find(self.program).unwrap_or(0);
         self.name.insert_str(at, &format!("{variable}={value} "));
         self.environment.push((variable, value));
         self
     }
 
-    /// It can address its peer by LID only.
+    /// Marks a program that addresses its peer by LID only.
     pub(crate) fn by_lid(mut self) -> Case {
         self.by_lid = true;
         self
@@ -162,25 +161,25 @@ impl Case {
         self
     }
 
-    /// Its transport is unreliable: what is lost is lost.
+    /// Allows three attempts, because the transport is unreliable.
     pub(crate) fn may_lose(mut self) -> Case {
         self.attempts = 3;
         self.patience(20)
     }
 
-    /// The program has a mistake of its own: then its client says this, and both are
-    /// started again.
+    /// Allows ten attempts, each only if the client printed `excuse`, the sign of a bug of the
+    /// program itself.
     pub(crate) fn may_say(mut self, excuse: &'static str) -> Case {
         (self.attempts, self.excuse) = (10, Some(excuse));
         self.patience(20)
     }
 
-    /// The server ends by itself.
+    /// Marks a server that ends by itself.
     pub(crate) fn ends(self) -> Case {
         self.persistent(false)
     }
 
-    /// The server goes on for ever.
+    /// Marks a server that does not end by itself.
     pub(crate) fn goes_on(self) -> Case {
         self.persistent(true)
     }
@@ -198,7 +197,7 @@ impl Case {
     }
 }
 
-/// Where servers are called: all run on one host.
+/// Address of all servers, which run on this host.
 const SERVER: &str = "127.0.0.1";
 
 fn words(command: &str) -> Vec<String> {

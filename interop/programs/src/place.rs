@@ -1,4 +1,5 @@
-//! Where the programs run: a network of their own, with two links, as an ordinary user.
+//! The environment of the programs: a private network with two links, and an unprivileged
+//! user.
 //!
 //! | link | netdev | GID 0 | GID 1 | GID 2 |
 //! | --- | --- | --- | --- | --- |
@@ -12,21 +13,21 @@ use anyhow::{Context, Result};
 use ferroce_harness::User;
 use ferroce_testnet::netdev;
 
-/// The address of rxe0.
+/// IPv4 address of rxe0.
 pub(crate) const LINK_V4: &str = "10.77.0.1";
-/// Its other one.
+/// IPv6 address of rxe0.
 pub(crate) const LINK_V6: &str = "fd77::1";
 
-/// The place.
+/// The environment of the programs.
 pub(crate) struct Place {
     pub(crate) user: User,
 }
 
 impl Place {
-    /// Makes it, and goes there. `folder` is for files.
+    /// Creates and enters the private network, and adds the links. `folder` is for files.
     pub(crate) fn enter(ferroce: &Path, folder: &Path) -> Result<Place> {
         let root = rustix::process::geteuid().is_root();
-        ferroce_net::enter_private_network().context("cannot make a network of our own")?;
+        ferroce_net::enter_private_network().context("cannot create a network namespace")?;
         netdev::add_veth("veth0", "veth1");
         for name in ["veth0", "veth1"] {
             netdev::set_mtu(name, 9000);
@@ -38,7 +39,7 @@ impl Place {
         let place = Place {
             user: User::new(ferroce, folder, root)?,
         };
-        // perftest's names for XRC domains; those of another user are in the way.
+        // perftest's files for XRC domains. It cannot open those of another user.
         for side in ["client", "server"] {
             let _not_there = fs::remove_file(format!("/tmp/xrc_domain_{side}"));
         }
@@ -50,7 +51,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Takes the links down; ferroced ends with them.
+    /// Deletes the links; ferroced ends with the last one.
     pub(crate) fn leave(self) -> Result<()> {
         for link in ["rxe0", "rxe1"] {
             self.user.ferroce(&["link", "delete", link])?;

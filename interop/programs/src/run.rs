@@ -1,4 +1,4 @@
-//! Trying one case.
+//! Running of one case.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use ferroce_harness::{Running, deadline, is_bound, is_joined, is_listening};
 use crate::case::{Action, Case, Ready};
 use crate::place::Place;
 
-/// Tries a case; what was said is kept in `folder`.
+/// Runs a case once. The output goes to `folder`.
 pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
     let lids = |state| place.user.ferroce(&["link", "set", "rxe0", "lids", state]);
     if !case.by_lid {
@@ -52,7 +52,7 @@ fn perform(place: &Place, case: &Case, folder: &Path) -> Result<()> {
         }
     };
     for text in &case.expect {
-        ensure!(said.contains(text), "it does not say \"{text}\"");
+        ensure!(said.contains(text), "the program did not print \"{text}\"");
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! fio's engine `rdma`: WRITE, READ and SEND into the memory of another fio.
+//! fio's `rdma` engine: WRITE, READ and SEND between two fio processes.
 //!
-//! With SEND the server verifies every block that it gets. The other two bypass it: fio picks
-//! one of the server's buffers at random for each block and keeps no record of which, so it
-//! cannot verify what they did. But it can have its buffers in a file. When all is over, each
-//! buffer that was written must be, byte for byte, one of those it can have come from.
+//! With SEND, the server verifies every block that it receives. With WRITE and READ, fio
+//! picks one of the server's buffers at random for each block and does not record which, so
+//! it cannot verify the data. But fio can keep its buffers in a file. At the end, each
+//! destination buffer must be equal to one of the source buffers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,9 +18,9 @@ use crate::place::{LINK_V4, Place};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const BLOCK: usize = 64 << 10;
-/// How many buffers each side has in its file.
+/// Number of buffers in the file of each side.
 const BUFFERS: usize = 4;
-/// fio aligns buffers to pages, and may want one more for that.
+/// fio aligns buffers to pages, and may need one more page for that.
 const PAGE: usize = 4096;
 
 const COMMON: &str = "fio --name=job --ioengine=rdma --bs=64k --size=4m";
@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         let script = move |place: &Place| compared(place, verb, &server, &client);
         Case::script("fio", &name, script)
     });
-    // The server has room for every block: fio does without flow control.
+    // The server has a receive for every block, because fio has no flow control.
     let server = format!("{COMMON} --port=20003 --rw=read --iodepth=64 --verify=crc32c");
     let client = format!(
         "{COMMON} --port=20003 --rw=write --iodepth=4 --verb=send --hostname={LINK_V4} \
@@ -50,11 +50,11 @@ pub(super) fn cases() -> Vec<Case> {
     bypassing.into_iter().chain([verified]).collect()
 }
 
-/// Runs both with buffers in files, and compares these.
+/// Runs server and client with buffers in files, and compares the files.
 fn compared(place: &Place, verb: &str, server: &str, client: &str) -> Result<String> {
     let scratch = &place.user.scratch;
     let (served, called) = (scratch.join("fio-served"), scratch.join("fio-called"));
-    // A client fills its buffers itself, the server has what it finds.
+    // The client fills its buffers itself; the server uses the file's contents.
     prepare(&served, |at| (at / 7 + at / BLOCK * 50) as u8)?;
     prepare(&called, |_| 0)?;
     let before = fs::read(&served)?;
@@ -67,7 +67,7 @@ fn compared(place: &Place, verb: &str, server: &str, client: &str) -> Result<Str
     for (number, buffer) in buffers(&to).enumerate() {
         ensure!(
             buffers(&from).any(|origin| origin == buffer),
-            "buffer {number} is none of those that it can have come from"
+            "destination buffer {number} differs from every source buffer"
         );
     }
     for file in [served, called] {
@@ -76,7 +76,7 @@ fn compared(place: &Place, verb: &str, server: &str, client: &str) -> Result<Str
     Ok(said)
 }
 
-/// A file with buffers, each with other bytes.
+/// Creates a file of buffers, with the bytes that `byte` returns for each offset.
 fn prepare(file: &Path, byte: impl Fn(usize) -> u8) -> Result<()> {
     let bytes: Vec<u8> = (0..BLOCK * BUFFERS + PAGE).map(byte).collect();
     fs::write(file, bytes)?;
@@ -99,11 +99,14 @@ fn run(place: &Place, server: &str, client: &str) -> Result<String> {
     let mut client = start("fio-client", client)?;
     client.succeeds(until)?;
     let said = client.said()?;
-    ensure!(said.contains("io=4096KiB"), "not all was written: {said}");
+    ensure!(
+        said.contains("io=4096KiB"),
+        "the client did not transfer all 4096 KiB: {said}"
+    );
     server.succeeds(until)?;
     let heard = server.said()?;
     for said in [&said, &heard] {
-        ensure!(said.contains("err= 0"), "it failed: {said}");
+        ensure!(said.contains("err= 0"), "fio failed: {said}");
     }
     Ok(said)
 }

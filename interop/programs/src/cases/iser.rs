@@ -1,4 +1,4 @@
-//! iSER: tgt serves a disk over RDMA, and libiscsi's programs use it.
+//! iSER: tgt serves a disk over RDMA to libiscsi's programs.
 
 use std::fs;
 use std::time::Duration;
@@ -13,11 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PORT: u16 = 20_201;
 const TARGET: &str = "iqn.2001-04.example:disk";
 const USER: &str = "iqn.2001-04.example:user";
-/// The size of the disk.
+/// Size of the disk in bytes.
 const SIZE: usize = 4 << 20;
 
-/// What libiscsi's programs are told, and what they must say. Debian's `iscsi-ls` knows
-/// iSER only as an option of its other transport, with which it would look at disks.
+/// Returns the commands of libiscsi's programs, each with its expected output. Debian's
+/// `iscsi-ls` supports iSER only as an option of an `iscsi:` URL.
 fn programs() -> [(String, &'static str); 4] {
     let disk = format!("iser://{LINK_V4}:{PORT}/{TARGET}/1");
     [
@@ -46,7 +46,7 @@ pub(super) fn cases() -> Vec<Case> {
     programs().map(case).into()
 }
 
-/// A target with a disk, and one program that uses it.
+/// Runs tgt with a disk, and one program that uses it.
 fn run(place: &Place, line: &str) -> Result<String> {
     let disk = place.user.scratch.join("disk");
     let pattern: Vec<u8> = (0..SIZE).map(|at| (at / 512) as u8).collect();

@@ -1,4 +1,5 @@
-//! libfabric: connected endpoints of its verbs provider, and unconnected ones made of them.
+//! libfabric: connected endpoints of its verbs provider, and unconnected endpoints on top of
+//! them.
 
 use super::Ports;
 use crate::case::Case;
@@ -14,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = vec![info];
     for (provider, endpoint) in ENDPOINTS {
         for told in ["-S all -I 20 -c", "-S 65536 -I 100"] {
-            // Data is checked with -c.
+            // With -c, fi_pingpong checks the data.
             let common = format!("fi_pingpong -p {provider} -e {endpoint} -d rxe0 {told}");
             let server = format!("{common} -B {{port}}");
             let client = format!("{common} -P {{port}} {LINK_V4}");

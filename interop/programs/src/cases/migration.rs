@@ -1,7 +1,7 @@
-//! QEMU: a guest moves from one QEMU to another over RDMA, and its memory arrives whole.
+//! QEMU: a guest migrates from one QEMU to another over RDMA, and its memory is compared.
 //!
-//! The guest is the firmware of the machine that looks for something to boot, and is
-//! stopped before it moves: what it had in memory must then be the same at both ends.
+//! The guest runs only its firmware, which looks for a boot device. It is stopped before the
+//! migration, so that its memory must be equal at both ends.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::place::{LINK_V4, Place};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const QEMU: &str = "qemu-system-x86_64 -accel tcg -m 32 -nodefaults -display none";
-/// All of its memory, and where it can be seen.
+/// Size of the guest's memory.
 const MEMORY: u32 = 32 << 20;
 const PROMPT: &str = "(qemu) ";
 
@@ -70,15 +70,21 @@ fn migrate(place: &Place, port: u16, pin: bool) -> Result<String> {
         Ok::<_, anyhow::Error>(bytes)
     };
     let (before, after) = (dump(&mut source, "before")?, dump(&mut arrived, "after")?);
-    ensure!(before.iter().any(|byte| *byte != 0), "an empty memory");
-    ensure!(before == after, "the guest's memory is another");
+    ensure!(
+        before.iter().any(|byte| *byte != 0),
+        "the guest's memory is all zero"
+    );
+    ensure!(
+        before == after,
+        "the guest's memory differs after the migration"
+    );
     arrived.ask("cont")?;
     let seen = arrived.ask("info status")?;
     ensure!(seen.contains("VM status: running"), "{seen}");
     Ok(seen)
 }
 
-/// Where a QEMU takes orders.
+/// A connection to QEMU's monitor.
 struct Monitor(UnixStream);
 
 impl Monitor {
@@ -102,13 +108,13 @@ impl Monitor {
         self.answer()
     }
 
-    /// What is said up to the next prompt.
+    /// Reads the output up to the next prompt.
     fn answer(&mut self) -> Result<String> {
         let mut said = Vec::new();
         let mut chunk = [0; 4096];
         while !said.ends_with(PROMPT.as_bytes()) {
             match self.0.read(&mut chunk)? {
-                0 => bail!("it ended: {}", String::from_utf8_lossy(&said)),
+                0 => bail!("QEMU ended: {}", String::from_utf8_lossy(&said)),
                 count => said.extend_from_slice(&chunk[..count]),
             }
         }

@@ -1,8 +1,8 @@
-//! Open MPI over UCX: two ranks that talk to each other through a link.
+//! Open MPI over UCX: two ranks that communicate through a link.
 
 use crate::case::Case;
 
-/// What the ranks do: messages of many sizes, a sum, and counting in remote memory.
+/// The program of the ranks: messages of many sizes, a sum, and counting in remote memory.
 const RANKS: &str = include_str!("ranks.py");
 
 pub(super) fn cases() -> Vec<Case> {
@@ -12,7 +12,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn case(link: &str, transport: &str) -> Case {
-    // Nothing but UCX, and UCX on nothing but the link.
+    // Only UCX, and UCX only on the link.
     let mpirun = "mpirun --oversubscribe -np 2 --mca pml ucx --mca osc ucx --mca btl ^openib,ofi";
     let mut words: Vec<String> = mpirun.split(' ').map(str::to_owned).collect();
     words.extend(["/usr/bin/python3", "-c", RANKS].map(str::to_owned));

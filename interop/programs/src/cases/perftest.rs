@@ -69,11 +69,11 @@ const TESTS: [(&str, &[&str]); 8] = [
     ("ib_atomic_lat", &["", "-A CMP_AND_SWAP", "-e"]),
 ];
 
-/// Connected through librdmacm. Their first connection, with which both agree on all else,
-/// finds a server that listens. For the second one the server listens anew only after it has
-/// told the client to call, and may come too late. Then the client tries again with ids and a
-/// channel that it has freed, as perftest did until it had "Fix crashes and logical flaws in
-/// RDMA CM connection retry"; that ends anyhow. So both are started again, if it was that.
+/// Tests that connect through librdmacm. They connect twice: the first connection exchanges
+/// the parameters. For the second one, the server listens again only after it has told the
+/// client to connect, which may be too late. The refused client then retries with an id and
+/// a channel that it has freed, until perftest's commit "Fix crashes and logical flaws in
+/// RDMA CM connection retry". So both are started again if that happened.
 const CONNECTED: [&str; 12] = [
     "ib_send_bw -R",
     "ib_send_bw -R -c UD",
@@ -89,7 +89,7 @@ const CONNECTED: [&str; 12] = [
     "ib_atomic_lat -R",
 ];
 
-/// What the client says when the server listens too late.
+/// Output of a client whose server listens too late.
 const REFUSED: &str = "RDMA_CM_EVENT_REJECTED; error: 8.";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -100,10 +100,10 @@ pub(super) fn cases() -> Vec<Case> {
             let count = match options {
                 o if o.contains("-n ") => "",
                 o if o.contains("-a") && !o.contains("-A") => "-n 20",
-                // A multiple of its CQ moderation: else it may end too early.
+                // A multiple of perftest's CQ moderation; otherwise it may end too early.
                 _ => "-n 1000",
             };
-            // The groups that it joins by default are IPv6 ones.
+            // perftest's default multicast groups are IPv6 groups.
             let gid = if options.contains("-x ") { "" } else { "-x 1" };
             let command = format!("{test} -d rxe0 {gid} -F -p {{port}} {count} {options}");
             let what = match test.ends_with("_bw") {
@@ -132,7 +132,7 @@ pub(super) fn cases() -> Vec<Case> {
         let case = Case::called("perftest", ports.next(), &server, &client);
         let case = case.expect(what);
         cases.push(match test.contains("-c UD") {
-            // Its server may be late as well as its messages lost.
+            // The server may listen too late, and messages may be lost.
             true => Case {
                 attempts: 5,
                 ..case.may_lose()

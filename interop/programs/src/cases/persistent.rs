@@ -1,10 +1,10 @@
-//! rping's persistent server, and clients that ping it side by side.
+//! rping's persistent server with eight concurrent clients.
 //!
 //! Before rdma-core 61 ("rping: wait for acknowledgement before processing subsequent
-//! CONNECT_REQUESTs") its server keeps one request in mind: of two that come before its main
-//! thread has woken, one is served twice and the other never. The clients of such a one
-//! connect one after the other, and then ping side by side. Where newer sources are at hand,
-//! rping is made of them, and its clients all connect at once.
+//! CONNECT_REQUESTs") the server remembers only one request: if two arrive before its main
+//! thread wakes up, it serves one twice and the other never. Clients of such a server connect
+//! one after the other, and then ping concurrently. If newer sources are available, rping is
+//! built from them, and its clients all connect at once.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,13 +22,13 @@ const CLIENTS: [&str; 8] = [
 ];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The distribution's rping.
+/// Returns the case with the distribution's rping.
 pub(super) fn one_by_one() -> Case {
     let script = |place: &Place| run(place, "rping", false);
     Case::script("rping", "rping -s -P, 8 clients", script)
 }
 
-/// The rping of these sources.
+/// Returns the case with an rping built from these sources.
 pub(super) fn at_once(rdma_core: &Path) -> Case {
     let examples = rdma_core.join("librdmacm/examples");
     let script = move |place: &Place| {
@@ -39,9 +39,9 @@ pub(super) fn at_once(rdma_core: &Path) -> Case {
             .args([examples.join("rping.c"), examples.join("common.c")])
             .args(["-lrdmacm", "-libverbs", "-lpthread"])
             .status()
-            .context("there is no compiler")?;
-        ensure!(made.success(), "rping cannot be made");
-        let rping = rping.to_str().context("a path that is not text")?;
+            .context("cannot start the compiler cc")?;
+        ensure!(made.success(), "rping does not compile");
+        let rping = rping.to_str().context("the path is not UTF-8")?;
         run(place, rping, true)
     };
     Case::script("rping", "rping -s -P, 8 clients at once", script)
@@ -69,7 +69,10 @@ fn run(place: &Place, rping: &str, at_once: bool) -> Result<String> {
     for client in &mut clients {
         client.succeeds(until)?;
         said = client.said()?;
-        ensure!(said.contains("rdma-ping-99: "), "not all pings: {said}");
+        ensure!(
+            said.contains("rdma-ping-99: "),
+            "the client did not complete 100 pings: {said}"
+        );
     }
     Ok(said)
 }

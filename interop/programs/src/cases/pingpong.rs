@@ -1,9 +1,10 @@
-//! The five ping-pongs of ibverbs-utils.
+//! The five ping-pong programs of ibverbs-utils.
 
 use super::Ports;
 use crate::case::Case;
 
-/// GIDs of each sort: IPv4, IPv6 and link-local over Ethernet, both over loopback.
+/// GIDs of each kind: IPv4, IPv6 and link-local IPv6 over Ethernet, IPv4 and IPv6 over
+/// loopback.
 const GIDS: [(&str, u8); 5] = [
     ("rxe0", 1),
     ("rxe0", 2),
@@ -13,10 +14,10 @@ const GIDS: [(&str, u8); 5] = [
 ];
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// A program and what it can be told.
+/// A program with its options, message sizes and path MTUs.
 struct Tool {
     name: &'static str,
-    /// One option, or several, at a time.
+    /// Options of each run.
     options: &'static [&'static str],
     sizes: &'static [u32],
     mtus: &'static [u32],
@@ -90,7 +91,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Enough, and not for long.
+/// Returns the number of iterations: 8 MiB in total, at least 20 and at most 500.
 fn iterations(size: u32) -> u32 {
     ((8 << 20) / size.max(1)).clamp(20, 500)
 }

@@ -1,4 +1,4 @@
-//! qperf: bandwidth and latency, and atomics that verify themselves.
+//! qperf: bandwidth, latency and verified atomics.
 
 use super::Ports;
 use crate::case::Case;
@@ -28,7 +28,7 @@ const TESTS: [&str; 21] = [
     "ver_rc_fetch_add",
 ];
 
-/// Connected through librdmacm.
+/// Tests that connect through librdmacm.
 const CONNECTED: [&str; 6] = [
     "rc_bw",
     "rc_lat",

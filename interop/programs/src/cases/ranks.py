@@ -1,4 +1,4 @@
-# Ranks in a ring, checked byte by byte.
+# Ranks in a ring send messages to their neighbours and check every byte.
 import struct
 from mpi4py import MPI
 
@@ -17,7 +17,7 @@ for length in (0, 1, 1000, 10_000, 100_000, 1_000_000):
     assert received == message(left, length), f"{length} bytes arrived changed"
 total = world.allreduce(rank + 1)
 
-# Everybody counts to ten in the memory of the first.
+# Each rank adds 1 ten times in the memory of rank 0.
 memory = bytearray(8)
 window = MPI.Win.Create(memory, 1, MPI.INFO_NULL, world)
 one = bytearray(struct.pack("q", 1))

@@ -1,5 +1,5 @@
-//! rdmacm-utils: programs that connect through librdmacm. Those of its sockets are in
-//! `rsockets`.
+//! rdmacm-utils: programs that connect through librdmacm. Programs that use rsockets are in
+//! the module `rsockets`.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use super::{Ports, persistent};
 use crate::case::{Case, Ready};
 use crate::place::{LINK_V4, LINK_V6};
 
-/// rping: what the server, the client and both are told.
+/// rping: options of the server, of the client and of both.
 const PINGS: [(&str, &str, &str); 7] = [
     ("-a 10.77.0.1", "-a 10.77.0.1", ""),
     ("", "-a 10.77.0.1", " -S 65535"),
@@ -18,7 +18,7 @@ const PINGS: [(&str, &str, &str); 7] = [
     ("-a ::1", "-a ::1", ""),
 ];
 
-/// ucmatose, on both sides; the client is also told whom to call.
+/// ucmatose: options of both sides, and the server's address for the client.
 const CONNECTIONS: [(&str, &str); 6] = [
     ("", LINK_V4),
     ("", "127.0.0.1"),
@@ -28,17 +28,17 @@ const CONNECTIONS: [(&str, &str); 6] = [
     ("-P ib", LINK_V4),
 ];
 
-/// udaddy, likewise.
+/// udaddy: options of both sides, and the server's address for the client.
 const DATAGRAMS: [(&str, &str); 3] = [
     ("", LINK_V4),
     ("-c 5 -C 20 -S 1000", "127.0.0.1"),
     ("-P ipoib", LINK_V4),
 ];
 
-/// The port of udaddy, which cannot be told another.
+/// The fixed port of udaddy.
 const UDADDY: u16 = 7174;
 
-/// mckey's group.
+/// Multicast group for mckey.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -85,7 +85,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Programs with one purpose.
+/// Returns cases of programs with few options.
 fn short(ports: &mut Ports) -> Vec<Case> {
     let (server, client) = ("cmtime -p {port}", "cmtime -p {port} -c 1000 -s 10.77.0.1");
     let mut cases = vec![

@@ -1,4 +1,4 @@
-//! Sockets over RDMA: the programs of rdmacm-utils, and programs that know nothing of it.
+//! Sockets over RDMA: programs of rdmacm-utils, and unmodified socket programs.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::place::Place;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What rstream is told, on both sides. It checks every byte.
+/// Options of rstream on both sides. With `-T v` it verifies every byte.
 const STREAMS: [&str; 7] = [
     "-T b -T v",
     "-T n -T v",
@@ -23,10 +23,10 @@ const STREAMS: [&str; 7] = [
     "-S 1 -C 1000 -T v",
 ];
 
-/// Files that every Debian has.
+/// Folder that exists on every Debian system.
 const LICENCES: &str = "/usr/share/common-licenses";
 
-/// Has the sockets of a program become rsockets.
+/// Turns the sockets of a program into rsockets.
 const PRELOADED: &str = "env LD_PRELOAD=librspreload.so";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -63,7 +63,7 @@ fn preloaded(ports: &mut Ports) -> Vec<Case> {
         let case = Case::called("iperf3", ports.next(), &server, &client);
         cases.push(case.expect("iperf Done."));
     }
-    // A server that forks is called over TCP; connections become RDMA after that.
+    // With a server that forks, connections start over TCP and switch to RDMA.
     let common =
         format!("{PRELOADED} RDMAV_FORK_SAFE=1 rstream -p {{port}} -T f -T b -S 65536 -I 10 -C 10");
     let client = format!("{common} -s {{peer}}");
@@ -79,7 +79,7 @@ fn preloaded(ports: &mut Ports) -> Vec<Case> {
     cases
 }
 
-/// Copies a file through a server, and compares.
+/// Copies a file through a server and compares the copy.
 fn copy(place: &Place) -> Result<String> {
     let (from, to) = (format!("{LICENCES}/GPL-3"), place.user.scratch.join("copy"));
     let temporary = std::env::temp_dir();
@@ -90,7 +90,10 @@ fn copy(place: &Place) -> Result<String> {
     let mut client = place.user.program(&["rcopy", &from, &target]);
     let mut client = Running::spawn(&mut client, &temporary, "rcopy-client")?;
     client.succeeds(deadline(PATIENCE))?;
-    ensure!(fs::read(&to)? == fs::read(&from)?, "the copy is another");
+    ensure!(
+        fs::read(&to)? == fs::read(&from)?,
+        "the copy differs from the original"
+    );
     fs::remove_file(&to)?;
     client.said()
 }

@@ -1,4 +1,4 @@
-//! Programs that look for devices in the file system.
+//! Programs that find devices in sysfs and /dev.
 
 use crate::case::Case;
 

@@ -1,12 +1,12 @@
 //! UCX over RC and over UD: messages, and access to remote memory.
 //!
-//! `rc_v` and `ud_v` are its names for `rc_verbs` and `ud_verbs` with what each needs
-//! to connect. Over UD, access to memory is made of messages.
+//! `rc_v` and `ud_v` are UCX's names for `rc_verbs` and `ud_verbs` with the auxiliary
+//! transports that each needs to connect. Over UD, UCX emulates memory access with messages.
 
 use super::Ports;
 use crate::case::Case;
 
-/// Whole tests; `-n` keeps them short on machines with few cores.
+/// Tests of UCP; `-n` keeps them short on machines with few cores.
 const TESTS: [&str; 8] = [
     "tag_lat -n 1000",
     "tag_bw -s 65536 -n 500",
@@ -18,7 +18,7 @@ const TESTS: [&str; 8] = [
     "ucp_cswap -s 8 -n 500",
 ];
 
-/// Tests of one operation of the device.
+/// Tests of UCT: one operation of the device.
 const OPERATIONS: [&str; 5] = [
     "put_bw -D zcopy -s 65536 -n 500",
     "get -D zcopy -s 65536 -n 500",

@@ -1,4 +1,4 @@
-//! ibverbs-utils: what is there, and what happens to it.
+//! ibverbs-utils: programs that list devices and watch their events.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// It sees the link go down and up.
+/// Checks that ibv_asyncwatch reports the link going down and up.
 fn watch(place: &Place) -> Result<String> {
     let mut command = place
         .user
@@ -35,10 +35,13 @@ fn watch(place: &Place) -> Result<String> {
     watcher.says("IBV_EVENT_PORT_ERR", PATIENCE)?;
     netdev::set_up("veth0");
     watcher.says("IBV_EVENT_PORT_ACTIVE", PATIENCE)?;
-    // What went with the link comes back with it, for those who come later.
+    // The netdev loses its IPv6 addresses when it goes down. Restore them for later cases.
     netdev::add_address("veth0", "fd77::1/64");
     netdev::await_link_local("veth0");
     let said = watcher.said()?;
-    ensure!(said.contains("rxe0"), "it does not name the device");
+    ensure!(
+        said.contains("rxe0"),
+        "ibv_asyncwatch does not name the device"
+    );
     Ok(said)
 }
