@@ -132,7 +132,7 @@ impl Batch {
             entry.count, 1,
             "the end of a message is like no other packet"
         );
-        entry.header.ask();
+        entry.header.set_ack_req();
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {

@@ -1,13 +1,13 @@
-//! What the ICRC needs to know of the IP and UDP headers.
+//! The fields of the IP and UDP headers that the ICRC covers.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One direction of traffic between two hosts.
 ///
-/// The rest of the headers is the same for every RoCEv2 packet (destination
-/// port 4791, no IP options), follows from the length, or is left out of the ICRC.
-/// Packets that leave here forbid fragmentation; received ones may allow it. The IPv4
-/// identification differs per packet and is passed separately.
+/// All other header fields are constant in RoCEv2 (destination port 4791, no IP
+/// options), follow from the length, or are not covered by the ICRC. Sent packets
+/// forbid fragmentation; received packets may allow it. The IPv4 identification
+/// differs per packet and is passed separately.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
     /// Source address.
@@ -19,13 +19,13 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Whether packets of this flow travel over IPv4. IPv4-mapped IPv6
-    /// addresses, as dual-stack sockets and GIDs show them, count as IPv4.
+    /// Returns true if packets of this flow travel over IPv4. IPv4-mapped IPv6
+    /// addresses, which dual-stack sockets and GIDs use, count as IPv4.
     pub const fn is_ipv4(&self) -> bool {
         matches!(self.addresses(), Addresses::V4(..))
     }
 
-    /// The same flow seen from the other end, which sends from `source_port`.
+    /// Returns the opposite direction, in which the peer sends from `source_port`.
     pub const fn reversed(&self, source_port: u16) -> Flow {
         Flow {
             source: self.destination,
@@ -42,7 +42,7 @@ impl Flow {
     }
 }
 
-/// Source and destination, of one family.
+/// Source and destination addresses of the same family.
 pub(crate) enum Addresses {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, Ipv6Addr),

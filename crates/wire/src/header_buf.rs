@@ -1,11 +1,11 @@
-//! The headers of a packet to be sent.
+//! Builds the headers of a packet to send.
 
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, MAX_HEADER_LEN, Opcode, Psn,
     Rdeth, Reth, XrcEth, head,
 };
 
-/// BTH and extension headers in wire form, in a buffer of fixed size.
+/// The BTH and extension headers of one packet in wire format, in a fixed-size buffer.
 ///
 /// ```
 /// # use ferroce_wire::*;
@@ -15,16 +15,16 @@ use crate::{
 /// assert_eq!(header.as_bytes().len(), opcode.header_len());
 /// ```
 ///
-/// Push the headers in wire order: RDETH, DETH, XRCETH, FETH, RETH, AtomicETH,
-/// AETH, AtomicAckETH, ImmDt, IETH. Debug builds check order and completeness
-/// against the opcode.
+/// Append the headers in wire order: RDETH, DETH, XRCETH, FETH, RETH, AtomicETH,
+/// AETH, AtomicAckETH, ImmDt, IETH. Debug builds check against the opcode that
+/// the order is right and no header is missing.
 #[derive(Copy, Clone, Debug)]
 #[must_use]
 pub struct HeaderBuf {
     bytes: [u8; MAX_HEADER_LEN],
     len: u8,
     opcode: Opcode,
-    /// Rank in wire order of the header pushed last.
+    /// Rank in wire order of the last appended header.
     rank: u8,
 }
 
@@ -47,7 +47,7 @@ macro_rules! push {
 }
 
 impl HeaderBuf {
-    /// Starts with the BTH.
+    /// Returns a buffer that holds the BTH only.
     #[inline]
     pub fn new(bth: &Bth) -> HeaderBuf {
         let mut header = HeaderBuf {
@@ -60,8 +60,8 @@ impl HeaderBuf {
         header
     }
 
-    /// Starts again with the BTH of another packet, in place: what was written
-    /// in pieces is expensive to copy at once.
+    /// Clears the buffer and writes the BTH of another packet, in place. Copying a
+    /// buffer right after it was written in small stores stalls the processor.
     #[inline]
     pub fn restart(&mut self, bth: &Bth) -> &mut HeaderBuf {
         bth.emit(&mut self.bytes);
@@ -71,20 +71,19 @@ impl HeaderBuf {
         self
     }
 
-    /// The PSN.
+    /// Returns the PSN.
     #[inline]
     pub fn psn(&self) -> Psn {
         Psn::new(u32::from_be_bytes(*head(&self.bytes[Bth::PSN])))
     }
 
-    /// Makes it ask for an acknowledgement.
+    /// Sets AckReq: the requester asks for an acknowledgement.
     #[inline]
-    pub fn ask(&mut self) {
+    pub fn set_ack_req(&mut self) {
         self.bytes[Bth::PSN.start] |= Bth::ACK_REQ;
     }
 
-    /// Makes it the header of another packet, which does not ask for an acknowledgement
-    /// and else differs in its PSN only.
+    /// Sets the PSN and clears AckReq.
     #[inline]
     pub fn set_psn(&mut self, psn: Psn) {
         self.bytes[Bth::PSN].copy_from_slice(&psn.value().to_be_bytes());
@@ -113,14 +112,14 @@ impl HeaderBuf {
         10 ieth: Ieth, has_invalidate;
     }
 
-    /// The finished headers.
+    /// Returns a copy of the buffer, after [`check_complete`](Self::check_complete).
     #[inline]
     pub fn finish(&self) -> HeaderBuf {
         self.check_complete();
         *self
     }
 
-    /// Asserts, in debug builds, that all headers of the opcode are there.
+    /// Asserts, in debug builds, that all headers of the opcode were appended.
     #[inline]
     pub fn check_complete(&self) {
         debug_assert_eq!(
@@ -131,27 +130,27 @@ impl HeaderBuf {
         );
     }
 
-    /// The opcode the buffer was started with.
+    /// Returns the opcode of the BTH.
     #[inline]
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
 
-    /// The whole buffer, of which the first [`len`](Self::len) bytes count: a
-    /// copy of fixed size is cheaper than one of the exact length.
+    /// Returns the whole buffer, of which the first [`len`](Self::len) bytes are
+    /// valid. Copying a fixed size is cheaper than copying the exact length.
     #[inline]
     pub fn buffer(&self) -> &[u8; MAX_HEADER_LEN] {
         &self.bytes
     }
 
-    /// How many bytes there are so far.
+    /// Returns the number of bytes written so far.
     #[inline]
-    #[allow(clippy::len_without_is_empty)] // never empty: the BTH is there from the start
+    #[allow(clippy::len_without_is_empty)] // never empty: `new` writes the BTH
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// The bytes so far.
+    /// Returns the bytes written so far.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len as usize]

@@ -1,10 +1,11 @@
-//! The headers of a packet, one file each.
+//! The BTH and the extension headers, one file each.
 //!
-//! Every header is a plain value with a `LEN`, `parse` and `emit`. Both take a
-//! slice of at least `LEN` bytes and panic on a shorter one: lengths are checked
-//! once, by [`Packet::parse`](crate::Packet::parse).
+//! Each header is a plain value with a `LEN`, `parse` and `emit`. `parse` and
+//! `emit` take a slice of at least `LEN` bytes and panic on a shorter one:
+//! [`Packet::parse`](crate::Packet::parse) checks all lengths once. Only
+//! [`Bth::parse`] reports a short slice as an error.
 //!
-//! Reserved bits are sent as zero and not kept when parsing.
+//! `emit` writes reserved bits as zero; `parse` discards them.
 
 mod aeth;
 mod atomic_ack_eth;

@@ -1,8 +1,8 @@
-//! IP and UDP framing, as far as RoCEv2 needs it.
+//! IP and UDP headers of RoCEv2 packets.
 //!
-//! Sockets build and strip these headers themselves. What is here serves those
-//! who see or show whole packets: captures, raw tools, and the 40 bytes before
-//! each UD message, where the receiver finds the IP header it came with.
+//! A UDP socket builds and strips these headers itself. This module serves code that
+//! handles whole packets: captures, raw tools, and the 40 bytes in front of each UD
+//! message, which hold the IP header of the datagram.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,13 +15,13 @@ pub const IPV6_LEN: usize = 40;
 /// Length of a UDP header.
 pub const UDP_LEN: usize = 8;
 
-/// IP protocol number, and in IPv6 next header, of UDP.
+/// IP protocol number of UDP, also used as IPv6 next header.
 pub(crate) const UDP: u8 = 17;
-/// Upper byte of the IPv4 flags and fragment offset.
+/// "Do not fragment" in the upper byte of the IPv4 flags and fragment offset.
 pub(crate) const DONT_FRAGMENT: u8 = 0x40;
 
-/// An IPv4 header for UDP, with "do not fragment" and a valid checksum.
-/// `total_len` counts this header too.
+/// Returns an IPv4 header for UDP, with "do not fragment" and a valid checksum.
+/// `total_len` includes this header.
 pub fn ipv4_header(
     source: Ipv4Addr,
     destination: Ipv4Addr,
@@ -45,7 +45,7 @@ pub fn ipv4_header(
     h
 }
 
-/// An IPv6 header for UDP. `payload_len` does not count this header.
+/// Returns an IPv6 header for UDP. `payload_len` does not include this header.
 pub fn ipv6_header(
     source: Ipv6Addr,
     destination: Ipv6Addr,
@@ -65,7 +65,7 @@ pub fn ipv6_header(
     h
 }
 
-/// A UDP header to the RoCEv2 port, with checksum 0 as rxe and NICs send it.
+/// Returns a UDP header to the RoCEv2 port, with checksum 0 as rxe and NICs send it.
 pub fn udp_header(source_port: u16, udp_payload_len: u16) -> [u8; UDP_LEN] {
     let mut h = [0; UDP_LEN];
     h[..2].copy_from_slice(&source_port.to_be_bytes());
@@ -74,8 +74,8 @@ pub fn udp_header(source_port: u16, udp_payload_len: u16) -> [u8; UDP_LEN] {
     h
 }
 
-/// The one's complement sum over an IPv4 header. Zero over a valid header with
-/// its checksum in place.
+/// Returns the checksum over an IPv4 header: the complement of its one's complement sum.
+/// For a valid header, including its checksum field, this is 0.
 pub fn ipv4_checksum(header: &[u8; IPV4_LEN]) -> u16 {
     let words = header.chunks_exact(2);
     let sum: u32 = words.map(|w| u16::from_be_bytes([w[0], w[1]]) as u32).sum();
@@ -83,7 +83,7 @@ pub fn ipv4_checksum(header: &[u8; IPV4_LEN]) -> u16 {
     !((folded >> 16) + folded) as u16
 }
 
-/// A RoCEv2 packet with the IP and UDP headers around it.
+/// A RoCEv2 packet and the fields of its IP and UDP headers.
 #[derive(Copy, Clone, Debug)]
 pub struct Frame<'a> {
     /// Addresses and source port.
@@ -94,45 +94,45 @@ pub struct Frame<'a> {
     pub tos: u8,
     /// Time to live or hop limit.
     pub ttl: u8,
-    /// BTH to ICRC.
+    /// The UDP payload, from the BTH to the ICRC.
     pub udp_payload: &'a [u8],
 }
 
 /// Why an IP packet is not a RoCEv2 packet.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Shorter than its headers say.
-    #[error("IP packet cut short")]
+    /// The packet is shorter than its headers say.
+    #[error("IP packet is shorter than its headers say")]
     Truncated,
-    /// Neither IPv4 nor IPv6.
+    /// The IP version is neither 4 nor 6.
     #[error("unknown IP version {0}")]
     Version(u8),
-    /// IPv4 with options, a fragment, or free to be fragmented: none of them
-    /// RoCEv2.
+    /// An IPv4 packet that has options, is a fragment, or allows fragmentation. RoCEv2
+    /// uses none of these.
     #[error("IPv4 packet with options, or not marked do-not-fragment")]
     NotPlain,
-    /// IP and UDP disagree about the length.
+    /// The IP and UDP headers disagree about the length.
     #[error("IP payload of {ip} bytes, UDP datagram of {udp}")]
     Length {
-        /// Length after the IP header, by the IP header.
+        /// Length of the IP payload, from the IP header.
         ip: usize,
-        /// Length by the UDP header.
+        /// Length of the UDP datagram, from the UDP header.
         udp: usize,
     },
-    /// Something other than UDP directly after the IP header.
+    /// The header after the IP header is not UDP.
     #[error("IP protocol {0} is not UDP")]
     Protocol(u8),
-    /// UDP to another port.
+    /// The UDP destination port is not 4791.
     #[error("UDP port {0} is not RoCEv2")]
     Port(u16),
 }
 
 impl<'a> Frame<'a> {
-    /// Reads an IP packet (no Ethernet header). Bytes beyond the UDP length,
+    /// Parses an IP packet (without Ethernet header). Bytes beyond the UDP length,
     /// such as Ethernet padding, are ignored. Checksums are not checked.
     ///
     /// # Errors
-    /// If it is anything other than a whole UDP datagram to port 4791.
+    /// If the packet is not a whole UDP datagram to port 4791.
     pub fn parse(ip: &'a [u8]) -> Result<Frame<'a>, FrameError> {
         match ip.first().ok_or(FrameError::Truncated)? >> 4 {
             4 => Self::parse_ipv4(ip),
@@ -190,7 +190,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Source port and payload.
+/// Parses a UDP datagram and returns its source port and payload.
 fn parse_udp(
     protocol: u8,
     ip_payload_len: usize,

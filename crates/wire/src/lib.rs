@@ -6,15 +6,17 @@
 //!       covers of these two
 //! ```
 //!
-//! This layer knows how bytes are laid out and nothing about what they mean to
-//! a queue pair: it never decides whether a packet is welcome, only whether it
-//! is one. Each header is a plain value with `parse` and `emit`, one file per
-//! header; [`Packet`] reads a received packet, [`HeaderBuf`] writes the headers
-//! of one to be sent, and [`icrc`] computes and checks the trailer, including
-//! for receivers that are not shown the IPv4 header.
+//! This crate knows the layout of packets and has no queue pair state. It decides
+//! whether bytes are a valid packet; the transport decides whether to accept the packet.
 //!
-//! No allocation, no unsafe code, no standard library. The `std` feature (on by
-//! default) only lets the CRC choose the best instructions at run time.
+//! - Each header is a plain value with `parse` and `emit`, one file per header.
+//! - [`Packet`] reads a received packet.
+//! - [`HeaderBuf`] writes the headers of a packet to send.
+//! - [`icrc`] computes and checks the ICRC, also for receivers that do not see the
+//!   IPv4 header.
+//!
+//! The crate uses no allocation, no unsafe code and no standard library. The `std`
+//! feature (on by default) only lets the CRC choose the best instructions at run time.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -46,24 +48,24 @@ pub use psn::Psn;
 /// Length of the ICRC that ends every packet.
 pub const ICRC_LEN: usize = 4;
 
-/// The longest BTH and extension headers of any opcode (RD COMPARE_SWAP).
+/// Largest total length of BTH and extension headers of any opcode (RD COMPARE_SWAP).
 pub const MAX_HEADER_LEN: usize = 52;
 
-/// Pad bytes (0 to 3) that follow a payload of this length.
+/// Returns the number of pad bytes (0 to 3) after a payload of this length.
 pub const fn padding(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
 
-/// Splits off the first `N` bytes.
+/// Returns the first `N` bytes.
 ///
-/// Headers are parsed from slices whose length the caller has checked, so a
-/// short one is a bug of ours, not of the peer.
+/// The caller has checked the length of the slice. So a short slice is a bug in this
+/// crate, not a malformed packet.
 #[inline]
 fn head<const N: usize>(bytes: &[u8]) -> &[u8; N] {
     bytes.first_chunk().expect("length checked by the caller")
 }
 
-/// The low 24 bits of a big-endian field, as used for QPNs, PSNs and MSNs.
+/// Reads a 24-bit big-endian field, such as a QPN, PSN or MSN.
 #[inline]
 const fn be24(bytes: [u8; 3]) -> u32 {
     u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]])

@@ -1,7 +1,7 @@
-//! The path MTU: how much payload one packet carries.
+//! The path MTU: the largest payload of one packet.
 
-/// One of the five path MTUs of InfiniBand. Ordered by size; the discriminants
-/// are those of `enum ibv_mtu`.
+/// One of the five path MTUs of InfiniBand, ordered by size. The discriminants are
+/// the values of `enum ibv_mtu`.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Mtu {
@@ -18,7 +18,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All five, smallest first.
+    /// All five MTUs, smallest first.
     pub const ALL: [Mtu; 5] = [
         Mtu::Mtu256,
         Mtu::Mtu512,
@@ -27,17 +27,17 @@ impl Mtu {
         Mtu::Mtu4096,
     ];
 
-    /// What rxe sets aside for headers when it derives the path MTU from the
-    /// network device's: room for IPv6, UDP and the longest RC headers.
+    /// Bytes that rxe reserves for headers when it derives the path MTU from the MTU of
+    /// the network device: IPv6, UDP and the longest RC headers.
     pub const OVERHEAD: u32 = 80;
 
-    /// Payload bytes per packet.
+    /// Returns the number of payload bytes per packet.
     #[inline]
     pub const fn bytes(self) -> usize {
         128 << self as u8
     }
 
-    /// The MTU of exactly this many bytes.
+    /// Returns the MTU of exactly this many bytes.
     pub const fn from_bytes(bytes: usize) -> Option<Mtu> {
         Some(match bytes {
             256 => Mtu::Mtu256,
@@ -49,7 +49,7 @@ impl Mtu {
         })
     }
 
-    /// The MTU with this `enum ibv_mtu` value, 1 to 5.
+    /// Returns the MTU with this `enum ibv_mtu` value, 1 to 5.
     pub const fn from_enum(value: u32) -> Option<Mtu> {
         match value {
             1..=5 => Some(Self::ALL[value as usize - 1]),
@@ -57,13 +57,13 @@ impl Mtu {
         }
     }
 
-    /// The `enum ibv_mtu` value, 1 to 5.
+    /// Returns the `enum ibv_mtu` value, 1 to 5.
     pub const fn to_enum(self) -> u32 {
         self as u32
     }
 
-    /// The largest MTU that fits a network device of this MTU, and 256 where
-    /// none does.
+    /// Returns the largest path MTU that fits a network device of this MTU, or 256 if
+    /// none fits.
     pub const fn largest_fitting(netdev_mtu: u32) -> Mtu {
         let room = netdev_mtu.saturating_sub(Self::OVERHEAD) as usize;
         let mut i = Self::ALL.len() - 1;

@@ -1,5 +1,5 @@
-//! Opcodes: the first byte of the BTH, which decides what the packet is and
-//! which extension headers it has.
+//! Opcodes: the first byte of the BTH. The opcode determines the operation of the packet
+//! and its extension headers.
 
 use core::fmt;
 
@@ -12,19 +12,19 @@ use table::{
     REQUEST, RESPONSE, RETH, SEND, TABLE, WRITE, XRCETH,
 };
 
-/// A legal combination of [`Transport`] and [`Operation`].
+/// A valid combination of [`Transport`] and [`Operation`].
 ///
-/// Having one means the byte was checked: every question about it is answered
-/// by a table lookup and cannot fail.
+/// An `Opcode` holds a byte that was checked. So all its methods are table lookups that
+/// cannot fail.
 #[derive(Copy, Clone, Eq, PartialEq, Hash)]
 pub struct Opcode(u8);
 
 impl Opcode {
-    /// The opcode of this operation on this transport, if there is one.
+    /// Returns the opcode of this operation on this transport, if the transport has it.
     #[inline]
     pub const fn new(transport: Transport, operation: Operation) -> Option<Opcode> {
-        // Congestion notification is an operation of its own transport only, at
-        // a number that elsewhere means something else.
+        // Only the CNP transport has congestion notification. The low five bits of its
+        // opcode, 1, mean SEND middle on the other transports.
         let is_notification = matches!(operation, Operation::CongestionNotification);
         if is_notification != matches!(transport, Transport::Cnp) {
             return None;
@@ -32,7 +32,7 @@ impl Opcode {
         Opcode::from_byte((transport as u8) << 5 | (operation as u8 & 0x1f))
     }
 
-    /// The opcode with this value, if it is one.
+    /// Returns the opcode with this value, if the value is an opcode.
     #[inline]
     pub const fn from_byte(byte: u8) -> Option<Opcode> {
         match TABLE[byte as usize].operation {
@@ -41,13 +41,13 @@ impl Opcode {
         }
     }
 
-    /// The value in the BTH.
+    /// Returns the value in the BTH.
     #[inline]
     pub const fn byte(self) -> u8 {
         self.0
     }
 
-    /// The transport service: the upper three bits.
+    /// Returns the transport service: the upper three bits.
     #[inline]
     pub const fn transport(self) -> Transport {
         match self.0 >> 5 {
@@ -60,7 +60,7 @@ impl Opcode {
         }
     }
 
-    /// The operation: the lower five bits.
+    /// Returns the operation: the lower five bits.
     #[inline]
     pub const fn operation(self) -> Operation {
         match self.entry().operation {
@@ -69,7 +69,7 @@ impl Opcode {
         }
     }
 
-    /// Bytes of BTH and extension headers before the payload.
+    /// Returns the length of BTH and extension headers.
     #[inline]
     pub const fn header_len(self) -> usize {
         self.entry().header_len as usize
@@ -86,148 +86,149 @@ impl Opcode {
     }
 }
 
-/// Which side the packet goes to.
+/// Direction and kind of the packet.
 impl Opcode {
-    /// Goes from requester to responder.
+    /// Returns true for packets from requester to responder.
     #[inline]
     pub const fn is_request(self) -> bool {
         self.has(REQUEST)
     }
 
-    /// Goes from responder back to requester: acknowledgements and read responses.
+    /// Returns true for packets from responder to requester: acknowledgements and READ
+    /// responses.
     #[inline]
     pub const fn is_response(self) -> bool {
         self.has(RESPONSE)
     }
 
-    /// Any packet of a SEND, with or without immediate or invalidate.
+    /// Returns true for any packet of a SEND, with or without immediate or invalidate.
     #[inline]
     pub const fn is_send(self) -> bool {
         self.has(SEND)
     }
 
-    /// Any packet of an RDMA WRITE (ATOMIC_WRITE is not one).
+    /// Returns true for any packet of an RDMA WRITE (ATOMIC_WRITE is not an RDMA WRITE).
     #[inline]
     pub const fn is_write(self) -> bool {
         self.has(WRITE)
     }
 
-    /// A response that carries READ data (also the answer to FLUSH and ATOMIC_WRITE).
+    /// Returns true for READ responses, which also answer FLUSH and ATOMIC_WRITE.
     #[inline]
     pub const fn is_read_response(self) -> bool {
         self.has(RESPONSE | PAYLOAD)
     }
 
-    /// COMPARE_SWAP or FETCH_ADD.
+    /// Returns true for COMPARE_SWAP and FETCH_ADD.
     #[inline]
     pub const fn is_atomic(self) -> bool {
         self.has(ATOMIC_ETH)
     }
 }
 
-/// Where in a message the packet stands. Messages that are always one packet
+/// Position of the packet in its message. Packets of operations that always take one packet
 /// (acknowledgements, READ requests, atomics) count as "only".
 impl Opcode {
-    /// First packet of a message: first or only.
+    /// Returns true for a packet that starts a message: first or only.
     #[inline]
     pub const fn starts_message(self) -> bool {
         self.has(FIRST)
     }
 
-    /// Last packet of a message: last or only.
+    /// Returns true for a packet that ends a message: last or only.
     #[inline]
     pub const fn ends_message(self) -> bool {
         self.has(LAST)
     }
 
-    /// First of several.
+    /// Returns true for the first of several packets.
     #[inline]
     pub const fn is_first(self) -> bool {
         self.entry().flags & (FIRST | LAST) == FIRST
     }
 
-    /// Neither first nor last.
+    /// Returns true for a packet that is neither first nor last.
     #[inline]
     pub const fn is_middle(self) -> bool {
         self.entry().flags & (FIRST | LAST) == 0
     }
 
-    /// Last of several.
+    /// Returns true for the last of several packets.
     #[inline]
     pub const fn is_last(self) -> bool {
         self.entry().flags & (FIRST | LAST) == LAST
     }
 
-    /// The whole message.
+    /// Returns true for the only packet of a message.
     #[inline]
     pub const fn is_only(self) -> bool {
         self.has(FIRST | LAST)
     }
 }
 
-/// What follows the BTH.
+/// Headers and payload after the BTH.
 impl Opcode {
-    /// May carry payload.
+    /// Returns true if the packet may carry payload.
     #[inline]
     pub const fn has_payload(self) -> bool {
         self.has(PAYLOAD)
     }
 
-    /// Carries [`ImmDt`](crate::ImmDt).
+    /// Returns true if the packet carries [`ImmDt`](crate::ImmDt).
     #[inline]
     pub const fn has_immediate(self) -> bool {
         self.has(IMM)
     }
 
-    /// Carries [`Ieth`](crate::Ieth).
+    /// Returns true if the packet carries [`Ieth`](crate::Ieth).
     #[inline]
     pub const fn has_invalidate(self) -> bool {
         self.has(IETH)
     }
 
-    /// Carries [`Reth`](crate::Reth).
+    /// Returns true if the packet carries [`Reth`](crate::Reth).
     #[inline]
     pub const fn has_reth(self) -> bool {
         self.has(RETH)
     }
 
-    /// Carries [`Aeth`](crate::Aeth).
+    /// Returns true if the packet carries [`Aeth`](crate::Aeth).
     #[inline]
     pub const fn has_aeth(self) -> bool {
         self.has(AETH)
     }
 
-    /// Carries [`AtomicEth`](crate::AtomicEth).
+    /// Returns true if the packet carries [`AtomicEth`](crate::AtomicEth).
     #[inline]
     pub const fn has_atomic_eth(self) -> bool {
         self.has(ATOMIC_ETH)
     }
 
-    /// Carries [`AtomicAckEth`](crate::AtomicAckEth).
+    /// Returns true if the packet carries [`AtomicAckEth`](crate::AtomicAckEth).
     #[inline]
     pub const fn has_atomic_ack(self) -> bool {
         self.has(ATOMIC_ACK)
     }
 
-    /// Carries [`Deth`](crate::Deth).
+    /// Returns true if the packet carries [`Deth`](crate::Deth).
     #[inline]
     pub const fn has_deth(self) -> bool {
         self.has(DETH)
     }
 
-    /// Carries [`Rdeth`](crate::Rdeth).
+    /// Returns true if the packet carries [`Rdeth`](crate::Rdeth).
     #[inline]
     pub const fn has_rdeth(self) -> bool {
         self.has(RDETH)
     }
 
-    /// Carries [`XrcEth`](crate::XrcEth).
+    /// Returns true if the packet carries [`XrcEth`](crate::XrcEth).
     #[inline]
     pub const fn has_xrceth(self) -> bool {
         self.has(XRCETH)
     }
 
-    /// Carries [`Feth`](crate::Feth).
+    /// Returns true if the packet carries [`Feth`](crate::Feth).
     #[inline]
     pub const fn has_feth(self) -> bool {
         self.has(FETH)

@@ -1,5 +1,5 @@
-//! Packets of the Linux kernel: we read them, we write them byte for byte, and
-//! their ICRC holds and notices every bit.
+//! Packets captured from the Linux kernel: they are parsed, re-encoded byte for byte, their
+//! ICRC is correct, and it detects each flipped bit.
 
 #[path = "common/captures.rs"]
 mod captures;
@@ -15,7 +15,7 @@ use ferroce_wire::ip::{Frame, FrameError, ipv4_checksum, ipv4_header, ipv6_heade
 use ferroce_wire::{Packet, icrc, padding, rc_source_port, ud_source_port};
 use reencode::{reencode, without_reserved_bits};
 
-/// Every capture with the number of RoCEv2 packets in it, counted by other means.
+/// Each capture with its number of RoCEv2 packets, counted by another tool.
 const CAPTURES: &[(&str, usize)] = &[
     ("atomic-cas-v4", 10),
     ("atomic-faa-v4", 10),
@@ -62,8 +62,8 @@ const CAPTURES: &[(&str, usize)] = &[
     ("write-bw-v4", 45),
 ];
 
-/// Calls `check` with the name of the capture and each RoCEv2 packet from its IP
-/// header on.
+/// Calls `check` for each RoCEv2 packet, with the name of its capture, the packet from the
+/// IP header on, and the parsed frame.
 fn for_each_roce_packet(mut check: impl FnMut(&str, &[u8], Frame<'_>)) {
     for (name, _) in CAPTURES {
         for ip in ip_packets(name) {
@@ -75,7 +75,7 @@ fn for_each_roce_packet(mut check: impl FnMut(&str, &[u8], Frame<'_>)) {
 }
 
 #[test]
-fn no_capture_is_left_out() {
+fn the_list_names_every_capture_file() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/captures");
     let files: HashSet<String> = std::fs::read_dir(dir)
         .unwrap()
@@ -91,7 +91,7 @@ fn no_capture_is_left_out() {
 }
 
 #[test]
-fn every_roce_packet_is_found_and_nothing_else() {
+fn all_and_only_roce_packets_are_recognised() {
     for (name, expected) in CAPTURES {
         let mut found = 0;
         for ip in ip_packets(name) {
@@ -111,7 +111,7 @@ fn every_roce_packet_is_found_and_nothing_else() {
 }
 
 #[test]
-fn opcodes_seen() {
+fn captures_contain_the_expected_opcodes() {
     let mut seen = BTreeMap::<u8, usize>::new();
     for_each_roce_packet(|_, _, frame| *seen.entry(frame.udp_payload[0]).or_default() += 1);
     let expected = [
@@ -150,7 +150,7 @@ fn opcodes_seen() {
 }
 
 #[test]
-fn packets_are_rebuilt_byte_for_byte() {
+fn packets_are_reencoded_byte_for_byte() {
     for_each_roce_packet(|name, _, frame| {
         let packet = Packet::parse(frame.udp_payload).unwrap();
         assert_eq!(
@@ -166,7 +166,7 @@ fn packets_are_rebuilt_byte_for_byte() {
 }
 
 #[test]
-fn ip_headers_are_rebuilt_byte_for_byte() {
+fn ip_headers_are_reencoded_byte_for_byte() {
     use std::net::IpAddr;
     for_each_roce_packet(|name, ip, frame| {
         let udp_len = frame.udp_payload.len() as u16 + 8;
@@ -193,7 +193,7 @@ fn ip_headers_are_rebuilt_byte_for_byte() {
 }
 
 #[test]
-fn icrc_holds_with_the_identification_known() {
+fn icrc_is_verified_with_a_known_identification() {
     for_each_roce_packet(|name, ip, frame| {
         assert!(
             icrc::verify(&frame.flow, frame.ip_id, frame.udp_payload),
@@ -209,8 +209,8 @@ fn icrc_holds_with_the_identification_known() {
 }
 
 #[test]
-fn icrc_holds_with_the_identification_unknown() {
-    let mut counting = 0;
+fn icrc_is_verified_with_an_unknown_identification() {
+    let mut unlikely_ids = 0;
     for_each_roce_packet(|name, _, frame| {
         let id = frame.ip_id;
         let recover =
@@ -222,15 +222,15 @@ fn icrc_holds_with_the_identification_unknown() {
             let recovered = recover(expected);
             assert_eq!((recovered.id, recovered.likely), (id, true), "{name}");
         }
-        counting += (id >= 64) as usize;
+        unlikely_ids += (id >= 64) as usize;
     });
-    assert!(counting > 1000, "rxe sends arbitrary identifications");
+    assert!(unlikely_ids > 1000, "rxe sends arbitrary identifications");
 }
 
-/// rxe chose the source ports: from the QPNs of both ends for the pingpongs, which
-/// have no flow label, and from the sender's QPN for datagrams.
+/// rxe derives the source port from the QPNs of both ends for the pingpongs, which have no
+/// flow label, and from the sender's QPN for datagrams.
 #[test]
-fn source_ports_are_those_of_rxe() {
+fn source_ports_are_derived_as_rxe_does() {
     let mut qpns = BTreeMap::<(String, u16), BTreeSet<u32>>::new();
     let mut datagrams = 0;
     for_each_roce_packet(|name, _, frame| {
@@ -247,14 +247,15 @@ fn source_ports_are_those_of_rxe() {
     assert_eq!(datagrams, 68);
     assert_eq!(qpns.len(), 4);
     for ((name, port), pair) in qpns {
-        // Each host counts its own, so both may have the same number.
+        // Each host numbers its own queue pairs, so both ends may have the same QPN.
         let (a, b) = (*pair.first().unwrap(), *pair.last().unwrap());
         assert!(pair.len() <= 2, "{name}");
         assert_eq!(port, rc_source_port(0, a, b), "{name}");
     }
 }
 
-/// Bytes that the ICRC does not cover, from the IP header on.
+/// Returns the offsets from the IP header of the bytes that the ICRC does not cover, and
+/// the offset of the BTH.
 fn masked_bytes(ip: &[u8]) -> (Vec<usize>, usize) {
     if ip[0] >> 4 == 4 {
         (vec![1, 8, 10, 11, 26, 27, 32], 28)
@@ -267,10 +268,9 @@ fn accepted(ip: &[u8]) -> bool {
     Frame::parse(ip).is_ok_and(|frame| icrc::verify(&frame.flow, frame.ip_id, frame.udp_payload))
 }
 
-/// The first packet of each opcode in each capture, with every single bit
-/// flipped in turn.
+/// Flips each bit in turn, in the first packet of each opcode of each capture.
 #[test]
-fn every_flipped_bit_is_noticed() {
+fn icrc_detects_each_flipped_bit_that_it_covers() {
     let mut seen = HashSet::new();
     let mut packets = 0;
     for_each_roce_packet(|name, ip, frame| {
@@ -283,7 +283,7 @@ fn every_flipped_bit_is_noticed() {
         for bit in 0..ip.len() * 8 {
             let (byte, mask) = (bit / 8, 1 << (bit % 8));
             flipped[byte] ^= mask;
-            // The first byte of IPv6 is half version, half masked traffic class.
+            // The first byte of IPv6 holds the version and half of the masked traffic class.
             let covered = if byte == 0 && ip[0] >> 4 == 6 {
                 mask >= 0x10
             } else {
@@ -300,10 +300,11 @@ fn every_flipped_bit_is_noticed() {
     assert!(packets > 150);
 }
 
-/// With identification and fragmentation flag unknown (17 bits of the 32) a flip may look
-/// like another identification, but a likely one only once in 2^24 or so.
+/// The identification and the fragmentation flag are unknown: 17 of the 32 bits. So a
+/// flipped bit may look like another identification, but like a likely identification only
+/// about once in 2^24.
 #[test]
-fn flipped_bits_do_not_look_likely() {
+fn a_flipped_bit_never_yields_a_likely_identification() {
     let mut seen = HashSet::new();
     let (mut flips, mut unlikely) = (0, 0);
     for_each_roce_packet(|name, ip, frame| {

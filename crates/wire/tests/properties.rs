@@ -1,4 +1,4 @@
-//! What must hold for any packet and any bytes.
+//! Properties of all packets and of arbitrary bytes.
 
 #[path = "common/reencode.rs"]
 mod reencode;
@@ -35,7 +35,7 @@ fn flow_v4() -> impl Strategy<Value = Flow> {
 }
 
 fn flow_v6() -> impl Strategy<Value = Flow> {
-    // Away from IPv4-mapped addresses, which are IPv4.
+    // The top bit avoids IPv4-mapped addresses, which count as IPv4.
     let v6 = |bits| IpAddr::V6(Ipv6Addr::from_bits(bits | 1 << 127));
     any::<(u128, u128, u16)>().prop_map(move |(s, d, source_port)| Flow {
         source: v6(s),
@@ -63,7 +63,7 @@ prop_compose! {
     }
 }
 
-/// IP and UDP headers for a UDP payload of this length.
+/// Returns the IP and UDP headers for a UDP payload of this length.
 fn ip_udp(flow: &Flow, ip_id: u16, udp_payload_len: usize) -> Vec<u8> {
     let len = udp_payload_len as u16;
     let udp = udp_header(flow.source_port, len);
@@ -92,7 +92,7 @@ proptest! {
     })]
 
     #[test]
-    fn arbitrary_bytes_do_no_harm(
+    fn arbitrary_bytes_never_panic(
         bytes in vec(any::<u8>(), 0..200),
         flow in flow(),
         id: u16,
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_after_a_good_start_do_no_harm(
+    fn arbitrary_bytes_after_a_valid_opcode_never_panic(
         opcode in opcode(),
         flags in 0u8..16,
         rest in vec(any::<u8>(), 0..120),
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn wrong_versions_and_opcodes_are_named(first: u8, second: u8, rest in vec(any::<u8>(), 62)) {
+    fn parse_errors_name_the_unknown_opcode_or_version(first: u8, second: u8, rest in vec(any::<u8>(), 62)) {
         let bytes = [&[first, second][..], &rest].concat();
         let expected = match (Opcode::from_byte(first), second & 0x0f) {
             (None, _) => Some(ParseError::UnknownOpcode(first)),
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(
+    fn parsing_returns_the_headers_that_were_written(
         bth in bth(),
         words: [u64; 4],
         small: [u32; 6],
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn any_identification_is_recovered(
+    fn recover_id_finds_any_identification(
         flow in flow_v4(),
         id: u16,
         expected: u16,
@@ -248,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn likely_identifications_are_recovered(
+    fn recover_id_marks_expected_and_small_identifications_likely(
         flow in flow_v4(),
         expected: u16,
         small in 0u16..64,
@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn flush_as_rxe_hashes_it(flow in flow(), id: u16, expected: u16, rest in vec(any::<u8>(), 31)) {
+    fn flush_quirk_hashes_the_headers_twice_as_rxe_does(flow in flow(), id: u16, expected: u16, rest in vec(any::<u8>(), 31)) {
         let header = [&[0x1c][..], &rest].concat();
         let ip = [ip_udp(&flow, id, 36), header.clone()].concat();
         let twice = [reference::masked(&ip), header.clone()].concat();
@@ -305,7 +305,7 @@ proptest! {
 }
 
 #[test]
-fn packets_no_udp_datagram_can_hold_have_no_icrc() {
+fn packets_too_long_or_too_short_for_udp_fail_the_icrc_check() {
     let flow = Flow {
         source: v4(1),
         destination: v4(2),
@@ -321,7 +321,7 @@ fn packets_no_udp_datagram_can_hold_have_no_icrc() {
 }
 
 #[test]
-fn sixty_four_identifications_are_always_likely() {
+fn identifications_below_64_are_always_likely() {
     let flow = Flow {
         source: v4(1),
         destination: v4(2),
@@ -334,10 +334,10 @@ fn sixty_four_identifications_are_always_likely() {
     }
 }
 
-/// A million damaged packets: 16 of them should pass for one with an unlikely
-/// identification, and none with a likely one.
+/// Of 2^20 damaged packets, about 16 look like a packet with an unlikely identification, and
+/// none looks like a packet with a likely identification.
 #[test]
-fn damage_passes_for_another_identification_once_in_65536() {
+fn damage_looks_like_another_identification_once_in_65536() {
     let flow = Flow {
         source: v4(0xc000_0201),
         destination: v4(0xc000_0202),

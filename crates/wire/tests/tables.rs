@@ -1,4 +1,4 @@
-//! The tables of the protocol, written out once more.
+//! The tables of the protocol, written a second time as literals.
 
 use ferroce_wire::{
     Mtu, NakCode, Opcode, Operation, Psn, Syndrome, Transport, credit_code, credits, padding,
@@ -9,8 +9,8 @@ use Operation::*;
 
 const NONE: i32 = -1;
 
-/// Operation, its value in RC, UC, RD, UD and XRC, and bytes before the payload
-/// in RC (in UD for the datagrams, in RD for RESYNC).
+/// Each operation, its opcode in RC, UC, RD, UD and XRC, and the length of its headers
+/// without those that a transport other than RC adds.
 const OPCODES: &[(Operation, [i32; 5], usize)] = &[
     (SendFirst, [0x00, 0x20, 0x40, NONE, 0xa0], 12),
     (SendMiddle, [0x01, 0x21, 0x41, NONE, 0xa1], 12),
@@ -53,7 +53,7 @@ fn rc(operation: Operation) -> Opcode {
 }
 
 #[test]
-fn opcode_values() {
+fn opcodes_have_the_values_of_the_table() {
     let mut legal = [false; 256];
     for (operation, bytes, _) in OPCODES {
         for (transport, byte) in TRANSPORTS.into_iter().zip(bytes) {
@@ -78,7 +78,7 @@ fn opcode_values() {
 }
 
 #[test]
-fn header_lengths() {
+fn each_transport_adds_its_headers_to_the_length() {
     for (operation, _, rc_len) in OPCODES {
         for transport in TRANSPORTS {
             let Some(opcode) = Opcode::new(transport, *operation) else {
@@ -98,7 +98,7 @@ fn header_lengths() {
 }
 
 #[test]
-fn congestion_notification_stands_alone() {
+fn congestion_notification_exists_in_its_own_transport_only() {
     let cnp = Opcode::new(Transport::Cnp, CongestionNotification).unwrap();
     assert_eq!(cnp.byte(), 0x81);
     assert_eq!(cnp.operation(), CongestionNotification);
@@ -109,7 +109,7 @@ fn congestion_notification_stands_alone() {
 }
 
 #[test]
-fn opcode_names() {
+fn opcodes_print_as_transport_and_operation() {
     assert_eq!(rc(SendOnly).to_string(), "RC SEND_ONLY");
     assert_eq!(
         format!("{:?}", Opcode::from_byte(0xac).unwrap()),
@@ -118,10 +118,10 @@ fn opcode_names() {
 }
 
 #[test]
-fn extension_headers() {
-    let with = |question: fn(Opcode) -> bool| -> Vec<Operation> {
+fn operations_have_their_extension_headers() {
+    let with = |predicate: fn(Opcode) -> bool| -> Vec<Operation> {
         let all = OPCODES.iter().map(|(operation, ..)| *operation);
-        all.filter(|o| Opcode::new(Transport::Rc, *o).is_some_and(question))
+        all.filter(|o| Opcode::new(Transport::Rc, *o).is_some_and(predicate))
             .collect()
     };
     assert_eq!(
@@ -197,7 +197,7 @@ fn extension_headers() {
 }
 
 #[test]
-fn position_in_message() {
+fn operation_names_tell_the_position_in_the_message() {
     for byte in 0..=255 {
         let Some(opcode) = Opcode::from_byte(byte) else {
             continue;
@@ -222,7 +222,7 @@ fn position_in_message() {
 }
 
 #[test]
-fn rnr_delays() {
+fn rnr_timer_codes_have_the_delays_of_the_table() {
     let milliseconds = [
         655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28,
         1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88,
@@ -238,7 +238,7 @@ fn rnr_delays() {
 }
 
 #[test]
-fn credit_counts() {
+fn credit_codes_round_down_to_the_counts_of_the_table() {
     let counts = [
         0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
         2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
@@ -255,7 +255,7 @@ fn credit_counts() {
 }
 
 #[test]
-fn syndromes() {
+fn every_syndrome_byte_survives_decoding() {
     for byte in 0..=255 {
         assert_eq!(Syndrome::from_byte(byte).byte(), byte);
     }
@@ -276,7 +276,7 @@ fn syndromes() {
 }
 
 #[test]
-fn source_ports() {
+fn source_ports_match_worked_examples() {
     assert_eq!(rc_source_port(0, 0x11, 0x12), 0xc132);
     assert_eq!(rc_source_port(0, 0x12, 0x11), 0xc132);
     assert_eq!(rc_source_port(0xabcde, 0x11, 0x12), 0xfcf4);
@@ -288,7 +288,7 @@ fn source_ports() {
 }
 
 #[test]
-fn mtus() {
+fn mtus_convert_between_bytes_and_enum_values() {
     for (value, mtu) in (1..).zip(Mtu::ALL) {
         assert_eq!(mtu.bytes(), 128 << value);
         assert_eq!(mtu.to_enum(), value);
@@ -313,7 +313,7 @@ fn mtus() {
 }
 
 #[test]
-fn pads() {
+fn padding_fills_up_to_four_bytes() {
     assert_eq!(
         [0, 1, 2, 3, 4, 5, 1023, 1024].map(padding),
         [0, 3, 2, 1, 0, 3, 1, 0]

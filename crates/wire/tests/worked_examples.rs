@@ -1,5 +1,5 @@
-//! Packets whose ICRC is known from elsewhere: three computed by hand-written
-//! scripts, one captured from a ConnectX-4 Lx (D) and one of scapy's tests (E).
+//! Packets whose ICRC comes from an independent source. Scripts computed A, B and C, D was
+//! captured from a ConnectX-4 Lx, and E is from scapy's tests.
 
 #[path = "common/reference.rs"]
 mod reference;
@@ -23,7 +23,8 @@ fn hex(digits: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Checks an IP packet without ICRC against the ICRC it must have.
+/// Checks that an IP packet, given without its ICRC, has the expected ICRC. Returns the
+/// packet with the ICRC.
 fn check(ip: &[u8], expected: [u8; 4]) -> Vec<u8> {
     let whole = [ip, &expected].concat();
     let frame = Frame::parse(&whole).unwrap();
@@ -84,7 +85,7 @@ fn a_ipv4_send() {
 }
 
 #[test]
-fn a_masked_by_hand() {
+fn a_with_masked_bytes_written_out() {
     let masked = hex("ffffffffffffffff 45ff003400004000ff11ffffc0000201c0000202 \
          c00012b70020ffff 0430ffffff00001180000001 68656c6c6f000000");
     assert_eq!(reference::crc32(&masked), 0xc1cf_50c7);
@@ -121,7 +122,7 @@ fn c_ipv6_send() {
 }
 
 #[test]
-fn d_congestion_notification_of_hardware() {
+fn d_congestion_notification_from_hardware() {
     let ip = hex("45c2003c718c4000401191610a0011010a001201 000012b700280000 \
                   8100ffff4000011800000000 00000000000000000000000000000000");
     let whole = check(&ip, [0x82, 0xfd, 0x00, 0x2a]);

@@ -10,7 +10,7 @@
 mod answers;
 mod requests;
 
-use ferroce_wire::icrc::{ALIKE, AlikeIcrc};
+use ferroce_wire::icrc::{UNIFORM_PREFIX_LEN, UniformIcrc};
 use ferroce_wire::{Bth, ICRC_LEN, Opcode, Operation, Psn, Transport};
 
 use super::Qp;
@@ -41,9 +41,9 @@ pub(crate) fn candidate(payload: &[u8]) -> Option<u32> {
 /// The packets of a run, as long as each is what must come next.
 struct Foreseen<'a> {
     packets: core::slice::ChunksExact<'a, u8>,
-    alike: [u8; ALIKE],
+    alike: [u8; UNIFORM_PREFIX_LEN],
     psn: Psn,
-    icrc: Option<AlikeIcrc>,
+    icrc: Option<UniformIcrc>,
     /// The identification of the last, and which of those that came merged is next.
     ip_id: u16,
     nth: u16,
@@ -97,7 +97,7 @@ impl Qp {
         segment: usize,
         psn: Psn,
     ) -> Option<Foreseen<'a>> {
-        let alike: [u8; ALIKE] = *run.payload.first_chunk()?;
+        let alike: [u8; UNIFORM_PREFIX_LEN] = *run.payload.first_chunk()?;
         let IpId::Unseen(nth) = run.ip_id else {
             return None;
         };
@@ -115,7 +115,7 @@ impl Qp {
             psn,
             icrc: cx.config.check_icrc.then(|| {
                 let flow = self.rx_icrc(run.source_port);
-                AlikeIcrc::new(flow, segment, &alike)
+                UniformIcrc::new(flow, segment, &alike)
             }),
             ip_id: self.peer_ip_id,
             nth,

@@ -1,7 +1,7 @@
 //! From entries of a batch to bytes.
 
 use ferroce_wire::Bth;
-use ferroce_wire::icrc::{self, AlikeIcrc};
+use ferroce_wire::icrc::{self, UniformIcrc};
 
 use super::packet::Piece;
 use super::{Batch, ICRC_LEN, Path, Run, TxPacket};
@@ -35,7 +35,7 @@ impl Batch {
             let alike = (entry.count > 1).then(|| {
                 let bytes = entry.header.buffer().first_chunk();
                 let bytes = bytes.expect("a header is longer");
-                AlikeIcrc::new(run.path.icrc, entry.wire_len(), bytes)
+                UniformIcrc::new(run.path.icrc, entry.wire_len(), bytes)
             });
             for step in 0..entry.count {
                 let packet = &mut out[end..];

@@ -3,12 +3,12 @@
 use super::Syndrome;
 use crate::{be24, head};
 
-/// What a response says about the request and the responder's progress.
+/// The AETH: whether the responder accepted a request, and how far it has got.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Aeth {
-    /// Acknowledged, not ready, or refused.
+    /// ACK, RNR NAK or NAK.
     pub syndrome: Syndrome,
-    /// Message sequence number: messages completed so far, 24 bits.
+    /// Message sequence number: messages that the responder has completed, 24 bits.
     pub msn: u32,
 }
 

@@ -2,10 +2,10 @@
 
 use crate::head;
 
-/// The answer to an atomic operation.
+/// The result of an atomic operation.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AtomicAckEth {
-    /// What was in memory before.
+    /// The value in memory before the operation.
     pub original: u64,
 }
 

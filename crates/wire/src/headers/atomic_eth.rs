@@ -9,10 +9,10 @@ pub struct AtomicEth {
     pub va: u64,
     /// Remote key.
     pub rkey: u32,
-    /// The new value, or what to add.
+    /// The new value (COMPARE_SWAP) or the addend (FETCH_ADD).
     pub swap_or_add: u64,
-    /// The value to compare with. Meaningless in FETCH_ADD, where rxe sends
-    /// whatever was in its buffer.
+    /// The value to compare with. FETCH_ADD does not use this field; rxe sends
+    /// leftover bytes in it.
     pub compare: u64,
 }
 

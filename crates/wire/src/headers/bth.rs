@@ -4,14 +4,14 @@ use core::ops::Range;
 
 use crate::{Opcode, ParseError, Psn, be24};
 
-/// The base transport header, which starts every packet.
+/// The base transport header, the first header of every packet.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Bth {
-    /// What the packet is.
+    /// Transport and operation of the packet.
     pub opcode: Opcode,
-    /// Solicited event: wake a receiver that waits for such only.
+    /// Solicited event: notify a completion queue that is armed for solicited events only.
     pub solicited: bool,
-    /// MigReq. rxe sends 0 and ConnectX 1; nobody looks at it.
+    /// MigReq. rxe sends 0 and ConnectX sends 1; receivers ignore it.
     pub migrated: bool,
     /// Pad bytes between payload and ICRC, 0 to 3.
     pub pad: u8,
@@ -25,7 +25,7 @@ pub struct Bth {
     pub becn: bool,
     /// Destination queue pair, 24 bits.
     pub dest_qpn: u32,
-    /// The sender asks for an acknowledgement.
+    /// AckReq: the requester asks for an acknowledgement.
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -34,16 +34,16 @@ pub struct Bth {
 impl Bth {
     /// Length on the wire.
     pub const LEN: usize = 12;
-    /// Where acknowledge request and PSN stand: its last word.
+    /// Byte range of the last word, which holds AckReq and the PSN.
     pub const PSN: Range<usize> = 8..12;
-    /// The bit of its first byte that asks for an acknowledgement.
+    /// The AckReq bit in the first byte of [`Bth::PSN`].
     pub const ACK_REQ: u8 = 0x80;
 
-    /// The default partition, with full membership.
+    /// Partition key of the default partition, with full membership.
     pub const DEFAULT_PKEY: u16 = 0xffff;
 
-    /// A header with this opcode, destination and PSN, the default partition
-    /// and everything else clear.
+    /// Returns a header with this opcode, destination and PSN, the default
+    /// partition key, and all other fields zero.
     pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Bth {
         Bth {
             opcode,
@@ -60,11 +60,11 @@ impl Bth {
         }
     }
 
-    /// Reads a header. The version is reported, not checked.
+    /// Reads a header. The caller must check the version.
     ///
     /// # Errors
     /// [`ParseError::Truncated`] if there are fewer than 12 bytes,
-    /// [`ParseError::UnknownOpcode`] if the first is no opcode.
+    /// [`ParseError::UnknownOpcode`] if the first byte is not an opcode.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Bth, ParseError> {
         let Some(bytes) = bytes.first_chunk() else {

@@ -2,12 +2,12 @@
 
 use crate::{be24, head};
 
-/// Who sent a datagram, and the key that lets it in.
+/// The DETH of a datagram: the sender's queue pair, and the receiver's Q_Key.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Deth {
-    /// Queue key, which must equal the receiver's.
+    /// Q_Key. The receiver drops the datagram unless this is its own Q_Key.
     pub qkey: u32,
-    /// The sender's queue pair, 24 bits.
+    /// Number of the sender's queue pair, 24 bits.
     pub source_qpn: u32,
 }
 

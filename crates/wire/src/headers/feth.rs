@@ -2,7 +2,7 @@
 
 use crate::head;
 
-/// What a FLUSH is to guarantee, and for which memory.
+/// The guarantee that a FLUSH asks for, and the memory it applies to.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Feth {
     /// Placement type, 4 bits: [`Feth::GLOBAL`], [`Feth::PERSISTENT`] or both.
@@ -15,13 +15,13 @@ impl Feth {
     /// Length on the wire.
     pub const LEN: usize = 4;
 
-    /// Placement: earlier writes become visible to everybody.
+    /// Placement: earlier WRITEs become globally visible.
     pub const GLOBAL: u8 = 1;
-    /// Placement: earlier writes become persistent.
+    /// Placement: earlier WRITEs become persistent.
     pub const PERSISTENT: u8 = 2;
-    /// Selectivity: the address range in the RETH.
+    /// Selectivity: flush the address range in the RETH.
     pub const RANGE: u8 = 0;
-    /// Selectivity: the whole memory region; address and length do not count.
+    /// Selectivity: flush the whole memory region and ignore the RETH's address and length.
     pub const WHOLE_MR: u8 = 1;
 
     /// Reads the header.

@@ -2,7 +2,7 @@
 
 use crate::head;
 
-/// The key that a SEND with invalidate takes out of use at the receiver.
+/// The remote key that a SEND with invalidate invalidates at the responder.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ieth {
     /// The remote key to invalidate.

@@ -2,10 +2,10 @@
 
 use crate::head;
 
-/// Four bytes that travel with a message to the completion at the other end.
+/// Immediate data: four bytes that the receiver finds in its work completion.
 ///
-/// Opaque: the number holds the bytes as they are in memory and on the wire,
-/// like `ibv_wc.imm_data`, and is never swapped.
+/// The number holds the bytes in wire order, like `ibv_wc.imm_data`. This crate
+/// never swaps them.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ImmDt(pub u32);
 

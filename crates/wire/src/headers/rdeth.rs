@@ -2,8 +2,10 @@
 
 use crate::{be24, head};
 
-/// The end-to-end context of the RD transport, which nobody implements; known
-/// here so that such packets are measured rightly.
+/// The end-to-end context of an RD packet.
+///
+/// No known adapter implements RD. This crate knows the header so that it computes
+/// the header length of RD opcodes correctly.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Rdeth {
     /// End-to-end context, 24 bits.

@@ -2,14 +2,14 @@
 
 use crate::head;
 
-/// Where a WRITE, READ, FLUSH or ATOMIC_WRITE goes in remote memory.
+/// The remote memory range of a WRITE, READ, FLUSH or ATOMIC_WRITE.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Reth {
     /// Virtual address at the responder.
     pub va: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Bytes of the whole message, not of this packet.
+    /// Length of the whole message in bytes, not of this packet.
     pub length: u32,
 }
 

@@ -1,6 +1,6 @@
-//! The AETH syndrome: acknowledgement, RNR NAK or NAK, with its 5-bit code.
+//! The AETH syndrome: ACK, RNR NAK or NAK, each with a 5-bit code.
 
-/// The first byte of the AETH. Every byte value has exactly one form.
+/// The first byte of the AETH. Each of the 256 values maps to exactly one variant.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
     /// Positive acknowledgement.
@@ -8,22 +8,22 @@ pub enum Syndrome {
         /// Credit code, 5 bits; see [`credits`].
         credits: u8,
     },
-    /// Receiver not ready: nothing to receive into.
+    /// Receiver not ready: the responder has no receive posted.
     RnrNak {
         /// Timer code, 5 bits; see [`rnr_delay_ns`].
         timer: u8,
     },
     /// Negative acknowledgement.
     Nak(NakCode),
-    /// A value with no meaning: the byte itself.
+    /// A reserved value, kept as the whole byte.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// An acknowledgement that makes no statement about credits.
+    /// An ACK without end-to-end credits.
     pub const ACK_UNLIMITED: Syndrome = Syndrome::Ack { credits: 0x1f };
 
-    /// Reads the byte.
+    /// Decodes the byte.
     #[inline]
     pub const fn from_byte(byte: u8) -> Syndrome {
         let code = byte & 0x1f;
@@ -35,7 +35,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte; of the codes only the low 5 bits count.
+    /// Encodes the byte from the low 5 bits of the code.
     #[inline]
     pub const fn byte(self) -> u8 {
         match self {
@@ -47,20 +47,20 @@ impl Syndrome {
     }
 }
 
-/// Why a request was refused.
+/// The reason for a NAK.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
-    /// A request is missing before this one: go back.
+    /// PSN sequence error: a packet is missing, and the requester must retransmit from it.
     PsnSequence,
-    /// The request breaks the protocol or does not fit the receive buffer.
+    /// The request violates the protocol or is longer than the receive buffer.
     InvalidRequest,
-    /// Bad key, bounds or permission.
+    /// Wrong rkey, address range or access permission.
     RemoteAccess,
-    /// The responder failed for reasons of its own.
+    /// The responder failed to execute the request.
     RemoteOperational,
-    /// RD only.
+    /// Invalid RD request (RD only).
     InvalidRdRequest,
-    /// A code with no meaning (5 bits, above 4).
+    /// A reserved code, 5 to 31.
     Unknown(u8),
 }
 
@@ -88,10 +88,11 @@ impl NakCode {
     }
 }
 
-/// How long to wait after an RNR NAK with this timer code (low 5 bits).
+/// Returns the delay in nanoseconds that an RNR NAK with this timer code (low 5 bits)
+/// asks for.
 ///
-/// From 10 microseconds for code 1 to 655.36 milliseconds for code 0: zero is
-/// the longest, not the shortest.
+/// Code 1 is the shortest delay, 10 microseconds. Code 31 is 491.52 milliseconds, and
+/// code 0 is the longest delay, 655.36 milliseconds.
 pub const fn rnr_delay_ns(code: u8) -> u64 {
     const UNIT_NS: u64 = 10_000;
     let units = match code & 0x1f {
@@ -102,8 +103,8 @@ pub const fn rnr_delay_ns(code: u8) -> u64 {
     units * UNIT_NS
 }
 
-/// Messages that a credit code (low 5 bits) allows beyond the MSN, or none if
-/// the responder does not count credits.
+/// Returns how many messages beyond the MSN a credit code (low 5 bits) allows, or
+/// `None` for code 31: the responder does not use credits.
 pub const fn credits(code: u8) -> Option<u32> {
     match code & 0x1f {
         0x1f => None,
@@ -112,7 +113,7 @@ pub const fn credits(code: u8) -> Option<u32> {
     }
 }
 
-/// The code for the largest count of credits that is no more than `n`.
+/// Returns the code of the largest credit count that does not exceed `n`.
 pub const fn credit_code(n: u32) -> u8 {
     let mut code = 30;
     while let Some(count) = credits(code) {
@@ -124,7 +125,8 @@ pub const fn credit_code(n: u32) -> u8 {
     code
 }
 
-/// Both tables climb alike from code 2: 2, 3, 4, 6, 8, 12, 16, ...
+/// Returns the value of a code from 2 on, which the RNR timer and the credit table share:
+/// 2, 3, 4, 6, 8, 12, 16, ...
 const fn steps(code: u8) -> u64 {
     (2 | code as u64 & 1) << (code / 2 - 1)
 }

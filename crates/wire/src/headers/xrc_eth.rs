@@ -2,7 +2,7 @@
 
 use crate::{be24, head};
 
-/// The shared receive queue an XRC request goes to. Responses have none.
+/// The shared receive queue that an XRC request is for. XRC responses have no XRCETH.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct XrcEth {
     /// XRC shared receive queue number, 24 bits.

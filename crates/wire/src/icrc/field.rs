@@ -1,12 +1,12 @@
-//! What one field of the headers contributes to a CRC.
+//! The contribution of one header field to a CRC.
 
 use super::polynomial::shift;
 
-/// The contribution of a big-endian 16-bit field with a given number of bytes
-/// after it, for any value of the field.
+/// A table of the contributions of a big-endian 16-bit field, for every value of the
+/// field and a fixed number of bytes after it.
 ///
-/// A CRC being linear, the CRC of headers with this field filled in is the CRC
-/// of the headers with the field zero, plus (that is, xor) the contribution.
+/// A CRC is linear. So the CRC of headers with this field filled in is the CRC of the
+/// headers with the field zero, XORed with the contribution.
 pub(super) struct Field([[u32; 16]; 4]);
 
 impl Field {
@@ -32,7 +32,7 @@ impl Field {
     }
 }
 
-/// A field as a polynomial. The bit sent last is the constant term.
+/// Converts a field to a polynomial. The bit that is sent last is the constant term.
 const fn to_register(field: u16) -> u32 {
     (field.swap_bytes() as u32) << 16
 }

@@ -9,21 +9,21 @@ use crate::flow::Addresses;
 use crate::ip::{DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP, UDP_LEN};
 use crate::{Bth, Flow, ICRC_LEN, ROCE_PORT};
 
-/// What all packets of a flow have in common, hashed once.
+/// The hashed IP and UDP headers of a flow.
 ///
-/// Between packets of one flow, IP and UDP headers differ (where the ICRC covers
-/// them) in the length and the IPv4 identification only. Their contributions
-/// are added from tables, so that starting a packet takes no pass over these
-/// headers. Worth keeping per queue pair and direction.
+/// In the fields that the ICRC covers, the IP and UDP headers of one flow differ only in
+/// the lengths and the IPv4 identification. Tables hold the contributions of these fields,
+/// so starting a packet needs no pass over the headers. Keep one value per queue pair and
+/// direction.
 #[derive(Copy, Clone, Debug)]
 pub struct FlowIcrc {
-    /// The CRC register after the IP and UDP headers with those fields zero.
+    /// The CRC register after the IP and UDP headers, with lengths and identification zero.
     register: u32,
     ipv4: bool,
 }
 
-/// The CRC of eight bytes of ones, which stand for the local route header that
-/// InfiniBand has where RoCEv2 has none.
+/// The CRC of eight 0xff bytes. They stand for InfiniBand's local route header, which a
+/// RoCEv2 packet does not have.
 const AFTER_LRH: u32 = 0x2144_df1c;
 
 static IPV4_TOTAL_LEN: Field = Field::followed_by(IPV4_LEN - 4 + UDP_LEN);
@@ -32,7 +32,7 @@ static IPV6_PAYLOAD_LEN: Field = Field::followed_by(IPV6_LEN - 6 + UDP_LEN);
 static UDP_LENGTH: Field = Field::followed_by(2);
 
 impl FlowIcrc {
-    /// Prepares a flow.
+    /// Hashes the headers of a flow.
     pub fn new(flow: &Flow) -> FlowIcrc {
         let mut headers = [0; IPV6_LEN + UDP_LEN];
         let ip_len = match flow.addresses() {
@@ -67,39 +67,39 @@ impl FlowIcrc {
         }
     }
 
-    /// Whether the flow is over IPv4, where identifications matter.
+    /// Returns true if the flow is over IPv4, whose header has an identification.
     pub const fn is_ipv4(&self) -> bool {
         self.ipv4
     }
 
-    /// As [`Icrc::begin`].
+    /// Starts a packet, like [`Icrc::begin`].
     #[inline]
     pub fn begin(&self, ip_id: u16, udp_payload_len: usize, header: &[u8]) -> Icrc {
         let register = self.after_udp(ip_id, udp_payload_len);
         let Some((bth, extension)) = header.split_first_chunk() else {
             return Icrc::resume(register, header);
         };
-        // Headers have just been written, in pieces, and are few words: reading
-        // them so is faster than waiting until they can be loaded as vectors.
+        // The headers are a few words that the caller has just written in small stores.
+        // Reading them word by word avoids the stall of a vector load that spans them.
         let (words, rest) = extension.as_chunks();
         let register = words.iter().fold(after_bth(register, bth), after_word);
         Icrc::resume(register, rest)
     }
 
-    /// As [`compute`](super::compute).
+    /// Returns the ICRC of a packet, like [`compute`](super::compute).
     #[inline]
     pub fn compute(&self, ip_id: u16, packet_without_icrc: &[u8]) -> [u8; ICRC_LEN] {
         self.checksum(ip_id, packet_without_icrc).to_le_bytes()
     }
 
-    /// As [`verify`](super::verify).
+    /// Returns true if the ICRC of a packet is correct, like [`verify`](super::verify).
     #[inline]
     pub fn verify(&self, ip_id: u16, packet_with_icrc: &[u8]) -> bool {
         super::split(packet_with_icrc)
             .is_some_and(|(body, icrc)| self.checksum(ip_id, body) == icrc)
     }
 
-    /// As [`recover_id`](super::recover_id).
+    /// Checks the ICRC and finds the identification, like [`recover_id`](super::recover_id).
     #[inline]
     pub fn recover_id(&self, expected: u16, packet_with_icrc: &[u8]) -> Option<Recovered> {
         recover::recover_id(self, expected, packet_with_icrc)
@@ -119,7 +119,8 @@ impl FlowIcrc {
 
     #[inline]
     pub(super) fn after_udp(&self, ip_id: u16, udp_payload_len: usize) -> u32 {
-        // What is longer than UDP can carry has no ICRC that means anything.
+        // The lengths wrap for packets that are too long for UDP. Such packets cannot be
+        // sent, and `split` refuses them on receive.
         let udp_len = (UDP_LEN + udp_payload_len) as u16;
         let ip = if self.ipv4 {
             let total_len = udp_len.wrapping_add(IPV4_LEN as u16);
@@ -131,8 +132,8 @@ impl FlowIcrc {
     }
 }
 
-/// So many bytes behind the BTH are not worth the way to vector instructions: an
-/// acknowledgement, a small message.
+/// Up to this many bytes after the BTH (an ACK or a small message) the tables are faster
+/// than setting up vector instructions.
 const SHORT: usize = 48;
 
 #[inline]
@@ -150,7 +151,7 @@ fn short_checksum(register: u32, bytes: &[u8]) -> u32 {
     }
 }
 
-/// The byte with FECN and BECN is masked.
+/// Hashes the BTH. The ICRC masks the byte with FECN and BECN.
 #[inline]
 fn after_bth(register: u32, bth: &[u8; Bth::LEN]) -> u32 {
     let mut bth = *bth;

@@ -1,9 +1,9 @@
-//! How Linux rxe computes the ICRC of a FLUSH.
+//! The ICRC of a FLUSH as Linux rxe computes it.
 //!
-//! Its opcode table has no payload offset for FLUSH, so after the masked headers
-//! it hashes "payload" from offset zero: the headers once more, unmasked. Two
-//! rxe agree on this and nobody else does. Whoever talks FLUSH to rxe accepts
-//! both forms and answers in the one the peer uses.
+//! rxe's opcode table has no payload offset for FLUSH. So rxe hashes the masked headers
+//! and then "payload" from offset zero: the headers once more, unmasked. Only rxe does
+//! this. To exchange FLUSH with rxe, a node must accept both ICRCs and use the one that
+//! its peer uses.
 
 use super::recover::{Recovered, recover_with};
 use super::{FlowIcrc, split};
@@ -11,18 +11,20 @@ use crate::{Bth, Feth, Flow, ICRC_LEN, Reth};
 
 const FLUSH_HEADER_LEN: usize = Bth::LEN + Feth::LEN + Reth::LEN;
 
-/// [`compute`](super::compute), for an RC FLUSH, as rxe does it.
+/// Returns the ICRC of an RC FLUSH as rxe computes it, like [`compute`](super::compute).
 pub fn compute_flush_quirk(flow: &Flow, ip_id: u16, packet_without_icrc: &[u8]) -> [u8; ICRC_LEN] {
     checksum(&FlowIcrc::new(flow), ip_id, packet_without_icrc).to_le_bytes()
 }
 
-/// [`verify`](super::verify), for an RC FLUSH, as rxe does it.
+/// Returns true if an RC FLUSH has the ICRC that rxe computes, like
+/// [`verify`](super::verify).
 pub fn verify_flush_quirk(flow: &Flow, ip_id: u16, packet_with_icrc: &[u8]) -> bool {
     let flow = FlowIcrc::new(flow);
     split(packet_with_icrc).is_some_and(|(body, icrc)| checksum(&flow, ip_id, body) == icrc)
 }
 
-/// [`recover_id`](super::recover_id), for an RC FLUSH, as rxe does it.
+/// Checks an RC FLUSH against the ICRC that rxe computes, like
+/// [`recover_id`](super::recover_id).
 pub fn recover_id_flush_quirk(
     flow: &Flow,
     expected: u16,

@@ -1,11 +1,10 @@
 //! Arithmetic modulo the CRC polynomial.
 //!
-//! A CRC register is a polynomial over GF(2) of degree below 32, here as in the
-//! CRC itself with the constant term in the most significant bit. Appending a
-//! zero byte to the message multiplies it by x^8; dividing by x^8 takes that
-//! back, whatever the message was.
+//! A CRC register is a polynomial over GF(2) of degree below 32. As in the CRC itself,
+//! the constant term is the most significant bit. Appending a zero byte to the message
+//! multiplies the register by x^8; dividing by x^8 undoes this for any message.
 
-/// The CRC polynomial without its x^32.
+/// The CRC polynomial without its x^32 term.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// Undoes the effect on `register` of the last `bytes` zero bytes.
@@ -18,8 +17,8 @@ pub(super) fn shift_back(mut register: u32, mut bytes: usize) -> u32 {
     multiply(register, INVERSE_POWERS[bytes])
 }
 
-/// x^(-8n) for every n that a packet of up to 4096 bytes of payload needs, so
-/// that these take one multiplication.
+/// x^(-8n) for every n that a packet with up to 4096 bytes of payload needs. Such a packet
+/// needs one multiplication.
 static INVERSE_POWERS: [u32; 4096 + 128] = {
     let mut powers = [0; 4096 + 128];
     let mut power = 0x8000_0000;
@@ -37,7 +36,7 @@ static INVERSE_POWERS: [u32; 4096 + 128] = {
 };
 
 const fn divide_by_x(a: u32) -> u32 {
-    // Subtracting the polynomial, x^32 included, clears the constant term.
+    // Subtracting the polynomial, including x^32, clears the constant term.
     if a >> 31 == 1 {
         (a ^ POLYNOMIAL) << 1 | 1
     } else {
@@ -55,11 +54,11 @@ fn multiply(a: u32, b: u32) -> u32 {
     (product >> 32) as u32 ^ times_x32(product as u32)
 }
 
-/// The 63-bit product without carries.
+/// Returns the 63-bit carry-less product.
 ///
-/// Ordinary multiplication of numbers that have only every fourth bit set: at
-/// most eight ones meet in a position, so carries die in the three bits between
-/// and are masked off.
+/// The factors are split into numbers that have only every fourth bit set, and these are
+/// multiplied as integers. At most eight ones add up in a position, so the carries stay
+/// in the three bits between two positions, and the mask removes them.
 #[inline]
 fn carryless(a: u32, b: u32) -> u64 {
     const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
@@ -73,20 +72,22 @@ fn carryless(a: u32, b: u32) -> u64 {
     product
 }
 
-/// `a` times x^32: what four zero bytes do to a register. Four other bytes are
-/// added to it first, as a little-endian number.
+/// Returns `a` times x^32: the register `a` after four zero bytes. To hash four other
+/// bytes, XOR them into `a` first, as a little-endian number.
 #[inline]
 pub(super) fn times_x32(a: u32) -> u32 {
     times_words(a, 0)
 }
 
-/// A register after three words. Nothing waits for what comes of the first.
+/// Returns the register after three words. The three lookups do not depend on each other,
+/// so the processor can overlap them.
 #[inline]
 pub(super) fn after_three(register: u32, words: [u32; 3]) -> u32 {
     times_words(register ^ words[0], 2) ^ times_words(words[1], 1) ^ times_words(words[2], 0)
 }
 
-/// `a` times x^32, and that again for each of so many words `after` it.
+/// Returns `a` times x^(32 * (`after` + 1)): the contribution of a word that has `after`
+/// words after it.
 #[inline]
 fn times_words(a: u32, after: usize) -> u32 {
     let [b0, b1, b2, b3] = a.to_le_bytes().map(usize::from);
@@ -94,8 +95,8 @@ fn times_words(a: u32, after: usize) -> u32 {
     tables[3][b0] ^ tables[2][b1] ^ tables[1][b2] ^ tables[0][b3]
 }
 
-/// A byte in the lowest bits of a register times x^8, x^16, x^24, ...: the usual CRC
-/// tables, for three words.
+/// The usual CRC tables, for three words: table n holds each byte, in the lowest bits of a
+/// register, times x^(8 * (n + 1)).
 static SHIFTED_BYTES: [[u32; 256]; 12] = {
     let mut tables = [[0; 256]; 12];
     let mut byte = 0;
@@ -112,7 +113,7 @@ static SHIFTED_BYTES: [[u32; 256]; 12] = {
     tables
 };
 
-/// `a` times x^(8 * bytes).
+/// Returns `a` times x^(8 * bytes).
 pub(super) const fn shift(mut a: u32, bytes: usize) -> u32 {
     let mut bit = 0;
     while bit < 8 * bytes {
@@ -126,7 +127,7 @@ pub(super) const fn shift(mut a: u32, bytes: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Bit by bit, straight from the definition.
+    /// Multiplies bit by bit, as the definition says.
     fn multiply_slowly(mut a: u32, b: u32) -> u32 {
         let mut product = 0;
         for bit in (0..32).rev() {
@@ -140,7 +141,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn multiplication_agrees_with_the_slow_way(a: u32, b: u32) {
+        fn multiplication_agrees_with_the_definition(a: u32, b: u32) {
             assert_eq!(multiply(a, b), multiply_slowly(a, b));
         }
 
@@ -158,12 +159,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_word_at_a_time_is_four_bytes(a: u32) {
+        fn hashing_a_word_equals_hashing_four_bytes(a: u32) {
             assert_eq!(times_x32(a), shift(a, 4));
         }
 
         #[test]
-        fn three_words_at_once_are_one_after_the_other(register: u32, words: [u32; 3]) {
+        fn hashing_three_words_at_once_equals_hashing_them_in_turn(register: u32, words: [u32; 3]) {
             let slowly = words.iter().fold(register, |register, word| times_x32(register ^ word));
             assert_eq!(after_three(register, words), slowly);
         }

@@ -1,35 +1,37 @@
-//! Checking the ICRC of a packet whose IPv4 identification is not known.
+//! Checks the ICRC of a packet whose IPv4 identification is not known.
 //!
-//! A UDP socket does not show the identification, but a CRC is linear: the ICRC
-//! received and the one computed with a guessed identification differ by a term
-//! that depends only on the bits in which the identifications differ and on how
-//! many bytes follow them. Undoing those bytes leaves the 16 bits themselves,
-//! alone in a 32-bit register; anything else in it means a damaged packet.
+//! A UDP socket does not report the identification. But a CRC is linear: the difference
+//! between the received ICRC and the ICRC computed for a guessed identification depends
+//! only on the bits in which the identifications differ, and on the number of bytes after
+//! them. Shifting the difference back over these bytes leaves the 16 bits of the
+//! identification in a 32-bit register. Any other bit in the register means that the
+//! packet is damaged.
 //!
-//! The same step shows whether the sender allows fragmentation: the flag stands in the byte
-//! behind the identification. Linux rxe and Ferroce forbid it; other stacks may not.
+//! The same step shows whether the sender allows fragmentation: the "do not fragment" flag
+//! is in the byte after the identification. Linux rxe and Ferroce set it; other stacks may
+//! not.
 
 use super::polynomial::shift_back;
 use super::{FlowIcrc, split};
 use crate::ip::{DONT_FRAGMENT, IPV4_LEN, UDP_LEN};
 
-/// Bytes of IPv4 and UDP header after the identification.
+/// Number of IPv4 and UDP header bytes after the identification.
 pub(super) const AFTER_ID: usize = IPV4_LEN - 6 + UDP_LEN;
-/// Bytes of IPv4 and UDP header after the flags, which follow the identification.
+/// Number of IPv4 and UDP header bytes after the flags, which follow the identification.
 const AFTER_FLAGS: usize = AFTER_ID - 1;
 
-/// Identifications below this are what GSO gives the segments of one send from
-/// a socket that otherwise sends 0.
+/// Upper bound of the identifications of GSO segments. From a socket that uses
+/// identification 0, GSO numbers the segments of one send from 0 to at most 63.
 pub const SEGMENTS: u16 = 64;
 
-/// A packet whose ICRC is right for some IPv4 identification.
+/// The result of checking a packet whose ICRC is correct for some IPv4 identification.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Recovered {
     /// The identification; 0 over IPv6, which has none.
     pub id: u16,
-    /// Whether it is one that was to be expected: from 0 to 63, the one expected, or the
-    /// one before. Then this was a check of nearly 32 bits; otherwise of 15, since
-    /// one damaged packet in 2^15 looks right for some identification and flag.
+    /// True if the identification is plausible: 0 to 63, the expected one, or the one before
+    /// it. Then the check has the strength of nearly 32 bits. Otherwise it has 15 bits: one
+    /// damaged packet in 2^15 looks correct for some identification and flag.
     pub likely: bool,
 }
 
@@ -41,8 +43,8 @@ pub(super) fn recover_id(flow: &FlowIcrc, expected: u16, packet: &[u8]) -> Optio
     })
 }
 
-/// Finds the identification with which `checksum`, over the headers and `hashed`
-/// bytes after them, gives the ICRC received.
+/// Finds the identification for which `checksum` returns the received ICRC. The checksum
+/// covers the headers and `hashed` bytes after them.
 #[inline]
 pub(super) fn recover_with(
     flow: &FlowIcrc,
@@ -71,11 +73,11 @@ pub(super) fn recover_with(
     })
 }
 
-/// Returns the bits of the identification by which two ICRCs differ, or none if they
-/// differ by anything else but the flag that forbids fragmentation.
+/// Returns the identification bits that explain the difference of two ICRCs. Returns `None`
+/// if anything other than these bits and the "do not fragment" flag differs.
 fn id_difference(difference: u32, hashed: usize) -> Option<u16> {
-    // A register that starts empty holds the bytes that were fed to it times x^32: four
-    // bytes more to undo. The byte fed last is the highest.
+    // A register that starts at zero holds the hashed bytes times x^32, so four more bytes
+    // must be undone. The byte that was hashed last is the highest.
     let register = shift_back(difference, AFTER_FLAGS + hashed + 4);
     let [other, high, low, flags] = register.to_le_bytes();
     let plausible = other == 0 && flags & !DONT_FRAGMENT == 0;

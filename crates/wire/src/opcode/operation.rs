@@ -1,6 +1,6 @@
-//! The two halves of an opcode.
+//! The two parts of an opcode: transport and operation.
 
-/// The transport service an opcode belongs to: its upper three bits.
+/// The transport service of an opcode: its upper three bits.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[repr(u8)]
 pub enum Transport {
@@ -8,7 +8,7 @@ pub enum Transport {
     Rc = 0,
     /// Unreliable connection.
     Uc = 1,
-    /// Reliable datagram, defined but used by nobody.
+    /// Reliable datagram, which IBTA defines and no known adapter implements.
     Rd = 2,
     /// Unreliable datagram.
     Ud = 3,
@@ -19,7 +19,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The usual abbreviation.
+    /// Returns the usual abbreviation.
     pub const fn name(self) -> &'static str {
         match self {
             Transport::Rc => "RC",
@@ -34,7 +34,7 @@ impl Transport {
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal;)*) => {
-        /// What an opcode does: its lower five bits.
+        /// The operation of an opcode: its lower five bits.
         #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
         #[repr(u8)]
         pub enum Operation {
@@ -45,7 +45,7 @@ macro_rules! operations {
             /// All operations.
             pub const ALL: &'static [Operation] = &[$(Operation::$variant,)*];
 
-            /// The name as protocol analysers print it.
+            /// Returns the name that protocol analysers print.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Operation::$variant => $name,)*
@@ -88,11 +88,11 @@ operations! {
     ReadResponseMiddle = 0x0e, "READ_RESPONSE_MIDDLE";
     /// READ data, last of several.
     ReadResponseLast = 0x0f, "READ_RESPONSE_LAST";
-    /// READ data in one packet; empty, the answer to FLUSH and ATOMIC_WRITE.
+    /// READ data in one packet. Without payload, the response to FLUSH and ATOMIC_WRITE.
     ReadResponseOnly = 0x10, "READ_RESPONSE_ONLY";
     /// Positive or negative acknowledgement.
     Acknowledge = 0x11, "ACKNOWLEDGE";
-    /// Answer to an atomic, with the original value.
+    /// Response to an atomic, with the original value.
     AtomicAcknowledge = 0x12, "ATOMIC_ACKNOWLEDGE";
     /// Atomic compare and swap.
     CompareSwap = 0x13, "COMPARE_SWAP";
@@ -104,10 +104,11 @@ operations! {
     SendLastInvalidate = 0x16, "SEND_LAST_INVALIDATE";
     /// SEND with invalidate in one packet.
     SendOnlyInvalidate = 0x17, "SEND_ONLY_INVALIDATE";
-    /// Make earlier writes visible or persistent.
+    /// FLUSH: makes earlier WRITEs globally visible or persistent.
     Flush = 0x1c, "FLUSH";
-    /// Write eight bytes at once.
+    /// Atomic write of eight bytes.
     AtomicWrite = 0x1d, "ATOMIC_WRITE";
-    /// Congestion notification; on the wire 0x81, so 1 within its transport.
+    /// Congestion notification. The opcode on the wire is 0x81, so the lower five bits
+    /// are 1; the discriminant differs from theirs because 1 is [`Operation::SendMiddle`].
     CongestionNotification = 0x21, "CNP";
 }

@@ -34,12 +34,12 @@ const LENGTHS: [(u32, u8); 10] = [
     (IETH, 4),
 ];
 
-/// What there is to know about one opcode.
+/// The properties of one opcode.
 #[derive(Copy, Clone)]
 pub(super) struct Entry {
     pub(super) flags: u32,
     pub(super) header_len: u8,
-    /// None: there is no such opcode.
+    /// `None` if the byte is not an opcode.
     pub(super) operation: Option<Operation>,
 }
 
@@ -82,8 +82,8 @@ const fn build() -> [Entry; 256] {
     table
 }
 
-/// Which operations each transport has. XRC is RC as it was before FLUSH and
-/// ATOMIC_WRITE; RD has RESYNC and FLUSH but never got invalidation.
+/// Returns true if the transport has the operation. XRC has the operations of RC except
+/// FLUSH and ATOMIC_WRITE. RD has RESYNC and FLUSH but no SEND with invalidate.
 const fn exists(transport: Transport, operation: Operation) -> bool {
     use Operation as O;
     match transport {
@@ -111,7 +111,7 @@ const fn flags(transport: Transport, operation: Operation) -> u32 {
         }
 }
 
-/// As RC has it.
+/// Returns the flags of an operation on RC, without the headers that other transports add.
 const fn operation_flags(operation: Operation) -> u32 {
     use Operation as O;
     const ONLY: u32 = FIRST | LAST;
@@ -144,8 +144,8 @@ const fn operation_flags(operation: Operation) -> u32 {
         O::SendOnlyInvalidate => SENDS | ONLY | IETH,
         O::Flush => REQUEST | ONLY | FETH | RETH,
         O::AtomicWrite => REQUEST | ONLY | RETH | PAYLOAD,
-        // Neither a request nor a response of a queue pair's protocol. Its 16
-        // reserved bytes are taken as payload.
+        // A congestion notification is neither a request nor a response. Its 16 reserved
+        // bytes count as payload.
         O::CongestionNotification => ONLY | PAYLOAD,
     }
 }

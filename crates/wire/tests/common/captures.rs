@@ -1,11 +1,11 @@
-//! The packets of the captures.
+//! Reads the packets of the captures.
 
 use std::fs::File;
 use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
 
-/// The IP packets of a capture in `tests/data/captures`, without Ethernet.
+/// Returns the IP packets of a capture in `tests/data/captures`, without Ethernet header.
 pub(crate) fn ip_packets(name: &str) -> Vec<Vec<u8>> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data/captures", name]
         .iter()

@@ -1,9 +1,9 @@
-//! A packet taken apart into values and put together again.
+//! Decodes a packet into values and encodes them again.
 
 use ferroce_wire::{HeaderBuf, Packet};
 
-/// The packet rebuilt from the values that its accessors return, with its own
-/// ICRC and, since these have no value, its own pad bytes.
+/// Returns the packet encoded from the values that its accessors return. The ICRC and the
+/// pad bytes are copied, because pad bytes have no accessor.
 pub(crate) fn reencode(packet: &Packet<'_>) -> Vec<u8> {
     let mut header = HeaderBuf::new(&packet.bth());
     macro_rules! push {
@@ -23,8 +23,7 @@ pub(crate) fn reencode(packet: &Packet<'_>) -> Vec<u8> {
     out
 }
 
-/// The bytes of the packet with all reserved bits zero, which is how
-/// [`reencode`] writes them.
+/// Returns the bytes of the packet with all reserved bits zero, as [`reencode`] writes them.
 pub(crate) fn without_reserved_bits(packet: &Packet<'_>) -> Vec<u8> {
     let opcode = packet.opcode();
     let mut bytes = packet.bytes().to_vec();

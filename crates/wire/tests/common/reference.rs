@@ -1,7 +1,7 @@
-//! The ICRC the slow and obvious way: take the whole packet, mask it, and divide
-//! bit by bit. Shares nothing with the library.
+//! A slow and simple implementation of the ICRC: masks the whole packet and divides bit by
+//! bit. It shares no code with the library.
 
-/// CRC-32 as Ethernet has it.
+/// Returns the CRC-32 of Ethernet.
 pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     let mut register = u32::MAX;
     for byte in bytes {
@@ -17,7 +17,8 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !register
 }
 
-/// What the ICRC of an IP packet (up to, not including, its ICRC) is taken over.
+/// Returns the bytes that the ICRC covers: eight 0xff bytes and the masked IP packet. The
+/// packet is given without its ICRC.
 pub(crate) fn masked(ip: &[u8]) -> Vec<u8> {
     let mut ip = ip.to_vec();
     let ip_len = if ip[0] >> 4 == 4 {
@@ -38,7 +39,7 @@ pub(crate) fn masked(ip: &[u8]) -> Vec<u8> {
     [vec![0xff; 8], ip].concat()
 }
 
-/// The ICRC in wire order.
+/// Returns the ICRC of an IP packet in wire order. The packet is given without its ICRC.
 pub(crate) fn icrc(ip: &[u8]) -> [u8; 4] {
     crc32(&masked(ip)).to_le_bytes()
 }

@@ -1,4 +1,4 @@
-//! The ICRC of packets that begin alike.
+//! The ICRC of the packets of a uniform run.
 
 use super::field::Field;
 use super::polynomial::times_x32;
@@ -6,40 +6,44 @@ use super::recover::{AFTER_ID, Recovered, recover_with};
 use super::{FlowIcrc, Icrc, split};
 use crate::ICRC_LEN;
 
-/// Bytes that are alike: what comes before acknowledge request and PSN in the BTH.
-pub const ALIKE: usize = 8;
+/// Number of equal bytes at the start of each packet of a uniform run: the BTH up to AckReq
+/// and PSN.
+pub const UNIFORM_PREFIX_LEN: usize = 8;
 
-/// Packets of one flow that have the same length and begin with the same eight bytes:
-/// what they have in common, hashed once. In the middle of a long message all are so.
+/// The hashed common part of the packets of a uniform run.
+///
+/// The packets of a uniform run belong to one flow, have the same length and start with the
+/// same [`UNIFORM_PREFIX_LEN`] bytes. The middle packets of a long message are such a run.
 #[derive(Copy, Clone, Debug)]
-pub struct AlikeIcrc {
+pub struct UniformIcrc {
     flow: FlowIcrc,
-    /// The CRC register after those bytes, for identification 0.
+    /// The CRC register after the prefix, for identification 0.
     register: u32,
 }
 
-static IPV4_ID: Field = Field::followed_by(AFTER_ID + ALIKE);
+static IPV4_ID: Field = Field::followed_by(AFTER_ID + UNIFORM_PREFIX_LEN);
 
-impl AlikeIcrc {
-    /// Prepares for packets of `length` bytes, ICRC included, that begin with `alike`.
-    pub fn new(flow: FlowIcrc, length: usize, alike: &[u8; ALIKE]) -> AlikeIcrc {
-        let [a, b, c, d, mut notices, e, f, g] = *alike;
-        notices |= 0xff; // masked
+impl UniformIcrc {
+    /// Hashes the common part of packets of `length` bytes, ICRC included, that start with
+    /// `prefix`.
+    pub fn new(flow: FlowIcrc, length: usize, prefix: &[u8; UNIFORM_PREFIX_LEN]) -> UniformIcrc {
+        let [a, b, c, d, mut congestion, e, f, g] = *prefix;
+        congestion |= 0xff; // The ICRC masks the byte with FECN and BECN.
         let word = |bytes| u32::from_le_bytes(bytes);
         let register = times_x32(flow.after_udp(0, length) ^ word([a, b, c, d]));
-        AlikeIcrc {
+        UniformIcrc {
             flow,
-            register: times_x32(register ^ word([notices, e, f, g])),
+            register: times_x32(register ^ word([congestion, e, f, g])),
         }
     }
 
-    /// As [`compute`](super::compute), for a packet that is as was said.
+    /// Returns the ICRC of a packet of the run, like [`compute`](super::compute).
     #[inline]
     pub fn compute(&self, ip_id: u16, packet_without_icrc: &[u8]) -> [u8; ICRC_LEN] {
         self.checksum(ip_id, packet_without_icrc).to_le_bytes()
     }
 
-    /// As [`recover_id`](super::recover_id), for a packet that is as was said.
+    /// Checks the ICRC of a packet of the run, like [`recover_id`](super::recover_id).
     #[inline]
     pub fn recover_id(&self, expected: u16, packet: &[u8]) -> Option<Recovered> {
         let (body, icrc) = split(packet)?;
@@ -55,7 +59,7 @@ impl AlikeIcrc {
             false => 0,
         };
         let register = self.register ^ id;
-        let rest = &body[ALIKE..];
+        let rest = &body[UNIFORM_PREFIX_LEN..];
         match rest.split_first_chunk() {
             Some((word, rest)) => {
                 let register = times_x32(register ^ u32::from_le_bytes(*word));
@@ -76,7 +80,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn packets_are_judged_as_one_by_one(
+        fn a_uniform_run_gets_the_same_icrcs_as_single_packets(
             v6: bool,
             mut body in proptest::collection::vec(proptest::num::u8::ANY, 12..200),
             id: u16,
@@ -92,8 +96,8 @@ mod tests {
                 destination: address(2),
                 source_port: 0xc123,
             };
-            let alike = body.first_chunk().unwrap();
-            let prepared = AlikeIcrc::new(FlowIcrc::new(&flow), body.len() + ICRC_LEN, alike);
+            let prefix = body.first_chunk().unwrap();
+            let prepared = UniformIcrc::new(FlowIcrc::new(&flow), body.len() + ICRC_LEN, prefix);
             let icrc = compute(&flow, id, &body);
             assert_eq!(prepared.compute(id, &body), icrc);
             body.extend(icrc);
