@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  IPv4 or IPv6 | UDP, port 4791 | BTH | extension headers | payload | pad | ICRC
-//!  '--- Flow: what the ICRC     '-------- Packet: a checked view of this ---------'
-//!       covers of these two
+//!  '--- Flow: fields that       '-------- Packet: a checked view of these bytes --'
+//!       the ICRC covers
 //! ```
 //!
 //! This crate knows the layout of packets and has no queue pair state. It decides
