@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use ferroce_cm::{Address, Event, PrivateData, SidrQuestion};
+use ferroce_cm::{Address, Event, PrivateData, SidrRequest};
 use ferroce_control::link::MTUS;
 use ferroce_control::{CmAnswer, CmCall, Connection, LinkInfo, Reply, Request};
 use ferroce_net::{Passage, probe_path};
@@ -161,7 +161,7 @@ fn ask(
     address: Address,
     timeout: Duration,
 ) -> Result<Option<Duration>> {
-    let question = SidrQuestion {
+    let question = SidrRequest {
         address,
         service_id: NOBODY,
         private_data: PrivateData::new(&[])?,

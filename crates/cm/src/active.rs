@@ -1,4 +1,4 @@
-//! The active side: sends the REQ, gets the REP, sends the RTU.
+//! The active side: sends the REQ, receives the REP, sends the RTU.
 
 use crate::bugs::Bug;
 use crate::connection::{Connection, Ports, Role};
@@ -8,12 +8,12 @@ use crate::{
     Reason, Request, State, Time, ack_timeout, duration,
 };
 
-/// Longest wait that an MRA may ask for; a time code. The number of repetitions
-/// is limited as well, so that every attempt ends.
+/// Longest wait that an MRA may ask for; a time code. The number of retransmissions is
+/// limited, too, so every attempt to connect ends.
 const MAX_MRA: u8 = 27;
 
 impl Cm {
-    /// Asks for a connection. The outcome comes as an event.
+    /// Sends a REQ. An event reports the outcome.
     pub fn connect(&mut self, now: Time, request: &Request) -> ConnId {
         let id = self.new_id();
         let psn = self.new_psn();
@@ -127,7 +127,7 @@ impl Cm {
         address: Address,
         mra: &Mra,
     ) -> Result<(), Ignored> {
-        // A REQ is acknowledged by somebody whose ID we do not know yet.
+        // The MRA to a REQ is the peer's first message, so its ID is not known yet.
         let known = match mra.subject {
             Subject::Req => 0,
             _ => mra.local_id,
@@ -190,7 +190,7 @@ impl Cm {
         self.by_qpn.insert(qpn_key, id);
 
         let connection = self.connections.get_mut(&id).expect("found before");
-        connection.answered(&mut self.timers);
+        connection.stop_repeating(&mut self.timers);
         connection.state = State::RepRcvd;
         connection.remote_id = rep.local_id;
         connection.remote_guid = rep.ca_guid;
@@ -198,7 +198,7 @@ impl Cm {
         let qp = &mut connection.qp;
         qp.remote_qpn = remote_qpn;
         qp.sq_psn = rep.starting_psn;
-        // What the peer asks for is what we serve, and the other way round.
+        // The peer's initiator depth is our responder resources, and vice versa.
         qp.responder_resources = rep.initiator_depth;
         qp.initiator_depth = rep.responder_resources;
         qp.rnr_retry_count = rep.rnr_retry_count;
@@ -218,7 +218,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A REP that we have already, or that comes too late.
+    /// Answers a REP that is a duplicate or arrives too late.
     fn repeated_rep(&mut self, address: Address, rep: &Rep) -> Ignored {
         let id = match self.find(address, rep.remote_id, rep.local_id) {
             Ok(id) => id,
@@ -246,8 +246,8 @@ impl Cm {
         Ignored::Duplicate
     }
 
-    /// The REP names a queue pair that another connection of ours talks to: that
-    /// one is dead without our knowledge, and with it this attempt.
+    /// Rejects a REP that names the remote queue pair of another connection. The peer has
+    /// lost that connection, so the new attempt fails and the old connection is closed.
     fn stale_rep(&mut self, now: Time, id: u32, remote_id: u32, old: u32) {
         self.connection(id).remote_id = remote_id;
         let rej = self.make_rej(id, Subject::Rep, Reason::STALE_CONNECTION);
@@ -264,16 +264,16 @@ impl Cm {
         self.close_stale(now, old);
     }
 
-    /// The queue pair is ready: tells the peer.
+    /// Sends the RTU. The queue pair must be ready to send and receive.
     ///
     /// # Errors
-    /// If there is no such connection, or no REP has come.
+    /// If there is no such connection, or it has not received a REP.
     pub fn establish(
         &mut self,
         conn: ConnId,
         private_data: PrivateData<224>,
     ) -> Result<(), CallError> {
-        let connection = self.call(conn)?;
+        let connection = self.owned_connection(conn)?;
         if !matches!(connection.state, State::RepRcvd | State::MraRepSent) {
             return Err(CallError::State(connection.state));
         }

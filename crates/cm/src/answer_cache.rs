@@ -1,10 +1,11 @@
-//! Refusals that are remembered after their connection is gone.
+//! A cache of answers whose connection or SIDR request is gone.
 //!
-//! REJ and SIDR_REP are sent once. If one is lost, the peer repeats its message,
-//! and without a memory that would be a new request: the program would be asked
-//! twice. So the answer stays for as long as the peer may go on repeating. The
-//! number of entries is limited, because peers cause them; who is forgotten
-//! early is merely asked again.
+//! REJ and SIDR_REP are sent once. If one is lost, the peer retransmits its message. Without
+//! this cache the retransmission would look like a new request, and the program would get
+//! it twice. So an answer is kept for as long as the peer may retransmit.
+//!
+//! Peers cause the entries, so their number is limited. If an entry is evicted early, a
+//! retransmission becomes a new request; no other harm is done.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -13,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::connection::RemoteKey;
 use crate::{Address, Mad, Time};
 
-/// Which message is answered.
+/// The message that an answer is for.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum AnswerKey {
     /// A REQ of this peer.
     Req(RemoteKey),
     /// A REP to our REQ with this communication ID.
@@ -25,70 +26,72 @@ pub(crate) enum Asked {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CachedAnswer {
     pub(crate) address: Address,
     pub(crate) mad: Box<Mad>,
     until: Time,
 }
 
 #[derive(Debug)]
-pub(crate) struct Remembered {
-    answers: BTreeMap<Asked, Answer>,
-    expiry: BTreeSet<(Time, Asked)>,
+pub(crate) struct AnswerCache {
+    answers: BTreeMap<AnswerKey, CachedAnswer>,
+    expiry: BTreeSet<(Time, AnswerKey)>,
     max: usize,
 }
 
-impl Remembered {
-    pub(crate) fn new(max: usize) -> Remembered {
-        Remembered {
+impl AnswerCache {
+    pub(crate) fn new(max: usize) -> AnswerCache {
+        AnswerCache {
             answers: BTreeMap::new(),
             expiry: BTreeSet::new(),
             max,
         }
     }
 
+    /// Keeps an answer until `now + horizon`. If the cache is full, the entry that expires
+    /// first is removed.
     pub(crate) fn insert(
         &mut self,
         (now, horizon): (Time, Duration),
-        asked: Asked,
+        key: AnswerKey,
         address: Address,
         mad: Mad,
     ) {
-        self.forget(asked);
+        self.remove(key);
         if self.answers.len() >= self.max
             && let Some((_, oldest)) = self.expiry.first().copied()
         {
-            self.forget(oldest);
+            self.remove(oldest);
         }
         if self.max == 0 {
             return;
         }
         let until = now + horizon;
-        self.expiry.insert((until, asked));
+        self.expiry.insert((until, key));
         let mad = Box::new(mad);
-        let answer = Answer {
+        let answer = CachedAnswer {
             address,
             mad,
             until,
         };
-        self.answers.insert(asked, answer);
+        self.answers.insert(key, answer);
     }
 
-    pub(crate) fn get(&self, asked: Asked) -> Option<&Answer> {
-        self.answers.get(&asked)
+    pub(crate) fn get(&self, key: AnswerKey) -> Option<&CachedAnswer> {
+        self.answers.get(&key)
     }
 
-    fn forget(&mut self, asked: Asked) {
-        if let Some(answer) = self.answers.remove(&asked) {
-            self.expiry.remove(&(answer.until, asked));
+    fn remove(&mut self, key: AnswerKey) {
+        if let Some(answer) = self.answers.remove(&key) {
+            self.expiry.remove(&(answer.until, key));
         }
     }
 
     pub(crate) fn expire(&mut self, now: Time) {
-        while let Some((until, asked)) = self.expiry.first().copied()
+        while let Some((until, key)) = self.expiry.first().copied()
             && until <= now
         {
-            self.forget(asked);
+            self.remove(key);
         }
     }
 

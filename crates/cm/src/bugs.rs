@@ -1,40 +1,39 @@
-//! Deliberate bugs, with which the simulation proves that it can fail.
+//! Injected bugs, with which the simulation proves that it detects errors.
 //!
-//! They exist in tests only; elsewhere the answer to "is this bug on?" is a
-//! constant no.
+//! They exist in tests only. In other builds `Cm::bug` returns a constant false.
 
-/// A mistake that a connection manager may make.
+/// A bug that a test can inject into a connection manager.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
-    /// A repeated REQ becomes a second request.
+    /// A duplicate REQ becomes a second request.
     RepeatedReqIsNew,
-    /// A repeated REP is not answered with another RTU.
+    /// A duplicate REP is not answered with another RTU.
     NeverRepeatRtu,
-    /// A repeated DREQ is not answered once the connection is gone.
+    /// A duplicate DREQ is not answered once the connection is gone.
     NeverRepeatDrep,
-    /// A message that gets no answer is not sent again.
+    /// Unanswered messages are not retransmitted.
     NeverRepeat,
-    /// Retries are never used up.
+    /// Messages are retransmitted without limit.
     RepeatForever,
-    /// What was refused is forgotten at once.
+    /// A REJ is not kept for duplicates of the rejected message.
     ForgetRefusals,
     /// TIMEWAIT never ends.
     TimewaitForever,
-    /// RTUs are taken from anybody.
+    /// An RTU with unknown IDs establishes a connection.
     BelieveAnyRtu,
     /// The arrival of data does not establish a connection.
     IgnoreCommEst,
-    /// An MRA is taken for a rejection.
+    /// An MRA is treated as a rejection.
     MraRejects,
-    /// The addresses of messages are not looked at.
+    /// The addresses of messages are not checked.
     IgnoreAddress,
-    /// The QPN of a DREQ is not looked at.
+    /// The QPN of a DREQ is not checked.
     IgnoreQpn,
 }
 
 #[cfg(test)]
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub(crate) const ALL: &'static [Bug] = &[
         Bug::RepeatedReqIsNew,
         Bug::NeverRepeatRtu,

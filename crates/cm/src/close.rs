@@ -1,5 +1,5 @@
-//! Disconnecting, TIMEWAIT, and what becomes of connections whose program is
-//! gone.
+//! Closes connections: DREQ, DREP, TIMEWAIT, and the connections of programs that have
+//! ended.
 
 use crate::bugs::Bug;
 use crate::message::{Apr, AprStatus, Drep, Dreq, Lap, Message, Subject};
@@ -12,7 +12,7 @@ use crate::{
 const MAX_TIMEWAIT: u8 = 24;
 
 impl Cm {
-    /// Asks for the end of a connection, or agrees to it.
+    /// Sends a DREQ, or answers the peer's DREQ with a DREP.
     ///
     /// # Errors
     /// If there is no such connection, or it is not established.
@@ -22,7 +22,7 @@ impl Cm {
         conn: ConnId,
         private_data: PrivateData<220>,
     ) -> Result<(), CallError> {
-        let connection = self.call(conn)?;
+        let connection = self.owned_connection(conn)?;
         match connection.state {
             State::Established => self.send_dreq(now, conn.0, private_data),
             State::DreqRcvd => {
@@ -34,13 +34,13 @@ impl Cm {
         Ok(())
     }
 
-    /// The program does not want the connection any more, or is gone: ends it as
-    /// its state requires. Nothing more is told about it.
+    /// Ends a connection that the program has given up, by REJ, DREQ or DREP as its state
+    /// requires. The connection has no further events.
     ///
     /// # Errors
     /// If there is no such connection.
     pub fn destroy(&mut self, now: Time, conn: ConnId) -> Result<(), CallError> {
-        let state = self.call(conn)?.state;
+        let state = self.owned_connection(conn)?.state;
         let id = conn.0;
         let refusal = |subject, reason| Some((subject, reason));
         let refusal = match state {
@@ -50,7 +50,7 @@ impl Cm {
             State::RepSent | State::MraRepRcvd => refusal(Subject::Other, Reason::CONSUMER),
             _ => None,
         };
-        self.silence(id);
+        self.drop_events(id);
         self.connection(id).orphan = true;
         if let Some((subject, reason)) = refusal {
             let rej = self.make_rej(id, subject, reason);
@@ -60,7 +60,7 @@ impl Cm {
             State::Established => self.send_dreq(now, id, PrivateData::EMPTY),
             State::DreqRcvd => self.send_drep(now, id, PrivateData::EMPTY),
             State::DreqSent | State::Timewait => {}
-            // The queue pair could already receive.
+            // The queue pair was ready to receive, so packets may be in flight.
             State::RepSent | State::MraRepRcvd => self.enter_timewait(now, id),
             _ => {
                 self.remove(id);
@@ -69,8 +69,8 @@ impl Cm {
         Ok(())
     }
 
-    /// The peer has forgotten a connection: it is closed, in case the peer has
-    /// not.
+    /// Closes an established connection that the peer seems to have lost. The DREQ informs
+    /// a peer that has not lost it.
     pub(crate) fn close_stale(&mut self, now: Time, old: u32) {
         if self.connections[&old].state == State::Established {
             self.send_dreq(now, old, PrivateData::EMPTY);
@@ -115,7 +115,7 @@ impl Cm {
         let mute = self.bug(Bug::NeverRepeatDrep);
         let id = match self.find(address, dreq.remote_id, dreq.local_id) {
             Err(Ignored::UnknownId) if self.holds_refusals(now) => return Err(Ignored::NotYet),
-            // Whoever still asks has missed our DREP, and the connection is gone.
+            // The connection is gone, and the peer has missed our DREP.
             Err(Ignored::UnknownId) if !mute => {
                 let (ours, theirs) = (dreq.remote_id, dreq.local_id);
                 let drep = make_drep(mad.tid, ours, theirs, PrivateData::EMPTY);
@@ -130,14 +130,14 @@ impl Cm {
             return Err(Ignored::Qpn);
         }
         match connection.state {
-            // Without an RTU, too: who disconnects had our REP.
+            // Also without an RTU: a peer that sends a DREQ has received our REP.
             State::Established | State::RepSent | State::MraRepRcvd => {
                 connection.tid = mad.tid;
-                connection.answered(&mut self.timers);
+                connection.stop_repeating(&mut self.timers);
                 connection.state = State::DreqRcvd;
                 self.closed_by_peer(id, dreq, true);
             }
-            // Both ask: that is agreement.
+            // Both sides have sent a DREQ, so both agree.
             State::DreqSent => {
                 connection.tid = mad.tid;
                 self.send_drep(now, id, PrivateData::EMPTY);
@@ -190,7 +190,7 @@ impl Cm {
         Ok(())
     }
 
-    /// RoCE has no alternate paths.
+    /// Refuses an alternate path: RoCE has none.
     pub(crate) fn handle_lap(
         &mut self,
         address: Address,
@@ -221,8 +221,8 @@ impl Cm {
         Err(Ignored::State)
     }
 
-    /// The end of a connection, but for packets that are still under way. Its
-    /// communication IDs rest; the peer may use its queue pair again.
+    /// Enters TIMEWAIT, in which packets may still be in flight. The communication IDs stay
+    /// reserved; the peer may use its queue pair again.
     pub(crate) fn enter_timewait(&mut self, now: Time, id: u32) {
         let connection = self.connections.get_mut(&id).expect("found before");
         connection.state = State::Timewait;
@@ -233,7 +233,7 @@ impl Cm {
         remove_if(&mut self.by_qpn, connection.qpn_key(), id);
     }
 
-    /// The deadline of a connection has come.
+    /// Processes the deadline of a connection.
     pub(crate) fn connection_timeout(&mut self, now: Time, id: u32) {
         let stays = self.bug(Bug::TimewaitForever);
         let mute = self.bug(Bug::NeverRepeat);

@@ -1,18 +1,18 @@
-//! The connection manager of one node: its tables, and how messages, time and
-//! calls reach them. What each does to a connection stands in the files named
-//! after the roles: `active`, `passive`, `reject`, `close`, `sidr`.
+//! The connection manager of one node: its tables, and the entry points for messages,
+//! timeouts and calls. The files `active`, `passive`, `reject`, `close` and `sidr` hold
+//! the state transitions of each role.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use crate::answer_cache::{AnswerCache, AnswerKey};
 use crate::bugs::Bug;
 use crate::connection::{Connection, Ports, RemoteKey};
 use crate::listener::Listeners;
 use crate::mad::MAD_LEN;
 use crate::message::Message;
-use crate::remember::{Asked, Remembered};
 use crate::sidr::Sidrs;
 use crate::{
     Address, CallError, Config, ConnId, Event, Ignored, ListenAddress, ListenerId, Mad,
@@ -24,18 +24,19 @@ use crate::{
 pub struct Cm {
     pub(crate) config: Config,
     rng: ChaCha20Rng,
-    /// Upper half of our transaction IDs.
+    /// Upper half of the transaction IDs of this node.
     agent: u32,
     pub(crate) connections: BTreeMap<u32, Connection>,
-    /// Connections by the peer's communication ID, to notice repeated REQs.
+    /// Connections by the peer's communication ID, to detect duplicate REQs.
     pub(crate) by_remote: BTreeMap<RemoteKey, u32>,
-    /// Connections by the peer's queue pair, to notice stale ones.
+    /// Connections by the peer's queue pair, to detect stale connections.
     pub(crate) by_qpn: BTreeMap<RemoteKey, u32>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
     pub(crate) listeners: Listeners,
     pub(crate) sidrs: Sidrs,
-    pub(crate) remembered: Remembered,
-    /// Until then nobody is refused for want of somebody.
+    pub(crate) answer_cache: AnswerCache,
+    /// No REJ for a missing listener or connection is sent before this time, so that
+    /// restarted programs can listen again and resume their connections.
     hold_until: Time,
     pub(crate) out: Outbox,
     pub(crate) events: VecDeque<Event>,
@@ -46,9 +47,9 @@ pub struct Cm {
 /// A MAD to send from queue pair 1 to queue pair 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transmit {
-    /// From where to where.
+    /// Source and destination address.
     pub address: Address,
-    /// What.
+    /// The bytes of the MAD.
     pub mad: Box<[u8; MAD_LEN]>,
 }
 
@@ -63,8 +64,8 @@ impl Outbox {
 }
 
 impl Cm {
-    /// A connection manager without connections. The seed decides its IDs and
-    /// PSNs; it must be one that nobody can guess.
+    /// Returns a connection manager without connections. The seed determines its IDs and
+    /// PSNs, so it must be unpredictable.
     pub fn new(config: Config, seed: [u8; 32]) -> Cm {
         let mut rng = ChaCha20Rng::from_seed(seed);
         let agent = rng.next_u32();
@@ -78,7 +79,7 @@ impl Cm {
             timers: BTreeSet::new(),
             listeners: Listeners::default(),
             sidrs: Sidrs::default(),
-            remembered: Remembered::new(config.max_remembered),
+            answer_cache: AnswerCache::new(config.max_cached_answers),
             hold_until: Time::ZERO,
             out: Outbox::default(),
             events: VecDeque::new(),
@@ -87,18 +88,20 @@ impl Cm {
         }
     }
 
-    /// After a restart: until then, listeners and established connections may
-    /// still come back. Peers who ask for one that is not there hear nothing
-    /// rather than a no, and will ask again.
+    /// Suppresses rejections until this time, after a restart of the connection manager.
+    ///
+    /// Programs may still restore their listeners and established connections. A request
+    /// for a missing listener or connection gets no answer, so that the peer retransmits
+    /// it.
     pub fn hold_refusals(&mut self, until: Time) {
         self.hold_until = until;
     }
 
-    /// Waits for requests for a service. Up to `backlog` of them wait for the
-    /// program; more are dropped without an answer, so that the peers ask again.
+    /// Listens for requests for a service. Up to `backlog` requests wait for the program.
+    /// Further requests are dropped without an answer, so that the peers retransmit them.
     ///
     /// # Errors
-    /// If somebody else waits for just that.
+    /// If the service already has a listener at this address.
     pub fn listen(
         &mut self,
         service_id: u64,
@@ -109,7 +112,7 @@ impl Cm {
         new.ok_or(CallError::InUse)
     }
 
-    /// Stops waiting. Requests that the program has not taken are refused.
+    /// Removes a listener. Requests that the program has not taken are rejected.
     ///
     /// # Errors
     /// If there is no such listener.
@@ -131,8 +134,8 @@ impl Cm {
         }
     }
 
-    /// The program has taken the request: it counts no longer as waiting.
-    /// Answering it takes it, too.
+    /// Records that the program has taken a request, which then no longer counts against
+    /// the backlog. `accept` and `reject` do this, too.
     ///
     /// # Errors
     /// If there is no such connection.
@@ -145,13 +148,13 @@ impl Cm {
         Ok(())
     }
 
-    /// A datagram for queue pair 1 has arrived.
+    /// Processes a datagram for queue pair 1.
     ///
     /// # Errors
-    /// If it changed nothing, the reason. It may have been answered all the
+    /// The reason why the datagram changed no state. It may have been answered all the
     /// same.
     pub fn receive(&mut self, now: Time, address: Address, bytes: &[u8]) -> Result<(), Ignored> {
-        self.remembered.expire(now);
+        self.answer_cache.expire(now);
         let mad = Mad::decode(bytes)?;
         match &mad.message {
             Message::Req(req) => self.handle_req(now, address, &mad, req),
@@ -168,22 +171,22 @@ impl Cm {
         }
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.out.0.pop_front()
     }
 
-    /// The next thing to tell the program.
+    /// Returns the next event for the program.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        let told = match event {
+        let transition = match event {
             Event::Request(_) => Some((State::ReqRcvd, State::MraReqSent)),
             Event::Response { .. } => Some((State::RepRcvd, State::MraRepSent)),
             _ => None,
         };
-        // The program thinks about it from now on. A peer that asks again is
-        // told so; nothing is sent before.
-        if let (Some((before, after)), Some(conn)) = (told, event.conn())
+        // From now on the program decides about the request or response. In the new state
+        // a duplicate REQ or REP is answered with an MRA. No MRA is sent unasked.
+        if let (Some((before, after)), Some(conn)) = (transition, event.conn())
             && let Some(connection) = self.connections.get_mut(&conn.0)
             && connection.state == before
         {
@@ -192,22 +195,23 @@ impl Cm {
         Some(event)
     }
 
-    /// When `handle_timeout` wants to be called next.
+    /// Returns the time at which the caller must call `handle_timeout`.
     pub fn next_timeout(&self) -> Option<Time> {
         let connections = self.timers.first().map(|(time, _)| *time);
         [
             connections,
             self.sidrs.next_timeout(),
-            self.remembered.next_timeout(),
+            self.answer_cache.next_timeout(),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// Time has passed. Whoever was held up should first `receive` what has
-    /// arrived meanwhile: a repeated REQ is known for one as long as its
-    /// connection is.
+    /// Processes all deadlines up to `now`.
+    ///
+    /// A caller that was delayed should first pass the datagrams that have arrived to
+    /// `receive`: a duplicate REQ is recognised only while its connection exists.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((time, id)) = self.timers.first().copied()
             && time <= now
@@ -215,63 +219,63 @@ impl Cm {
             self.connection_timeout(now, id);
         }
         self.sidr_timeouts(now);
-        self.remembered.expire(now);
+        self.answer_cache.expire(now);
     }
 
-    /// State of a connection; `None` if it is gone.
+    /// Returns the state of a connection, or `None` if there is no such connection.
     pub fn state(&self, conn: ConnId) -> Option<State> {
         self.connections.get(&conn.0).map(|c| c.state)
     }
 
-    /// What is known for the queue pair of a connection.
+    /// Returns the attributes for the queue pair of a connection, as far as they are known.
     pub fn qp_parameters(&self, conn: ConnId) -> Option<QpParameters> {
         self.connections.get(&conn.0).map(|c| c.qp)
     }
 
-    /// Between which addresses a connection is.
+    /// Returns the addresses of a connection.
     pub fn address(&self, conn: ConnId) -> Option<Address> {
         self.connections.get(&conn.0).map(|c| c.address)
     }
 
-    /// Between which ports of rdma_cm a connection is, if it is one of those.
+    /// Returns the rdma_cm ports of a connection, if rdma_cm made it.
     pub fn ports(&self, conn: ConnId) -> Option<Ports> {
         self.connections.get(&conn.0).and_then(|c| c.ports)
     }
 
-    /// How many connections there are, in any state.
+    /// Returns the number of connections in any state.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Whether nothing is kept for anybody but listeners.
+    /// Returns true if there is no state except listeners.
     pub fn is_idle(&self) -> bool {
         self.connections.is_empty()
             && self.by_remote.is_empty()
             && self.by_qpn.is_empty()
             && self.timers.is_empty()
             && self.sidrs.is_empty()
-            && self.remembered.len() == 0
+            && self.answer_cache.len() == 0
             && self.out.0.is_empty()
             && self.events.is_empty()
     }
 }
 
-/// For all roles.
+/// Functions that all roles share.
 impl Cm {
-    /// An ID that nobody uses and nobody can guess.
+    /// Returns an unused, random communication ID.
     pub(crate) fn new_id(&mut self) -> u32 {
         loop {
             let id = self.rng.next_u32();
             let used = self.connections.contains_key(&id)
                 || self.sidrs.contains(id)
-                || self.remembered.get(Asked::Rep(id)).is_some();
+                || self.answer_cache.get(AnswerKey::Rep(id)).is_some();
             if id != 0 && !used {
                 return id;
             }
         }
     }
 
-    /// Whether those a message may be for are perhaps not back yet.
+    /// Returns true while rejections are suppressed after a restart.
     pub(crate) fn holds_refusals(&self, now: Time) -> bool {
         now < self.hold_until
     }
@@ -280,13 +284,13 @@ impl Cm {
         self.rng.next_u32() & 0x00ff_ffff
     }
 
-    /// Our transaction ID for what an ID starts.
+    /// Returns the transaction ID for a transaction that this communication ID starts.
     pub(crate) fn new_tid(&self, id: u32) -> u64 {
         u64::from(self.agent) << 32 | u64::from(id)
     }
 
-    /// The connection that a message names by our ID and the peer's, which is 0
-    /// while we do not know it.
+    /// Looks up the connection that a message names by the local and the remote ID. The
+    /// remote ID is 0 until the peer's first answer.
     pub(crate) fn find(&self, address: Address, local: u32, remote: u32) -> Result<u32, Ignored> {
         let connection = self.connections.get(&local);
         let connection = connection.filter(|c| c.remote_id == remote);
@@ -301,12 +305,13 @@ impl Cm {
         self.connections.get_mut(&id).expect("found before")
     }
 
-    pub(crate) fn call(&mut self, conn: ConnId) -> Result<&mut Connection, CallError> {
+    /// Looks up a connection that still belongs to a program, for a call of that program.
+    pub(crate) fn owned_connection(&mut self, conn: ConnId) -> Result<&mut Connection, CallError> {
         let connection = self.connections.get_mut(&conn.0);
         connection.filter(|c| !c.orphan).ok_or(CallError::Unknown)
     }
 
-    /// Tells the program, if it still wants to hear.
+    /// Queues an event for the program, unless the program has given up the connection.
     pub(crate) fn notify(&mut self, event: Event) {
         let orphan = event
             .conn()
@@ -317,8 +322,8 @@ impl Cm {
         }
     }
 
-    /// Forgets what the program has not heard yet.
-    pub(crate) fn silence(&mut self, id: u32) {
+    /// Drops the queued events of a connection.
+    pub(crate) fn drop_events(&mut self, id: u32) {
         self.events.retain(|event| event.conn() != Some(ConnId(id)));
     }
 
@@ -332,13 +337,13 @@ impl Cm {
         connection
     }
 
-    /// Whether a deliberate bug is on.
+    /// Returns true if this injected bug is active.
     #[cfg(test)]
     pub(crate) fn bug(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
-    /// Whether a deliberate bug is on.
+    /// Returns false: only tests inject bugs.
     #[cfg(not(test))]
     #[allow(clippy::unused_self)]
     pub(crate) const fn bug(&self, _: Bug) -> bool {
@@ -346,14 +351,14 @@ impl Cm {
     }
 }
 
-/// A request no longer waits for the program.
+/// Removes a request from the backlog of its listener.
 pub(crate) fn release(listeners: &mut Listeners, pending_for: &mut Option<ListenerId>) {
     if let Some(listener) = pending_for.take().and_then(|id| listeners.get_mut(id)) {
         listener.pending -= 1;
     }
 }
 
-/// Removes an entry if it is about this connection.
+/// Removes a table entry if it belongs to this connection.
 pub(crate) fn remove_if(table: &mut BTreeMap<RemoteKey, u32>, key: RemoteKey, id: u32) {
     if table.get(&key) == Some(&id) {
         table.remove(&key);

@@ -1,11 +1,11 @@
-//! Reading and writing fields of a message body.
+//! Reads and writes fields of a message body.
 //!
-//! A body always has its full 232 bytes, so no read can run past the end: only
-//! a wrong offset of ours could, and that is a panic in the first test.
+//! A body always has 232 bytes and all offsets are constants, so received bytes cannot
+//! cause a read past the end. A wrong constant panics in the first test.
 
 use crate::Gid;
 
-/// What follows the MAD header.
+/// The bytes after the MAD header.
 pub(crate) type Body = [u8; 232];
 
 fn array<const N: usize>(body: &Body, at: usize) -> [u8; N] {
@@ -36,7 +36,7 @@ pub(crate) fn get_bytes<const N: usize>(body: &Body, at: usize) -> [u8; N] {
     array(body, at)
 }
 
-/// Bits `high` to `low` of the byte at `at`; 7 is the most significant.
+/// Returns bits `high` to `low` of the byte at `at`. Bit 7 is the most significant.
 pub(crate) fn get_bits(body: &Body, at: usize, high: u32, low: u32) -> u8 {
     body[at] >> low & mask(high, low)
 }
@@ -49,7 +49,7 @@ pub(crate) fn put16(body: &mut Body, at: usize, value: u16) {
     put_bytes(body, at, &value.to_be_bytes());
 }
 
-/// Writes the low 24 bits and leaves the byte behind them alone.
+/// Writes the low 24 bits and leaves the byte after them unchanged.
 pub(crate) fn put24(body: &mut Body, at: usize, value: u32) {
     put_bytes(body, at, &value.to_be_bytes()[1..]);
 }
@@ -66,7 +66,7 @@ pub(crate) fn put_bytes(body: &mut Body, at: usize, bytes: &[u8]) {
     body[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Sets bits of a byte that are still zero.
+/// Writes bits `high` to `low` of the byte at `at`, which must still be zero.
 pub(crate) fn put_bits(body: &mut Body, at: usize, high: u32, low: u32, value: u8) {
     body[at] |= (value & mask(high, low)) << low;
 }
@@ -75,7 +75,7 @@ pub(crate) fn put_flag(body: &mut Body, at: usize, bit: u32, value: bool) {
     put_bits(body, at, bit, bit, u8::from(value));
 }
 
-/// As many low bits as there are from `low` to `high`.
+/// Returns a mask of as many low bits as there are from `low` to `high`.
 fn mask(high: u32, low: u32) -> u8 {
     0xff >> (7 - (high - low))
 }

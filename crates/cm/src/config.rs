@@ -1,27 +1,27 @@
-//! What a connection manager is told once, and what names a path.
+//! The configuration of a connection manager, and the addresses of a message.
 
 use core::net::IpAddr;
 
-/// Properties of the node and limits.
+/// Properties and limits of the node.
 #[derive(Copy, Clone, Debug)]
 pub struct Config {
-    /// The channel adapter: names this end to its peers.
+    /// GUID of the channel adapter, which identifies this node to its peers.
     pub ca_guid: u64,
-    /// How long the adapter takes to acknowledge; a time code.
+    /// Time in which the adapter acknowledges a packet; a time code.
     pub ack_delay: u8,
-    /// How soon peers should answer, and we answer them; a time code.
+    /// Time in which peers, and this node, answer a message; a time code.
     pub response_timeout: u8,
-    /// How often a message is sent again.
+    /// Number of retransmissions of a message.
     pub max_retries: u8,
-    /// How long an MRA of ours asks a peer to wait; a time code.
+    /// Service timeout in the MRAs of this node; a time code.
     pub mra_timeout: u8,
-    /// How many answers are remembered for peers who ask again after their
-    /// connection is gone. The oldest are forgotten first.
-    pub max_remembered: usize,
+    /// Most answers that are kept for peers that retransmit a message after its connection
+    /// is gone. The answer that expires first is dropped first.
+    pub max_cached_answers: usize,
 }
 
 impl Config {
-    /// What the kernel does with rxe.
+    /// Returns the values that the kernel uses with rxe.
     pub fn new(ca_guid: u64) -> Config {
         Config {
             ca_guid,
@@ -29,18 +29,18 @@ impl Config {
             response_timeout: 20,
             max_retries: 15,
             mra_timeout: 24,
-            max_remembered: 4096,
+            max_cached_answers: 4096,
         }
     }
 }
 
-/// Between which addresses a message travels.
+/// The two addresses of a message or connection.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct Address {
-    /// Ours.
+    /// Address of this node.
     pub local: IpAddr,
-    /// The peer's.
+    /// Address of the peer.
     pub remote: IpAddr,
 }

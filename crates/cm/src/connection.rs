@@ -1,4 +1,4 @@
-//! One connection: its state, what names it, and what is repeated or due.
+//! One connection: its state, its IDs, and the message it retransmits.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -8,14 +8,14 @@ use crate::{
     Address, IpHeader, IpHeaderOr, Kind, ListenerId, PortSpace, PrivateData, QpParameters, Time,
 };
 
-/// Names a connection to its owner. It is the local communication ID.
+/// Handle of a connection: the local communication ID.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct ConnId(pub(crate) u32);
 
 impl ConnId {
-    /// The local communication ID.
+    /// Returns the local communication ID.
     pub fn comm_id(self) -> u32 {
         self.0
     }
@@ -24,55 +24,54 @@ impl ConnId {
 /// State of a connection.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
-    /// Active: a REQ is out.
+    /// Active: the REQ was sent.
     ReqSent,
-    /// Active: the peer has the REQ and needs time.
+    /// Active: the peer has answered the REQ with an MRA and needs more time.
     MraReqRcvd,
-    /// Active: the REP is here, our program has not yet been told.
+    /// Active: the REP was received, but the program has not taken the event.
     RepRcvd,
-    /// Active: our program has been told; a repeated REP is answered with MRA.
+    /// Active: the program has taken the event. A duplicate REP is answered with an MRA.
     MraRepSent,
-    /// Passive: a REQ is here, our program has not yet been told.
+    /// Passive: a REQ was received, but the program has not taken the event.
     ReqRcvd,
-    /// Passive: our program has been told; a repeated REQ is answered with MRA.
+    /// Passive: the program has taken the event. A duplicate REQ is answered with an MRA.
     MraReqSent,
-    /// Passive: a REP is out.
+    /// Passive: the REP was sent.
     RepSent,
-    /// Passive: the peer has the REP and needs time.
+    /// Passive: the peer has answered the REP with an MRA and needs more time.
     MraRepRcvd,
     /// Connected.
     Established,
-    /// A DREQ is out.
+    /// The DREQ was sent.
     DreqSent,
-    /// A DREQ is here; our program has to answer.
+    /// A DREQ was received, and the program must answer it.
     DreqRcvd,
-    /// Closed; packets may still be under way.
+    /// Closed, but packets may still be in flight.
     Timewait,
 }
 
-/// Which end we are.
+/// The side of a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Role {
-    /// The one that sends the REQ.
+    /// The side that sends the REQ.
     Active,
-    /// The one that listens.
+    /// The side that listens.
     Passive,
 }
 
-/// The ports of rdma_cm between which a connection is. Nothing depends on them: they
-/// are for people.
+/// The rdma_cm ports of a connection. They are displayed; the protocol does not use them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Ports {
-    /// Whose ports they are.
+    /// Port space of both ports.
     pub space: PortSpace,
-    /// Ours.
+    /// Port of this node.
     pub local: u16,
-    /// The peer's.
+    /// Port of the peer.
     pub remote: u16,
 }
 
 impl Ports {
-    /// What a REQ says about them, if it is one of rdma_cm.
+    /// Returns the ports in a REQ, if it is a request of rdma_cm.
     pub(crate) fn of_req(role: Role, service_id: u64, data: &PrivateData<92>) -> Option<Ports> {
         let (space, listener) = PortSpace::of_service(service_id)?;
         let IpHeaderOr::Ip(header) = IpHeader::parse(&data.0) else {
@@ -98,37 +97,40 @@ pub(crate) struct Connection {
     pub(crate) address: Address,
     pub(crate) ports: Option<Ports>,
     pub(crate) local_id: u32,
-    /// 0 while it is not known.
+    /// The peer's communication ID, 0 until its first answer.
     pub(crate) remote_id: u32,
     pub(crate) remote_guid: u64,
-    /// Transaction of the REQ, which all answers until RTU repeat.
+    /// Transaction ID of the REQ, which all answers up to the RTU repeat. After a DREQ of
+    /// the peer, the transaction ID of the DREQ.
     pub(crate) tid: u64,
-    /// Passive: who listens, while it waits for the program to take the request.
+    /// Passive: the listener whose backlog holds the request, until the program takes it.
     pub(crate) pending_for: Option<ListenerId>,
     pub(crate) qp: QpParameters,
-    /// Active: code of how long packets travel.
+    /// Active: longest travel time of a packet; a time code.
     pub(crate) packet_life_time: u8,
-    /// How long to wait for an answer.
+    /// Time to wait for an answer before the next retransmission.
     pub(crate) interval: Duration,
     pub(crate) max_retries: u8,
     pub(crate) retries_left: u8,
-    /// The message that waits for an answer and is repeated.
+    /// The unanswered message, which is retransmitted.
     pub(crate) repeat: Option<Box<[u8; MAD_LEN]>>,
-    /// An MRA has prolonged the wait for this repetition; the next is ignored.
+    /// True if an MRA has extended the current wait. Further MRAs are ignored until the next
+    /// retransmission.
     pub(crate) prolonged: bool,
-    /// The last word, sent again when the peer repeats what it answers.
+    /// The last answer, sent again when the peer retransmits the answered message.
     pub(crate) answer: Option<Box<[u8; MAD_LEN]>>,
     pub(crate) deadline: Option<Time>,
-    /// How long the peer may go on repeating its REQ or REP.
+    /// Time for which the peer may retransmit its REQ or REP.
     pub(crate) horizon: Duration,
-    /// We sent an MRA: the peer may begin to do so that much later.
+    /// True if this node has sent an MRA, which extends the peer's retransmissions by the
+    /// MRA's timeout.
     pub(crate) mra_sent: bool,
-    /// Nobody wants to hear of it any more.
+    /// True if the program has given up the connection and gets no more events.
     pub(crate) orphan: bool,
 }
 
 impl Connection {
-    /// Sets or clears the deadline, here and in the timers.
+    /// Sets or clears the deadline, in the connection and in `timers`.
     pub(crate) fn arm(&mut self, timers: &mut BTreeSet<(Time, u32)>, deadline: Option<Time>) {
         if let Some(old) = self.deadline {
             timers.remove(&(old, self.local_id));
@@ -139,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// Waits for an answer to `message`, with all retries ahead.
+    /// Starts to wait for an answer to `message`, with the full number of retries.
     pub(crate) fn await_answer(
         &mut self,
         timers: &mut BTreeSet<(Time, u32)>,
@@ -152,33 +154,33 @@ impl Connection {
         self.arm(timers, Some(now + self.interval));
     }
 
-    /// True if the peer may be sent the same message once more.
+    /// Returns true if the message may be retransmitted at this deadline.
     ///
-    /// A REQ may carry a forged source address, and only an answer to the REP (RTU, MRA or
-    /// data), which names our random ID, shows that the peer is there. Before that the REP
-    /// is repeated ever more rarely: 4 times instead of 15 in the same time. A peer that has
-    /// lost the REP repeats its REQ, and each repeated REQ is answered.
+    /// The source address of a REQ may be forged. Only an answer to the REP (RTU, MRA or
+    /// data), which names our random ID, proves that the peer exists. Before that, the REP
+    /// is retransmitted at the deadlines 1, 2, 4 and 8 only: 4 times instead of 15. A peer
+    /// that missed the REP retransmits its REQ, and each duplicate REQ is answered.
     pub(crate) fn may_repeat(&self) -> bool {
         let repeats = self.max_retries.saturating_sub(self.retries_left);
         self.state != State::RepSent || repeats.is_power_of_two()
     }
 
-    /// What the peer sent is no answer any more to something we repeat.
-    pub(crate) fn answered(&mut self, timers: &mut BTreeSet<(Time, u32)>) {
+    /// Ends the retransmission of the last message, because the peer has answered it.
+    pub(crate) fn stop_repeating(&mut self, timers: &mut BTreeSet<(Time, u32)>) {
         self.repeat = None;
         self.arm(timers, None);
     }
 
-    /// Key of the table by which repeated REQs are noticed.
+    /// Returns the key of [`Cm::by_remote`](crate::Cm), which detects duplicate REQs.
     pub(crate) fn remote_key(&self) -> RemoteKey {
         (self.address.remote, self.remote_guid, self.remote_id)
     }
 
-    /// Key of the table by which stale connections are noticed.
+    /// Returns the key of [`Cm::by_qpn`](crate::Cm), which detects stale connections.
     pub(crate) fn qpn_key(&self) -> RemoteKey {
         (self.address.remote, self.remote_guid, self.qp.remote_qpn)
     }
 }
 
-/// A peer's address and adapter, and one of its communication IDs or QPNs.
+/// A peer's address and adapter GUID, and one of its communication IDs or QPNs.
 pub(crate) type RemoteKey = (core::net::IpAddr, u64, u32);

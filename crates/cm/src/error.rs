@@ -1,47 +1,47 @@
-//! Calls that cannot be served, and messages that change nothing.
+//! Errors of calls, and the reasons why a message changes no state.
 
 use crate::{DecodeError, State};
 
-/// Why a call was refused. Nothing has changed.
+/// The reason why a call failed. A failed call changes nothing.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallError {
     /// No such connection, request or listener.
     #[error("no such connection")]
     Unknown,
-    /// Not what can be done in this state.
+    /// The connection is in a state that does not allow the call.
     #[error("not possible in state {0:?}")]
     State(State),
-    /// The service and address already have a listener.
+    /// The service already has a listener at this address, or the ID is in use.
     #[error("the service already has a listener at this address")]
     InUse,
 }
 
-/// Why a message changed nothing.
+/// The reason why a message changed no state.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Ignored {
-    /// It is not a message.
+    /// The bytes are not a CM message.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
-    /// It names no connection of ours.
+    /// No connection has the IDs of the message.
     #[error("no connection has these IDs")]
     UnknownId,
-    /// It comes from somebody else than the peer.
-    #[error("not from the peer's address to ours")]
+    /// The addresses of the message are not those of the connection.
+    #[error("the addresses are not those of the connection")]
     Address,
-    /// It names another queue pair than ours.
-    #[error("names another queue pair")]
+    /// The message names a queue pair other than that of the connection.
+    #[error("the queue pair is not that of the connection")]
     Qpn,
-    /// There is nothing it could mean now.
-    #[error("means nothing in this state")]
+    /// The message is not expected in the state of the connection.
+    #[error("not expected in this state")]
     State,
-    /// We have it already; where there was an answer, it was sent again.
+    /// The message is a duplicate. If it had an answer, the answer was sent again.
     #[error("a duplicate")]
     Duplicate,
-    /// It names nobody we know, but whoever it names may come back: see
-    /// [`Cm::hold_refusals`](crate::Cm::hold_refusals).
-    #[error("nobody is back yet whom it could be for")]
+    /// The listener or connection does not exist, but a program may still restore it:
+    /// see [`Cm::hold_refusals`](crate::Cm::hold_refusals).
+    #[error("its listener or connection may still be restored after the restart")]
     NotYet,
-    /// The listener has as many unanswered requests as it wants.
+    /// The backlog of the listener is full.
     #[error("the backlog of the listener is full")]
     Backlog,
 }

@@ -1,53 +1,52 @@
-//! What the connection manager tells its caller.
+//! Events for the caller of the connection manager.
 
 use crate::message::SidrStatus;
 use crate::{Address, ConnId, Ece, IpHeader, Kind, ListenerId, PrivateData, Reason, SidrId};
 
-/// Something has happened.
+/// An event of a connection or of a service ID resolution (SIDR).
 ///
-/// A connection ends with [`Event::Rejected`], [`Event::Unreachable`] or
-/// [`Event::TimewaitExit`]: after the first two it is gone unless they say that
-/// TIMEWAIT follows; after the last it is gone.
+/// A connection is gone after [`Event::Unreachable`], [`Event::TimewaitExit`], or an
+/// [`Event::Rejected`] whose `timewait` is false.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Event {
-    /// Somebody wants to connect: answer with `accept` or `reject`.
+    /// A peer requests a connection. Answer with `accept` or `reject`.
     Request(Box<Incoming>),
-    /// Our request was accepted: move the queue pair, then `establish`.
+    /// The peer has accepted our request. Modify the queue pair, then call `establish`.
     Response {
         /// The connection.
         conn: ConnId,
-        /// READs and atomics that we may serve.
+        /// Concurrent READs and atomics that our responder must serve.
         responder_resources: u8,
-        /// READs and atomics that we may have outstanding.
+        /// READs and atomics that our requester may have outstanding.
         initiator_depth: u8,
-        /// End-to-end flow control.
+        /// True if the peer uses end-to-end flow control.
         flow_control: bool,
-        /// The peer uses a shared receive queue.
+        /// True if the peer's queue pair uses a shared receive queue.
         srq: bool,
         /// Enhanced connection establishment.
         ece: Ece,
         /// Private data.
         private_data: Box<PrivateData<196>>,
     },
-    /// The peer has our acceptance. Only the passive side is told.
+    /// The peer has received our REP. Only the passive side gets this event.
     Established {
         /// The connection.
         conn: ConnId,
     },
-    /// The peer refused.
+    /// The peer has sent a REJ.
     Rejected {
         /// The connection.
         conn: ConnId,
-        /// Why.
+        /// Reason of the REJ.
         reason: Reason,
-        /// Additional information.
+        /// Additional reject information.
         ari: Vec<u8>,
         /// Private data.
         private_data: Box<PrivateData<148>>,
-        /// TIMEWAIT follows, and [`Event::TimewaitExit`].
+        /// True if TIMEWAIT follows and, after it, [`Event::TimewaitExit`].
         timewait: bool,
     },
-    /// The peer does not answer our REQ or REP. The connection is gone.
+    /// The peer has not answered our REQ or REP. The connection is gone.
     Unreachable {
         /// The connection.
         conn: ConnId,
@@ -56,7 +55,7 @@ pub enum Event {
     Disconnected {
         /// The connection.
         conn: ConnId,
-        /// How.
+        /// The way in which the connection was closed.
         by: Closed,
         /// Private data of the DREQ or DREP.
         private_data: Box<PrivateData<224>>,
@@ -66,108 +65,109 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// Somebody wants to know a queue pair for datagrams: answer with
-    /// `sidr_answer`.
+    /// A peer asks which queue pair serves a datagram service. Answer with `sidr_answer`.
     SidrRequest(Box<SidrIncoming>),
-    /// The answer to a question for a queue pair. The question is gone.
+    /// The answer to our SIDR request, which is gone.
     SidrReply {
-        /// The question.
+        /// The SIDR request.
         sidr: SidrId,
-        /// Whether the rest is of use.
+        /// Status. `qpn` and `qkey` are valid if this is [`SidrStatus::VALID`].
         status: SidrStatus,
-        /// The queue pair.
+        /// Number of the queue pair that serves the service.
         qpn: u32,
-        /// The key that lets datagrams in.
+        /// Q_Key that datagrams to this queue pair must carry.
         qkey: u32,
         /// Enhanced connection establishment.
         ece: Ece,
         /// Private data.
         private_data: Box<PrivateData<136>>,
     },
-    /// Nobody answers. The question is gone.
+    /// The peer has not answered our SIDR request, which is gone.
     SidrUnreachable {
-        /// The question.
+        /// The SIDR request.
         sidr: SidrId,
     },
 }
 
-/// How a connection was closed.
+/// The way in which a connection was closed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Closed {
-    /// The peer asks for it. `disconnect` answers, unless we had asked too.
+    /// The peer has sent a DREQ.
     Peer {
-        /// Whether an answer is still owed.
+        /// True if the program must answer with `disconnect`. False if our DREQ crossed the
+        /// peer's: the DREP has been sent.
         answer_owed: bool,
     },
-    /// We asked and the peer agrees.
+    /// The peer has answered our DREQ with a DREP.
     Local,
-    /// We asked, and the peer does not answer.
+    /// The peer has not answered our DREQ.
     TimedOut,
-    /// The peer rejected what was already established.
+    /// The peer has sent a REJ after the connection was established.
     Rejected(Reason),
 }
 
-/// A request that has arrived.
+/// A received connection request (REQ).
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Incoming {
-    /// The connection that it may become.
+    /// The connection that `accept` establishes.
     pub conn: ConnId,
-    /// For whom it is.
+    /// The listener that the request is for.
     pub listener: ListenerId,
-    /// Where it came from and to.
+    /// Addresses of this node and the peer.
     pub address: Address,
-    /// The service that is asked for.
+    /// The requested service.
     pub service_id: u64,
-    /// Addresses in the terms of rdma_cm, if it is a request of rdma_cm.
+    /// The IP addresses in the rdma_cm header, if the request has one.
     pub ip: Option<IpHeader>,
     /// Kind of the connection.
     pub kind: Kind,
-    /// The peer's queue pair.
+    /// Number of the peer's queue pair.
     pub remote_qpn: u32,
-    /// READs and atomics that we may serve: the peer's depth.
+    /// READs and atomics that our responder may have to serve: the peer's initiator depth.
     pub responder_resources: u8,
-    /// READs and atomics that we may have outstanding: the peer's resources.
+    /// READs and atomics that our requester may have outstanding: the peer's responder
+    /// resources.
     pub initiator_depth: u8,
-    /// End-to-end flow control.
+    /// True if the peer uses end-to-end flow control.
     pub flow_control: bool,
-    /// Retries that the peer wishes for.
+    /// Retry count that the peer requests.
     pub retry_count: u8,
-    /// RNR retries that the peer wishes for.
+    /// RNR retry count that the peer requests.
     pub rnr_retry_count: u8,
-    /// The peer uses a shared receive queue.
+    /// True if the peer's queue pair uses a shared receive queue.
     pub srq: bool,
     /// Enhanced connection establishment.
     pub ece: Ece,
-    /// Private data as it came, with the header of rdma_cm if there is one.
+    /// Private data as received, including the rdma_cm header if there is one.
     pub private_data: PrivateData<92>,
 }
 
 impl Incoming {
-    /// What the program passed: without the header of rdma_cm.
+    /// Returns the private data of the peer's program, without the rdma_cm header.
     pub fn user_data(&self) -> &[u8] {
         user_data(self.ip.is_some(), &self.private_data.0)
     }
 }
 
-/// A question for a queue pair that has arrived.
+/// A received SIDR request.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SidrIncoming {
-    /// The question.
+    /// The SIDR request.
     pub sidr: SidrId,
-    /// For whom it is.
+    /// The listener that the request is for.
     pub listener: ListenerId,
-    /// Where it came from and to.
+    /// Addresses of this node and the peer.
     pub address: Address,
-    /// The service that is asked for.
+    /// The requested service.
     pub service_id: u64,
-    /// Addresses in the terms of rdma_cm, if it is a request of rdma_cm.
+    /// The IP addresses in the rdma_cm header, if the request has one.
     pub ip: Option<IpHeader>,
-    /// Private data as it came, with the header of rdma_cm if there is one.
+    /// Private data as received, including the rdma_cm header if there is one.
     pub private_data: PrivateData<216>,
 }
 
 impl SidrIncoming {
-    /// What the program passed: without the header of rdma_cm.
+    /// Returns the private data of the peer's program, without the rdma_cm header.
     pub fn user_data(&self) -> &[u8] {
         user_data(self.ip.is_some(), &self.private_data.0)
     }
@@ -178,7 +178,7 @@ fn user_data(header: bool, data: &[u8]) -> &[u8] {
 }
 
 impl Event {
-    /// The connection it is about.
+    /// Returns the connection of the event.
     pub fn conn(&self) -> Option<ConnId> {
         match self {
             Event::Request(incoming) => Some(incoming.conn),
@@ -192,7 +192,7 @@ impl Event {
         }
     }
 
-    /// The question it is about.
+    /// Returns the SIDR request of the event.
     pub fn sidr(&self) -> Option<SidrId> {
         match self {
             Event::SidrRequest(incoming) => Some(incoming.sidr),

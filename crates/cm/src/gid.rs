@@ -3,12 +3,12 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// A GID: an IPv6 address, or an IPv4 address mapped into one.
+/// A GID: an IPv6 address, or an IPv4-mapped IPv6 address.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The address it stands for; IPv4 if it is a mapped one.
+    /// Returns the IP address: IPv4 if the GID is an IPv4-mapped address, else IPv6.
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }

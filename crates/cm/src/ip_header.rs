@@ -1,30 +1,30 @@
-//! The header with which rdma_cm begins the private data of REQ and SIDR_REQ.
+//! The rdma_cm header at the start of the private data of REQ and SIDR_REQ.
 //!
-//! It says who asks and for which address, in terms of IP. The destination port
-//! is not in it: that is in the service ID.
+//! The header holds the source port and the two IP addresses. The destination port is in
+//! the service ID.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Addresses of an rdma_cm request.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub struct IpHeader {
-    /// The port from which the request comes.
+    /// Port of the requesting program.
     pub source_port: u16,
-    /// The address from which it comes.
+    /// Address of the requesting node.
     pub source: IpAddr,
-    /// The address for which it is meant, of the same IP version.
+    /// Address that the request is for, of the same IP version.
     pub destination: IpAddr,
 }
 
-/// What stands where an [`IpHeader`] might be.
+/// The result of parsing an [`IpHeader`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum IpHeaderOr {
     /// The header.
     Ip(IpHeader),
-    /// Neither IPv4 nor IPv6: the addresses are those of InfiniBand, and all of
-    /// the private data is the program's.
+    /// The IP version is neither 4 nor 6, so there is no header: the request uses
+    /// InfiniBand addresses, and all private data belongs to the program.
     NotIp,
-    /// A version of the header that we do not know.
+    /// The version of the header is unknown.
     UnknownVersion(u8),
 }
 
@@ -32,8 +32,8 @@ impl IpHeader {
     /// Length on the wire.
     pub const LEN: usize = 36;
 
-    /// Reads the beginning of private data, which is long enough in both
-    /// messages that have the header.
+    /// Parses the start of private data. The field is long enough for the header in both
+    /// messages, REQ and SIDR_REQ.
     pub fn parse<const N: usize>(data: &[u8; N]) -> IpHeaderOr {
         const { assert!(N >= IpHeader::LEN) }
         if data[0] != 0 {
@@ -60,7 +60,7 @@ impl IpHeader {
         }
     }
 
-    /// Writes the header to the beginning of private data.
+    /// Writes the header to the start of private data.
     pub fn emit(&self, data: &mut [u8]) {
         data[0] = 0;
         data[1] = if self.source.is_ipv4() { 0x40 } else { 0x60 };
@@ -69,9 +69,10 @@ impl IpHeader {
         data[20..36].copy_from_slice(&field(self.destination));
     }
 
-    /// Whether the addresses can belong to two hosts that connect: what the
-    /// kernel asks of a request before it looks for a listener. It refuses
-    /// loopback addresses too; we let them in if the packet came that way.
+    /// Returns true if the addresses can belong to two connecting hosts.
+    ///
+    /// The kernel checks this before it looks for a listener. It also refuses loopback
+    /// addresses; this function accepts them if the packet arrived over loopback.
     pub fn is_plausible(&self, over_loopback: bool) -> bool {
         let one = |ip: IpAddr| {
             let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
@@ -84,7 +85,7 @@ impl IpHeader {
     }
 }
 
-/// An IPv4 address stands at the end of the field, behind zeros.
+/// Encodes an address in 16 bytes. An IPv4 address is in the last four, after zeros.
 fn field(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => {
@@ -107,7 +108,7 @@ mod tests {
     };
 
     #[test]
-    fn an_ipv4_address_stands_in_the_last_four_bytes() {
+    fn an_ipv4_address_is_in_the_last_four_bytes() {
         let mut data = [0xff; 92];
         V4.emit(&mut data);
         assert_eq!(data[..4], [0, 0x40, 0x12, 0x34]);
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(data[16..20], [198, 51, 100, 11]);
         assert_eq!(data[20..32], [0; 12]);
         assert_eq!(data[32..36], [198, 51, 100, 12]);
-        assert_eq!(data[36], 0xff, "what is behind it is the program's");
+        assert_eq!(data[36], 0xff, "the program's data follows the header");
         assert_eq!(IpHeader::parse(&data), IpHeaderOr::Ip(V4));
     }
 
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ip_versions_mean_that_there_is_no_header() {
+    fn private_data_with_another_ip_version_has_no_header() {
         for version in [0x00, 0x50, 0xf0] {
             let mut data = [0; 216];
             data[1] = version;
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn other_header_versions_are_unknown() {
+    fn a_header_version_other_than_0_is_unknown() {
         let mut data = [0; 92];
         V4.emit(&mut data);
         data[0] = 1;

@@ -1,5 +1,4 @@
-//! The connection manager of InfiniBand, and the port spaces of rdma_cm above
-//! it.
+//! The InfiniBand connection manager (CM) and the port spaces of rdma_cm.
 //!
 //! ```text
 //!   listen, connect, accept, reject, disconnect, destroy ...      poll_event
@@ -7,25 +6,28 @@
 //!              v                                                      |
 //!   +--------------------------------- Cm ----------------------------------+
 //!   |  active:  REQ -> (MRA) -> REP -> RTU     close: DREQ, DREP, TIMEWAIT  |
-//!   |  passive: REQ -> REP -> RTU or data      refusals, repeated and stale |
+//!   |  passive: REQ -> REP -> RTU or data      REJ, duplicates, stale peers |
 //!   +------------------------------------------------------------------------+
 //!      |  poll_transmit            ^ receive             ^ handle_timeout
 //!      v  (MADs)                   | (MADs)              | (time)
 //! ```
 //!
-//! Two queue pairs become a connection by messages between queue pairs 1 of
-//! their nodes: management datagrams (MADs) of 256 bytes, any of which may be
-//! lost, repeated, reordered or forged. This layer knows these messages and
-//! what follows from them. It has no socket, clock, thread or randomness of its
-//! own and does not know queue pairs but by their numbers: the caller sends,
-//! receives, keeps the time, and moves queue pairs as [`QpParameters`] say.
+//! To connect two queue pairs, the nodes exchange management datagrams (MADs) of 256
+//! bytes between their queue pairs 1. The network may lose, duplicate, reorder or forge
+//! any of them. This crate implements the messages and the state machine of a connection.
+//! It is sans-IO: it has no socket, clock, thread or entropy source, and it knows queue
+//! pairs by number only. The caller sends, receives, keeps the time, and modifies queue
+//! pairs according to [`QpParameters`].
 //!
-//! [`Cm`] is one node with one channel adapter. [`message`] has the formats,
-//! [`ports`] the rules for binding to ports, [`multicast`] the GIDs of groups.
+//! - [`Cm`] is the connection manager of one node with one channel adapter.
+//! - [`message`] holds the message formats.
+//! - [`ports`] holds the rules for binding to ports.
+//! - [`multicast`] maps multicast groups to GIDs.
 
 #![forbid(unsafe_code)]
 
 mod active;
+mod answer_cache;
 mod bugs;
 mod close;
 mod cm;
@@ -46,7 +48,6 @@ mod private_data;
 mod qp;
 mod reason;
 mod reject;
-mod remember;
 mod request;
 mod resume;
 mod service;
@@ -68,7 +69,7 @@ pub use reason::Reason;
 pub use request::{Accept, Ece, Kind, Request, flow_label};
 pub use resume::Snapshot;
 pub use service::PortSpace;
-pub use sidr::{SidrAnswer, SidrId, SidrQuestion};
+pub use sidr::{SidrAnswer, SidrId, SidrRequest};
 pub use time_code::{Time, ack_timeout, duration};
 
 #[cfg(test)]

@@ -1,26 +1,26 @@
-//! Who waits for requests, and which of them a request is for.
+//! Listeners, and the choice of the listener for a request.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::{Address, IpHeader, IpHeaderOr, Reason};
 
-/// Names a listener to its owner.
+/// Handle of a listener.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct ListenerId(pub(crate) u64);
 
-/// For which of our addresses somebody listens.
+/// The local addresses on which a listener accepts requests.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ListenAddress {
-    /// For all, and for requests without IP addresses.
+    /// All addresses, and requests without IP addresses.
     Any,
-    /// For all of IPv4: the wildcard of a listener with AFONLY.
+    /// All IPv4 addresses: the wildcard of a listener with AFONLY.
     AnyV4,
-    /// For all of IPv6: the wildcard of a listener with AFONLY.
+    /// All IPv6 addresses: the wildcard of a listener with AFONLY.
     AnyV6,
-    /// For one.
+    /// One address.
     Exactly(IpAddr),
 }
 
@@ -41,30 +41,31 @@ pub(crate) struct Listener {
     service_id: u64,
     address: ListenAddress,
     backlog: usize,
-    /// Requests that the program has not yet taken.
+    /// Number of requests that the program has not taken yet.
     pub(crate) pending: usize,
 }
 
 #[derive(Default, Debug)]
 pub(crate) struct Listeners {
     by_id: BTreeMap<ListenerId, Listener>,
-    /// Exact addresses sort behind wildcards.
+    /// Listeners by service and address. Exact addresses sort after wildcards.
     by_service: BTreeMap<(u64, ListenAddress), ListenerId>,
     next: u64,
 }
 
-/// What became of the search for a listener.
+/// The result of the search for a listener.
 pub(crate) enum Found {
-    /// This one, and it has room.
+    /// A listener with room in its backlog, and the rdma_cm header of the request.
     Listener(ListenerId, Option<IpHeader>),
-    /// This one, and it has no room.
+    /// A listener whose backlog is full.
     Full,
-    /// None: the service is unknown, or not offered at this address.
+    /// No listener: the service is unknown or not offered at this address, or the rdma_cm
+    /// header is invalid.
     Refused(Reason),
 }
 
 impl Listeners {
-    /// A new listener, unless the service and address have one.
+    /// Adds a listener. Returns `None` if the service and address already have one.
     pub(crate) fn insert(
         &mut self,
         service_id: u64,
@@ -101,8 +102,8 @@ impl Listeners {
         self.by_id.get_mut(&id)
     }
 
-    /// Looks for the listener of a request with these first bytes of private
-    /// data: an exact address goes before a wildcard.
+    /// Finds the listener for a request with this private data. An exact address takes
+    /// precedence over a wildcard.
     pub(crate) fn find<const N: usize>(
         &self,
         service_id: u64,
@@ -114,7 +115,7 @@ impl Listeners {
         if candidates.peek().is_none() {
             return Found::Refused(Reason::INVALID_SERVICE_ID);
         }
-        // Services outside of the port spaces have no header.
+        // Only services of rdma_cm's port spaces have the header.
         let ip = match IpHeader::parse(data) {
             _ if crate::PortSpace::of_service(service_id).is_none() => None,
             IpHeaderOr::Ip(ip) => Some(ip),
@@ -138,7 +139,7 @@ impl Listeners {
     }
 }
 
-/// The address that sorts behind all others.
+/// The address that sorts after all others.
 const LAST: IpAddr = IpAddr::V6(core::net::Ipv6Addr::new(
     0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff,
 ));

@@ -1,4 +1,4 @@
-//! Management datagrams: the header in front of every message.
+//! Management datagrams (MADs): the header of every CM message.
 
 use crate::codec::Body;
 use crate::message::Message;
@@ -6,59 +6,59 @@ use crate::message::Message;
 /// Length of a MAD.
 pub const MAD_LEN: usize = 256;
 
-/// Length of its header.
+/// Length of the MAD header.
 const HEADER_LEN: usize = 24;
 const BASE_VERSION: u8 = 1;
 const CLASS: u8 = 0x07;
 const CLASS_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 0x03;
 
-/// A message with what its MAD header says.
+/// A CM message and the fields of its MAD header.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Mad {
-    /// Transaction ID. Answers repeat that of the message they answer.
+    /// Transaction ID. An answer repeats the transaction ID of the answered message.
     pub tid: u64,
-    /// Attribute modifier: options of enhanced connection establishment, else 0.
+    /// Attribute modifier: the options of enhanced connection establishment, else 0.
     pub modifier: u32,
     /// The message.
     pub message: Message,
 }
 
-/// Why bytes are not a message of the connection manager.
+/// The reason why bytes are not a CM message.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Not the length of a MAD.
-    #[error("{0} bytes, where a MAD has 256")]
+    /// The length is not 256 bytes.
+    #[error("length of {0} bytes, but a MAD has 256")]
     Length(usize),
-    /// Unknown version of the MAD header.
+    /// The version of the MAD header is unknown.
     #[error("unknown MAD version {0}")]
     BaseVersion(u8),
-    /// A MAD for somebody else.
-    #[error("management class {0:#04x} is not that of connection management")]
+    /// The MAD belongs to another management class.
+    #[error("management class {0:#04x} is not connection management (0x07)")]
     Class(u8),
-    /// Unknown version of connection management.
+    /// The version of the connection management class is unknown.
     #[error("unknown version {0} of connection management")]
     ClassVersion(u8),
-    /// Messages are sent, nothing else.
+    /// The method is not Send, the only method of connection management.
     #[error("unknown method {0:#04x}")]
     Method(u8),
-    /// No such message.
+    /// The attribute ID is not that of a CM message.
     #[error("unknown attribute {0:#06x}")]
     Attribute(u16),
 }
 
 impl Mad {
-    /// Reads a MAD.
+    /// Decodes a MAD.
     ///
     /// # Errors
-    /// If it is not a message of the connection manager.
+    /// If the bytes are not a CM message.
     pub fn decode(bytes: &[u8]) -> Result<Mad, DecodeError> {
         let bytes: &[u8; MAD_LEN] = bytes
             .try_into()
             .map_err(|_| DecodeError::Length(bytes.len()))?;
         let (header, body) = bytes
             .split_first_chunk::<HEADER_LEN>()
-            .expect("a header is shorter than a MAD");
+            .expect("the header is shorter than a MAD");
         match *header {
             [BASE_VERSION, CLASS, CLASS_VERSION, METHOD_SEND, ..] => {}
             [BASE_VERSION, CLASS, CLASS_VERSION, method, ..] => {
@@ -77,7 +77,7 @@ impl Mad {
         })
     }
 
-    /// Writes a MAD.
+    /// Encodes the MAD.
     pub fn encode(&self) -> [u8; MAD_LEN] {
         let mut bytes = [0; MAD_LEN];
         bytes[..4].copy_from_slice(&[BASE_VERSION, CLASS, CLASS_VERSION, METHOD_SEND]);

@@ -1,8 +1,8 @@
-//! The messages of the connection manager, one type each.
+//! The CM messages, one type each.
 //!
-//! Each is a plain value with every field of the wire, `parse`d from and
-//! `emit`ted into the 232 bytes behind the MAD header. Reserved bits are
-//! ignored on the way in and zero on the way out.
+//! Each message is a plain value with all fields of the wire format. `parse` reads it from
+//! the 232 bytes after the MAD header, and `emit` writes it there. `parse` ignores reserved
+//! bits; `emit` writes them as zero.
 
 mod lap;
 mod mra;
@@ -24,18 +24,18 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 use crate::codec::Body;
 
-/// Any message.
+/// A CM message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Message {
     /// Request for communication.
     Req(Req),
-    /// Message receipt acknowledgement: the answer will take longer.
+    /// Message receipt acknowledgement: the answer takes longer.
     Mra(Mra),
     /// Reject.
     Rej(Rej),
     /// Reply to a request.
     Rep(Rep),
-    /// Ready to use: the reply has arrived.
+    /// Ready to use: the active side has received the REP.
     Rtu(Rtu),
     /// Disconnect request.
     Dreq(Dreq),
@@ -52,7 +52,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The attribute ID that names this message in the MAD header.
+    /// Returns the attribute ID of this message in the MAD header.
     pub fn attribute(&self) -> u16 {
         match self {
             Message::Req(_) => 0x10,
@@ -103,7 +103,7 @@ impl Message {
     }
 }
 
-/// Which message a REJ refuses or an MRA acknowledges.
+/// The message that a REJ rejects or an MRA acknowledges.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// A REQ.
@@ -112,7 +112,7 @@ pub enum Subject {
     Rep,
     /// Another message, or none.
     Other,
-    /// The fourth value of two bits, which means nothing.
+    /// The fourth value of the two bits, which is reserved.
     Reserved,
 }
 

@@ -1,37 +1,37 @@
 //! GIDs of multicast groups.
 //!
-//! On RoCE nobody has to be asked: the group's IP address decides its MGID, and
-//! a sender or receiver needs no more.
+//! RoCE has no subnet administrator to ask: the MGID follows from the IP address of the
+//! group.
 
 use core::net::{IpAddr, Ipv4Addr};
 
 use crate::Gid;
 
-/// The queue pair number that datagrams to a group carry.
+/// The destination queue pair number of multicast datagrams.
 pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
-/// What carries packets.
+/// The RoCE version.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RoceVersion {
-    /// Ethernet frames.
+    /// RoCEv1: packets in Ethernet frames.
     V1,
-    /// UDP.
+    /// RoCEv2: packets in UDP datagrams.
     V2,
 }
 
-/// A group cannot be joined.
+/// The reason why a group cannot be joined.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The kernel has no IPv6 groups on RoCEv2: errno ENOTSUPP, 524, which only
-    /// the kernel has a name for.
+    /// IPv6 groups are not supported on RoCEv2. The kernel returns ENOTSUPP (524), an errno
+    /// that libc does not define.
     #[error("IPv6 groups are not supported on RoCEv2")]
     Ipv6,
 }
 
-/// The MGID of a group of rdma_cm.
+/// Returns the MGID of an rdma_cm multicast group.
 ///
 /// # Errors
-/// If the kernel would refuse to join it.
+/// If the kernel does not support the group.
 pub fn mgid(group: IpAddr, version: RoceVersion) -> Result<Gid, JoinError> {
     match (group, version) {
         (ip, _) if ip.is_unspecified() => Ok(Gid::default()),
@@ -41,7 +41,7 @@ pub fn mgid(group: IpAddr, version: RoceVersion) -> Result<Gid, JoinError> {
     }
 }
 
-/// ff0e::ffff:a.b.c.d.
+/// Returns ff0e::ffff:a.b.c.d.
 fn global_scope(v4: Ipv4Addr) -> Gid {
     let mut gid = Gid::from(IpAddr::V4(v4));
     gid.0[0] = 0xff;
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_group_is_refused_on_rocev2_and_itself_on_rocev1() {
+    fn an_ipv6_group_is_refused_on_rocev2_and_unchanged_on_rocev1() {
         let group: IpAddr = "ff0e::1234".parse().unwrap();
         assert_eq!(mgid(group, RoceVersion::V2), Err(JoinError::Ipv6));
         assert_eq!(mgid(group, RoceVersion::V1), Ok(Gid::from(group)));

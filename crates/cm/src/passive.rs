@@ -1,17 +1,17 @@
-//! The passive side: gets the REQ, sends the REP, gets the RTU or data.
+//! The passive side: receives the REQ, sends the REP, receives the RTU or data.
 
+use crate::answer_cache::AnswerKey;
 use crate::bugs::Bug;
 use crate::cm::release;
 use crate::connection::{Connection, Ports, RemoteKey, Role};
 use crate::listener::Found;
 use crate::message::{Message, Rep, Req, Rtu, Subject};
-use crate::remember::Asked;
 use crate::{
     Accept, Address, CallError, Cm, ConnId, Ece, Event, Gid, Ignored, Incoming, IpHeader, Kind,
     ListenerId, Mad, QpParameters, Reason, State, Time, duration,
 };
 
-/// Longest wait for the answer to a REP that a REQ may ask for; a time code.
+/// Longest wait for an answer to the REP that a REQ may ask for; a time code.
 const MAX_RESPONSE: u8 = 24;
 
 impl Cm {
@@ -38,8 +38,8 @@ impl Cm {
             self.refuse_req(address, mad, req, Reason::INVALID_GID, &ours.0);
             return Ok(());
         }
-        // The same queue pair in another connection: the peer has forgotten the
-        // old one.
+        // The peer's queue pair belongs to another connection, so the peer has lost that
+        // connection.
         let qpn_key = (address.remote, req.ca_guid, req.qpn);
         if let Some(old) = self.by_qpn.get(&qpn_key).copied()
             && !self.bug(Bug::RepeatedReqIsNew)
@@ -65,7 +65,7 @@ impl Cm {
         }
     }
 
-    /// Answers a REQ that was here before as far as there is an answer.
+    /// Answers a duplicate REQ if there is an answer. Returns `Ok` for a new REQ.
     fn repeated_req(&mut self, address: Address, key: RemoteKey) -> Result<(), Ignored> {
         self.refuse_req_again(address, key)?;
         let Some(id) = self.by_remote.get(&key).copied() else {
@@ -104,8 +104,8 @@ impl Cm {
     ) {
         let id = self.new_id();
         let psn = self.new_psn();
-        // An upper bound of what the peer waits for us before it repeats.
-        let patience =
+        // An upper bound of the peer's retransmission interval.
+        let peer_interval =
             duration(req.remote_response_timeout) + duration(req.primary.ack_timeout) * 2;
         let connection = Connection {
             role: Role::Passive,
@@ -142,7 +142,7 @@ impl Cm {
             prolonged: false,
             answer: None,
             deadline: None,
-            horizon: patience * (u32::from(req.max_cm_retries) + 1),
+            horizon: peer_interval * (u32::from(req.max_cm_retries) + 1),
             mra_sent: false,
             orphan: false,
         };
@@ -174,13 +174,13 @@ impl Cm {
         })));
     }
 
-    /// Says yes to a request. The queue pair must already be able to receive.
+    /// Accepts a request: sends a REP. The queue pair must be ready to receive.
     ///
     /// # Errors
-    /// If there is no such connection, or it is not a request.
+    /// If there is no such connection, or it has no unanswered request.
     pub fn accept(&mut self, now: Time, conn: ConnId, accept: &Accept) -> Result<(), CallError> {
         let (ca_guid, target_ack_delay) = (self.config.ca_guid, self.config.ack_delay);
-        let connection = self.call(conn)?;
+        let connection = self.owned_connection(conn)?;
         if !matches!(connection.state, State::ReqRcvd | State::MraReqSent) {
             return Err(CallError::State(connection.state));
         }
@@ -238,10 +238,10 @@ impl Cm {
                 self.now_established(id);
                 Ok(())
             }
-            // The peer has not heard that we said no after all.
+            // The peer has missed our REJ.
             State::Timewait => {
-                let asked = Asked::Req(self.connections[&id].remote_key());
-                if let Some(answer) = self.remembered.get(asked) {
+                let key = AnswerKey::Req(self.connections[&id].remote_key());
+                if let Some(answer) = self.answer_cache.get(key) {
                     self.out.send(address, &answer.mad.encode());
                 }
                 Err(Ignored::State)
@@ -251,14 +251,14 @@ impl Cm {
         }
     }
 
-    /// Data has arrived on the queue pair of a connection whose RTU has not: the
-    /// peer has our REP, or it could not send.
+    /// Establishes a connection on which data has arrived before the RTU. The peer can send
+    /// data only after it has received our REP.
     ///
     /// # Errors
-    /// If there is no such connection, or nothing was accepted.
+    /// If there is no such connection, or it was not accepted.
     pub fn communication_established(&mut self, conn: ConnId) -> Result<(), CallError> {
         let mute = self.bug(Bug::IgnoreCommEst);
-        let connection = self.call(conn)?;
+        let connection = self.owned_connection(conn)?;
         match connection.state {
             _ if mute => Ok(()),
             State::RepSent | State::MraRepRcvd => {
@@ -272,7 +272,7 @@ impl Cm {
 
     fn now_established(&mut self, id: u32) {
         let connection = self.connections.get_mut(&id).expect("found before");
-        connection.answered(&mut self.timers);
+        connection.stop_repeating(&mut self.timers);
         connection.state = State::Established;
         self.notify(Event::Established { conn: ConnId(id) });
     }

@@ -1,10 +1,9 @@
-//! Which program has which port: the rules of `rdma_bind_addr`, as the kernel
-//! keeps them.
+//! The port table of rdma_cm: the kernel's rules for `rdma_bind_addr`.
 //!
-//! Each port space has ports of its own. A port belongs to all who are bound to
-//! it, and a newcomer is let in if none of them is in its way. Ephemeral ports
-//! are looked for from a random place on; one may be shared by connections that
-//! differ in where they lead.
+//! - Each port space has its own ports.
+//! - Several owners may share a port if none of them conflicts with another.
+//! - The search for an ephemeral port starts at a random port.
+//! - Connections with different destinations may share an ephemeral port.
 
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
@@ -12,26 +11,26 @@ use std::collections::BTreeMap;
 
 use crate::PortSpace;
 
-/// Below these, ports need a privilege.
+/// The first port that needs no privilege.
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
-/// Names a bound port to its owner.
+/// Handle of a bound port.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct BindId(u64);
 
-/// An address as programs name it.
+/// An IP address with its scope.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Host {
-    /// The address; unspecified is a wildcard.
+    /// The address. The unspecified address is a wildcard.
     pub ip: IpAddr,
-    /// The link that a link-local IPv6 address belongs to, else 0.
+    /// Interface index of a link-local IPv6 address, else 0.
     pub scope: u32,
 }
 
 impl Host {
-    /// An address that needs no scope.
+    /// Returns an address without scope.
     pub fn new(ip: IpAddr) -> Host {
         Host { ip, scope: 0 }
     }
@@ -48,33 +47,34 @@ impl Host {
         self.ip == other.ip && (!link_local || self.scope == other.scope)
     }
 
-    /// Both are known and they differ.
+    /// Returns true if neither address is a wildcard and they differ.
     fn differs(self, other: Host) -> bool {
         !self.is_any() && !other.is_any() && !self.same(other)
     }
 }
 
-/// A wish for a port.
+/// The parameters of a bind.
 #[derive(Copy, Clone, Debug)]
 pub struct Bind {
-    /// In which port space.
+    /// The port space.
     pub space: PortSpace,
-    /// For which of our addresses.
+    /// The local address.
     pub source: Host,
-    /// Which port; 0 is any.
+    /// The port; 0 asks for an ephemeral port.
     pub port: u16,
-    /// Where the connection is to lead, if that is known.
+    /// Address and port of the peer, if they are known.
     pub destination: Option<(Host, u16)>,
-    /// Share the port with others who say so too, while nobody listens.
+    /// True to share the port with other owners that set this, as long as none listens.
     pub reuse: bool,
-    /// Do not mind the other IP version.
+    /// True to use one IP version only. A bind of the other version that also sets this
+    /// does not conflict.
     pub af_only: bool,
-    /// The program may have ports below 1024.
+    /// True if the program may bind to ports below 1024.
     pub privileged: bool,
 }
 
 impl Bind {
-    /// A wish without options.
+    /// Returns a bind without options.
     pub fn new(space: PortSpace, source: Host, port: u16) -> Bind {
         Bind {
             space,
@@ -88,19 +88,19 @@ impl Bind {
     }
 }
 
-/// Why a port cannot be had.
+/// The reason why a bind failed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody has this address and port: EADDRINUSE.
+    /// The address and port are in use: EADDRINUSE.
     #[error("address already in use")]
     InUse,
-    /// A wildcard is in the way, or all ports are taken: EADDRNOTAVAIL.
+    /// The port conflicts with a wildcard, or no ephemeral port is free: EADDRNOTAVAIL.
     #[error("cannot assign requested address")]
     NotAvailable,
-    /// Ports below 1024 need a privilege: EACCES.
+    /// The port is below 1024 and the program has no privilege: EACCES.
     #[error("permission denied")]
     Denied,
-    /// No such bound port.
+    /// The handle names no bound port.
     #[error("not bound")]
     Unknown,
 }
@@ -118,12 +118,12 @@ pub struct PortTable {
     owners: BTreeMap<BindId, Owner>,
     by_port: BTreeMap<(PortSpace, u16), Vec<BindId>>,
     next: u64,
-    /// The ephemeral port that was given out last, which rests for a moment.
+    /// The last ephemeral port. The next search skips it, so that it is not reused at once.
     last: u16,
 }
 
 impl PortTable {
-    /// A table without owners; ephemeral ports come from this range.
+    /// Returns an empty table that takes ephemeral ports from this range.
     pub fn new(ephemeral: RangeInclusive<u16>) -> PortTable {
         PortTable {
             ephemeral,
@@ -134,11 +134,10 @@ impl PortTable {
         }
     }
 
-    /// Binds to a port. `random` decides where the search for an ephemeral one
-    /// begins.
+    /// Binds to a port. `random` determines the start of the search for an ephemeral port.
     ///
     /// # Errors
-    /// If the port cannot be had.
+    /// If the port is not available to this owner.
     pub fn bind(&mut self, bind: &Bind, random: u32) -> Result<(BindId, u16), BindError> {
         let port = match bind.port {
             0 => self.any_port(bind, random)?,
@@ -158,11 +157,11 @@ impl PortTable {
         Ok((id, port))
     }
 
-    /// The owner is going to listen. Whoever was ready to share the port must
-    /// have it alone by then, and shares it no longer.
+    /// Prepares a bound port for listening and clears `reuse`, because a listener cannot share
+    /// its port.
     ///
     /// # Errors
-    /// If somebody else is in the way.
+    /// If another owner of the port conflicts.
     pub fn listen(&mut self, id: BindId) -> Result<(), BindError> {
         let owner = self.owners.get(&id).ok_or(BindError::Unknown)?;
         if owner.bind.reuse {
@@ -174,7 +173,7 @@ impl PortTable {
         Ok(())
     }
 
-    /// The owner has learnt where its connection leads, and by which address.
+    /// Sets the source address and the destination of a bound port.
     ///
     /// # Errors
     /// If there is no such owner.
@@ -190,7 +189,7 @@ impl PortTable {
         Ok(())
     }
 
-    /// The owner does not need its port any more.
+    /// Releases a bound port.
     ///
     /// # Errors
     /// If there is no such owner.
@@ -206,7 +205,7 @@ impl PortTable {
         Ok(())
     }
 
-    /// Whether nobody has a port.
+    /// Returns true if no port is bound.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty() && self.by_port.is_empty()
     }
@@ -216,7 +215,7 @@ impl PortTable {
         ids.map(|id| (*id, &self.owners[id]))
     }
 
-    /// Whether nobody who has the port is in the way.
+    /// Checks that no owner of the port, except `except`, conflicts with `bind`.
     fn check(
         &self,
         bind: &Bind,
@@ -257,17 +256,17 @@ impl PortTable {
         Err(BindError::NotAvailable)
     }
 
-    /// Whether a connection from this port would differ from those of all others
-    /// who have it: in the port it leads to, or in one of its addresses.
+    /// Returns true if a connection from this port differs from those of all owners of the
+    /// port: in the destination port, or in the source or destination address.
     fn is_distinct(&self, bind: &Bind, port: u16) -> bool {
-        let nowhere = |ip: IpAddr| match ip {
+        let wildcard = |ip: IpAddr| match ip {
             IpAddr::V4(_) => Host::new(core::net::Ipv4Addr::UNSPECIFIED.into()),
             IpAddr::V6(_) => Host::new(core::net::Ipv6Addr::UNSPECIFIED.into()),
         };
-        let leads = |bind: &Bind| bind.destination.unwrap_or((nowhere(bind.source.ip), 0));
-        let (to, to_port) = leads(bind);
+        let destination = |bind: &Bind| bind.destination.unwrap_or((wildcard(bind.source.ip), 0));
+        let (to, to_port) = destination(bind);
         self.sharers(bind.space, port).all(|(_, other)| {
-            let (theirs, their_port) = leads(&other.bind);
+            let (theirs, their_port) = destination(&other.bind);
             to_port != their_port || bind.source.differs(other.bind.source) || to.differs(theirs)
         })
     }

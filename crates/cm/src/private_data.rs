@@ -1,22 +1,22 @@
-//! Private data: what programs tell each other in connection messages.
+//! Private data: bytes that programs exchange in CM messages.
 
 use core::fmt;
 use core::ops::Deref;
 
-/// The private data field of a message, which is always sent whole.
+/// The private data field of a message.
 ///
-/// The field has no length: a receiver sees all `N` bytes, with zeros behind
-/// what the sender passed.
+/// The field is always sent whole and has no length. A receiver sees all `N` bytes: the
+/// bytes of the sender, followed by zeros.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct PrivateData<const N: usize>(pub [u8; N]);
 
-/// Private data does not fit its field.
+/// The error for private data that is longer than its field.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len} bytes of private data, where {room} fit")]
+#[error("{len} bytes of private data are too many: the field holds {room}")]
 pub struct TooLong {
-    /// Bytes there are.
+    /// Length of the private data.
     pub len: usize,
-    /// Bytes that fit.
+    /// Largest length that fits.
     pub room: usize,
 }
 
@@ -24,7 +24,7 @@ impl<const N: usize> PrivateData<N> {
     /// All zeros.
     pub const EMPTY: PrivateData<N> = PrivateData([0; N]);
 
-    /// The field with `bytes` at its beginning.
+    /// Returns the field with `bytes` at its start.
     ///
     /// # Errors
     /// If they do not fit.
@@ -32,7 +32,7 @@ impl<const N: usize> PrivateData<N> {
         PrivateData::at(0, bytes)
     }
 
-    /// The field with `bytes` from `start` on, as behind the header of rdma_cm.
+    /// Returns the field with `bytes` from `start` on, for example after the rdma_cm header.
     ///
     /// # Errors
     /// If they do not fit.
@@ -47,7 +47,7 @@ impl<const N: usize> PrivateData<N> {
         Ok(PrivateData(field))
     }
 
-    /// Without the zeros at the end.
+    /// Returns the field without the zeros at its end.
     fn used(&self) -> &[u8] {
         let used = self.0.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
         &self.0[..used]
@@ -68,7 +68,7 @@ impl<const N: usize> Deref for PrivateData<N> {
 }
 
 impl<const N: usize> serde::Serialize for PrivateData<N> {
-    /// As hexadecimal digits, without the zeros at the end.
+    /// Writes hexadecimal digits, without the zeros at the end.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let digits = self.used().iter().map(|byte| format!("{byte:02x}"));
         serializer.serialize_str(&digits.collect::<String>())
@@ -92,7 +92,7 @@ impl<'de, const N: usize> serde::Deserialize<'de> for PrivateData<N> {
 }
 
 impl<const N: usize> fmt::Debug for PrivateData<N> {
-    /// Without the zeros at the end.
+    /// Prints the bytes without the zeros at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02x?} of {N}", self.used())
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_survives_being_written_as_text() {
+    fn a_field_survives_serialisation() {
         let field = PrivateData::<4>::new(&[0xfe, 0, 1]).unwrap();
         let text = serde_json::to_string(&field).unwrap();
         assert_eq!(text, "\"fe0001\"");

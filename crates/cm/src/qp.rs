@@ -1,30 +1,30 @@
-//! What a connection means for its queue pair.
+//! The queue pair attributes of a connection.
 
-/// Attributes with which a queue pair is moved to RTR and RTS.
+/// Attributes for the transitions of a queue pair to RTR and RTS.
 ///
-/// A REQ or REP names the PSN that its sender expects first, so what the peer
-/// says becomes `sq_psn` here and what we said is `rq_psn`.
+/// The starting PSN in a REQ or REP is the first PSN that its sender expects. So the peer's
+/// starting PSN becomes `sq_psn`, and ours is `rq_psn`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct QpParameters {
-    /// Our queue pair; 0 while it is not known.
+    /// Number of our queue pair, 0 until it is known.
     pub local_qpn: u32,
-    /// The peer's; 0 while it is not known.
+    /// Number of the peer's queue pair, 0 until it is known.
     pub remote_qpn: u32,
-    /// First PSN that we expect.
+    /// First PSN that our queue pair expects.
     pub rq_psn: u32,
-    /// First PSN that the peer expects.
+    /// First PSN that our queue pair sends.
     pub sq_psn: u32,
-    /// Path MTU as an enumeration.
+    /// Path MTU as an enumeration: 1 is 256 bytes, 5 is 4096.
     pub path_mtu: u8,
-    /// READs and atomics that we serve at once.
+    /// Concurrent READs and atomics that our responder serves.
     pub responder_resources: u8,
-    /// READs and atomics that we have outstanding.
+    /// READs and atomics that our requester may have outstanding.
     pub initiator_depth: u8,
     /// Acknowledgement timeout; a time code.
     pub timeout: u8,
-    /// Retries.
+    /// Retry count.
     pub retry_count: u8,
-    /// RNR retries.
+    /// RNR retry count.
     pub rnr_retry_count: u8,
     /// Flow label.
     pub flow_label: u32,

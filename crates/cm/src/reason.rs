@@ -1,8 +1,8 @@
-//! Why a request was refused.
+//! The reasons of a REJ.
 
 use core::fmt;
 
-/// Reason of a REJ. Any number may come from the wire; those we know have names.
+/// The reason of a REJ. A peer may send any number; the known numbers have constants.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -13,7 +13,7 @@ macro_rules! reasons {
         impl Reason {
             $(#[doc = $text] pub const $name: Reason = Reason($value);)*
 
-            /// In words, if it is a known one.
+            /// Returns the description of a known reason.
             pub fn text(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($text),)*
@@ -32,7 +32,7 @@ reasons! {
     UNSUPPORTED = 5, "unsupported request";
     INVALID_COMM_ID = 6, "invalid communication ID";
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
-    INVALID_SERVICE_ID = 8, "invalid service ID: nobody listens";
+    INVALID_SERVICE_ID = 8, "invalid service ID: no listener";
     INVALID_TRANSPORT = 9, "invalid transport service type";
     STALE_CONNECTION = 10, "stale connection";
     RDC_MISSING = 11, "no reliable datagram channel";

@@ -1,22 +1,21 @@
-//! Saying no, being told no, and giving up.
+//! Sends and receives REJs, and gives up unanswered attempts.
 
 use core::time::Duration;
 
+use crate::answer_cache::AnswerKey;
 use crate::bugs::Bug;
 use crate::connection::{RemoteKey, Role};
 use crate::message::{Message, Rej, Rep, Req, Subject};
-use crate::remember::Asked;
 use crate::{
     Address, CallError, Closed, Cm, ConnId, Event, Ignored, Mad, PrivateData, Reason, State, Time,
     duration,
 };
 
 impl Cm {
-    /// Says no: to a request, or to a response that is not what it should be.
-    /// The connection is gone.
+    /// Rejects a request (REQ) or a response (REP). The connection is gone.
     ///
     /// # Errors
-    /// If there is no such connection, or it is too late.
+    /// If there is no such connection, or it has no unanswered request or response.
     pub fn reject(
         &mut self,
         now: Time,
@@ -25,7 +24,7 @@ impl Cm {
         ari: &[u8],
         private_data: PrivateData<148>,
     ) -> Result<(), CallError> {
-        let connection = self.call(conn)?;
+        let connection = self.owned_connection(conn)?;
         let subject = match connection.state {
             State::ReqRcvd | State::MraReqSent => Subject::Req,
             State::RepRcvd | State::MraRepSent => Subject::Rep,
@@ -37,44 +36,48 @@ impl Cm {
             *rej = rej.with_ari(ari);
         }
         self.refuse(now, conn.0, mad);
-        self.silence(conn.0);
+        self.drop_events(conn.0);
         self.remove(conn.0);
         Ok(())
     }
 
-    /// Sends a REJ and remembers it for peers who repeat what it answers.
+    /// Sends a REJ and caches it for duplicates of the rejected message.
     pub(crate) fn refuse(&mut self, now: Time, id: u32, mad: Mad) {
         let address = self.connections[&id].address;
         self.out.send(address, &mad.encode());
-        self.remember(now, id, mad);
+        self.cache_rej(now, id, mad);
     }
 
-    fn remember(&mut self, now: Time, id: u32, mad: Mad) {
+    /// Caches a REJ for as long as the peer may retransmit the rejected message.
+    fn cache_rej(&mut self, now: Time, id: u32, mad: Mad) {
         if self.bug(Bug::ForgetRefusals) {
             return;
         }
         let connection = &self.connections[&id];
-        let asked = match connection.role {
-            Role::Active => Asked::Rep(id),
-            Role::Passive => Asked::Req(connection.remote_key()),
+        let key = match connection.role {
+            Role::Active => AnswerKey::Rep(id),
+            Role::Passive => AnswerKey::Req(connection.remote_key()),
         };
-        let later = match connection.mra_sent {
+        let mra_wait = match connection.mra_sent {
             true => duration(self.config.mra_timeout) + duration(connection.qp.timeout),
             false => Duration::ZERO,
         };
-        let (address, horizon) = (connection.address, connection.horizon + later);
-        self.remembered.insert((now, horizon), asked, address, mad);
+        let (address, horizon) = (connection.address, connection.horizon + mra_wait);
+        self.answer_cache.insert((now, horizon), key, address, mad);
     }
 
-    /// A REQ of an attempt that is over: no, still. Its sender knows nothing of
-    /// us yet, so the refusal must be one of its REQ, and for a reason that it
-    /// does not look up by our ID.
+    /// Rejects a duplicate REQ of an attempt that has ended. Returns `Ok` if the REQ is not
+    /// such a duplicate.
+    ///
+    /// The peer does not know our ID yet. So the REJ must be about the REQ, and its reason
+    /// must not be TIMEOUT, for which the peer looks up the connection by our adapter and
+    /// ID.
     pub(crate) fn refuse_req_again(
         &mut self,
         address: Address,
         key: RemoteKey,
     ) -> Result<(), Ignored> {
-        let Some(answer) = self.remembered.get(Asked::Req(key)) else {
+        let Some(answer) = self.answer_cache.get(AnswerKey::Req(key)) else {
             return Ok(());
         };
         if answer.address != address {
@@ -92,9 +95,9 @@ impl Cm {
         Err(Ignored::Duplicate)
     }
 
-    /// A REP to an attempt that is over: no, still.
+    /// Rejects a REP to an attempt that has ended.
     pub(crate) fn refuse_rep_again(&mut self, address: Address, rep: &Rep) -> Ignored {
-        let Some(answer) = self.remembered.get(Asked::Rep(rep.remote_id)) else {
+        let Some(answer) = self.answer_cache.get(AnswerKey::Rep(rep.remote_id)) else {
             return Ignored::UnknownId;
         };
         if answer.address != address {
@@ -109,7 +112,7 @@ impl Cm {
         Ignored::Duplicate
     }
 
-    /// Answers a REQ with a REJ, without keeping anything of it.
+    /// Answers a REQ with a REJ and keeps no state.
     pub(crate) fn refuse_req(
         &mut self,
         address: Address,
@@ -156,10 +159,10 @@ impl Cm {
                 self.notify(rejected(true));
                 self.enter_timewait(now, id);
             }
-            // The program knows nothing of it yet and need not.
+            // The program has not taken the request event, so the event is dropped.
             State::ReqRcvd => {
-                self.silence(id);
-                self.over(now, id);
+                self.drop_events(id);
+                self.end_rejected_attempt(now, id);
             }
             State::ReqSent
             | State::MraReqRcvd
@@ -169,7 +172,7 @@ impl Cm {
             | State::RepRcvd
             | State::MraRepSent => {
                 self.notify(rejected(false));
-                self.over(now, id);
+                self.end_rejected_attempt(now, id);
             }
             State::Established | State::DreqSent => {
                 self.notify(Event::Disconnected {
@@ -184,9 +187,9 @@ impl Cm {
         Ok(())
     }
 
-    /// Which connection a REJ is about.
+    /// Finds the connection that a REJ is about.
     fn find_rejected(&self, address: Address, rej: &Rej) -> Result<u32, Ignored> {
-        // Who gave up may not know our ID; it names itself by its adapter.
+        // A peer that gave up may not know our ID. It identifies itself by its adapter GUID.
         if rej.reason == Reason::TIMEOUT
             && let Some(guid) = rej.ari().first_chunk()
         {
@@ -203,16 +206,16 @@ impl Cm {
         }
     }
 
-    /// An attempt has failed at the other end. Messages that were repeated
-    /// before that may still arrive.
-    fn over(&mut self, now: Time, id: u32) {
+    /// Removes a connection that the peer has rejected. Caches a REJ, because messages that
+    /// the peer sent before may still arrive.
+    fn end_rejected_attempt(&mut self, now: Time, id: u32) {
         let mad = self.make_rej(id, Subject::Other, Reason::TIMEOUT);
-        self.remember(now, id, mad);
+        self.cache_rej(now, id, mad);
         self.remove(id);
     }
 
-    /// The peer does not answer: tells it so, in case it hears, and ends the
-    /// attempt.
+    /// Ends an attempt that the peer does not answer. Sends a REJ, which the peer may still
+    /// receive.
     pub(crate) fn give_up(&mut self, now: Time, id: u32) {
         let mad = self.make_rej(id, Subject::Other, Reason::TIMEOUT);
         self.refuse(now, id, mad);
@@ -220,7 +223,7 @@ impl Cm {
         self.remove(id);
     }
 
-    /// A REJ of a connection. A timeout names our adapter.
+    /// Returns a REJ for a connection. For the reason TIMEOUT it carries our adapter GUID.
     pub(crate) fn make_rej(&self, id: u32, subject: Subject, reason: Reason) -> Mad {
         let connection = &self.connections[&id];
         let guid = self.config.ca_guid.to_be_bytes();

@@ -1,4 +1,4 @@
-//! What programs say when they connect and accept.
+//! The parameters of `connect` and `accept`.
 
 use crate::message::Transport;
 use crate::{Address, PrivateData};
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As a REQ says it: the transport and the extended transport.
+    /// Returns the transport and extended transport fields of a REQ.
     pub(crate) fn to_wire(self) -> (Transport, u8) {
         match self {
             Kind::Rc => (Transport::Rc, 0),
@@ -35,41 +35,41 @@ impl Kind {
     }
 }
 
-/// Enhanced connection establishment: what vendors negotiate.
+/// Enhanced connection establishment (ECE): options that adapters of one vendor negotiate.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Ece {
-    /// Whose options, 24 bits.
+    /// Vendor of the options, 24 bits.
     pub vendor_id: u32,
-    /// Which.
+    /// The options.
     pub options: u32,
 }
 
-/// A connection that a program wants.
+/// The parameters of a connection request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Request {
-    /// From where to where.
+    /// Addresses of this node and the peer.
     pub address: Address,
-    /// For whom.
+    /// The requested service.
     pub service_id: u64,
     /// Kind of the connection.
     pub kind: Kind,
-    /// Our queue pair.
+    /// Number of our queue pair.
     pub qpn: u32,
-    /// Our queue pair uses a shared receive queue.
+    /// True if our queue pair uses a shared receive queue.
     pub srq: bool,
-    /// End-to-end flow control.
+    /// True if our queue pair uses end-to-end flow control.
     pub flow_control: bool,
-    /// READs and atomics that we serve at once.
+    /// Concurrent READs and atomics that our responder serves.
     pub responder_resources: u8,
-    /// READs and atomics that we have outstanding.
+    /// READs and atomics that our requester may have outstanding.
     pub initiator_depth: u8,
-    /// Retries, at most 7.
+    /// Retry count, at most 7.
     pub retry_count: u8,
-    /// RNR retries, at most 7.
+    /// RNR retry count, at most 7.
     pub rnr_retry_count: u8,
     /// Path MTU as an enumeration: 1 is 256 bytes, 5 is 4096.
     pub path_mtu: u8,
-    /// How long a packet travels at most; a time code.
+    /// Longest travel time of a packet; a time code.
     pub packet_life_time: u8,
     /// Flow label: see [`flow_label`].
     pub flow_label: u32,
@@ -81,12 +81,12 @@ pub struct Request {
     pub sl: u8,
     /// Enhanced connection establishment.
     pub ece: Ece,
-    /// Private data, with the header of rdma_cm if it is one of its services.
+    /// Private data. For a service of rdma_cm it starts with the rdma_cm header.
     pub private_data: PrivateData<92>,
 }
 
 impl Request {
-    /// A request with the kernel's usual values.
+    /// Returns a request with the kernel's default values.
     pub fn new(address: Address, service_id: u64, qpn: u32) -> Request {
         Request {
             address,
@@ -111,26 +111,26 @@ impl Request {
     }
 }
 
-/// The flow label of a connection between two ports, from which both ends derive
-/// the same UDP source port.
+/// Returns the flow label of a connection between two ports. Both ends derive the same UDP
+/// source port from it.
 pub fn flow_label(source_port: u16, destination_port: u16) -> u32 {
     (u32::from(source_port) * 31 + u32::from(destination_port)) & 0xf_ffff
 }
 
-/// A program's yes to a request.
+/// The parameters with which a program accepts a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Accept {
-    /// Our queue pair.
+    /// Number of our queue pair.
     pub qpn: u32,
-    /// Our queue pair uses a shared receive queue.
+    /// True if our queue pair uses a shared receive queue.
     pub srq: bool,
-    /// End-to-end flow control.
+    /// True if our queue pair uses end-to-end flow control.
     pub flow_control: bool,
-    /// READs and atomics that we serve at once.
+    /// Concurrent READs and atomics that our responder serves.
     pub responder_resources: u8,
-    /// READs and atomics that we have outstanding.
+    /// READs and atomics that our requester may have outstanding.
     pub initiator_depth: u8,
-    /// RNR retries that the peer shall make, at most 7.
+    /// RNR retry count for the peer's queue pair, at most 7.
     pub rnr_retry_count: u8,
     /// Enhanced connection establishment.
     pub ece: Ece,
@@ -139,7 +139,7 @@ pub struct Accept {
 }
 
 impl Accept {
-    /// A yes without wishes.
+    /// Returns default parameters for this queue pair.
     pub fn new(qpn: u32) -> Accept {
         Accept {
             qpn,

@@ -1,42 +1,42 @@
-//! Established connections outlive the connection manager.
+//! Restores established connections after a restart of the connection manager.
 //!
-//! Once established, a connection needs its manager only for the end. So its
-//! owner keeps a small record, and a manager that starts anew is handed it.
+//! An established connection needs the connection manager only to close it. So the program
+//! keeps a snapshot of the connection and passes it to a restarted connection manager.
 
 use core::time::Duration;
 
 use crate::connection::{Connection, Role};
 use crate::{Address, CallError, Cm, ConnId, Kind, Ports, QpParameters, State};
 
-/// All that a connection manager knows of an established connection.
+/// The state of an established connection that survives a restart.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Snapshot {
-    /// Which end we are.
+    /// Side of the connection that this node is.
     pub role: Role,
     /// Kind of the connection.
     pub kind: Kind,
-    /// From where to where.
+    /// Addresses of this node and the peer.
     pub address: Address,
-    /// Between which ports, if it is one of rdma_cm.
+    /// The rdma_cm ports, if rdma_cm made the connection.
     pub ports: Option<Ports>,
     /// Our communication ID.
     pub local_id: u32,
-    /// The peer's.
+    /// The peer's communication ID.
     pub remote_id: u32,
-    /// The peer's channel adapter.
+    /// GUID of the peer's channel adapter.
     pub remote_guid: u64,
-    /// Transaction of the REQ.
+    /// Transaction ID of the REQ.
     pub tid: u64,
-    /// What was negotiated for the queue pair.
+    /// The negotiated queue pair attributes.
     pub qp: QpParameters,
-    /// How long to wait for an answer.
+    /// Time to wait for an answer before the next retransmission.
     pub interval: Duration,
-    /// How often a message is sent again.
+    /// Number of retransmissions of a message.
     pub max_retries: u8,
 }
 
 impl Cm {
-    /// The record of an established connection.
+    /// Returns the snapshot of an established connection.
     pub fn snapshot(&self, conn: ConnId) -> Option<Snapshot> {
         let c = self.connections.get(&conn.0)?;
         (c.state == State::Established).then_some(Snapshot {
@@ -54,10 +54,10 @@ impl Cm {
         })
     }
 
-    /// Takes over an established connection from a manager that is gone.
+    /// Restores an established connection of an earlier connection manager.
     ///
     /// # Errors
-    /// If one of its names is in use.
+    /// If its communication ID, the peer's ID or the peer's queue pair is in use.
     pub fn resume(&mut self, snapshot: &Snapshot) -> Result<ConnId, CallError> {
         let id = snapshot.local_id;
         let connection = Connection {

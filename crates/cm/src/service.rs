@@ -1,22 +1,22 @@
 //! Port spaces of rdma_cm and the service IDs they map to.
 
-/// A space of port numbers, each of its own.
+/// A port space of rdma_cm. Each has its own port numbers.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub enum PortSpace {
-    /// IP over InfiniBand: datagrams with another Q_Key.
+    /// RDMA_PS_IPOIB: datagrams with the Q_Key of IP over InfiniBand.
     Ipoib,
-    /// Connections.
+    /// RDMA_PS_TCP: connections.
     Tcp,
-    /// Datagrams.
+    /// RDMA_PS_UDP: datagrams.
     Udp,
-    /// Addresses that are InfiniBand's own.
+    /// RDMA_PS_IB: native InfiniBand addresses.
     Ib,
 }
 
 impl PortSpace {
-    /// All of them.
+    /// All port spaces.
     pub const ALL: [PortSpace; 4] = [
         PortSpace::Ipoib,
         PortSpace::Tcp,
@@ -24,7 +24,7 @@ impl PortSpace {
         PortSpace::Ib,
     ];
 
-    /// The number by which `rdma_create_id` knows it.
+    /// Returns the number that `rdma_create_id` uses.
     pub const fn number(self) -> u16 {
         match self {
             PortSpace::Ipoib => 0x0002,
@@ -34,23 +34,23 @@ impl PortSpace {
         }
     }
 
-    /// The port space of a number.
+    /// Returns the port space with this number.
     pub fn from_number(number: u16) -> Option<PortSpace> {
         PortSpace::ALL.into_iter().find(|s| s.number() == number)
     }
 
-    /// The service ID of a port.
+    /// Returns the service ID of a port.
     pub const fn service_id(self, port: u16) -> u64 {
         (self.number() as u64) << 16 | port as u64
     }
 
-    /// The port space and port of a service ID, if it is one of rdma_cm.
+    /// Returns the port space and port of a service ID, if it is a service of rdma_cm.
     pub fn of_service(service_id: u64) -> Option<(PortSpace, u16)> {
         let number = u16::try_from(service_id >> 16).ok()?;
         Some((PortSpace::from_number(number)?, service_id as u16))
     }
 
-    /// The Q_Key that datagrams of this port space use unless told otherwise.
+    /// Returns the default Q_Key of datagrams in this port space.
     pub const fn default_qkey(self) -> Option<u32> {
         match self {
             PortSpace::Udp | PortSpace::Ib => Some(0x0123_4567),

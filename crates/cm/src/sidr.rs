@@ -1,45 +1,45 @@
-//! Service ID resolution: which queue pair takes datagrams for a service.
+//! Service ID resolution (SIDR): finds the queue pair that serves a datagram service.
 //!
-//! A question and an answer, and no connection afterwards.
+//! SIDR is one request and one reply. It makes no connection.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::answer_cache::AnswerKey;
 use crate::cm::release;
 use crate::listener::Found;
 use crate::mad::MAD_LEN;
 use crate::message::{Message, SidrRep, SidrReq, SidrStatus};
-use crate::remember::Asked;
 use crate::{
     Address, CallError, Cm, Ece, Event, Ignored, ListenerId, Mad, PrivateData, Reason,
     SidrIncoming, Time, duration,
 };
 
-/// Names a question, ours or a peer's, to its owner.
+/// Handle of a SIDR request, sent or received.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct SidrId(pub(crate) u32);
 
-/// A queue pair that a program wants to know.
+/// The parameters of a SIDR request to a peer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub struct SidrQuestion {
-    /// From where to where.
+pub struct SidrRequest {
+    /// Addresses of this node and the peer.
     pub address: Address,
-    /// For whom.
+    /// The requested service.
     pub service_id: u64,
-    /// Private data, with the header of rdma_cm if it is one of its services.
+    /// Private data. For a service of rdma_cm it starts with the rdma_cm header.
     pub private_data: PrivateData<216>,
 }
 
-/// What a program answers.
+/// A program's answer to a SIDR request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SidrAnswer {
-    /// Yes, or why not.
+    /// [`SidrStatus::VALID`], or the reason of the rejection.
     pub status: SidrStatus,
-    /// The queue pair.
+    /// Number of the queue pair that serves the service.
     pub qpn: u32,
-    /// The key that lets datagrams in.
+    /// Q_Key that datagrams to the queue pair must carry.
     pub qkey: u32,
     /// Enhanced connection establishment.
     pub ece: Ece,
@@ -49,13 +49,13 @@ pub struct SidrAnswer {
 
 #[derive(Debug)]
 enum Side {
-    /// We ask.
+    /// This node has sent the request.
     Active {
         deadline: Time,
         retries_left: u8,
         repeat: Box<[u8; MAD_LEN]>,
     },
-    /// A peer asks.
+    /// A peer has sent the request.
     Passive {
         request_id: u32,
         tid: u64,
@@ -73,7 +73,7 @@ struct Sidr {
 #[derive(Default, Debug)]
 pub(crate) struct Sidrs {
     by_id: BTreeMap<u32, Sidr>,
-    /// Peers' questions by where they come from and their request ID.
+    /// Received requests by the peer's address and request ID.
     by_remote: BTreeMap<(IpAddr, u32), u32>,
     timers: BTreeSet<(Time, u32)>,
 }
@@ -106,14 +106,14 @@ impl Sidrs {
 }
 
 impl Cm {
-    /// Asks for the queue pair behind a service. The answer comes as an event.
-    pub fn sidr_ask(&mut self, now: Time, question: &SidrQuestion) -> SidrId {
+    /// Sends a SIDR request. An event reports the answer.
+    pub fn sidr_request(&mut self, now: Time, request: &SidrRequest) -> SidrId {
         let id = self.new_id();
         let req = SidrReq {
             request_id: id,
             pkey: 0xffff,
-            service_id: question.service_id,
-            private_data: question.private_data,
+            service_id: request.service_id,
+            private_data: request.private_data,
         };
         let mad = Mad {
             tid: self.new_tid(id),
@@ -121,7 +121,7 @@ impl Cm {
             message: Message::SidrReq(req),
         }
         .encode();
-        self.out.send(question.address, &mad);
+        self.out.send(request.address, &mad);
         let deadline = now + duration(self.config.response_timeout);
         self.sidrs.timers.insert((deadline, id));
         let side = Side::Active {
@@ -129,15 +129,15 @@ impl Cm {
             retries_left: self.config.max_retries,
             repeat: Box::new(mad),
         };
-        let address = question.address;
+        let address = request.address;
         self.sidrs.by_id.insert(id, Sidr { address, side });
         SidrId(id)
     }
 
-    /// Answers a peer's question. It is gone.
+    /// Answers a peer's SIDR request. The request is gone.
     ///
     /// # Errors
-    /// If there is no such question of a peer.
+    /// If there is no such request of a peer.
     pub fn sidr_answer(
         &mut self,
         now: Time,
@@ -160,22 +160,23 @@ impl Cm {
                 },
         }) = self.sidrs.remove(sidr.0)
         else {
-            unreachable!("it is a peer's question");
+            unreachable!("the request is a peer's");
         };
         release(&mut self.listeners, &mut pending_for);
         let mad = make_rep(tid, request_id, service_id, answer);
         self.out.send(address, &mad.encode());
         let retries = u32::from(self.config.max_retries) + 1;
         let horizon = duration(self.config.response_timeout) * retries;
-        let asked = Asked::Sidr(address.remote, request_id);
-        self.remembered.insert((now, horizon), asked, address, mad);
+        let key = AnswerKey::Sidr(address.remote, request_id);
+        self.answer_cache.insert((now, horizon), key, address, mad);
         Ok(())
     }
 
-    /// The program has taken the question: it counts no longer as waiting.
+    /// Records that the program has taken a SIDR request, which then no longer counts
+    /// against the backlog.
     ///
     /// # Errors
-    /// If there is no such question of a peer.
+    /// If there is no such request of a peer.
     pub fn sidr_taken(&mut self, sidr: SidrId) -> Result<(), CallError> {
         let sidr = self.sidrs.by_id.get_mut(&sidr.0);
         match sidr.map(|s| &mut s.side) {
@@ -187,11 +188,10 @@ impl Cm {
         }
     }
 
-    /// The program does not want to know any more, or will not answer. A peer is
-    /// refused.
+    /// Ends a SIDR request that the program has given up. A peer's request is rejected.
     ///
     /// # Errors
-    /// If there is no such question.
+    /// If there is no such request.
     pub fn sidr_destroy(&mut self, now: Time, sidr: SidrId) -> Result<(), CallError> {
         self.events.retain(|event| event.sidr() != Some(sidr));
         if self.sidr_answer(now, sidr, &REFUSED).is_ok() {
@@ -201,6 +201,7 @@ impl Cm {
         removed.map(|_| ()).ok_or(CallError::Unknown)
     }
 
+    /// Rejects all requests in the backlog of a listener.
     pub(crate) fn sidr_refuse_all(&mut self, now: Time, listener: ListenerId) {
         let pending = |s: &Sidr| match s.side {
             Side::Passive { pending_for, .. } => pending_for == Some(listener),
@@ -209,7 +210,8 @@ impl Cm {
         let all = self.sidrs.by_id.iter();
         let waiting: Vec<u32> = all.filter(|(_, s)| pending(s)).map(|(id, _)| *id).collect();
         for id in waiting {
-            self.sidr_destroy(now, SidrId(id)).expect("it waits");
+            self.sidr_destroy(now, SidrId(id))
+                .expect("the request is in the table");
         }
     }
 
@@ -224,7 +226,7 @@ impl Cm {
         if self.sidrs.by_remote.contains_key(&key) {
             return Err(Ignored::Duplicate);
         }
-        if let Some(answer) = self.remembered.get(Asked::Sidr(key.0, key.1))
+        if let Some(answer) = self.answer_cache.get(AnswerKey::Sidr(key.0, key.1))
             && answer.address == address
         {
             self.out.send(address, &answer.mad.encode());
@@ -309,14 +311,14 @@ impl Cm {
                 .sidrs
                 .by_id
                 .get_mut(&id)
-                .expect("timers name questions");
+                .expect("timers name SIDR requests");
             let Side::Active {
                 deadline,
                 retries_left,
                 repeat,
             } = &mut sidr.side
             else {
-                unreachable!("only our own questions have timers");
+                unreachable!("only requests of this node have timers");
             };
             if *retries_left == 0 {
                 self.sidrs.remove(id);

@@ -1,3 +1,3 @@
-//! Whole networks from a seed.
+//! Simulation of networks of connection managers.
 
 mod sim;

@@ -1,23 +1,24 @@
-//! Time, and the five-bit codes in which messages speak of it.
+//! Time, and the five-bit time codes of CM messages.
 
 use core::time::Duration;
 
-/// A point in time: how long after an origin that the caller chose.
+/// A point in time, as the duration since an origin that the caller chooses.
 pub type Time = Duration;
 
-/// How long a code stands for.
+/// Returns the duration of a time code.
 ///
-/// A code `n` means 4.096 us * 2^n. Like the kernel we count in milliseconds,
-/// 2^(n-8) of them and at least one, so that both ends wait equally long.
+/// A code `n` means 4.096 us * 2^n. Like the kernel, this function returns 2^(n-8)
+/// milliseconds, at least one, so that both ends wait for the same time.
 pub fn duration(code: u8) -> Duration {
     let exponent = u32::from(code & 31).saturating_sub(8);
     Duration::from_millis(1 << exponent)
 }
 
-/// The acknowledgement timeout for a path: twice its life time and once the
-/// delay of the peer, as codes, rounded as the kernel does it.
+/// Returns the acknowledgement timeout of a path, as a time code: twice the packet life
+/// time plus the peer's ack delay, rounded like the kernel.
 ///
-/// Adding two durations adds one to the greater code if the other is near it.
+/// The sum of two durations is the greater code, plus one if the smaller code is equal to
+/// it or one less.
 pub fn ack_timeout(packet_life_time: u8, ack_delay: u8) -> u8 {
     let there_and_back = packet_life_time + 1;
     let sum = if there_and_back >= ack_delay {
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_stand_for_powers_of_two_in_milliseconds() {
+    fn a_time_code_is_a_power_of_two_in_milliseconds() {
         let cases = [
             (0, 1),
             (8, 1),
@@ -50,13 +51,13 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_between_two_rxe_is_17_and_was_19() {
+    fn the_timeout_between_two_rxe_is_17_and_in_linux_6_1_19() {
         assert_eq!(ack_timeout(16, 15), 17);
-        assert_eq!(ack_timeout(18, 15), 19, "the life time in Linux 6.1");
+        assert_eq!(ack_timeout(18, 15), 19, "packet life time of Linux 6.1");
     }
 
     #[test]
-    fn a_delay_near_the_life_time_adds_one() {
+    fn an_ack_delay_near_the_round_trip_adds_one() {
         assert_eq!(ack_timeout(16, 16), 18);
         assert_eq!(ack_timeout(16, 17), 18);
         assert_eq!(ack_timeout(16, 18), 19);

@@ -1,5 +1,5 @@
-//! Messages of the Linux kernel: we read each of them, write it byte for byte,
-//! and find in it what the kernel is known to say.
+//! Messages captured from the Linux kernel: they are decoded, re-encoded byte for byte, and
+//! have the values that the kernel is known to send.
 
 #[path = "common/captured.rs"]
 mod captured;
@@ -11,7 +11,7 @@ use captured::{Captured, mads};
 use ferroce_cm::message::{Message, SidrStatus, Subject, Transport};
 use ferroce_cm::{Gid, IpHeader, IpHeaderOr, Mad, PortSpace, Reason, ack_timeout};
 
-/// Every capture with messages in it, and how many; counted by other means.
+/// Each capture that has CM messages, and their number, counted by another tool.
 const CAPTURES: &[(&str, usize)] = &[
     ("cm-reject-v4", 2),
     ("cmatose-v4", 5),
@@ -36,7 +36,7 @@ fn all() -> Vec<(Captured, Mad)> {
 }
 
 #[test]
-fn every_message_is_found() {
+fn captures_contain_the_expected_number_of_messages() {
     let found: Vec<_> = CAPTURES.iter().map(|(n, _)| (*n, mads(n).len())).collect();
     assert_eq!(found, CAPTURES);
 }
@@ -56,14 +56,14 @@ fn no_other_capture_has_messages() {
 }
 
 #[test]
-fn every_message_is_written_byte_for_byte() {
+fn every_message_is_reencoded_byte_for_byte() {
     for (captured, mad) in all() {
         assert_eq!(mad.encode()[..], captured.bytes[..], "{mad:?}");
     }
 }
 
 #[test]
-fn messages_seen() {
+fn captures_contain_the_expected_attributes() {
     let mut seen = BTreeMap::<u16, usize>::new();
     for (_, mad) in all() {
         *seen.entry(mad.message.attribute()).or_default() += 1;
@@ -82,7 +82,7 @@ fn messages_seen() {
 }
 
 #[test]
-fn a_request_of_rdma_cm_names_its_addresses_three_times_alike() {
+fn gids_and_rdma_cm_header_of_a_req_equal_its_ip_addresses() {
     for (captured, mad) in all() {
         let Message::Req(req) = mad.message else {
             continue;
@@ -107,12 +107,12 @@ fn a_request_of_rdma_cm_names_its_addresses_three_times_alike() {
 }
 
 #[test]
-fn a_request_of_the_kernel_has_its_usual_timeouts() {
+fn a_req_of_the_kernel_has_its_default_timeouts() {
     for (_, mad) in all() {
         if let Message::Req(req) = mad.message {
             assert_eq!(req.transport, Transport::Rc);
-            // Linux 6.1 reckons with a packet life time of 18; newer ones with
-            // 16, which makes this 17.
+            // Linux 6.1 uses a packet life time of 18. Newer kernels use 16, for which the
+            // timeout is 17.
             assert_eq!(req.primary.ack_timeout, ack_timeout(18, 15));
             assert_eq!(req.remote_response_timeout, 20);
             assert_eq!(req.local_response_timeout, 20);
@@ -121,14 +121,15 @@ fn a_request_of_the_kernel_has_its_usual_timeouts() {
             assert_eq!(req.path_mtu, 3);
             assert_eq!(req.primary.hop_limit, 64);
             assert_eq!(req.primary.local_lid, 0xffff);
-            // In its own byte order, which on these machines is the other one.
+            // The kernel writes the ID into the transaction ID in host byte order, which was
+            // little endian on these machines.
             assert_eq!((mad.tid as u32).swap_bytes(), req.local_id);
         }
     }
 }
 
 #[test]
-fn answers_repeat_the_transaction_and_the_ids() {
+fn answers_repeat_the_transaction_id_and_communication_ids() {
     let (mut tid, mut active, mut passive) = (0, 0, 0);
     for (_, mad) in messages("rping-v4") {
         match mad.message {
@@ -154,7 +155,7 @@ fn answers_repeat_the_transaction_and_the_ids() {
 }
 
 #[test]
-fn nobody_listening_is_reason_8_from_no_id() {
+fn a_req_without_a_listener_gets_reason_8_and_local_id_0() {
     let messages = messages("cm-reject-v4");
     let [(_, request), (_, answer)] = &messages[..] else {
         panic!("{} messages", messages.len());
@@ -170,7 +171,7 @@ fn nobody_listening_is_reason_8_from_no_id() {
 }
 
 #[test]
-fn a_datagram_service_is_resolved_with_the_usual_key() {
+fn a_sidr_rep_of_the_kernel_has_the_default_qkey() {
     let messages = messages("udaddy-v4");
     let (Message::SidrReq(req), Message::SidrRep(rep)) =
         (messages[0].1.message, messages[1].1.message)

@@ -1,4 +1,4 @@
-//! What must hold for any message and any bytes.
+//! Properties of all messages and of arbitrary bytes.
 
 #[path = "common/reencode.rs"]
 mod reencode;
@@ -18,7 +18,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// A MAD of a given message with arbitrary contents.
+/// Returns MADs of this attribute with arbitrary contents.
 fn bytes(attribute: u16) -> impl Strategy<Value = [u8; MAD_LEN]> {
     prop::collection::vec(any::<u8>(), MAD_LEN).prop_map(move |v| {
         let mut bytes: [u8; MAD_LEN] = v.try_into().unwrap();
@@ -55,20 +55,20 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn what_is_read_is_written_again(bytes in any_bytes()) {
+    fn reencoding_preserves_a_decoded_message(bytes in any_bytes()) {
         reencode::check(&bytes);
     }
 
     #[test]
-    fn a_message_survives_the_wire(bytes in any_bytes(), tid: u64, modifier: u32) {
-        // The values of a decoded message are any values within range.
+    fn decoding_an_encoded_message_returns_it(bytes in any_bytes(), tid: u64, modifier: u32) {
+        // A decoded message has arbitrary values within the range of each field.
         let message = Mad::decode(&bytes).unwrap().message;
         let mad = Mad { tid, modifier, message };
         prop_assert_eq!(Mad::decode(&mad.encode()), Ok(mad));
     }
 
     #[test]
-    fn paths_survive_the_wire(primary in path(), alternate in path(), bytes in bytes(0x10)) {
+    fn decoding_an_encoded_path_returns_it(primary in path(), alternate in path(), bytes in bytes(0x10)) {
         let Ok(Mad { message: Message::Req(req), .. }) = Mad::decode(&bytes) else { panic!() };
         let message = Message::Req(Req { primary, alternate, ..req });
         let mad = Mad { tid: 0, modifier: 0, message };
@@ -86,13 +86,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         reencode::check(&bytes);
     }
 
     #[test]
     fn every_bit_of_a_message_is_a_field_or_reserved(bytes in any_bytes(), at in 24..MAD_LEN, bit in 0..8_u8) {
-        // A bit that survives one re-encoding survives when flipped, too.
+        // Re-encoding keeps a flipped bit of a field and clears a flipped reserved bit.
         let clean = Mad::decode(&bytes).unwrap().encode();
         let mut flipped = clean;
         flipped[at] ^= 1 << bit;
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn ip_headers_survive_the_wire(source_port: u16, source: u128, destination: u128, v4: bool) {
+    fn parsing_a_written_ip_header_returns_it(source_port: u16, source: u128, destination: u128, v4: bool) {
         let ip = |bits: u128| match v4 {
             true => std::net::Ipv4Addr::from_bits(bits as u32).into(),
             false => std::net::Ipv6Addr::from_bits(bits).into(),
@@ -117,7 +117,7 @@ proptest! {
 }
 
 #[test]
-fn each_first_byte_of_the_header_is_checked() {
+fn decode_errors_name_the_wrong_header_field() {
     let drep = Message::Drep(Drep {
         local_id: 1,
         remote_id: 2,
@@ -146,7 +146,7 @@ fn each_first_byte_of_the_header_is_checked() {
 }
 
 #[test]
-fn reasons_have_words() {
+fn known_reasons_print_their_description() {
     assert_eq!(Reason(28), Reason::CONSUMER);
     assert_eq!(
         Reason(10).to_string(),
@@ -156,7 +156,7 @@ fn reasons_have_words() {
 }
 
 #[test]
-fn additional_information_is_cut_to_what_fits() {
+fn additional_reject_information_is_truncated_to_72_bytes() {
     let rej = Rej {
         local_id: 0,
         remote_id: 0,

@@ -1,5 +1,5 @@
-//! What we say where the kernel was heard to say something: the same, byte for
-//! byte, but for numbers that are random.
+//! Compares our messages with those captured from the kernel in the same situation. They are
+//! equal byte for byte, except for random numbers.
 
 #[path = "common/captured.rs"]
 mod captured;
@@ -19,7 +19,7 @@ fn node(ca_guid: u64) -> Cm {
     Cm::new(Config::new(ca_guid), [5; 32])
 }
 
-/// As the receiver of a captured message sees it.
+/// Returns the addresses as the receiver of a captured message sees them.
 fn received(captured: &Captured) -> Address {
     Address {
         local: captured.destination,
@@ -51,7 +51,7 @@ fn rep(name: &str) -> (Captured, Mad, Rep) {
 }
 
 #[test]
-fn a_request_that_nobody_expects_gets_the_kernels_answer() {
+fn a_req_without_a_listener_gets_the_kernels_rej() {
     let (captured, _, req) = req("cm-reject-v4");
     let mut cm = node(1);
     cm.receive(NOW, received(&captured), &captured.bytes)
@@ -60,11 +60,11 @@ fn a_request_that_nobody_expects_gets_the_kernels_answer() {
     assert_eq!(ours.address, received(&captured));
     let theirs = &mads("cm-reject-v4")[1];
     assert_eq!(ours.mad[..], theirs.bytes[..]);
-    assert!(cm.is_idle(), "and nothing of {req:?} is kept");
+    assert!(cm.is_idle(), "state is left of {req:?}");
 }
 
 #[test]
-fn our_request_is_the_kernels() {
+fn our_req_equals_the_kernels() {
     for name in CONNECTIONS {
         let (captured, mad, req) = req(name);
         let address = Address {
@@ -98,17 +98,17 @@ fn our_request_is_the_kernels() {
 }
 
 #[test]
-fn our_reply_is_the_kernels() {
+fn our_rep_equals_the_kernels() {
     for name in CONNECTIONS {
-        let (asked, _, req) = req(name);
-        let (answered, _, rep) = rep(name);
+        let (request, _, req) = req(name);
+        let (reply, _, rep) = rep(name);
         let mut cm = node(rep.ca_guid);
         cm.listen(req.service_id, ListenAddress::Any, 1).unwrap();
-        cm.receive(NOW, received(&asked), &asked.bytes).unwrap();
+        cm.receive(NOW, received(&request), &request.bytes).unwrap();
         let Some(Event::Request(incoming)) = cm.poll_event() else {
             panic!("{name}: no request");
         };
-        assert_eq!(incoming.ip.unwrap().source, asked.source);
+        assert_eq!(incoming.ip.unwrap().source, request.source);
         assert_eq!(incoming.user_data().len(), 56);
         let accept = Accept {
             srq: rep.srq,
@@ -126,12 +126,12 @@ fn our_reply_is_the_kernels() {
             ours.local_id = rep.local_id;
             ours.starting_psn = rep.starting_psn;
         }
-        assert_eq!(ours.encode()[..], answered.bytes[..], "{name}: {ours:?}");
+        assert_eq!(ours.encode()[..], reply.bytes[..], "{name}: {ours:?}");
     }
 }
 
 #[test]
-fn a_disconnection_of_what_is_gone_gets_the_kernels_answer() {
+fn a_dreq_for_a_connection_that_is_gone_gets_the_kernels_drep() {
     for name in CONNECTIONS {
         let all = mads(name);
         let [.., dreq, drep] = &all[..] else {
@@ -148,11 +148,11 @@ fn a_disconnection_of_what_is_gone_gets_the_kernels_answer() {
 #[test]
 fn the_kernels_rtu_establishes_our_connection() {
     let name = "rping-v4";
-    let (asked, _, req) = req(name);
+    let (request, _, req) = req(name);
     let rtu = find(name, |m| matches!(m, Message::Rtu(_)).then_some(()));
     let mut cm = node(1);
     cm.listen(req.service_id, ListenAddress::Any, 1).unwrap();
-    cm.receive(NOW, received(&asked), &asked.bytes).unwrap();
+    cm.receive(NOW, received(&request), &request.bytes).unwrap();
     let Some(Event::Request(incoming)) = cm.poll_event() else {
         panic!("no request");
     };
@@ -163,6 +163,6 @@ fn the_kernels_rtu_establishes_our_connection() {
         rtu.remote_id = conn.comm_id();
         assert_eq!(rtu.private_data, PrivateData::EMPTY);
     }
-    cm.receive(NOW, received(&asked), &mad.encode()).unwrap();
+    cm.receive(NOW, received(&request), &mad.encode()).unwrap();
     assert_eq!(cm.poll_event(), Some(Event::Established { conn }));
 }

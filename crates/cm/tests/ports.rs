@@ -1,4 +1,4 @@
-//! The rules for ports, each a test that names it.
+//! The rules of the port table, one test per rule.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ fn id(result: Result<(BindId, u16), BindError>) -> Result<BindId, BindError> {
 }
 
 #[test]
-fn an_address_and_port_belongs_to_one() {
+fn an_address_and_port_has_one_owner() {
     let mut table = table();
     let first = id(table.bind(&tcp("192.0.2.1", 7174), 0)).unwrap();
     let second = table.bind(&tcp("192.0.2.1", 7174), 0);
@@ -33,7 +33,7 @@ fn an_address_and_port_belongs_to_one() {
 }
 
 #[test]
-fn port_spaces_have_ports_of_their_own() {
+fn each_port_space_has_its_own_ports() {
     let mut table = table();
     table.bind(&tcp("192.0.2.1", 7174), 0).unwrap();
     let udp = Bind::new(Udp, host("192.0.2.1"), 7174);
@@ -41,7 +41,7 @@ fn port_spaces_have_ports_of_their_own() {
 }
 
 #[test]
-fn a_wildcard_is_in_the_way_of_everybody_and_everybody_of_it() {
+fn a_wildcard_conflicts_with_every_other_bind_of_its_port() {
     for (first, second) in [
         ("0.0.0.0", "192.0.2.1"),
         ("192.0.2.1", "0.0.0.0"),
@@ -57,7 +57,7 @@ fn a_wildcard_is_in_the_way_of_everybody_and_everybody_of_it() {
 }
 
 #[test]
-fn wildcards_of_both_ip_versions_fit_together_if_both_say_afonly() {
+fn wildcards_of_both_ip_versions_share_a_port_if_both_set_afonly() {
     let afonly = |ip| Bind {
         af_only: true,
         ..tcp(ip, 7174)
@@ -72,7 +72,7 @@ fn wildcards_of_both_ip_versions_fit_together_if_both_say_afonly() {
 }
 
 #[test]
-fn who_says_reuse_shares_with_others_who_do() {
+fn binds_that_all_set_reuse_share_a_port() {
     let reuse = Bind {
         reuse: true,
         ..tcp("192.0.2.1", 7174)
@@ -85,7 +85,7 @@ fn who_says_reuse_shares_with_others_who_do() {
 }
 
 #[test]
-fn nobody_shares_with_a_listener() {
+fn a_listener_does_not_share_its_port() {
     let reuse = Bind {
         reuse: true,
         ..tcp("192.0.2.1", 7174)
@@ -97,7 +97,7 @@ fn nobody_shares_with_a_listener() {
 }
 
 #[test]
-fn a_shared_port_cannot_be_listened_to() {
+fn listening_on_a_shared_port_fails() {
     let reuse = Bind {
         reuse: true,
         ..tcp("192.0.2.1", 7174)
@@ -133,11 +133,11 @@ fn ports_below_1024_need_a_privilege() {
 }
 
 #[test]
-fn an_ephemeral_port_begins_at_a_random_place_in_the_range() {
+fn the_search_for_an_ephemeral_port_starts_at_a_random_port() {
     let mut table = table();
     let any = tcp("192.0.2.1", 0);
     assert_eq!(table.bind(&any, 100).unwrap().1, 32_868);
-    assert_eq!(table.bind(&any, 28_232).unwrap().1, 32_768, "it wraps");
+    assert_eq!(table.bind(&any, 28_232).unwrap().1, 32_768, "wraps around");
     for random in [0, 28_231, 0xffff_ffff] {
         let port = table.bind(&any, random).unwrap().1;
         assert!((32_768..=60_999).contains(&port));
@@ -145,7 +145,7 @@ fn an_ephemeral_port_begins_at_a_random_place_in_the_range() {
 }
 
 #[test]
-fn ephemeral_ports_that_are_taken_are_passed_over() {
+fn the_search_for_an_ephemeral_port_skips_ports_in_use() {
     let mut table = PortTable::new(40_000..=40_002);
     let any = tcp("192.0.2.1", 0);
     let ports: Vec<u16> = (0..3).map(|_| table.bind(&any, 0).unwrap().1).collect();
@@ -154,7 +154,7 @@ fn ephemeral_ports_that_are_taken_are_passed_over() {
 }
 
 #[test]
-fn the_last_ephemeral_port_rests() {
+fn the_last_ephemeral_port_is_not_reused_at_once() {
     let mut table = table();
     let any = tcp("192.0.2.1", 0);
     let (first, port) = table.bind(&any, 5).unwrap();
@@ -163,31 +163,31 @@ fn the_last_ephemeral_port_rests() {
 }
 
 #[test]
-fn connections_to_different_places_share_an_ephemeral_port() {
+fn connections_to_different_destinations_share_an_ephemeral_port() {
     let mut table = PortTable::new(40_000..=40_001);
     let to = |ip, port| Bind {
         destination: Some((host(ip), port)),
         ..tcp("192.0.2.1", 0)
     };
-    let places = [
+    let destinations = [
         to("198.51.100.1", 1),
         to("198.51.100.1", 2),
         to("198.51.100.2", 1),
         to("198.51.100.2", 2),
     ];
-    for place in places {
-        assert!(table.bind(&place, 0).is_ok());
+    for destination in destinations {
+        assert!(table.bind(&destination, 0).is_ok());
     }
-    // Each place once more by the port that rested, and then it is full.
-    for place in places {
-        let _ = table.bind(&place, 0);
-        let _ = table.bind(&place, 1);
-        assert_eq!(table.bind(&place, 0), Err(BindError::NotAvailable));
+    // The range has two ports, so each destination can be bound once more.
+    for destination in destinations {
+        let _ = table.bind(&destination, 0);
+        let _ = table.bind(&destination, 1);
+        assert_eq!(table.bind(&destination, 0), Err(BindError::NotAvailable));
     }
 }
 
 #[test]
-fn a_port_is_shared_only_if_it_is_known_where_both_lead() {
+fn an_ephemeral_port_is_shared_only_if_both_destinations_are_known() {
     let mut table = PortTable::new(40_000..=40_001);
     let (first, port) = table.bind(&tcp("192.0.2.1", 0), 0).unwrap();
     assert_eq!(port, 40_000);
@@ -196,13 +196,15 @@ fn a_port_is_shared_only_if_it_is_known_where_both_lead() {
         ..tcp("192.0.2.1", 0)
     };
     assert_eq!(table.bind(&second, 0).unwrap().1, 40_001);
-    let there = (host("198.51.100.1"), 1);
-    table.set_route(first, host("192.0.2.1"), there).unwrap();
+    let destination = (host("198.51.100.1"), 1);
+    table
+        .set_route(first, host("192.0.2.1"), destination)
+        .unwrap();
     assert_eq!(table.bind(&second, 0).unwrap().1, 40_000);
 }
 
 #[test]
-fn link_local_addresses_differ_by_link() {
+fn link_local_addresses_with_different_scopes_differ() {
     let at = |scope| Bind {
         source: Host {
             scope,
@@ -217,7 +219,7 @@ fn link_local_addresses_differ_by_link() {
 }
 
 #[test]
-fn nothing_is_left_of_ports_that_were_released() {
+fn releasing_all_ports_empties_the_table() {
     let mut table = table();
     let ids: Vec<BindId> = (0..10)
         .map(|n| table.bind(&tcp("192.0.2.1", 0), n).unwrap().0)

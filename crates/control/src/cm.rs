@@ -10,7 +10,7 @@
 use ferroce_cm::ports::Host;
 use ferroce_cm::{
     Accept, ConnId, Event, PortSpace, PrivateData, QpParameters, Reason, Request as Connect,
-    SidrAnswer, SidrId, SidrQuestion, Snapshot,
+    SidrAnswer, SidrId, SidrRequest, Snapshot,
 };
 use serde::{Deserialize, Serialize};
 
@@ -130,7 +130,7 @@ pub enum CmCall {
         /// The link to use.
         link: u32,
         /// What to ask.
-        question: Box<SidrQuestion>,
+        question: Box<SidrRequest>,
     },
     /// The program has taken a question from its queue: [`CmAnswer::Done`].
     TakenQuestion {

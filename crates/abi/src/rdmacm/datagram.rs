@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferroce_cm::message::SidrStatus;
-use ferroce_cm::{IpHeader, PrivateData, SidrAnswer, SidrQuestion};
+use ferroce_cm::{IpHeader, PrivateData, SidrAnswer, SidrRequest};
 use ferroce_control::{CmAnswer, CmCall};
 
 use super::Outcome;
@@ -32,7 +32,7 @@ pub(crate) fn ask(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
                 )
             })?;
         header(&inner)?.emit(&mut private_data.0);
-        let question = SidrQuestion {
+        let question = SidrRequest {
             address: inner.address.ok_or_else(no_address)?,
             service_id: id.space.service_id(to),
             private_data,

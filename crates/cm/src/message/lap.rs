@@ -4,33 +4,33 @@ use super::Path;
 use crate::PrivateData;
 use crate::codec::*;
 
-/// Asks the peer to load an alternate path.
+/// A request to load an alternate path.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Lap {
     /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
     /// The receiver's queue pair, 24 bits.
     pub remote_qpn: u32,
-    /// How soon the receiver should answer; a time code.
+    /// Time in which the receiver should answer; a time code.
     pub remote_response_timeout: u8,
-    /// The path.
+    /// The alternate path.
     pub path: Path,
     /// Private data.
     pub private_data: PrivateData<168>,
 }
 
-/// The answer to a LAP.
+/// The response to a LAP.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Apr {
     /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
     /// Length of the additional information.
     pub info_len: u8,
-    /// What became of it.
+    /// Result of the LAP.
     pub status: AprStatus,
     /// Additional information.
     pub info: [u8; 72],
@@ -38,14 +38,14 @@ pub struct Apr {
     pub private_data: PrivateData<148>,
 }
 
-/// What became of a LAP.
+/// The result of a LAP.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct AprStatus(pub u8);
 
 impl AprStatus {
     /// The path is loaded.
     pub const LOADED: AprStatus = AprStatus(0);
-    /// There are no alternate paths here.
+    /// The node does not support alternate paths.
     pub const UNSUPPORTED: AprStatus = AprStatus(2);
 }
 

@@ -1,19 +1,19 @@
-//! MRA: the message has arrived, its answer takes time.
+//! MRA: message receipt acknowledgement.
 
 use super::Subject;
 use crate::PrivateData;
 use crate::codec::*;
 
-/// Tells the sender of a REQ or REP to wait longer before it repeats it.
+/// A request to the sender of a REQ or REP to wait longer before it retransmits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Mra {
     /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
-    /// Which message has arrived.
+    /// The message that is acknowledged.
     pub subject: Subject,
-    /// How long the answer may take; a time code.
+    /// Time that the answer may take; a time code.
     pub service_timeout: u8,
     /// Private data.
     pub private_data: PrivateData<222>,

@@ -1,19 +1,18 @@
-//! A path as REQ and LAP describe it.
+//! The path description in REQ and LAP.
 
 use crate::Gid;
 use crate::codec::*;
 
-/// A way between two ports. On RoCE the GIDs matter, and what goes into the IP
-/// header.
+/// A path between two ports. RoCE uses the GIDs and the fields of the IP header.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Path {
     /// LID of the sender of the message.
     pub local_lid: u16,
-    /// LID of its receiver.
+    /// LID of the receiver.
     pub remote_lid: u16,
     /// GID of the sender of the message.
     pub local_gid: Gid,
-    /// GID of its receiver.
+    /// GID of the receiver.
     pub remote_gid: Gid,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -21,19 +20,18 @@ pub struct Path {
     pub traffic_class: u8,
     /// Hop limit, or time to live.
     pub hop_limit: u8,
-    /// Packet rate, 6 bits; 0 is that of the port.
+    /// Packet rate, 6 bits; 0 is the rate of the port.
     pub packet_rate: u8,
     /// Service level, 4 bits.
     pub sl: u8,
-    /// Both ends are in one subnet.
+    /// True if both ends are in one subnet.
     pub subnet_local: bool,
-    /// How long the sender's queue pair should wait for acknowledgements; a
-    /// time code.
+    /// Acknowledgement timeout of the sender's queue pair; a time code.
     pub ack_timeout: u8,
 }
 
 impl Path {
-    /// As in a REQ: 44 bytes from `at`.
+    /// Parses the path of a REQ: 44 bytes from `at`.
     pub(super) fn parse_req(body: &Body, at: usize) -> Path {
         Path {
             flow_label: get32(body, at + 36) >> 12,
@@ -52,7 +50,7 @@ impl Path {
         body[at + 41] = self.hop_limit;
     }
 
-    /// As in a LAP: as many bytes, where only the order of some differs.
+    /// Parses the path of a LAP: 44 bytes, some of them in another order.
     pub(super) fn parse_lap(body: &Body, at: usize) -> Path {
         Path {
             flow_label: get32(body, at + 36) >> 12,

@@ -1,35 +1,35 @@
-//! REJ: no.
+//! REJ: rejection.
 
 use super::Subject;
 use crate::codec::*;
 use crate::{PrivateData, Reason};
 
-/// Refuses a REQ or REP, or ends an attempt to connect.
+/// The rejection of a REQ or REP, or the end of an attempt to connect.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Rej {
-    /// The sender's communication ID, 0 if it never had one.
+    /// The sender's communication ID, 0 if it has none.
     pub local_id: u32,
-    /// The receiver's, 0 if the sender does not know it.
+    /// The receiver's communication ID, 0 if the sender does not know it.
     pub remote_id: u32,
-    /// Which message is refused.
+    /// The rejected message.
     pub subject: Subject,
-    /// Length of the additional information, 7 bits.
+    /// Length of the additional reject information, 7 bits.
     pub ari_len: u8,
-    /// Why.
+    /// Reason of the rejection.
     pub reason: Reason,
-    /// Additional reject information: more about the reason.
+    /// Additional reject information (ARI): details of the reason.
     pub ari: [u8; 72],
     /// Private data.
     pub private_data: PrivateData<148>,
 }
 
 impl Rej {
-    /// The additional information that is there.
+    /// Returns the valid part of the additional reject information.
     pub fn ari(&self) -> &[u8] {
         &self.ari[..usize::from(self.ari_len).min(72)]
     }
 
-    /// Puts additional information in, cut to what fits.
+    /// Sets the additional reject information, truncated to 72 bytes.
     #[must_use]
     pub fn with_ari(mut self, information: &[u8]) -> Rej {
         let len = information.len().min(72);

@@ -8,7 +8,7 @@ use crate::codec::*;
 pub struct Rep {
     /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's, from its REQ.
+    /// The receiver's communication ID, from its REQ.
     pub remote_id: u32,
     /// Q_Key, for datagrams.
     pub qkey: u32,
@@ -18,23 +18,23 @@ pub struct Rep {
     pub vendor_id: u32,
     /// The sender's end-to-end context, or XRC target queue pair; 24 bits.
     pub eecn: u32,
-    /// The PSN that the sender expects first, 24 bits.
+    /// First PSN that the sender expects, 24 bits.
     pub starting_psn: u32,
-    /// READs and atomics that the sender will serve at once.
+    /// Concurrent READs and atomics that the sender serves.
     pub responder_resources: u8,
-    /// READs and atomics that the sender will have outstanding.
+    /// READs and atomics that the sender may have outstanding.
     pub initiator_depth: u8,
-    /// How long the sender's adapter takes to acknowledge; a time code.
+    /// Time in which the sender's adapter acknowledges a packet; a time code.
     pub target_ack_delay: u8,
-    /// Whether the alternate path was accepted, 2 bits.
+    /// Answer to the alternate path of the REQ, 2 bits; 0 is accepted.
     pub failover_accepted: u8,
-    /// End-to-end flow control.
+    /// True if the sender uses end-to-end flow control.
     pub flow_control: bool,
-    /// RNR retries of the receiver's queue pair, 3 bits.
+    /// RNR retry count for the receiver's queue pair, 3 bits.
     pub rnr_retry_count: u8,
-    /// The sender's queue pair uses a shared receive queue.
+    /// True if the sender's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// The sender's channel adapter.
+    /// GUID of the sender's channel adapter.
     pub ca_guid: u64,
     /// Private data.
     pub private_data: PrivateData<196>,

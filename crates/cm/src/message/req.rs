@@ -1,65 +1,65 @@
-//! REQ: the request for a connection.
+//! REQ: connection request.
 
 use super::Path;
 use crate::PrivateData;
 use crate::codec::*;
 
-/// A request for a connection, from the active to the passive side.
+/// A connection request, from the active to the passive side.
 ///
-/// "Local" is always the sender of the message.
+/// "Local" means the sender of the message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Req {
     /// The sender's communication ID.
     pub local_id: u32,
     /// Vendor ID of enhanced connection establishment, 24 bits.
     pub vendor_id: u32,
-    /// The service that is asked for.
+    /// The requested service.
     pub service_id: u64,
-    /// The sender's channel adapter.
+    /// GUID of the sender's channel adapter.
     pub ca_guid: u64,
     /// Q_Key, for datagrams.
     pub qkey: u32,
     /// The sender's queue pair, 24 bits.
     pub qpn: u32,
-    /// READs and atomics that the sender will serve at once.
+    /// Concurrent READs and atomics that the sender serves.
     pub responder_resources: u8,
     /// The sender's end-to-end context, 24 bits.
     pub eecn: u32,
-    /// READs and atomics that the sender will have outstanding.
+    /// READs and atomics that the sender may have outstanding.
     pub initiator_depth: u8,
     /// The receiver's end-to-end context, 24 bits.
     pub remote_eecn: u32,
-    /// How soon the receiver should answer; a time code.
+    /// Time in which the receiver should answer; a time code.
     pub remote_response_timeout: u8,
-    /// What kind of connection.
+    /// Transport service type of the connection.
     pub transport: Transport,
-    /// End-to-end flow control.
+    /// True if the sender uses end-to-end flow control.
     pub flow_control: bool,
-    /// The PSN that the sender expects first, 24 bits.
+    /// First PSN that the sender expects, 24 bits.
     pub starting_psn: u32,
-    /// How soon the sender will answer; a time code.
+    /// Time in which the sender answers; a time code.
     pub local_response_timeout: u8,
-    /// Retries of the receiver's queue pair, 3 bits.
+    /// Retry count for the receiver's queue pair, 3 bits.
     pub retry_count: u8,
-    /// Partition.
+    /// Partition key.
     pub pkey: u16,
     /// Path MTU as an enumeration: 1 is 256 bytes, 5 is 4096.
     pub path_mtu: u8,
-    /// A reliable datagram channel exists.
+    /// True if a reliable datagram channel exists.
     pub rdc_exists: bool,
-    /// RNR retries of the receiver's queue pair, 3 bits.
+    /// RNR retry count for the receiver's queue pair, 3 bits.
     pub rnr_retry_count: u8,
-    /// How often a message is sent again, 4 bits.
+    /// Number of retransmissions of a CM message, 4 bits.
     pub max_cm_retries: u8,
-    /// The sender's queue pair uses a shared receive queue.
+    /// True if the sender's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// Which extended transport, 3 bits; 1 is XRC.
+    /// Extended transport, 3 bits; 1 is XRC.
     pub extended_transport: u8,
-    /// The path to use.
+    /// The primary path.
     pub primary: Path,
-    /// Another one for later.
+    /// The alternate path.
     pub alternate: Path,
-    /// The sender supports a suspended alternate path.
+    /// True if the sender supports a suspended alternate path.
     pub sap_supported: bool,
     /// Private data.
     pub private_data: PrivateData<92>,
@@ -74,7 +74,7 @@ pub enum Transport {
     Uc,
     /// Reliable datagram.
     Rd,
-    /// What the extended transport field says.
+    /// The transport in [`Req::extended_transport`].
     Extended,
 }
 

@@ -1,25 +1,25 @@
-//! RTU, DREQ and DREP, which carry little more than the two IDs.
+//! RTU, DREQ and DREP: messages with the two communication IDs and private data.
 
 use crate::PrivateData;
 use crate::codec::*;
 
-/// Ready to use: the active side has got the REP.
+/// Ready to use: the active side has received the REP.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Rtu {
     /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
     /// Private data.
     pub private_data: PrivateData<224>,
 }
 
-/// Asks for the end of a connection.
+/// Disconnect request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Dreq {
     /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
     /// The receiver's queue pair, 24 bits.
     pub remote_qpn: u32,
@@ -27,12 +27,12 @@ pub struct Dreq {
     pub private_data: PrivateData<220>,
 }
 
-/// Agrees to the end of a connection.
+/// Disconnect reply.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Drep {
     /// The sender's communication ID.
     pub local_id: u32,
-    /// The receiver's.
+    /// The receiver's communication ID.
     pub remote_id: u32,
     /// Private data.
     pub private_data: PrivateData<224>,

@@ -1,37 +1,37 @@
-//! SIDR_REQ and SIDR_REP: which queue pair serves datagrams for a service.
+//! SIDR_REQ and SIDR_REP: resolution of a service ID to a queue pair for datagrams.
 
 use crate::PrivateData;
 use crate::codec::*;
 
-/// Asks for the queue pair behind a service.
+/// A request for the queue pair that serves a service.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SidrReq {
-    /// Names the request.
+    /// ID of the request.
     pub request_id: u32,
-    /// Partition.
+    /// Partition key.
     pub pkey: u16,
-    /// The service.
+    /// The requested service.
     pub service_id: u64,
     /// Private data.
     pub private_data: PrivateData<216>,
 }
 
-/// The answer.
+/// The reply to a SIDR_REQ.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SidrRep {
-    /// The request that is answered.
+    /// ID of the answered request.
     pub request_id: u32,
-    /// Whether the rest is of use.
+    /// Status. QPN and Q_Key are valid if this is [`SidrStatus::VALID`].
     pub status: SidrStatus,
     /// Length of the additional information.
     pub info_len: u8,
     /// Vendor ID of enhanced connection establishment, 24 bits.
     pub vendor_id: u32,
-    /// The queue pair, 24 bits.
+    /// Number of the queue pair, 24 bits.
     pub qpn: u32,
-    /// The service.
+    /// The requested service.
     pub service_id: u64,
-    /// The key that lets datagrams in.
+    /// Q_Key that datagrams to the queue pair must carry.
     pub qkey: u32,
     /// Additional information.
     pub info: [u8; 72],
@@ -46,15 +46,15 @@ pub struct SidrStatus(pub u8);
 impl SidrStatus {
     /// QPN and Q_Key are valid.
     pub const VALID: SidrStatus = SidrStatus(0);
-    /// Nobody listens.
+    /// The service has no listener.
     pub const UNSUPPORTED_SERVICE: SidrStatus = SidrStatus(1);
-    /// The application said no.
+    /// The application has rejected the request.
     pub const REJECTED: SidrStatus = SidrStatus(2);
-    /// No queue pair.
+    /// The node has no queue pair for the service.
     pub const NO_QP: SidrStatus = SidrStatus(3);
-    /// Ask somewhere else.
+    /// Another node or port serves the request.
     pub const REDIRECT: SidrStatus = SidrStatus(4);
-    /// Unknown version.
+    /// The class version of the request is not supported.
     pub const UNSUPPORTED_VERSION: SidrStatus = SidrStatus(5);
 }
 

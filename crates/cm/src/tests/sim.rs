@@ -1,9 +1,9 @@
-//! Whole networks of connection managers, from a seed.
+//! Simulates networks of connection managers.
 //!
-//! Hosts connect, accept, reject, disconnect and die at random while the network
-//! loses, repeats, delays and forges messages, and hosts pause. A run is a
-//! function of its seed. The oracle judges every event when it happens, and at
-//! the end nothing may be left.
+//! Programs connect, accept, reject, disconnect and end at random. The network drops,
+//! duplicates, delays and forges messages, and hosts pause. A run depends on its seed only.
+//! The oracle checks every event when it happens. At the end of a run no connection manager
+//! may have state left.
 
 mod network;
 mod oracle;
@@ -16,10 +16,10 @@ use world::{Run, run};
 
 const SEEDS: u64 = 3000;
 
-/// One seed, message by message:
-/// `SEED=7 cargo test -p ferroce-cm --lib one_seed_can_be_watched -- --nocapture`
+/// Runs one seed and prints each message:
+/// `SEED=7 cargo test -p ferroce-cm --lib one_seed_can_be_traced -- --nocapture`
 #[test]
-fn one_seed_can_be_watched() {
+fn one_seed_can_be_traced() {
     let seed = std::env::var("SEED").map_or(7, |seed| seed.parse().expect("a number"));
     let result = run(seed, None, true);
     println!("{result:?}");
@@ -32,7 +32,7 @@ fn replay(seed: u64, bug: Option<Bug>) -> Result<Run, String> {
 }
 
 #[test]
-fn networks_keep_all_rules() {
+fn no_seed_violates_the_oracle() {
     let mut total = Run::default();
     for seed in 0..SEEDS {
         match run(seed, None, false) {
@@ -41,7 +41,7 @@ fn networks_keep_all_rules() {
         }
     }
     println!("{SEEDS} seeds: {total:?}");
-    // What never happened was not tested.
+    // A case that never occurs is not tested.
     let Run {
         attempts,
         connected,
@@ -71,7 +71,7 @@ fn networks_keep_all_rules() {
 }
 
 #[test]
-fn a_seed_replays() {
+fn a_seed_determines_its_run() {
     for seed in 0..20 {
         assert_eq!(
             run(seed, None, false),
@@ -83,11 +83,11 @@ fn a_seed_replays() {
 }
 
 #[test]
-fn every_deliberate_bug_is_found() {
+fn the_oracle_detects_every_injected_bug() {
     let mut missed = Vec::new();
     for bug in Bug::ALL {
-        let finding = |seed| Some((seed, replay(seed, Some(*bug)).err()?));
-        match (0..SEEDS).find_map(finding) {
+        let violation = |seed| Some((seed, replay(seed, Some(*bug)).err()?));
+        match (0..SEEDS).find_map(violation) {
             Some((seed, violation)) => println!("{bug:?}: seed {seed}: {violation:.60}"),
             None => missed.push(bug),
         }

@@ -1,4 +1,4 @@
-//! The management datagrams of the captures.
+//! Reads the MADs of the captures.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use ferroce_wire::ip::Frame;
 use ferroce_wire::{Packet, ParseError};
 use pcap_file::pcap::PcapReader;
 
-/// A MAD as it was seen.
+/// A captured MAD.
 pub(crate) struct Captured {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// All datagrams to queue pair 1 of a capture, in order.
+/// Returns all datagrams to queue pair 1 of a capture, in order.
 pub(crate) fn mads(name: &str) -> Vec<Captured> {
     let path: PathBuf = [
         env!("CARGO_MANIFEST_DIR"),

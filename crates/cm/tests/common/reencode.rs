@@ -1,11 +1,11 @@
-//! What must hold for any bytes that are taken for a MAD: for proptest here,
-//! and for the fuzzer in `fuzz/`.
+//! Properties of decoding arbitrary bytes as a MAD. Used by proptest and by the fuzzer in
+//! `fuzz/`.
 
 use ferroce_cm::message::Message;
 use ferroce_cm::{DecodeError, IpHeader, IpHeaderOr, MAD_LEN, Mad};
 
-/// Decodes and encodes; what comes out means the same, and differs only in bits
-/// that mean nothing.
+/// Decodes and re-encodes the bytes. The result must decode to the same message, and may
+/// differ from the input only in reserved bits, which become zero.
 pub(crate) fn check(bytes: &[u8]) {
     let mad = match Mad::decode(bytes) {
         Ok(mad) => mad,
@@ -19,7 +19,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let again = mad.encode();
     assert_eq!(Mad::decode(&again), Ok(mad));
     for (at, (ours, theirs)) in again.iter().zip(bytes).enumerate() {
-        assert_eq!(ours & !theirs, 0, "byte {at} got bits that it did not have");
+        assert_eq!(ours & !theirs, 0, "byte {at} has additional bits");
     }
     match mad.message {
         Message::Req(m) => header(&m.private_data),

@@ -17,7 +17,7 @@ fn a_connection_takes_req_rep_and_rtu() {
 }
 
 #[test]
-fn states_follow_what_the_program_knows() {
+fn taking_an_event_moves_the_connection_to_the_mra_state() {
     let mut pair = Pair::new();
     let a = pair.a.connect(pair.now, &request());
     assert_eq!(pair.a.state(a), Some(State::ReqSent));
@@ -32,18 +32,18 @@ fn states_follow_what_the_program_knows() {
     assert_eq!(peek(&pair, b), Some(State::RepSent));
     pair.b_to_a();
     assert_eq!(pair.a.state(a), Some(State::RepRcvd));
-    heard(&mut pair.a);
+    poll_events(&mut pair.a);
     assert_eq!(pair.a.state(a), Some(State::MraRepSent));
 }
 
 #[test]
-fn a_request_says_what_the_kernel_says() {
+fn a_req_has_the_values_of_the_kernel() {
     let mut pair = Pair::new();
-    let mut wish = request();
-    wish.flow_label = flow_label(40_000, 7174);
-    wish.retry_count = 9;
-    wish.rnr_retry_count = 9;
-    pair.a.connect(pair.now, &wish);
+    let mut params = request();
+    params.flow_label = flow_label(40_000, 7174);
+    params.retry_count = 9;
+    params.rnr_retry_count = 9;
+    pair.a.connect(pair.now, &params);
     let mads = sent(&mut pair.a);
     let Message::Req(req) = mads[0].message else {
         panic!("{mads:?}");
@@ -69,9 +69,9 @@ fn a_request_says_what_the_kernel_says() {
 #[test]
 fn a_path_within_the_subnet_has_lids_of_zero() {
     let mut pair = Pair::new();
-    let mut wish = request();
-    wish.hop_limit = 1;
-    pair.a.connect(pair.now, &wish);
+    let mut params = request();
+    params.hop_limit = 1;
+    pair.a.connect(pair.now, &params);
     let Message::Req(req) = sent(&mut pair.a)[0].message else {
         panic!();
     };
@@ -80,7 +80,7 @@ fn a_path_within_the_subnet_has_lids_of_zero() {
 }
 
 #[test]
-fn a_starting_psn_is_what_its_sender_expects() {
+fn a_starting_psn_is_the_first_psn_that_its_sender_expects() {
     let (pair, a, b) = Pair::connected();
     let (a, b) = (
         pair.a.qp_parameters(a).unwrap(),
@@ -97,21 +97,21 @@ fn a_starting_psn_is_what_its_sender_expects() {
 #[test]
 fn depths_are_swapped_for_the_receiver() {
     let mut pair = Pair::new();
-    let mut wish = request();
-    wish.responder_resources = 3;
-    wish.initiator_depth = 5;
-    let a = pair.a.connect(pair.now, &wish);
+    let mut params = request();
+    params.responder_resources = 3;
+    params.initiator_depth = 5;
+    let a = pair.a.connect(pair.now, &params);
     pair.a_to_b();
     let Some(Event::Request(incoming)) = pair.b.poll_event() else {
         panic!("no request");
     };
     assert_eq!(incoming.responder_resources, 5);
     assert_eq!(incoming.initiator_depth, 3);
-    let mut yes = Accept::new(B_QPN);
-    yes.responder_resources = 4;
-    yes.initiator_depth = 2;
-    yes.rnr_retry_count = 6;
-    pair.b.accept(pair.now, incoming.conn, &yes).unwrap();
+    let mut accept = Accept::new(B_QPN);
+    accept.responder_resources = 4;
+    accept.initiator_depth = 2;
+    accept.rnr_retry_count = 6;
+    pair.b.accept(pair.now, incoming.conn, &accept).unwrap();
     pair.b_to_a();
     let Some(Event::Response {
         responder_resources,
@@ -124,34 +124,37 @@ fn depths_are_swapped_for_the_receiver() {
     assert_eq!((responder_resources, initiator_depth), (2, 4));
     let active = pair.a.qp_parameters(a).unwrap();
     assert_eq!((active.responder_resources, active.initiator_depth), (2, 4));
-    assert_eq!(active.rnr_retry_count, 6, "the active side obeys the REP");
+    assert_eq!(active.rnr_retry_count, 6, "the active side follows the REP");
     let passive = pair.b.qp_parameters(incoming.conn).unwrap();
     assert_eq!(
         (passive.responder_resources, passive.initiator_depth),
         (4, 2)
     );
-    assert_eq!(passive.rnr_retry_count, 7, "the passive side obeys the REQ");
+    assert_eq!(
+        passive.rnr_retry_count, 7,
+        "the passive side follows the REQ"
+    );
 }
 
 #[test]
-fn private_data_arrives_whole_in_both_directions() {
+fn private_data_is_delivered_in_both_directions() {
     let mut pair = Pair::new();
-    let mut wish = request();
-    wish.private_data.0[36..].fill(0x5a);
-    pair.a.connect(pair.now, &wish);
+    let mut params = request();
+    params.private_data.0[36..].fill(0x5a);
+    pair.a.connect(pair.now, &params);
     pair.a_to_b();
     let Some(Event::Request(incoming)) = pair.b.poll_event() else {
         panic!("no request");
     };
     assert_eq!(incoming.user_data(), [0x5a; 56]);
     assert_eq!(incoming.ip.unwrap().source_port, 40_000);
-    let mut yes = Accept::new(B_QPN);
-    yes.private_data = PrivateData::new(b"welcome").unwrap();
-    yes.ece = Ece {
+    let mut accept = Accept::new(B_QPN);
+    accept.private_data = PrivateData::new(b"welcome").unwrap();
+    accept.ece = Ece {
         vendor_id: 0x1234,
         options: 7,
     };
-    pair.b.accept(pair.now, incoming.conn, &yes).unwrap();
+    pair.b.accept(pair.now, incoming.conn, &accept).unwrap();
     pair.b_to_a();
     let Some(Event::Response {
         private_data, ece, ..
@@ -160,27 +163,27 @@ fn private_data_arrives_whole_in_both_directions() {
         panic!("no response");
     };
     assert_eq!(&private_data[..8], b"welcome\0");
-    assert_eq!(ece, yes.ece);
+    assert_eq!(ece, accept.ece);
 }
 
 #[test]
-fn data_establishes_a_connection_whose_rtu_is_lost() {
-    let (mut pair, a, b) = Pair::answered();
+fn data_establishes_a_connection_if_the_rtu_is_lost() {
+    let (mut pair, a, b) = Pair::responded();
     pair.a.establish(a, PrivateData::EMPTY).unwrap();
-    assert_eq!(names(&sent(&mut pair.a)), ["RTU"], "and lost");
+    assert_eq!(names(&sent(&mut pair.a)), ["RTU"], "not delivered");
     pair.b.communication_established(b).unwrap();
-    assert_eq!(heard(&mut pair.b), [Event::Established { conn: b }]);
-    assert_eq!(pair.b.next_timeout(), None, "the REP is not repeated");
+    assert_eq!(poll_events(&mut pair.b), [Event::Established { conn: b }]);
+    assert_eq!(pair.b.next_timeout(), None, "the REP is not retransmitted");
     pair.b.communication_established(b).unwrap();
-    assert_eq!(heard(&mut pair.b), [], "once is enough");
+    assert_eq!(poll_events(&mut pair.b), [], "no second event");
 }
 
 #[test]
-fn the_first_side_of_an_xrc_connection_learns_the_target_qpn() {
+fn the_active_side_of_an_xrc_connection_learns_the_target_qpn() {
     let mut pair = Pair::new();
-    let mut wish = request();
-    wish.kind = Kind::Xrc;
-    let a = pair.a.connect(pair.now, &wish);
+    let mut params = request();
+    params.kind = Kind::Xrc;
+    let a = pair.a.connect(pair.now, &params);
     pair.a_to_b();
     let Some(Event::Request(incoming)) = pair.b.poll_event() else {
         panic!("no request");
@@ -200,11 +203,11 @@ fn a_node_can_connect_to_itself() {
         local: B,
         remote: B,
     };
-    let mut wish = ferroce_cm::Request::new(address, 77, A_QPN);
-    wish.private_data = PrivateData::EMPTY;
+    let mut params = ferroce_cm::Request::new(address, 77, A_QPN);
+    params.private_data = PrivateData::EMPTY;
     let any = ferroce_cm::ListenAddress::Any;
     pair.b.listen(77, any, 1).unwrap();
-    let active = pair.b.connect(pair.now, &wish);
+    let active = pair.b.connect(pair.now, &params);
     let mut passive = None;
     for _ in 0..6 {
         for mad in sent(&mut pair.b) {
@@ -228,7 +231,7 @@ fn a_node_can_connect_to_itself() {
 }
 
 #[test]
-fn communication_ids_are_not_in_sequence() {
+fn communication_ids_are_random_unique_and_not_zero() {
     let mut pair = Pair::new();
     let mut ids: Vec<u32> = (0..100)
         .map(|_| pair.a.connect(pair.now, &request()).comm_id())
@@ -243,12 +246,12 @@ fn communication_ids_are_not_in_sequence() {
 
 #[test]
 fn calls_in_the_wrong_state_change_nothing() {
-    let (mut pair, a, b) = Pair::asked();
+    let (mut pair, a, b) = Pair::requested();
     let state = |s| Err(CallError::State(s));
     let none = PrivateData::EMPTY;
-    let yes = Accept::new(B_QPN);
+    let accept = Accept::new(B_QPN);
     assert_eq!(pair.a.establish(a, none), state(State::ReqSent));
-    assert_eq!(pair.a.accept(pair.now, a, &yes), state(State::ReqSent));
+    assert_eq!(pair.a.accept(pair.now, a, &accept), state(State::ReqSent));
     assert_eq!(
         pair.a.disconnect(pair.now, a, PrivateData::EMPTY),
         state(State::ReqSent)
@@ -263,13 +266,13 @@ fn calls_in_the_wrong_state_change_nothing() {
         pair.b.communication_established(b),
         state(State::MraReqSent)
     );
-    pair.b.accept(pair.now, b, &yes).unwrap();
-    assert_eq!(pair.b.accept(pair.now, b, &yes), state(State::RepSent));
+    pair.b.accept(pair.now, b, &accept).unwrap();
+    assert_eq!(pair.b.accept(pair.now, b, &accept), state(State::RepSent));
 }
 
 #[test]
 fn a_connection_that_is_gone_is_unknown() {
-    let (mut pair, a, _) = Pair::asked();
+    let (mut pair, a, _) = Pair::requested();
     pair.a.destroy(pair.now, a).unwrap();
     assert_eq!(pair.a.destroy(pair.now, a), Err(CallError::Unknown));
     let none = PrivateData::EMPTY;

@@ -1,9 +1,9 @@
-//! Arbitrary bytes as a conversation with one node: for proptest here, and for
+//! Interprets arbitrary bytes as messages to and calls on one node. Used by proptest and by
 //! the fuzzer in `fuzz/`.
 //!
-//! The bytes become messages and calls that get as far as possible: they name
-//! connections that exist, as often as not. What must hold is checked at the
-//! end: when time has passed, nothing is left.
+//! About half of the messages name existing connections, so that they reach as many states
+//! as possible. At the end, all connections are destroyed and all deadlines pass; then the
+//! node must have no state left.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ferroce_cm::{
     Accept, Address, Cm, Config, ConnId, Event, Gid, ListenAddress, Mad, PrivateData, Reason,
-    Request, SidrId, SidrQuestion, State, Time,
+    Request, SidrId, SidrRequest, State, Time,
 };
 
 const US: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -33,7 +33,7 @@ struct Node {
     seen: BTreeSet<State>,
 }
 
-/// Plays a conversation, and says in which states connections were.
+/// Executes the messages and calls in `data`. Returns the states that connections reached.
 pub(crate) fn drive(data: &[u8]) -> BTreeSet<State> {
     let mut cm = Cm::new(Config::new(1), [3; 32]);
     cm.listen(SERVICE, ListenAddress::Any, BACKLOG).unwrap();
@@ -60,7 +60,7 @@ impl Node {
         self.conns.get(usize::from(pick) % count).copied()
     }
 
-    /// One message or call; how many bytes of `tail` it took.
+    /// Executes one message or call. Returns the number of bytes of `tail` that it used.
     fn step(&mut self, op: u8, pick: u8, tail: &[u8]) -> usize {
         let now = self.now;
         let conn = self.conn(pick);
@@ -90,12 +90,12 @@ impl Node {
                 let _ = self.cm.communication_established(conn);
             }
             (7, _) => {
-                let question = SidrQuestion {
+                let request = SidrRequest {
                     address: ADDRESS,
                     service_id: SERVICE,
                     private_data: PrivateData::EMPTY,
                 };
-                let sidr = self.cm.sidr_ask(now, &question);
+                let sidr = self.cm.sidr_request(now, &request);
                 self.sidrs.push(sidr);
             }
             (8, _) => {
@@ -107,7 +107,7 @@ impl Node {
         0
     }
 
-    /// A message of our own, or the last one again, with some bytes changed.
+    /// Delivers a message that is made from the node's last message, with some bytes changed.
     fn message(&mut self, pick: u8, tail: &[u8]) -> usize {
         let mut mad = self.last;
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -117,16 +117,16 @@ impl Node {
             mad[32..40].copy_from_slice(&SERVICE.to_be_bytes());
         }
         match attribute {
-            // A request from another queue pair each time, along our path.
+            // A REQ from a different queue pair each time, with the GIDs of our path.
             0x10 => {
                 mad[27] ^= pick;
                 mad[56..59].copy_from_slice(&[0, 1, pick]);
                 mad[80..96].copy_from_slice(&Gid::from(PEER).0);
                 mad[96..112].copy_from_slice(&Gid::from(US).0);
             }
-            // An acknowledgement of a REQ or of a REP.
+            // An MRA to a REQ or to a REP.
             0x11 => mad[32] = pick & 0x40,
-            // A disconnection of the queue pair that we always use.
+            // A DREQ for the queue pair of all connections of this node.
             0x15 => mad[32..35].copy_from_slice(&[0, 0, QPN]),
             _ => {}
         }
@@ -153,7 +153,7 @@ impl Node {
             assert_eq!(transmit.address, ADDRESS);
             assert!(Mad::decode(&transmit.mad[..]).is_ok());
             self.last = *transmit.mad;
-            // As the peer would answer: its own ID in front, which it must have.
+            // Swap the IDs, as in an answer: the peer's ID comes first and is not 0.
             let (front, back) = self.last.split_at_mut(28);
             front[24..].swap_with_slice(&mut back[..4]);
             if front[24..] == [0; 4] {
@@ -172,7 +172,7 @@ impl Node {
         }
     }
 
-    /// When everybody has left and time has passed, nothing remains.
+    /// Destroys all connections, lets all deadlines pass, and checks that no state is left.
     fn finish(mut self) -> BTreeSet<State> {
         for conn in &self.conns {
             let _ = self.cm.destroy(self.now, *conn);
@@ -188,7 +188,7 @@ impl Node {
             self.cm.handle_timeout(at);
             self.collect();
             steps += 1;
-            assert!(steps < 100_000, "it never ends");
+            assert!(steps < 100_000, "the deadlines never end");
         }
         assert!(self.cm.is_idle(), "{:?}", self.cm);
         self.seen
@@ -206,7 +206,7 @@ mod tests {
     };
 
     #[test]
-    fn no_conversation_is_too_strange() {
+    fn arbitrary_messages_and_calls_leave_no_state() {
         let config = Config {
             cases: 5000,
             failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
@@ -214,8 +214,8 @@ mod tests {
         };
         let seen = std::cell::RefCell::new(BTreeSet::new());
         let bytes = prop::collection::vec(any::<u8>(), 0..600);
-        // Always the same ones, so that what they reach can be asserted; the
-        // fuzzer looks for others.
+        // A fixed seed, so that the test can assert which states are reached. The fuzzer
+        // explores other inputs.
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
         TestRunner::new_with_rng(config, rng)
             .run(&bytes, |data| {
@@ -223,7 +223,7 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        // Programs hear at once here, so what comes before passes unseen.
+        // `collect` polls events at once, so ReqRcvd and RepRcvd are not observed.
         let reached = [
             State::ReqSent,
             State::MraReqRcvd,

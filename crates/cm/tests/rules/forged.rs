@@ -1,4 +1,4 @@
-//! Messages that do not come from the peer.
+//! Forged messages.
 
 use ferroce_cm::message::{Drep, Dreq, Message, Rej, Rep, Rtu, Subject};
 use ferroce_cm::{Address, Ignored, Mad, PrivateData, Reason, State};
@@ -52,7 +52,7 @@ fn rej(local_id: u32, remote_id: u32, subject: Subject) -> Rej {
 }
 
 #[test]
-fn nothing_from_another_address_changes_a_connection() {
+fn messages_from_another_address_are_ignored() {
     let (mut pair, a, b) = Pair::connected();
     let (ours, theirs) = (b.comm_id(), a.comm_id());
     let messages = [
@@ -79,12 +79,12 @@ fn nothing_from_another_address_changes_a_connection() {
         }
     }
     assert_eq!(pair.b.state(b), Some(State::Established));
-    assert_eq!(heard(&mut pair.b), []);
+    assert_eq!(poll_events(&mut pair.b), []);
     assert_eq!(sent(&mut pair.b), []);
 }
 
 #[test]
-fn nothing_with_other_ids_changes_a_connection() {
+fn messages_with_other_ids_are_ignored() {
     let (mut pair, a, b) = Pair::connected();
     let (ours, theirs) = (b.comm_id(), a.comm_id());
     for (theirs, ours) in [(theirs ^ 1, ours), (theirs, ours ^ 1), (0, ours)] {
@@ -100,7 +100,7 @@ fn nothing_with_other_ids_changes_a_connection() {
         }
     }
     assert_eq!(pair.b.state(b), Some(State::Established));
-    assert_eq!(heard(&mut pair.b), []);
+    assert_eq!(poll_events(&mut pair.b), []);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_dreq_must_name_our_queue_pair() {
 }
 
 #[test]
-fn a_rejection_of_the_req_cannot_end_what_has_been_answered() {
+fn a_rej_of_the_req_is_ignored_after_the_rep() {
     let (mut pair, a, b) = Pair::connected();
     let forged = mad(Message::Rej(rej(b.comm_id(), a.comm_id(), Subject::Req)));
     let result = pair.a.receive(pair.now, from_a(), &forged);
@@ -123,7 +123,7 @@ fn a_rejection_of_the_req_cannot_end_what_has_been_answered() {
 }
 
 #[test]
-fn a_timeout_must_name_the_peers_adapter_and_id() {
+fn a_rej_for_timeout_must_name_the_peers_adapter_and_id() {
     let (mut pair, a, b) = Pair::accepted();
     sent(&mut pair.b);
     let timeout = |guid: u64, id| {
@@ -147,7 +147,7 @@ fn a_timeout_must_name_the_peers_adapter_and_id() {
 }
 
 #[test]
-fn a_rep_from_elsewhere_does_not_hijack_a_request() {
+fn a_rep_from_another_address_is_ignored() {
     let (mut pair, a, b) = Pair::accepted();
     let good = sent(&mut pair.b)[0];
     let Message::Rep(rep) = good.message else {
@@ -192,11 +192,11 @@ fn a_second_rep_does_not_replace_the_first() {
 }
 
 #[test]
-fn a_req_from_elsewhere_does_not_count_as_a_repetition() {
+fn a_req_from_another_address_is_not_stale() {
     let (mut pair, _, b) = Pair::connected();
-    let mut wish = request();
-    wish.address.local = [192, 0, 2, 66].into();
-    pair.a.connect(pair.now, &wish);
+    let mut params = request();
+    params.address.local = [192, 0, 2, 66].into();
+    pair.a.connect(pair.now, &params);
     let mut forged = sent(&mut pair.a)[0];
     if let Message::Req(req) = &mut forged.message {
         req.qpn = A_QPN;
@@ -212,7 +212,7 @@ fn a_req_from_elsewhere_does_not_count_as_a_repetition() {
 }
 
 #[test]
-fn ids_of_zero_are_nobodys() {
+fn messages_with_id_zero_are_ignored() {
     let mut pair = Pair::new();
     pair.a.connect(pair.now, &request());
     let mut forged = sent(&mut pair.a)[0];

@@ -1,4 +1,4 @@
-//! Who a request is for.
+//! The choice of the listener for a request.
 
 use std::net::IpAddr;
 
@@ -19,14 +19,14 @@ fn listening(addresses: &[ListenAddress]) -> (Pair, Vec<ListenerId>) {
     (pair, ids)
 }
 
-/// Who gets a request, or why it is refused.
+/// Sends a request. Returns the listener that gets it, or the reason of its rejection.
 fn goes_to(pair: &mut Pair, request: &Request) -> Result<ListenerId, Reason> {
     pair.a.connect(pair.now, request);
     pair.a_to_b();
     pair.b_to_a();
     match pair.b.poll_event() {
         Some(Event::Request(incoming)) => Ok(incoming.listener),
-        None => match heard(&mut pair.a).pop() {
+        None => match poll_events(&mut pair.a).pop() {
             Some(Event::Rejected { reason, .. }) => Err(reason),
             other => panic!("{other:?}"),
         },
@@ -51,7 +51,7 @@ fn to(destination: &str) -> Request {
 }
 
 #[test]
-fn an_exact_address_goes_before_the_wildcard() {
+fn an_exact_address_takes_precedence_over_the_wildcard() {
     let (mut pair, ids) = listening(&[ListenAddress::Any, ListenAddress::Exactly(B)]);
     assert_eq!(goes_to(&mut pair, &to("198.51.100.12")), Ok(ids[1]));
     let mut other = to("198.51.100.13");
@@ -60,14 +60,14 @@ fn an_exact_address_goes_before_the_wildcard() {
 }
 
 #[test]
-fn a_service_at_another_address_is_refused_as_by_the_application() {
+fn a_service_at_another_address_is_rejected_with_reason_consumer() {
     let (mut pair, _) = listening(&[ListenAddress::Exactly(B)]);
     let refused = goes_to(&mut pair, &to("198.51.100.13"));
     assert_eq!(refused, Err(Reason::CONSUMER));
 }
 
 #[test]
-fn a_wildcard_takes_both_ip_versions_unless_told_otherwise() {
+fn a_wildcard_without_afonly_accepts_both_ip_versions() {
     let (mut pair, ids) = listening(&[ListenAddress::Any]);
     assert_eq!(goes_to(&mut pair, &to("198.51.100.12")), Ok(ids[0]));
     let mut v6 = to("3fff:51:0:100::12");
@@ -76,7 +76,7 @@ fn a_wildcard_takes_both_ip_versions_unless_told_otherwise() {
 }
 
 #[test]
-fn a_wildcard_with_afonly_takes_its_own_ip_version() {
+fn a_wildcard_with_afonly_accepts_its_own_ip_version() {
     let (mut pair, ids) = listening(&[ListenAddress::AnyV4, ListenAddress::AnyV6]);
     assert_eq!(goes_to(&mut pair, &to("198.51.100.12")), Ok(ids[0]));
     let mut v6 = to("3fff:51:0:100::12");
@@ -116,7 +116,7 @@ fn requests_beyond_the_backlog_are_dropped_without_an_answer() {
     assert_eq!(first, Ok(()));
     let second = pair.b.receive(pair.now, from_b(), &mads[1].encode());
     assert_eq!(second, Err(Ignored::Backlog));
-    assert_eq!(sent(&mut pair.b), [], "no answer: the peer tries again");
+    assert_eq!(sent(&mut pair.b), [], "no answer: the peer retransmits");
 
     let Some(Event::Request(incoming)) = pair.b.poll_event() else {
         panic!("no request");
@@ -138,29 +138,29 @@ fn an_answer_makes_room_in_the_backlog() {
         let Some(Event::Request(incoming)) = pair.b.poll_event() else {
             panic!("no request");
         };
-        let yes = Accept::new(B_QPN + qpn);
-        pair.b.accept(pair.now, incoming.conn, &yes).unwrap();
+        let accept = Accept::new(B_QPN + qpn);
+        pair.b.accept(pair.now, incoming.conn, &accept).unwrap();
     }
 }
 
 #[test]
-fn requests_that_nobody_took_are_refused_when_the_listener_goes() {
+fn removing_a_listener_rejects_requests_that_were_not_taken() {
     let (mut pair, ids) = listening(&[ListenAddress::Any]);
     let waiting = pair.a.connect(pair.now, &request_from(1));
     let taken = pair.a.connect(pair.now, &request_from(2));
     pair.a_to_b();
-    let events = heard(&mut pair.b);
+    let events = poll_events(&mut pair.b);
     let Event::Request(second) = &events[1] else {
         panic!("{events:?}");
     };
     pair.b.taken(second.conn).unwrap();
     pair.b.unlisten(pair.now, ids[0]).unwrap();
     pair.b_to_a();
-    let events = heard(&mut pair.a);
+    let events = poll_events(&mut pair.a);
     assert!(
         matches!(events[..], [Event::Rejected { conn, reason: Reason::CONSUMER, .. }] if conn == waiting)
     );
     assert!(pair.a.state(taken).is_some());
-    let yes = Accept::new(B_QPN);
-    assert!(pair.b.accept(pair.now, second.conn, &yes).is_ok());
+    let accept = Accept::new(B_QPN);
+    assert!(pair.b.accept(pair.now, second.conn, &accept).is_ok());
 }

@@ -1,4 +1,4 @@
-//! The rules of connection management, each a test that names it.
+//! The rules of connection management, one test per rule.
 
 mod close;
 mod connect;

@@ -1,4 +1,4 @@
-//! Two nodes, a clock, and a wire that does what the test says.
+//! Two nodes, a clock, and a network that the test controls.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -16,12 +16,13 @@ pub(crate) const B_GUID: u64 = 0xbbbb;
 pub(crate) const A_QPN: u32 = 0x11;
 pub(crate) const B_QPN: u32 = 0x22;
 pub(crate) const SERVICE: u64 = PortSpace::Tcp.service_id(7174);
-/// Between a REQ and its repetition.
+/// Time between a REQ and its retransmission.
 pub(crate) const REQ_INTERVAL: Duration = Duration::from_millis(4608);
-/// Between a REP and its repetition.
+/// Time between a REP and its retransmission.
 pub(crate) const REP_INTERVAL: Duration = Duration::from_millis(4096);
 pub(crate) const TIMEWAIT: Duration = Duration::from_millis(512);
-/// What an MRA of a peer adds: 65.5 seconds and an acknowledgement timeout.
+/// Time for which an MRA makes its receiver wait: 65.5 seconds and an acknowledgement
+/// timeout.
 pub(crate) const MRA_WAIT: Duration = Duration::from_millis(65_536 + 512);
 
 pub(crate) const fn from_a() -> Address {
@@ -38,7 +39,7 @@ pub(crate) const fn from_b() -> Address {
     }
 }
 
-/// `a` connects, `b` listens.
+/// Two nodes: `a` connects, `b` listens.
 pub(crate) struct Pair {
     pub(crate) now: Time,
     pub(crate) a: Cm,
@@ -60,19 +61,19 @@ pub(crate) fn request_from(qpn: u32) -> Request {
     request
 }
 
-/// Everything that a node wants to send.
+/// Returns all messages that a node has to send.
 pub(crate) fn sent(cm: &mut Cm) -> Vec<Mad> {
     std::iter::from_fn(|| cm.poll_transmit())
         .map(|transmit| Mad::decode(&transmit.mad[..]).unwrap())
         .collect()
 }
 
-/// Everything that a node wants to tell.
-pub(crate) fn heard(cm: &mut Cm) -> Vec<Event> {
+/// Returns all events of a node.
+pub(crate) fn poll_events(cm: &mut Cm) -> Vec<Event> {
     std::iter::from_fn(|| cm.poll_event()).collect()
 }
 
-/// Names of messages, for comparison.
+/// Returns the names of messages, for comparison.
 pub(crate) fn names(mads: &[Mad]) -> Vec<&'static str> {
     mads.iter()
         .map(|mad| match mad.message {
@@ -102,7 +103,7 @@ impl Pair {
         }
     }
 
-    /// Brings what `a` sent to `b`, and says what it was.
+    /// Delivers the messages of `a` to `b` and returns them.
     pub(crate) fn a_to_b(&mut self) -> Vec<Mad> {
         let mads = sent(&mut self.a);
         for mad in &mads {
@@ -111,7 +112,7 @@ impl Pair {
         mads
     }
 
-    /// Brings what `b` sent to `a`, and says what it was.
+    /// Delivers the messages of `b` to `a` and returns them.
     pub(crate) fn b_to_a(&mut self) -> Vec<Mad> {
         let mads = sent(&mut self.b);
         for mad in &mads {
@@ -120,13 +121,13 @@ impl Pair {
         mads
     }
 
-    /// Brings everything everywhere until nothing is left.
-    pub(crate) fn flow(&mut self) {
+    /// Delivers messages in both directions until no node has any to send.
+    pub(crate) fn deliver_all(&mut self) {
         while !(self.a_to_b().is_empty() & self.b_to_a().is_empty()) {}
     }
 
-    /// Lets time pass on both nodes, deadline by deadline.
-    pub(crate) fn later(&mut self, duration: Duration) {
+    /// Advances the time of both nodes, deadline by deadline.
+    pub(crate) fn advance(&mut self, duration: Duration) {
         let end = self.now + duration;
         for cm in [&mut self.a, &mut self.b] {
             while let Some(at) = cm.next_timeout()
@@ -138,12 +139,12 @@ impl Pair {
         self.now = end;
     }
 
-    /// `a` has asked and `b`'s program knows.
-    pub(crate) fn asked() -> (Pair, ConnId, ConnId) {
+    /// `b`'s program has taken the request event of `a`.
+    pub(crate) fn requested() -> (Pair, ConnId, ConnId) {
         let mut pair = Pair::new();
         let a = pair.a.connect(pair.now, &request());
         assert_eq!(names(&pair.a_to_b()), ["REQ"]);
-        let events = heard(&mut pair.b);
+        let events = poll_events(&mut pair.b);
         let [Event::Request(incoming)] = &events[..] else {
             panic!("{events:?}");
         };
@@ -151,28 +152,28 @@ impl Pair {
         (pair, a, b)
     }
 
-    /// `b` has accepted; its REP is not out yet.
+    /// `b` has accepted, but its REP is not delivered yet.
     pub(crate) fn accepted() -> (Pair, ConnId, ConnId) {
-        let (mut pair, a, b) = Pair::asked();
+        let (mut pair, a, b) = Pair::requested();
         pair.b.accept(pair.now, b, &Accept::new(B_QPN)).unwrap();
         (pair, a, b)
     }
 
-    /// `a`'s program knows that `b` has accepted.
-    pub(crate) fn answered() -> (Pair, ConnId, ConnId) {
+    /// `a`'s program has taken the response event of `b`.
+    pub(crate) fn responded() -> (Pair, ConnId, ConnId) {
         let (mut pair, a, b) = Pair::accepted();
         assert_eq!(names(&pair.b_to_a()), ["REP"]);
-        let events = heard(&mut pair.a);
+        let events = poll_events(&mut pair.a);
         assert!(matches!(events[..], [Event::Response { conn, .. }] if conn == a));
         (pair, a, b)
     }
 
-    /// Both ends are connected.
+    /// Both ends are established.
     pub(crate) fn connected() -> (Pair, ConnId, ConnId) {
-        let (mut pair, a, b) = Pair::answered();
+        let (mut pair, a, b) = Pair::responded();
         pair.a.establish(a, PrivateData::EMPTY).unwrap();
         assert_eq!(names(&pair.a_to_b()), ["RTU"]);
-        assert_eq!(heard(&mut pair.b), [Event::Established { conn: b }]);
+        assert_eq!(poll_events(&mut pair.b), [Event::Established { conn: b }]);
         (pair, a, b)
     }
 }

@@ -1,4 +1,4 @@
-//! Saying no.
+//! Rejections.
 
 use std::time::Duration;
 
@@ -7,21 +7,22 @@ use ferroce_cm::{Event, IpHeader, Mad, PrivateData, Reason, Request, State};
 
 use crate::pair::*;
 
-/// What `a` hears when its request is refused, after that many changes to it.
+/// Sends a request that `b` rejects, and returns the reason and the ARI that `a` gets.
+/// `change` modifies the request, and `twist` the encoded REQ.
 fn refusal(change: impl Fn(&mut Request), twist: impl Fn(&mut Mad)) -> (Reason, Vec<u8>) {
     let mut pair = Pair::new();
-    let mut wish = request();
-    change(&mut wish);
-    let a = pair.a.connect(pair.now, &wish);
+    let mut params = request();
+    change(&mut params);
+    let a = pair.a.connect(pair.now, &params);
     let mut mads = sent(&mut pair.a);
     twist(&mut mads[0]);
     pair.b
         .receive(pair.now, from_b(), &mads[0].encode())
         .unwrap();
-    assert_eq!(heard(&mut pair.b), []);
-    assert_eq!(pair.b.connections(), 0, "nothing is kept");
+    assert_eq!(poll_events(&mut pair.b), []);
+    assert_eq!(pair.b.connections(), 0, "no state is kept");
     assert_eq!(names(&pair.b_to_a()), ["REJ"]);
-    match &heard(&mut pair.a)[..] {
+    match &poll_events(&mut pair.a)[..] {
         [
             Event::Rejected {
                 conn,
@@ -36,14 +37,14 @@ fn refusal(change: impl Fn(&mut Request), twist: impl Fn(&mut Mad)) -> (Reason, 
 }
 
 #[test]
-fn nobody_listening_is_an_invalid_service_id() {
+fn a_req_without_a_listener_is_rejected_as_invalid_service_id() {
     let (reason, ari) = refusal(|r| r.service_id += 1, |_| {});
     assert_eq!(reason, Reason::INVALID_SERVICE_ID);
     assert_eq!(ari, []);
 }
 
 #[test]
-fn a_gid_that_is_not_ours_is_refused_with_one_that_is() {
+fn a_foreign_destination_gid_is_rejected_with_our_gid_as_ari() {
     let twist = |mad: &mut Mad| {
         if let Message::Req(req) = &mut mad.message {
             req.primary.remote_gid.0[15] ^= 1;
@@ -55,7 +56,7 @@ fn a_gid_that_is_not_ours_is_refused_with_one_that_is() {
 }
 
 #[test]
-fn a_gid_that_is_not_the_senders_is_refused() {
+fn a_source_gid_that_is_not_the_senders_is_rejected() {
     let twist = |mad: &mut Mad| {
         if let Message::Req(req) = &mut mad.message {
             req.primary.local_gid.0[15] ^= 1;
@@ -65,7 +66,7 @@ fn a_gid_that_is_not_the_senders_is_refused() {
 }
 
 #[test]
-fn reliable_datagrams_are_no_transport_of_ours() {
+fn reliable_datagram_is_rejected_as_invalid_transport() {
     let twist = |mad: &mut Mad| {
         if let Message::Req(req) = &mut mad.message {
             req.transport = ferroce_cm::message::Transport::Rd;
@@ -75,13 +76,13 @@ fn reliable_datagrams_are_no_transport_of_ours() {
 }
 
 #[test]
-fn an_unknown_version_of_the_header_is_refused_as_by_the_application() {
+fn an_unknown_header_version_is_rejected_with_reason_consumer() {
     let (reason, _) = refusal(|r| r.private_data.0[0] = 1, |_| {});
     assert_eq!(reason, Reason::CONSUMER);
 }
 
 #[test]
-fn implausible_addresses_are_refused_as_by_the_application() {
+fn implausible_addresses_are_rejected_with_reason_consumer() {
     for bad in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
         let bad = bad.parse().unwrap();
         let header = IpHeader {
@@ -95,8 +96,8 @@ fn implausible_addresses_are_refused_as_by_the_application() {
 }
 
 #[test]
-fn a_rejection_brings_its_reason_and_private_data() {
-    let (mut pair, a, b) = Pair::asked();
+fn a_rej_delivers_its_reason_ari_and_private_data() {
+    let (mut pair, a, b) = Pair::requested();
     let data = PrivateData::new(b"no").unwrap();
     pair.b
         .reject(pair.now, b, Reason::CONSUMER, &[1, 2], data)
@@ -113,44 +114,44 @@ fn a_rejection_brings_its_reason_and_private_data() {
         private_data: Box::new(data),
         timewait: false,
     };
-    assert_eq!(heard(&mut pair.a), [expected]);
+    assert_eq!(poll_events(&mut pair.a), [expected]);
     assert_eq!((pair.a.connections(), pair.b.connections()), (0, 0));
 }
 
 #[test]
-fn a_lost_rejection_is_repeated_when_the_req_is() {
-    let (mut pair, a, b) = Pair::asked();
+fn a_duplicate_req_gets_the_rej_again() {
+    let (mut pair, a, b) = Pair::requested();
     let none = PrivateData::EMPTY;
     pair.b
         .reject(pair.now, b, Reason::CONSUMER, &[], none)
         .unwrap();
     sent(&mut pair.b);
-    pair.later(REQ_INTERVAL);
-    pair.flow();
-    let events = heard(&mut pair.a);
+    pair.advance(REQ_INTERVAL);
+    pair.deliver_all();
+    let events = poll_events(&mut pair.a);
     assert!(matches!(events[..], [Event::Rejected { conn, .. }] if conn == a));
-    assert_eq!(heard(&mut pair.b), [], "the program is not asked twice");
+    assert_eq!(poll_events(&mut pair.b), [], "no second request event");
 }
 
 #[test]
-fn rejections_are_forgotten_when_the_peer_has_given_up() {
-    let (mut pair, _, b) = Pair::asked();
+fn a_rej_is_cached_until_the_peer_stops_retransmitting() {
+    let (mut pair, _, b) = Pair::requested();
     let none = PrivateData::EMPTY;
     pair.b
         .reject(pair.now, b, Reason::CONSUMER, &[], none)
         .unwrap();
-    pair.flow();
-    heard(&mut pair.a);
+    pair.deliver_all();
+    poll_events(&mut pair.a);
     assert!(!pair.b.is_idle());
-    pair.later(Duration::from_secs(90));
+    pair.advance(Duration::from_secs(90));
     assert!(pair.b.is_idle());
-    pair.later(Duration::from_secs(90));
+    pair.advance(Duration::from_secs(90));
     assert!(pair.a.is_idle());
 }
 
 #[test]
 fn the_active_side_may_reject_a_response() {
-    let (mut pair, a, b) = Pair::answered();
+    let (mut pair, a, b) = Pair::responded();
     let none = PrivateData::EMPTY;
     pair.a
         .reject(pair.now, a, Reason::CONSUMER, &[], none)
@@ -160,42 +161,42 @@ fn the_active_side_may_reject_a_response() {
         panic!("{mads:?}");
     };
     assert_eq!(rej.subject, Subject::Rep);
-    let events = heard(&mut pair.b);
+    let events = poll_events(&mut pair.b);
     assert!(matches!(events[..], [Event::Rejected { conn, .. }] if conn == b));
     assert_eq!(pair.b.state(b), None);
 }
 
 #[test]
-fn a_lost_rejection_of_a_response_is_repeated_when_the_rep_is() {
-    let (mut pair, a, b) = Pair::answered();
+fn a_duplicate_rep_gets_the_rej_again() {
+    let (mut pair, a, b) = Pair::responded();
     let none = PrivateData::EMPTY;
     pair.a
         .reject(pair.now, a, Reason::CONSUMER, &[], none)
         .unwrap();
     sent(&mut pair.a);
-    pair.later(REP_INTERVAL);
+    pair.advance(REP_INTERVAL);
     assert_eq!(names(&pair.b_to_a()), ["REP"]);
     assert_eq!(names(&pair.a_to_b()), ["REJ"]);
-    let events = heard(&mut pair.b);
+    let events = poll_events(&mut pair.b);
     assert!(matches!(events[..], [Event::Rejected { conn, .. }] if conn == b));
 }
 
 #[test]
-fn a_rejection_ends_even_what_seemed_established() {
-    let (mut pair, a, b) = Pair::answered();
+fn a_rej_ends_a_connection_that_the_active_side_has_established() {
+    let (mut pair, a, b) = Pair::responded();
     pair.a.establish(a, PrivateData::EMPTY).unwrap();
     sent(&mut pair.a);
     pair.b.destroy(pair.now, b).unwrap();
     assert_eq!(names(&pair.b_to_a()), ["REJ"]);
-    let events = heard(&mut pair.a);
+    let events = poll_events(&mut pair.a);
     assert!(matches!(events[..], [Event::Disconnected { conn, .. }] if conn == a));
     assert_eq!(pair.a.state(a), Some(State::Timewait));
 }
 
 #[test]
-fn what_is_remembered_of_refusals_is_limited() {
+fn the_number_of_cached_answers_is_limited() {
     let mut config = ferroce_cm::Config::new(B_GUID);
-    config.max_remembered = 4;
+    config.max_cached_answers = 4;
     let mut pair = Pair::new();
     pair.b = ferroce_cm::Cm::new(config, [2; 32]);
     let any = ferroce_cm::ListenAddress::Any;
@@ -212,8 +213,12 @@ fn what_is_remembered_of_refusals_is_limited() {
             .unwrap();
         sent(&mut pair.b);
     }
-    pair.later(REQ_INTERVAL);
+    pair.advance(REQ_INTERVAL);
     assert_eq!(pair.a_to_b().len(), 9);
-    assert_eq!(sent(&mut pair.b).len(), 4, "the newest are remembered");
-    assert_eq!(heard(&mut pair.b).len(), 5, "the others ask anew");
+    assert_eq!(sent(&mut pair.b).len(), 4, "the newest are cached");
+    assert_eq!(
+        poll_events(&mut pair.b).len(),
+        5,
+        "the others are new requests"
+    );
 }

@@ -1,4 +1,4 @@
-//! Losses and repetitions.
+//! Lost messages, retransmissions and duplicates.
 
 use std::time::Duration;
 
@@ -8,66 +8,70 @@ use ferroce_cm::{Accept, Event, Ignored, PrivateData, Reason, State};
 use crate::pair::*;
 
 #[test]
-fn a_req_is_repeated_fifteen_times_and_then_given_up() {
+fn a_req_is_retransmitted_fifteen_times_and_then_given_up() {
     let mut pair = Pair::new();
     let a = pair.a.connect(pair.now, &request());
     let first = sent(&mut pair.a);
     for _ in 0..15 {
-        pair.later(REQ_INTERVAL - Duration::from_millis(1));
+        pair.advance(REQ_INTERVAL - Duration::from_millis(1));
         assert_eq!(sent(&mut pair.a), []);
-        pair.later(Duration::from_millis(1));
-        assert_eq!(sent(&mut pair.a), first, "the same, bit for bit");
+        pair.advance(Duration::from_millis(1));
+        assert_eq!(sent(&mut pair.a), first, "an identical message");
     }
-    assert_eq!(heard(&mut pair.a), []);
-    pair.later(REQ_INTERVAL);
-    assert_eq!(heard(&mut pair.a), [Event::Unreachable { conn: a }]);
+    assert_eq!(poll_events(&mut pair.a), []);
+    pair.advance(REQ_INTERVAL);
+    assert_eq!(poll_events(&mut pair.a), [Event::Unreachable { conn: a }]);
     let last = sent(&mut pair.a);
     let Message::Rej(rej) = last[0].message else {
         panic!("{last:?}");
     };
     assert_eq!(rej.reason, Reason::TIMEOUT);
     assert_eq!(rej.ari(), A_GUID.to_be_bytes());
-    pair.later(Duration::from_secs(200));
-    assert!(pair.a.is_idle(), "nothing is left");
+    pair.advance(Duration::from_secs(200));
+    assert!(pair.a.is_idle(), "state is left");
 }
 
 #[test]
-fn a_rep_is_repeated_four_times_for_a_peer_that_never_answers() {
+fn a_rep_is_retransmitted_four_times_to_a_peer_that_never_answers() {
     let (mut pair, _, b) = Pair::accepted();
     let first = sent(&mut pair.b);
     for repeat in 1..=15 {
-        pair.later(REP_INTERVAL);
+        pair.advance(REP_INTERVAL);
         match [1, 2, 4, 8].contains(&repeat) {
             true => assert_eq!(sent(&mut pair.b), first),
             false => assert_eq!(sent(&mut pair.b), [], "the REQ may be forged"),
         }
         assert_eq!(
-            heard(&mut pair.b),
+            poll_events(&mut pair.b),
             [],
             "the peer has as much time as before"
         );
     }
-    pair.later(REP_INTERVAL);
-    assert_eq!(heard(&mut pair.b), [Event::Unreachable { conn: b }]);
+    pair.advance(REP_INTERVAL);
+    assert_eq!(poll_events(&mut pair.b), [Event::Unreachable { conn: b }]);
     assert_eq!(names(&sent(&mut pair.b)), ["REJ"]);
 }
 
 #[test]
-fn a_repeated_req_makes_no_second_request() {
+fn a_duplicate_req_makes_no_second_request() {
     let mut pair = Pair::new();
     pair.a.connect(pair.now, &request());
     let req = sent(&mut pair.a)[0].encode();
     pair.b.receive(pair.now, from_b(), &req).unwrap();
     let again = pair.b.receive(pair.now, from_b(), &req);
     assert_eq!(again, Err(Ignored::Duplicate));
-    assert_eq!(sent(&mut pair.b), [], "the program has not been told yet");
-    assert_eq!(heard(&mut pair.b).len(), 1);
+    assert_eq!(
+        sent(&mut pair.b),
+        [],
+        "no MRA before the program takes the event"
+    );
+    assert_eq!(poll_events(&mut pair.b).len(), 1);
 }
 
 #[test]
-fn a_req_that_the_program_thinks_about_is_answered_with_mra() {
-    let (mut pair, a, _) = Pair::asked();
-    pair.later(REQ_INTERVAL);
+fn a_duplicate_of_an_undecided_req_is_answered_with_mra() {
+    let (mut pair, a, _) = Pair::requested();
+    pair.advance(REQ_INTERVAL);
     assert_eq!(names(&pair.a_to_b()), ["REQ"]);
     let mads = pair.b_to_a();
     let Message::Mra(mra) = mads[0].message else {
@@ -76,33 +80,37 @@ fn a_req_that_the_program_thinks_about_is_answered_with_mra() {
     assert_eq!(mra.subject, Subject::Req);
     assert_eq!(mra.service_timeout, 24);
     assert_eq!(pair.a.state(a), Some(State::MraReqRcvd));
-    assert_eq!(heard(&mut pair.b), []);
+    assert_eq!(poll_events(&mut pair.b), []);
 }
 
 #[test]
 fn an_mra_makes_the_sender_of_a_req_wait_longer_once() {
-    let (mut pair, _, _) = Pair::asked();
-    pair.later(REQ_INTERVAL);
+    let (mut pair, _, _) = Pair::requested();
+    pair.advance(REQ_INTERVAL);
     pair.a_to_b();
     let mra = pair.b_to_a()[0].encode();
-    pair.later(MRA_WAIT - Duration::from_millis(1));
+    pair.advance(MRA_WAIT - Duration::from_millis(1));
     assert_eq!(sent(&mut pair.a), []);
     let again = pair.a.receive(pair.now, from_a(), &mra);
-    assert_eq!(again, Err(Ignored::Duplicate), "a flood would hold us");
-    pair.later(Duration::from_millis(1));
+    assert_eq!(
+        again,
+        Err(Ignored::Duplicate),
+        "a flood of MRAs must not extend the wait"
+    );
+    pair.advance(Duration::from_millis(1));
     assert_eq!(names(&sent(&mut pair.a)), ["REQ"]);
     pair.a.receive(pair.now, from_a(), &mra).unwrap();
     assert_eq!(
         pair.a.next_timeout(),
         Some(pair.now + MRA_WAIT),
-        "each repetition may be prolonged"
+        "an MRA may extend each retransmission"
     );
 }
 
 #[test]
-fn a_rep_that_the_program_thinks_about_is_answered_with_mra() {
-    let (mut pair, _, b) = Pair::answered();
-    pair.later(REP_INTERVAL);
+fn a_duplicate_of_an_undecided_rep_is_answered_with_mra() {
+    let (mut pair, _, b) = Pair::responded();
+    pair.advance(REP_INTERVAL);
     assert_eq!(names(&pair.b_to_a()), ["REP"]);
     let mads = pair.a_to_b();
     let Message::Mra(mra) = mads[0].message else {
@@ -114,25 +122,25 @@ fn a_rep_that_the_program_thinks_about_is_answered_with_mra() {
 }
 
 #[test]
-fn an_mra_about_a_rep_does_not_prevent_its_rtu() {
-    let (mut pair, a, b) = Pair::answered();
-    pair.later(REP_INTERVAL);
-    pair.flow();
+fn an_rtu_after_an_mra_establishes_the_connection() {
+    let (mut pair, a, b) = Pair::responded();
+    pair.advance(REP_INTERVAL);
+    pair.deliver_all();
     pair.a.establish(a, PrivateData::EMPTY).unwrap();
-    pair.flow();
-    assert_eq!(heard(&mut pair.b), [Event::Established { conn: b }]);
+    pair.deliver_all();
+    assert_eq!(poll_events(&mut pair.b), [Event::Established { conn: b }]);
 }
 
 #[test]
-fn a_rep_is_repeated_fifteen_times_for_a_peer_that_has_answered_with_mra() {
-    let (mut pair, _, b) = Pair::answered();
-    pair.later(REP_INTERVAL);
-    pair.flow();
+fn a_rep_is_retransmitted_fifteen_times_to_a_peer_that_has_sent_an_mra() {
+    let (mut pair, _, b) = Pair::responded();
+    pair.advance(REP_INTERVAL);
+    pair.deliver_all();
     assert_eq!(pair.b.state(b), Some(State::MraRepRcvd));
-    pair.later(MRA_WAIT);
+    pair.advance(MRA_WAIT);
     let mut repeats = 1 + names(&sent(&mut pair.b)).len();
-    while heard(&mut pair.b).is_empty() {
-        pair.later(REP_INTERVAL);
+    while poll_events(&mut pair.b).is_empty() {
+        pair.advance(REP_INTERVAL);
         repeats += names(&sent(&mut pair.b))
             .iter()
             .filter(|name| **name == "REP")
@@ -142,41 +150,41 @@ fn a_rep_is_repeated_fifteen_times_for_a_peer_that_has_answered_with_mra() {
 }
 
 #[test]
-fn a_repeated_req_gets_the_rep_again() {
+fn a_duplicate_req_gets_the_rep_again() {
     let (mut pair, _, _) = Pair::accepted();
     let rep = sent(&mut pair.b);
-    pair.later(REP_INTERVAL - Duration::from_millis(1));
+    pair.advance(REP_INTERVAL - Duration::from_millis(1));
     pair.a_to_b();
-    pair.later(REQ_INTERVAL - REP_INTERVAL + Duration::from_millis(1));
+    pair.advance(REQ_INTERVAL - REP_INTERVAL + Duration::from_millis(1));
     let own = sent(&mut pair.b);
-    assert_eq!(own, rep, "its own repetition");
+    assert_eq!(own, rep, "the retransmission");
     assert_eq!(names(&pair.a_to_b()), ["REQ"]);
-    assert_eq!(sent(&mut pair.b), rep, "and the answer to the REQ");
+    assert_eq!(sent(&mut pair.b), rep, "the answer to the duplicate REQ");
 }
 
 #[test]
-fn a_repeated_rep_gets_the_rtu_again() {
-    let (mut pair, a, b) = Pair::answered();
+fn a_duplicate_rep_gets_the_rtu_again() {
+    let (mut pair, a, b) = Pair::responded();
     pair.a
         .establish(a, PrivateData::new(b"hello").unwrap())
         .unwrap();
     let rtu = sent(&mut pair.a);
-    pair.later(REP_INTERVAL);
+    pair.advance(REP_INTERVAL);
     assert_eq!(names(&pair.b_to_a()), ["REP"]);
     assert_eq!(pair.a_to_b(), rtu, "with its private data");
-    assert_eq!(heard(&mut pair.b), [Event::Established { conn: b }]);
-    assert_eq!(heard(&mut pair.a), []);
+    assert_eq!(poll_events(&mut pair.b), [Event::Established { conn: b }]);
+    assert_eq!(poll_events(&mut pair.a), []);
 }
 
 #[test]
-fn a_repeated_rtu_is_no_news() {
-    let (mut pair, a, b) = Pair::answered();
+fn a_duplicate_rtu_is_ignored() {
+    let (mut pair, a, b) = Pair::responded();
     pair.a.establish(a, PrivateData::EMPTY).unwrap();
     let rtu = sent(&mut pair.a)[0].encode();
     pair.b.receive(pair.now, from_b(), &rtu).unwrap();
     let again = pair.b.receive(pair.now, from_b(), &rtu);
     assert_eq!(again, Err(Ignored::Duplicate));
-    assert_eq!(heard(&mut pair.b), [Event::Established { conn: b }]);
+    assert_eq!(poll_events(&mut pair.b), [Event::Established { conn: b }]);
 }
 
 #[test]
@@ -187,30 +195,30 @@ fn a_late_rep_does_not_reopen_an_attempt_that_was_given_up() {
     sent(&mut pair.a);
     let late = pair.a.receive(pair.now, from_a(), &rep);
     assert_eq!(late, Err(Ignored::Duplicate));
-    assert_eq!(names(&pair.a_to_b()), ["REJ"], "and the peer is told");
-    let events = heard(&mut pair.b);
+    assert_eq!(names(&pair.a_to_b()), ["REJ"], "the peer gets a REJ");
+    let events = poll_events(&mut pair.b);
     assert!(
         matches!(events[..], [Event::Rejected { conn, reason: Reason::TIMEOUT, .. }] if conn == b)
     );
 }
 
 #[test]
-fn who_accepts_a_request_that_was_given_up_finds_it_gone() {
-    let (mut pair, a, b) = Pair::asked();
+fn accepting_a_request_that_the_peer_gave_up_fails() {
+    let (mut pair, a, b) = Pair::requested();
     pair.a.destroy(pair.now, a).unwrap();
     assert_eq!(names(&pair.a_to_b()), ["REJ"]);
-    let events = heard(&mut pair.b);
+    let events = poll_events(&mut pair.b);
     assert!(matches!(events[..], [Event::Rejected { conn, .. }] if conn == b));
     assert!(pair.b.accept(pair.now, b, &Accept::new(B_QPN)).is_err());
 }
 
 #[test]
-fn a_request_given_up_before_the_program_hears_of_it_is_never_told() {
+fn a_request_given_up_before_the_program_takes_it_has_no_event() {
     let mut pair = Pair::new();
     let a = pair.a.connect(pair.now, &request());
     pair.a_to_b();
     pair.a.destroy(pair.now, a).unwrap();
     pair.a_to_b();
-    assert_eq!(heard(&mut pair.b), []);
+    assert_eq!(poll_events(&mut pair.b), []);
     assert_eq!(pair.b.connections(), 0);
 }

@@ -1,11 +1,11 @@
-//! A connection manager that starts anew.
+//! Restart of a connection manager.
 
 use ferroce_cm::{CallError, Cm, Config, Event, Ignored, PrivateData, State};
 
 use crate::pair::*;
 
 #[test]
-fn an_established_connection_outlives_its_manager() {
+fn an_established_connection_survives_a_restart() {
     let (mut pair, a, b) = Pair::connected();
     let snapshot = pair.b.snapshot(b).unwrap();
     pair.b = Cm::new(Config::new(B_GUID), [7; 32]);
@@ -14,27 +14,27 @@ fn an_established_connection_outlives_its_manager() {
     assert_eq!(pair.b.snapshot(b), Some(snapshot));
     let none = PrivateData::EMPTY;
     pair.a.disconnect(pair.now, a, none).unwrap();
-    pair.flow();
-    let events = heard(&mut pair.b);
+    pair.deliver_all();
+    let events = poll_events(&mut pair.b);
     assert!(matches!(events[..], [Event::Disconnected { conn, .. }] if conn == b));
 }
 
 #[test]
-fn a_resumed_active_side_still_repeats_its_rtu() {
-    let (mut pair, a, b) = Pair::answered();
+fn a_resumed_active_side_answers_a_duplicate_rep_with_an_rtu() {
+    let (mut pair, a, b) = Pair::responded();
     pair.a.establish(a, PrivateData::EMPTY).unwrap();
     sent(&mut pair.a);
     let snapshot = pair.a.snapshot(a).unwrap();
     pair.a = Cm::new(Config::new(A_GUID), [7; 32]);
     pair.a.resume(&snapshot).unwrap();
-    pair.later(REP_INTERVAL);
-    pair.flow();
-    assert_eq!(heard(&mut pair.b), [Event::Established { conn: b }]);
+    pair.advance(REP_INTERVAL);
+    pair.deliver_all();
+    assert_eq!(poll_events(&mut pair.b), [Event::Established { conn: b }]);
 }
 
 #[test]
-fn only_established_connections_have_a_record() {
-    let (mut pair, a, b) = Pair::answered();
+fn only_established_connections_have_a_snapshot() {
+    let (mut pair, a, b) = Pair::responded();
     assert_eq!(pair.a.snapshot(a), None);
     assert_eq!(pair.b.snapshot(b), None);
     pair.a.destroy(pair.now, a).unwrap();
@@ -48,11 +48,11 @@ fn a_connection_is_not_resumed_twice() {
     assert_eq!(pair.b.resume(&snapshot), Err(CallError::InUse));
 }
 
-/// The program of a connection takes a moment to come back. Who disconnects in that
-/// moment must not be told that there was no such connection: the program would
-/// never hear of the end.
+/// After a restart it takes some time until the program has restored its connection. A DREQ
+/// that arrives before must not be answered with a DREP, or the program would never get the
+/// disconnect event.
 #[test]
-fn nobody_is_refused_for_those_who_are_not_back_yet() {
+fn requests_for_missing_listeners_and_connections_are_held_after_a_restart() {
     let (mut pair, a, b) = Pair::connected();
     let snapshot = pair.b.snapshot(b).unwrap();
     pair.b = Cm::new(Config::new(B_GUID), [7; 32]);
@@ -66,12 +66,12 @@ fn nobody_is_refused_for_those_who_are_not_back_yet() {
     assert!(sent(&mut pair.b).is_empty());
 
     pair.b.resume(&snapshot).unwrap();
-    pair.later(REQ_INTERVAL);
+    pair.advance(REQ_INTERVAL);
     assert_eq!(names(&pair.a_to_b()), ["REQ", "DREQ"]);
-    let events = heard(&mut pair.b);
+    let events = poll_events(&mut pair.b);
     assert!(matches!(events[..], [Event::Disconnected { conn, .. }] if conn == b));
-    // By now whoever is not back will not come back.
-    pair.flow();
-    let events = heard(&mut pair.a);
+    // The hold has ended, so the REQ without a listener is rejected.
+    pair.deliver_all();
+    let events = poll_events(&mut pair.a);
     assert!(matches!(events[..], [Event::Rejected { conn, .. }] if conn == other));
 }

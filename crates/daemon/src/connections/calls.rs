@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ferroce_cm::ports::Bind;
-use ferroce_cm::{Address, CallError, ConnId, PrivateData, Request, SidrQuestion, Snapshot, Time};
+use ferroce_cm::{Address, CallError, ConnId, PrivateData, Request, SidrRequest, Snapshot, Time};
 use ferroce_control::{CmAnswer, CmCall, CmId};
 
 use super::line::{MAX_CONNECTIONS, MAX_QUESTIONS};
@@ -172,13 +172,13 @@ impl Connections {
         now: Time,
         client: ClientId,
         link: u32,
-        question: &SidrQuestion,
+        question: &SidrRequest,
     ) -> Result<CmAnswer, Refusal> {
         if self.lines.entry(client).or_default().questions.len() >= MAX_QUESTIONS {
             return Err(too_many(MAX_QUESTIONS, "questions"));
         }
         let side = self.side_for(link, question.address)?;
-        let id = side.cm.sidr_ask(now, question);
+        let id = side.cm.sidr_request(now, question);
         let owned = Owned {
             client,
             waits_at: None,

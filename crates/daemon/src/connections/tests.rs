@@ -1,7 +1,7 @@
 use ferroce_cm::ports::Host;
 use ferroce_cm::{
     Accept, Event, IpHeader, Kind, PortSpace, PrivateData, QpParameters, Request, Role,
-    SidrQuestion, Snapshot,
+    SidrRequest, Snapshot,
 };
 use ferroce_control::{CmAnswer, CmCall, CmId, Gid};
 
@@ -235,7 +235,7 @@ fn whoever_goes_leaves_nothing_behind() {
     world.connect(ANN, 104);
     let taken = world.requested();
     world.done(BOB, CmCall::Taken { conn: taken });
-    let question = SidrQuestion {
+    let question = SidrRequest {
         address: way(),
         service_id: PortSpace::Udp.service_id(1),
         private_data: PrivateData::EMPTY,

@@ -1,4 +1,4 @@
-//! What happens to messages between two hosts.
+//! A network that drops, duplicates, delays and forges messages.
 
 use std::collections::BTreeMap;
 
@@ -6,31 +6,31 @@ use super::rng::Rng;
 use crate::message::{Dreq, Message, Rej, Rtu, Subject};
 use crate::{Address, MAD_LEN, Mad, PrivateData, Reason, Time};
 
-/// How bad a network is.
+/// The faults of a network. `loss`, `repeat`, `late` and `forge` are percentages.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Weather {
+pub(super) struct Faults {
     pub(super) loss: u64,
-    /// How often in a row a message may be lost, so that whether retries may run
-    /// out is known.
+    /// Most consecutive losses of one message. The bound tells the oracle whether retries
+    /// may run out.
     pub(super) losses: u8,
     pub(super) repeat: u64,
     pub(super) late: u64,
     pub(super) forge: u64,
-    /// From then on nothing arrives any more.
+    /// Time from which all messages are lost.
     pub(super) cut: Option<Time>,
 }
 
 pub(super) struct Network {
     rng: Rng,
-    weather: Weather,
-    /// How often in a row a message was lost.
+    faults: Faults,
+    /// Number of consecutive losses of each message.
     losses: BTreeMap<[u8; 10], u8>,
     pub(super) lost: u64,
     pub(super) repeated: u64,
     pub(super) forged: u64,
 }
 
-/// A message under way, as its receiver will see it.
+/// A message in flight, with the addresses as its receiver sees them.
 pub(super) struct Packet {
     pub(super) arrives: Time,
     pub(super) address: Address,
@@ -38,10 +38,10 @@ pub(super) struct Packet {
 }
 
 impl Network {
-    pub(super) fn new(seed: u64, weather: Weather) -> Network {
+    pub(super) fn new(seed: u64, faults: Faults) -> Network {
         Network {
             rng: Rng::new(seed, 2),
-            weather,
+            faults,
             losses: BTreeMap::new(),
             lost: 0,
             repeated: 0,
@@ -49,13 +49,14 @@ impl Network {
         }
     }
 
-    /// What becomes of a message that is sent.
+    /// Returns the packets that result from a sent message: none if it is lost, two if it is
+    /// duplicated, and forged packets.
     pub(super) fn send(&mut self, now: Time, from: Address, mad: &[u8; MAD_LEN]) -> Vec<Packet> {
         let address = Address {
             local: from.remote,
             remote: from.local,
         };
-        if self.weather.cut.is_some_and(|cut| now >= cut) {
+        if self.faults.cut.is_some_and(|cut| now >= cut) {
             self.lost += 1;
             return Vec::new();
         }
@@ -63,7 +64,7 @@ impl Network {
         if self.is_lost(mad) {
             self.lost += 1;
         } else {
-            let copies = 1 + u64::from(self.rng.percent(self.weather.repeat));
+            let copies = 1 + u64::from(self.rng.percent(self.faults.repeat));
             self.repeated += copies - 1;
             for _ in 0..copies {
                 let arrives = now + self.delay();
@@ -74,7 +75,7 @@ impl Network {
                 });
             }
         }
-        if self.rng.percent(self.weather.forge) {
+        if self.rng.percent(self.faults.forge) {
             self.forge(now, address, mad, &mut packets);
         }
         packets
@@ -85,22 +86,21 @@ impl Network {
         key[..2].copy_from_slice(&mad[16..18]);
         key[2..].copy_from_slice(&mad[24..32]);
         let row = self.losses.entry(key).or_default();
-        let lost = *row < self.weather.losses && self.rng.percent(self.weather.loss);
+        let lost = *row < self.faults.losses && self.rng.percent(self.faults.loss);
         *row = if lost { *row + 1 } else { 0 };
         lost
     }
 
-    /// Never longer than a packet lives by the messages' own account.
+    /// Returns a delay, which is never longer than the packet life time in the messages.
     fn delay(&mut self) -> Time {
-        match self.rng.percent(self.weather.late) {
+        match self.rng.percent(self.faults.late) {
             true => self.rng.micros(10_000, 250_000),
             false => self.rng.micros(1, 5_000),
         }
     }
 
-    /// Somebody who sees a REP tries to break the connection: with its IDs from
-    /// a wrong address, from the right address with wrong IDs, or with a wrong
-    /// queue pair.
+    /// Forges messages against the connection of a REP: with its IDs from a wrong address,
+    /// from the right address with wrong IDs, or with a wrong queue pair.
     fn forge(
         &mut self,
         now: Time,
@@ -120,7 +120,7 @@ impl Network {
             local: to_active.remote,
             remote: to_active.local,
         };
-        let liar = |address: Address| Address {
+        let spoofed = |address: Address| Address {
             remote: [192, 0, 2, 66].into(),
             ..address
         };
@@ -153,10 +153,10 @@ impl Network {
             })
         };
         let forgeries = [
-            (liar(to_passive), rtu(active, passive)),
-            (liar(to_passive), rej(active, passive)),
-            (liar(to_active), rej(passive, active)),
-            (liar(to_passive), dreq(rep.qpn)),
+            (spoofed(to_passive), rtu(active, passive)),
+            (spoofed(to_passive), rej(active, passive)),
+            (spoofed(to_active), rej(passive, active)),
+            (spoofed(to_passive), dreq(rep.qpn)),
             (to_passive, dreq(rep.qpn ^ 1)),
             (to_passive, rtu(guess, passive)),
             (to_passive, rtu(active, guess)),

@@ -1,4 +1,4 @@
-//! Knows what every attempt to connect may lead to.
+//! Checks each event of an attempt to connect against the allowed outcomes.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,9 @@ pub(super) struct End {
     pub(super) host: usize,
     pub(super) conn: Option<ConnId>,
     pub(super) outcome: Option<Outcome>,
-    /// Its program has said no, or goodbye.
+    /// True if the program has rejected the request or response.
     pub(super) refused: bool,
+    /// True if the program has disconnected.
     pub(super) hung_up: bool,
     pub(super) destroyed: bool,
     pub(super) closed: bool,
@@ -30,10 +31,11 @@ pub(super) enum Outcome {
 pub(super) struct Attempt {
     pub(super) active: End,
     pub(super) passive: Option<End>,
-    pub(super) nobody_listens: bool,
+    /// True if the requested service has no listener.
+    pub(super) no_listener: bool,
 }
 
-/// Which end.
+/// One side of an attempt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Active,
@@ -44,9 +46,9 @@ pub(super) enum Side {
 pub(super) struct Oracle {
     pub(super) attempts: Vec<Attempt>,
     by_conn: BTreeMap<(usize, ConnId), (usize, Side)>,
-    /// Retries may run out.
+    /// True if the network may drop all retransmissions of a message.
     pub(super) may_lose_contact: bool,
-    /// Messages are lost, and so all answers to a REP may be.
+    /// True if the network may drop all answers to a REP.
     pub(super) may_lose_answers: bool,
 }
 
@@ -60,7 +62,7 @@ impl Attempt {
     pub(super) fn end(&mut self, side: Side) -> &mut End {
         match side {
             Side::Active => &mut self.active,
-            Side::Passive => self.passive.as_mut().expect("it was asked"),
+            Side::Passive => self.passive.as_mut().expect("has received the request"),
         }
     }
 
@@ -73,7 +75,8 @@ impl Attempt {
 }
 
 impl Oracle {
-    pub(super) fn connecting(&mut self, host: usize, conn: ConnId, nobody_listens: bool) {
+    /// The active side has sent its REQ.
+    pub(super) fn connecting(&mut self, host: usize, conn: ConnId, no_listener: bool) {
         let active = End {
             host,
             conn: Some(conn),
@@ -84,14 +87,15 @@ impl Oracle {
         self.attempts.push(Attempt {
             active,
             passive: None,
-            nobody_listens,
+            no_listener,
         });
     }
 
-    pub(super) fn asked(&mut self, host: usize, conn: ConnId, attempt: usize) -> Verdict {
+    /// The passive side has received the request.
+    pub(super) fn requested(&mut self, host: usize, conn: ConnId, attempt: usize) -> Verdict {
         let entry = &mut self.attempts[attempt];
-        check(!entry.nobody_listens, || "asked without a listener".into())?;
-        check(entry.passive.is_none(), || "asked twice".into())?;
+        check(!entry.no_listener, || "request without a listener".into())?;
+        check(entry.passive.is_none(), || "duplicate request".into())?;
         entry.passive = Some(End {
             host,
             conn: Some(conn),
@@ -103,7 +107,7 @@ impl Oracle {
 
     pub(super) fn of(&self, host: usize, conn: ConnId) -> Result<(usize, Side), String> {
         let found = self.by_conn.get(&(host, conn)).copied();
-        found.ok_or_else(|| format!("an event about {conn:?}, which nobody knows"))
+        found.ok_or_else(|| format!("an event about unknown {conn:?}"))
     }
 
     pub(super) fn end(&mut self, host: usize, conn: ConnId) -> Result<&mut End, String> {
@@ -113,7 +117,9 @@ impl Oracle {
 
     fn outcome(&mut self, host: usize, conn: ConnId, outcome: Outcome) -> Verdict {
         let end = self.end(host, conn)?;
-        check(!end.destroyed, || format!("told about destroyed {conn:?}"))?;
+        check(!end.destroyed, || {
+            format!("an event about destroyed {conn:?}")
+        })?;
         check(end.outcome.is_none(), || {
             format!("{outcome:?} after {:?}", end.outcome)
         })?;
@@ -126,8 +132,8 @@ impl Oracle {
         self.outcome(host, conn, Outcome::Connected)
     }
 
-    /// The passive side believes that the active side has its REP.
-    pub(super) fn heard_rtu(&mut self, host: usize, conn: ConnId) -> Verdict {
+    /// The passive side has received the RTU, or data that implies it.
+    pub(super) fn rtu_received(&mut self, host: usize, conn: ConnId) -> Verdict {
         let (attempt, _) = self.of(host, conn)?;
         let active = self.attempts[attempt].active.outcome;
         check(active == Some(Outcome::Connected), || {
@@ -149,7 +155,7 @@ impl Oracle {
         let refused = peer.is_some_and(|end| end.refused || end.destroyed);
         let lost = peer.is_some_and(|end| end.destroyed || end.outcome.is_some());
         let cause = match reason {
-            Reason::INVALID_SERVICE_ID => entry.nobody_listens,
+            Reason::INVALID_SERVICE_ID => entry.no_listener,
             Reason::TIMEOUT | Reason::STALE_CONNECTION => lost,
             _ => refused,
         };
@@ -165,10 +171,10 @@ impl Oracle {
         let (attempt, side) = self.of(host, conn)?;
         let entry = &self.attempts[attempt];
         let destroyed = entry.peer(side).is_some_and(|end| end.destroyed);
-        // A REP is repeated four times only before the peer has answered it.
+        // The REP is retransmitted only four times until the peer answers it.
         let excused = destroyed || side == Side::Passive && self.may_lose_answers;
         check(self.may_lose_contact || excused, || {
-            format!("{side:?} lost contact in a network that delivers")
+            format!("{side:?} is unreachable in a network without a cut")
         })?;
         self.outcome(host, conn, Outcome::Unreachable)?;
         self.end(host, conn)?.gone = true;
@@ -182,17 +188,17 @@ impl Oracle {
         let gave_up = |end: &End| end.outcome == Some(Outcome::Unreachable);
         let peer = entry.peer(side).cloned();
         let cause = left(entry.end(side)) || peer.is_some_and(|end| left(&end) || gave_up(&end));
-        check(cause, || "disconnected by nobody".into())?;
+        check(cause, || "disconnected without a cause".into())?;
         check(!timed_out || self.may_lose_contact, || {
-            "a DREQ without an answer in a network that delivers".into()
+            "an unanswered DREQ in a network without a cut".into()
         })?;
         let entry = &mut self.attempts[attempt];
         let active_connected = entry.active.outcome == Some(Outcome::Connected);
         let end = entry.end(side);
-        // A DREQ may be the first to say that the REP had arrived.
-        let told = end.outcome.get_or_insert(Outcome::Connected);
-        check(*told == Outcome::Connected, || {
-            format!("disconnected after {told:?}")
+        // The DREQ may be the first answer to the REP.
+        let outcome = end.outcome.get_or_insert(Outcome::Connected);
+        check(*outcome == Outcome::Connected, || {
+            format!("disconnected after {outcome:?}")
         })?;
         check(active_connected, || "disconnected, never connected".into())?;
         check(!end.closed, || "disconnected twice".into())?;
@@ -202,13 +208,15 @@ impl Oracle {
 
     pub(super) fn timewait_exit(&mut self, host: usize, conn: ConnId) -> Verdict {
         let end = self.end(host, conn)?;
-        check(end.closed, || "TIMEWAIT without an end".into())?;
-        check(!end.gone, || "gone twice".into())?;
+        check(end.closed, || "TIMEWAIT exit before the close".into())?;
+        check(!end.gone, || {
+            "TIMEWAIT exit of a connection that is gone".into()
+        })?;
         end.gone = true;
         Ok(())
     }
 
-    /// Everything is over: both ends must agree.
+    /// Checks the end of a run: each attempt has ended, and both ends agree on its outcome.
     pub(super) fn judge(&self) -> Verdict {
         for (number, attempt) in self.attempts.iter().enumerate() {
             let fault = |what: &str| format!("attempt {number}: {what}: {attempt:?}");
@@ -227,15 +235,17 @@ impl Oracle {
             let Some(passive) = &attempt.passive else {
                 let reason = attempt.active.outcome;
                 let refused = reason == Some(Outcome::Rejected(Reason::INVALID_SERVICE_ID));
-                check(refused || attempt.active.destroyed, || fault("never asked"))?;
+                check(refused || attempt.active.destroyed, || {
+                    fault("never received")
+                })?;
                 continue;
             };
-            let anybody_left = attempt.active.destroyed || passive.destroyed;
+            let one_destroyed = attempt.active.destroyed || passive.destroyed;
             let connected = |end: &End| end.outcome == Some(Outcome::Connected);
-            // The active end closes when it hears that the passive one has given up.
+            // The active end closes when it receives the REJ of a passive end that gave up.
             let gave_up = self.may_lose_answers && passive.outcome == Some(Outcome::Unreachable);
             let agree = connected(&attempt.active) == connected(passive) || gave_up;
-            check(agree || anybody_left, || fault("the ends disagree"))?;
+            check(agree || one_destroyed, || fault("the ends disagree"))?;
         }
         Ok(())
     }

@@ -1,20 +1,20 @@
-//! What programs do: at random, but for the duty to end what they began.
+//! The simulated programs. They act at random, but end every connection that they begin.
 
 use super::oracle::Side;
-use super::world::{DATAGRAMS, NOBODY, SERVICE, World};
+use super::world::{DATAGRAMS, NO_LISTENER, SERVICE, World};
 use crate::message::SidrStatus;
 use crate::{
     Accept, Address, Closed, ConnId, Ece, Event, Incoming, IpHeader, PrivateData, Reason, Request,
-    SidrAnswer, SidrId, SidrQuestion, State,
+    SidrAnswer, SidrId, SidrRequest, State,
 };
 
-/// Something that a program does.
+/// An action of a program.
 #[derive(Debug)]
 pub(super) enum Action {
     Connect {
         to: usize,
     },
-    Ask {
+    SidrRequest {
         to: usize,
     },
     Accept(ConnId),
@@ -29,7 +29,7 @@ pub(super) enum Action {
 
 pub(super) trait Program {
     fn act(&mut self, host: usize, action: Action) -> Result<(), String>;
-    fn hear(&mut self, host: usize, event: Event) -> Result<(), String>;
+    fn handle_event(&mut self, host: usize, event: Event) -> Result<(), String>;
 }
 
 impl Program for World {
@@ -37,7 +37,7 @@ impl Program for World {
         let now = self.now;
         match action {
             Action::Connect { to } => self.connect(host, to),
-            Action::Ask { to } => self.ask(host, to),
+            Action::SidrRequest { to } => self.sidr_request(host, to),
             Action::Accept(conn) => {
                 let qpn = self.new_qpn(host);
                 // The peer may have given up meanwhile.
@@ -68,7 +68,7 @@ impl Program for World {
                 if cm.communication_established(conn).is_ok() && early {
                     self.run.data_before_rtu += 1;
                     if cm.state(conn) != Some(State::Established) {
-                        return Err("data does not establish".into());
+                        return Err("data does not establish the connection".into());
                     }
                 }
             }
@@ -81,21 +81,22 @@ impl Program for World {
                     private_data: PrivateData::EMPTY,
                 };
                 let cm = &mut self.hosts[host].cm;
-                cm.sidr_answer(now, sidr, &answer).expect("asked once");
+                cm.sidr_answer(now, sidr, &answer)
+                    .expect("the request is unanswered");
             }
         }
         Ok(())
     }
 
-    fn hear(&mut self, host: usize, event: Event) -> Result<(), String> {
+    fn handle_event(&mut self, host: usize, event: Event) -> Result<(), String> {
         match event {
-            Event::Request(incoming) => self.asked(host, &incoming),
+            Event::Request(incoming) => self.handle_request(host, &incoming),
             Event::Response { conn, .. } => {
-                self.answered(host, conn);
+                self.handle_response(host, conn);
                 Ok(())
             }
             Event::Established { conn } => {
-                self.oracle.heard_rtu(host, conn)?;
+                self.oracle.rtu_received(host, conn)?;
                 self.plan_end(host, conn);
                 Ok(())
             }
@@ -134,7 +135,7 @@ impl Program for World {
             }
             Event::SidrUnreachable { .. } => match self.oracle.may_lose_contact {
                 true => Ok(()),
-                false => Err("no resolution in a network that delivers".into()),
+                false => Err("an unanswered SIDR request in a network without a cut".into()),
             },
         }
     }
@@ -155,36 +156,36 @@ impl World {
     }
 
     fn connect(&mut self, host: usize, to: usize) {
-        let nobody = self.rng.percent(8);
-        let service = if nobody { NOBODY } else { SERVICE };
+        let no_listener = self.rng.percent(8);
+        let service = if no_listener { NO_LISTENER } else { SERVICE };
         let qpn = self.new_qpn(host);
         let mut request = Request::new(self.between(host, to), service, qpn);
         header(request.address).emit(&mut request.private_data.0);
         let number = self.oracle.attempts.len() as u64;
         request.private_data.0[IpHeader::LEN..][..8].copy_from_slice(&number.to_be_bytes());
         let conn = self.hosts[host].cm.connect(self.now, &request);
-        self.oracle.connecting(host, conn, nobody);
+        self.oracle.connecting(host, conn, no_listener);
         if self.rng.percent(6) {
             let when = self.rng.micros(0, 10_000_000);
             self.plan(when, host, Action::Destroy(conn));
         }
     }
 
-    fn ask(&mut self, host: usize, to: usize) {
+    fn sidr_request(&mut self, host: usize, to: usize) {
         let address = self.between(host, to);
-        let mut question = SidrQuestion {
+        let mut request = SidrRequest {
             address,
             service_id: DATAGRAMS,
             private_data: PrivateData::EMPTY,
         };
-        header(address).emit(&mut question.private_data.0);
-        self.hosts[host].cm.sidr_ask(self.now, &question);
+        header(address).emit(&mut request.private_data.0);
+        self.hosts[host].cm.sidr_request(self.now, &request);
     }
 
-    fn asked(&mut self, host: usize, incoming: &Incoming) -> Result<(), String> {
+    fn handle_request(&mut self, host: usize, incoming: &Incoming) -> Result<(), String> {
         let number = incoming.user_data().first_chunk().expect("56 bytes");
         let attempt = u64::from_be_bytes(*number) as usize;
-        self.oracle.asked(host, incoming.conn, attempt)?;
+        self.oracle.requested(host, incoming.conn, attempt)?;
         let think = self.think();
         let action = match self.rng.below(100) {
             0..75 => Action::Accept(incoming.conn),
@@ -199,7 +200,7 @@ impl World {
         Ok(())
     }
 
-    fn answered(&mut self, host: usize, conn: ConnId) {
+    fn handle_response(&mut self, host: usize, conn: ConnId) {
         let think = self.think();
         let action = match self.rng.below(100) {
             0..90 => Action::Establish(conn),
@@ -229,7 +230,7 @@ impl World {
         Ok(())
     }
 
-    /// One end at least says goodbye one day; each may die.
+    /// Plans the end of an established connection: `disconnect`, or in 15 percent `destroy`.
     fn plan_end(&mut self, host: usize, conn: ConnId) {
         let when = match self.rng.percent(20) {
             true => self.rng.micros(100_000_000, 200_000_000),
@@ -242,7 +243,8 @@ impl World {
         self.plan(when, host, action);
     }
 
-    /// Usually soon, sometimes so late that the peer asks again several times.
+    /// Returns the time until the program decides: usually short, but in slow runs sometimes
+    /// so long that the peer retransmits several times.
     fn think(&mut self) -> crate::Time {
         match self.slow && self.rng.percent(30) {
             true => self.rng.micros(1_000_000, 100_000_000),

@@ -1,4 +1,4 @@
-//! Seeded randomness: one stream for programs, one for the network.
+//! Seeded random numbers: one stream for programs, one for the network.
 
 use core::time::Duration;
 
@@ -26,7 +26,7 @@ impl Rng {
         self.below(100) < chance
     }
 
-    /// A duration between two, in microseconds.
+    /// Returns a duration between `low` and `high` microseconds.
     pub(super) fn micros(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_micros(low + self.below(high - low + 1))
     }

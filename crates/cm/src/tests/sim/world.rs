@@ -1,17 +1,17 @@
-//! One run: hosts, a clock that jumps to the next thing that happens, and faults.
+//! One run: hosts, faults, and a virtual clock that jumps to the next event.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::network::{Network, Packet, Weather};
+use super::network::{Faults, Network, Packet};
 use super::oracle::{Oracle, Outcome};
 use super::program::{Action, Program};
 use super::rng::Rng;
 use crate::bugs::Bug;
 use crate::{Address, Cm, Config, ListenAddress, MAD_LEN, Mad, PortSpace, Time};
 
-/// What a run came to; equal for equal seeds.
+/// The counts of a run, which are equal for equal seeds.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Run {
     pub(super) steps: u64,
@@ -52,7 +52,7 @@ pub(super) struct Host {
     paused_until: Time,
 }
 
-/// Something that will happen.
+/// A scheduled event of the simulation.
 enum Item {
     Packet(usize, Address, Box<[u8; MAD_LEN]>),
     Action(usize, Action),
@@ -65,7 +65,7 @@ pub(super) struct World {
     pub(super) oracle: Oracle,
     pub(super) rng: Rng,
     pub(super) run: Run,
-    /// Programs think long.
+    /// True if programs take long to decide.
     pub(super) slow: bool,
     network: Network,
     agenda: BTreeMap<(Time, u64), Item>,
@@ -73,12 +73,14 @@ pub(super) struct World {
     trace: bool,
 }
 
-/// Where hosts listen, and where they do not.
+/// The connection service of all hosts.
 pub(super) const SERVICE: u64 = PortSpace::Tcp.service_id(7174);
+/// The datagram service of all hosts.
 pub(super) const DATAGRAMS: u64 = PortSpace::Udp.service_id(7174);
-pub(super) const NOBODY: u64 = PortSpace::Tcp.service_id(9);
+/// A service without a listener.
+pub(super) const NO_LISTENER: u64 = PortSpace::Tcp.service_id(9);
 
-/// No run comes near these; a run that does hangs.
+/// Limits that no correct run reaches. A run that exceeds them hangs.
 const MAX_STEPS: u64 = 50_000;
 const MAX_TIME: Time = Duration::from_secs(20_000);
 
@@ -89,20 +91,20 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, trace: bool) -> Result<Run, Strin
     world.finish()
 }
 
-/// Percent of messages lost where every connection still comes about.
+/// A loss percentage at which every connection can still be established.
 const LIGHT_LOSS: u64 = 10;
 
 impl World {
     fn new(seed: u64, bug: Option<Bug>) -> World {
         let mut rng = Rng::new(seed, 1);
         let cut = rng.percent(15).then(|| rng.micros(0, 3_000_000));
-        // A message is sent 16 times. An answer takes (losses + 1)^2 of them; so
-        // does every MRA, and every four seconds of a pause take one.
-        // A REP is sent five times only before the peer has answered it, so where no answer
-        // may be missed for good, a message is lost once.
+        // A message is sent at most 16 times. An answer may need (losses + 1)^2 of these
+        // transmissions, and so may each MRA; a pause needs one per four seconds.
+        // A REP is sent only five times until the peer answers it. So where no answer may be
+        // lost for good, a message is lost at most once in a row.
         let slow = rng.percent(40);
         let loss = [0, LIGHT_LOSS, 30, 50][rng.below(4) as usize];
-        let weather = Weather {
+        let faults = Faults {
             losses: if slow || loss == LIGHT_LOSS { 1 } else { 2 },
             loss,
             repeat: [0, 10, 30][rng.below(3) as usize],
@@ -116,7 +118,7 @@ impl World {
             now: Time::ZERO,
             hosts: hosts.collect(),
             oracle: Oracle::default(),
-            network: Network::new(seed, weather),
+            network: Network::new(seed, faults),
             agenda: BTreeMap::new(),
             sequence: 0,
             trace: false,
@@ -125,7 +127,7 @@ impl World {
             rng,
         };
         world.oracle.may_lose_contact = cut.is_some();
-        world.oracle.may_lose_answers = slow || weather.loss > LIGHT_LOSS;
+        world.oracle.may_lose_answers = slow || faults.loss > LIGHT_LOSS;
         world.draw_plans();
         world
     }
@@ -137,17 +139,17 @@ impl World {
             let to = self.rng.below(hosts) as usize;
             let after = self.rng.micros(0, 2_000_000);
             let action = match self.rng.percent(12) {
-                true => Action::Ask { to },
+                true => Action::SidrRequest { to },
                 false => Action::Connect { to },
             };
             self.plan(after, from, action);
         }
         for _ in 0..self.rng.below(3) {
-            let who = self.rng.below(hosts) as usize;
+            let host = self.rng.below(hosts) as usize;
             let after = self.rng.micros(0, 8_000_000);
             let longest = if self.slow { 4_000_000 } else { 10_000_000 };
             let long = self.rng.micros(1_000, longest);
-            self.schedule(self.now + after, Item::Pause(who, long));
+            self.schedule(self.now + after, Item::Pause(host, long));
         }
     }
 
@@ -160,7 +162,7 @@ impl World {
         self.sequence += 1;
     }
 
-    /// Does what comes next; false if nothing comes.
+    /// Processes the next event. Returns false if there is none.
     fn step(&mut self) -> Result<bool, String> {
         let timer = |h: &Host| h.cm.next_timeout().map(|t| t.max(h.paused_until));
         let timer = self
@@ -174,13 +176,13 @@ impl World {
         if self.run.steps > MAX_STEPS || self.now > MAX_TIME {
             return Err(format!("still busy at {:?}", self.now));
         }
-        let who = match (item, timer) {
+        let host = match (item, timer) {
             (None, None) => return Ok(false),
-            // What has arrived is looked at before the clock.
+            // Packets that have arrived are received before timers are handled.
             (Some(at), t) if t.is_none_or(|(t, _)| at <= t) => {
                 let ((_, _), item) = self.agenda.pop_first().expect("there is one");
                 self.now = self.now.max(at);
-                self.happen(item)?
+                self.process(item)?
             }
             (_, Some((at, host))) => {
                 self.now = self.now.max(at);
@@ -188,13 +190,13 @@ impl World {
                 self.hosts[host].cm.handle_timeout(now);
                 host
             }
-            (Some(_), None) => unreachable!("is none or later"),
+            (Some(_), None) => unreachable!("the item is due before any timer"),
         };
-        self.flush(who)?;
+        self.flush(host)?;
         Ok(true)
     }
 
-    fn happen(&mut self, item: Item) -> Result<usize, String> {
+    fn process(&mut self, item: Item) -> Result<usize, String> {
         let host = match &item {
             Item::Packet(host, ..) | Item::Action(host, _) | Item::Pause(host, _) => *host,
         };
@@ -208,10 +210,10 @@ impl World {
                 self.run.delivered += 1;
                 let now = self.now;
                 let result = self.hosts[host].cm.receive(now, address, &mad[..]);
-                self.note(host, || format!("gets {} {result:?}", describe(&mad)));
+                self.trace(host, || format!("receives {} {result:?}", describe(&mad)));
             }
             Item::Action(host, action) => {
-                self.note(host, || format!("does {action:?}"));
+                self.trace(host, || format!("does {action:?}"));
                 self.act(host, action)?;
             }
             Item::Pause(host, long) => self.hosts[host].paused_until = self.now + long,
@@ -219,35 +221,35 @@ impl World {
         Ok(host)
     }
 
-    /// Takes messages and events out of a host.
+    /// Sends the messages of a host and handles its events.
     fn flush(&mut self, host: usize) -> Result<(), String> {
         loop {
             while let Some(transmit) = self.hosts[host].cm.poll_transmit() {
                 let from = transmit.address;
-                self.note(host, || {
+                self.trace(host, || {
                     format!("sends {} to {}", describe(&transmit.mad), from.remote)
                 });
                 for packet in self.network.send(self.now, from, &transmit.mad) {
-                    self.travel(packet);
+                    self.schedule_packet(packet);
                 }
             }
             match self.hosts[host].cm.poll_event() {
                 Some(event) => {
-                    self.note(host, || format!("hears {event:?}"));
-                    self.hear(host, event)?;
+                    self.trace(host, || format!("gets event {event:?}"));
+                    self.handle_event(host, event)?;
                 }
                 None => return Ok(()),
             }
         }
     }
 
-    fn note(&self, host: usize, what: impl FnOnce() -> String) {
+    fn trace(&self, host: usize, text: impl FnOnce() -> String) {
         if self.trace {
-            println!("{:>12?} host {host} {}", self.now, what());
+            println!("{:>12?} host {host} {}", self.now, text());
         }
     }
 
-    fn travel(&mut self, packet: Packet) {
+    fn schedule_packet(&mut self, packet: Packet) {
         let to = packet.address.local;
         if let Some(host) = self.hosts.iter().position(|h| h.ip == to) {
             let item = Item::Packet(host, packet.address, Box::new(packet.mad));
@@ -259,7 +261,7 @@ impl World {
         self.oracle.judge()?;
         for (number, host) in self.hosts.iter().enumerate() {
             if !host.cm.is_idle() {
-                return Err(format!("host {number} keeps something: {:?}", host.cm));
+                return Err(format!("host {number} has state left: {:?}", host.cm));
             }
         }
         let count = |outcome: fn(Outcome) -> bool| {
@@ -278,7 +280,7 @@ impl World {
     }
 }
 
-/// The attribute and the IDs of a message.
+/// Returns the name and the IDs of a message.
 fn describe(mad: &[u8; MAD_LEN]) -> String {
     let message = Mad::decode(mad).expect("we sent it").message;
     let name = format!("{message:?}");
