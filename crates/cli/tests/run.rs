@@ -105,7 +105,9 @@ fn what_cannot_be_run_is_named() {
             assert!(error.contains(problem), "{error}");
         }
         nothing_is_left();
-        let script = common::config_dir().with_extension("script");
+        let folder = common::config_dir();
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let script = folder.join("script");
         std::fs::write(&script, "#!/no/such/shell\n").expect("a script");
         let runnable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&script, runnable).expect("ours");
@@ -181,7 +183,7 @@ fn debug_messages_tell_why_a_call_was_refused() {
             return;
         }
         assert!(said.contains("Failed to modify QP to INIT"), "{said}");
-        let causes = said.lines().filter(|line| line.contains("refused"));
+        let causes = said.lines().filter(|line| line.contains("refused with"));
         let causes: Vec<_> = causes.collect();
         assert_eq!(causes.len(), 1, "{said}");
         assert!(
