@@ -94,6 +94,8 @@ EXAMPLES
   cargo xtask programs
   cargo xtask programs --only perftest
   cargo xtask programs --write docs/COMPATIBILITY.md
+  FERROCE_RDMA_CORE=~/rdma-core cargo xtask programs --only pyverbs
+                                          with the tests of newer sources
   cargo xtask programs -- --help          the runner's own help")]
     Programs {
         /// Arguments of the runner.
