@@ -228,7 +228,7 @@ fn disconnect(id: &Arc<Id>) -> Outcome {
     call()?;
     // In whatever state: there is nothing to end, or it ends.
     match Line::get()?.insist(call, None) {
-        Err(libc::ETIMEDOUT) => return Err(libc::ETIMEDOUT),
+        Err(errno @ libc::ETIMEDOUT) => return Err(errno),
         Err(errno) => tracing::debug!("nothing to disconnect: errno {errno}"),
         Ok(_) => {}
     }

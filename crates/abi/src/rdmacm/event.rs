@@ -341,7 +341,8 @@ pub(crate) fn complete(id: &Arc<Id>) -> Outcome {
 /// A live channel of ours.
 unsafe fn await_event(channel: *mut rdma_event_channel) -> Outcome {
     // SAFETY: by contract.
-    let channel = unsafe { channel_of(channel) }.ok_or(libc::EINVAL)?;
+    let channel = unsafe { channel_of(channel) };
+    let channel = channel.ok_or_else(|| refuse(libc::EINVAL, "the event channel is NULL"))?;
     while !channel.is_ready(ANSWER_TIMEOUT) {
         Line::get()?.probe()?;
     }
