@@ -11,7 +11,10 @@ use ferroce_sim::{Bug, Outcome, run_seeds};
 /// Seeds within which a bug must be found.
 const BUDGET: u64 = 400;
 /// Bugs that few scenarios reveal, and the seeds within which each must be found.
-const RARE: &[(Bug, u64)] = &[(Bug::SkipRemoteInvalidate, 800)];
+const RARE: &[(Bug, u64)] = &[
+    (Bug::SkipRemoteInvalidate, 800),
+    (Bug::ProbeUnseenReadInPart, 2000),
+];
 
 #[test]
 fn every_deliberate_bug_is_found() {

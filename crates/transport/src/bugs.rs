@@ -51,6 +51,8 @@ pub enum Bug {
     SkipRemoteInvalidate,
     /// A failed send queue flushes newest first.
     FlushNewestFirst,
+    /// A loss probe asks for one packet of a READ whose request may have been lost.
+    ProbeUnseenReadInPart,
 }
 
 #[cfg(feature = "bugs")]
@@ -79,5 +81,6 @@ impl Bug {
         Bug::UcIgnoreGap,
         Bug::SkipRemoteInvalidate,
         Bug::FlushNewestFirst,
+        Bug::ProbeUnseenReadInPart,
     ];
 }

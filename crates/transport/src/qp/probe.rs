@@ -25,6 +25,7 @@ use ferroce_wire::Psn;
 use super::request_header::message_header;
 use super::{Due, Qp};
 use crate::attr::QpState;
+use crate::bugs::Bug;
 use crate::counters::Counter;
 use crate::engine::Context;
 use crate::psn_mark::PsnMark;
@@ -106,7 +107,8 @@ impl Qp {
                 // A request that may have been lost is sent unchanged: the peer would take a
                 // shorter one for all there is. If some of its responses have come, one more
                 // packet is enough to learn whether the others were lost.
-                let to = match packet.is_multiple_of(chunk) {
+                let unseen = packet.is_multiple_of(chunk);
+                let to = match unseen && !cx.has_bug(Bug::ProbeUnseenReadInPart) {
                     true => (packet + chunk).min(wqe.packets),
                     false => packet + 1,
                 };
