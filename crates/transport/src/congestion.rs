@@ -85,6 +85,11 @@ impl Window {
         self.rtt.back_off();
     }
 
+    /// Forgets the packet whose round trip is being measured.
+    pub(crate) fn stop_timing(&mut self) {
+        self.timed = PsnMark::NONE;
+    }
+
     /// Notes that packet `psn` is sent again: its answer no longer tells a round trip.
     pub(crate) fn sent_again(&mut self, psn: Psn) {
         if self.timed == PsnMark::at(psn) {

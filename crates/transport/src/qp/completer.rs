@@ -66,7 +66,8 @@ impl Qp {
         };
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
-                let probe = self.req.probe.get();
+                // After a retry the ACK may answer either, and everything is on its way again.
+                let probe = self.req.probe.get().filter(|_| !self.req.retrying);
                 self.acknowledge(cx, psn.next());
                 if let Some(probe) = probe {
                     self.probe_acknowledged(cx, probe);
@@ -238,6 +239,7 @@ impl Qp {
         let (packets, chunk) = (wqe.packets, u32::from(wqe.chunk));
         // A probe asks for one packet, so only its answer ends before its request does.
         let answers_probe = self.req.probe == PsnMark::at(packet.psn())
+            && !self.req.retrying
             && (packets == 1 || packet.opcode().ends_message() && !self.ends_read_request(wqe));
         let cost = wqe_cost(wqe, self.req.acked, 1, self.mtu);
         if let Err((status, reason)) = outcome {
@@ -419,7 +421,6 @@ impl Qp {
         }
         self.req.retrying = true;
         self.req.rewind();
-        self.req.probe = PsnMark::NONE;
         self.req.start_timers(cx, &self.attr);
         self.wake(cx, Due::REQUESTS);
     }

@@ -45,7 +45,8 @@ pub(super) struct Requester {
     /// from the first packet without an answer, and again from every answer.
     pub(super) ack_deadline: Deadline,
     pub(super) probe_deadline: Deadline,
-    /// The packet that was sent again as a loss probe, until it is acknowledged.
+    /// The packet that was sent again as a loss probe, until it is acknowledged: its answer
+    /// may also come after a retry.
     pub(super) probe: PsnMark,
     pub(super) rnr_until: Deadline,
     /// Packets since the last that asks for an answer, and the PSN of the last
@@ -107,6 +108,7 @@ impl Requester {
         self.una = self.psn;
         self.sent_up_to = self.psn;
         self.stop_timers();
+        self.probe = PsnMark::NONE;
         self.rnr_until = Deadline::NONE;
         self.since_ack_req = 0;
         self.last_answer = PsnMark::NONE;
@@ -156,6 +158,8 @@ impl Requester {
 
     /// Moves the cursor back to the oldest packet without an answer.
     pub(super) fn rewind(&mut self) {
+        // An answer to a packet that is sent again tells no round trip.
+        self.window.stop_timing();
         self.psn = self.una;
         self.next = 0;
         self.sent = self.acked;
@@ -268,6 +272,8 @@ impl Requester {
         }
         if self.ack_deadline.is_none() {
             self.start_timers(cx, attr);
+        } else if self.probe_deadline.is_none() {
+            self.start_probe_timer(cx, attr);
         }
     }
 
@@ -291,7 +297,6 @@ impl Requester {
     pub(super) fn stop_timers(&mut self) {
         self.ack_deadline = Deadline::NONE;
         self.probe_deadline = Deadline::NONE;
-        self.probe = PsnMark::NONE;
     }
 }
 

@@ -33,12 +33,13 @@ impl Qp {
         self.learns_peer_port
     }
 
-    /// Notes the UDP port of the first packet that was taken. It counts only if the packet
-    /// was `expected`: one of another process has to guess a PSN for that.
+    /// Notes the UDP port of a packet that was taken. It counts only if the packet was
+    /// `expected`, because another process has to guess a PSN for that; otherwise the next
+    /// packet decides.
     pub(crate) fn learn_peer_port(&mut self, port: u16, expected: bool) {
         if expected {
             self.peer_port = NonZeroU16::new(port);
+            self.learns_peer_port = false;
         }
-        self.learns_peer_port = false;
     }
 }

@@ -15,7 +15,8 @@
 //! - The ACK covers everything: only an ACK was lost, or the peer was late. Nothing is
 //!   retransmitted.
 //! - The ACK covers more than the probe, but not everything: either the rest was lost, or a
-//!   late peer is about to answer the rest. The packet behind the ACK is the next probe.
+//!   late peer is about to answer the rest. The packet behind the ACK is the next probe if
+//!   nothing else is left to send; otherwise a gap is reported when the next packet arrives.
 //!
 //! A probe uses up no retry and does not shrink the window. The ACK timeout still runs:
 //! it alone counts retries and declares a peer dead.
@@ -49,6 +50,8 @@ impl Qp {
     /// Asks for a turn to send the oldest unacknowledged packet once more.
     fn start_probe(&mut self, cx: &mut Context) {
         self.req.probe = PsnMark::at(self.req.una);
+        // A retry before it has been silent for long: from now on answers are news.
+        self.req.retrying = false;
         self.req.window.sent_again(self.req.una);
         self.wake(cx, Due::PROBE);
     }
@@ -124,9 +127,15 @@ impl Qp {
     pub(super) fn probe_acknowledged(&mut self, cx: &mut Context, psn: Psn) {
         if self.req.una == psn.next() {
             self.confirm_loss(cx);
-        } else if psn.is_before(self.req.una) && self.can_probe() {
+        } else if psn.is_before(self.req.una) && self.can_probe() && self.has_sent_all() {
             self.start_probe(cx);
         }
+    }
+
+    /// True if every posted work request has been sent: no later packet will show the
+    /// responder a gap.
+    fn has_sent_all(&self) -> bool {
+        self.req.index() >= self.sq.len()
     }
 
     /// Goes back to the packet after the probe: the peer has answered the probe and

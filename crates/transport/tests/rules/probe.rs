@@ -252,3 +252,44 @@ fn no_probe_is_sent_while_the_responder_is_not_ready() {
         "only the RNR timer runs"
     );
 }
+
+#[test]
+fn a_probe_of_a_read_that_is_answered_after_a_retry_is_taken() {
+    let mut pair = measured();
+    pair.read(1, 5000);
+    pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= 1010);
+    soon(&mut pair);
+    let probe = pair.take(0);
+    pair.deliver(&probe[0]);
+    let late = pair.take(1);
+    pair.time_out();
+    pair.deliver(&late[0]);
+    pair.run();
+    assert_eq!(pair.done(0), [(1, OK)]);
+    assert!(pair.was_read(5000));
+}
+
+#[test]
+fn a_stream_is_not_probed_again_while_it_has_more_to_send() {
+    let mut pair = measured();
+    for wr_id in 1..200 {
+        pair.write(wr_id, 4096);
+    }
+    let first = pair.take(0);
+    soon(&mut pair);
+    pair.take(0);
+    // The peer was late, and answers a part of what it has.
+    for late in &first[..first.len() / 2] {
+        pair.deliver(late);
+    }
+    for answer in pair.take(1) {
+        pair.deliver(&answer);
+    }
+    let last = first.last().unwrap().psn();
+    let more = pair.take(0);
+    assert!(!more.is_empty());
+    assert!(
+        more.iter().all(|sent| sent.psn() > last),
+        "nothing is sent twice"
+    );
+}
