@@ -313,8 +313,17 @@ impl Line {
     fn take_back(&self, asker: &Asker) {
         let calls = core::mem::take(&mut lock(&self.exchange).undo);
         for call in calls {
-            if asker.ask(&Request::Cm(call)).is_ok() {
-                lock(&self.exchange).given_up += 1;
+            // Counted before it is sent: the answer may come at once.
+            let losses = {
+                let mut exchange = lock(&self.exchange);
+                exchange.given_up += 1;
+                exchange.losses
+            };
+            if asker.ask(&Request::Cm(call)).is_err() {
+                let mut exchange = lock(&self.exchange);
+                if exchange.losses == losses {
+                    exchange.given_up = exchange.given_up.saturating_sub(1);
+                }
             }
         }
     }
