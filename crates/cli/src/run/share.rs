@@ -6,7 +6,7 @@
 //! while it has it nobody new can begin.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use ferroce_control::create_own_dir;
 use rustix::fs::{FlockOperation, flock};
 
 const FILE: &str = "runs";
+/// How often the runtime directory may vanish before the file in it is open.
+const ATTEMPTS: usize = 100;
 
 /// A share in the links.
 #[derive(Debug)]
@@ -99,11 +101,17 @@ impl Share {
 
 /// Opens the file in the runtime directory.
 fn open() -> Result<(File, PathBuf)> {
-    let path = create_own_dir()?.path().join(FILE);
-    let mut options = File::options();
-    let file = options.read(true).append(true).create(true).open(&path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    Ok((file, path))
+    for _ in 0..ATTEMPTS {
+        let path = create_own_dir()?.path().join(FILE);
+        let mut options = File::options();
+        match options.read(true).append(true).create(true).open(&path) {
+            Ok(file) => return Ok((file, path)),
+            // A ferroced that ends has just removed the directory.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => bail!("cannot open {}: {error}", path.display()),
+        }
+    }
+    bail!("the runtime directory is removed again and again; is a ferroced ending all the time?")
 }
 
 /// Whether a path leads to this very file.
