@@ -8,14 +8,13 @@ use std::process::{Command, Output, Stdio};
 /// the kernel kills all other processes there when it ends. The folder of the programs
 /// under test stays visible if the checkout lies in `/tmp` or `/run`.
 const PRELUDE: &str = "set -eu
-exec 9<\"$FOLDER\"
+mount --bind \"$FOLDER\" /mnt
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=755 tmpfs /run
 if [ ! -d \"$FOLDER\" ]; then
     mkdir -p \"$FOLDER\"
-    mount --bind /proc/self/fd/9 \"$FOLDER\"
+    mount --bind /mnt \"$FOLDER\"
 fi
-exec 9<&-
 # as UID COMMAND...: runs a command as another user, without a login session
 as() {
     uid=$1
