@@ -173,3 +173,19 @@ fn a_lock_that_another_user_holds_stops_no_server() {
         sandbox::succeeds(text, &[("FERROCE", FERROCE)]);
     });
 }
+
+/// Two looks of ferroced, ten seconds apart: this takes some twenty seconds.
+#[test]
+fn a_users_network_is_given_up_when_nothing_lives_in_it() {
+    script(
+        "a_users_network_is_given_up_when_nothing_lives_in_it",
+        r#"
+            as 60001 unshare --map-root-user --net sh -ec '
+                ip link set lo up
+                "$FERROCE" link add rxe0 type rxe netdev lo
+            '
+            file=$(ls /tmp/ferroce.*/*/ferroced.pid)
+            timeout 90 sh -c "while [ -e $file ]; do sleep 0.1; done"
+        "#,
+    );
+}

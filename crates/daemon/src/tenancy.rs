@@ -10,14 +10,17 @@
 //! - an open descriptor in any process.
 //!
 //! If two looks in a row find nothing, nobody can reach the namespace any more, and
-//! ferroced ends. When it may not look at some process, it cannot know, and stays: so
-//! it is with ferroced of ordinary users, who may not look at root's processes. Where the
-//! first process of the machine or container lives in the namespace it never looks.
+//! ferroced ends. When it may not look at some process, it cannot know, and stays. An
+//! exception is a network namespace that belongs to ferroced's own user namespace
+//! (`unshare --map-root-user --net`): ferroced may look at every process of that user
+//! namespace, so a process that it may not look at is an outsider and does not count.
+//! Where the first process of the machine or container lives in the namespace it never looks.
 //! Sockets that a process has taken elsewhere do not count.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -39,8 +42,11 @@ impl Tenancy {
     /// Prepares to look every `interval`. None where that cannot lead to anything.
     pub(crate) fn new(interval: Duration) -> Option<Tenancy> {
         let namespace = fs::read_link("/proc/thread-self/ns/net").ok()?;
-        let first = fs::read_link("/proc/1/ns/net").ok()?;
-        (first != namespace).then_some(Tenancy {
+        let lives_elsewhere = match fs::read_link("/proc/1/ns/net") {
+            Ok(first) => first != namespace,
+            Err(_) => belongs_to_our_user_namespace(),
+        };
+        lives_elsewhere.then_some(Tenancy {
             namespace,
             interval,
             next: None,
@@ -86,6 +92,7 @@ fn is_kept(namespace: &Path, own: u32) -> io::Result<bool> {
         return Ok(true);
     }
     let mut seen = BTreeSet::from([fs::read_link("/proc/self/ns/mnt")?]);
+    let private = belongs_to_our_user_namespace();
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
         let pid = entry
@@ -99,10 +106,21 @@ fn is_kept(namespace: &Path, own: u32) -> io::Result<bool> {
             Ok(false) => {}
             Ok(true) => return Ok(true),
             Err(error) if is_gone(&error) => {}
+            Err(error) if private && error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) => return Err(error),
         }
     }
     Ok(false)
+}
+
+/// True if this process is in a user namespace other than the machine's, and that one owns
+/// the network namespace: then the network settings in /proc belong to its root.
+fn belongs_to_our_user_namespace() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let fields: Vec<&str> = map.split_whitespace().collect();
+    let of_the_machine = fields == ["0", "0", "4294967295"];
+    let settings = fs::metadata("/proc/sys/net/ipv4/ip_forward");
+    !of_the_machine && settings.is_ok_and(|settings| settings.uid() == 0)
 }
 
 /// True if this process keeps the namespace. `seen` are mount namespaces that have been
