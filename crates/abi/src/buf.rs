@@ -7,7 +7,7 @@ use crate::errno::{minus_one, null, refuse};
 use crate::ffi::*;
 use crate::newer::ibv_reg_mr_ex;
 
-/// What an `ibv_buf` stands for; programs do not look into it.
+/// The memory behind an `ibv_buf`; programs do not look into it.
 struct Buffer {
     pd: *mut ibv_pd,
     address: *mut c_void,

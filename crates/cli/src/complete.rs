@@ -33,7 +33,7 @@ impl CompleteArgs {
     }
 }
 
-/// What completion asks the system for.
+/// The names that completion asks the system for.
 trait Surroundings {
     fn links(&self) -> Vec<String>;
     fn netdevs(&self) -> Vec<String>;

@@ -40,7 +40,7 @@ fn compile(options: &[&str]) -> PathBuf {
     program
 }
 
-/// What a command line says under `ferroce run`, with the program at its end.
+/// Returns the output of a command line under `ferroce run`, with the program at its end.
 fn run(line: &[&str], program: PathBuf, argument: &str) -> Output {
     let output = Command::new(FERROCE)
         .args(["run", "--"])

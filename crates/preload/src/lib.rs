@@ -54,7 +54,7 @@ static PREPARE: extern "C" fn() = {
     prepare
 };
 
-/// What the dynamic linker runs when the program ends: it may have loaded more libraries.
+/// Function that the dynamic linker runs when the program ends: the program may have loaded more libraries.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = {

@@ -32,7 +32,7 @@ pub(super) fn find(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
         })
 }
 
-/// What keeps a program, or the interpreter of a script, from loading our libraries: a line
+/// The reason why a program, or the interpreter of a script, cannot load our libraries: a line
 /// for each reason, with its remedy. A file that cannot be read has none: to run it will
 /// say more.
 pub(super) fn warnings(program: &Path, path: &OsStr) -> Vec<String> {
@@ -88,7 +88,7 @@ fn interpreter(file: &Path, path: &OsStr) -> io::Result<Option<PathBuf>> {
     Ok(Some(first.into()))
 }
 
-/// What the headers of an executable say about its dynamic linker.
+/// The dynamic linker that the headers of an executable name.
 #[derive(Debug, PartialEq, Eq)]
 struct Elf {
     is_64_bit: bool,
