@@ -73,9 +73,9 @@ fn disturb(cli: &Cli, seed: u64, runtime: &std::path::Path) -> Result<Vec<(Distu
     let daemon = ferroced.as_ref().context("it runs")?.pid();
     let mut visitor = RoleProcess::start("worker", None)?;
     visitor.request::<Done>(&Order::Visit { times: 1 })?;
-    let before = Traces::of(daemon)?;
+    let before = Traces::of_settled_ferroced(daemon)?;
     visitor.request::<Done>(&Order::Visit { times: LAST_VISITS })?;
-    before.check("ferroced", daemon)?;
+    before.check_ferroced(daemon)?;
     drop((visitor, workers));
     stop(ferroced)?;
     Ok(counts.into())

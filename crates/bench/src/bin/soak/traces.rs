@@ -8,6 +8,9 @@ use anyhow::{Result, ensure};
 /// Mappings that a process may have gained: allocators and thread stacks.
 const SLACK: usize = 8;
 
+/// Requests to ferroced until it has surely noticed programs that left before.
+const TURNS: u32 = 50;
+
 /// Descriptors and mappings of a process at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traces {
@@ -29,10 +32,41 @@ impl Traces {
     pub(crate) fn check(self, who: &str, pid: u32) -> Result<()> {
         let now = Traces::of(pid)?;
         ensure!(
-            now.descriptors <= self.descriptors && now.mappings <= self.mappings + SLACK,
+            !self.are_exceeded_by(now),
             "{who} had {self:?} and has {now:?}"
         );
         Ok(())
+    }
+
+    /// The traces of ferroced after it has noticed that programs left: the fewest
+    /// descriptors seen in a row of [`TURNS`] requests.
+    ///
+    /// A program that has closed its connection does not wait for ferroced to close the
+    /// other end. Each request makes ferroced go once around its event loop.
+    pub(crate) fn of_settled_ferroced(pid: u32) -> Result<Traces> {
+        let mut fewest = Traces::of(pid)?;
+        for _ in 0..TURNS {
+            ferroce_device::list_links()?;
+            let now = Traces::of(pid)?;
+            if now.descriptors < fewest.descriptors {
+                fewest = now;
+            }
+        }
+        Ok(fewest)
+    }
+
+    /// Fails if ferroced, having noticed that programs left, has more than before.
+    pub(crate) fn check_ferroced(self, pid: u32) -> Result<()> {
+        let now = Traces::of_settled_ferroced(pid)?;
+        ensure!(
+            !self.are_exceeded_by(now),
+            "ferroced had {self:?} and has {now:?}"
+        );
+        Ok(())
+    }
+
+    fn are_exceeded_by(self, now: Traces) -> bool {
+        now.descriptors > self.descriptors || now.mappings > self.mappings + SLACK
     }
 }
 
