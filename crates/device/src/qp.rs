@@ -66,7 +66,10 @@ impl Qp {
         mask: AttrMask,
         ah: Option<&AhAttr>,
     ) -> Result<(), VerbsError> {
-        self.shard.pay_debts();
+        match mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
+            true => self.shard.receive_arrived(),
+            false => self.shard.pay_debts(),
+        }
         let mut attr = *attr;
         if mask.contains(AttrMask::AV) {
             attr.av = match ah {

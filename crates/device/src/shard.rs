@@ -27,6 +27,9 @@ use crate::transmitter::Transmitter;
 /// Datagrams taken in before others get the lock, and peers their acknowledgements:
 /// no more than a part of what they may have on its way.
 pub(crate) const RECEIVE_BUDGET: usize = 128;
+/// Turns in which a queue pair that is about to fail receives what has arrived: more than
+/// a socket's buffer holds, and an end to it if packets keep coming.
+const ARRIVED_TURNS: usize = 64;
 /// How often who comes again soon looks at the IP family that has been quiet.
 const QUIET_TURN: u32 = 64;
 /// Up to so many datagrams are answered a moment later if the program polls.
@@ -147,6 +150,20 @@ impl Shard {
         {
             core.transmit(clock::now(), &self.notices);
         }
+    }
+
+    /// Receives every packet that the sockets hold. A queue pair that is about to fail
+    /// must first see the ACKs that have arrived: an adapter processes packets on arrival,
+    /// so a send that the peer acknowledged before it disconnected is not flushed.
+    pub(crate) fn receive_arrived(&self) {
+        let mut core = self.lock();
+        for _ in 0..ARRIVED_TURNS {
+            let now = clock::now();
+            if self.is_stopped() || core.turn(now, &self.notices, Visit::Wake) < RECEIVE_BUDGET {
+                break;
+            }
+        }
+        self.mind_timer(&core, clock::now());
     }
 
     /// A turn of work on behalf of somebody who polls; nothing if another is at it.

@@ -1,6 +1,6 @@
 //! Programs and ferroced are killed in the middle of things.
 
-use ferroce_device::transport::{QpState, QpType, WcStatus};
+use ferroce_device::transport::{AttrMask, QpAttr, QpState, QpType, SendOp, WcStatus};
 use ferroce_testnet::deadline;
 
 use crate::support::{Endpoint, Ferroced, Puppet, V4, V6, on_loopback, pair, pattern};
@@ -127,6 +127,34 @@ fn ferroced_is_killed_in_mid_transfer() {
             let old = [ours.qp.qpn(), theirs.introduction.qpn];
             assert!(!old.map(slot).contains(&slot(new)));
             keep_writing(&ours, &mut theirs, 30..33);
+        },
+    );
+}
+
+/// The ACK of the peer is in our socket when the program moves its queue pair to the error
+/// state: the send has succeeded, as on an adapter, which processes packets on arrival.
+#[test]
+fn a_send_acknowledged_before_the_error_state_is_not_flushed() {
+    on_loopback(
+        "death::a_send_acknowledged_before_the_error_state_is_not_flushed",
+        |_ferroced| {
+            let error = QpAttr {
+                state: QpState::Err,
+                ..QpAttr::default()
+            };
+            for round in 0..100 {
+                let mut ours = Endpoint::open(QpType::Rc, V4);
+                let mut theirs = Endpoint::open(QpType::Rc, V4);
+                theirs.connect(&ours.introduction());
+                ours.connect(&theirs.introduction());
+                theirs.receive(round, 0, 64);
+                ours.post(round, SendOp::Send { imm: None }, 0, 64);
+                theirs.succeed(1);
+                // The peer sends the ACK that it deferred, and disconnects.
+                theirs.qp.modify(&error, AttrMask::STATE, None).unwrap();
+                ours.qp.modify(&error, AttrMask::STATE, None).unwrap();
+                assert_eq!(ours.status(), WcStatus::Success, "round {round}");
+            }
         },
     );
 }
