@@ -24,52 +24,37 @@
 
 #![forbid(unsafe_code)]
 
-mod ah;
-mod attr;
 mod bugs;
 mod congestion;
 mod counters;
-mod cq;
 mod engine;
-mod error;
-mod event;
-mod key;
-mod memory;
 mod multicast;
 mod psn_mark;
 mod qp;
 mod qp_table;
 mod receive;
-mod recv_queue;
-mod region;
-mod room;
 mod round_trip;
 mod send_queue;
-mod srq;
-mod time;
 mod timers;
-mod transitions;
 mod transmit;
-mod verbs;
 
-pub use ah::{AddressHandle, AddressVector};
-pub use attr::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType};
+// The objects, under the names that the modules of this crate use.
+use ferroce_objects::{
+    attr, cq, error, event, memory, recv_queue, region, room, srq, time, transitions, verbs,
+};
+
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
 pub use counters::{COUNTERS, Counter, Counters};
-pub use cq::{Arm, Cq, MAX_CQE};
 pub use engine::{Config, Engine};
-pub use error::{Failure, Reason, VerbsError};
-pub use event::{Event, QpEvent};
-pub use memory::{Fault, Memory, NULL_MEMORY};
+pub use ferroce_objects::{
+    Access, AccessError, AddressHandle, AddressVector, Arm, AttrMask, BindMw, Counts, Cq, Event,
+    Failure, Fault, KeyRole, MAX_CQE, MAX_SGE, MAX_SRQ_SGE, MAX_SRQ_WR, Memory, Mr, Mw, MwKind,
+    NULL_MEMORY, NetworkHeader, Pd, Protocol, QpAttr, QpCap, QpEvent, QpInit, QpState, QpType,
+    Reason, RecvWr, Regions, Rereg, SendData, SendFlags, SendOp, SendWr, Sge, Srq, SrqInit,
+    SrqPosting, Time, UdTarget, VerbsError, Wc, WcFlags, WcOpcode, WcStatus, Xrcd,
+};
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::QpQuery;
 pub use receive::{Datagram, Drop, IpId, Received};
-pub use region::{AccessError, Counts, KeyRole, Mr, Mw, MwKind, Pd, Regions, Rereg};
-pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};
-pub use time::Time;
 pub use transmit::{Batch, ICRC_LEN, MAX_RUN_BYTES, MAX_RUN_PACKETS, Path, Run, Trailer, TxPacket};
-pub use verbs::{
-    Access, BindMw, MAX_SGE, NetworkHeader, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
-    UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
-};

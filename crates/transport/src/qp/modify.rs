@@ -5,6 +5,7 @@ use core::num::NonZeroU16;
 use ferroce_wire::{Flow, rc_source_port};
 
 use super::{Due, Qp};
+use crate::Protocol;
 use crate::attr::{AttrMask, QpAttr, QpState};
 use crate::engine::Context;
 use crate::error::VerbsError;
@@ -19,7 +20,7 @@ impl Qp {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), VerbsError> {
-        let to = transitions::check(self.kind, self.state, attr, mask)?;
+        let to = transitions::check(Protocol::Roce, self.kind, self.state, attr, mask)?;
         if self.attr.sq_draining && !matches!(to, QpState::Err | QpState::Reset) {
             return Err(VerbsError::invalid(format!(
                 "queue pair {:#x} is still draining, it can only move to ERR or RESET",

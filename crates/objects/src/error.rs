@@ -29,7 +29,8 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    pub(crate) fn invalid(why: impl Into<String>) -> VerbsError {
+    /// Returns [`VerbsError::Invalid`] with this explanation.
+    pub fn invalid(why: impl Into<String>) -> VerbsError {
         VerbsError::Invalid(why.into())
     }
 }

@@ -30,11 +30,13 @@ pub enum QpType {
 
 impl QpType {
     /// Acknowledged and retried.
+    #[inline]
     pub const fn is_reliable(self) -> bool {
         matches!(self, QpType::Rc | QpType::XrcInitiator | QpType::XrcTarget)
     }
 
     /// Datagrams, with an address in every request.
+    #[inline]
     pub const fn is_datagram(self) -> bool {
         matches!(self, QpType::Ud | QpType::Gsi)
     }
@@ -61,9 +63,9 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// Whether requests of the peer are taken.
+    /// True if requests of the peer are accepted.
     #[inline]
-    pub(crate) const fn receives(self) -> bool {
+    pub const fn receives(self) -> bool {
         use QpState::{Rtr, Rts, Sqd, Sqe};
         matches!(self, Rtr | Rts | Sqd | Sqe)
     }

@@ -1,7 +1,7 @@
 //! Completion queues.
 //!
-//! A completion queue has its own lock and may serve queue pairs of several
-//! engines; polling it takes no engine.
+//! A completion queue has its own lock. It can serve queue pairs of several engines, and
+//! polling it takes no engine's lock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,29 +10,29 @@ use crate::error::VerbsError;
 use crate::room;
 use crate::verbs::{Wc, WcStatus};
 
-/// Most completions a queue may hold. The kernel's rxe allows a 32nd of it, which is too
+/// Largest capacity of a completion queue. The kernel's rxe allows 1/32 of it, which is too
 /// little for libfabric's unconnected endpoints.
 pub const MAX_CQE: u32 = (1 << 20) - 1;
 
 const ENTRIES: &str = "completion queue entries";
 
-/// What wakes an armed queue.
+/// The completions that an armed queue notifies of.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Arm {
     /// Any completion.
     Any,
-    /// A solicited one, or an error.
+    /// A solicited completion or an error.
     Solicited,
 }
 
-/// What adding a completion did.
+/// The outcome of adding a completion.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Pushed {
-    /// It is queued.
+pub enum Pushed {
+    /// The completion is queued.
     Quiet,
-    /// It is queued, and whoever armed the queue must be told.
+    /// The completion is queued, and the queue was armed for it: the program is notified.
     Notify,
-    /// There was no room: it is lost.
+    /// The queue is full and the completion is lost.
     Overflow,
 }
 
@@ -52,7 +52,7 @@ struct Inner {
 }
 
 impl Cq {
-    /// A queue for at least `cqe` completions. `id` names it in events.
+    /// Creates a queue for at least `cqe` completions. `id` names the queue in events.
     pub fn new(id: u32, cqe: u32) -> Result<Arc<Cq>, VerbsError> {
         let capacity = capacity_for(cqe)?;
         room::for_an_object("bytes of a completion queue")?;
@@ -68,32 +68,33 @@ impl Cq {
         }))
     }
 
-    /// The name given at creation.
+    /// Returns the id given at creation.
+    #[inline]
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// How many completions fit.
+    /// Returns the number of completions that fit.
     pub fn capacity(&self) -> u32 {
         self.lock().capacity as u32
     }
 
-    /// How many completions wait.
+    /// Returns the number of queued completions.
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }
 
-    /// Whether none waits.
+    /// True if no completion is queued.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes the oldest completion.
+    /// Removes and returns the oldest completion.
     pub fn pop(&self) -> Option<Wc> {
         self.lock().entries.pop_front()
     }
 
-    /// Takes up to `max` completions, oldest first; returns how many.
+    /// Passes up to `max` completions to `take`, oldest first, and returns their number.
     pub fn poll(&self, max: usize, mut take: impl FnMut(Wc)) -> usize {
         let mut inner = self.lock();
         let n = inner.entries.len().min(max);
@@ -101,22 +102,22 @@ impl Cq {
         n
     }
 
-    /// Drops what waits of a queue pair that begins anew.
+    /// Drops the queued completions of a queue pair that moves to RESET.
     pub fn forget(&self, qpn: u32) {
         self.lock().entries.retain(|wc| wc.qpn != qpn);
     }
 
-    /// Drops what waits and gives the memory back. No queue pair completes here any more;
-    /// who polls finds nothing.
+    /// Drops all completions and frees their memory. The queue stays empty: its capacity
+    /// is 0 from now on.
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.capacity = 0;
         inner.entries = VecDeque::new();
     }
 
-    /// Asks to be told of the next completion, once. What is already queued
-    /// does not count: poll after arming. Arming for any completion is not
-    /// taken back by arming for solicited ones.
+    /// Arms the queue for one notification. Completions that are already queued do not
+    /// notify, so poll after arming. Arming for solicited completions does not undo arming
+    /// for any completion.
     pub fn arm(&self, what: Arm) {
         let mut inner = self.lock();
         if inner.armed != Some(Arm::Any) {
@@ -124,7 +125,7 @@ impl Cq {
         }
     }
 
-    /// Changes the capacity; refused if what is queued would not fit.
+    /// Changes the capacity. Fails if the queued completions do not fit.
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
         let capacity = capacity_for(cqe)?;
         let mut inner = self.lock();
@@ -141,20 +142,24 @@ impl Cq {
         Ok(())
     }
 
-    /// Whether completions have been lost for want of room.
+    /// True if a completion was lost because the queue was full.
     pub fn overflowed(&self) -> bool {
         self.lock().overflowed
     }
 
-    pub(crate) fn push(&self, wc: Wc, solicited: bool) -> Pushed {
+    /// Adds a completion.
+    #[inline]
+    pub fn push(&self, wc: Wc, solicited: bool) -> Pushed {
         self.open().push(wc, solicited)
     }
 
-    /// The queue, held open to add several completions.
-    pub(crate) fn open(&self) -> OpenCq<'_> {
+    /// Locks the queue to add several completions.
+    #[inline]
+    pub fn open(&self) -> OpenCq<'_> {
         OpenCq(self.lock())
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner
             .lock()
@@ -162,12 +167,14 @@ impl Cq {
     }
 }
 
-/// A queue that is locked while completions are added.
-pub(crate) struct OpenCq<'a>(MutexGuard<'a, Inner>);
+/// A completion queue, locked while completions are added.
+#[derive(Debug)]
+pub struct OpenCq<'a>(MutexGuard<'a, Inner>);
 
 impl OpenCq<'_> {
+    /// Adds a completion.
     #[inline]
-    pub(crate) fn push(&mut self, wc: Wc, solicited: bool) -> Pushed {
+    pub fn push(&mut self, wc: Wc, solicited: bool) -> Pushed {
         let inner = &mut *self.0;
         if inner.entries.len() >= inner.capacity {
             inner.overflowed = true;
@@ -185,7 +192,7 @@ impl OpenCq<'_> {
     }
 }
 
-/// Requested plus one, rounded up to a power of two, minus one: what rxe gives.
+/// Returns the capacity that rxe grants: `cqe + 1` rounded up to a power of two, minus 1.
 fn capacity_for(cqe: u32) -> Result<usize, VerbsError> {
     if cqe == 0 || cqe > MAX_CQE {
         return Err(VerbsError::invalid(format!(
@@ -237,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_loses_the_new_completion_and_keeps_the_old() {
+    fn overflow_loses_the_new_completion_and_keeps_the_old_ones() {
         let cq = Cq::new(0, 1).unwrap();
         assert_eq!(cq.push(ok(1), false), Pushed::Quiet);
         assert_eq!(cq.push(ok(2), false), Pushed::Overflow);
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_is_one_shot_and_ignores_what_is_queued() {
+    fn arming_is_one_shot_and_ignores_queued_completions() {
         let cq = Cq::new(0, 7).unwrap();
         cq.push(ok(1), false);
         cq.arm(Arm::Any);
@@ -256,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn solicited_arming_waits_for_a_solicited_completion_or_an_error() {
+    fn solicited_arming_notifies_of_solicited_completions_and_errors() {
         let cq = Cq::new(0, 7).unwrap();
         cq.arm(Arm::Solicited);
         assert_eq!(cq.push(ok(1), false), Pushed::Quiet);
@@ -266,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_for_any_is_not_downgraded() {
+    fn arming_for_any_is_not_undone_by_arming_for_solicited() {
         let cq = Cq::new(0, 7).unwrap();
         cq.arm(Arm::Any);
         cq.arm(Arm::Solicited);
@@ -274,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_one_queue_pair_can_be_forgotten() {
+    fn completions_of_a_reset_queue_pair_are_dropped() {
         let cq = Cq::new(0, 7).unwrap();
         cq.push(ok(1), false);
         cq.push(Wc { qpn: 18, ..ok(2) }, false);
@@ -285,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_keeps_completions_and_refuses_to_lose_any() {
+    fn resize_keeps_completions_or_fails() {
         let cq = Cq::new(0, 7).unwrap();
         for i in 0..5 {
             cq.push(ok(i), false);

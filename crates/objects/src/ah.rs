@@ -43,11 +43,13 @@ impl AddressHandle {
     }
 
     /// The way.
+    #[inline]
     pub fn av(&self) -> &AddressVector {
         &self.av
     }
 
     /// Its protection domain.
+    #[inline]
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }

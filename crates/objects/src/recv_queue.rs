@@ -4,27 +4,28 @@ use crate::error::VerbsError;
 use crate::room;
 use crate::verbs::{MAX_SGE, RecvWr, Sge};
 
-/// Receives in the order they were posted.
+/// Posted receives, oldest first.
 ///
-/// The first slot stands right here, and an empty ring begins anew with it: whoever has
-/// one receive after the other finds all there is to them in one cache line.
+/// The first slot is a field of the ring, and an empty ring starts again with that slot: a
+/// program with one receive at a time uses one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct RecvRing {
+pub struct RecvRing {
     slot_0: Head,
-    /// The slot of the oldest, and how many there are.
+    /// Slot of the oldest receive.
     first: usize,
+    /// Number of receives.
     len: usize,
     capacity: usize,
     max_sge: usize,
-    /// The slots behind the first; those that were never used are not there yet.
+    /// The slots after the first. The vector grows when a slot is used for the first time.
     slots: Vec<Head>,
-    /// Scatter elements beyond the first, `max_sge - 1` for each slot; those
-    /// of slots that were never used are not there yet.
+    /// Scatter elements after the first, `max_sge - 1` for each slot. The vector grows when a
+    /// slot needs them for the first time.
     more_sges: Vec<Sge>,
 }
 
-/// A receive; most have one element only, which stands right here.
+/// A receive with its first scatter element: most receives have only one.
 #[derive(Copy, Clone, Debug, Default)]
 struct Head {
     wr_id: u64,
@@ -35,31 +36,35 @@ struct Head {
 /// A receive taken from a ring.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(crate) struct HeldRecv {
-    pub(crate) wr_id: u64,
-    pub(crate) capacity: u64,
+pub struct HeldRecv {
+    /// The program's id of the receive.
+    pub wr_id: u64,
+    /// Bytes of all scatter elements.
+    pub capacity: u64,
     sge: Sge,
     num_sge: u8,
-    /// Empty unless there are several elements.
+    /// Scatter elements after the first.
     more_sges: Vec<Sge>,
 }
 
 impl HeldRecv {
-    /// Its scatter list.
-    pub(crate) fn sges(&self) -> impl Iterator<Item = &Sge> {
+    /// Returns the scatter list.
+    #[inline]
+    pub fn sges(&self) -> impl Iterator<Item = &Sge> {
         let first = (self.num_sge > 0).then_some(&self.sge);
         first.into_iter().chain(&self.more_sges)
     }
 
-    /// Its one scatter element, if it has just one.
+    /// Returns the scatter element if there is exactly one.
     #[inline]
-    pub(crate) fn only_sge(&self) -> Option<&Sge> {
+    pub fn only_sge(&self) -> Option<&Sge> {
         (self.num_sge == 1).then_some(&self.sge)
     }
 }
 
 impl RecvRing {
-    pub(crate) fn new(capacity: u32, max_sge: u32) -> Result<RecvRing, VerbsError> {
+    /// Creates a ring for `capacity` receives of up to `max_sge` scatter elements.
+    pub fn new(capacity: u32, max_sge: u32) -> Result<RecvRing, VerbsError> {
         let (capacity, max_sge) = (capacity as usize, max_sge as usize);
         let more = capacity * max_sge.saturating_sub(1);
         Ok(RecvRing {
@@ -73,11 +78,21 @@ impl RecvRing {
         })
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of receives.
+    #[inline]
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+    /// True if no receive is posted.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a receive.
+    #[inline]
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         if wr.sges.len() > self.max_sge || wr.sges.len() > MAX_SGE {
             return Err(VerbsError::invalid(format!(
                 "{} scatter elements, the queue was created for {}",
@@ -115,9 +130,9 @@ impl RecvRing {
         Ok(())
     }
 
-    /// Moves the oldest receive into `held`; false if there is none.
+    /// Moves the oldest receive into `held`. Returns false if the ring is empty.
     #[inline]
-    pub(crate) fn take(&mut self, held: &mut HeldRecv) -> bool {
+    pub fn take(&mut self, held: &mut HeldRecv) -> bool {
         let slot = self.first;
         let Some(head) = self.pop() else {
             return false;
@@ -138,12 +153,14 @@ impl RecvRing {
         true
     }
 
-    /// Takes the oldest receive when only its name matters.
-    pub(crate) fn discard(&mut self) -> Option<u64> {
+    /// Removes the oldest receive and returns its work request id.
+    #[inline]
+    pub fn discard(&mut self) -> Option<u64> {
         self.pop().map(|head| head.wr_id)
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Removes all receives.
+    pub fn clear(&mut self) {
         self.first = 0;
         self.len = 0;
     }
@@ -165,8 +182,8 @@ impl RecvRing {
         Some(head)
     }
 
-    /// The same receives in a ring of another size.
-    pub(crate) fn resized(&mut self, capacity: u32) -> Result<RecvRing, VerbsError> {
+    /// Moves all receives to a ring of another size. The caller has checked that they fit.
+    pub fn resized(&mut self, capacity: u32) -> Result<RecvRing, VerbsError> {
         let mut new = RecvRing::new(capacity, self.max_sge as u32)?;
         let mut held = HeldRecv::default();
         while self.take(&mut held) {
@@ -175,11 +192,12 @@ impl RecvRing {
                 wr_id: held.wr_id,
                 sges: &sges,
             });
-            debug_assert!(moved.is_ok(), "the caller has checked that all fit");
+            debug_assert!(moved.is_ok(), "the caller has checked the capacity");
         }
         Ok(new)
     }
 
+    #[inline]
     fn slot(&self, ahead: usize) -> usize {
         let slot = self.first + ahead;
         if slot >= self.capacity {
@@ -203,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_come_back_in_order_across_the_wrap() {
+    fn receives_are_taken_in_order_across_the_wrap() {
         let mut ring = RecvRing::new(3, 2).unwrap();
         let mut held = HeldRecv::default();
         let mut next = 0;
@@ -225,21 +243,21 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_ring_begins_anew() {
+    fn empty_ring_restarts_at_slot_0() {
         let mut ring = RecvRing::new(3, 2).unwrap();
         let mut held = HeldRecv::default();
         for wr_id in 0..5 {
             for sges in [&[sge(wr_id), sge(9)][..], &[sge(wr_id)]] {
                 ring.post(&RecvWr { wr_id, sges }).unwrap();
                 assert!(ring.take(&mut held));
-                assert!(held.sges().eq(sges), "of the last one nothing is left");
+                assert!(held.sges().eq(sges), "no element of the previous receive");
                 assert_eq!((ring.first, ring.len()), (0, 0));
             }
         }
     }
 
     #[test]
-    fn a_full_ring_and_too_many_elements_are_refused() {
+    fn full_ring_and_too_many_elements_are_refused() {
         let mut ring = RecvRing::new(1, 1).unwrap();
         let two = [sge(1), sge(2)];
         assert!(matches!(

@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub(crate) use cache::KeyCache;
+pub use cache::KeyCache;
 pub use error::{AccessError, KeyRole};
 use object::MrState;
 pub(crate) use object::unknown_access;

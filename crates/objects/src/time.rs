@@ -1,8 +1,8 @@
-//! Virtual or real time, as the caller tells it.
+//! Points in time, given by the caller.
 //!
-//! The engine never reads a clock. Every entry point that depends on time takes
-//! a [`Time`]: nanoseconds since an origin the caller chose. Nothing but
-//! differences is ever used.
+//! Protocol engines never read a clock. Every function that depends on time takes a
+//! [`Time`]: real time in a program, virtual time under the simulator. Only differences of
+//! times are used, so the caller chooses the origin.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -13,57 +13,69 @@ use core::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// The origin.
+    /// The caller's origin.
     pub const ZERO: Time = Time(0);
 
-    /// The point `ns` nanoseconds after the origin.
+    /// Returns the time `ns` nanoseconds after the origin.
+    #[inline]
     pub const fn from_nanos(ns: u64) -> Time {
         Time(ns)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Nanoseconds from `earlier` to `self`, zero when `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to `self`, or 0 if `earlier` is later.
+    #[inline]
     pub const fn nanos_since(self, earlier: Time) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The point `ns` nanoseconds after this one.
+    /// Returns the time `ns` nanoseconds after this one.
+    #[inline]
     pub const fn after_nanos(self, ns: u64) -> Time {
         Time(self.0.saturating_add(ns))
     }
 }
 
-/// A time that may be none, in no more memory than one.
+/// An optional time in the size of a time: queue pairs keep several.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Deadline(Time);
+pub struct Deadline(Time);
 
 impl Deadline {
-    /// It never comes.
-    pub(crate) const NONE: Deadline = Deadline(Time(u64::MAX));
+    /// The deadline that never expires.
+    pub const NONE: Deadline = Deadline(Time(u64::MAX));
 
-    pub(crate) const fn at(time: Time) -> Deadline {
+    /// Returns the deadline that expires at `time`.
+    #[inline]
+    pub const fn at(time: Time) -> Deadline {
         Deadline(time)
     }
 
-    pub(crate) fn get(self) -> Option<Time> {
+    /// Returns the time of expiry, if there is one.
+    #[inline]
+    pub fn get(self) -> Option<Time> {
         (self != Deadline::NONE).then_some(self.0)
     }
 
-    pub(crate) fn is_none(self) -> bool {
+    /// True if the deadline never expires.
+    #[inline]
+    pub fn is_none(self) -> bool {
         self == Deadline::NONE
     }
 
-    /// Whether its time has come.
-    pub(crate) fn is_due(self, now: Time) -> bool {
+    /// True if the deadline has expired.
+    #[inline]
+    pub fn is_due(self, now: Time) -> bool {
         !self.is_none() && self.0 <= now
     }
 
-    /// The one that comes first.
-    pub(crate) fn min(self, other: Deadline) -> Deadline {
+    /// Returns the earlier of two deadlines.
+    #[inline]
+    pub fn min(self, other: Deadline) -> Deadline {
         Deadline(self.0.min(other.0))
     }
 }
@@ -75,6 +87,7 @@ impl Default for Deadline {
 }
 
 impl From<Option<Time>> for Deadline {
+    #[inline]
     fn from(time: Option<Time>) -> Deadline {
         time.map_or(Deadline::NONE, Deadline)
     }

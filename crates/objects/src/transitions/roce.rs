@@ -1,92 +1,26 @@
-//! Which attributes a queue pair takes, or needs, on its way between states.
+//! RoCE's attributes for each change of state.
 //!
-//! The table is the one that verbs programs know from the Linux RDMA core: for
-//! each type and each pair of states some attributes are required, some are
-//! optional, and any other is refused. Two things differ, both because this is
-//! RoCE and nothing else: alternate paths are always refused, and the send queue
-//! error state has a way back only for the types that can get there.
-//!
-//! Whether a draining send queue may leave SQD is not decided here: the table
-//! knows states, not how far a queue has come.
+//! The table is the one that verbs programs know from the Linux RDMA core, with two
+//! differences. RoCE has no alternate paths, so ALT_PATH is always refused. Only the queue
+//! pair types that can enter SQE can leave it for RTS.
 
-use core::fmt;
-
+use super::{Names, Rule, Table};
 use crate::attr::{AttrMask, QpAttr, QpState, QpType};
 use crate::error::VerbsError;
 use crate::region::unknown_access;
 
-#[cfg(test)]
-mod tests;
+/// Largest number of outstanding READs and atomics, in each direction.
+const MAX_RD_ATOMIC: u8 = 128;
 
-/// Most outstanding READs and atomics, in each direction.
-pub(crate) const MAX_RD_ATOMIC: u8 = 128;
+/// RoCE's rules.
+pub(super) const TABLE: Table = Table {
+    rule,
+    refused: &[(AttrMask::ALT_PATH, "RoCE has no alternate paths")],
+    check_values,
+};
 
-/// Checks a modify call against the table; returns the state it leads to.
-pub(crate) fn check(
-    qp_type: QpType,
-    current: QpState,
-    attr: &QpAttr,
-    mask: AttrMask,
-) -> Result<QpState, VerbsError> {
-    let next = match mask.contains(AttrMask::STATE) {
-        true => attr.state,
-        false => current,
-    };
-    check_mask(qp_type, current, next, mask)?;
-    if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != current {
-        return Err(VerbsError::invalid(format!(
-            "CUR_STATE is {}, but the queue pair is in {}",
-            state_name(attr.cur_state),
-            state_name(current)
-        )));
-    }
-    check_values(attr, mask)?;
-    Ok(next)
-}
-
-/// What a transition takes, besides the state itself.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-struct Rule {
-    required: AttrMask,
-    optional: AttrMask,
-}
-
-fn check_mask(
-    qp_type: QpType,
-    from: QpState,
-    to: QpState,
-    mask: AttrMask,
-) -> Result<(), VerbsError> {
-    let refuse = |why: fmt::Arguments<'_>| {
-        Err(VerbsError::invalid(format!(
-            "{} -> {} of {} queue pair {why}",
-            state_name(from),
-            state_name(to),
-            type_name(qp_type)
-        )))
-    };
-    let Some(rule) = rule(qp_type, from, to) else {
-        return refuse(format_args!("is not possible"));
-    };
-    if mask.contains(AttrMask::ALT_PATH) {
-        return refuse(format_args!(
-            "does not take ALT_PATH: RoCE has no alternate paths"
-        ));
-    }
-    let missing = rule.required.difference(mask);
-    if !missing.is_empty() {
-        return refuse(format_args!("needs {}", Names(missing)));
-    }
-    let taken = rule.required | rule.optional | AttrMask::STATE;
-    let extra = mask.difference(taken);
-    if !extra.is_empty() {
-        return refuse(format_args!("does not take {}", Names(extra)));
-    }
-    Ok(())
-}
-
-/// The table. `None`: the transition does not exist.
-fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
+/// Returns the attributes of a transition, or `None` if the transition does not exist.
+pub(super) fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let none = AttrMask::empty();
     let (required, optional) = match (from, to) {
@@ -106,17 +40,17 @@ fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     Some(Rule { required, optional })
 }
 
-/// What INIT needs.
+/// Returns the attributes that INIT requires.
 fn basics(qp_type: QpType) -> AttrMask {
     AttrMask::PKEY_INDEX
         | match qp_type {
-            QpType::Gsi => AttrMask::QKEY, // its port is given by its nature
+            QpType::Gsi => AttrMask::QKEY, // each port has its own GSI queue pair
             QpType::Ud => AttrMask::PORT | AttrMask::QKEY,
             _ => AttrMask::PORT | AttrMask::ACCESS_FLAGS,
         }
 }
 
-/// What RTR needs, and what it takes.
+/// Returns the required and the optional attributes of RTR.
 fn ready_to_receive(qp_type: QpType) -> (AttrMask, AttrMask) {
     if qp_type.is_datagram() {
         return (AttrMask::empty(), AttrMask::PKEY_INDEX | AttrMask::QKEY);
@@ -125,12 +59,12 @@ fn ready_to_receive(qp_type: QpType) -> (AttrMask, AttrMask) {
     let responder = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     let required = match qp_type {
         QpType::Rc | QpType::XrcTarget => peer | responder,
-        _ => peer, // nothing to read or to wait for at this end
+        _ => peer, // such a responder sends no READ response and no RNR NAK
     };
     (required, AttrMask::ACCESS_FLAGS | AttrMask::PKEY_INDEX)
 }
 
-/// What RTS needs.
+/// Returns the attributes that RTS requires.
 fn ready_to_send(qp_type: QpType) -> AttrMask {
     AttrMask::SQ_PSN
         | match qp_type {
@@ -145,7 +79,7 @@ fn ready_to_send(qp_type: QpType) -> AttrMask {
         }
 }
 
-/// What may change on the way to RTS, and in it.
+/// Returns the attributes that may change when a queue pair moves to RTS or stays there.
 fn adjustable(qp_type: QpType) -> AttrMask {
     if qp_type.is_datagram() {
         return AttrMask::CUR_STATE | AttrMask::QKEY;
@@ -157,7 +91,7 @@ fn adjustable(qp_type: QpType) -> AttrMask {
     }
 }
 
-/// What may change while the send queue stands still.
+/// Returns the attributes that may change while the send queue is drained.
 fn adjustable_when_drained(qp_type: QpType) -> AttrMask {
     if qp_type.is_datagram() {
         return AttrMask::PKEY_INDEX | AttrMask::QKEY;
@@ -175,8 +109,8 @@ fn adjustable_when_drained(qp_type: QpType) -> AttrMask {
     }
 }
 
-/// What may change on the way back from a send queue error. Reliable queue
-/// pairs never have one: theirs end in ERR.
+/// Returns the attributes that may change when a queue pair leaves SQE. Reliable queue pairs
+/// never enter SQE: their send errors lead to ERR.
 fn after_send_error(qp_type: QpType) -> Option<AttrMask> {
     match qp_type {
         QpType::Uc => Some(AttrMask::CUR_STATE | AttrMask::ACCESS_FLAGS),
@@ -185,7 +119,7 @@ fn after_send_error(qp_type: QpType) -> Option<AttrMask> {
     }
 }
 
-fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
+pub(super) fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
     let most = [
         (AttrMask::PKEY_INDEX, u32::from(attr.pkey_index), 0),
         (AttrMask::TIMEOUT, attr.timeout.into(), 31),
@@ -254,46 +188,4 @@ fn check_port(what: &str, port: u8) -> Result<(), VerbsError> {
     Err(VerbsError::invalid(format!(
         "{what} is {port}, the device has only port 1"
     )))
-}
-
-/// Attributes by name.
-struct Names(AttrMask);
-
-impl fmt::Display for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut names = self.0.iter_names();
-        let mut between = "";
-        for (name, _) in names.by_ref() {
-            write!(f, "{between}{name}")?;
-            between = ", ";
-        }
-        match names.remaining().bits() {
-            0 => Ok(()),
-            rest => write!(f, "{between}the unknown bits {rest:#x}"),
-        }
-    }
-}
-
-fn state_name(state: QpState) -> &'static str {
-    match state {
-        QpState::Reset => "RESET",
-        QpState::Init => "INIT",
-        QpState::Rtr => "RTR",
-        QpState::Rts => "RTS",
-        QpState::Sqd => "SQD",
-        QpState::Sqe => "SQE",
-        QpState::Err => "ERR",
-    }
-}
-
-/// With its article.
-fn type_name(qp_type: QpType) -> &'static str {
-    match qp_type {
-        QpType::Rc => "an RC",
-        QpType::Uc => "a UC",
-        QpType::Ud => "a UD",
-        QpType::Gsi => "a GSI",
-        QpType::XrcInitiator => "an XRC initiator",
-        QpType::XrcTarget => "an XRC target",
-    }
 }

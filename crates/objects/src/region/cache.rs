@@ -1,9 +1,9 @@
-//! What an engine remembers of the regions it used last.
+//! An engine's cache of the regions that it used last.
 //!
-//! Most packets touch the same few regions over and over. An engine keeps
-//! copies of their slots, each valid only as long as nothing in the table has
-//! changed since: one load of a number that hardly ever changes, instead of
-//! undoing the key's permutation and reading the slot.
+//! Most packets use the same few regions. An engine keeps copies of their table slots. A
+//! copy is valid as long as the table's version is the one it was made under. So a check
+//! loads one number that rarely changes; it neither inverts the key's permutation nor reads
+//! the slot.
 
 use std::cell::Cell;
 
@@ -15,22 +15,22 @@ use crate::verbs::Access;
 
 const ENTRIES: usize = 16;
 
-/// An engine's copies. Not shared: each engine has its own.
-#[derive(Default)]
-pub(crate) struct KeyCache {
+/// Copies of table slots. Each engine has its own cache.
+#[derive(Debug, Default)]
+pub struct KeyCache {
     entries: [Cell<Entry>; ENTRIES],
 }
 
-#[derive(Copy, Clone, Default)]
+#[derive(Copy, Clone, Debug, Default)]
 struct Entry {
     version: u64,
     view: View,
 }
 
 impl KeyCache {
-    /// As [`Regions::local`].
+    /// Does the same as [`Regions::local`].
     #[inline]
-    pub(crate) fn local(
+    pub fn local(
         &self,
         regions: &Regions,
         lkey: u32,
@@ -43,14 +43,14 @@ impl KeyCache {
         let length = u64::from(length);
         match entry.allows(regions, lkey, pd, Users::REGION, need, addr, length) {
             true => Ok(addr.wrapping_add(entry.view.delta)),
-            false => self.local_anew(regions, lkey, pd, need, addr, length),
+            false => self.look_up_local(regions, lkey, pd, need, addr, length),
         }
     }
 
-    /// As [`Regions::remote`].
+    /// Does the same as [`Regions::remote`].
     #[inline]
-    #[allow(clippy::too_many_arguments)] // the same as there, and the table
-    pub(crate) fn remote(
+    #[allow(clippy::too_many_arguments)] // those of `Regions::remote`
+    pub fn remote(
         &self,
         regions: &Regions,
         rkey: u32,
@@ -63,13 +63,13 @@ impl KeyCache {
         let entry = self.entry(rkey).get();
         match entry.allows(regions, rkey, pd, Users::REGION, need, va, length) {
             true => Ok(va.wrapping_add(entry.view.delta)),
-            false => self.remote_anew(regions, rkey, pd, qpn, need, va, length),
+            false => self.look_up_remote(regions, rkey, pd, qpn, need, va, length),
         }
     }
 
-    /// What the table says, and why not.
+    /// Checks the key against the table, and caches the slot.
     #[inline(never)]
-    fn local_anew(
+    fn look_up_local(
         &self,
         regions: &Regions,
         lkey: u32,
@@ -86,9 +86,10 @@ impl KeyCache {
         view.translate(KeyRole::Lkey, addr, length)
     }
 
+    /// Checks the key against the table, and caches the slot.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)] // the same as `remote`
-    fn remote_anew(
+    #[allow(clippy::too_many_arguments)] // those of `Regions::remote`
+    fn look_up_remote(
         &self,
         regions: &Regions,
         rkey: u32,
@@ -112,16 +113,16 @@ impl KeyCache {
 
     #[inline]
     fn entry(&self, key: u32) -> &Cell<Entry> {
-        // The upper bits of a key are as good as random.
+        // The upper 24 bits of a key are pseudorandom, so they spread the keys evenly.
         &self.entries[(key >> 8) as usize % ENTRIES]
     }
 }
 
 impl Entry {
-    /// Whether this is a copy of the key's slot that is still right, and says yes.
-    /// Windows, which ask for more, are always looked up.
+    /// True if this is a valid copy of the key's slot and the slot allows the access. Keys
+    /// of windows need more checks and are always looked up in the table.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // one question
+    #[allow(clippy::too_many_arguments)] // all inputs of one check
     fn allows(
         &self,
         regions: &Regions,
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cached_region_is_gone_as_soon_as_it_is_deregistered() {
+    fn deregistration_invalidates_the_cached_slot() {
         let regions = Regions::new([7; 32]);
         let cache = KeyCache::default();
         let pd = regions.alloc_pd();
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cached_region_changes_as_soon_as_it_is_reregistered() {
+    fn reregistration_invalidates_the_cached_slot() {
         let regions = Regions::new([7; 32]);
         let cache = KeyCache::default();
         let pd = regions.alloc_pd();

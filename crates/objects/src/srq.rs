@@ -1,4 +1,4 @@
-//! Shared receive queues, and the domains that XRC queue pairs share.
+//! Shared receive queues and XRC domains.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -10,27 +10,29 @@ use crate::region::Pd;
 use crate::room;
 use crate::verbs::RecvWr;
 
-/// Most receives a shared queue may hold.
+/// Largest capacity of a shared receive queue.
 pub const MAX_SRQ_WR: u32 = 1 << 20;
-/// Most scatter elements of one of its receives.
+/// Largest number of scatter elements of a receive in a shared receive queue.
 pub const MAX_SRQ_SGE: u32 = 27;
 
-/// An XRC domain: the shared receive queues that its targets may name.
+/// An XRC domain: the shared receive queues that XRC requests can name by number.
 #[derive(Debug, Default)]
 pub struct Xrcd {
     srqs: Mutex<BTreeMap<u32, Weak<Srq>>>,
 }
 
 impl Xrcd {
-    /// A domain without queues.
+    /// Creates a domain without queues.
     pub fn new() -> Arc<Xrcd> {
         Arc::new(Xrcd::default())
     }
 
-    pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
+    /// Returns the queue with this number, if it still exists.
+    pub fn srq(&self, number: u32) -> Option<Arc<Srq>> {
         self.lock().get(&number)?.upgrade()
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Srq>>> {
         self.srqs
             .lock()
@@ -41,11 +43,11 @@ impl Xrcd {
 /// `ibv_srq_init_attr`.
 #[derive(Clone, Debug)]
 pub struct SrqInit {
-    /// The least number of receives that must fit.
+    /// Number of receives that the queue holds.
     pub max_wr: u32,
-    /// The most scatter elements of a receive.
+    /// Largest number of scatter elements of a receive.
     pub max_sge: u32,
-    /// For an XRC queue: its domain and where its receives complete.
+    /// Domain and completion queue of an XRC queue.
     pub xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
 }
 
@@ -66,18 +68,20 @@ struct Inner {
     limit: u32,
 }
 
-/// What taking a receive found.
+/// The outcome of taking a receive.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Taken {
+pub enum Taken {
+    /// No receive is posted.
     Nothing,
+    /// A receive was taken.
     One,
-    /// One, and fewer than the limit are left: whoever set it must be told.
+    /// A receive was taken and fewer than the limit are left: the caller reports the event.
     OneBelowLimit,
 }
 
 impl Srq {
-    /// A shared receive queue. `number` (24 bits) names it in events, and on
-    /// the wire if it is an XRC queue.
+    /// Creates a shared receive queue. `number` (24 bits) names the queue in events, and in
+    /// packets if it is an XRC queue.
     pub fn new(number: u32, pd: Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, VerbsError> {
         check_size(init.max_wr)?;
         if init.max_sge > MAX_SRQ_SGE {
@@ -104,32 +108,36 @@ impl Srq {
         Ok(srq)
     }
 
-    /// Its number.
+    /// Returns the number of the queue.
+    #[inline]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
+    #[inline]
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Where receives of an XRC queue complete.
+    /// Returns the completion queue of an XRC queue.
+    #[inline]
     pub fn xrc_cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|(_, cq)| cq)
     }
 
     /// Posts a receive.
+    #[inline]
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.lock().ring.post(wr)
     }
 
-    /// Holds the queue for several posts.
+    /// Locks the queue once for several posts.
     pub fn posting<T>(&self, work: impl FnOnce(&mut SrqPosting<'_>) -> T) -> T {
         work(&mut SrqPosting(&mut self.lock().ring))
     }
 
-    /// Asks for one event when fewer than `limit` receives are left; 0 asks for none.
+    /// Arms one event for the moment when fewer than `limit` receives are left; 0 disarms.
     pub fn set_limit(&self, limit: u32) -> Result<(), VerbsError> {
         let mut inner = self.lock();
         if limit > inner.max_wr {
@@ -142,7 +150,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Changes how many receives fit; refused if those posted would not.
+    /// Changes the capacity. Fails if the posted receives do not fit.
     pub fn resize(&self, max_wr: u32) -> Result<(), VerbsError> {
         check_size(max_wr)?;
         let mut inner = self.lock();
@@ -158,18 +166,20 @@ impl Srq {
         Ok(())
     }
 
-    /// `(max_wr, max_sge, limit)`, as `ibv_query_srq` reports them.
+    /// Returns `(max_wr, max_sge, limit)`, as `ibv_query_srq` reports them.
     pub fn query(&self) -> (u32, u32, u32) {
         let inner = self.lock();
         (inner.max_wr, inner.max_sge, inner.limit)
     }
 
-    /// How many receives are posted.
+    /// Returns the number of posted receives.
     pub fn posted(&self) -> usize {
         self.lock().ring.len()
     }
 
-    pub(crate) fn take(&self, held: &mut HeldRecv) -> Taken {
+    /// Moves the oldest receive into `held`.
+    #[inline]
+    pub fn take(&self, held: &mut HeldRecv) -> Taken {
         let mut inner = self.lock();
         if !inner.ring.take(held) {
             return Taken::Nothing;
@@ -188,7 +198,7 @@ impl Srq {
     }
 }
 
-/// A shared receive queue that is held for several posts.
+/// A shared receive queue, locked for several posts.
 #[derive(Debug)]
 pub struct SrqPosting<'a>(&'a mut RecvRing);
 
@@ -238,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_event_comes_once_when_fewer_than_the_limit_are_left() {
+    fn limit_event_is_reported_once_below_the_limit() {
         let srq = srq(8);
         let mut held = HeldRecv::default();
         fill(&srq, 4);
@@ -253,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_keeps_what_is_posted_and_refuses_to_lose_any() {
+    fn resize_keeps_posted_receives_or_fails() {
         let srq = srq(4);
         fill(&srq, 3);
         assert!(srq.resize(2).is_err());
@@ -274,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn several_posts_are_taken_until_the_queue_is_full() {
+    fn posts_succeed_until_the_queue_is_full() {
         let srq = srq(2);
         let taken = srq.posting(|held| {
             let wrs = (0..3).map(|wr_id| RecvWr { wr_id, sges: &[] });
@@ -284,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xrc_queue_is_found_in_its_domain_until_it_is_gone() {
+    fn xrc_queue_is_found_in_its_domain_until_it_is_dropped() {
         let xrcd = Xrcd::new();
         let init = SrqInit {
             max_wr: 1,

@@ -2,9 +2,22 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::*;
+use super::roce::{check_values, rule};
+use super::{Names, Rule, state_name};
 use crate::ah::AddressVector;
+use crate::attr::{AttrMask, QpAttr, QpState, QpType};
+use crate::error::VerbsError;
+use crate::protocol::Protocol;
 use crate::verbs::Access;
+
+fn check(
+    qp_type: QpType,
+    current: QpState,
+    attr: &QpAttr,
+    mask: AttrMask,
+) -> Result<QpState, VerbsError> {
+    super::check(Protocol::Roce, qp_type, current, attr, mask)
+}
 
 const TYPES: [(&str, QpType); 6] = [
     ("RC", QpType::Rc),
