@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use ferroce_device::transport::{Access, AccessError};
+use ferroce_device::transport::{Access, AccessError, MemorySpace};
 
 use crate::errno::refuse;
 use crate::ffi::*;
@@ -67,8 +67,8 @@ fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u
         need |= Access::LOCAL_WRITE;
     }
     let regions = pd.device().regions();
-    let address = regions.local(sge.lkey, pd.pd(), need, sge.addr, sge.length);
-    let address = address.map_err(|error| {
+    let memory = regions.local(sge.lkey, pd.pd(), need, sge.addr, sge.length);
+    let memory = memory.map_err(|error| {
         let errno = match error {
             AccessError::Unknown { .. } => libc::ENOENT,
             AccessError::OtherDomain { .. } => libc::EPERM,
@@ -80,7 +80,8 @@ fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u
         };
         refuse(errno, format_args!("ibv_advise_mr: {error}"))
     })?;
-    mapping::pages(address, u64::from(sge.length)).ok_or_else(|| {
+    let MemorySpace::Host = memory.space;
+    mapping::pages(memory.addr, u64::from(sge.length)).ok_or_else(|| {
         refuse(
             libc::EFAULT,
             "ibv_advise_mr: the range passes the end of the address space",

@@ -6,7 +6,7 @@ use core::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ferroce_device::Device;
-use ferroce_device::transport::{Access, Mr, Rereg, VerbsError};
+use ferroce_device::transport::{Access, MemRef, Mr, Rereg, VerbsError};
 
 use crate::dm::MemoryUse;
 use crate::errno::{errno_of, null, refuse, set_errno};
@@ -404,7 +404,9 @@ impl Change<'_> {
             check(addr, length, addr, access)?;
         }
         let change = Rereg {
-            translation: self.place.map(|(addr, length)| (addr, length as u64, addr)),
+            translation: self
+                .place
+                .map(|(addr, length)| (MemRef::host(addr), length as u64, addr)),
             pd: self.pd.map(|pd| Arc::clone(pd.pd())),
             access: self.access.map(Access::from_bits_retain),
         };

@@ -6,8 +6,8 @@ use core::ptr;
 
 use ferroce_device::ProcessMemory;
 use ferroce_device::transport::{
-    Access, BindMw, MAX_SGE, Memory, MwKind, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
-    UdTarget, VerbsError,
+    Access, BindMw, MAX_SGE, MemRef, Memory, MwKind, RecvWr, SendData, SendFlags, SendOp, SendWr,
+    Sge, UdTarget, VerbsError,
 };
 
 use crate::ah::AhObject;
@@ -323,7 +323,7 @@ fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
                 format_args!("inline data is longer than max_inline_data, {most}"),
             )
         })?;
-        memory.read(sge.addr, into).map_err(|_| {
+        memory.read(MemRef::host(sge.addr), into).map_err(|_| {
             refuse(
                 libc::EFAULT,
                 format_args!("inline data at {:#x} cannot be read", sge.addr),

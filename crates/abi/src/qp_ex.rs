@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use ferroce_device::transport::{
-    MAX_SGE, Memory, QpType, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, VerbsError,
+    MAX_SGE, MemRef, Memory, QpType, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, VerbsError,
 };
 use ferroce_device::{Posting, ProcessMemory};
 
@@ -89,7 +89,10 @@ impl Builder {
         }
         self.inline.resize(at + length, 0);
         let memory = ProcessMemory::recent();
-        if memory.read(address, &mut self.inline[at..]).is_err() {
+        if memory
+            .read(MemRef::host(address), &mut self.inline[at..])
+            .is_err()
+        {
             self.fail(refuse(
                 libc::EFAULT,
                 format_args!("inline data at {address:#x} cannot be read"),

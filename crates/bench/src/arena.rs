@@ -2,7 +2,7 @@
 
 use std::cell::{Ref, RefCell, RefMut};
 
-use ferroce_transport::{Fault, Memory};
+use ferroce_transport::{Fault, MemRef, Memory, MemorySpace};
 
 /// A range of addresses backed by an array.
 #[derive(Debug)]
@@ -39,48 +39,55 @@ impl Arena {
         RefMut::map(self.bytes.borrow_mut(), Vec::as_mut_slice)
     }
 
-    fn update(&self, address: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
+    /// Returns the index of a byte; one outside the arena is too large.
+    #[inline]
+    fn index(&self, at: MemRef) -> usize {
+        let MemorySpace::Host = at.space;
+        at.addr.wrapping_sub(self.base) as usize
+    }
+
+    fn update(&self, at: MemRef, change: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {
         let mut bytes = [0; 8];
-        self.read(address, &mut bytes)?;
+        self.read(at, &mut bytes)?;
         let old = u64::from_ne_bytes(bytes);
-        self.write(address, &change(old).to_ne_bytes())?;
+        self.write(at, &change(old).to_ne_bytes())?;
         Ok(old)
     }
 }
 
 impl Memory for Arena {
     #[inline]
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+    fn read(&self, at: MemRef, into: &mut [u8]) -> Result<(), Fault> {
         let bytes = self.bytes.borrow();
-        let at = address.wrapping_sub(self.base) as usize;
-        let end = at.checked_add(into.len()).ok_or(Fault { address })?;
-        into.copy_from_slice(bytes.get(at..end).ok_or(Fault { address })?);
+        let start = self.index(at);
+        let end = start.checked_add(into.len()).ok_or(Fault { at })?;
+        into.copy_from_slice(bytes.get(start..end).ok_or(Fault { at })?);
         Ok(())
     }
 
     #[inline]
-    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+    fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
         let mut bytes = self.bytes.borrow_mut();
-        let at = address.wrapping_sub(self.base) as usize;
-        let end = at.checked_add(data.len()).ok_or(Fault { address })?;
-        let into = bytes.get_mut(at..end).ok_or(Fault { address })?;
+        let start = self.index(at);
+        let end = start.checked_add(data.len()).ok_or(Fault { at })?;
+        let into = bytes.get_mut(start..end).ok_or(Fault { at })?;
         into.copy_from_slice(data);
         Ok(())
     }
 
-    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
-        self.update(address, |old| if old == expected { new } else { old })
+    fn compare_swap(&self, at: MemRef, expected: u64, new: u64) -> Result<u64, Fault> {
+        self.update(at, |old| if old == expected { new } else { old })
     }
 
-    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
-        self.update(address, |old| old.wrapping_add(add))
+    fn fetch_add(&self, at: MemRef, add: u64) -> Result<u64, Fault> {
+        self.update(at, |old| old.wrapping_add(add))
     }
 
-    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.write(address, &bytes)
+    fn store_release(&self, at: MemRef, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.write(at, &bytes)
     }
 
-    fn flush(&self, _: u64, _: u64, _: bool) -> Result<(), Fault> {
+    fn flush(&self, _: MemRef, _: u64, _: bool) -> Result<(), Fault> {
         Ok(())
     }
 }

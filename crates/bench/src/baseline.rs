@@ -3,7 +3,7 @@
 
 use core::hint::black_box;
 
-use ferroce_transport::{Memory, Time};
+use ferroce_transport::{MemRef, Memory, Time};
 
 use crate::clock::Clock;
 use crate::pair::Pair;
@@ -21,7 +21,7 @@ pub fn baseline(pair: &mut Pair, header: usize, payload: usize) -> Cost {
     for message in 0..MESSAGES {
         let out = &mut wire[message * packet..][..packet];
         let address = base + (message * payload) as u64;
-        black_box(from.read(address, &mut out[header..]).is_ok());
+        black_box(from.read(MemRef::host(address), &mut out[header..]).is_ok());
         black_box(crc32fast::hash(out));
     }
     let middle = clock.now();
@@ -30,7 +30,7 @@ pub fn baseline(pair: &mut Pair, header: usize, payload: usize) -> Cost {
         let data = &wire[message * packet..][..packet];
         black_box(crc32fast::hash(data));
         let address = base + (message * payload) as u64;
-        black_box(to.write(address, &data[header..]).is_ok());
+        black_box(to.write(MemRef::host(address), &data[header..]).is_ok());
     }
     let between = |from: Time, to: Time| to.nanos_since(from);
     Cost {

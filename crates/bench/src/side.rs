@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use ferroce_transport::{
     Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, IpId,
-    Memory, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData,
-    SendFlags, SendOp, SendWr, Sge, Time, Trailer, WcStatus,
+    MemRef, Memory, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions,
+    SendData, SendFlags, SendOp, SendWr, Sge, Time, Trailer, WcStatus,
 };
 use ferroce_wire::{Flow, ICRC_LEN, MAX_HEADER_LEN, Mtu, Psn};
 
@@ -65,7 +65,13 @@ impl Side {
         let pd = regions.alloc_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let base = arena.base();
-        let mr = regions.register(&pd, base, (MESSAGES * SLOT) as u64, base, access)?;
+        let mr = regions.register(
+            &pd,
+            MemRef::host(base),
+            (MESSAGES * SLOT) as u64,
+            base,
+            access,
+        )?;
         Ok(Side {
             engine: Engine::new(config, regions, Arc::new(Counters::default())),
             arena,

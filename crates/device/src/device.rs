@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use ferroce_control::{AttachedSlot, LinkInfo};
 use ferroce_net::{Receiver, SlotSockets};
 use ferroce_transport::{
-    Access, AddressHandle, Config, Counter, Counters, Engine, Mr, Mw, Pd, QpInit, Regions, Rereg,
-    Srq, SrqInit, VerbsError, Xrcd,
+    Access, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, Pd, QpInit, Regions,
+    Rereg, Srq, SrqInit, VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
 use rustix::process::{Pid, getpid};
@@ -175,7 +175,8 @@ impl Device {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, VerbsError> {
-        self.regions.register(pd, addr, length, iova, access)
+        self.regions
+            .register(pd, MemRef::host(addr), length, iova, access)
     }
 
     /// A region of no memory: what is read from it is zero, what is written is lost.

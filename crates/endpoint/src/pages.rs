@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 
 use ferroce_device::ProcessMemory;
-use ferroce_device::transport::{Fault, Memory};
+use ferroce_device::transport::{Fault, MemRef, Memory};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 /// An anonymous mapping, accessed only by guarded copies and atomics. Dropping it does not
@@ -58,7 +58,7 @@ impl Pages {
     /// # Errors
     /// If the memory is unmapped or read-only.
     pub fn put(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        ProcessMemory::current().write(self.address() + offset, bytes)
+        ProcessMemory::current().write(MemRef::host(self.address() + offset), bytes)
     }
 
     /// Reads bytes at an offset.
@@ -67,7 +67,7 @@ impl Pages {
     /// If the memory is unmapped.
     pub fn get(&self, offset: u64, length: u32) -> Result<Vec<u8>, Fault> {
         let mut bytes = vec![0; length as usize];
-        ProcessMemory::current().read(self.address() + offset, &mut bytes)?;
+        ProcessMemory::current().read(MemRef::host(self.address() + offset), &mut bytes)?;
         Ok(bytes)
     }
 

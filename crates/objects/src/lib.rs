@@ -40,7 +40,7 @@ pub use attr::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType};
 pub use cq::{Arm, Cq, MAX_CQE};
 pub use error::{Failure, Reason, VerbsError};
 pub use event::{Event, QpEvent};
-pub use memory::{Fault, Memory, NULL_MEMORY};
+pub use memory::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY};
 pub use protocol::Protocol;
 pub use region::{AccessError, Counts, KeyRole, Mr, Mw, MwKind, Pd, Regions, Rereg};
 pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};

@@ -47,6 +47,7 @@ use window::Binding;
 
 use crate::error::VerbsError;
 use crate::key::{KeyAllocator, NewKey, Permutation};
+use crate::memory::MemRef;
 use crate::room;
 use crate::verbs::Access;
 
@@ -154,14 +155,14 @@ impl Regions {
     pub fn register(
         &self,
         pd: &Arc<Pd>,
-        addr: u64,
+        memory: MemRef,
         length: u64,
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, VerbsError> {
         let state = MrState {
             pd: Arc::clone(pd),
-            addr,
+            memory,
             length,
             iova,
             access,
@@ -204,12 +205,12 @@ impl Regions {
             let why = format!("null memory region {:#x} cannot change", mr.key);
             return Err(VerbsError::Invalid(why));
         }
-        let (addr, length, iova) = change
+        let (memory, length, iova) = change
             .translation
-            .unwrap_or((old.addr, old.length, old.iova));
+            .unwrap_or((old.memory, old.length, old.iova));
         let new = MrState {
             pd: Arc::clone(change.pd.as_ref().unwrap_or(&old.pd)),
-            addr,
+            memory,
             length,
             iova,
             access: change.access.unwrap_or(old.access),
@@ -254,7 +255,7 @@ impl Regions {
         need: Access,
         addr: u64,
         length: u32,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         let view = self.find(KeyRole::Lkey, lkey)?;
         if !view.users.contains(Users::LOCAL) {
             return Err(AccessError::WindowAsLkey { key: lkey });
@@ -274,7 +275,7 @@ impl Regions {
         need: Access,
         va: u64,
         length: u64,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         let view = self.find(KeyRole::Rkey, rkey)?;
         view.permit(KeyRole::Rkey, pd, qpn, need)?;
         view.translate(KeyRole::Rkey, va, length)
@@ -287,10 +288,10 @@ impl Regions {
         pd: &Pd,
         qpn: u32,
         need: Access,
-    ) -> Result<(u64, u64), AccessError> {
+    ) -> Result<(MemRef, u64), AccessError> {
         let view = self.find(KeyRole::Rkey, rkey)?;
         view.permit(KeyRole::Rkey, pd, qpn, need)?;
-        Ok((view.start.wrapping_add(view.delta), view.length))
+        Ok((view.place(view.start), view.length))
     }
 
     /// How many objects there are.

@@ -8,7 +8,7 @@ use core::ops::Range;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferroce_transport::{Fault, Memory};
+use ferroce_transport::{Fault, MemRef, Memory, MemorySpace};
 
 use crate::slot::{Atomic, Rule, Slot, wr_name};
 
@@ -155,7 +155,7 @@ impl Arena {
 
     /// Returns the byte range of `address`; a fault if any part is not mapped.
     fn mapped(&self, inner: &Inner, address: u64, len: usize) -> Result<Range<usize>, Fault> {
-        let fault = Fault { address };
+        let fault = Fault::host(address);
         let from = address.checked_sub(self.base).ok_or(fault)? as usize;
         let to = from.checked_add(len).ok_or(fault)?;
         let end = address + len as u64;
@@ -240,8 +240,15 @@ impl Inner {
     }
 }
 
+/// Returns the address of memory of a simulated host.
+fn host_address(at: MemRef) -> u64 {
+    let MemorySpace::Host = at.space;
+    at.addr
+}
+
 impl Memory for Arena {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+    fn read(&self, at: MemRef, into: &mut [u8]) -> Result<(), Fault> {
+        let address = host_address(at);
         if into.is_empty() {
             return Ok(());
         }
@@ -252,7 +259,8 @@ impl Memory for Arena {
         Ok(())
     }
 
-    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+    fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
+        let address = host_address(at);
         if data.is_empty() {
             return Ok(());
         }
@@ -263,20 +271,23 @@ impl Memory for Arena {
         Ok(())
     }
 
-    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+    fn compare_swap(&self, at: MemRef, expected: u64, new: u64) -> Result<u64, Fault> {
+        let address = host_address(at);
         let swap = |original| if original == expected { new } else { original };
         self.atomic_access(address, new, Some(expected), swap)
     }
 
-    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
+    fn fetch_add(&self, at: MemRef, add: u64) -> Result<u64, Fault> {
+        let address = host_address(at);
         self.atomic_access(address, add, None, |original| original.wrapping_add(add))
     }
 
-    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.write(address, &bytes)
+    fn store_release(&self, at: MemRef, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.write(at, &bytes)
     }
 
-    fn flush(&self, address: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+    fn flush(&self, at: MemRef, length: u64, persistent: bool) -> Result<(), Fault> {
+        let address = host_address(at);
         let mut inner = self.inner.borrow_mut();
         self.mapped(&inner, address, length as usize)?;
         inner.flushed.insert((address, length, persistent));
@@ -305,8 +316,8 @@ mod tests {
     #[test]
     fn expected_bytes_in_order_are_accepted() {
         let arena = landing();
-        arena.write(BASE + 10, &[1, 2]).unwrap();
-        arena.write(BASE + 12, &[3, 4, 5]).unwrap();
+        arena.write(MemRef::host(BASE + 10), &[1, 2]).unwrap();
+        arena.write(MemRef::host(BASE + 12), &[3, 4, 5]).unwrap();
         assert_eq!(arena.take_violation(), None);
         assert_eq!(arena.filled(BASE + 10), 5);
     }
@@ -321,12 +332,12 @@ mod tests {
             (BASE + 50, &[0]),
         ] {
             let arena = landing();
-            arena.write(address, data).unwrap();
+            arena.write(MemRef::host(address), data).unwrap();
             assert!(arena.take_violation().is_some(), "{address:#x} {data:?}");
         }
         let arena = landing();
-        arena.write(BASE + 10, &[1]).unwrap();
-        arena.write(BASE + 10, &[1]).unwrap();
+        arena.write(MemRef::host(BASE + 10), &[1]).unwrap();
+        arena.write(MemRef::host(BASE + 10), &[1]).unwrap();
         assert!(arena.take_violation().is_some());
     }
 
@@ -335,10 +346,10 @@ mod tests {
         let arena = landing();
         arena.unmap(BASE + 20..BASE + 30);
         let mut byte = [0];
-        assert!(arena.read(BASE + 20, &mut byte).is_err());
-        assert!(arena.read(BASE + 30, &mut byte).is_ok());
-        assert!(arena.read(BASE - 1, &mut byte).is_err());
-        assert!(arena.write(BASE + 99, &[0, 0]).is_err());
+        assert!(arena.read(MemRef::host(BASE + 20), &mut byte).is_err());
+        assert!(arena.read(MemRef::host(BASE + 30), &mut byte).is_ok());
+        assert!(arena.read(MemRef::host(BASE - 1), &mut byte).is_err());
+        assert!(arena.write(MemRef::host(BASE + 99), &[0, 0]).is_err());
     }
 
     #[test]
@@ -348,11 +359,11 @@ mod tests {
         arena.set_private(BASE..BASE + 50);
         arena.add(BASE, 10, 0, Rule::Source);
         let mut bytes = [0; 10];
-        arena.read(BASE, &mut bytes).unwrap();
-        arena.read(BASE + 60, &mut bytes).unwrap();
+        arena.read(MemRef::host(BASE), &mut bytes).unwrap();
+        arena.read(MemRef::host(BASE + 60), &mut bytes).unwrap();
         assert_eq!(arena.take_violation(), None);
         arena.remove(BASE);
-        arena.read(BASE, &mut bytes).unwrap();
+        arena.read(MemRef::host(BASE), &mut bytes).unwrap();
         assert!(arena.take_violation().is_some());
     }
 
@@ -367,10 +378,10 @@ mod tests {
             closed: false,
         };
         arena.expect_atomic(BASE, 7, op);
-        assert_eq!(arena.fetch_add(BASE, 7), Ok(0));
+        assert_eq!(arena.fetch_add(MemRef::host(BASE), 7), Ok(0));
         assert_eq!(arena.take_violation(), None);
         assert_eq!(arena.atomic(BASE, 7).original, Some(0));
-        assert_eq!(arena.fetch_add(BASE, 7), Ok(7));
+        assert_eq!(arena.fetch_add(MemRef::host(BASE), 7), Ok(7));
         assert!(arena.take_violation().is_some());
     }
 }

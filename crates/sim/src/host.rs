@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ferroce_transport::{
-    Access, Batch, Bug, Config, Counters, Engine, MAX_RUN_BYTES, MAX_RUN_PACKETS, Path, Pd,
+    Access, Batch, Bug, Config, Counters, Engine, MAX_RUN_BYTES, MAX_RUN_PACKETS, MemRef, Path, Pd,
     Regions, Time,
 };
 
@@ -215,7 +215,13 @@ fn make_memory(
             _ => (0, Access::ZERO_BASED),
         };
         let mr = regions
-            .register(domain, start, len, iova, purpose.access() | zero_based)
+            .register(
+                domain,
+                MemRef::host(start),
+                len,
+                iova,
+                purpose.access() | zero_based,
+            )
             .expect("the region is valid");
         arena.set_registered(start..start + len);
         if purpose.is_local() {

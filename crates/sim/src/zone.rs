@@ -153,12 +153,18 @@ impl Zone {
 mod tests {
     use super::*;
     use crate::rng::Stream;
-    use ferroce_transport::Regions;
+    use ferroce_transport::{MemRef, Regions};
 
     #[test]
     fn allocated_pieces_are_separate_and_can_be_freed_in_any_order() {
         let regions = Regions::new([0; 32]);
-        let mr = regions.register(&regions.alloc_pd(), 0x1000, 0x1000, 0, Access::empty());
+        let mr = regions.register(
+            &regions.alloc_pd(),
+            MemRef::host(0x1000),
+            0x1000,
+            0,
+            Access::empty(),
+        );
         let mut zone = Zone::new(Purpose::Local, mr.unwrap(), 0x1000, 0x1000);
         let mut rng = Rng::new(0, Stream::Program);
         for _ in 0..20 {

@@ -12,7 +12,7 @@ use crate::bugs::Bug;
 use crate::counters::{Counter, Counters};
 use crate::error::VerbsError;
 use crate::event::Event;
-use crate::memory::Memory;
+use crate::memory::{MemRef, Memory};
 use crate::multicast::Groups;
 use crate::qp::{Qp, QpQuery, foreseen};
 use crate::qp_table::QpTable;
@@ -87,7 +87,7 @@ impl Context {
         need: Access,
         addr: u64,
         length: u32,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         self.keys.local(&self.regions, lkey, pd, need, addr, length)
     }
 
@@ -101,7 +101,7 @@ impl Context {
         need: Access,
         va: u64,
         length: u64,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         self.keys
             .remote(&self.regions, rkey, pd, qpn, need, va, length)
     }

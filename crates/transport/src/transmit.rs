@@ -11,7 +11,7 @@ mod run;
 
 use ferroce_wire::{Bth, HeaderBuf};
 
-use crate::memory::Fault;
+use crate::memory::{Fault, MemRef};
 pub use assemble::Trailer;
 pub(crate) use packet::Origin;
 use packet::Piece;
@@ -161,8 +161,8 @@ impl Batch {
     }
 
     /// Adds payload of the next packet, before [`Batch::push`].
-    pub(crate) fn push_memory(&mut self, address: u64, length: u32) {
-        self.pieces.push(Piece::Memory { address, length });
+    pub(crate) fn push_memory(&mut self, at: MemRef, length: u32) {
+        self.pieces.push(Piece::Memory { at, length });
     }
 
     /// Copies payload of the next packet, before [`Batch::push`].
@@ -220,12 +220,12 @@ impl Batch {
     }
 
     /// Adds `count` packets: that whose header has been written, and others that differ
-    /// from it in their PSN only. Their payload lies one behind the other from `address` on.
-    pub(crate) fn push_alike(&mut self, path: &Path, new: NewPacket, address: u64, count: u32) {
-        let (mut new, mut address, mut left) = (new, address, count);
+    /// from it in their PSN only. Their payload lies one behind the other from `at` on.
+    pub(crate) fn push_alike(&mut self, path: &Path, new: NewPacket, at: MemRef, count: u32) {
+        let (mut new, mut at, mut left) = (new, at, count);
         loop {
             let mark = self.mark();
-            self.push_memory(address, new.payload_len);
+            self.push_memory(at, new.payload_len);
             self.push(path, mark, new);
             let entry = &mut self.entries[self.used - 1];
             let len = entry.wire_len();
@@ -238,7 +238,7 @@ impl Batch {
             if left == 0 {
                 return;
             }
-            address += u64::from(entry.count) * u64::from(new.payload_len);
+            at = at.offset(u64::from(entry.count) * u64::from(new.payload_len));
             let next = entry.step(entry.count);
             new.origin = next.origin;
             match self.entries.get_mut(self.used) {

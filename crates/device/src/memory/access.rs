@@ -191,6 +191,6 @@ pub(super) fn store(address: u64, value: u64) -> Result<(), Fault> {
 fn check(failed: usize, address: u64) -> Result<(), Fault> {
     match failed {
         0 => Ok(()),
-        _ => Err(Fault { address }),
+        _ => Err(Fault::host(address)),
     }
 }

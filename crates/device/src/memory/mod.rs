@@ -22,7 +22,7 @@ mod syscalls;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use ferroce_transport::{Fault, Memory, NULL_MEMORY, Time};
+use ferroce_transport::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY, Time};
 
 /// What the last look at the handler found; 0 before the first.
 static LAST_SEEN: AtomicU8 = AtomicU8::new(0);
@@ -126,8 +126,16 @@ macro_rules! either {
     }};
 }
 
+/// Returns the address of memory that this process can access.
+#[inline]
+fn host_address(at: MemRef) -> u64 {
+    let MemorySpace::Host = at.space;
+    at.addr
+}
+
 impl Memory for ProcessMemory {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+    fn read(&self, at: MemRef, into: &mut [u8]) -> Result<(), Fault> {
+        let address = host_address(at);
         if address >= NULL_MEMORY {
             into.fill(0);
             return Ok(());
@@ -139,7 +147,8 @@ impl Memory for ProcessMemory {
         )
     }
 
-    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+    fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
+        let address = host_address(at);
         if address >= NULL_MEMORY {
             return Ok(());
         }
@@ -150,7 +159,8 @@ impl Memory for ProcessMemory {
         )
     }
 
-    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+    fn compare_swap(&self, at: MemRef, expected: u64, new: u64) -> Result<u64, Fault> {
+        let address = host_address(at);
         either!(
             self,
             access::compare_swap(address, expected, new),
@@ -158,7 +168,8 @@ impl Memory for ProcessMemory {
         )
     }
 
-    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
+    fn fetch_add(&self, at: MemRef, add: u64) -> Result<u64, Fault> {
+        let address = host_address(at);
         either!(
             self,
             access::fetch_add(address, add),
@@ -166,7 +177,8 @@ impl Memory for ProcessMemory {
         )
     }
 
-    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+    fn store_release(&self, at: MemRef, bytes: [u8; 8]) -> Result<(), Fault> {
+        let address = host_address(at);
         let value = u64::from_ne_bytes(bytes);
         either!(
             self,
@@ -175,7 +187,8 @@ impl Memory for ProcessMemory {
         )
     }
 
-    fn flush(&self, address: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+    fn flush(&self, at: MemRef, length: u64, persistent: bool) -> Result<(), Fault> {
+        let address = host_address(at);
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         match persistent {
             true => syscalls::persist(address, length),

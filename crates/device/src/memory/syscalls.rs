@@ -45,7 +45,7 @@ pub(super) fn persist(address: u64, length: u64) -> Result<(), Fault> {
     // SAFETY: msync does not change memory; it fails where none is mapped.
     match unsafe { libc::msync(start as *mut libc::c_void, length, libc::MS_SYNC) } {
         0 => Ok(()),
-        _ => Err(Fault { address }),
+        _ => Err(Fault::host(address)),
     }
 }
 
@@ -57,7 +57,7 @@ fn writable_word(address: u64) -> Result<&'static std::sync::atomic::AtomicU64, 
     // write would fault.
     let populated = unsafe { libc::madvise(start, page as usize, libc::MADV_POPULATE_WRITE) };
     if populated != 0 || !address.is_multiple_of(8) {
-        return Err(Fault { address });
+        return Err(Fault::host(address));
     }
     // SAFETY: aligned, and writable a moment ago. The program shares it with
     // its peers by atomics only, which is what remote atomics are for.
@@ -78,6 +78,6 @@ fn piece(address: u64, length: usize) -> iovec {
 fn check(moved: isize, wanted: usize, address: u64) -> Result<(), Fault> {
     match usize::try_from(moved) {
         Ok(moved) if moved == wanted => Ok(()),
-        _ => Err(Fault { address }),
+        _ => Err(Fault::host(address)),
     }
 }

@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use ferroce_transport::{Memory, NULL_MEMORY, Time};
+use ferroce_transport::{MemRef, Memory, NULL_MEMORY, Time};
 
 use super::ProcessMemory;
 
@@ -61,9 +61,9 @@ fn copies_of_every_length_are_exact() {
         for length in (0..300).chain([511, 512, 1000, 1024, 4096, 4099]) {
             let data: Vec<u8> = (0..length).map(|n| (n * 7 + length) as u8).collect();
             let address = pages.address() + (length % 61) as u64;
-            memory.write(address, &data).unwrap();
+            memory.write(MemRef::host(address), &data).unwrap();
             let mut back = vec![0; length];
-            memory.read(address, &mut back).unwrap();
+            memory.read(MemRef::host(address), &mut back).unwrap();
             assert_eq!(back, data);
         }
     });
@@ -84,19 +84,29 @@ fn copies_reach_no_further_than_they_should() {
         for length in (0..=130).chain([1000, 1024, 4095, 4096]) {
             let mut data = vec![0; length];
             for address in [start, end - length as u64] {
-                memory.write(start, &[7; PAGE]).unwrap();
-                memory.write(address, &vec![9; length]).unwrap();
-                memory.read(address, &mut data).unwrap();
+                memory.write(MemRef::host(start), &[7; PAGE]).unwrap();
+                memory
+                    .write(MemRef::host(address), &vec![9; length])
+                    .unwrap();
+                memory.read(MemRef::host(address), &mut data).unwrap();
                 assert_eq!(data, vec![9; length]);
                 let mut all = [0; PAGE];
-                memory.read(start, &mut all).unwrap();
+                memory.read(MemRef::host(start), &mut all).unwrap();
                 let nines = all.iter().filter(|&&byte| byte == 9).count();
                 assert_eq!(nines, length, "and no others");
             }
             for address in [start - 1, end + 1 - length as u64] {
                 let far = length > 0;
-                assert_eq!(memory.write(address, &data).is_err(), far, "{length}");
-                assert_eq!(memory.read(address, &mut data).is_err(), far, "{length}");
+                assert_eq!(
+                    memory.write(MemRef::host(address), &data).is_err(),
+                    far,
+                    "{length}"
+                );
+                assert_eq!(
+                    memory.read(MemRef::host(address), &mut data).is_err(),
+                    far,
+                    "{length}"
+                );
             }
         }
     });
@@ -109,14 +119,14 @@ fn unmapped_memory_is_an_error_not_a_crash() {
         pages.unmap(1);
         let across = pages.address() + PAGE as u64 - 100;
         let mut buffer = [0; 200];
-        assert!(memory.read(across, &mut buffer).is_err());
-        assert!(memory.write(across, &buffer).is_err());
+        assert!(memory.read(MemRef::host(across), &mut buffer).is_err());
+        assert!(memory.write(MemRef::host(across), &buffer).is_err());
         let gone = pages.address() + PAGE as u64;
-        assert!(memory.compare_swap(gone, 0, 1).is_err());
-        assert!(memory.fetch_add(gone, 1).is_err());
-        assert!(memory.store_release(gone, [1; 8]).is_err());
-        assert!(memory.read(8, &mut buffer).is_err());
-        assert!(memory.flush(gone, 8, true).is_err());
+        assert!(memory.compare_swap(MemRef::host(gone), 0, 1).is_err());
+        assert!(memory.fetch_add(MemRef::host(gone), 1).is_err());
+        assert!(memory.store_release(MemRef::host(gone), [1; 8]).is_err());
+        assert!(memory.read(MemRef::host(8), &mut buffer).is_err());
+        assert!(memory.flush(MemRef::host(gone), 8, true).is_err());
     });
 }
 
@@ -124,15 +134,31 @@ fn unmapped_memory_is_an_error_not_a_crash() {
 fn read_only_memory_can_be_read_and_not_written() {
     both_ways(|memory| {
         let pages = Pages::new(1);
-        memory.write(pages.address(), &[7; 16]).unwrap();
+        memory
+            .write(MemRef::host(pages.address()), &[7; 16])
+            .unwrap();
         pages.protect(0, libc::PROT_READ);
         let mut buffer = [0; 16];
-        memory.read(pages.address(), &mut buffer).unwrap();
+        memory
+            .read(MemRef::host(pages.address()), &mut buffer)
+            .unwrap();
         assert_eq!(buffer, [7; 16]);
-        assert!(memory.write(pages.address(), &[1; 16]).is_err());
-        assert!(memory.fetch_add(pages.address(), 1).is_err());
-        assert!(memory.compare_swap(pages.address(), 0, 1).is_err());
-        assert!(memory.store_release(pages.address(), [1; 8]).is_err());
+        assert!(
+            memory
+                .write(MemRef::host(pages.address()), &[1; 16])
+                .is_err()
+        );
+        assert!(memory.fetch_add(MemRef::host(pages.address()), 1).is_err());
+        assert!(
+            memory
+                .compare_swap(MemRef::host(pages.address()), 0, 1)
+                .is_err()
+        );
+        assert!(
+            memory
+                .store_release(MemRef::host(pages.address()), [1; 8])
+                .is_err()
+        );
     });
 }
 
@@ -141,11 +167,13 @@ fn atomics_do_what_they_say() {
     both_ways(|memory| {
         let pages = Pages::new(1);
         let at = pages.address() + 64;
-        memory.store_release(at, 5u64.to_ne_bytes()).unwrap();
-        assert_eq!(memory.fetch_add(at, 3), Ok(5));
-        assert_eq!(memory.compare_swap(at, 7, 1), Ok(8));
-        assert_eq!(memory.compare_swap(at, 8, 1), Ok(8));
-        assert_eq!(memory.fetch_add(at, 0), Ok(1));
+        memory
+            .store_release(MemRef::host(at), 5u64.to_ne_bytes())
+            .unwrap();
+        assert_eq!(memory.fetch_add(MemRef::host(at), 3), Ok(5));
+        assert_eq!(memory.compare_swap(MemRef::host(at), 7, 1), Ok(8));
+        assert_eq!(memory.compare_swap(MemRef::host(at), 8, 1), Ok(8));
+        assert_eq!(memory.fetch_add(MemRef::host(at), 0), Ok(1));
     });
 }
 
@@ -153,8 +181,10 @@ fn atomics_do_what_they_say() {
 fn null_memory_is_zero_and_keeps_nothing() {
     both_ways(|memory| {
         let mut bytes = [7; 100];
-        memory.write(NULL_MEMORY, &bytes).unwrap();
-        memory.read(NULL_MEMORY + 5, &mut bytes).unwrap();
+        memory.write(MemRef::host(NULL_MEMORY), &bytes).unwrap();
+        memory
+            .read(MemRef::host(NULL_MEMORY + 5), &mut bytes)
+            .unwrap();
         assert_eq!(bytes, [0; 100]);
     });
 }
@@ -183,8 +213,8 @@ fn blocked_signals_are_unblocked_for_the_copy() {
     let mut now = Time::from_nanos(1_000_000_000);
     let faults = |memory: ProcessMemory| {
         assert!(!memory.is_slow(), "the handler is ours");
-        assert!(memory.write(gone, &[1; 100]).is_err());
-        assert!(memory.fetch_add(gone, 1).is_err());
+        assert!(memory.write(MemRef::host(gone), &[1; 100]).is_err());
+        assert!(memory.fetch_add(MemRef::host(gone), 1).is_err());
     };
     faults(ProcessMemory::at(now));
     for signals in [&[libc::SIGSEGV][..], &[libc::SIGSEGV, libc::SIGBUS]] {

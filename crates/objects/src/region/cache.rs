@@ -11,6 +11,7 @@ use super::Regions;
 use super::error::{AccessError, KeyRole};
 use super::object::Pd;
 use super::table::{Users, View};
+use crate::memory::MemRef;
 use crate::verbs::Access;
 
 const ENTRIES: usize = 16;
@@ -38,11 +39,11 @@ impl KeyCache {
         need: Access,
         addr: u64,
         length: u32,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         let entry = self.entry(lkey).get();
         let length = u64::from(length);
         match entry.allows(regions, lkey, pd, Users::REGION, need, addr, length) {
-            true => Ok(addr.wrapping_add(entry.view.delta)),
+            true => Ok(entry.view.place(addr)),
             false => self.look_up_local(regions, lkey, pd, need, addr, length),
         }
     }
@@ -59,10 +60,10 @@ impl KeyCache {
         need: Access,
         va: u64,
         length: u64,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         let entry = self.entry(rkey).get();
         match entry.allows(regions, rkey, pd, Users::REGION, need, va, length) {
-            true => Ok(va.wrapping_add(entry.view.delta)),
+            true => Ok(entry.view.place(va)),
             false => self.look_up_remote(regions, rkey, pd, qpn, need, va, length),
         }
     }
@@ -77,7 +78,7 @@ impl KeyCache {
         need: Access,
         addr: u64,
         length: u64,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         let view = self.find(regions, KeyRole::Lkey, lkey)?;
         if !view.users.contains(Users::LOCAL) {
             return Err(AccessError::WindowAsLkey { key: lkey });
@@ -98,7 +99,7 @@ impl KeyCache {
         need: Access,
         va: u64,
         length: u64,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         let view = self.find(regions, KeyRole::Rkey, rkey)?;
         view.permit(KeyRole::Rkey, pd, qpn, need)?;
         view.translate(KeyRole::Rkey, va, length)
@@ -154,11 +155,17 @@ mod tests {
         let cache = KeyCache::default();
         let pd = regions.alloc_pd();
         let mr = regions
-            .register(&pd, 0x1000, 0x1000, 0x1000, Access::LOCAL_WRITE)
+            .register(
+                &pd,
+                MemRef::host(0x1000),
+                0x1000,
+                0x1000,
+                Access::LOCAL_WRITE,
+            )
             .unwrap();
         let local = |lkey| cache.local(&regions, lkey, &pd, Access::LOCAL_WRITE, 0x1800, 8);
         for _ in 0..3 {
-            assert_eq!(local(mr.lkey()), Ok(0x1800));
+            assert_eq!(local(mr.lkey()), Ok(MemRef::host(0x1800)));
         }
         regions.deregister(&mr).unwrap();
         assert!(local(mr.lkey()).is_err());
@@ -170,10 +177,16 @@ mod tests {
         let cache = KeyCache::default();
         let pd = regions.alloc_pd();
         let mr = regions
-            .register(&pd, 0x1000, 0x1000, 0x1000, Access::LOCAL_WRITE)
+            .register(
+                &pd,
+                MemRef::host(0x1000),
+                0x1000,
+                0x1000,
+                Access::LOCAL_WRITE,
+            )
             .unwrap();
         let local = || cache.local(&regions, mr.lkey(), &pd, Access::LOCAL_WRITE, 0x1800, 8);
-        assert_eq!(local(), Ok(0x1800));
+        assert_eq!(local(), Ok(MemRef::host(0x1800)));
         let change = super::super::Rereg {
             access: Some(Access::empty()),
             ..Default::default()

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::error::Names;
 use super::table::{Users, View};
 use crate::error::VerbsError;
+use crate::memory::MemRef;
 use crate::verbs::Access;
 
 /// A protection domain: `ibv_pd`. Two are the same if their ids are.
@@ -38,7 +39,7 @@ pub struct Mr {
 #[derive(Clone, Debug)]
 pub(super) struct MrState {
     pub(super) pd: Arc<Pd>,
-    pub(super) addr: u64,
+    pub(super) memory: MemRef,
     pub(super) length: u64,
     pub(super) iova: u64,
     pub(super) access: Access,
@@ -50,7 +51,7 @@ impl MrState {
     pub(super) fn null(pd: &Arc<Pd>) -> MrState {
         MrState {
             pd: Arc::clone(pd),
-            addr: 0,
+            memory: MemRef::host(0),
             length: u64::MAX,
             iova: 0,
             access: Access::LOCAL_WRITE,
@@ -77,7 +78,7 @@ impl MrState {
         if self.access.contains(Access::ZERO_BASED) {
             self.iova = 0;
         }
-        for (what, start) in [("address", self.addr), ("iova", self.iova)] {
+        for (what, start) in [("address", self.memory.addr), ("iova", self.iova)] {
             if start.checked_add(self.length).is_none() {
                 return Err(VerbsError::invalid(format!(
                     "{} bytes from {what} {start:#x} exceed the address space",
@@ -101,7 +102,8 @@ impl MrState {
             access: self.access,
             start: self.iova,
             length: self.length,
-            delta: self.addr.wrapping_sub(self.iova),
+            delta: self.memory.addr.wrapping_sub(self.iova),
+            space: self.memory.space,
         }
     }
 }
@@ -132,9 +134,9 @@ impl Mr {
         self.key
     }
 
-    /// Where the memory starts, as the program counts addresses.
-    pub fn addr(&self) -> u64 {
-        self.state().addr
+    /// Returns the start of the memory, as the program counts addresses.
+    pub fn memory(&self) -> MemRef {
+        self.state().memory
     }
 
     /// Its size in bytes.
@@ -173,7 +175,7 @@ impl Mr {
 #[derive(Clone, Debug, Default)]
 pub struct Rereg {
     /// Other memory: program address, length, and the address that work requests and peers use.
-    pub translation: Option<(u64, u64, u64)>,
+    pub translation: Option<(MemRef, u64, u64)>,
     /// Another protection domain.
     pub pd: Option<Arc<Pd>>,
     /// Other permissions.

@@ -14,7 +14,7 @@
 //! [`Regions`](super::Regions).
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use bitflags::bitflags;
 
@@ -22,7 +22,7 @@ use super::error::{AccessError, KeyRole};
 use super::object::{MwKind, Pd};
 use crate::error::VerbsError;
 use crate::key::INDICES;
-use crate::memory::NULL_MEMORY;
+use crate::memory::{MemRef, MemorySpace, NULL_MEMORY};
 use crate::room;
 use crate::verbs::Access;
 
@@ -73,8 +73,10 @@ pub(super) struct View {
     /// Bytes from there; `start + length` does not overflow. A window without
     /// any is not bound.
     pub(super) length: u64,
-    /// What turns such an address into the program's, modulo 2^64.
+    /// Difference of the program's address and such an address, modulo 2^64.
     pub(super) delta: u64,
+    /// The space of the memory.
+    pub(super) space: MemorySpace,
 }
 
 impl View {
@@ -104,17 +106,26 @@ impl View {
         role: KeyRole,
         address: u64,
         length: u64,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         if self.users.contains(Users::NULL) {
-            return Ok(NULL_MEMORY);
+            return Ok(MemRef::host(NULL_MEMORY));
         }
         // An address before the start wraps to an offset beyond any length,
         // because start + length does not overflow.
         let offset = address.wrapping_sub(self.start);
         if offset <= self.length && length <= self.length - offset {
-            return Ok(address.wrapping_add(self.delta));
+            return Ok(self.place(address));
         }
         Err(self.out_of_range(role, address, length))
+    }
+
+    /// Returns the memory behind an address that has been checked.
+    #[inline]
+    pub(super) fn place(&self, address: u64) -> MemRef {
+        MemRef {
+            space: self.space,
+            addr: address.wrapping_add(self.delta),
+        }
     }
 
     #[cold]
@@ -157,6 +168,8 @@ pub(super) struct Slot {
     start: AtomicU64,
     length: AtomicU64,
     delta: AtomicU64,
+    /// Code of the memory space.
+    space: AtomicU8,
 }
 
 impl Slot {
@@ -174,6 +187,7 @@ impl Slot {
                 start: self.start.load(Ordering::Relaxed),
                 length: self.length.load(Ordering::Relaxed),
                 delta: self.delta.load(Ordering::Relaxed),
+                space: MemorySpace::from_code(self.space.load(Ordering::Relaxed)),
             };
             // Pairs with the fence in `write`: whoever has seen one of its
             // stores sees the odd version before it.
@@ -202,6 +216,7 @@ impl Slot {
         self.start.store(view.start, Ordering::Relaxed);
         self.length.store(view.length, Ordering::Relaxed);
         self.delta.store(view.delta, Ordering::Relaxed);
+        self.space.store(view.space.code(), Ordering::Relaxed);
         self.version
             .store(version.wrapping_add(2), Ordering::Release);
     }
@@ -265,6 +280,7 @@ mod tests {
             start: u64::from(n),
             length: u64::from(n),
             delta: u64::from(n),
+            space: MemorySpace::Host,
         };
         let done = AtomicBool::new(false);
         thread::scope(|scope| {

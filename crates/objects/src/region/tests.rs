@@ -38,15 +38,15 @@ impl Fixture {
     fn mr(&self, access: Access) -> Arc<Mr> {
         let mr = self
             .regions
-            .register(&self.pd, 0x1_0000, 0x1000, 0x5_0000, access);
+            .register(&self.pd, MemRef::host(0x1_0000), 0x1000, 0x5_0000, access);
         mr.expect("registered")
     }
 
-    fn remote(&self, rkey: u32, need: Access, va: u64, len: u64) -> Result<u64, AccessError> {
+    fn remote(&self, rkey: u32, need: Access, va: u64, len: u64) -> Result<MemRef, AccessError> {
         self.regions.remote(rkey, &self.pd, QPN, need, va, len)
     }
 
-    fn local(&self, lkey: u32, need: Access, addr: u64, len: u32) -> Result<u64, AccessError> {
+    fn local(&self, lkey: u32, need: Access, addr: u64, len: u32) -> Result<MemRef, AccessError> {
         self.regions.local(lkey, &self.pd, need, addr, len)
     }
 }
@@ -58,7 +58,7 @@ fn words<T>(result: Result<T, AccessError>) -> String {
 #[test]
 fn a_domain_is_busy_while_anybody_holds_it() {
     let Fixture { regions, pd, .. } = Fixture::new();
-    let mr = regions.register(&pd, 0, 10, 0, RW).unwrap();
+    let mr = regions.register(&pd, MemRef::host(0), 10, 0, RW).unwrap();
     let (pd, error) = regions.dealloc_pd(pd).unwrap_err();
     assert!(matches!(error, VerbsError::Busy(_)), "{error}");
     regions.deregister(&mr).unwrap();
@@ -74,10 +74,13 @@ fn a_null_region_is_everywhere_and_nowhere_and_only_for_us() {
     let cache = KeyCache::default();
     for addr in [0, 0x1234, u64::MAX] {
         let need = Access::LOCAL_WRITE;
-        assert_eq!(f.local(mr.lkey(), need, addr, 4096), Ok(NULL_MEMORY));
+        assert_eq!(
+            f.local(mr.lkey(), need, addr, 4096),
+            Ok(MemRef::host(NULL_MEMORY))
+        );
         for _ in 0..2 {
             let cached = cache.local(&f.regions, mr.lkey(), &f.pd, need, addr, 4096);
-            assert_eq!(cached, Ok(NULL_MEMORY));
+            assert_eq!(cached, Ok(MemRef::host(NULL_MEMORY)));
         }
     }
     assert!(f.remote(mr.rkey(), Access::REMOTE_READ, 0, 8).is_err());
@@ -108,8 +111,8 @@ fn a_region_reports_what_it_was_registered_with() {
     let mr = f.mr(RW);
     assert_eq!(mr.lkey(), mr.rkey());
     assert_eq!(
-        (mr.addr(), mr.length(), mr.iova()),
-        (0x1_0000, 0x1000, 0x5_0000)
+        (mr.memory(), mr.length(), mr.iova()),
+        (MemRef::host(0x1_0000), 0x1000, 0x5_0000)
     );
     assert_eq!((mr.access(), mr.pd().id()), (RW, f.pd.id()));
     assert_eq!(f.regions.mrs().len(), 1);
@@ -119,7 +122,7 @@ fn a_region_reports_what_it_was_registered_with() {
 #[test]
 fn remote_write_and_atomic_need_local_write() {
     let f = Fixture::new();
-    let register = |access| f.regions.register(&f.pd, 0, 8, 0, access);
+    let register = |access| f.regions.register(&f.pd, MemRef::host(0), 8, 0, access);
     for remote in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
         assert!(matches!(register(remote), Err(VerbsError::Invalid(_))));
         assert!(register(remote | Access::LOCAL_WRITE).is_ok());
@@ -135,7 +138,7 @@ fn unknown_access_bits_are_refused_unless_they_are_hints() {
     let f = Fixture::new();
     let register = |bits| {
         let access = Access::from_bits_retain(bits);
-        f.regions.register(&f.pd, 0, 8, 0, access)
+        f.regions.register(&f.pd, MemRef::host(0), 8, 0, access)
     };
     for bit in [10, 19, 30, 31] {
         assert!(matches!(register(1 << bit), Err(VerbsError::Invalid(_))));
@@ -146,7 +149,10 @@ fn unknown_access_bits_are_refused_unless_they_are_hints() {
 #[test]
 fn neither_address_nor_iova_may_overflow() {
     let f = Fixture::new();
-    let register = |addr, length, iova| f.regions.register(&f.pd, addr, length, iova, RW);
+    let register = |addr, length, iova| {
+        f.regions
+            .register(&f.pd, MemRef::host(addr), length, iova, RW)
+    };
     assert!(register(u64::MAX, 1, 0).is_err());
     assert!(register(0, 1, u64::MAX).is_err());
     assert!(register(u64::MAX - 1, 1, u64::MAX - 1).is_ok());
@@ -158,8 +164,11 @@ fn a_zero_based_region_counts_from_zero() {
     let f = Fixture::new();
     let mr = f.mr(RW | Access::ZERO_BASED);
     assert_eq!(mr.iova(), 0);
-    assert_eq!(f.remote(mr.rkey(), RW, 0, 0x1000), Ok(0x1_0000));
-    assert_eq!(f.local(mr.lkey(), RW, 0xfff, 1), Ok(0x1_0fff));
+    assert_eq!(
+        f.remote(mr.rkey(), RW, 0, 0x1000),
+        Ok(MemRef::host(0x1_0000))
+    );
+    assert_eq!(f.local(mr.lkey(), RW, 0xfff, 1), Ok(MemRef::host(0x1_0fff)));
     assert!(f.remote(mr.rkey(), RW, 0x5_0000, 1).is_err());
 }
 
@@ -168,8 +177,8 @@ fn addresses_are_translated_and_ranges_kept() {
     let f = Fixture::new();
     let mr = f.mr(RW);
     let at = |va, len| f.remote(mr.rkey(), Access::REMOTE_READ, va, len);
-    assert_eq!(at(0x5_0000, 0x1000), Ok(0x1_0000));
-    assert_eq!(at(0x5_0123, 0xedd), Ok(0x1_0123));
+    assert_eq!(at(0x5_0000, 0x1000), Ok(MemRef::host(0x1_0000)));
+    assert_eq!(at(0x5_0123, 0xedd), Ok(MemRef::host(0x1_0123)));
     assert!(at(0x4_ffff, 1).is_err());
     assert!(at(0x5_0001, 0x1000).is_err());
     assert!(at(0x5_0000, u64::MAX).is_err());
@@ -260,7 +269,7 @@ fn a_lookup_waits_for_a_writer_whose_thread_does_not_run() {
         assert!(!reader.is_finished());
         slot.version.store(version + 2, Ordering::Release);
         drop(writer);
-        assert_eq!(reader.join().expect("no panic"), Ok(0x1_0000));
+        assert_eq!(reader.join().expect("no panic"), Ok(MemRef::host(0x1_0000)));
     });
 }
 
@@ -294,19 +303,19 @@ fn reregistration_changes_what_is_asked_and_keeps_the_key() {
     let mr = f.mr(RW);
     let key = mr.rkey();
     let change = Rereg {
-        translation: Some((0x2_0000, 0x10, 0x9000)),
+        translation: Some((MemRef::host(0x2_0000), 0x10, 0x9000)),
         pd: Some(Arc::clone(&f.other_pd)),
         access: Some(Access::REMOTE_READ),
     };
     f.regions.reregister(&mr, &change).unwrap();
     assert_eq!(mr.rkey(), key);
     assert_eq!(
-        (mr.addr(), mr.length(), mr.iova()),
-        (0x2_0000, 0x10, 0x9000)
+        (mr.memory(), mr.length(), mr.iova()),
+        (MemRef::host(0x2_0000), 0x10, 0x9000)
     );
     assert_eq!(mr.pd().id(), f.other_pd.id());
     let at = |need| f.regions.remote(key, &f.other_pd, QPN, need, 0x9000, 0x10);
-    assert_eq!(at(Access::REMOTE_READ), Ok(0x2_0000));
+    assert_eq!(at(Access::REMOTE_READ), Ok(MemRef::host(0x2_0000)));
     assert!(at(Access::REMOTE_WRITE).is_err());
     assert!(f.remote(key, Access::REMOTE_READ, 0x9000, 0x10).is_err());
 }
@@ -316,13 +325,16 @@ fn reregistration_does_all_or_nothing() {
     let f = Fixture::new();
     let mr = f.mr(RW);
     let change = Rereg {
-        translation: Some((0x2_0000, 0x10, 0x9000)),
+        translation: Some((MemRef::host(0x2_0000), 0x10, 0x9000)),
         pd: Some(Arc::clone(&f.other_pd)),
         access: Some(Access::REMOTE_WRITE), // without LOCAL_WRITE
     };
     assert!(f.regions.reregister(&mr, &change).is_err());
-    assert_eq!((mr.addr(), mr.access()), (0x1_0000, RW));
-    assert_eq!(f.remote(mr.rkey(), RW, 0x5_0000, 0x1000), Ok(0x1_0000));
+    assert_eq!((mr.memory(), mr.access()), (MemRef::host(0x1_0000), RW));
+    assert_eq!(
+        f.remote(mr.rkey(), RW, 0x5_0000, 0x1000),
+        Ok(MemRef::host(0x1_0000))
+    );
 }
 
 #[test]
@@ -331,7 +343,7 @@ fn a_whole_region_is_found_for_a_flush() {
     let key = f.mr(Access::FLUSH_GLOBAL).rkey();
     let whole = |pd, need| f.regions.remote_whole(key, pd, QPN, need);
     let (global, persistent) = (Access::FLUSH_GLOBAL, Access::FLUSH_PERSISTENT);
-    assert_eq!(whole(&f.pd, global), Ok((0x1_0000, 0x1000)));
+    assert_eq!(whole(&f.pd, global), Ok((MemRef::host(0x1_0000), 0x1000)));
     assert!(whole(&f.pd, persistent).is_err());
     assert!(whole(&f.other_pd, global).is_err());
 }
@@ -342,7 +354,7 @@ fn there_is_room_for_all_regions_and_windows_at_once_and_no_more() {
     for _ in 0..Regions::MAX_MR {
         f.mr(RW);
     }
-    let one_more = f.regions.register(&f.pd, 0, 1, 0, RW);
+    let one_more = f.regions.register(&f.pd, MemRef::host(0), 1, 0, RW);
     assert!(matches!(one_more, Err(VerbsError::NoMemory(_))));
     for _ in 0..Regions::MAX_MW {
         f.regions.alloc_mw(&f.pd, MwKind::Type2B).unwrap();
@@ -365,7 +377,7 @@ fn lookups_go_on_while_others_register_and_deregister() {
                 for _ in 0..20_000 {
                     let mr = f.mr(RW);
                     let at = f.remote(mr.rkey(), RW, 0x5_0000, 8);
-                    assert_eq!(at, Ok(0x1_0000));
+                    assert_eq!(at, Ok(MemRef::host(0x1_0000)));
                     f.regions.deregister(&mr).unwrap();
                     assert!(f.remote(mr.rkey(), RW, 0x5_0000, 8).is_err());
                 }
@@ -374,7 +386,7 @@ fn lookups_go_on_while_others_register_and_deregister() {
         scope.spawn(|| {
             for _ in 0..200_000 {
                 let at = f.remote(stable.rkey(), RW, 0x5_0008, 8);
-                assert_eq!(at, Ok(0x1_0008));
+                assert_eq!(at, Ok(MemRef::host(0x1_0008)));
             }
         });
     });
@@ -397,7 +409,7 @@ proptest! {
         let wide = u128::from;
         let fits = wide(addr) + wide(length) <= wide(u64::MAX)
             && wide(iova) + wide(length) <= wide(u64::MAX);
-        let mr = f.regions.register(&f.pd, addr, length, iova, RW);
+        let mr = f.regions.register(&f.pd, MemRef::host(addr), length, iova, RW);
         prop_assert_eq!(mr.is_ok(), fits);
         let Ok(mr) = mr else { return Ok(()) };
         for va in [va, iova.wrapping_add(va % 16).wrapping_sub(8), iova + length] {
@@ -406,7 +418,7 @@ proptest! {
             let got = f.remote(mr.rkey(), RW, va, asked);
             prop_assert_eq!(got.is_ok(), inside);
             if let Ok(got) = got {
-                prop_assert_eq!(wide(got), wide(addr) + wide(va) - wide(iova));
+                prop_assert_eq!(wide(got.addr), wide(addr) + wide(va) - wide(iova));
             }
             let asked = asked as u32;
             let inside = wide(va) >= wide(iova)

@@ -157,7 +157,8 @@ impl Regions {
             access: bind.access.intersection(GRANTED),
             start,
             length,
-            delta: program.wrapping_sub(start),
+            delta: program.addr.wrapping_sub(start),
+            space: program.space,
             ..unbound(mw, bind.rkey)
         })
     }

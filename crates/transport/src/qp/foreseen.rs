@@ -16,7 +16,7 @@ use ferroce_wire::{Bth, ICRC_LEN, Opcode, Operation, Psn, Transport};
 use super::Qp;
 use crate::attr::QpType;
 use crate::engine::Context;
-use crate::memory::Memory;
+use crate::memory::{MemRef, Memory};
 use crate::receive::{Datagram, IpId, expected_id, is_congested, is_from_peer, is_our_partition};
 
 const SEND: u8 = Opcode::new(Transport::Rc, Operation::SendMiddle)
@@ -132,12 +132,12 @@ impl Foreseen<'_> {
     /// Writes the payload of up to `most` packets to memory from `address` on; returns how
     /// many they were.
     #[inline]
-    fn write_to(&mut self, memory: &dyn Memory, address: u64, mtu: u32, most: u32) -> u32 {
+    fn write_to(&mut self, memory: &dyn Memory, address: MemRef, mtu: u32, most: u32) -> u32 {
         let mut taken = 0;
         while taken < most
             && let Some(data) = self.next()
             && let offset = u64::from(taken) * u64::from(mtu)
-            && memory.write(address.wrapping_add(offset), data).is_ok()
+            && memory.write(address.offset(offset), data).is_ok()
         {
             taken += 1;
         }

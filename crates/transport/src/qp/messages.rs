@@ -10,7 +10,7 @@ use crate::counters::Counter;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::event::Event;
-use crate::memory::Memory;
+use crate::memory::{MemRef, Memory};
 use crate::region::{AccessError, Pd};
 use crate::send_queue::spans;
 use crate::srq::Taken;
@@ -111,7 +111,7 @@ impl Qp {
         need: Access,
         va: u64,
         length: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<MemRef, Refusal> {
         let length = match cx.has_bug(Bug::SkipRangeCheck) {
             true => 1,
             false => length,

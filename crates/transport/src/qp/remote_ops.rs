@@ -10,7 +10,7 @@ use super::post::MAX_MESSAGE;
 use super::responder::{Answer, Refusal, Saved};
 use super::responses::Response;
 use crate::engine::Context;
-use crate::memory::Memory;
+use crate::memory::{MemRef, Memory};
 use crate::region::Pd;
 use crate::verbs::Access;
 
@@ -117,7 +117,7 @@ impl Qp {
         } else {
             let length = u64::from(reth.length);
             match length {
-                0 => (0, 0),
+                0 => (MemRef::host(0), 0),
                 _ => (self.resolve(cx, reth.rkey, need, reth.va, length)?, length),
             }
         };

@@ -18,7 +18,7 @@ use crate::bugs::Bug;
 use crate::counters::Counter;
 use crate::engine::Context;
 use crate::error::Reason;
-use crate::memory::{Fault, Memory};
+use crate::memory::{Fault, MemRef, Memory};
 use crate::region::{AccessError, Pd};
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, WcStatus};
@@ -341,7 +341,7 @@ impl Qp {
         cx: &Context,
         read: &ReadAnswer,
         length: u32,
-    ) -> Result<u64, AccessError> {
+    ) -> Result<MemRef, AccessError> {
         let pd = read.pd.as_ref().or(self.pd.as_ref());
         let pd = pd.ok_or(AccessError::NotBound { key: read.rkey })?;
         let length = match cx.has_bug(Bug::SkipRangeCheck) {

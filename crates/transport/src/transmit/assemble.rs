@@ -98,9 +98,9 @@ impl Batch {
         let first = entry.first_piece as usize;
         for piece in &self.pieces[first..first + entry.pieces as usize] {
             match *piece {
-                Piece::Memory { address, length } => {
-                    let address = address + u64::from(step) * u64::from(length);
-                    memory.read(address, &mut out[at..at + length as usize])?;
+                Piece::Memory { at: start, length } => {
+                    let start = start.offset(u64::from(step) * u64::from(length));
+                    memory.read(start, &mut out[at..at + length as usize])?;
                     at += length as usize;
                 }
                 Piece::Inline { offset, length } => {

@@ -3,6 +3,7 @@
 use ferroce_wire::{Bth, HeaderBuf, Psn};
 
 use super::ICRC_LEN;
+use crate::memory::MemRef;
 
 /// Where in a BTH the top byte of the destination QPN stands.
 const DEST_SLOT: usize = 5;
@@ -11,10 +12,13 @@ const DEST_SLOT: usize = 5;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Piece {
     /// In the program's memory.
-    Memory { address: u64, length: u32 },
+    Memory { at: MemRef, length: u32 },
     /// In the batch itself.
     Inline { offset: u32, length: u32 },
 }
+
+// A batch has one for every packet and more.
+const _: () = assert!(size_of::<Piece>() == 16);
 
 /// Whose packet it is, to know what to do if its payload cannot be read.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

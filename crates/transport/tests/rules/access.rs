@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferroce_transport::{Access, Mr, QpEvent, QpState, SendOp, WcStatus};
+use ferroce_transport::{Access, MemRef, Mr, QpEvent, QpState, SendOp, WcStatus};
 use ferroce_wire::{AtomicEth, Operation, Reth};
 
 use crate::pair::{BASE, Pair, SIZE, all_access, wr};
@@ -16,7 +16,7 @@ fn region(pair: &Pair, length: u64, access: Access) -> Arc<Mr> {
     let host = &pair.hosts[1];
     let regions = &host.regions;
     regions
-        .register(&host.pd, REMOTE, length, REMOTE, access)
+        .register(&host.pd, MemRef::host(REMOTE), length, REMOTE, access)
         .unwrap()
 }
 
@@ -97,7 +97,7 @@ fn a_key_of_another_protection_domain_is_a_remote_access_error() {
         let regions = pair.hosts[1].regions.clone();
         let pd = regions.alloc_pd();
         let mr = regions
-            .register(&pd, REMOTE, 4096, REMOTE, all_access())
+            .register(&pd, MemRef::host(REMOTE), 4096, REMOTE, all_access())
             .unwrap();
         let (op, _, length) = operations(REMOTE, mr.rkey())[n].clone();
         let why = format!("rkey {:#x} belongs to another protection domain", mr.rkey());

@@ -1,6 +1,6 @@
 //! Requests and answers that break the rules; and whatever chance makes of good ones.
 
-use ferroce_transport::{QpState, WcStatus};
+use ferroce_transport::{MemRef, QpState, WcStatus};
 use ferroce_wire::{Aeth, AtomicAckEth, AtomicEth, Feth, HeaderBuf, Operation, Reth, Syndrome};
 use proptest::prelude::*;
 
@@ -324,9 +324,9 @@ fn busy() -> Pair {
     for host in &mut pair.hosts {
         host.regions.deregister(&host.mr).unwrap();
         let length = WINDOW.end - WINDOW.start;
-        let mr = host
-            .regions
-            .register(&host.pd, REMOTE, length, REMOTE, all_access());
+        let mr =
+            host.regions
+                .register(&host.pd, MemRef::host(REMOTE), length, REMOTE, all_access());
         host.mr = mr.unwrap();
     }
     let local = REMOTE - BASE;

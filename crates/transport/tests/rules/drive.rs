@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use ferroce_transport::{
     Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, IpId,
-    Memory, Mr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Regions, SendData, SendFlags,
-    SendOp, SendWr, Sge, Srq, SrqInit, Time, Xrcd,
+    MemRef, Memory, MemorySpace, Mr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Regions,
+    SendData, SendFlags, SendOp, SendWr, Sge, Srq, SrqInit, Time, Xrcd,
 };
 use ferroce_wire::{Flow, Mtu, Opcode, Psn, icrc};
 
@@ -40,7 +40,9 @@ struct Ram(RefCell<Vec<u8>>);
 
 impl Ram {
     /// The bytes of a range; panics where nothing is registered.
-    fn range(address: u64, length: usize) -> std::ops::Range<usize> {
+    fn range(at: MemRef, length: usize) -> std::ops::Range<usize> {
+        let MemorySpace::Host = at.space;
+        let address = at.addr;
         let end = address + length as u64;
         assert!(
             START <= address && end <= START + LENGTH,
@@ -51,32 +53,32 @@ impl Ram {
 }
 
 impl Memory for Ram {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        into.copy_from_slice(&self.0.borrow()[Ram::range(address, into.len())]);
+    fn read(&self, at: MemRef, into: &mut [u8]) -> Result<(), Fault> {
+        into.copy_from_slice(&self.0.borrow()[Ram::range(at, into.len())]);
         Ok(())
     }
 
-    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
-        self.0.borrow_mut()[Ram::range(address, data.len())].copy_from_slice(data);
+    fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
+        self.0.borrow_mut()[Ram::range(at, data.len())].copy_from_slice(data);
         Ok(())
     }
 
-    fn compare_swap(&self, address: u64, _: u64, new: u64) -> Result<u64, Fault> {
-        assert_eq!(address % 8, 0);
-        self.write(address, &new.to_ne_bytes()).map(|()| 0)
+    fn compare_swap(&self, at: MemRef, _: u64, new: u64) -> Result<u64, Fault> {
+        assert_eq!(at.addr % 8, 0);
+        self.write(at, &new.to_ne_bytes()).map(|()| 0)
     }
 
-    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
-        self.compare_swap(address, 0, add)
+    fn fetch_add(&self, at: MemRef, add: u64) -> Result<u64, Fault> {
+        self.compare_swap(at, 0, add)
     }
 
-    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        assert_eq!(address % 8, 0);
-        self.write(address, &bytes)
+    fn store_release(&self, at: MemRef, bytes: [u8; 8]) -> Result<(), Fault> {
+        assert_eq!(at.addr % 8, 0);
+        self.write(at, &bytes)
     }
 
-    fn flush(&self, address: u64, length: u64, _: bool) -> Result<(), Fault> {
-        Ram::range(address, length as usize);
+    fn flush(&self, at: MemRef, length: u64, _: bool) -> Result<(), Fault> {
+        Ram::range(at, length as usize);
         Ok(())
     }
 }
@@ -118,7 +120,9 @@ impl Host {
         let regions = Arc::new(Regions::new([0; 32]));
         let pd = regions.alloc_pd();
         let access = Access::from_bits_truncate(0x31f & !Access::MW_BIND.bits());
-        let mr = regions.register(&pd, START, LENGTH, START, access).unwrap();
+        let mr = regions
+            .register(&pd, MemRef::host(START), LENGTH, START, access)
+            .unwrap();
         let config = Config {
             port_mtu: Mtu::Mtu256,
             ..Config::default()

@@ -1,6 +1,6 @@
 //! FLUSH: earlier writes become visible or durable; and how rxe checks it.
 
-use ferroce_transport::{Access, Received, SendOp, WcOpcode, WcStatus};
+use ferroce_transport::{Access, MemRef, Received, SendOp, WcOpcode, WcStatus};
 use ferroce_wire::icrc;
 
 use crate::pair::{BASE, Pair, SIZE, Sent, all_access};
@@ -63,7 +63,7 @@ fn a_flush_needs_permission_of_queue_pair_and_region() {
         let access = all_access() - need;
         host.mr = host
             .regions
-            .register(&host.pd, REMOTE, 4096, REMOTE, access)
+            .register(&host.pd, MemRef::host(REMOTE), 4096, REMOTE, access)
             .unwrap();
         for selectivity in [0, 1] {
             let op = flush(&pair, placement, selectivity);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ferroce_transport::{
     Access, AddressVector, AttrMask, Batch, Config, Counter, Counters, Cq, Datagram, Engine, Event,
-    IpId, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions, SendData,
-    SendFlags, SendOp, SendWr, Sge, Srq, Time, Wc,
+    IpId, MemRef, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions,
+    SendData, SendFlags, SendOp, SendWr, Sge, Srq, Time, Wc,
 };
 use ferroce_wire::{Mtu, Packet, Psn};
 
@@ -152,7 +152,7 @@ impl Host {
         let counters = Arc::new(Counters::default());
         let pd = regions.alloc_pd();
         let mr = regions
-            .register(&pd, BASE, SIZE as u64, BASE, all_access())
+            .register(&pd, MemRef::host(BASE), SIZE as u64, BASE, all_access())
             .unwrap();
         let engine = Engine::new(knobs.config.clone(), regions.clone(), counters.clone());
         let mut host = Host {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use ferroce_transport::{Fault, Memory};
+use ferroce_transport::{Fault, MemRef, Memory, MemorySpace};
 
 /// Where the memory of a host starts.
 pub const BASE: u64 = 0x10_0000;
@@ -37,19 +37,19 @@ impl Ram {
             .iter()
             .any(|hole| address < hole.end && hole.start < end);
         if hole || address < BASE || end > BASE + SIZE as u64 {
-            return Err(Fault { address });
+            return Err(Fault::host(address));
         }
         Ok((address - BASE) as usize)
     }
 
     pub fn get(&self, address: u64, length: usize) -> Vec<u8> {
         let mut out = vec![0; length];
-        self.read(address, &mut out).unwrap();
+        self.read(MemRef::host(address), &mut out).unwrap();
         out
     }
 
     pub fn put(&self, address: u64, data: &[u8]) {
-        self.write(address, data).unwrap();
+        self.write(MemRef::host(address), data).unwrap();
     }
 
     pub fn word(&self, address: u64) -> u64 {
@@ -61,20 +61,28 @@ impl Ram {
     }
 }
 
+fn host_address(at: MemRef) -> u64 {
+    let MemorySpace::Host = at.space;
+    at.addr
+}
+
 impl Memory for Ram {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        let at = self.index(address, into.len())?;
-        into.copy_from_slice(&self.bytes.borrow()[at..at + into.len()]);
+    fn read(&self, at: MemRef, into: &mut [u8]) -> Result<(), Fault> {
+        let address = host_address(at);
+        let start = self.index(address, into.len())?;
+        into.copy_from_slice(&self.bytes.borrow()[start..start + into.len()]);
         Ok(())
     }
 
-    fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
-        let at = self.index(address, data.len())?;
-        self.bytes.borrow_mut()[at..at + data.len()].copy_from_slice(data);
+    fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
+        let address = host_address(at);
+        let start = self.index(address, data.len())?;
+        self.bytes.borrow_mut()[start..start + data.len()].copy_from_slice(data);
         Ok(())
     }
 
-    fn compare_swap(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+    fn compare_swap(&self, at: MemRef, expected: u64, new: u64) -> Result<u64, Fault> {
+        let address = host_address(at);
         self.index(address, 8)?;
         let old = self.word(address);
         if old == expected {
@@ -83,18 +91,20 @@ impl Memory for Ram {
         Ok(old)
     }
 
-    fn fetch_add(&self, address: u64, add: u64) -> Result<u64, Fault> {
+    fn fetch_add(&self, at: MemRef, add: u64) -> Result<u64, Fault> {
+        let address = host_address(at);
         self.index(address, 8)?;
         let old = self.word(address);
         self.put_word(address, old.wrapping_add(add));
         Ok(old)
     }
 
-    fn store_release(&self, address: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.write(address, &bytes)
+    fn store_release(&self, at: MemRef, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.write(at, &bytes)
     }
 
-    fn flush(&self, address: u64, length: u64, persistent: bool) -> Result<(), Fault> {
+    fn flush(&self, at: MemRef, length: u64, persistent: bool) -> Result<(), Fault> {
+        let address = host_address(at);
         self.index(address, length as usize)?;
         self.flushes
             .borrow_mut()

@@ -226,7 +226,7 @@ fn reset_is_not_undone_by_a_fault_of_the_past() {
     let mut batch = ferroce_transport::Batch::new(1);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     move_to(&mut pair, 1, QpState::Reset);
-    batch.fault(0, ferroce_transport::Fault { address: 0 });
+    batch.fault(0, ferroce_transport::Fault::host(0));
     pair.hosts[1].engine.finish_transmit(pair.now, &mut batch);
     assert_eq!(pair.hosts[1].state(), QpState::Reset);
 }

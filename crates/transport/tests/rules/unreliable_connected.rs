@@ -55,7 +55,7 @@ fn a_fault_told_before_the_batch_has_left_fails_its_message_in_turn() {
     let host = &mut pair.hosts[0];
     let mut batch = Batch::new(64);
     host.engine.poll_transmit(pair.now, &mut batch);
-    batch.fault(1, Fault { address: 0 });
+    batch.fault(1, Fault::host(0));
     host.engine.fail_unreadable(pair.now, &mut batch);
     assert_eq!(host.completions(), [], "the first has not left");
     host.engine.finish_transmit(pair.now, &mut batch);

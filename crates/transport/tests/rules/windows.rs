@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferroce_transport::{
-    Access, BindMw, Mw, MwKind, QpState, SendOp, VerbsError, WcFlags, WcOpcode, WcStatus,
+    Access, BindMw, MemRef, Mw, MwKind, QpState, SendOp, VerbsError, WcFlags, WcOpcode, WcStatus,
 };
 
 use crate::pair::{BASE, Knobs, Pair, SIZE, wr};
@@ -184,7 +184,7 @@ fn a_bind_that_cannot_be_is_an_error_of_its_own() {
             let access = Access::LOCAL_WRITE;
             let mr = host
                 .regions
-                .register(&host.pd, BASE, SIZE as u64, BASE, access);
+                .register(&host.pd, MemRef::host(BASE), SIZE as u64, BASE, access);
             bind.mr = Some(mr.unwrap());
         }),
         ("does not cover", MwKind::Type1, |_, bind| {

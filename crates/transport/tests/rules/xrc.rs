@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferroce_transport::{
-    Cq, Pd, QpEvent, QpInit, QpState, QpType, RecvWr, SendOp, Srq, SrqInit, VerbsError, Wc,
+    Cq, MemRef, Pd, QpEvent, QpInit, QpState, QpType, RecvWr, SendOp, Srq, SrqInit, VerbsError, Wc,
     WcOpcode, WcStatus, Xrcd,
 };
 use ferroce_wire::Transport;
@@ -90,7 +90,7 @@ impl Xrc {
         let regions = &self.pair.hosts[1].regions;
         let at = BASE + INBOX + 0x1_0000 * n as u64;
         let mr = regions
-            .register(&self.pds[n], at, 5000, at, all_access())
+            .register(&self.pds[n], MemRef::host(at), 5000, at, all_access())
             .unwrap();
         let sge = ferroce_transport::Sge {
             addr: at,
@@ -121,7 +121,13 @@ impl Xrc {
     /// A key for [`REMOTE`] in the domain of one of the queues.
     fn key(&self, n: usize) -> u32 {
         let regions = &self.pair.hosts[1].regions;
-        let mr = regions.register(&self.pds[n], REMOTE, 4096, REMOTE, all_access());
+        let mr = regions.register(
+            &self.pds[n],
+            MemRef::host(REMOTE),
+            4096,
+            REMOTE,
+            all_access(),
+        );
         mr.unwrap().rkey()
     }
 }

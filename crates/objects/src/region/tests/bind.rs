@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::window::{ALLOWED, BINDABLE, KINDS, TYPE2};
 use super::{Fixture, QPN, words};
 use crate::key;
+use crate::memory::MemRef;
 use crate::region::{AccessError, MwKind, Rereg};
 use crate::verbs::{Access, BindMw};
 
@@ -58,7 +59,10 @@ fn a_type_1_window_is_bound_again_and_again_and_unbound_by_length_zero() {
     let mut wr = f.bind_wr(&mw, &mr);
     wr.addr = 0x5_0800;
     let key = f.bind(&wr).unwrap();
-    assert_eq!(f.remote(key, ALLOWED, 0x5_0800, 1), Ok(0x1_0800));
+    assert_eq!(
+        f.remote(key, ALLOWED, 0x5_0800, 1),
+        Ok(MemRef::host(0x1_0800))
+    );
     assert!(f.remote(key, ALLOWED, 0x5_0400, 1).is_err());
     for unbind_mr in [Some(mr.clone()), None] {
         let wr = BindMw {
@@ -90,7 +94,7 @@ fn a_zero_based_type_2_window_counts_from_zero() {
         let mut wr = f.bind_wr(&f.mw(kind), &f.mr(BINDABLE));
         wr.access |= Access::ZERO_BASED;
         let key = f.bind(&wr).unwrap();
-        assert_eq!(f.remote(key, ALLOWED, 0, 0x100), Ok(0x1_0400));
+        assert_eq!(f.remote(key, ALLOWED, 0, 0x100), Ok(MemRef::host(0x1_0400)));
         assert!(f.remote(key, ALLOWED, 1, 0x100).is_err());
         assert!(f.remote(key, ALLOWED, 0x5_0400, 1).is_err());
     }
@@ -103,7 +107,7 @@ fn a_window_on_a_zero_based_region_names_offsets() {
     let mut wr = f.bind_wr(&f.mw(MwKind::Type2B), &mr);
     wr.addr = 0x400;
     let key = f.bind(&wr).unwrap();
-    assert_eq!(f.remote(key, ALLOWED, 0x4ff, 1), Ok(0x1_04ff));
+    assert_eq!(f.remote(key, ALLOWED, 0x4ff, 1), Ok(MemRef::host(0x1_04ff)));
 }
 
 #[test]
@@ -229,7 +233,10 @@ fn a_bind_that_fails_leaves_the_window_as_it_was() {
     wr.length = 0x1000;
     assert!(f.bind(&wr).is_err());
     assert_eq!(mw.rkey(), key);
-    assert_eq!(f.remote(key, ALLOWED, 0x5_0400, 0x100), Ok(0x1_0400));
+    assert_eq!(
+        f.remote(key, ALLOWED, 0x5_0400, 0x100),
+        Ok(MemRef::host(0x1_0400))
+    );
 }
 
 proptest! {
@@ -249,7 +256,7 @@ proptest! {
             let allowed = va >= addr && va + asked <= addr + length;
             let got = f.remote(key, ALLOWED, va, asked);
             prop_assert_eq!(got.is_ok(), allowed);
-            prop_assert!(!allowed || got == Ok(va - 0x5_0000 + 0x1_0000));
+            prop_assert!(!allowed || got == Ok(MemRef::host(va - 0x5_0000 + 0x1_0000)));
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Fixture, QPN, RW, words};
 use crate::error::VerbsError;
+use crate::memory::MemRef;
 use crate::region::{AccessError, Mr, Mw, MwKind, Rereg};
 use crate::verbs::{Access, BindMw};
 
@@ -51,8 +52,8 @@ fn a_window_shows_its_part_of_the_region_and_no_more() {
     for kind in KINDS {
         let (_, mw) = f.bound(kind);
         let at = |va, len| f.remote(mw.rkey(), ALLOWED, va, len);
-        assert_eq!(at(0x5_0400, 0x100), Ok(0x1_0400));
-        assert_eq!(at(0x5_04ff, 1), Ok(0x1_04ff));
+        assert_eq!(at(0x5_0400, 0x100), Ok(MemRef::host(0x1_0400)));
+        assert_eq!(at(0x5_04ff, 1), Ok(MemRef::host(0x1_04ff)));
         assert!(at(0x5_03ff, 1).is_err());
         assert!(at(0x5_0400, 0x101).is_err());
         assert!(
@@ -61,7 +62,7 @@ fn a_window_shows_its_part_of_the_region_and_no_more() {
         );
         assert_eq!(
             f.regions.remote_whole(mw.rkey(), &f.pd, QPN, ALLOWED),
-            Ok((0x1_0400, 0x100))
+            Ok((MemRef::host(0x1_0400), 0x100))
         );
     }
     assert_eq!(f.regions.counts().bound_mws, 3);
@@ -124,7 +125,7 @@ fn a_region_with_bound_windows_cannot_be_deregistered() {
 fn what_bound_windows_rest_on_cannot_be_reregistered() {
     let f = Fixture::new();
     let (mr, mw) = f.bound(MwKind::Type2B);
-    let translation = Some((0x1_0000, 0x1000, 0x5_0000));
+    let translation = Some((MemRef::host(0x1_0000), 0x1000, 0x5_0000));
     let access = |access| Rereg {
         access: Some(access),
         ..Rereg::default()
