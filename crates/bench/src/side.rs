@@ -254,12 +254,12 @@ impl Side {
             };
             while let Some((datagram, rest)) = run.split_first(sent.segment) {
                 let (now, memory) = (watch.now(), &self.arena);
-                let foreseen = self
+                let predicted = self
                     .engine
-                    .receive_foreseen(now, memory, &run, sent.segment);
-                if foreseen > 0 {
-                    run = run.skip(foreseen, sent.segment);
-                    count += foreseen;
+                    .receive_predicted(now, memory, &run, sent.segment);
+                if predicted > 0 {
+                    run = run.skip(predicted, sent.segment);
+                    count += predicted;
                     continue;
                 }
                 let received = self.engine.receive(now, memory, &datagram);

@@ -306,9 +306,9 @@ impl Core {
         let take = |run: &IncomingRun<'_>| {
             let mut rest = run.merged.datagram;
             while let Some((datagram, others)) = rest.split_first(run.segment) {
-                let foreseen = engine.receive_foreseen(now, &*memory, &rest, run.segment);
-                if foreseen > 0 {
-                    rest = rest.skip(foreseen, run.segment);
+                let predicted = engine.receive_predicted(now, &*memory, &rest, run.segment);
+                if predicted > 0 {
+                    rest = rest.skip(predicted, run.segment);
                     continue;
                 }
                 let put_off = visit == Visit::Poll && rest.payload.len() < run.merged.payload.len();

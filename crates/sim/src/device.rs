@@ -85,7 +85,10 @@ impl World {
         }
         let side = &mut self.hosts[host];
         let (now, memory, length) = (self.now, &side.arena, packet.bytes.len());
-        let received = match side.engine.receive_foreseen(now, memory, &datagram, length) {
+        let received = match side
+            .engine
+            .receive_predicted(now, memory, &datagram, length)
+        {
             0 => side.engine.receive(now, memory, &datagram),
             _ => Received::Accepted,
         };

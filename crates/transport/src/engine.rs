@@ -14,7 +14,7 @@ use crate::error::VerbsError;
 use crate::event::Event;
 use crate::memory::{MemRef, Memory};
 use crate::multicast::Groups;
-use crate::qp::{Qp, QpQuery, foreseen};
+use crate::qp::{Qp, QpQuery, prediction};
 use crate::qp_table::QpTable;
 use crate::receive::{Datagram, Received};
 use crate::region::{AccessError, KeyCache, Pd, Regions};
@@ -281,21 +281,22 @@ impl Engine {
     /// one behind the other, as far as they continue a message in just the way that was to
     /// be expected. That is cheaper than [`receive`](Engine::receive), which takes the
     /// rest, one by one, and has the same effect. Returns how many they are.
-    pub fn receive_foreseen(
+    pub fn receive_predicted(
         &mut self,
         now: Time,
         memory: &dyn Memory,
         run: &Datagram<'_>,
         segment: usize,
     ) -> usize {
-        let Some(qpn) = foreseen::candidate(run.payload).filter(|_| self.cx.is_sound()) else {
+        let Some(qpn) = prediction::candidate_qpn(run.payload).filter(|_| self.cx.is_sound())
+        else {
             return 0;
         };
         let Some(qp) = self.qps.get_mut(qpn) else {
             return 0;
         };
         self.cx.now = now;
-        let taken = qp.take_foreseen(&mut self.cx, memory, run, segment);
+        let taken = qp.take_predicted(&mut self.cx, memory, run, segment);
         let counters = &self.cx.counters;
         counters.add(Counter::RcvdPkts, taken as u64);
         counters.add(Counter::RcvdBytes, (taken * segment) as u64);

@@ -1,5 +1,5 @@
-//! Datagrams from the network: every check before a queue pair sees a packet. What is
-//! foreseen takes a shorter way: see [`foreseen`](crate::qp::foreseen).
+//! Datagrams from the network: every check before a queue pair sees a packet. Predicted
+//! packets take a shorter path: see [`prediction`](crate::qp::prediction).
 //!
 //! The order is rxe's. What fails a check is dropped without an answer, counted
 //! under its reason, and changes nothing else.

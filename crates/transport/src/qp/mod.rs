@@ -8,7 +8,7 @@
 //! | [`requester`], [`read_atomic`], [`request_header`], [`middles`], [`cursor`] | work requests become packets |
 //! | [`completer`] | answers become completions; retries |
 //! | [`probe`] | silence is questioned before the ACK timeout expires |
-//! | [`responder`], [`admission`], [`foreseen`], [`messages`], [`remote_ops`] | the peer's requests are executed |
+//! | [`responder`], [`admission`], [`prediction`], [`messages`], [`remote_ops`] | the peer's requests are executed |
 //! | [`responses`] | and answered |
 //! | [`datagram`] | all of this for UD |
 //! | [`ecn`] | congestion notification |
@@ -20,12 +20,12 @@ mod cursor;
 mod datagram;
 mod ecn;
 mod flush;
-pub(crate) mod foreseen;
 mod messages;
 mod middles;
 mod modify;
 mod peer_port;
 mod post;
+pub(crate) mod prediction;
 mod probe;
 mod read_atomic;
 mod remote_ops;

@@ -319,10 +319,10 @@ impl Host {
             payload: &bytes,
         };
         let (now, memory) = (self.now, &self.ram);
-        let foreseen = self
+        let predicted = self
             .engine
-            .receive_foreseen(now, memory, &datagram, bytes.len());
-        if foreseen == 0 {
+            .receive_predicted(now, memory, &datagram, bytes.len());
+        if predicted == 0 {
             self.engine.receive(now, memory, &datagram);
         }
     }

@@ -350,7 +350,7 @@ impl Pair {
 
     /// Delivers a packet to the other end, the short way if that takes it.
     pub fn deliver(&mut self, sent: &Sent) -> Received {
-        match self.deliver_foreseen(sent, sent.bytes.len()) {
+        match self.deliver_predicted(sent, sent.bytes.len()) {
             0 => self.deliver_the_long_way(sent),
             _ => Received::Accepted,
         }
@@ -363,11 +363,11 @@ impl Pair {
 
     /// Has the other end take in as many packets, which are `segment` bytes each, as it
     /// foresees.
-    pub fn deliver_foreseen(&mut self, sent: &Sent, segment: usize) -> usize {
+    pub fn deliver_predicted(&mut self, sent: &Sent, segment: usize) -> usize {
         let host = &mut self.hosts[1 - sent.from];
         let (run, memory) = (sent.datagram(), &host.ram);
         host.engine
-            .receive_foreseen(self.now, memory, &run, segment)
+            .receive_predicted(self.now, memory, &run, segment)
     }
 
     /// Lets packets flow until both ends are silent, dropping those that `lose` names.

@@ -8,7 +8,7 @@ use crate::receive::Datagram;
 use crate::verbs::Access;
 
 impl Qp {
-    pub(super) fn take_foreseen_requests(
+    pub(super) fn take_predicted_requests(
         &mut self,
         cx: &Context,
         memory: &dyn Memory,
@@ -26,7 +26,7 @@ impl Qp {
         if !continues {
             return 0;
         }
-        let Some(mut packets) = self.foresee(cx, run, segment, self.resp.psn) else {
+        let Some(mut packets) = self.predict(cx, run, segment, self.resp.psn) else {
             return 0;
         };
         let mtu = u64::from(self.mtu);

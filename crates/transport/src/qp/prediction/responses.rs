@@ -9,14 +9,14 @@ use crate::send_queue::Phase;
 use crate::verbs::{Access, SendOp};
 
 impl Qp {
-    pub(super) fn take_foreseen_answers(
+    pub(super) fn take_predicted_responses(
         &mut self,
         cx: &mut Context,
         memory: &dyn Memory,
         run: &Datagram<'_>,
         segment: usize,
     ) -> usize {
-        let Some(mut packets) = self.foresee(cx, run, segment, self.req.una) else {
+        let Some(mut packets) = self.predict(cx, run, segment, self.req.una) else {
             return 0;
         };
         let (Some(wqe), Some(pd)) = (self.sq.front(), &self.pd) else {

@@ -1,14 +1,14 @@
 //! Packets in the middle of a long message, when they are just as foreseen.
 //!
 //! Of a long SEND, WRITE or answer to a READ all packets but the first and the last look
-//! alike, and each says what the next must be. Those that are so in every respect, and have come
+//! prefix, and each says what the next must be. Those that are so in every respect, and have come
 //! together, are taken in with a few comparisons each. Whatever differs in anything goes
 //! the long way, which alone decides what is wrong with it: nothing has changed when a
 //! packet is turned down here, but for bytes of the message in progress. (TCP knows this
 //! as header prediction.)
 
-mod answers;
 mod requests;
+mod responses;
 
 use ferroce_wire::icrc::{UNIFORM_PREFIX_LEN, UniformIcrc};
 use ferroce_wire::{Bth, ICRC_LEN, Opcode, Operation, Psn, Transport};
@@ -31,7 +31,7 @@ const READ: u8 = Opcode::new(Transport::Rc, Operation::ReadResponseMiddle)
 
 /// The queue pair that packets may be foreseen by, if they are of that kind.
 #[inline]
-pub(crate) fn candidate(payload: &[u8]) -> Option<u32> {
+pub(crate) fn candidate_qpn(payload: &[u8]) -> Option<u32> {
     match payload.first_chunk::<{ Bth::LEN }>()? {
         [SEND | WRITE | READ, _, _, _, _, a, b, c, ..] => Some(u32::from_be_bytes([0, *a, *b, *c])),
         _ => None,
@@ -39,9 +39,9 @@ pub(crate) fn candidate(payload: &[u8]) -> Option<u32> {
 }
 
 /// The packets of a run, as long as each is what must come next.
-struct Foreseen<'a> {
+struct PredictedPackets<'a> {
     packets: core::slice::ChunksExact<'a, u8>,
-    alike: [u8; UNIFORM_PREFIX_LEN],
+    prefix: [u8; UNIFORM_PREFIX_LEN],
     psn: Psn,
     icrc: Option<UniformIcrc>,
     /// The identification of the last, and which of those that came merged is next.
@@ -49,17 +49,17 @@ struct Foreseen<'a> {
     nth: u16,
 }
 
-impl<'a> Iterator for Foreseen<'a> {
+impl<'a> Iterator for PredictedPackets<'a> {
     type Item = &'a [u8];
 
     /// The payload of the next.
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         let packet = self.packets.next()?;
-        let (alike, rest) = packet.split_first_chunk()?;
+        let (prefix, rest) = packet.split_first_chunk()?;
         let (psn, rest) = rest.split_first_chunk()?;
         // The same word says that no acknowledgement is asked for.
-        if *alike != self.alike || u32::from_be_bytes(*psn) != self.psn.value() {
+        if *prefix != self.prefix || u32::from_be_bytes(*psn) != self.psn.value() {
             return None;
         }
         if let Some(icrc) = &self.icrc {
@@ -75,7 +75,7 @@ impl<'a> Iterator for Foreseen<'a> {
 impl Qp {
     /// Takes in the first packets of `run`, which has packets of `segment` bytes one
     /// behind the other, as far as they are foreseen. Returns how many those are.
-    pub(crate) fn take_foreseen(
+    pub(crate) fn take_predicted(
         &mut self,
         cx: &mut Context,
         memory: &dyn Memory,
@@ -83,25 +83,25 @@ impl Qp {
         segment: usize,
     ) -> usize {
         match run.payload.first() {
-            Some(&READ) => self.take_foreseen_answers(cx, memory, run, segment),
-            Some(&opcode) => self.take_foreseen_requests(cx, memory, run, segment, opcode),
+            Some(&READ) => self.take_predicted_responses(cx, memory, run, segment),
+            Some(&opcode) => self.take_predicted_requests(cx, memory, run, segment, opcode),
             None => 0,
         }
     }
 
     /// The packets of a run, from `psn` on, if this queue pair may take them.
-    fn foresee<'a>(
+    fn predict<'a>(
         &mut self,
         cx: &Context,
         run: &Datagram<'a>,
         segment: usize,
         psn: Psn,
-    ) -> Option<Foreseen<'a>> {
-        let alike: [u8; UNIFORM_PREFIX_LEN] = *run.payload.first_chunk()?;
+    ) -> Option<PredictedPackets<'a>> {
+        let prefix: [u8; UNIFORM_PREFIX_LEN] = *run.payload.first_chunk()?;
         let IpId::Unseen(nth) = run.ip_id else {
             return None;
         };
-        let [_, flags, pkey @ .., _, _, _, _] = alike;
+        let [_, flags, pkey @ .., _, _, _, _] = prefix;
         let pad_and_version = flags & 0x3f;
         let may_be = segment == Bth::LEN + self.mtu as usize + ICRC_LEN
             && pad_and_version == 0
@@ -109,13 +109,13 @@ impl Qp {
             && self.kind == QpType::Rc
             && is_from_peer(self, run)
             && !is_congested(run);
-        may_be.then(|| Foreseen {
+        may_be.then(|| PredictedPackets {
             packets: run.payload.chunks_exact(segment),
-            alike,
+            prefix,
             psn,
             icrc: cx.config.check_icrc.then(|| {
                 let flow = self.rx_icrc(run.source_port);
-                UniformIcrc::new(flow, segment, &alike)
+                UniformIcrc::new(flow, segment, &prefix)
             }),
             ip_id: self.peer_ip_id,
             nth,
@@ -123,7 +123,7 @@ impl Qp {
     }
 }
 
-impl Foreseen<'_> {
+impl PredictedPackets<'_> {
     /// How many packets there are at most.
     fn len(&self) -> usize {
         self.packets.len()

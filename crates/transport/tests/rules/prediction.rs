@@ -87,15 +87,15 @@ fn the_middle_of_a_message_is_foreseen_as_far_as_it_has_come() {
         let (mut pair, packets) = kind.sent();
         let segment = packets[1].bytes.len();
         assert_eq!(
-            pair.deliver_foreseen(&merged(&packets), packets[0].bytes.len()),
+            pair.deliver_predicted(&merged(&packets), packets[0].bytes.len()),
             0,
             "it begins"
         );
         pair.deliver_the_long_way(&packets[0]);
         let [some, others] = [&packets[1..8], &packets[8..]].map(merged);
-        assert_eq!(pair.deliver_foreseen(&some, segment), 7);
-        assert_eq!(pair.deliver_foreseen(&others, segment), PACKETS - 1 - 8);
-        assert_eq!(pair.deliver_foreseen(&packets[PACKETS - 1], segment), 0);
+        assert_eq!(pair.deliver_predicted(&some, segment), 7);
+        assert_eq!(pair.deliver_predicted(&others, segment), PACKETS - 1 - 8);
+        assert_eq!(pair.deliver_predicted(&packets[PACKETS - 1], segment), 0);
         pair.deliver_the_long_way(&packets[PACKETS - 1]);
         let (host, at) = kind.destination();
         let expected: Vec<u8> = (0..LENGTH).map(|i| (i % 251) as u8).collect();
@@ -131,31 +131,31 @@ fn what_is_out_of_the_ordinary_is_not_foreseen() {
             let receiver = 1 - run.from;
             change(&mut pair, receiver, &mut run);
             seal(&mut run, segment);
-            assert_eq!(pair.deliver_foreseen(&run, segment), 0, "{kind:?}: {what}");
+            assert_eq!(pair.deliver_predicted(&run, segment), 0, "{kind:?}: {what}");
             let received = pair.hosts[receiver].counters.get(Counter::RcvdPkts);
             assert_eq!(received, 1, "{kind:?}: {what}");
         }
         let (mut pair, run, segment) = middle(kind);
-        assert_eq!(pair.deliver_foreseen(&run, segment - 1), 0, "another size");
-        assert_eq!(pair.deliver_foreseen(&run, segment), PACKETS - 2);
-        assert_eq!(pair.deliver_foreseen(&run, segment), 0, "what was");
+        assert_eq!(pair.deliver_predicted(&run, segment - 1), 0, "another size");
+        assert_eq!(pair.deliver_predicted(&run, segment), PACKETS - 2);
+        assert_eq!(pair.deliver_predicted(&run, segment), 0, "what was");
     }
     let (mut pair, run, segment) = middle(Kind::Write);
     pair.modify(1, &QpAttr::default(), AttrMask::ACCESS_FLAGS);
-    assert_eq!(pair.deliver_foreseen(&run, segment), 0, "not permitted");
+    assert_eq!(pair.deliver_predicted(&run, segment), 0, "not permitted");
 }
 
 #[test]
 fn a_write_that_goes_on_beyond_its_length_is_not_foreseen() {
     let (mut pair, run, segment) = middle(Kind::Write);
-    assert_eq!(pair.deliver_foreseen(&run, segment), PACKETS - 2);
+    assert_eq!(pair.deliver_predicted(&run, segment), PACKETS - 2);
     let (_, packets) = Kind::Write.sent();
     let mut last = packets[PACKETS - 1].clone();
     let middle = packets[1].bytes[0];
     last.bytes[0] = middle;
     last.bytes[8] = 0; // asks for nothing
     seal(&mut last, segment);
-    assert_eq!(pair.deliver_foreseen(&last, segment), 0);
+    assert_eq!(pair.deliver_predicted(&last, segment), 0);
 }
 
 #[derive(Clone, Debug)]
@@ -235,7 +235,7 @@ proptest! {
             let segment = first.bytes.len();
             let alike = |sent: &&Sent| sent.bytes.len() == segment;
             let run = rest.iter().take(most).take_while(alike).count();
-            let taken = short.deliver_foreseen(&merged(&rest[..run]), segment);
+            let taken = short.deliver_predicted(&merged(&rest[..run]), segment);
             if taken == 0 {
                 short.deliver_the_long_way(first);
             }
