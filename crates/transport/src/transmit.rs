@@ -221,7 +221,7 @@ impl Batch {
 
     /// Adds `count` packets: that whose header has been written, and others that differ
     /// from it in their PSN only. Their payload lies one behind the other from `at` on.
-    pub(crate) fn push_alike(&mut self, path: &Path, new: NewPacket, at: MemRef, count: u32) {
+    pub(crate) fn push_uniform(&mut self, path: &Path, new: NewPacket, at: MemRef, count: u32) {
         let (mut new, mut at, mut left) = (new, at, count);
         loop {
             let mark = self.mark();

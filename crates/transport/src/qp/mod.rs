@@ -5,7 +5,7 @@
 //! | file | role |
 //! | --- | --- |
 //! | [`post`] | work requests come in |
-//! | [`requester`], [`read_atomic`], [`request_header`], [`middles`], [`cursor`] | work requests become packets |
+//! | [`requester`], [`read_atomic`], [`request_header`], [`middle_packets`], [`cursor`] | work requests become packets |
 //! | [`completer`] | answers become completions; retries |
 //! | [`probe`] | silence is questioned before the ACK timeout expires |
 //! | [`responder`], [`admission`], [`prediction`], [`messages`], [`remote_ops`] | the peer's requests are executed |
@@ -21,7 +21,7 @@ mod datagram;
 mod ecn;
 mod flush;
 mod messages;
-mod middles;
+mod middle_packets;
 mod modify;
 mod peer_port;
 mod post;

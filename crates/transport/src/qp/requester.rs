@@ -257,7 +257,7 @@ impl Qp {
                 self.req.note_sent(cx, &self.attr);
             }
             if !last {
-                self.send_middles(cx, batch, index, limit);
+                self.push_middle_packets(cx, batch, index, limit);
             }
         }
         if !acknowledged {

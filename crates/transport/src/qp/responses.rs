@@ -295,7 +295,7 @@ impl Qp {
             read.next = read.next.next();
             read.va = read.va.wrapping_add(u64::from(length));
             read.left -= length;
-            self.transmit_middles(cx, batch, &mut read, replay, limit);
+            self.transmit_middle_responses(cx, batch, &mut read, replay, limit);
         }
         if let Some(front) = self.resp.responses.front_mut() {
             front.kind = Kind::Read(read);
@@ -304,7 +304,7 @@ impl Qp {
 
     /// Adds as many packets from the middle of an answer as there is room for; perhaps
     /// none. They differ in PSN and place only.
-    fn transmit_middles(
+    fn transmit_middle_responses(
         &self,
         cx: &Context,
         batch: &mut Batch,
@@ -312,9 +312,9 @@ impl Qp {
         replay: bool,
         limit: usize,
     ) {
-        let middles = read.left.saturating_sub(1) / self.mtu;
+        let middle_packets = read.left.saturating_sub(1) / self.mtu;
         let room = batch.room(limit).max(self.room_in_run(batch));
-        let count = middles.min(room as u32);
+        let count = middle_packets.min(room as u32);
         if count < 2 || !cx.is_sound() {
             return;
         }
@@ -330,7 +330,7 @@ impl Qp {
             payload_len,
             flush_quirk: false,
         };
-        batch.push_alike(&self.path, new, address, count);
+        batch.push_uniform(&self.path, new, address, count);
         read.next = read.next.add(count);
         read.va = read.va.wrapping_add(u64::from(length));
         read.left -= length;

@@ -32,7 +32,7 @@ impl Batch {
     ) -> usize {
         let (mut end, mut ip_id) = (0, 0);
         for entry in &self.entries[run.entries.clone()] {
-            let alike = (entry.count > 1).then(|| {
+            let uniform = (entry.count > 1).then(|| {
                 let bytes = entry.header.buffer().first_chunk();
                 let bytes = bytes.expect("a header is longer");
                 UniformIcrc::new(run.path.icrc, entry.wire_len(), bytes)
@@ -43,8 +43,8 @@ impl Batch {
                     Ok(len) => {
                         let (body, rest) = packet.split_at_mut(len);
                         if trailer != Trailer::Unset {
-                            let crc = match &alike {
-                                Some(alike) => alike.compute(ip_id, body),
+                            let crc = match &uniform {
+                                Some(uniform) => uniform.compute(ip_id, body),
                                 None => entry.icrc(&run.path, ip_id, body),
                             };
                             rest[..ICRC_LEN].copy_from_slice(&crc);

@@ -233,8 +233,8 @@ proptest! {
         let mut rest = packets.as_slice();
         while let Some(first) = rest.first() {
             let segment = first.bytes.len();
-            let alike = |sent: &&Sent| sent.bytes.len() == segment;
-            let run = rest.iter().take(most).take_while(alike).count();
+            let same_size = |sent: &&Sent| sent.bytes.len() == segment;
+            let run = rest.iter().take(most).take_while(same_size).count();
             let taken = short.deliver_predicted(&merged(&rest[..run]), segment);
             if taken == 0 {
                 short.deliver_the_long_way(first);

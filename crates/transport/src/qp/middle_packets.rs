@@ -14,7 +14,7 @@ use crate::verbs::Access;
 impl Qp {
     /// Adds as many such packets of work request `index`, of which some have left, as may
     /// follow now, while the batch has fewer than `limit`; perhaps none.
-    pub(super) fn send_middles(
+    pub(super) fn push_middle_packets(
         &mut self,
         cx: &Context,
         batch: &mut Batch,
@@ -25,17 +25,17 @@ impl Qp {
             return;
         };
         let packet = self.req.sent;
-        let middles = wqe.packets.saturating_sub(packet + 1);
+        let middle_packets = wqe.packets.saturating_sub(packet + 1);
         if wqe.num_sge != 1 || !cx.is_sound() {
             return;
         }
         let cost = self.mtu + PACKET_OVERHEAD;
         let acknowledged = self.kind.is_reliable();
         let room = batch.room(limit).max(self.room_in_run(batch));
-        let mut count = room.min(middles as usize) as u32;
+        let mut count = room.min(middle_packets as usize) as u32;
         if acknowledged {
             // The one before may have asked, and these begin another group.
-            if middles == 0 || !self.req.admits_group(cost, middles, self.mtu) {
+            if middle_packets == 0 || !self.req.admits_group(cost, middle_packets, self.mtu) {
                 return;
             }
             count = count.min(self.req.unasked(cost));
@@ -58,7 +58,7 @@ impl Qp {
             payload_len: self.mtu,
             flush_quirk: false,
         };
-        batch.push_alike(&self.path, new, address, count);
+        batch.push_uniform(&self.path, new, address, count);
         self.req.sent += count;
         self.req.psn = self.req.psn.add(count);
         if acknowledged {
