@@ -116,7 +116,7 @@ impl QpTable {
         let Some(qp) = self.get_mut(qpn) else {
             return;
         };
-        *qp = Qp::nobody();
+        *qp = Qp::placeholder();
         self.used -= 1;
         let (chunk, _) = self.place(qpn);
         self.chunks[chunk].take_if(|chunk| chunk.iter().all(|qp| qp.number() == 0));
@@ -158,7 +158,7 @@ impl QpTable {
 /// A chunk of free places, made where it stays: it is large for a stack.
 fn free() -> Result<Box<Chunk>, VerbsError> {
     let mut places = room::vec(CHUNK, "queue pairs")?;
-    places.extend((0..CHUNK).map(|_| Qp::nobody()));
+    places.extend((0..CHUNK).map(|_| Qp::placeholder()));
     let places = places.into_boxed_slice().try_into();
     Ok(places.expect("there are as many as in a chunk"))
 }
@@ -170,7 +170,7 @@ mod tests {
     fn table(qps: usize) -> QpTable {
         let mut table = QpTable::new(0..1000, 7);
         for _ in 0..qps {
-            table.insert(Qp::nobody()).unwrap();
+            table.insert(Qp::placeholder()).unwrap();
         }
         table
     }
@@ -197,7 +197,7 @@ mod tests {
         let first = range.end - 5;
         let mut table = QpTable::new(range.clone(), first - range.start);
         for _ in range.clone() {
-            table.insert(Qp::nobody()).unwrap();
+            table.insert(Qp::placeholder()).unwrap();
         }
         let expected = (first..range.end).chain(range.start..first);
         assert!(

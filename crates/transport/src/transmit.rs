@@ -126,7 +126,7 @@ impl Batch {
     }
 
     /// Makes the last packet ask for an acknowledgement.
-    pub(crate) fn ask_at_last(&mut self) {
+    pub(crate) fn request_ack_on_last(&mut self) {
         let entry = &mut self.entries[self.used - 1];
         debug_assert_eq!(
             entry.count, 1,

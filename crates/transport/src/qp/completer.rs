@@ -25,7 +25,7 @@ use crate::verbs::{Access, SendOp, Wc, WcStatus};
 
 /// Why a retry starts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Cause {
+enum RetryCause {
     /// The peer, or a gap in its answers, says that something was lost.
     Gap,
     /// Nothing was heard.
@@ -73,15 +73,15 @@ impl Qp {
                     self.probe_acknowledged(cx, probe);
                 }
             }
-            Syndrome::RnrNak { timer } => self.receiver_not_ready(cx, psn, timer),
+            Syndrome::RnrNak { timer } => self.handle_rnr_nak(cx, psn, timer),
             Syndrome::Nak(NakCode::PsnSequence) => {
                 cx.count(Counter::RcvdSeqErr);
                 self.acknowledge(cx, psn);
-                if self.req.una == psn || self.answer_is_lost() {
-                    self.retry(cx, Cause::Gap);
+                if self.req.una == psn || self.response_is_lost() {
+                    self.retry(cx, RetryCause::Gap);
                 }
             }
-            Syndrome::Nak(code) => self.refused(cx, psn, code),
+            Syndrome::Nak(code) => self.handle_fatal_nak(cx, psn, code),
             Syndrome::Reserved(_) => return Received::Dropped(Drop::Malformed),
         }
         Received::Accepted
@@ -94,7 +94,7 @@ impl Qp {
     fn acknowledge(&mut self, cx: &mut Context, upto: Psn) {
         let mut left = u32::try_from(self.psn_distance(cx, upto, self.req.una)).unwrap_or(0);
         let (mut bytes, before) = (0u32, self.req.una);
-        let mut answer_lost = false;
+        let mut response_lost = false;
         // One answer may complete many: the queue is locked once for all of them.
         let cq = self.send_cq.clone();
         let mut open = cq.as_deref().map(Cq::open);
@@ -107,7 +107,7 @@ impl Qp {
             }
             let here = wqe.packets - self.req.acked;
             if wqe.wants_response() && !cx.has_bug(Bug::AckCompletesRead) {
-                answer_lost = left > here;
+                response_lost = left > here;
                 break;
             }
             let n = here.min(left);
@@ -123,17 +123,17 @@ impl Qp {
         }
         drop(open);
         if self.req.una != before {
-            self.progress(cx, bytes);
+            self.note_progress(cx, bytes);
         }
         self.complete_finished(cx);
-        if answer_lost {
-            self.retry(cx, Cause::Gap);
+        if response_lost {
+            self.retry(cx, RetryCause::Gap);
         }
     }
 
     /// Whether, now that the peer has answered something later, the oldest work
     /// request still wants an answer of its own.
-    fn answer_is_lost(&self) -> bool {
+    fn response_is_lost(&self) -> bool {
         self.sq.front().is_some_and(Wqe::wants_response)
     }
 
@@ -146,7 +146,7 @@ impl Qp {
     }
 
     /// The peer has answered something: budgets are full again.
-    fn progress(&mut self, cx: &mut Context, bytes: u32) {
+    fn note_progress(&mut self, cx: &mut Context, bytes: u32) {
         let req = &mut self.req;
         if !cx.has_bug(Bug::NeverRestoreRetries) {
             req.retries_left = self.attr.retry_cnt;
@@ -160,14 +160,14 @@ impl Qp {
             req.rewind();
         }
         req.window
-            .acked(req.una, req.psn, bytes, req.limited, cx.now);
+            .acked(req.una, req.psn, bytes, req.window_limited, cx.now);
         match req.una.is_before(req.psn) {
             true => req.start_timers(cx, &self.attr),
             false => req.stop_timers(),
         }
         match self.sq.len() > req.index() {
             true => self.wake(cx, Due::REQUESTS),
-            false => req.limited = false,
+            false => req.window_limited = false,
         }
     }
 
@@ -219,8 +219,8 @@ impl Qp {
         if gap && !cx.has_bug(Bug::AcceptReadResponseAhead) {
             // The answer before this one was lost, or acknowledging has already
             // noticed so.
-            if self.answer_is_lost() {
-                self.retry(cx, Cause::Gap);
+            if self.response_is_lost() {
+                self.retry(cx, RetryCause::Gap);
             }
             return;
         }
@@ -231,14 +231,14 @@ impl Qp {
             return;
         };
         let outcome = if wqe.wants_response() && wqe.phase == Phase::Started {
-            self.place(cx, memory, packet, wqe)
+            self.place_response(cx, memory, packet, wqe)
         } else {
             let why = format!("{} to a {:?}", packet.opcode(), wqe.op);
             Err((WcStatus::Fatal, Reason::BadResponse(why)))
         };
         let (packets, chunk) = (wqe.packets, u32::from(wqe.chunk));
         // A probe asks for one packet, so only its answer ends before its request does.
-        let answers_probe = self.req.probe == PsnMark::at(packet.psn())
+        let is_probe_response = self.req.probe == PsnMark::at(packet.psn())
             && !self.req.retrying
             && (packets == 1 || packet.opcode().ends_message() && !self.ends_read_request(wqe));
         let cost = wqe_cost(wqe, self.req.acked, 1, self.mtu);
@@ -248,25 +248,25 @@ impl Qp {
         let bytes = self.advance(cost, 1);
         let acked = self.req.acked;
         if acked == packets || acked.is_multiple_of(chunk) {
-            self.req.responses_due = self.req.responses_due.saturating_sub(1);
+            self.req.rd_atomic_outstanding = self.req.rd_atomic_outstanding.saturating_sub(1);
         }
         if acked == packets {
             self.finish_oldest(cx);
         }
-        self.progress(cx, bytes);
+        self.note_progress(cx, bytes);
         self.complete_finished(cx);
-        if answers_probe {
+        if is_probe_response {
             self.confirm_loss(cx);
         }
     }
 
     /// So many packets of the answer to the READ that is the oldest work request have come
     /// and are in their place; more will follow.
-    pub(super) fn read_on(&mut self, cx: &mut Context, packets: u32) {
+    pub(super) fn note_read_progress(&mut self, cx: &mut Context, packets: u32) {
         if let Some(wqe) = self.sq.front() {
             let cost = wqe_cost(wqe, self.req.acked, packets, self.mtu);
             let bytes = self.advance(cost, packets);
-            self.progress(cx, bytes);
+            self.note_progress(cx, bytes);
             self.settle(cx);
         }
     }
@@ -278,7 +278,7 @@ impl Qp {
     }
 
     /// Puts the data of a response where the work request wants it.
-    fn place(
+    fn place_response(
         &self,
         cx: &Context,
         memory: &dyn Memory,
@@ -341,14 +341,14 @@ impl Qp {
         Ok(())
     }
 
-    fn receiver_not_ready(&mut self, cx: &mut Context, psn: Psn, timer: u8) {
+    fn handle_rnr_nak(&mut self, cx: &mut Context, psn: Psn, timer: u8) {
         cx.count(Counter::RcvdRnrErr);
         if cx.has_bug(Bug::IgnoreRnrNak) {
             return self.acknowledge(cx, psn.next());
         }
         self.acknowledge(cx, psn);
-        if self.req.una != psn && self.answer_is_lost() {
-            return self.retry(cx, Cause::Gap);
+        if self.req.una != psn && self.response_is_lost() {
+            return self.retry(cx, RetryCause::Gap);
         }
         let waiting = self.req.rnr_until.get().is_some_and(|until| until > cx.now);
         if self.req.una != psn || waiting || self.state == QpState::Err {
@@ -371,7 +371,7 @@ impl Qp {
     }
 
     /// The peer will not do what we asked for.
-    fn refused(&mut self, cx: &mut Context, psn: Psn, code: NakCode) {
+    fn handle_fatal_nak(&mut self, cx: &mut Context, psn: Psn, code: NakCode) {
         self.acknowledge(cx, psn);
         if self.req.una != psn || self.state == QpState::Err {
             return;
@@ -392,29 +392,29 @@ impl Qp {
         }
         if self.req.ack_deadline.is_due(cx.now) {
             self.req.stop_timers();
-            self.retry(cx, Cause::Timeout);
+            self.retry(cx, RetryCause::Timeout);
         } else if self.req.probe_deadline.is_due(cx.now) {
             self.probe_timer_expired(cx);
         }
     }
 
     /// Goes back to the oldest packet without an answer.
-    fn retry(&mut self, cx: &mut Context, cause: Cause) {
+    fn retry(&mut self, cx: &mut Context, cause: RetryCause) {
         let stopped = !matches!(self.state, QpState::Rts | QpState::Sqd);
         let waits = !self.req.rnr_until.is_none();
-        if stopped || waits || (cause == Cause::Gap && self.req.retrying) {
+        if stopped || waits || (cause == RetryCause::Gap && self.req.retrying) {
             return;
         }
         if !cx.has_bug(Bug::RetryForever) {
             let Some(left) = self.req.retries_left.checked_sub(1) else {
-                return self.give_up(cx, cause);
+                return self.fail_retries_exceeded(cx, cause);
             };
             self.req.retries_left = left;
         }
         cx.count(Counter::CompleterRetryErr);
         match cause {
-            Cause::Gap => self.req.window.lost(self.req.sent_up_to),
-            Cause::Timeout => {
+            RetryCause::Gap => self.req.window.lost(self.req.sent_up_to),
+            RetryCause::Timeout => {
                 self.req.window.timed_out();
                 self.try_other_flush_icrc();
             }
@@ -433,13 +433,13 @@ impl Qp {
         }
     }
 
-    fn give_up(&mut self, cx: &mut Context, cause: Cause) {
+    fn fail_retries_exceeded(&mut self, cx: &mut Context, cause: RetryCause) {
         cx.count(Counter::RetryExceededErr);
         let psn = self.req.una.value();
         let retries = self.attr.retry_cnt;
         let reason = match cause {
-            Cause::Gap => Reason::NoProgress { psn, retries },
-            Cause::Timeout => Reason::NoAnswer {
+            RetryCause::Gap => Reason::NoProgress { psn, retries },
+            RetryCause::Timeout => Reason::NoAnswer {
                 psn,
                 retries,
                 timeout_us: ack_timeout_ns(cx, &self.attr).unwrap_or(0) / 1000,

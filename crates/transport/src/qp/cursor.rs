@@ -10,10 +10,10 @@ use crate::time::{Deadline, Time};
 
 /// Whether a packet is the last of its message, and others wait behind it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum End {
-    NotYet,
-    Followed,
-    Alone,
+pub(super) enum MessageEnd {
+    NotLast,
+    LastWithMore,
+    LastInQueue,
 }
 
 #[derive(Debug)]
@@ -31,12 +31,12 @@ pub(super) struct Requester {
     /// How many packets of the oldest work request have been answered.
     pub(super) acked: u32,
     /// READ requests, atomics and the like without an answer.
-    pub(super) responses_due: u16,
+    pub(super) rd_atomic_outstanding: u16,
     /// Bytes in flight, as the window counts them.
     pub(super) in_flight: u32,
     pub(super) window: Window,
     /// The window, not the program, was what held sending up.
-    pub(super) limited: bool,
+    pub(super) window_limited: bool,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
     /// A retry is on its way: further NAKs say nothing new.
@@ -52,7 +52,7 @@ pub(super) struct Requester {
     /// Packets since the last that asks for an answer, and the PSN of the last
     /// answer that will come.
     since_ack_req: u32,
-    last_answer: PsnMark,
+    last_response: PsnMark,
     /// The peer computes the ICRC of FLUSH as rxe does.
     pub(super) flush_quirk: bool,
 }
@@ -67,10 +67,10 @@ impl Requester {
             next: 0,
             sent: 0,
             acked: 0,
-            responses_due: 0,
+            rd_atomic_outstanding: 0,
             in_flight: 0,
             window: Window::new(256, config.initial_window, config.max_window),
-            limited: false,
+            window_limited: false,
             retries_left: 0,
             rnr_retries_left: 0,
             retrying: false,
@@ -79,7 +79,7 @@ impl Requester {
             probe: PsnMark::NONE,
             rnr_until: Deadline::NONE,
             since_ack_req: 0,
-            last_answer: PsnMark::NONE,
+            last_response: PsnMark::NONE,
             flush_quirk: false,
         }
     }
@@ -103,7 +103,7 @@ impl Requester {
         self.next = 0;
         self.sent = 0;
         self.acked = 0;
-        self.responses_due = 0;
+        self.rd_atomic_outstanding = 0;
         self.in_flight = 0;
         self.una = self.psn;
         self.sent_up_to = self.psn;
@@ -111,7 +111,7 @@ impl Requester {
         self.probe = PsnMark::NONE;
         self.rnr_until = Deadline::NONE;
         self.since_ack_req = 0;
-        self.last_answer = PsnMark::NONE;
+        self.last_response = PsnMark::NONE;
     }
 
     /// Returns the index of the work request under the cursor, counted from the oldest.
@@ -163,25 +163,25 @@ impl Requester {
         self.psn = self.una;
         self.next = 0;
         self.sent = self.acked;
-        self.responses_due = 0;
+        self.rd_atomic_outstanding = 0;
         self.in_flight = 0;
         self.since_ack_req = 0;
-        self.last_answer = PsnMark::NONE;
+        self.last_response = PsnMark::NONE;
     }
 
     /// Moves the cursor back by one packet, the last of work request `index`.
-    pub(super) fn back_to_last(&mut self, index: usize, psn: Psn, packets: u32) {
+    pub(super) fn rewind_to_last_packet(&mut self, index: usize, psn: Psn, packets: u32) {
         self.psn = psn;
         self.next = index as u32;
         self.sent = packets - 1;
         self.in_flight = 0;
         self.since_ack_req = 0;
-        self.last_answer = PsnMark::NONE;
+        self.last_response = PsnMark::NONE;
     }
 
     /// Whether an answer will come that speaks for everything up to `psn`.
-    pub(super) fn has_asked_behind(&self, psn: Psn) -> bool {
-        self.last_answer
+    pub(super) fn expects_response_for(&self, psn: Psn) -> bool {
+        self.last_response
             .get()
             .is_some_and(|last| !last.is_before(psn))
     }
@@ -199,10 +199,10 @@ impl Requester {
         if self.in_flight == 0 || self.in_flight + cost <= self.window.size() {
             return true;
         }
-        self.limited = true;
+        self.window_limited = true;
         // With nothing in flight that will be answered, no answer would ever
         // open the window again: one more packet goes, and asks.
-        let last = self.last_answer.get();
+        let last = self.last_response.get();
         last.is_none_or(|psn| psn.is_before(self.una))
     }
 
@@ -210,20 +210,20 @@ impl Requester {
     /// together, up to one that asks for an answer, or wait until they can.
     #[inline]
     pub(super) fn admits_group(&mut self, cost: u32, others: u32, mtu: u32) -> bool {
-        let others = others.min(self.until_question() - 1);
+        let others = others.min(self.packets_until_ack_req() - 1);
         self.admits(cost + others * (mtu + PACKET_OVERHEAD))
     }
 
     /// Whether the packet about to leave must ask for an answer: the last of its message
     /// can leave it to the message that follows, within limits.
     #[inline]
-    pub(super) fn must_ask(&mut self, end: End, room_for: u32) -> bool {
+    pub(super) fn needs_ack_req(&mut self, end: MessageEnd, room_for: u32) -> bool {
         self.since_ack_req += 1;
         let interval = self.window.ack_interval();
         let enough = match end {
-            End::NotYet => interval,
-            End::Followed => interval.div_ceil(2),
-            End::Alone => 1,
+            MessageEnd::NotLast => interval,
+            MessageEnd::LastWithMore => interval.div_ceil(2),
+            MessageEnd::LastInQueue => 1,
         };
         self.since_ack_req >= enough || self.in_flight + room_for > self.window.size()
     }
@@ -231,36 +231,36 @@ impl Requester {
     /// The how manyth packet from now on must ask for an answer, as long as none ends a
     /// message.
     #[inline]
-    pub(super) fn until_question(&self) -> u32 {
+    pub(super) fn packets_until_ack_req(&self) -> u32 {
         let interval = self.window.ack_interval();
         interval.saturating_sub(self.since_ack_req).max(1)
     }
 
     /// Whether the message before the cursor is complete and has not asked for an answer.
     #[inline]
-    pub(super) fn owes_question(&self) -> bool {
+    pub(super) fn lacks_ack_req(&self) -> bool {
         self.sent == 0 && self.since_ack_req > 0
     }
 
     /// How many packets of so many bytes may be in flight in addition without one that
     /// asks for an answer.
-    pub(super) fn unasked(&self, cost: u32) -> u32 {
+    pub(super) fn packets_without_ack_req(&self, cost: u32) -> u32 {
         let room = self.window.size().saturating_sub(self.in_flight) / cost;
         // The next one may have to ask.
-        room.min(self.until_question()).saturating_sub(1)
+        room.min(self.packets_until_ack_req()).saturating_sub(1)
     }
 
     /// So many packets of so many bytes leave without asking.
-    pub(super) fn left_unasked(&mut self, count: u32, cost: u32) {
+    pub(super) fn note_sent_without_ack_req(&mut self, count: u32, cost: u32) {
         self.in_flight += count * cost;
         self.since_ack_req += count;
     }
 
     /// A packet leaves that `answers` packets from its PSN on will answer.
     #[inline]
-    pub(super) fn asked(&mut self, psn: Psn, answers: u32, now: Time) {
+    pub(super) fn note_ack_req(&mut self, psn: Psn, answers: u32, now: Time) {
         self.since_ack_req = 0;
-        self.last_answer = PsnMark::at(psn.add(answers - 1));
+        self.last_response = PsnMark::at(psn.add(answers - 1));
         self.window.sent(psn, now);
     }
 

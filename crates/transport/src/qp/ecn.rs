@@ -27,7 +27,7 @@ impl Qp {
         if !self.notifications.last.is_some_and(recent) {
             self.notifications.last = Some(cx.now);
             self.notifications.due = true;
-            self.wake(cx, Due::ANSWERS);
+            self.wake(cx, Due::RESPONSES);
         }
     }
 

@@ -22,7 +22,7 @@ impl Qp {
         self.report(cx, Some(send.wr_id), status, reason);
         self.complete_send(cx, send, status);
         if self.kind.is_reliable() {
-            self.resp.silence();
+            self.resp.drop_responses();
             self.enter_error(cx);
         } else {
             self.state = QpState::Sqe;

@@ -38,7 +38,7 @@ impl Qp {
             if middle_packets == 0 || !self.req.admits_group(cost, middle_packets, self.mtu) {
                 return;
             }
-            count = count.min(self.req.unasked(cost));
+            count = count.min(self.req.packets_without_ack_req(cost));
         }
         if count < 2 {
             return;
@@ -62,7 +62,7 @@ impl Qp {
         self.req.sent += count;
         self.req.psn = self.req.psn.add(count);
         if acknowledged {
-            self.req.left_unasked(count, cost);
+            self.req.note_sent_without_ack_req(count, cost);
             self.req.note_sent(cx, &self.attr);
         }
     }

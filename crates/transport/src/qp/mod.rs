@@ -74,7 +74,7 @@ bitflags! {
         /// Requests: new ones, or some again.
         const REQUESTS = 1 << 0;
         /// Notifications, and all answers but the one below.
-        const ANSWERS = 1 << 1;
+        const RESPONSES = 1 << 1;
         /// The acknowledgement that is kept at hand.
         const ACK = 1 << 2;
         /// A loss probe.
@@ -161,11 +161,11 @@ impl Qp {
     pub(crate) fn new(init: &QpInit, config: &Config) -> Result<Qp, VerbsError> {
         check_init(init)?;
         room::for_an_object("bytes of a queue pair")?;
-        Qp::with_sizes(init, granted(init), config)
+        Qp::with_sizes(init, granted_cap(init), config)
     }
 
     /// One that takes the place of another: it has no number, and nobody uses it.
-    pub(crate) fn nobody() -> Qp {
+    pub(crate) fn placeholder() -> Qp {
         let cap = QpCap {
             max_send_wr: 0,
             max_recv_wr: 0,
@@ -317,7 +317,7 @@ impl Qp {
             false => batch.len() + QUANTUM,
         };
         let mut more = Due::empty();
-        if due.contains(Due::ANSWERS) {
+        if due.contains(Due::RESPONSES) {
             self.transmit_notification(cx, batch);
             if self.transmit_responses(cx, batch, limit) {
                 more = due;
@@ -381,7 +381,7 @@ impl Qp {
             if self.state != QpState::Err && self.state != QpState::Reset {
                 self.report(cx, None, WcStatus::General, Reason::CqOverflow);
                 self.event(cx, QpEvent::Fatal);
-                self.resp.silence();
+                self.resp.drop_responses();
                 self.enter_error(cx);
             }
         }
@@ -458,7 +458,7 @@ fn check_init(init: &QpInit) -> Result<(), VerbsError> {
 }
 
 /// Sizes as rxe grants them: inline data and gather lists share their room.
-fn granted(init: &QpInit) -> QpCap {
+fn granted_cap(init: &QpInit) -> QpCap {
     let mut cap = init.cap;
     if init.qp_type == QpType::XrcTarget {
         cap.max_send_wr = 0;

@@ -35,7 +35,7 @@ impl Qp {
         self.apply(attr, mask);
         match (from, to) {
             (_, QpState::Err) => {
-                self.resp.silence();
+                self.resp.drop_responses();
                 self.enter_error(cx);
             }
             (QpState::Init, QpState::Rtr) => {

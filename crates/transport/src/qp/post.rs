@@ -79,11 +79,11 @@ impl Qp {
         {
             return Ok(sge.length);
         }
-        self.check_every_rule(wr, ahead)
+        self.check_send_fully(wr, ahead)
     }
 
     /// Everything that can be said about a request before its turn comes.
-    fn check_every_rule(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32, VerbsError> {
+    fn check_send_fully(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32, VerbsError> {
         let refuse = |why: String| Err(VerbsError::Invalid(why));
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return refuse(format!(
@@ -91,7 +91,7 @@ impl Qp {
                 self.qpn, self.state
             ));
         }
-        if !allowed(self.kind, &wr.op) {
+        if !op_is_allowed(self.kind, &wr.op) {
             return refuse(format!(
                 "{:?} is not for a {:?} queue pair",
                 wr.op, self.kind
@@ -102,7 +102,7 @@ impl Qp {
         }
         let mut length = match wr.data {
             SendData::Inline(data) => {
-                if !may_be_inline(&wr.op) {
+                if !allows_inline(&wr.op) {
                     return refuse(format!("{:?} cannot have inline data", wr.op));
                 }
                 if data.len() > self.cap.max_inline_data as usize {
@@ -162,7 +162,7 @@ impl Qp {
 }
 
 #[inline]
-fn allowed(kind: QpType, op: &SendOp) -> bool {
+fn op_is_allowed(kind: QpType, op: &SendOp) -> bool {
     match kind {
         QpType::Rc => true,
         QpType::XrcInitiator => !matches!(op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. }),
@@ -178,7 +178,7 @@ fn allowed(kind: QpType, op: &SendOp) -> bool {
     }
 }
 
-fn may_be_inline(op: &SendOp) -> bool {
+fn allows_inline(op: &SendOp) -> bool {
     matches!(
         op,
         SendOp::Send { .. }

@@ -16,10 +16,10 @@ impl Qp {
     /// Asks for the next part of a READ.
     pub(super) fn send_read(&mut self, cx: &mut Context, batch: &mut Batch) -> Result<(), Blocked> {
         let Some(wqe) = self.sq.get(self.req.index()) else {
-            return Err(Blocked::Waits);
+            return Err(Blocked::UntilEvent);
         };
-        if self.req.responses_due >= u16::from(self.attr.max_rd_atomic) {
-            return Err(Blocked::Waits);
+        if self.req.rd_atomic_outstanding >= u16::from(self.attr.max_rd_atomic) {
+            return Err(Blocked::UntilEvent);
         }
         let from = self.req.sent;
         let chunk = u32::from(wqe.chunk);
@@ -28,7 +28,7 @@ impl Qp {
         let length = (wqe.bytes_before(to, self.mtu) - offset) as u32;
         let cost = length + (to - from) * PACKET_OVERHEAD;
         if !self.req.admits(cost) {
-            return Err(Blocked::Waits);
+            return Err(Blocked::UntilEvent);
         }
         self.push_read(cx, batch, from..to);
         self.responses_expected(cx, to - from, cost);
@@ -67,8 +67,10 @@ impl Qp {
         batch: &mut Batch,
     ) -> Result<(), Blocked> {
         let cost = 8 + PACKET_OVERHEAD;
-        if self.req.responses_due >= u16::from(self.attr.max_rd_atomic) || !self.req.admits(cost) {
-            return Err(Blocked::Waits);
+        if self.req.rd_atomic_outstanding >= u16::from(self.attr.max_rd_atomic)
+            || !self.req.admits(cost)
+        {
+            return Err(Blocked::UntilEvent);
         }
         self.push_single(cx, batch)?;
         self.responses_expected(cx, 1, cost);
@@ -83,7 +85,7 @@ impl Qp {
     ) -> Result<(), Blocked> {
         let index = self.req.index();
         let Some(wqe) = self.sq.get(index) else {
-            return Err(Blocked::Waits);
+            return Err(Blocked::UntilEvent);
         };
         let mark = batch.mark();
         let payload = match wqe.op {
@@ -124,7 +126,7 @@ impl Qp {
                 } else if let Err(reason) = gather(cx, self, index, wqe, 0, 8, batch) {
                     batch.rollback(mark);
                     self.fail_later(cx, index, WcStatus::LocalProtection, reason);
-                    return Err(Blocked::Waits);
+                    return Err(Blocked::UntilEvent);
                 }
                 let reth = Reth {
                     va: remote_addr,
@@ -156,7 +158,7 @@ impl Qp {
                     .reth(&reth);
                 0
             }
-            _ => return Err(Blocked::Waits),
+            _ => return Err(Blocked::UntilEvent),
         };
         let quirk = self.req.flush_quirk && matches!(wqe.op, SendOp::Flush { .. });
         self.push_request(batch, mark, payload, quirk);
@@ -176,9 +178,9 @@ impl Qp {
     /// A request has left that `packets` response packets will answer.
     fn responses_expected(&mut self, cx: &Context, packets: u32, cost: u32) {
         let psn = self.req.psn;
-        self.req.responses_due += 1;
+        self.req.rd_atomic_outstanding += 1;
         self.req.in_flight += cost;
-        self.req.asked(psn, packets, cx.now);
+        self.req.note_ack_req(psn, packets, cx.now);
         self.req.sent += packets;
         self.req.psn = psn.add(packets);
         self.req.note_sent(cx, &self.attr);

@@ -7,7 +7,7 @@ use ferroce_wire::{Operation, Packet, Psn};
 use super::Qp;
 use super::admission::flush_access;
 use super::post::MAX_MESSAGE;
-use super::responder::{Answer, Refusal, Saved};
+use super::responder::{Refusal, Saved, SavedResult};
 use super::responses::Response;
 use crate::engine::Context;
 use crate::memory::{MemRef, Memory};
@@ -34,14 +34,14 @@ impl Qp {
             let length = u64::from(reth.length);
             self.resolve(cx, reth.rkey, Access::REMOTE_READ, reth.va, length)?;
         }
-        let answer = Answer::Read {
+        let result = SavedResult::Read {
             va: reth.va,
             rkey: reth.rkey,
             length: reth.length,
         };
         self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
         let packets = reth.length.div_ceil(self.mtu).max(1);
-        self.answer(cx, packet.psn(), packets, answer);
+        self.respond(cx, packet.psn(), packets, result);
         Ok(())
     }
 
@@ -54,7 +54,7 @@ impl Qp {
         let original = self.execute_atomic(cx, memory, packet)?;
         self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
         self.resp.ack_psn = packet.psn().next();
-        self.answer(cx, packet.psn(), 1, Answer::Atomic { original });
+        self.respond(cx, packet.psn(), 1, SavedResult::Atomic { original });
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl Qp {
         memory.store_release(address, bytes)?;
         self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
         self.resp.ack_psn = packet.psn().next();
-        self.answer(cx, packet.psn(), 1, Answer::Empty);
+        self.respond(cx, packet.psn(), 1, SavedResult::Empty);
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Qp {
         }
         self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
         self.resp.ack_psn = packet.psn().next();
-        self.answer(cx, packet.psn(), 1, Answer::Empty);
+        self.respond(cx, packet.psn(), 1, SavedResult::Empty);
         Ok(())
     }
 
@@ -136,11 +136,11 @@ impl Qp {
     }
 
     /// Remembers an answer, and gives it.
-    fn answer(&mut self, cx: &mut Context, psn: Psn, packets: u32, answer: Answer) {
+    fn respond(&mut self, cx: &mut Context, psn: Psn, packets: u32, result: SavedResult) {
         let saved = Saved {
             psn,
             packets,
-            answer,
+            result,
             pd: self.request_pd(),
         };
         self.resp.psn = psn.add(packets);

@@ -12,7 +12,7 @@
 
 use ferroce_wire::{Bth, ICRC_LEN, Psn, XrcEth};
 
-use super::cursor::End;
+use super::cursor::MessageEnd;
 use super::request_header::message_header;
 use super::{Due, Qp};
 use crate::attr::{QpState, QpType};
@@ -32,9 +32,9 @@ const MAX_READ_CHUNK: u32 = 256 << 10;
 /// What stands in the way of the next packet.
 pub(super) enum Blocked {
     /// Something that will call again when it is over.
-    Waits,
+    UntilEvent,
     /// Others in the batch, or the batch itself.
-    Turn,
+    BatchFull,
 }
 
 impl Qp {
@@ -51,15 +51,15 @@ impl Qp {
             match self.next_request(cx, batch, limit) {
                 Ok(()) => {}
                 Err(blocked) => {
-                    more = matches!(blocked, Blocked::Turn);
+                    more = matches!(blocked, Blocked::BatchFull);
                     break;
                 }
             }
         }
         // Messages that follow one another ask once for all: at the latest, the last does.
-        if batch.len() > before && self.kind.is_reliable() && self.req.owes_question() {
-            batch.ask_at_last();
-            self.req.asked(self.req.psn.prev(), 1, cx.now);
+        if batch.len() > before && self.kind.is_reliable() && self.req.lacks_ack_req() {
+            batch.request_ack_on_last();
+            self.req.note_ack_req(self.req.psn.prev(), 1, cx.now);
         }
         more
     }
@@ -72,11 +72,11 @@ impl Qp {
         limit: usize,
     ) -> Result<(), Blocked> {
         let Some(wqe) = self.sq.get(self.req.index()) else {
-            self.req.limited = false;
-            return Err(Blocked::Waits);
+            self.req.window_limited = false;
+            return Err(Blocked::UntilEvent);
         };
         if self.sq.fails(self.req.index()) {
-            return Err(Blocked::Waits);
+            return Err(Blocked::UntilEvent);
         }
         match wqe.phase {
             Phase::Posted => self.start(cx)?,
@@ -96,7 +96,7 @@ impl Qp {
             SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
                 self.send_message(cx, batch, limit)
             }
-            _ if batch.room(limit) == 0 => Err(Blocked::Turn),
+            _ if batch.room(limit) == 0 => Err(Blocked::BatchFull),
             SendOp::Read { .. } => self.send_read(cx, batch),
             _ => self.send_single(cx, batch),
         }
@@ -106,17 +106,17 @@ impl Qp {
     fn start(&mut self, cx: &mut Context) -> Result<(), Blocked> {
         let index = self.req.index();
         let Some(wqe) = self.sq.get_mut(index) else {
-            return Err(Blocked::Waits);
+            return Err(Blocked::UntilEvent);
         };
         if self.state == QpState::Sqd {
-            return Err(Blocked::Waits);
+            return Err(Blocked::UntilEvent);
         }
         let fenced = wqe.flags.contains(SendFlags::FENCE) && !cx.has_bug(Bug::IgnoreFence);
-        if fenced && self.req.responses_due > 0 {
-            return Err(Blocked::Waits);
+        if fenced && self.req.rd_atomic_outstanding > 0 {
+            return Err(Blocked::UntilEvent);
         }
         if matches!(wqe.op, SendOp::LocalInvalidate { .. }) && index > 0 {
-            return Err(Blocked::Waits); // waits for all earlier work
+            return Err(Blocked::UntilEvent); // waits for all earlier work
         }
         if matches!(wqe.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_)) {
             self.execute_locally(cx, index);
@@ -130,7 +130,7 @@ impl Qp {
                 WcStatus::LocalQpOperation,
                 Reason::InvalidRequest(why),
             );
-            return Err(Blocked::Waits);
+            return Err(Blocked::UntilEvent);
         }
         let (mtu, psn, window) = (self.mtu, self.req.psn, self.req.window.size());
         wqe.phase = Phase::Started;
@@ -200,45 +200,45 @@ impl Qp {
         let acknowledged = self.kind.is_reliable();
         loop {
             let Some(wqe) = self.sq.get(index) else {
-                return Err(Blocked::Waits);
+                return Err(Blocked::UntilEvent);
             };
             let packet = self.req.sent;
             if packet == wqe.packets {
                 break;
             }
             if batch.room(limit) == 0 && (packet == 0 || self.room_in_run(batch) == 0) {
-                return Err(Blocked::Turn);
+                return Err(Blocked::BatchFull);
             }
             let offset = wqe.bytes_before(packet, self.mtu);
             let payload = (wqe.bytes_before(packet + 1, self.mtu) - offset) as u32;
             let cost = payload + PACKET_OVERHEAD;
             let others = wqe.packets - packet - 1;
             if acknowledged && !self.req.admits_group(cost, others, self.mtu) {
-                return Err(Blocked::Waits);
+                return Err(Blocked::UntilEvent);
             }
             let mark = batch.mark();
             if let Err(reason) = self.gather_packet(cx, batch, index, packet) {
-                let covered = packet == 0 || self.req.has_asked_behind(wqe.first_psn.prev());
+                let covered = packet == 0 || self.req.expects_response_for(wqe.first_psn.prev());
                 self.fail_later(cx, index, WcStatus::LocalProtection, reason);
                 if !covered {
-                    self.ask_before(cx, index);
+                    self.request_ack_before(cx, index);
                 }
-                return Err(Blocked::Waits);
+                return Err(Blocked::UntilEvent);
             }
             let psn = self.req.psn;
             let last = packet + 1 == wqe.packets;
             let mut ack_req = false;
             if acknowledged {
                 let end = match last {
-                    false => End::NotYet,
-                    true if index + 1 < self.sq.len() => End::Followed,
-                    true => End::Alone,
+                    false => MessageEnd::NotLast,
+                    true if index + 1 < self.sq.len() => MessageEnd::LastWithMore,
+                    true => MessageEnd::LastInQueue,
                 };
                 self.req.in_flight += cost;
-                ack_req = self.req.must_ask(end, self.mtu + PACKET_OVERHEAD);
+                ack_req = self.req.needs_ack_req(end, self.mtu + PACKET_OVERHEAD);
             }
             if ack_req {
-                self.req.asked(psn, 1, cx.now);
+                self.req.note_ack_req(psn, 1, cx.now);
             }
             message_header(self, batch, wqe, packet, payload, ack_req);
             batch.push(
@@ -349,14 +349,14 @@ impl Qp {
         });
         if let Some(index) = found {
             self.fail_later(cx, index, WcStatus::LocalProtection, Reason::Fault(fault));
-            self.ask_before(cx, index);
+            self.request_ack_before(cx, index);
             self.settle(cx);
         }
     }
 
     /// A message that cannot be sent after all was to ask for an answer for those before
     /// it, which have left: the last packet of the one before is sent again, and asks.
-    fn ask_before(&mut self, cx: &mut Context, index: usize) {
+    fn request_ack_before(&mut self, cx: &mut Context, index: usize) {
         let goes_on = matches!(self.state, QpState::Rts | QpState::Sqd);
         // Only up to the oldest that fails anything is sent.
         if !goes_on || !self.kind.is_reliable() || !self.sq.fails(index) {
@@ -372,7 +372,7 @@ impl Qp {
         {
             let packets = wqe.packets;
             let last = wqe.first_psn.add(packets - 1);
-            self.req.back_to_last(index, last, packets);
+            self.req.rewind_to_last_packet(index, last, packets);
             self.wake(cx, Due::REQUESTS);
         }
     }

@@ -74,12 +74,12 @@ pub(super) struct WriteTarget {
 pub(super) struct Saved {
     pub(super) psn: Psn,
     pub(super) packets: u32,
-    pub(super) answer: Answer,
+    pub(super) result: SavedResult,
     pub(super) pd: Option<Arc<Pd>>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(super) enum SavedResult {
     /// Read again from memory.
     Read { va: u64, rkey: u32, length: u32 },
     /// The value that was there.
@@ -142,7 +142,7 @@ impl Responder {
     }
 
     /// Sends no more answers.
-    pub(super) fn silence(&mut self) {
+    pub(super) fn drop_responses(&mut self) {
         self.responses.clear();
         self.pending_ack = None;
     }
@@ -199,7 +199,7 @@ impl Qp {
         }
         if ahead < 0 {
             cx.count(Counter::DuplicateRequest);
-            self.duplicate(cx, memory, packet);
+            self.handle_duplicate(cx, memory, packet);
             return Received::Accepted;
         }
         self.resp.nak_sent = false;
@@ -232,7 +232,7 @@ impl Qp {
         reason: Reason,
     ) {
         let Some((wr_id, cq)) = self.resp.release_held() else {
-            return self.refuse_read(cx, psn, nak, status, reason);
+            return self.refuse_without_receive(cx, psn, nak, status, reason);
         };
         self.push_nak(cx, psn, Syndrome::Nak(nak));
         self.report(cx, Some(wr_id), status, reason);
@@ -243,7 +243,7 @@ impl Qp {
 
     /// As [`Qp::refuse`], for a request that uses no receive: one that is held
     /// belongs to a later message. An event tells the program.
-    pub(super) fn refuse_read(
+    pub(super) fn refuse_without_receive(
         &mut self,
         cx: &mut Context,
         psn: Psn,

@@ -11,7 +11,7 @@ use ferroce_wire::{
     Aeth, AtomicAckEth, Bth, HeaderBuf, NakCode, Opcode, Operation, Packet, Psn, Syndrome, padding,
 };
 
-use super::responder::{Answer, Saved};
+use super::responder::{Saved, SavedResult};
 use super::{Due, Qp};
 use crate::attr::QpState;
 use crate::bugs::Bug;
@@ -40,12 +40,12 @@ enum Kind {
     Nak(Syndrome),
     Atomic { original: u64 },
     Empty,
-    Read(ReadAnswer),
+    Read(ReadResponse),
 }
 
 /// What is left of the answer to a READ.
 #[derive(Clone, Debug)]
-struct ReadAnswer {
+struct ReadResponse {
     /// The PSN of the packet that starts at `va`.
     next: Psn,
     va: u64,
@@ -58,10 +58,10 @@ struct ReadAnswer {
 
 impl Response {
     pub(super) fn data(saved: &Saved) -> Response {
-        let kind = match saved.answer {
-            Answer::Atomic { original } => Kind::Atomic { original },
-            Answer::Empty => Kind::Empty,
-            Answer::Read { va, rkey, length } => Kind::Read(ReadAnswer {
+        let kind = match saved.result {
+            SavedResult::Atomic { original } => Kind::Atomic { original },
+            SavedResult::Empty => Kind::Empty,
+            SavedResult::Read { va, rkey, length } => Kind::Read(ReadResponse {
                 next: saved.psn,
                 va,
                 rkey,
@@ -118,11 +118,16 @@ impl Qp {
             at -= 1;
         }
         queue.insert(at, response);
-        self.wake(cx, Due::ANSWERS);
+        self.wake(cx, Due::RESPONSES);
     }
 
     /// A request that has been executed before: answers it again.
-    pub(super) fn duplicate(&mut self, cx: &mut Context, memory: &dyn Memory, packet: &Packet<'_>) {
+    pub(super) fn handle_duplicate(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        packet: &Packet<'_>,
+    ) {
         if cx.has_bug(Bug::NeverReackDuplicates) {
             return;
         }
@@ -142,7 +147,7 @@ impl Qp {
             }
             return;
         }
-        let Some(mut response) = self.saved_answer(packet) else {
+        let Some(mut response) = self.saved_response(packet) else {
             return; // forgotten, or never was
         };
         if let Kind::Atomic { original } = &mut response.kind
@@ -159,7 +164,7 @@ impl Qp {
                 {
                     *old = new;
                     queued.replay = true;
-                    self.wake(cx, Due::ANSWERS);
+                    self.wake(cx, Due::RESPONSES);
                 }
                 return;
             }
@@ -171,7 +176,7 @@ impl Qp {
     }
 
     /// What the saved answers say to a request asked again.
-    fn saved_answer(&self, packet: &Packet<'_>) -> Option<Response> {
+    fn saved_response(&self, packet: &Packet<'_>) -> Option<Response> {
         let psn = packet.psn();
         let saved = self.resp.saved.iter().find(|saved| {
             let at = psn.distance(saved.psn);
@@ -233,7 +238,7 @@ impl Qp {
                 header.atomic_ack(&AtomicAckEth { original });
             }
             let mark = batch.mark();
-            self.push_answer(batch, mark, Origin::Response(psn), 0);
+            self.push_response_packet(batch, mark, Origin::Response(psn), 0);
             self.resp.responses.pop_front();
         }
         false
@@ -249,7 +254,7 @@ impl Qp {
         let syndrome = Some(Syndrome::ACK_UNLIMITED);
         self.response_header(batch, Operation::Acknowledge, psn, 0, syndrome);
         let mark = batch.mark();
-        self.push_answer(batch, mark, Origin::Response(psn), 0);
+        self.push_response_packet(batch, mark, Origin::Response(psn), 0);
     }
 
     /// Adds packets that answer the READ at the front of the queue.
@@ -286,7 +291,7 @@ impl Qp {
                 (false, false) => (Operation::ReadResponseMiddle, None),
             };
             self.response_header(batch, operation, read.next, length, syndrome);
-            self.push_answer(batch, mark, read.origin(replay), length);
+            self.push_response_packet(batch, mark, read.origin(replay), length);
             if last {
                 self.resp.responses.pop_front();
                 return;
@@ -308,7 +313,7 @@ impl Qp {
         &self,
         cx: &Context,
         batch: &mut Batch,
-        read: &mut ReadAnswer,
+        read: &mut ReadResponse,
         replay: bool,
         limit: usize,
     ) {
@@ -339,7 +344,7 @@ impl Qp {
     fn resolve_read(
         &self,
         cx: &Context,
-        read: &ReadAnswer,
+        read: &ReadResponse,
         length: u32,
     ) -> Result<MemRef, AccessError> {
         let pd = read.pd.as_ref().or(self.pd.as_ref());
@@ -360,9 +365,9 @@ impl Qp {
 
     /// The key became invalid while the READ was being answered.
     fn read_refused(&mut self, cx: &mut Context, psn: Psn, error: AccessError) {
-        self.resp.silence();
+        self.resp.drop_responses();
         let (nak, reason) = (NakCode::RemoteAccess, Reason::Access(error));
-        self.refuse_read(cx, psn, nak, WcStatus::RemoteAccess, reason);
+        self.refuse_without_receive(cx, psn, nak, WcStatus::RemoteAccess, reason);
     }
 
     /// The payload of an answer could not be read from memory.
@@ -370,10 +375,10 @@ impl Qp {
         if matches!(self.state(), QpState::Err | QpState::Reset) {
             return;
         }
-        self.resp.silence();
+        self.resp.drop_responses();
         let status = WcStatus::LocalQpOperation;
         let nak = NakCode::RemoteOperational;
-        self.refuse_read(cx, psn, nak, status, Reason::Fault(fault));
+        self.refuse_without_receive(cx, psn, nak, status, Reason::Fault(fault));
         self.settle(cx);
     }
 
@@ -400,7 +405,13 @@ impl Qp {
         }
     }
 
-    fn push_answer(&self, batch: &mut Batch, mark: usize, origin: Origin, payload_len: u32) {
+    fn push_response_packet(
+        &self,
+        batch: &mut Batch,
+        mark: usize,
+        origin: Origin,
+        payload_len: u32,
+    ) {
         let new = NewPacket {
             qpn: self.qpn,
             origin,
@@ -418,7 +429,7 @@ impl Qp {
     }
 }
 
-impl ReadAnswer {
+impl ReadResponse {
     /// Whose its next packet is.
     fn origin(&self, replay: bool) -> Origin {
         match replay {

@@ -55,7 +55,7 @@ pub fn operations(remote_addr: u64, rkey: u32) -> [(SendOp, Access, u32); 5] {
 fn assert_refused(pair: &mut Pair, op: SendOp, length: u32, nak: u8, why: &str) {
     let before = pair.hosts[1].ram.get(BASE, SIZE);
     let what = format!("{op:?}");
-    pair.ask(1, op, INBOX, length);
+    pair.post_op(1, op, INBOX, length);
     pair.write(2, 10);
     pair.recv(7, 100);
     pair.run();
@@ -69,8 +69,12 @@ fn assert_refused(pair: &mut Pair, op: SendOp, length: u32, nak: u8, why: &str) 
     assert_eq!(pair.states(), [QpState::Err; 2], "{what}");
     assert_eq!(pair.trace().last(), Some(&format!("NAK {nak:02x} 1000")));
     assert_eq!(pair.hosts[1].qp_events(), [event], "{what}");
-    assert_eq!(pair.hosts[1].why(), why, "{what}");
-    assert!(pair.hosts[0].why().starts_with("the peer answered "));
+    assert_eq!(pair.hosts[1].failure_reason(), why, "{what}");
+    assert!(
+        pair.hosts[0]
+            .failure_reason()
+            .starts_with("the peer answered ")
+    );
     assert_eq!(pair.hosts[1].ram.get(BASE, SIZE), before, "{what}");
 }
 
@@ -148,12 +152,12 @@ fn a_missing_permission_of_the_queue_pair_is_an_invalid_request() {
         let mut pair = Pair::with(|knobs| knobs.attr.access -= need);
         let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
         pair.recv(7, 100);
-        pair.ask(1, op, INBOX, length);
+        pair.post_op(1, op, INBOX, length);
         pair.run();
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteInvalidRequest)]);
         assert_eq!(pair.done(1), [(7, FLUSHED)]);
         assert_eq!(pair.hosts[1].qp_events(), [QpEvent::RequestError]);
-        let why = pair.hosts[1].why();
+        let why = pair.hosts[1].failure_reason();
         assert!(why.contains("the queue pair does not allow"), "{why}");
     }
 }
@@ -163,12 +167,12 @@ fn without_depth_for_reads_there_are_none() {
     for n in [1, 2, 3, 4] {
         let mut pair = Pair::with(|knobs| knobs.attr.max_dest_rd_atomic = 0);
         let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
-        pair.ask(1, op, INBOX, length);
+        pair.post_op(1, op, INBOX, length);
         pair.run();
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteInvalidRequest)]);
         assert!(
             pair.hosts[1]
-                .why()
+                .failure_reason()
                 .contains("beyond the 0 that may be outstanding")
         );
     }
@@ -184,7 +188,7 @@ fn the_first_packet_answers_for_the_whole_length() {
         imm: None,
     };
     let before = pair.hosts[1].ram.get(REMOTE, 3000);
-    pair.ask(1, op, 0, 3001);
+    pair.post_op(1, op, 0, 3001);
     pair.flush(0);
     let first = pair.wire[0].clone();
     pair.deliver(&first);
@@ -257,7 +261,7 @@ fn the_receive_in_use_completes_with_the_error() {
         rkey: 1,
         imm: Some(5),
     };
-    pair.ask(1, op, 0, 100);
+    pair.post_op(1, op, 0, 100);
     pair.run();
     assert_eq!(pair.done(1), [(7, WcStatus::RemoteAccess), (8, FLUSHED)]);
     assert_eq!(pair.hosts[1].qp_events(), [], "the completion tells");
@@ -268,7 +272,7 @@ fn nothing_is_checked_where_nothing_is_touched() {
     let mut pair = Pair::rc();
     for n in 0..2 {
         let (op, ..) = operations(0xdead, 0xbeef)[n].clone();
-        pair.ask(n as u64, op, INBOX, 0);
+        pair.post_op(n as u64, op, INBOX, 0);
     }
     pair.run();
     assert_eq!(pair.done(0), [(0, OK), (1, OK)]);
@@ -286,7 +290,7 @@ fn a_misaligned_atomic_is_refused_when_posted() {
         let why = refused.unwrap_err().to_string();
         assert!(why.contains("not a multiple of 8"), "{why}");
     }
-    pair.assert_works();
+    pair.assert_connected();
 }
 
 #[test]
@@ -333,7 +337,7 @@ fn a_region_deregistered_during_a_write_ends_the_write() {
         rkey: mr.rkey(),
         imm: None,
     };
-    pair.ask(1, op, 0, 3000);
+    pair.post_op(1, op, 0, 3000);
     let packets = pair.take(0);
     pair.deliver(&packets[0]);
     pair.deliver(&packets[1]);
@@ -354,7 +358,7 @@ fn a_region_deregistered_during_a_read_ends_the_read() {
         remote_addr: REMOTE,
         rkey: mr.rkey(),
     };
-    pair.ask(1, op, INBOX, 20_000);
+    pair.post_op(1, op, INBOX, 20_000);
     let request = pair.take(0);
     pair.deliver(&request[0]);
     assert!(pair.flush_some(1, 5));

@@ -82,7 +82,11 @@ fn requests_that_break_the_rules_are_invalid_requests() {
             WcStatus::WrFlush
         };
         assert_eq!(status, want, "{what}");
-        assert!(pair.hosts[1].why().starts_with("invalid request: "));
+        assert!(
+            pair.hosts[1]
+                .failure_reason()
+                .starts_with("invalid request: ")
+        );
     }
 }
 
@@ -235,7 +239,7 @@ fn answers_that_break_the_rules_end_the_connection() {
                     remote_addr: REMOTE,
                     rkey: pair.rkey(),
                 };
-                pair.ask(1, op, 0, 8);
+                pair.post_op(1, op, 0, 8);
             }
             _ => pair.write(1, 100),
         }
@@ -255,7 +259,7 @@ fn answers_that_break_the_rules_end_the_connection() {
         );
         assert_eq!(pair.hosts[0].state(), QpState::Err);
         assert_eq!(pair.hosts[0].ram.get(BASE, SIZE), before, "{what}");
-        let why = pair.hosts[0].why();
+        let why = pair.hosts[0].failure_reason();
         assert!(why.starts_with("response does not fit: "), "{why}");
     }
 }
@@ -281,7 +285,7 @@ fn a_flood_of_duplicate_reads_does_not_pile_up() {
     }
     let answers = pair.take(1).len();
     assert!(answers <= (64 + 16) * 3, "{answers}");
-    pair.assert_works_after(16);
+    pair.assert_connected_after(16);
 }
 
 #[derive(Clone, Debug)]
@@ -336,20 +340,20 @@ fn busy() -> Pair {
     }
     for round in 0..2 {
         let (write, read) = (pair.write_op(Some(1)), pair.read_op());
-        pair.ask(
+        pair.post_op(
             10 * round,
             ferroce_transport::SendOp::Send { imm: None },
             local,
             3000,
         );
-        pair.ask(10 * round + 1, write, local, 2500);
-        pair.ask(10 * round + 2, read, local + 0x4000, 3500);
+        pair.post_op(10 * round + 1, write, local, 2500);
+        pair.post_op(10 * round + 2, read, local + 0x4000, 3500);
         let op = ferroce_transport::SendOp::FetchAdd {
             remote_addr: REMOTE,
             rkey: pair.rkey(),
             add: 1,
         };
-        pair.ask(10 * round + 3, op, local + 0x4000, 8);
+        pair.post_op(10 * round + 3, op, local + 0x4000, 8);
     }
     pair
 }
@@ -392,13 +396,13 @@ proptest! {
             }
             number += 1;
         }
-        pair.settle();
+        pair.run_until_idle();
         prop_assert_eq!(pair.done(0).len(), 8);
         prop_assert!(before == [outside(&pair, 0), outside(&pair, 1)]);
         if pair.states() == [QpState::Rts; 2] {
             let read = pair.read_op();
-            pair.ask(99, read, REMOTE - BASE + INBOX % 0x1_0000, 100);
-            pair.settle();
+            pair.post_op(99, read, REMOTE - BASE + INBOX % 0x1_0000, 100);
+            pair.run_until_idle();
             prop_assert_eq!(pair.done(0).len(), 1);
         }
     }

@@ -206,7 +206,7 @@ fn an_answer_that_makes_no_sense_is_dropped() {
     assert_dropped(&mut pair, &stale, Drop::Stale, "stale");
     let early = pair.ack(1001, Syndrome::ACK_UNLIMITED);
     assert_dropped(&mut pair, &early, Drop::Stale, "for what was never sent");
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK)]);
 }
 

@@ -1,4 +1,4 @@
-//! Every operation works once, on a good day.
+//! Every operation, once, without losses.
 
 use ferroce_transport::{SendOp, WcOpcode, WcStatus};
 

@@ -98,7 +98,7 @@ fn a_gap_halves_the_window_and_a_timeout_takes_it_to_the_floor() {
     pair.deliver(&nak);
     assert_eq!(pair.hosts[0].query().window, before / 2);
     pair.take(0);
-    pair.time_out();
+    pair.expire_ack_timeout();
     assert_eq!(pair.hosts[0].query().window, 4 * (1024 + OVERHEAD));
 }
 
@@ -107,7 +107,7 @@ fn the_window_recovers_while_answers_come() {
     let mut pair = Pair::rc();
     pair.write(1, 1000);
     pair.take(0);
-    pair.time_out();
+    pair.expire_ack_timeout();
     let small = pair.hosts[0].query().window;
     for wr_id in 2..100 {
         pair.write(wr_id, 200_000);

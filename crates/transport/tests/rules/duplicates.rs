@@ -167,7 +167,7 @@ fn a_duplicate_compare_swap_returns_the_first_answer_and_changes_nothing() {
         compare: 40,
         swap: 50,
     };
-    pair.ask(1, op, INBOX, 8);
+    pair.post_op(1, op, INBOX, 8);
     let packets = unanswered(&mut pair);
     assert_eq!(pair.hosts[1].ram.word(REMOTE), 50);
     pair.hosts[1].ram.put_word(REMOTE, 40);
@@ -184,7 +184,7 @@ fn a_duplicate_atomic_write_is_answered_and_writes_nothing() {
         remote_addr: REMOTE,
         rkey: pair.rkey(),
     };
-    pair.ask(1, op, 0, 8);
+    pair.post_op(1, op, 0, 8);
     let packets = unanswered(&mut pair);
     pair.hosts[1].ram.put_word(REMOTE, 1000);
     assert_eq!(answers(&mut pair, &packets[0]), ["READ_RESPONSE_ONLY 1000"]);
@@ -203,7 +203,7 @@ fn a_duplicate_flush_is_answered_and_not_done_again() {
         placement: 1,
         selectivity: 0,
     };
-    pair.ask(1, op, 0, 0);
+    pair.post_op(1, op, 0, 0);
     let packets = unanswered(&mut pair);
     assert_eq!(answers(&mut pair, &packets[0]), ["READ_RESPONSE_ONLY 1000"]);
     assert_eq!(*pair.hosts[1].ram.flushes.borrow(), [(REMOTE, 64, false)]);
@@ -240,7 +240,7 @@ fn a_duplicate_read_that_is_not_part_of_the_first_is_dropped() {
     let foreign = request.edited(|bytes| bytes[20] ^= 1);
     assert_ne!(foreign.packet().reth().unwrap().rkey, pair.rkey());
     assert_eq!(answers(&mut pair, &foreign), [""; 0], "another key");
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK)], "and the connection lives");
 }
 
@@ -283,7 +283,7 @@ fn what_has_been_forgotten_is_dropped_never_executed_again() {
     assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
     assert_eq!(answers(&mut pair, &old), [""; 0]);
     assert_eq!(pair.hosts[1].ram.word(REMOTE), 2);
-    pair.assert_works();
+    pair.assert_connected();
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_read_that_the_network_duplicates_does_not_exhaust_the_depth() {
     }
     pair.run();
     assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
-    pair.assert_works();
+    pair.assert_connected();
 }
 
 #[test]

@@ -19,12 +19,15 @@ fn memory_that_is_gone_fails_the_send_that_needs_it() {
         .borrow_mut()
         .push(BASE + 0x1800..BASE + 0x1801);
     pair.write(1, 100);
-    pair.ask(2, SendOp::Send { imm: None }, 0x1000, 5000);
+    pair.post_op(2, SendOp::Send { imm: None }, 0x1000, 5000);
     pair.write(3, 100);
     pair.run();
     let protection = WcStatus::LocalProtection;
     assert_eq!(pair.done(0), [(1, OK), (2, protection), (3, FLUSHED)]);
-    assert_eq!(pair.hosts[0].why(), "memory at 0x101800 is not accessible");
+    assert_eq!(
+        pair.hosts[0].failure_reason(),
+        "memory at 0x101800 is not accessible"
+    );
     assert_eq!(pair.hosts[0].state(), QpState::Err);
     assert_eq!(pair.done(1), [], "half a message is none");
 }
@@ -52,7 +55,7 @@ fn a_local_key_that_does_not_fit_fails_the_request() {
             pair.post(0, wr(1, op, &[sge]));
             pair.run();
             assert_eq!(pair.done(0), [(1, WcStatus::LocalProtection)]);
-            assert!(pair.hosts[0].why().contains(what));
+            assert!(pair.hosts[0].failure_reason().contains(what));
         }
     }
 }
@@ -69,13 +72,16 @@ fn memory_that_is_gone_on_the_responder_is_a_remote_operational_error() {
         let mut pair = Pair::rc();
         let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
         hole(&pair, 1, REMOTE);
-        pair.ask(1, op, INBOX, length);
+        pair.post_op(1, op, INBOX, length);
         pair.run();
         assert_eq!(pair.trace().last().unwrap(), "NAK 63 1000");
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteOperation)]);
         assert_eq!(pair.states(), [QpState::Err; 2]);
         assert_eq!(pair.hosts[1].qp_events(), [QpEvent::Fatal]);
-        assert_eq!(pair.hosts[1].why(), "memory at 0x140000 is not accessible");
+        assert_eq!(
+            pair.hosts[1].failure_reason(),
+            "memory at 0x140000 is not accessible"
+        );
     }
 }
 
@@ -99,7 +105,7 @@ fn a_receive_into_memory_that_is_gone_fails_both_ends() {
     pair.run();
     assert_eq!(pair.done(0), [(1, WcStatus::RemoteOperation)]);
     assert_eq!(pair.done(1), [(7, WcStatus::LocalProtection), (8, FLUSHED)]);
-    assert!(pair.hosts[1].why().contains("not accessible"));
+    assert!(pair.hosts[1].failure_reason().contains("not accessible"));
 }
 
 #[test]
@@ -108,13 +114,16 @@ fn an_answer_that_cannot_be_placed_fails_the_request() {
         let mut pair = Pair::rc();
         let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
         hole(&pair, 0, BASE + INBOX);
-        pair.ask(1, op, INBOX, length);
+        pair.post_op(1, op, INBOX, length);
         pair.write(2, 100);
         pair.run();
         let protection = WcStatus::LocalProtection;
         assert_eq!(pair.done(0), [(1, protection), (2, FLUSHED)]);
         assert_eq!(pair.hosts[0].state(), QpState::Err);
-        assert_eq!(pair.hosts[0].why(), "memory at 0x180000 is not accessible");
+        assert_eq!(
+            pair.hosts[0].failure_reason(),
+            "memory at 0x180000 is not accessible"
+        );
     }
 }
 

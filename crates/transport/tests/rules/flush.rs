@@ -24,7 +24,7 @@ fn a_flush_names_a_range_or_the_whole_region() {
         for (selectivity, range) in [(0, (REMOTE, 64)), (1, (BASE, SIZE as u64))] {
             let mut pair = Pair::rc();
             let op = flush(&pair, placement, selectivity);
-            pair.ask(1, op, 0, 0);
+            pair.post_op(1, op, 0, 0);
             pair.run();
             assert_eq!(pair.trace(), ["FLUSH 1000", "READ_RESPONSE_ONLY 1000"]);
             let done = pair.hosts[0].completions()[0];
@@ -43,8 +43,8 @@ fn a_flush_comes_after_the_writes_before_it() {
     let mut pair = Pair::rc();
     pair.write(1, 3000);
     let op = flush(&pair, 1, 0);
-    pair.ask(2, op, 0, 0);
-    pair.run_losing(crate::shorthand::once(|sent| sent.psn() == 1001));
+    pair.post_op(2, op, 0, 0);
+    pair.run_losing(crate::shorthand::first_match(|sent| sent.psn() == 1001));
     assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
     assert!(pair.was_written(3000));
 }
@@ -54,7 +54,7 @@ fn a_flush_needs_permission_of_queue_pair_and_region() {
     for (placement, need) in [(1, Access::FLUSH_GLOBAL), (2, Access::FLUSH_PERSISTENT)] {
         let mut pair = Pair::with(|knobs| knobs.attr.access -= need);
         let op = flush(&pair, placement, 0);
-        pair.ask(1, op, 0, 0);
+        pair.post_op(1, op, 0, 0);
         pair.run();
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteInvalidRequest)]);
 
@@ -67,7 +67,7 @@ fn a_flush_needs_permission_of_queue_pair_and_region() {
             .unwrap();
         for selectivity in [0, 1] {
             let op = flush(&pair, placement, selectivity);
-            pair.ask(1, op, 0, 0);
+            pair.post_op(1, op, 0, 0);
         }
         pair.run();
         assert_eq!(pair.done(0)[0], (1, WcStatus::RemoteAccess));
@@ -88,7 +88,7 @@ fn icrc_kinds(sent: &Sent) -> (bool, bool) {
 fn a_flush_with_the_icrc_of_rxe_is_accepted() {
     let mut pair = Pair::rc();
     let op = flush(&pair, 1, 0);
-    pair.ask(1, op, 0, 0);
+    pair.post_op(1, op, 0, 0);
     let mut sent = pair.take(0).remove(0);
     assert_eq!(icrc_kinds(&sent), (true, false));
     let end = sent.bytes.len() - 4;
@@ -103,12 +103,12 @@ fn a_flush_with_the_icrc_of_rxe_is_accepted() {
 fn a_flush_without_an_answer_is_tried_with_the_icrc_of_rxe() {
     let mut pair = Pair::rc();
     let op = flush(&pair, 1, 0);
-    pair.ask(1, op, 0, 0);
+    pair.post_op(1, op, 0, 0);
     let mut kinds = Vec::new();
     for _ in 0..4 {
         let sent = pair.take(0).remove(0);
         kinds.push(icrc_kinds(&sent));
-        pair.jump();
+        pair.fire_next_timer();
     }
     let (plain, quirk) = ((true, false), (false, true));
     assert_eq!(kinds, [plain, quirk, plain, quirk]);
@@ -118,12 +118,12 @@ fn a_flush_without_an_answer_is_tried_with_the_icrc_of_rxe() {
 fn what_worked_for_a_flush_is_remembered() {
     let mut pair = Pair::rc();
     let op = flush(&pair, 1, 0);
-    pair.ask(1, op.clone(), 0, 0);
+    pair.post_op(1, op.clone(), 0, 0);
     pair.take(0); // lost, as with rxe
-    pair.jump();
+    pair.fire_next_timer();
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
-    pair.ask(2, op, 0, 0);
+    pair.post_op(2, op, 0, 0);
     let sent = pair.take(0).remove(0);
     assert_eq!(icrc_kinds(&sent), (false, true));
 }

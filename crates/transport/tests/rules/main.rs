@@ -7,22 +7,23 @@
 #![allow(unreachable_pub)] // nobody reaches into a test
 
 mod access;
-mod asking;
+mod ack_requests;
 mod bad_input;
 mod bad_packets;
 mod basics;
 mod congestion;
+mod crafted;
 mod drive;
 mod duplicates;
 mod faults;
 mod flush;
-mod numbers;
+mod memory_windows;
 mod operations;
 mod pair;
 mod prediction;
 mod probe;
+mod qp_numbers;
 mod ram;
-mod raw;
 mod receive_path;
 mod retry;
 mod rnr;
@@ -32,5 +33,4 @@ mod shorthand;
 mod states;
 mod unreliable_connected;
 mod unreliable_datagram;
-mod windows;
 mod xrc;

@@ -32,7 +32,7 @@ fn inline_data_is_copied_when_it_is_posted() {
     post(&mut pair, inline(2, op, &data)).unwrap();
     let sent = data;
     data.fill(0);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
     assert_eq!(pair.hosts[1].ram.get(BASE + INBOX, sent.len()), sent);
     assert_eq!(pair.hosts[1].ram.get(REMOTE, sent.len()), sent);
@@ -44,7 +44,7 @@ fn inline_data_survives_a_retry() {
     let op = pair.write_op(None);
     post(&mut pair, inline(1, op, b"twice")).unwrap();
     pair.run_losing(|_| true);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.hosts[1].ram.get(REMOTE, 5), *b"twice");
 }
 
@@ -79,7 +79,7 @@ fn thirty_two_elements_are_gathered_and_one_more_refused() {
     let (from, to) = (pieces(&pair, 0, 0, 32), pieces(&pair, 1, INBOX, 32));
     pair.post_recv(1, 7, &to);
     pair.post(0, wr(1, SendOp::Send { imm: None }, &from));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(1), [(7, OK)]);
     for i in 0..32 {
         let got = pair.hosts[1].ram.get(BASE + INBOX + i * 0x100, 77);
@@ -100,7 +100,7 @@ fn messages_of_no_bytes_are_messages() {
     let send = wr(4, SendOp::Send { imm: Some(1) }, &[]);
     pair.post_recv(1, 8, &[]);
     pair.post(0, send);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK), (2, OK), (3, OK), (4, OK)]);
     assert_eq!(pair.done(1), [(7, OK), (8, OK)]);
     assert_eq!(
@@ -124,9 +124,9 @@ fn packets_are_first_middle_last_or_only() {
     ] {
         for (imm, suffix) in [(None, ""), (Some(5), "_IMM")] {
             let mut pair = Pair::rc();
-            pair.ask(1, SendOp::Send { imm }, 0, length);
+            pair.post_op(1, SendOp::Send { imm }, 0, length);
             let op = pair.write_op(imm);
-            pair.ask(2, op, 0, length);
+            pair.post_op(2, op, 0, length);
             let packets = pair.take(0);
             let names: Vec<_> = packets
                 .iter()
@@ -157,14 +157,14 @@ fn the_solicited_bit_is_on_the_packet_that_completes_a_receive() {
     let mut pair = Pair::rc();
     let flags = SendFlags::SOLICITED;
     let (write, write_imm) = (pair.write_op(None), pair.write_op(Some(1)));
-    pair.ask_with(1, SendOp::Send { imm: None }, 0, 3000, flags);
-    pair.ask_with(2, write, 0, 3000, flags);
-    pair.ask_with(3, write_imm, 0, 3000, flags);
+    pair.post_op_with_flags(1, SendOp::Send { imm: None }, 0, 3000, flags);
+    pair.post_op_with_flags(2, write, 0, 3000, flags);
+    pair.post_op_with_flags(3, write_imm, 0, 3000, flags);
     let read = pair.read_op();
-    pair.ask_with(4, read, INBOX, 3000, flags);
+    pair.post_op_with_flags(4, read, INBOX, 3000, flags);
     pair.flush(0);
     let solicited = pair.wire.iter().filter(|s| s.packet().solicited());
-    let briefs: Vec<String> = solicited.map(|s| s.brief()).collect();
+    let briefs: Vec<String> = solicited.map(|s| s.summary()).collect();
     assert_eq!(briefs, ["SEND_LAST 1002", "WRITE_LAST_IMM 1008"]);
 }
 
@@ -180,7 +180,7 @@ fn a_fence_waits_for_reads_and_atomics() {
         } else {
             SendFlags::empty()
         };
-        pair.ask_with(3, op, 0, 100, flags);
+        pair.post_op_with_flags(3, op, 0, 100, flags);
         let requests = pair.take(0);
         assert_eq!(requests.len(), if fenced { 2 } else { 3 });
         for request in &requests {
@@ -204,13 +204,13 @@ fn a_fence_holds_while_a_read_is_asked_for_again() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
     let op = pair.write_op(None);
-    pair.ask_with(2, op, 0, 100, SendFlags::FENCE);
+    pair.post_op_with_flags(2, op, 0, 100, SendFlags::FENCE);
     pair.run_losing(|sent| sent.from == 1);
-    pair.jump();
+    pair.fire_next_timer();
     let again = pair.take(0);
     assert_eq!(again.len(), 1);
-    assert_eq!(again[0].brief(), "READ_REQUEST 1000");
-    pair.settle();
+    assert_eq!(again[0].summary(), "READ_REQUEST 1000");
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
 }
 
@@ -219,7 +219,7 @@ fn a_fence_does_not_wait_for_writes() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     let op = pair.write_op(None);
-    pair.ask_with(2, op, 0, 100, SendFlags::FENCE);
+    pair.post_op_with_flags(2, op, 0, 100, SendFlags::FENCE);
     assert_eq!(pair.take(0).len(), 2);
 }
 
@@ -228,7 +228,7 @@ fn only_signaled_sends_complete_unless_all_do() {
     let mut pair = Pair::with(|knobs| knobs.sig_all = false);
     pair.write(1, 100);
     let op = pair.write_op(None);
-    pair.ask_with(2, op, 0, 100, SendFlags::SIGNALED);
+    pair.post_op_with_flags(2, op, 0, 100, SendFlags::SIGNALED);
     pair.read(3, 100);
     pair.run();
     assert_eq!(pair.done(0), [(2, OK)]);
@@ -237,7 +237,7 @@ fn only_signaled_sends_complete_unless_all_do() {
         remote_addr: REMOTE,
         rkey: 1,
     };
-    pair.ask(4, bad, INBOX, 100);
+    pair.post_op(4, bad, INBOX, 100);
     pair.run();
     assert_eq!(
         pair.done(0),
@@ -304,9 +304,9 @@ fn send_completions_say_what_was_done() {
         pair.recv(wr_id, 1000);
     }
     for (wr_id, (op, length, ..)) in (0..).zip(&operations) {
-        pair.ask(wr_id, op.clone(), INBOX, *length);
+        pair.post_op(wr_id, op.clone(), INBOX, *length);
     }
-    pair.settle();
+    pair.run_until_idle();
     let done = pair.hosts[0].completions();
     assert_eq!(done.len(), operations.len());
     for (n, (wc, (_, _, opcode, byte_len, flags))) in done.iter().zip(&operations).enumerate() {
@@ -337,13 +337,13 @@ fn atomics_return_what_was_there_and_do_what_they_say() {
             compare,
             swap,
         };
-        pair.ask(2, op, INBOX, 8);
+        pair.post_op(2, op, INBOX, 8);
         pair.run();
         assert_eq!(pair.hosts[0].ram.word(BASE + INBOX), original);
         assert_eq!(pair.hosts[1].ram.word(REMOTE), after);
     }
     pair.hosts[0].ram.put(BASE, b"8 bytes!");
-    pair.ask(3, SendOp::AtomicWrite { remote_addr, rkey }, 0, 8);
+    pair.post_op(3, SendOp::AtomicWrite { remote_addr, rkey }, 0, 8);
     pair.run();
     assert_eq!(pair.hosts[1].ram.get(REMOTE, 8), *b"8 bytes!");
     assert_eq!(pair.done(0).len(), 4);
@@ -391,7 +391,7 @@ fn no_more_reads_are_outstanding_than_agreed() {
             pair.read(wr_id, 100);
         }
         assert_eq!(pair.take(0).len(), usize::from(max));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.done(0).len(), 10);
     }
 }
@@ -402,7 +402,11 @@ fn with_no_reads_agreed_on_a_read_is_a_local_error() {
     pair.read(1, 100);
     pair.run();
     assert_eq!(pair.done(0), [(1, WcStatus::LocalQpOperation)]);
-    assert!(pair.hosts[0].why().contains("max_rd_atomic is 0"));
+    assert!(
+        pair.hosts[0]
+            .failure_reason()
+            .contains("max_rd_atomic is 0")
+    );
 }
 
 #[test]

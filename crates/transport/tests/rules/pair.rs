@@ -351,12 +351,12 @@ impl Pair {
     /// Delivers a packet to the other end, the short way if that takes it.
     pub fn deliver(&mut self, sent: &Sent) -> Received {
         match self.deliver_predicted(sent, sent.bytes.len()) {
-            0 => self.deliver_the_long_way(sent),
+            0 => self.deliver_slow_path(sent),
             _ => Received::Accepted,
         }
     }
 
-    pub fn deliver_the_long_way(&mut self, sent: &Sent) -> Received {
+    pub fn deliver_slow_path(&mut self, sent: &Sent) -> Received {
         let host = &mut self.hosts[1 - sent.from];
         host.engine.receive(self.now, &host.ram, &sent.datagram())
     }
@@ -389,7 +389,7 @@ impl Pair {
     }
 
     /// Jumps to the next timer of either end; false if there is none.
-    pub fn jump(&mut self) -> bool {
+    pub fn fire_next_timer(&mut self) -> bool {
         let next = self
             .hosts
             .iter()
@@ -406,10 +406,10 @@ impl Pair {
     }
 
     /// Runs, timers included, until nothing is left to happen.
-    pub fn settle(&mut self) {
+    pub fn run_until_idle(&mut self) {
         for _ in 0..10_000 {
             self.run();
-            if !self.jump() {
+            if !self.fire_next_timer() {
                 return;
             }
         }

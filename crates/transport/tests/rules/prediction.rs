@@ -70,7 +70,7 @@ fn merged(packets: &[Sent]) -> Sent {
 /// As [`Kind::sent`], with the first packet delivered and the middle merged.
 fn middle(kind: Kind) -> (Pair, Sent, usize) {
     let (mut pair, packets) = kind.sent();
-    pair.deliver_the_long_way(&packets[0]);
+    pair.deliver_slow_path(&packets[0]);
     let middle = &packets[1..PACKETS - 1];
     (pair, merged(middle), middle[0].bytes.len())
 }
@@ -91,12 +91,12 @@ fn the_middle_of_a_message_is_foreseen_as_far_as_it_has_come() {
             0,
             "it begins"
         );
-        pair.deliver_the_long_way(&packets[0]);
+        pair.deliver_slow_path(&packets[0]);
         let [some, others] = [&packets[1..8], &packets[8..]].map(merged);
         assert_eq!(pair.deliver_predicted(&some, segment), 7);
         assert_eq!(pair.deliver_predicted(&others, segment), PACKETS - 1 - 8);
         assert_eq!(pair.deliver_predicted(&packets[PACKETS - 1], segment), 0);
-        pair.deliver_the_long_way(&packets[PACKETS - 1]);
+        pair.deliver_slow_path(&packets[PACKETS - 1]);
         let (host, at) = kind.destination();
         let expected: Vec<u8> = (0..LENGTH).map(|i| (i % 251) as u8).collect();
         assert!(pair.hosts[host].ram.get(at, LENGTH as usize) == expected);
@@ -228,7 +228,7 @@ proptest! {
             happen(&mut packets, accident);
         }
         for packet in &packets {
-            long.deliver_the_long_way(packet);
+            long.deliver_slow_path(packet);
         }
         let mut rest = packets.as_slice();
         while let Some(first) = rest.first() {
@@ -237,7 +237,7 @@ proptest! {
             let run = rest.iter().take(most).take_while(same_size).count();
             let taken = short.deliver_predicted(&merged(&rest[..run]), segment);
             if taken == 0 {
-                short.deliver_the_long_way(first);
+                short.deliver_slow_path(first);
             }
             rest = &rest[taken.max(1)..];
         }

@@ -4,7 +4,7 @@ use ferroce_transport::{Counter, QpState, WcStatus};
 use ferroce_wire::{Operation, Syndrome};
 
 use crate::pair::{Pair, Sent};
-use crate::shorthand::once;
+use crate::shorthand::first_match;
 
 const OK: WcStatus = WcStatus::Success;
 const ROUND_TRIP: u64 = 20_000;
@@ -12,7 +12,7 @@ const ROUND_TRIP: u64 = 20_000;
 const SOON: u64 = 3_000_000;
 
 /// A pair that has measured its round trips: the next PSN is 1008.
-fn measured() -> Pair {
+fn pair_with_measured_rtt() -> Pair {
     let mut pair = Pair::rc();
     for wr_id in 0..8 {
         pair.write(wr_id, 100);
@@ -32,10 +32,10 @@ fn from_requester(sent: &Sent) -> bool {
 }
 
 /// Waits for the requester's next packet, which must come soon.
-fn soon(pair: &mut Pair) {
+fn wait_for_probe(pair: &mut Pair) {
     let start = pair.now;
     while pair.wire.is_empty() {
-        assert!(pair.jump(), "no timer runs");
+        assert!(pair.fire_next_timer(), "no timer runs");
         let waited = pair.now.nanos_since(start);
         assert!(waited <= SOON, "{waited} ns");
         pair.flush(0);
@@ -45,10 +45,10 @@ fn soon(pair: &mut Pair) {
 #[test]
 fn a_lost_tail_is_sent_again_after_a_few_round_trips() {
     for lost in 1008..1013 {
-        let mut pair = measured();
+        let mut pair = pair_with_measured_rtt();
         pair.write(1, 5000);
         pair.run_losing(|sent| from_requester(sent) && sent.psn() >= lost);
-        soon(&mut pair);
+        wait_for_probe(&mut pair);
         pair.run();
         assert_eq!(pair.done(0), [(1, OK)], "{lost}");
         assert!(pair.was_written(5000));
@@ -57,10 +57,10 @@ fn a_lost_tail_is_sent_again_after_a_few_round_trips() {
 
 #[test]
 fn a_lost_tail_costs_no_more_packets_than_go_back_n() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.write(1, 5000);
     pair.run_losing(|sent| from_requester(sent) && sent.psn() >= 1010);
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     pair.run();
     let again: Vec<u32> = pair
         .log
@@ -76,11 +76,11 @@ fn a_lost_tail_costs_no_more_packets_than_go_back_n() {
 
 #[test]
 fn a_lost_ack_costs_one_packet() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.write(1, 5000);
     pair.run_losing(|sent| !from_requester(sent));
     pair.trace();
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     pair.run();
     assert_eq!(pair.trace(), ["WRITE_FIRST 1008", "ACK 1012"]);
     assert_eq!(pair.done(0), [(1, OK)]);
@@ -89,11 +89,11 @@ fn a_lost_ack_costs_one_packet() {
 
 #[test]
 fn a_late_peer_costs_one_packet() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     let window = pair.hosts[0].query().window;
     pair.write(1, 5000);
     let sent = pair.take(0);
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     let probe = pair.take(0);
     assert_eq!(probe.len(), 1);
     for late in sent.iter().chain(&probe) {
@@ -108,7 +108,7 @@ fn a_late_peer_costs_one_packet() {
 
 #[test]
 fn a_lost_retransmission_is_sent_again_although_the_responder_sends_no_second_nak() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.write(1, 5000);
     let mut left = 2;
     pair.run_losing(|sent| {
@@ -117,7 +117,7 @@ fn a_lost_retransmission_is_sent_again_although_the_responder_sends_no_second_na
         lose
     });
     assert_eq!(pair.done(0), []);
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
     assert!(pair.was_written(5000));
@@ -125,14 +125,14 @@ fn a_lost_retransmission_is_sent_again_although_the_responder_sends_no_second_na
 
 #[test]
 fn probes_use_up_no_retry_and_grow_rarer() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.write(1, 100);
     pair.run_losing(|_| true);
     let start = pair.now;
     let mut gaps = Vec::new();
     let mut last = start;
     while pair.hosts[0].count(Counter::CompleterRetryErr) == 0 {
-        pair.jump();
+        pair.fire_next_timer();
         pair.flush(0);
         if pair.wire.pop_front().is_some() {
             gaps.push(pair.now.nanos_since(last));
@@ -151,11 +151,11 @@ fn probes_use_up_no_retry_and_grow_rarer() {
 
 #[test]
 fn a_lost_read_request_is_sent_again_unchanged() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     pair.run_losing(|_| true);
     pair.trace();
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     pair.run();
     assert_eq!(read_requests(&pair), [(1008, 5000)]);
     assert_eq!(pair.done(0), [(1, OK)]);
@@ -164,11 +164,11 @@ fn a_lost_read_request_is_sent_again_unchanged() {
 
 #[test]
 fn a_read_with_a_lost_tail_is_probed_with_a_request_for_one_packet() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= 1010);
     pair.trace();
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     pair.run();
     let requests = [(1010, 1024), (1011, 5000 - 3 * 1024)];
     assert_eq!(read_requests(&pair), requests);
@@ -188,10 +188,10 @@ fn read_requests(pair: &Pair) -> Vec<(u32, u32)> {
 #[test]
 fn the_lost_tail_of_a_read_is_requested_again_after_a_few_round_trips() {
     for lost in 1008..1013 {
-        let mut pair = measured();
+        let mut pair = pair_with_measured_rtt();
         pair.read(1, 5000);
         pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= lost);
-        soon(&mut pair);
+        wait_for_probe(&mut pair);
         pair.run();
         assert_eq!(pair.done(0), [(1, OK)], "{lost}");
         assert!(pair.was_read(5000));
@@ -200,10 +200,10 @@ fn the_lost_tail_of_a_read_is_requested_again_after_a_few_round_trips() {
 
 #[test]
 fn a_late_read_response_is_taken_and_the_answer_to_the_probe_is_dropped() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     let request = pair.take(0);
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     let probe = pair.take(0);
     pair.deliver(&request[0]);
     pair.deliver(&probe[0]);
@@ -217,10 +217,10 @@ fn a_late_read_response_is_taken_and_the_answer_to_the_probe_is_dropped() {
 
 #[test]
 fn a_lost_answer_to_an_atomic_is_found_and_the_atomic_executed_once() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.fetch_add(1, 5);
-    pair.run_losing(once(|sent| !from_requester(sent)));
-    soon(&mut pair);
+    pair.run_losing(first_match(|sent| !from_requester(sent)));
+    wait_for_probe(&mut pair);
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
     assert_eq!(
@@ -238,14 +238,14 @@ fn before(pair: &Pair) -> u64 {
 
 #[test]
 fn no_probe_is_sent_while_the_responder_is_not_ready() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.send(1, 100);
     pair.take(0);
     let nak = pair.ack(1008, Syndrome::RnrNak { timer: 1 });
     pair.deliver(&nak);
     pair.trace();
     let start = pair.now;
-    pair.jump();
+    pair.fire_next_timer();
     assert_eq!(
         pair.now.nanos_since(start),
         10_000,
@@ -255,14 +255,14 @@ fn no_probe_is_sent_while_the_responder_is_not_ready() {
 
 #[test]
 fn a_probe_of_a_read_that_is_answered_after_a_retry_is_taken() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= 1010);
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     let probe = pair.take(0);
     pair.deliver(&probe[0]);
     let late = pair.take(1);
-    pair.time_out();
+    pair.expire_ack_timeout();
     pair.deliver(&late[0]);
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
@@ -271,12 +271,12 @@ fn a_probe_of_a_read_that_is_answered_after_a_retry_is_taken() {
 
 #[test]
 fn a_stream_is_not_probed_again_while_it_has_more_to_send() {
-    let mut pair = measured();
+    let mut pair = pair_with_measured_rtt();
     for wr_id in 1..200 {
         pair.write(wr_id, 4096);
     }
     let first = pair.take(0);
-    soon(&mut pair);
+    wait_for_probe(&mut pair);
     pair.take(0);
     // The peer was late, and answers a part of what it has.
     for late in &first[..first.len() / 2] {

@@ -29,7 +29,7 @@ fn a_receive_that_is_too_short_is_a_length_error() {
         assert!(pair.trace().contains(&format!("NAK 61 {nak}")));
         let so_far = length.min((nak - 999) * 1024);
         assert_eq!(
-            pair.hosts[1].why(),
+            pair.hosts[1].failure_reason(),
             format!("message of {so_far} bytes or more for a receive buffer of {buffer}")
         );
     }
@@ -86,8 +86,8 @@ fn a_receive_completion_says_what_came() {
     for wr_id in 0..4 {
         pair.recv(wr_id, 5000);
     }
-    pair.ask(1, SendOp::Send { imm: None }, 0, 3000);
-    pair.ask(
+    pair.post_op(1, SendOp::Send { imm: None }, 0, 3000);
+    pair.post_op(
         2,
         SendOp::Send {
             imm: Some(0x0102_0304),
@@ -95,8 +95,8 @@ fn a_receive_completion_says_what_came() {
         0,
         10,
     );
-    pair.ask(3, write, 0, 2000);
-    pair.ask(4, write_imm, 0, 2001);
+    pair.post_op(3, write, 0, 2000);
+    pair.post_op(4, write_imm, 0, 2001);
     pair.run();
     let got = pair.hosts[1].completions();
     let peer = pair.hosts[0].qpn;
@@ -128,7 +128,7 @@ fn a_receive_completion_says_what_came() {
 fn immediate_data_passes_through_unchanged_in_memory_order() {
     let mut pair = Pair::rc();
     pair.recv(7, 0);
-    pair.ask(
+    pair.post_op(
         1,
         SendOp::Send {
             imm: Some(u32::from_ne_bytes(*b"abcd")),
@@ -157,18 +157,18 @@ fn a_queue_armed_for_solicited_completions_sleeps_through_others() {
     pair.hosts[1].cq.arm(Arm::Solicited);
     pair.send(1, 3000);
     let write = pair.write_op(None);
-    pair.ask_with(2, write, 0, 10, SendFlags::SOLICITED);
+    pair.post_op_with_flags(2, write, 0, 10, SendFlags::SOLICITED);
     pair.run();
     assert_eq!(calls(&pair), 0);
-    pair.ask_with(3, SendOp::Send { imm: None }, 0, 3000, SendFlags::SOLICITED);
+    pair.post_op_with_flags(3, SendOp::Send { imm: None }, 0, 3000, SendFlags::SOLICITED);
     pair.run();
     assert_eq!(calls(&pair), 1);
-    pair.ask_with(4, SendOp::Send { imm: None }, 0, 3000, SendFlags::SOLICITED);
+    pair.post_op_with_flags(4, SendOp::Send { imm: None }, 0, 3000, SendFlags::SOLICITED);
     pair.run();
     assert_eq!(calls(&pair), 1, "once");
     pair.hosts[1].cq.arm(Arm::Solicited);
     let write = pair.write_op(Some(1));
-    pair.ask_with(5, write, 0, 10, SendFlags::SOLICITED);
+    pair.post_op_with_flags(5, write, 0, 10, SendFlags::SOLICITED);
     pair.run();
     assert_eq!(calls(&pair), 2);
 }
@@ -203,7 +203,7 @@ fn a_completion_queue_that_overflows_ends_the_queue_pair() {
     assert_eq!(pair.hosts[1].state(), QpState::Err);
     assert!(pair.hosts[1].events.contains(&Event::CqError { cq: 2 }));
     assert!(pair.hosts[1].qp_events().contains(&QpEvent::Fatal));
-    assert_eq!(pair.hosts[1].why(), "completion queue overflow");
+    assert_eq!(pair.hosts[1].failure_reason(), "completion queue overflow");
     assert!(pair.hosts[1].cq.overflowed());
     let answers = pair.log.iter().filter(|sent| sent.from == 1);
     assert!(
@@ -285,7 +285,7 @@ fn an_empty_shared_queue_is_not_ready() {
         sges: &sges,
     })
     .unwrap();
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(1), [(5, OK)]);
 }
 

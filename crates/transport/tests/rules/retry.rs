@@ -4,7 +4,7 @@ use ferroce_transport::{Counter, QpState, Reason, WcStatus};
 use ferroce_wire::{NakCode, Operation, Syndrome};
 
 use crate::pair::{BASE, Pair, Sent};
-use crate::shorthand::{INBOX, REMOTE, once};
+use crate::shorthand::{INBOX, REMOTE, first_match};
 
 const OK: WcStatus = WcStatus::Success;
 
@@ -23,7 +23,7 @@ fn a_write_resumes_in_the_middle_without_a_new_reth() {
     let ack = pair.ack(1001, Syndrome::ACK_UNLIMITED);
     pair.deliver(&ack);
     pair.trace();
-    pair.time_out();
+    pair.expire_ack_timeout();
     let again = pair.take(0);
     assert_eq!(
         pair.trace(),
@@ -50,7 +50,7 @@ fn a_send_resumes_in_the_middle_of_its_gather_list() {
     pair.recv(7, 5000);
     let op = ferroce_transport::SendOp::Send { imm: None };
     pair.post(0, crate::pair::wr(1, op, &sges));
-    pair.run_losing(once(|sent| sent.psn() == 1001));
+    pair.run_losing(first_match(|sent| sent.psn() == 1001));
     assert_eq!(pair.done(0), [(1, OK)]);
     assert_eq!(pair.hosts[1].ram.get(BASE + INBOX, 3500), data);
 }
@@ -64,10 +64,10 @@ fn a_read_is_asked_for_again_from_the_first_missing_packet() {
     let answers = pair.take(1);
     pair.deliver(&answers[0]);
     pair.deliver(&answers[1]);
-    pair.time_out();
+    pair.expire_ack_timeout();
     let again = pair.take(0);
     assert_eq!(again.len(), 1);
-    assert_eq!(again[0].brief(), "READ_REQUEST 1002");
+    assert_eq!(again[0].summary(), "READ_REQUEST 1002");
     let reth = again[0].packet().reth().unwrap();
     assert_eq!((reth.va, reth.length), (REMOTE + 2048, 5000 - 2048));
     pair.deliver(&again[0]);
@@ -81,7 +81,7 @@ fn an_atomic_is_asked_for_again_unchanged() {
     let mut pair = Pair::rc();
     pair.fetch_add(1, 5);
     let first = pair.take(0);
-    pair.jump();
+    pair.fire_next_timer();
     let again = pair.take(0);
     assert_eq!(first[0].bytes, again[0].bytes);
 }
@@ -92,7 +92,7 @@ fn a_lost_read_response_is_asked_for_at_once() {
         let mut pair = Pair::rc();
         pair.read(1, 5000);
         let before = pair.now;
-        pair.run_losing(once(|sent| from_peer(sent) && sent.psn() == lost));
+        pair.run_losing(first_match(|sent| from_peer(sent) && sent.psn() == lost));
         assert_eq!(pair.now, before, "no timer was needed");
         assert_eq!(pair.done(0), [(1, OK)]);
         assert!(pair.was_read(5000));
@@ -196,7 +196,7 @@ fn retry_cnt_counts_retries_also_when_it_is_7() {
         let start = pair.now;
         let mut timeouts = 0;
         while pair.hosts[0].state() != QpState::Err {
-            pair.time_out();
+            pair.expire_ack_timeout();
             timeouts += 1;
         }
         pair.flush(0);
@@ -208,10 +208,10 @@ fn retry_cnt_counts_retries_also_when_it_is_7() {
             [(1, WcStatus::RetryExceeded), (2, flushed), (3, flushed)]
         );
         assert_eq!(pair.hosts[0].count(Counter::RetryExceededErr), 1);
-        let why = pair.hosts[0].why();
+        let why = pair.hosts[0].failure_reason();
         let want = format!("no answer to PSN 0x0003e8 after {retry_cnt} retries, 268435 us each");
         assert_eq!(why, want);
-        assert!(!pair.jump(), "nothing is left to wait for");
+        assert!(!pair.fire_next_timer(), "nothing is left to wait for");
     }
 }
 
@@ -221,16 +221,16 @@ fn any_progress_restores_the_retries() {
     pair.write(1, 4 * 1024);
     pair.run_losing(|_| true);
     for psn in 1000..1003 {
-        pair.time_out();
+        pair.expire_ack_timeout();
         pair.run_losing(|_| true);
         let ack = pair.ack(psn, Syndrome::ACK_UNLIMITED);
         pair.deliver(&ack);
         pair.run_losing(|_| true);
     }
     assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 3);
-    pair.time_out();
+    pair.expire_ack_timeout();
     assert_eq!(pair.done(0), []);
-    pair.time_out();
+    pair.expire_ack_timeout();
     assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
 }
 
@@ -244,7 +244,7 @@ fn read_data_is_progress() {
         pair.deliver(&requests[0]);
         let answers = pair.take(1);
         pair.deliver(&answers[0]);
-        pair.jump();
+        pair.fire_next_timer();
     }
     assert_eq!(pair.done(0), [(1, OK)]);
     assert!(pair.was_read(10 * 1024));
@@ -254,7 +254,7 @@ fn read_data_is_progress() {
 fn losses_without_progress_are_counted_too() {
     let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 0);
     pair.write(1, 3000);
-    pair.run_losing(once(|sent| sent.psn() == 1000));
+    pair.run_losing(first_match(|sent| sent.psn() == 1000));
     assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
     let failures = pair.hosts[0].failures();
     assert!(matches!(
@@ -289,7 +289,7 @@ fn silence_is_a_retry_after_four_times_the_timeout() {
     pair.write(1, 100);
     for _ in 0..3 {
         let start = pair.now;
-        pair.time_out();
+        pair.expire_ack_timeout();
         assert_eq!(pair.now.nanos_since(start), 4 * TIMEOUT);
     }
 }
@@ -301,7 +301,7 @@ fn half_a_second_of_silence_is_survived_with_timeout_12_and_7_retries() {
     let sent = pair.take(0);
     let start = pair.now;
     while pair.next_timer().unwrap().nanos_since(start) < 500_000_000 {
-        pair.jump();
+        pair.fire_next_timer();
         pair.take(0);
     }
     pair.deliver(&sent[0]);
@@ -350,7 +350,7 @@ fn a_link_with_patience_keeps_silent_peers_at_least_that_long() {
         pair.write(1, 100);
         let start = pair.now;
         while pair.hosts[0].state() != QpState::Err {
-            pair.time_out();
+            pair.expire_ack_timeout();
         }
         let seconds = pair.now.nanos_since(start) / 1_000_000_000;
         let usual = 4 * (4096 << timeout) * (u64::from(retry_cnt) + 1) / 1_000_000_000;

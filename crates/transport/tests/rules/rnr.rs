@@ -57,8 +57,8 @@ fn rnr_retry_counts_retries() {
         });
         pair.send(1, 100);
         pair.write(2, 100);
-        pair.settle();
-        let sent = pair.log.iter().filter(|s| s.brief() == "SEND_ONLY 1000");
+        pair.run_until_idle();
+        let sent = pair.log.iter().filter(|s| s.summary() == "SEND_ONLY 1000");
         assert_eq!(sent.count(), usize::from(rnr_retry) + 1);
         assert_eq!(
             pair.done(0),
@@ -66,7 +66,7 @@ fn rnr_retry_counts_retries() {
         );
         assert_eq!(pair.states(), [QpState::Err, QpState::Rts]);
         assert_eq!(pair.hosts[0].count(Counter::RetryRnrExceededErr), 1);
-        let why = pair.hosts[0].why();
+        let why = pair.hosts[0].failure_reason();
         assert_eq!(
             why,
             format!("the peer had no receive posted, {rnr_retry} times in a row")
@@ -83,11 +83,11 @@ fn rnr_retry_7_never_gives_up() {
     pair.send(1, 100);
     for _ in 0..1000 {
         pair.run();
-        assert!(pair.jump());
+        assert!(pair.fire_next_timer());
     }
     assert_eq!(pair.hosts[0].count(Counter::RcvdRnrErr), 1000);
     pair.recv(7, 100);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK)]);
 }
 
@@ -98,7 +98,7 @@ fn progress_restores_the_rnr_retries() {
         pair.send(n, 100);
         pair.run();
         pair.recv(100 + n, 100);
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(pair.done(0), [(n, OK)]);
     }
 }
@@ -114,7 +114,7 @@ fn nothing_is_sent_during_the_wait() {
     pair.flush(0);
     assert_eq!(pair.trace(), [""; 0]);
     pair.recv(7, 100);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK), (2, OK), (3, OK)]);
 }
 
@@ -145,7 +145,7 @@ fn requests_before_the_refused_one_are_acknowledged_by_the_nak() {
     pair.deliver(&nak);
     assert_eq!(pair.done(0), [(1, OK)]);
     pair.trace();
-    pair.jump();
+    pair.fire_next_timer();
     pair.flush(0);
     assert_eq!(pair.trace(), ["SEND_ONLY 1003"]);
 }
@@ -154,12 +154,12 @@ fn requests_before_the_refused_one_are_acknowledged_by_the_nak() {
 fn a_write_with_immediate_waits_at_its_last_packet_only() {
     let mut pair = Pair::rc();
     let op = pair.write_op(Some(5));
-    pair.ask(1, op, 0, 3000);
+    pair.post_op(1, op, 0, 3000);
     pair.run();
     assert!(pair.was_written(2048));
     pair.trace();
     pair.recv(7, 0);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.trace(), ["WRITE_LAST_IMM 1002", "ACK 1002"]);
     assert!(pair.was_written(3000));
     let received = pair.hosts[1].completions();

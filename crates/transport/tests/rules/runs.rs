@@ -147,7 +147,7 @@ fn whatever_is_posted_runs_keep_their_shape() {
             pair.write(wr_id, 5000);
             pair.fetch_add(wr_id, 1);
             let op = SendOp::Send { imm: Some(1) };
-            pair.ask(wr_id, op, INBOX, 1024 * wr_id as u32);
+            pair.post_op(wr_id, op, INBOX, 1024 * wr_id as u32);
         }
         loop {
             let mut batch = Batch::new(size);
@@ -252,7 +252,7 @@ fn many_packets_at_a_time_are_what_they_are_one_by_one() {
                 .collect();
             let op = pair.write_op(None);
             pair.post(0, wr(1, op, &sges));
-            pair.settle();
+            pair.run_until_idle();
             pair.log
         });
         assert_eq!(whole.len(), halves.len());

@@ -4,7 +4,7 @@ use ferroce_transport::{Counter, Received, WcStatus};
 use ferroce_wire::{Mtu, NakCode, Operation, Psn, Syndrome};
 
 use crate::pair::Pair;
-use crate::shorthand::once;
+use crate::shorthand::first_match;
 
 const OK: WcStatus = WcStatus::Success;
 
@@ -60,7 +60,7 @@ fn a_lost_packet_is_repaired_by_the_nak_without_a_timer() {
     let mut pair = Pair::rc();
     pair.write(1, 5000);
     let before = pair.now;
-    pair.run_losing(once(|sent| sent.psn() == 1002));
+    pair.run_losing(first_match(|sent| sent.psn() == 1002));
     assert_eq!(pair.now, before);
     assert_eq!(pair.done(0), [(1, OK)]);
     assert!(pair.was_written(5000));
@@ -85,7 +85,7 @@ fn packets_behind_an_rnr_nak_get_no_sequence_nak() {
     );
     assert_eq!(pair.hosts[1].count(Counter::OutOfSeqRequest), 0);
     pair.recv(7, 100);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK), (2, OK), (3, OK)]);
 }
 
@@ -97,7 +97,7 @@ fn once_the_receiver_is_ready_a_gap_is_reported_again() {
     }
     pair.run();
     pair.recv(7, 100);
-    pair.jump();
+    pair.fire_next_timer();
     pair.trace();
     let packets = pair.take(0);
     pair.deliver(&packets[0]);
@@ -163,7 +163,7 @@ fn a_gap_and_a_duplicate_at_the_wrap_are_what_they_are() {
         "the duplicate is acknowledged with what was executed"
     );
     pair.wire.clear();
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK)]);
     assert!(pair.was_written(3 * 1024));
 }
@@ -222,7 +222,7 @@ fn one_acknowledgement_completes_all_before_it() {
         }
     }
     let answers = pair.take(1);
-    let briefs: Vec<String> = answers.iter().map(|sent| sent.brief()).collect();
+    let briefs: Vec<String> = answers.iter().map(|sent| sent.summary()).collect();
     assert_eq!(briefs, ["ACK 1004"]);
     assert_eq!(answers[0].packet().aeth().unwrap().msn, 5);
     assert_eq!(pair.hosts[1].count(Counter::AckDeferred), 4);
@@ -295,7 +295,7 @@ fn the_msn_counts_messages_not_packets() {
     pair.run();
     let answers = pair.log.iter().filter(|sent| sent.from == 1);
     let msns: Vec<_> = answers
-        .filter_map(|sent| Some((sent.brief(), sent.packet().aeth()?.msn)))
+        .filter_map(|sent| Some((sent.summary(), sent.packet().aeth()?.msn)))
         .collect();
     let last = |what: &str| msns.iter().rev().find(|(brief, _)| brief.contains(what));
     assert_eq!(last("ATOMIC").unwrap().1, 3);

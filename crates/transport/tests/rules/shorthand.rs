@@ -24,12 +24,12 @@ impl Pair {
     }
 
     pub fn send(&mut self, wr_id: u64, length: u32) {
-        self.ask(wr_id, SendOp::Send { imm: None }, 0, length);
+        self.post_op(wr_id, SendOp::Send { imm: None }, 0, length);
     }
 
     pub fn write(&mut self, wr_id: u64, length: u32) {
         let op = self.write_op(None);
-        self.ask(wr_id, op, 0, length);
+        self.post_op(wr_id, op, 0, length);
     }
 
     /// As [`Pair::write`], the other way: from host 1 to host 0.
@@ -45,7 +45,7 @@ impl Pair {
 
     pub fn read(&mut self, wr_id: u64, length: u32) {
         let op = self.read_op();
-        self.ask(wr_id, op, INBOX, length);
+        self.post_op(wr_id, op, INBOX, length);
     }
 
     pub fn fetch_add(&mut self, wr_id: u64, add: u64) {
@@ -54,15 +54,22 @@ impl Pair {
             rkey: self.rkey(),
             add,
         };
-        self.ask(wr_id, op, INBOX, 8);
+        self.post_op(wr_id, op, INBOX, 8);
     }
 
     /// Posts to host 0, with local memory at an offset.
-    pub fn ask(&mut self, wr_id: u64, op: SendOp, offset: u64, length: u32) {
-        self.ask_with(wr_id, op, offset, length, SendFlags::empty());
+    pub fn post_op(&mut self, wr_id: u64, op: SendOp, offset: u64, length: u32) {
+        self.post_op_with_flags(wr_id, op, offset, length, SendFlags::empty());
     }
 
-    pub fn ask_with(&mut self, wr_id: u64, op: SendOp, offset: u64, length: u32, flags: SendFlags) {
+    pub fn post_op_with_flags(
+        &mut self,
+        wr_id: u64,
+        op: SendOp,
+        offset: u64,
+        length: u32,
+        flags: SendFlags,
+    ) {
         let sges = [self.hosts[0].sge(offset, length)];
         let wr = wr(wr_id, op, &sges);
         self.post(0, SendWr { flags, ..wr });
@@ -139,7 +146,7 @@ impl Pair {
 
     /// Names and PSNs of the packets sent since this was last asked.
     pub fn trace(&mut self) -> Vec<String> {
-        self.log.drain(..).map(|sent| sent.brief()).collect()
+        self.log.drain(..).map(|sent| sent.summary()).collect()
     }
 
     /// Puts onto the wire what a host has to send, and takes it from there.
@@ -155,14 +162,14 @@ impl Pair {
     pub fn wait(&mut self, nanos: u64) {
         let until = self.now.after_nanos(nanos);
         while self.next_timer().is_some_and(|next| next <= until) {
-            self.jump();
+            self.fire_next_timer();
             self.run();
         }
         self.now = until;
     }
 
     /// Lets host 0's ACK timeout expire: its loss probes are lost too.
-    pub fn time_out(&mut self) {
+    pub fn expire_ack_timeout(&mut self) {
         let retries = |pair: &Pair| {
             let counters = &pair.hosts[0].counters;
             counters.get(Counter::CompleterRetryErr) + counters.get(Counter::RetryExceededErr)
@@ -171,7 +178,7 @@ impl Pair {
         while retries(self) == before {
             let probes = self.take(0).len();
             self.log.truncate(self.log.len() - probes);
-            assert!(self.jump(), "no timer runs");
+            assert!(self.fire_next_timer(), "no timer runs");
         }
     }
 
@@ -181,14 +188,14 @@ impl Pair {
     }
 
     /// Lets a READ go to and fro, to see that the connection works.
-    pub fn assert_works(&mut self) {
-        self.assert_works_after(0);
+    pub fn assert_connected(&mut self) {
+        self.assert_connected_after(0);
     }
 
     /// As before, with so many requests still to complete.
-    pub fn assert_works_after(&mut self, pending: usize) {
+    pub fn assert_connected_after(&mut self, pending: usize) {
         self.read(0xcafe, 100);
-        self.settle();
+        self.run_until_idle();
         let done = self.done(0);
         assert_eq!(done.len(), pending + 1);
         assert!(done.iter().all(|done| done.1 == WcStatus::Success));
@@ -225,7 +232,7 @@ impl Host {
     }
 
     /// Why the queue pair failed, in words.
-    pub fn why(&self) -> String {
+    pub fn failure_reason(&self) -> String {
         let failures = self.failures();
         assert_eq!(failures.len(), 1, "{failures:?}");
         failures[0].reason.to_string()
@@ -234,7 +241,7 @@ impl Host {
 
 impl Sent {
     /// Name and PSN: `SEND_FIRST 1000`, `ACK 1003`, `NAK 60 1000`.
-    pub fn brief(&self) -> String {
+    pub fn summary(&self) -> String {
         let packet = self.packet();
         let operation = packet.opcode().operation();
         let name = match packet.aeth().map(|aeth| aeth.syndrome) {
@@ -255,7 +262,7 @@ impl Sent {
 }
 
 /// True the first time that `which` is.
-pub fn once(mut which: impl FnMut(&Sent) -> bool) -> impl FnMut(&Sent) -> bool {
+pub fn first_match(mut which: impl FnMut(&Sent) -> bool) -> impl FnMut(&Sent) -> bool {
     let mut over = false;
     move |sent| !over && which(sent) && std::mem::replace(&mut over, true) != over
 }

@@ -69,7 +69,7 @@ fn draining_waits_for_lost_packets_and_reads() {
     pair.write(2, 5000);
     pair.run_losing(|_| true);
     drain(&mut pair, true);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
     assert_eq!(pair.hosts[0].qp_events(), [QpEvent::SqDrained]);
 }
@@ -95,7 +95,7 @@ fn who_does_not_ask_is_not_told_of_draining() {
         "the first time only"
     );
     move_to(&mut pair, 0, QpState::Rts);
-    pair.assert_works();
+    pair.assert_connected();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn attributes_may_change_while_the_send_queue_stands_still() {
     pair.write(1, 100);
     pair.run_losing(|_| true);
     assert_eq!(pair.next_timer(), Some(pair.now.after_nanos(4096 << 5)));
-    pair.time_out();
+    pair.expire_ack_timeout();
     assert_eq!(pair.done(0), [(1, WcStatus::RetryExceeded)]);
 }
 
@@ -199,7 +199,7 @@ fn reset_empties_everything_without_a_word() {
     pair.wire.clear();
     pair.trace();
     assert_eq!(pair.deliver(&old), Received::Dropped(Drop::WrongState));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!((pair.done(0), pair.done(1)), (vec![], vec![]));
     assert_eq!(pair.trace(), [""; 0]);
     let query = pair.hosts[1].query();
@@ -274,11 +274,11 @@ fn after_reset_a_queue_pair_works_with_new_psns() {
         pair.trace();
         pair.recv(9, 5000);
         pair.send(3, 3000);
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!((pair.done(0), pair.done(1)), (vec![(3, OK)], vec![(9, OK)]));
         assert_eq!(pair.trace()[..2], ["SEND_FIRST 77", "SEND_MIDDLE 78"]);
         assert!(pair.was_received(3000));
-        pair.assert_works();
+        pair.assert_connected();
     }
 }
 
@@ -319,7 +319,7 @@ fn a_refused_transition_changes_nothing() {
     for state in [QpState::Init, QpState::Rtr, QpState::Sqe] {
         assert!(refused(&mut pair, state), "{state:?}");
     }
-    pair.assert_works();
+    pair.assert_connected();
     let mut pair = Pair::unconnected(&Knobs::default());
     for state in [QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err] {
         assert!(refused(&mut pair, state), "{state:?}");

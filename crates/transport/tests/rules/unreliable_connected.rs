@@ -17,9 +17,9 @@ fn messages_arrive_and_nobody_answers() {
     let mut pair = uc();
     pair.recv(7, 5000);
     pair.recv(8, 5000);
-    pair.ask(1, SendOp::Send { imm: Some(3) }, 0, 3000);
+    pair.post_op(1, SendOp::Send { imm: Some(3) }, 0, 3000);
     let op = pair.write_op(Some(4));
-    pair.ask(2, op, 0, 2000);
+    pair.post_op(2, op, 0, 2000);
     pair.write(3, 2000);
     pair.run();
     assert_eq!(pair.done(0), [(1, OK), (2, OK), (3, OK)]);
@@ -82,7 +82,7 @@ fn a_message_with_a_hole_is_dropped_and_its_receive_kept() {
         pair.recv(7, 5000);
         pair.recv(8, 5000);
         pair.send(1, 3000);
-        pair.ask(2, SendOp::Send { imm: None }, 0x1000, 3000);
+        pair.post_op(2, SendOp::Send { imm: None }, 0x1000, 3000);
         pair.send(3, 10);
         pair.run_losing(|sent| sent.psn() == 1000 + lost);
         assert_eq!(pair.done(1), [(7, OK), (8, OK)], "{lost}");
@@ -117,7 +117,7 @@ fn half_a_write_has_written_and_tells_nobody() {
     pair.recv(7, 100);
     let op = pair.write_op(Some(1));
     pair.hosts[1].ram.put(REMOTE, &[0; 3000]);
-    pair.ask(1, op, 0, 3000);
+    pair.post_op(1, op, 0, 3000);
     pair.run_losing(|sent| sent.psn() == 1001);
     assert_eq!(pair.done(1), []);
     assert!(pair.was_written(1024));
@@ -162,7 +162,7 @@ fn a_write_that_is_not_allowed_is_dropped_in_silence() {
         imm: None,
     };
     let before = pair.hosts[1].ram.get(REMOTE, 3000);
-    pair.ask(1, op, 0, 3000);
+    pair.post_op(1, op, 0, 3000);
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
     assert_eq!(pair.hosts[1].ram.get(REMOTE, 3000), before);

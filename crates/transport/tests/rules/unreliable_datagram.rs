@@ -180,7 +180,7 @@ fn a_datagram_is_at_most_as_long_as_the_port_mtu() {
     assert_eq!(pair.done(0), [(1, OK), (2, WcStatus::LocalLength)]);
     assert_eq!(pair.hosts[0].state(), QpState::Sqe);
     assert_eq!(
-        pair.hosts[0].why(),
+        pair.hosts[0].failure_reason(),
         "datagram of 1025 bytes exceeds the port MTU 1024"
     );
     assert_eq!(pair.done(1), [(7, OK)]);

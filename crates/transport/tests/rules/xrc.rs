@@ -204,7 +204,7 @@ fn keys_are_checked_against_the_domain_of_the_named_queue() {
                 assert_eq!(xrc.pair.hosts[1].qp_events(), [QpEvent::AccessError]);
                 assert!(
                     xrc.pair.hosts[1]
-                        .why()
+                        .failure_reason()
                         .ends_with("belongs to another protection domain")
                 );
             }
@@ -223,7 +223,7 @@ fn a_lost_read_response_is_repaired_within_the_domain() {
     let mut wr = wr(1, op, &sges);
     wr.xrc_srq = 100;
     xrc.pair.post(0, wr);
-    xrc.pair.run_losing(crate::shorthand::once(|sent| {
+    xrc.pair.run_losing(crate::shorthand::first_match(|sent| {
         sent.from == 1 && sent.psn() == 1001
     }));
     assert_eq!(xrc.pair.done(0), [(1, OK)]);
@@ -238,7 +238,7 @@ fn a_queue_that_does_not_exist_is_an_invalid_request() {
     assert_eq!(xrc.pair.trace().last().unwrap(), "NAK 61 1000");
     assert_eq!(xrc.pair.done(0), [(1, WcStatus::RemoteInvalidRequest)]);
     assert_eq!(
-        xrc.pair.hosts[1].why(),
+        xrc.pair.hosts[1].failure_reason(),
         "invalid request: no shared receive queue 0x3e7 in the XRC domain"
     );
 }
@@ -264,7 +264,7 @@ fn an_empty_queue_is_not_ready_and_others_are_not_asked() {
     assert_eq!(xrc.pair.trace().last().unwrap(), "NAK 2c 1000");
     assert_eq!(xrc.srqs[1].posted(), 1);
     xrc.recv(0, 8);
-    xrc.pair.settle();
+    xrc.pair.run_until_idle();
     assert_eq!(xrc.pair.done(0), [(1, OK)]);
     assert_eq!(xrc.received(0)[0].wr_id, 8);
 }

@@ -48,7 +48,7 @@ impl Qp {
         let taken = packets.write_to(memory, address, self.mtu, most);
         if taken > 0 {
             self.peer_ip_id = packets.ip_id;
-            self.read_on(cx, taken);
+            self.note_read_progress(cx, taken);
         }
         taken as usize
     }

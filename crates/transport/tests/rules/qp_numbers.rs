@@ -36,7 +36,7 @@ fn a_destroyed_queue_pair_leaves_nothing_behind() {
         pair.deliver(&packets[0]),
         Received::Dropped(Drop::UnknownQp)
     );
-    pair.settle();
+    pair.run_until_idle();
     assert!(pair.wire.is_empty());
     assert_eq!(pair.done(0), []);
 }

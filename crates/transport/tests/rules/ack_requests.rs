@@ -12,7 +12,7 @@ use crate::shorthand::REMOTE;
 const OK: WcStatus = WcStatus::Success;
 
 /// Without timers: whatever is to be answered must have asked.
-fn patient(change: impl FnOnce(&mut Knobs)) -> Pair {
+fn pair_without_timers(change: impl FnOnce(&mut Knobs)) -> Pair {
     Pair::with(|knobs| {
         knobs.attr.timeout = 0;
         knobs.config.initial_window = 1 << 20;
@@ -20,7 +20,7 @@ fn patient(change: impl FnOnce(&mut Knobs)) -> Pair {
     })
 }
 
-fn asking(packets: &[Sent]) -> Vec<u32> {
+fn ack_req_psns(packets: &[Sent]) -> Vec<u32> {
     let asks = |sent: &&Sent| sent.packet().ack_req();
     packets.iter().filter(asks).map(Sent::psn).collect()
 }
@@ -30,18 +30,18 @@ fn write_with_hole(pair: &mut Pair, wr_id: u64, offset: u64, length: u32, at: u6
     let gone = BASE + offset + at;
     pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
     let op = pair.write_op(None);
-    pair.ask(wr_id, op, offset, length);
+    pair.post_op(wr_id, op, offset, length);
 }
 
 #[test]
 fn messages_that_leave_together_ask_once() {
-    let mut pair = patient(|_| {});
+    let mut pair = pair_without_timers(|_| {});
     for wr_id in 1..=5 {
         pair.write(wr_id, 3000);
     }
     let packets = pair.take(0);
     assert_eq!(packets.len(), 15);
-    assert_eq!(asking(&packets), [1014]);
+    assert_eq!(ack_req_psns(&packets), [1014]);
     for packet in &packets {
         pair.deliver(packet);
     }
@@ -52,12 +52,12 @@ fn messages_that_leave_together_ask_once() {
 
 #[test]
 fn a_stream_of_messages_asks_a_few_times_a_window() {
-    let mut pair = patient(|_| {});
+    let mut pair = pair_without_timers(|_| {});
     for wr_id in 1..=12 {
         pair.write(wr_id, 64 << 10);
     }
     while pair.flush_some(0, 256) {}
-    let asked = asking(&pair.take(0));
+    let asked = ack_req_psns(&pair.take(0));
     let window = (1 << 20) / (1024 + 256);
     assert!((4..=8).contains(&asked.len()), "{asked:?}");
     let gaps = asked.windows(2).map(|two| two[1] - two[0]);
@@ -68,7 +68,7 @@ fn a_stream_of_messages_asks_a_few_times_a_window() {
 #[test]
 fn what_leaves_before_something_that_waits_is_answered() {
     // A fenced WRITE waits for the READ, a READ for its turn, an invalidation for all.
-    let mut pair = patient(|knobs| knobs.attr.max_rd_atomic = 1);
+    let mut pair = pair_without_timers(|knobs| knobs.attr.max_rd_atomic = 1);
     let key = pair.hosts[0].mr.rkey();
     for round in 0..3 {
         pair.write(1, 100);
@@ -90,7 +90,7 @@ fn what_leaves_before_something_that_waits_is_answered() {
 
 #[test]
 fn a_send_queue_is_drained_without_a_timer() {
-    let mut pair = patient(|_| {});
+    let mut pair = pair_without_timers(|_| {});
     for wr_id in 1..=4 {
         pair.write(wr_id, 5000);
     }
@@ -110,7 +110,7 @@ fn a_send_queue_is_drained_without_a_timer() {
 fn a_message_whose_memory_is_gone_does_not_keep_those_before_it_waiting() {
     // Any packet of the third message may be missing, that which asks among them.
     for packet in 0..4 {
-        let mut pair = patient(|_| {});
+        let mut pair = pair_without_timers(|_| {});
         pair.write(1, 100);
         pair.write(2, 2000);
         write_with_hole(&mut pair, 3, 0x1000, 4096, packet * 1024);
@@ -123,7 +123,7 @@ fn a_message_whose_memory_is_gone_does_not_keep_those_before_it_waiting() {
 #[test]
 fn of_several_messages_whose_memory_is_gone_the_first_counts() {
     for length in [1024, 4096] {
-        let mut pair = patient(|_| {});
+        let mut pair = pair_without_timers(|_| {});
         pair.write(1, 2000);
         for wr_id in 2..=4 {
             let last = u64::from(length) - 1;
@@ -144,7 +144,7 @@ fn of_several_messages_whose_memory_is_gone_the_first_counts() {
 #[test]
 fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
     for good in [0, 1024, 5 * 1024] {
-        let mut pair = patient(|_| {});
+        let mut pair = pair_without_timers(|_| {});
         pair.write(1, 100);
         pair.write(2, 2000);
         let right = pair.hosts[0].sge(0, good);
@@ -166,7 +166,7 @@ fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
 
 #[test]
 fn nor_if_something_that_is_not_sent_is_between_them() {
-    let mut pair = patient(|_| {});
+    let mut pair = pair_without_timers(|_| {});
     pair.write(1, 2000);
     let host = &pair.hosts[0];
     let mw = host.regions.alloc_mw(&host.pd, MwKind::Type2B).unwrap();
@@ -187,7 +187,7 @@ fn nor_if_something_that_is_not_sent_is_between_them() {
 
 #[test]
 fn nothing_is_asked_for_again_for_a_message_that_never_began() {
-    let mut pair = patient(|_| {});
+    let mut pair = pair_without_timers(|_| {});
     pair.read(1, 3000);
     pair.write(2, 100);
     let wrong = Sge {
@@ -205,7 +205,7 @@ fn nothing_is_asked_for_again_for_a_message_that_never_began() {
 
 #[test]
 fn a_read_before_a_message_whose_memory_is_gone_is_asked_for_once() {
-    let mut pair = patient(|_| {});
+    let mut pair = pair_without_timers(|_| {});
     pair.read(1, 3000);
     pair.write(2, 2000);
     write_with_hole(&mut pair, 3, 0x1000, 4096, 2048);
@@ -223,7 +223,7 @@ fn a_read_before_a_message_whose_memory_is_gone_is_asked_for_once() {
 fn a_message_that_reaches_beyond_its_region_fails_wherever_the_region_ends() {
     // By itself, and long enough that what is before its last packet leaves as one.
     for length in [1024, 4096, 8000, 300_000] {
-        let mut pair = patient(|_| {});
+        let mut pair = pair_without_timers(|_| {});
         let op = pair.write_op(None);
         let sge = Sge {
             addr: BASE + SIZE as u64 - u64::from(length),
@@ -237,7 +237,7 @@ fn a_message_that_reaches_beyond_its_region_fails_wherever_the_region_ends() {
 
 #[test]
 fn an_acknowledgement_does_not_wait_for_a_window_of_requests() {
-    let mut pair = patient(|_| {});
+    let mut pair = pair_without_timers(|_| {});
     pair.write(1, 8);
     for packet in pair.take(0) {
         pair.deliver(&packet);

@@ -7,7 +7,7 @@ use ferroce_transport::{
 };
 
 use crate::pair::{BASE, Knobs, Pair, SIZE, wr};
-use crate::shorthand::{INBOX, REMOTE, once};
+use crate::shorthand::{INBOX, REMOTE, first_match};
 
 const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlush;
@@ -55,7 +55,7 @@ fn write_through(pair: &mut Pair, rkey: u32, length: u32) {
         rkey,
         imm: None,
     };
-    pair.ask(1, op, 0, length);
+    pair.post_op(1, op, 0, length);
     pair.run();
 }
 
@@ -86,7 +86,7 @@ fn every_kind_of_window_shows_what_it_was_bound_to() {
         assert_ne!(rkey, before);
         assert_eq!(rkey >> 8, before >> 8, "only the low byte changes");
         write_through(&mut pair, rkey, 4096);
-        pair.ask(
+        pair.post_op(
             2,
             SendOp::Read {
                 remote_addr: REMOTE,
@@ -108,7 +108,7 @@ fn nothing_beyond_a_window_is_seen() {
         let mw = bound(&mut pair, kind);
         write_through(&mut pair, mw.rkey(), 4097);
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
-        let why = pair.hosts[1].why();
+        let why = pair.hosts[1].failure_reason();
         assert!(why.contains("does not cover 0x140000+4097"), "{why}");
     }
 }
@@ -122,7 +122,7 @@ fn a_window_allows_what_its_bind_said() {
     let rkey = bind.rkey;
     post_bind(&mut pair, 50, bind);
     pair.run();
-    pair.ask(
+    pair.post_op(
         1,
         SendOp::Read {
             remote_addr: REMOTE,
@@ -135,7 +135,11 @@ fn a_window_allows_what_its_bind_said() {
     assert_eq!(pair.done(0), [(1, OK)]);
     write_through(&mut pair, rkey, 10);
     assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
-    assert!(pair.hosts[1].why().ends_with("does not allow REMOTE_WRITE"));
+    assert!(
+        pair.hosts[1]
+            .failure_reason()
+            .ends_with("does not allow REMOTE_WRITE")
+    );
 }
 
 #[test]
@@ -167,7 +171,7 @@ fn going_back_does_not_bind_again() {
     pair.post(1, wr(1, op.clone(), &sges));
     post_bind(&mut pair, 2, bind);
     pair.post(1, wr(3, op, &sges));
-    pair.run_losing(once(|sent| sent.psn() == 1000));
+    pair.run_losing(first_match(|sent| sent.psn() == 1000));
     assert_eq!(
         pair.done(1),
         [(1, OK), (2, OK), (3, OK)],
@@ -225,7 +229,7 @@ fn a_bind_that_cannot_be_is_an_error_of_its_own() {
         pair.run();
         assert_eq!(pair.done(1), [(1, WcStatus::MwBind), (2, FLUSHED)], "{why}");
         assert_eq!(pair.hosts[1].state(), QpState::Err);
-        let said = pair.hosts[1].why();
+        let said = pair.hosts[1].failure_reason();
         assert!(said.starts_with("bind: ") && said.contains(why), "{said}");
         assert!(!allows(&pair, rkey));
         assert_eq!(pair.trace(), [""; 0], "nothing behind it is sent");
@@ -240,7 +244,7 @@ fn a_type_2_window_must_be_free_to_be_bound() {
     post_bind(&mut pair, 2, again);
     pair.run();
     assert_eq!(pair.done(1), [(2, WcStatus::MwBind)]);
-    assert!(pair.hosts[1].why().ends_with("is already bound"));
+    assert!(pair.hosts[1].failure_reason().ends_with("is already bound"));
 }
 
 #[test]
@@ -278,7 +282,7 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it() {
             assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
             assert!(
                 pair.hosts[1]
-                    .why()
+                    .failure_reason()
                     .ends_with("is bound to another queue pair")
             );
         }
@@ -359,7 +363,7 @@ fn a_peer_invalidates_a_window_with_a_send() {
         let rkey = mw.rkey();
         write_through(&mut pair, rkey, 10);
         pair.recv(7, 5000);
-        pair.ask(2, SendOp::SendInvalidate { rkey }, 0, length);
+        pair.post_op(2, SendOp::SendInvalidate { rkey }, 0, length);
         pair.run();
         let got = pair.hosts[1].completions()[0];
         assert_eq!((got.status, got.opcode), (OK, WcOpcode::Recv));
@@ -369,7 +373,7 @@ fn a_peer_invalidates_a_window_with_a_send() {
         assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
         write_through(&mut pair, rkey, 10);
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
-        assert!(pair.hosts[1].why().ends_with("is not bound"));
+        assert!(pair.hosts[1].failure_reason().ends_with("is not bound"));
     }
 }
 
@@ -384,12 +388,17 @@ fn a_peer_cannot_invalidate_anything_else() {
         };
         pair.recv(7, 5000);
         pair.recv(8, 5000);
-        pair.ask(1, SendOp::SendInvalidate { rkey }, 0, 100);
+        pair.post_op(1, SendOp::SendInvalidate { rkey }, 0, 100);
         pair.run();
         assert_eq!(pair.trace().last().unwrap(), "NAK 62 1000");
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
         assert_eq!(pair.done(1), [(7, WcStatus::RemoteAccess), (8, FLUSHED)]);
-        assert_eq!(n < 2, pair.hosts[1].why().contains("cannot be invalidated"));
+        assert_eq!(
+            n < 2,
+            pair.hosts[1]
+                .failure_reason()
+                .contains("cannot be invalidated")
+        );
     }
 }
 
