@@ -1,4 +1,4 @@
-//! What a request must be like before it is executed.
+//! Checks of a request before the responder executes it: sequence, permission, size.
 
 use ferroce_wire::{Operation, Packet};
 
@@ -8,6 +8,7 @@ use super::responder::Refusal;
 use crate::verbs::Access;
 
 impl Qp {
+    /// Checks that FIRST and ONLY start a message, and that MIDDLE and LAST continue it.
     pub(super) fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let opcode = packet.opcode();
         let fits = match &self.resp.message {
@@ -30,6 +31,7 @@ impl Qp {
         Err(Refusal::invalid(format!("{opcode} {place}")))
     }
 
+    /// Checks the access flags of the queue pair, and `max_dest_rd_atomic`.
     pub(super) fn check_permission(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let opcode = packet.opcode();
         if opcode.is_send() {
@@ -70,8 +72,8 @@ impl Qp {
         Ok(())
     }
 
-    /// FIRST and MIDDLE are full, LAST holds something, ONLY fits; a WRITE adds
-    /// up to what its RETH promised.
+    /// Checks the payload length. FIRST and MIDDLE have one MTU, LAST has 1 byte to one MTU,
+    /// and ONLY has at most one MTU. The packets of a WRITE add up to the length in its RETH.
     pub(super) fn check_size(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let (opcode, length) = (packet.opcode(), packet.payload().len() as u64);
         let mtu = u64::from(self.mtu);
@@ -104,7 +106,7 @@ impl Qp {
     }
 }
 
-/// What a flush of this kind needs to be allowed to.
+/// Returns the access flags that a flush needs, by its placement type.
 pub(super) fn flush_access(packet: &Packet<'_>) -> Access {
     let placement = packet.feth().map_or(0, |feth| feth.placement);
     let mut need = Access::empty();

@@ -1,9 +1,9 @@
-//! From answers to completions.
+//! The completer: turns responses of the peer into completions, and retransmits.
 //!
-//! An answer names a PSN and speaks for everything before it. Work requests
-//! complete in order; a READ, an atomic or a flush only with its own answer.
-//! An answer from beyond such a one says that its answer was lost: it is asked
-//! for again at once, without waiting for a timer.
+//! An ACK acknowledges its PSN and all PSNs before it. Work requests complete in order.
+//! READs, atomics, atomic writes and flushes complete only with a response of their own. A
+//! response with a PSN beyond such a work request is an implied NAK: its response was lost,
+//! and the requester goes back to it at once, without waiting for a timer.
 
 use ferroce_wire::{NakCode, Packet, Psn, Syndrome, rnr_delay_ns};
 
@@ -23,17 +23,17 @@ use crate::send_queue::{Phase, Wqe, spans};
 use crate::time::Deadline;
 use crate::verbs::{Access, SendOp, Wc, WcStatus};
 
-/// Why a retry starts.
+/// Cause of a retry.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum RetryCause {
-    /// The peer, or a gap in its answers, says that something was lost.
+    /// A sequence NAK, or a gap in the PSNs of the responses, reports a loss.
     Gap,
-    /// Nothing was heard.
+    /// The ACK timeout expired.
     Timeout,
 }
 
 impl Qp {
-    /// Takes in an answer to one of our requests.
+    /// Handles a response to one of the queue pair's requests.
     pub(crate) fn response(
         &mut self,
         cx: &mut Context,
@@ -66,7 +66,8 @@ impl Qp {
         };
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
-                // After a retry the ACK may answer either, and everything is on its way again.
+                // After a retry the ACK may answer the original or the retransmission, and
+                // everything is being retransmitted anyway: it proves no loss.
                 let probe = self.req.probe.get().filter(|_| !self.req.retrying);
                 self.acknowledge(cx, psn.next());
                 if let Some(probe) = probe {
@@ -87,15 +88,15 @@ impl Qp {
         Received::Accepted
     }
 
-    /// Everything before `upto` has arrived at the peer.
+    /// Acknowledges all packets before `upto`, and completes the work requests they end.
     ///
-    /// Stops before a work request that wants an answer of its own; if `upto`
-    /// lies behind it, its answer was lost.
+    /// Stops before a work request that needs a response of its own. If `upto` lies beyond
+    /// that work request, its response was lost, and a retry starts.
     fn acknowledge(&mut self, cx: &mut Context, upto: Psn) {
         let mut left = u32::try_from(self.psn_distance(cx, upto, self.req.una)).unwrap_or(0);
         let (mut bytes, before) = (0u32, self.req.una);
         let mut response_lost = false;
-        // One answer may complete many: the queue is locked once for all of them.
+        // One ACK may complete many work requests: lock the completion queue once.
         let cq = self.send_cq.clone();
         let mut open = cq.as_deref().map(Cq::open);
         while left > 0 {
@@ -131,13 +132,13 @@ impl Qp {
         }
     }
 
-    /// Whether, now that the peer has answered something later, the oldest work
-    /// request still wants an answer of its own.
+    /// True if the oldest work request still waits for a response of its own. When the peer
+    /// has responded to something later, that response was lost.
     fn response_is_lost(&self) -> bool {
         self.sq.front().is_some_and(Wqe::wants_response)
     }
 
-    /// Moves the oldest unanswered PSN on by `packets` of the oldest work request.
+    /// Acknowledges `packets` packets of the oldest work request; returns their cost.
     fn advance(&mut self, cost: u32, packets: u32) -> u32 {
         self.req.acked += packets;
         self.req.una = self.req.una.add(packets);
@@ -145,7 +146,8 @@ impl Qp {
         cost
     }
 
-    /// The peer has answered something: budgets are full again.
+    /// Notes an acknowledgement: restores the retry counters, grows the window, and restarts
+    /// the timers.
     fn note_progress(&mut self, cx: &mut Context, bytes: u32) {
         let req = &mut self.req;
         if !cx.has_bug(Bug::NeverRestoreRetries) {
@@ -156,7 +158,7 @@ impl Qp {
         req.probe = PsnMark::NONE;
         req.rnr_until = Deadline::NONE;
         if req.psn.is_before(req.una) {
-            // A late answer to packets from before we went back.
+            // A late response to packets sent before the rewind: skip what it acknowledged.
             req.rewind();
         }
         req.window
@@ -180,8 +182,8 @@ impl Qp {
         }
     }
 
-    /// Removes the oldest work request, which has succeeded; returns what the
-    /// program is to be told.
+    /// Removes the oldest work request, which has succeeded; returns its completion if the
+    /// program wants one.
     #[inline]
     fn take_oldest(&mut self, cx: &Context) -> Option<Wc> {
         let send = self.sq.pop()?;
@@ -189,7 +191,7 @@ impl Qp {
         self.send_completion(cx, send, WcStatus::Success)
     }
 
-    /// Completes what is done or failed already and has become the oldest.
+    /// Completes the oldest work requests that are already done, or have failed.
     pub(super) fn complete_finished(&mut self, cx: &mut Context) {
         while let Some(wqe) = self.sq.front() {
             if self.sq.fails(0) {
@@ -205,20 +207,20 @@ impl Qp {
         }
     }
 
-    /// Whether a started work request is in the queue.
+    /// True if the send queue has a work request that was started.
     pub(super) fn has_begun_sends(&self) -> bool {
         self.sq
             .front()
             .is_some_and(|wqe| wqe.phase != Phase::Posted)
     }
 
-    /// Data of a READ, the original value of an atomic, or the end of a flush.
+    /// Handles a READ response or an atomic acknowledge.
     fn data_response(&mut self, cx: &mut Context, memory: &dyn Memory, packet: &Packet<'_>) {
         self.acknowledge(cx, packet.psn());
         let gap = self.req.una != packet.psn();
         if gap && !cx.has_bug(Bug::AcceptReadResponseAhead) {
-            // The answer before this one was lost, or acknowledging has already
-            // noticed so.
+            // The response before this one was lost. If `acknowledge` has started the
+            // retry already, this call changes nothing.
             if self.response_is_lost() {
                 self.retry(cx, RetryCause::Gap);
             }
@@ -237,7 +239,8 @@ impl Qp {
             Err((WcStatus::Fatal, Reason::BadResponse(why)))
         };
         let (packets, chunk) = (wqe.packets, u32::from(wqe.chunk));
-        // A probe asks for one packet, so only its answer ends before its request does.
+        // A probe requests a single packet, so only its response is LAST or ONLY before the
+        // chunk ends.
         let is_probe_response = self.req.probe == PsnMark::at(packet.psn())
             && !self.req.retrying
             && (packets == 1 || packet.opcode().ends_message() && !self.ends_read_request(wqe));
@@ -260,8 +263,8 @@ impl Qp {
         }
     }
 
-    /// So many packets of the answer to the READ that is the oldest work request have come
-    /// and are in their place; more will follow.
+    /// Acknowledges `packets` response packets of the oldest work request, a READ, whose
+    /// payload has been written to memory. The READ is not complete with them.
     pub(super) fn note_read_progress(&mut self, cx: &mut Context, packets: u32) {
         if let Some(wqe) = self.sq.front() {
             let cost = wqe_cost(wqe, self.req.acked, packets, self.mtu);
@@ -271,13 +274,13 @@ impl Qp {
         }
     }
 
-    /// True if the next response packet is the last one that its READ request asked for.
+    /// True if the next response packet is the last one of its READ request.
     fn ends_read_request(&self, wqe: &Wqe) -> bool {
         let packets = self.req.acked + 1;
         packets == wqe.packets || packets.is_multiple_of(wqe.chunk.into())
     }
 
-    /// Puts the data of a response where the work request wants it.
+    /// Checks a response, and writes its data to the local memory of the work request.
     fn place_response(
         &self,
         cx: &Context,
@@ -293,7 +296,7 @@ impl Qp {
                 let offset = wqe.bytes_before(at, self.mtu);
                 let want = wqe.bytes_before(at + 1, self.mtu) - offset;
                 let opcode = packet.opcode();
-                // The request of a loss probe ends with its first packet.
+                // A loss probe requests one packet, which is ONLY in any position.
                 let probed = self.req.probe == PsnMark::at(packet.psn());
                 let fits = opcode.ends_message() == self.ends_read_request(wqe) || probed;
                 if !opcode.is_read_response() || !fits {
@@ -313,7 +316,7 @@ impl Qp {
         }
     }
 
-    /// Writes to the local memory of the oldest work request.
+    /// Writes `data` into the scatter list of the oldest work request, from `offset` on.
     fn scatter(
         &self,
         cx: &Context,
@@ -341,6 +344,7 @@ impl Qp {
         Ok(())
     }
 
+    /// Handles an RNR NAK: waits for the time it names, then retransmits from `psn`.
     fn handle_rnr_nak(&mut self, cx: &mut Context, psn: Psn, timer: u8) {
         cx.count(Counter::RcvdRnrErr);
         if cx.has_bug(Bug::IgnoreRnrNak) {
@@ -354,8 +358,9 @@ impl Qp {
         if self.req.una != psn || waiting || self.state == QpState::Err {
             return;
         }
-        self.req.retries_left = self.attr.retry_cnt; // it was heard
-        // IBTA 9.7.5.2.8: of the RNR budget only 7 means without end.
+        // An RNR NAK shows that the peer lives.
+        self.req.retries_left = self.attr.retry_cnt;
+        // IBTA 9.7.5.2.8: an rnr_retry of 7 means unlimited retries.
         if self.attr.rnr_retry != 7 {
             let Some(left) = self.req.rnr_retries_left.checked_sub(1) else {
                 cx.count(Counter::RetryRnrExceededErr);
@@ -370,7 +375,7 @@ impl Qp {
         self.req.rnr_until = Deadline::at(cx.now.after_nanos(rnr_delay_ns(timer)));
     }
 
-    /// The peer will not do what we asked for.
+    /// Handles a fatal NAK: fails the request with that PSN.
     fn handle_fatal_nak(&mut self, cx: &mut Context, psn: Psn, code: NakCode) {
         self.acknowledge(cx, psn);
         if self.req.una != psn || self.state == QpState::Err {
@@ -385,6 +390,7 @@ impl Qp {
         self.fail_oldest_send(cx, status, Reason::Refused { nak, request });
     }
 
+    /// Handles the deadlines of the requester that have passed.
     pub(super) fn requester_timer(&mut self, cx: &mut Context) {
         if self.req.rnr_until.is_due(cx.now) {
             self.req.rnr_until = Deadline::NONE;
@@ -398,7 +404,7 @@ impl Qp {
         }
     }
 
-    /// Goes back to the oldest packet without an answer.
+    /// Uses up one retry and goes back to the oldest unacknowledged packet.
     fn retry(&mut self, cx: &mut Context, cause: RetryCause) {
         let stopped = !matches!(self.state, QpState::Rts | QpState::Sqd);
         let waits = !self.req.rnr_until.is_none();
@@ -425,14 +431,15 @@ impl Qp {
         self.wake(cx, Due::REQUESTS);
     }
 
-    /// Changes the kind of ICRC if the oldest work request is a FLUSH: rxe computes it in
-    /// its own way, and drops ours.
+    /// Switches the kind of ICRC if the oldest work request is a FLUSH. rxe computes the ICRC
+    /// of FLUSH differently from the specification, and drops packets with the correct one.
     pub(super) fn try_other_flush_icrc(&mut self) {
         if matches!(self.sq.front(), Some(wqe) if matches!(wqe.op, SendOp::Flush { .. })) {
             self.req.flush_quirk = !self.req.flush_quirk;
         }
     }
 
+    /// Fails the oldest work request: no retry is left.
     fn fail_retries_exceeded(&mut self, cx: &mut Context, cause: RetryCause) {
         cx.count(Counter::RetryExceededErr);
         let psn = self.req.una.value();
@@ -448,7 +455,7 @@ impl Qp {
         self.fail_oldest_send(cx, WcStatus::RetryExceeded, reason);
     }
 
-    /// How far `a` is ahead of `b`.
+    /// Returns how far `a` is ahead of `b`, negative if it is behind.
     pub(super) fn psn_distance(&self, cx: &Context, a: Psn, b: Psn) -> i32 {
         if cx.has_bug(Bug::PsnCompareWithoutWrap) {
             return a.value() as i32 - b.value() as i32;
@@ -457,7 +464,7 @@ impl Qp {
     }
 }
 
-/// What `packets` packets of a message, from number `from` on, count in the window.
+/// Returns the window cost of `packets` packets of a message, from packet `from` on.
 fn wqe_cost(wqe: &Wqe, from: u32, packets: u32, mtu: u32) -> u32 {
     let bytes = wqe.bytes_before(from + packets, mtu) - wqe.bytes_before(from, mtu);
     let bytes = match wqe.op {
@@ -467,7 +474,7 @@ fn wqe_cost(wqe: &Wqe, from: u32, packets: u32, mtu: u32) -> u32 {
     bytes + packets * PACKET_OVERHEAD
 }
 
-/// A work request, in words.
+/// Describes a work request for an error message.
 fn describe(wqe: &Wqe) -> String {
     let length = wqe.length;
     let remote = |what: &str, addr: u64, rkey: u32| {

@@ -1,4 +1,10 @@
-//! Where the requester stands: PSNs, the cursor in the send queue, budgets.
+//! State of the requester: PSNs, the cursor in the send queue, retry counters and deadlines.
+//!
+//! The cursor is a work request and the number of its packets that have been sent. The next
+//! packet depends on the cursor alone, so going back N packets only moves the cursor.
+//!
+//! The functions about AckReq decide which packets set that bit. Several packets of every
+//! window set it, so that ACKs keep the window moving.
 
 use ferroce_wire::Psn;
 
@@ -8,52 +14,58 @@ use crate::engine::{Config, Context};
 use crate::psn_mark::PsnMark;
 use crate::time::{Deadline, Time};
 
-/// Whether a packet is the last of its message, and others wait behind it.
+/// Position of a packet in its message, and of the message in the send queue.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum MessageEnd {
+    /// More packets of the message follow.
     NotLast,
+    /// The message ends, and another work request is queued behind it.
     LastWithMore,
+    /// The message ends, and no work request is queued behind it.
     LastInQueue,
 }
 
+/// State of the requester.
 #[derive(Debug)]
 pub(super) struct Requester {
-    /// The next PSN to send.
+    /// Next PSN to send.
     pub(super) psn: Psn,
-    /// The oldest PSN without an answer.
+    /// Oldest unacknowledged PSN (TCP's SND.UNA).
     pub(super) una: Psn,
-    /// One past the highest PSN ever sent.
+    /// One past the highest PSN ever sent; after a rewind it is ahead of `psn`.
     pub(super) sent_up_to: Psn,
-    /// The cursor: which work request, counted from the oldest,
+    /// Cursor: index of the work request, counted from the oldest.
     next: u32,
-    /// and how many of its packets have left.
+    /// Cursor: number of packets of that work request that have been sent.
     pub(super) sent: u32,
-    /// How many packets of the oldest work request have been answered.
+    /// Number of packets of the oldest work request that have been acknowledged.
     pub(super) acked: u32,
-    /// READ requests, atomics and the like without an answer.
+    /// Outstanding READ requests, atomics, atomic writes and flushes; `max_rd_atomic` bounds
+    /// them.
     pub(super) rd_atomic_outstanding: u16,
-    /// Bytes in flight, as the window counts them.
+    /// Bytes in flight, including `PACKET_OVERHEAD` per packet.
     pub(super) in_flight: u32,
     pub(super) window: Window,
-    /// The window, not the program, was what held sending up.
+    /// True if the window, and not the program, limits sending: only then may it grow.
     pub(super) window_limited: bool,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// A retry is on its way: further NAKs say nothing new.
+    /// True between a retry and the next progress: further NAKs report the same loss.
     pub(super) retrying: bool,
-    /// When the ACK timeout of IBTA expires, and the next loss probe is due: both run
-    /// from the first packet without an answer, and again from every answer.
+    /// Expiry of the ACK timeout. It restarts with every acknowledgement.
     pub(super) ack_deadline: Deadline,
+    /// Time of the next loss probe. It restarts with every acknowledgement.
     pub(super) probe_deadline: Deadline,
-    /// The packet that was sent again as a loss probe, until it is acknowledged: its answer
-    /// may also come after a retry.
+    /// PSN of the packet that was retransmitted as a loss probe, until it is acknowledged. A
+    /// retry does not clear it, because the response to the probe may arrive later.
     pub(super) probe: PsnMark,
+    /// End of the RNR wait, during which nothing is sent.
     pub(super) rnr_until: Deadline,
-    /// Packets since the last that asks for an answer, and the PSN of the last
-    /// answer that will come.
+    /// Packets sent since the last one that causes a response.
     since_ack_req: u32,
+    /// PSN of the last response that the packets in flight will cause.
     last_response: PsnMark,
-    /// The peer computes the ICRC of FLUSH as rxe does.
+    /// True if the peer computes the ICRC of FLUSH in rxe's way.
     pub(super) flush_quirk: bool,
 }
 
@@ -84,6 +96,7 @@ impl Requester {
         }
     }
 
+    /// Starts with the attributes of a queue pair that enters RTS.
     pub(super) fn ready(&mut self, cx: &Context, attr: &QpAttr, mtu: u32) {
         *self = Requester::new(&cx.config);
         self.psn = attr.sq_psn;
@@ -93,12 +106,13 @@ impl Requester {
         self.attributes_changed(attr);
     }
 
+    /// Restores both retry counters from the attributes.
     pub(super) fn attributes_changed(&mut self, attr: &QpAttr) {
         self.retries_left = attr.retry_cnt;
         self.rnr_retries_left = attr.rnr_retry;
     }
 
-    /// Nothing more is sent or awaited.
+    /// Stops sending and forgets everything in flight.
     pub(super) fn stop(&mut self) {
         self.next = 0;
         self.sent = 0;
@@ -126,11 +140,11 @@ impl Requester {
         self.acked = 0;
         match self.next.checked_sub(1) {
             Some(next) => self.next = next,
-            None => self.sent = 0, // it was under the cursor
+            None => self.sent = 0, // the cursor was on the removed work request
         }
     }
 
-    /// Moves the cursor to the oldest packet without an answer and returns its old place,
+    /// Moves the cursor to the oldest unacknowledged packet and returns its old position,
     /// for [`Requester::restore_cursor`].
     pub(super) fn move_cursor_to_oldest(&mut self) -> (Psn, u32, u32) {
         let place = (self.psn, self.next, self.sent);
@@ -138,27 +152,30 @@ impl Requester {
         place
     }
 
-    /// Moves the cursor back to where it was.
+    /// Restores a position of the cursor.
     pub(super) fn restore_cursor(&mut self, place: (Psn, u32, u32)) {
         (self.psn, self.next, self.sent) = place;
     }
 
+    /// Returns the next PSN to send.
     pub(super) fn next_psn(&self) -> Psn {
         self.psn
     }
 
+    /// Returns the size of the congestion window in bytes.
     pub(super) fn window(&self) -> u32 {
         self.window.size()
     }
 
+    /// Returns the earliest deadline.
     pub(super) fn deadline(&self) -> Option<Time> {
         let timers = self.ack_deadline.min(self.probe_deadline);
         timers.min(self.rnr_until).get()
     }
 
-    /// Moves the cursor back to the oldest packet without an answer.
+    /// Moves the cursor back to the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
-        // An answer to a packet that is sent again tells no round trip.
+        // Karn's rule: an ACK of a retransmitted packet is no round-trip sample.
         self.window.stop_timing();
         self.psn = self.una;
         self.next = 0;
@@ -169,7 +186,7 @@ impl Requester {
         self.last_response = PsnMark::NONE;
     }
 
-    /// Moves the cursor back by one packet, the last of work request `index`.
+    /// Moves the cursor back to the last packet of work request `index`.
     pub(super) fn rewind_to_last_packet(&mut self, index: usize, psn: Psn, packets: u32) {
         self.psn = psn;
         self.next = index as u32;
@@ -179,7 +196,7 @@ impl Requester {
         self.last_response = PsnMark::NONE;
     }
 
-    /// Whether an answer will come that speaks for everything up to `psn`.
+    /// True if a packet in flight will cause a response that covers `psn`.
     pub(super) fn expects_response_for(&self, psn: Psn) -> bool {
         self.last_response
             .get()
@@ -193,29 +210,32 @@ impl Requester {
         self.sent = 0;
     }
 
-    /// Whether `cost` more bytes may be in flight.
+    /// True if the window has room for `cost` more bytes.
     #[inline]
     pub(super) fn admits(&mut self, cost: u32) -> bool {
         if self.in_flight == 0 || self.in_flight + cost <= self.window.size() {
             return true;
         }
         self.window_limited = true;
-        // With nothing in flight that will be answered, no answer would ever
-        // open the window again: one more packet goes, and asks.
+        // If no packet in flight causes a response, no ACK would ever open the window:
+        // one more packet is sent, with AckReq.
         let last = self.last_response.get();
         last.is_none_or(|psn| psn.is_before(self.una))
     }
 
-    /// Whether a packet of a message may leave, which has `others` behind it: they leave
-    /// together, up to one that asks for an answer, or wait until they can.
+    /// True if a packet of a message and the packets behind it, up to the next AckReq, fit
+    /// the window. Smaller groups wait, so that runs stay long. `others` is the number of
+    /// packets of the message behind this one.
     #[inline]
     pub(super) fn admits_group(&mut self, cost: u32, others: u32, mtu: u32) -> bool {
         let others = others.min(self.packets_until_ack_req() - 1);
         self.admits(cost + others * (mtu + PACKET_OVERHEAD))
     }
 
-    /// Whether the packet about to leave must ask for an answer: the last of its message
-    /// can leave it to the message that follows, within limits.
+    /// Counts a packet and returns whether it must set AckReq.
+    ///
+    /// A last packet may leave AckReq to the next message, for half an ACK interval. A
+    /// packet after which the window has no space for `room_for` bytes sets it too.
     #[inline]
     pub(super) fn needs_ack_req(&mut self, end: MessageEnd, room_for: u32) -> bool {
         self.since_ack_req += 1;
@@ -228,43 +248,42 @@ impl Requester {
         self.since_ack_req >= enough || self.in_flight + room_for > self.window.size()
     }
 
-    /// The how manyth packet from now on must ask for an answer, as long as none ends a
-    /// message.
+    /// Returns the number of packets up to and including the next one that must set AckReq,
+    /// if none of them ends a message.
     #[inline]
     pub(super) fn packets_until_ack_req(&self) -> u32 {
         let interval = self.window.ack_interval();
         interval.saturating_sub(self.since_ack_req).max(1)
     }
 
-    /// Whether the message before the cursor is complete and has not asked for an answer.
+    /// True if the message before the cursor has been sent completely and without AckReq.
     #[inline]
     pub(super) fn lacks_ack_req(&self) -> bool {
         self.sent == 0 && self.since_ack_req > 0
     }
 
-    /// How many packets of so many bytes may be in flight in addition without one that
-    /// asks for an answer.
+    /// Returns how many packets of `cost` bytes can be sent before one must set AckReq.
     pub(super) fn packets_without_ack_req(&self, cost: u32) -> u32 {
         let room = self.window.size().saturating_sub(self.in_flight) / cost;
-        // The next one may have to ask.
+        // The last of them may have to set AckReq.
         room.min(self.packets_until_ack_req()).saturating_sub(1)
     }
 
-    /// So many packets of so many bytes leave without asking.
+    /// Counts packets of `cost` bytes that are sent without AckReq.
     pub(super) fn note_sent_without_ack_req(&mut self, count: u32, cost: u32) {
         self.in_flight += count * cost;
         self.since_ack_req += count;
     }
 
-    /// A packet leaves that `answers` packets from its PSN on will answer.
+    /// Notes a request that causes `responses` response packets from its PSN on.
     #[inline]
-    pub(super) fn note_ack_req(&mut self, psn: Psn, answers: u32, now: Time) {
+    pub(super) fn note_ack_req(&mut self, psn: Psn, responses: u32, now: Time) {
         self.since_ack_req = 0;
-        self.last_response = PsnMark::at(psn.add(answers - 1));
+        self.last_response = PsnMark::at(psn.add(responses - 1));
         self.window.sent(psn, now);
     }
 
-    /// Notes that packets up to the cursor are out, and starts the clock.
+    /// Notes that all packets before the cursor are sent, and starts the timers.
     #[inline]
     pub(super) fn note_sent(&mut self, cx: &Context, attr: &QpAttr) {
         if self.sent_up_to.is_before(self.psn) {
@@ -277,7 +296,7 @@ impl Requester {
         }
     }
 
-    /// Starts both timers for an answer that is waited for from now on.
+    /// Restarts the ACK timeout and the probe timer.
     #[inline]
     pub(super) fn start_timers(&mut self, cx: &Context, attr: &QpAttr) {
         let wait = ack_timeout_ns(cx, attr);
@@ -285,14 +304,14 @@ impl Requester {
         self.start_probe_timer(cx, attr);
     }
 
-    /// Starts the timer of the next loss probe. No timeout means no probes either.
+    /// Starts the timer of the next loss probe, unless the ACK timeout is off.
     #[inline]
     pub(super) fn start_probe_timer(&mut self, cx: &Context, attr: &QpAttr) {
         let wait = local_ack_timeout_ns(attr).map(|ns| self.window.probe_timeout_ns(ns));
         self.probe_deadline = wait.map(|ns| cx.now.after_nanos(ns)).into();
     }
 
-    /// Stops both timers: no answer is waited for.
+    /// Stops both timers.
     #[inline]
     pub(super) fn stop_timers(&mut self) {
         self.ack_deadline = Deadline::NONE;
@@ -300,11 +319,13 @@ impl Requester {
     }
 }
 
-/// The longest silence that is not yet a retry. IBTA 9.7.6.1.3: a timer may run up to four
-/// times as long as its attribute says. Lost packets are found by probes long before, so
-/// the timer takes all of it: a peer that is merely not scheduled is not declared dead.
-/// It runs longer still where all retries together would not last as long as the link's
-/// patience. A timeout of zero means for ever.
+/// Returns the time without a response after which the requester retries.
+///
+/// IBTA 9.7.6.1.3 allows a timer to run up to four times as long as its attribute says.
+/// Loss probes find lost packets long before, so this timer takes the full factor: a peer
+/// that is only waiting for a processor is not declared dead. The timer runs longer still
+/// where all retries together would last less than the link's `patience_ns`. A timeout
+/// attribute of 0 turns the timer off.
 pub(super) fn ack_timeout_ns(cx: &Context, attr: &QpAttr) -> Option<u64> {
     let longest = 4 * local_ack_timeout_ns(attr)?;
     let patience = match cx.config.patience_ns {
@@ -314,7 +335,7 @@ pub(super) fn ack_timeout_ns(cx: &Context, attr: &QpAttr) -> Option<u64> {
     Some(longest.max(patience))
 }
 
-/// IBTA 9.9.2.1: 4.096 us times two to the power of the attribute; zero means for ever.
+/// Returns the Local ACK Timeout, 4.096 us * 2^timeout (IBTA 9.9.2.1); 0 means no timeout.
 fn local_ack_timeout_ns(attr: &QpAttr) -> Option<u64> {
     (attr.timeout > 0).then(|| 4096u64 << attr.timeout)
 }

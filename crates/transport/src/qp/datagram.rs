@@ -1,4 +1,4 @@
-//! UD and the general services queue pair: one packet, one message, no answer.
+//! UD and the general services queue pair (QP1): each message is one packet without ACK.
 
 use core::net::IpAddr;
 
@@ -19,15 +19,15 @@ use crate::send_queue::Phase;
 use crate::transmit::{Batch, NewPacket, Origin, Path};
 use crate::verbs::{NetworkHeader, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus};
 
-/// The Q_Key of queue pair 1.
+/// Well-known Q_Key of QP1.
 pub(super) const GSI_QKEY: u32 = 0x8001_0000;
-/// A Q_Key with this bit in a work request stands for the queue pair's own.
+/// Bit of controlled Q_Keys. In a work request it selects the Q_Key of the queue pair.
 const CONTROLLED_QKEY: u32 = 1 << 31;
-/// Room for a GRH in front of every received datagram.
+/// Length of the GRH area in front of every received datagram.
 const GRH_LEN: usize = 40;
 
 impl Qp {
-    /// Adds datagrams to the batch; returns whether more could go at once.
+    /// Adds datagrams to the batch; returns true if more could be sent at once.
     pub(super) fn transmit_datagrams(
         &mut self,
         cx: &mut Context,
@@ -57,7 +57,7 @@ impl Qp {
                 _ => self.send_datagram(cx, batch, index),
             };
             if let Err((status, reason)) = outcome {
-                // Those before it in the batch complete first.
+                // The datagrams before it in the batch complete first.
                 self.fail_later(cx, index, status, reason);
                 return false;
             }
@@ -67,6 +67,7 @@ impl Qp {
         false
     }
 
+    /// Adds the datagram of work request `index` to the batch.
     fn send_datagram(
         &mut self,
         cx: &Context,
@@ -88,13 +89,14 @@ impl Qp {
             Some(_) => Operation::SendOnlyImm,
             None => Operation::SendOnly,
         };
-        let opcode = Opcode::new(Transport::Ud, operation).expect("UD has both");
+        let opcode =
+            Opcode::new(Transport::Ud, operation).expect("UD has SEND_ONLY and SEND_ONLY_IMM");
         let mut bth = Bth::new(opcode, ud.remote_qpn & 0xff_ffff, psn);
         bth.pad = padding(wqe.length as usize) as u8;
         bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
         let qkey = match self.kind {
             QpType::Gsi => GSI_QKEY,
-            // IBTA 10.2.5: keys with the top bit are not the program's to choose.
+            // IBTA 10.2.5: a program cannot choose a Q_Key with the top bit set.
             _ if ud.remote_qkey & CONTROLLED_QKEY != 0 => own_qkey,
             _ => ud.remote_qkey,
         };
@@ -140,7 +142,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes in a datagram that has passed all checks.
+    /// Handles a datagram that has passed all checks.
     pub(crate) fn datagram(
         &mut self,
         cx: &mut Context,
@@ -153,6 +155,7 @@ impl Qp {
         received
     }
 
+    /// Writes a datagram to a receive, and completes the receive.
     fn deliver(
         &mut self,
         cx: &mut Context,
@@ -166,7 +169,7 @@ impl Qp {
             return Received::Dropped(Drop::NoReceive);
         }
         if self.held_capacity().is_none_or(|capacity| capacity < total) {
-            // The receive stays for the next datagram.
+            // As in rxe of Linux 7.2, the receive stays for the next datagram.
             return Received::Dropped(Drop::NoReceive);
         }
         let grh = grh(datagram);
@@ -203,8 +206,8 @@ impl Qp {
     }
 }
 
-/// The 40 bytes in front of a received datagram: an IPv6 header, or 20 zero
-/// bytes and an IPv4 header with a valid checksum, by which programs tell them apart.
+/// Returns the 40 bytes in front of a received datagram: an IPv6 header, or 20 zero bytes and
+/// an IPv4 header. Programs recognise the IPv4 header by its valid checksum.
 fn grh(datagram: &Datagram<'_>) -> [u8; GRH_LEN] {
     let udp_len = datagram.payload.len() + 8;
     match (datagram.source, datagram.destination) {

@@ -1,4 +1,7 @@
-//! Congestion notification: what the network says about itself.
+//! Congestion notification packets (CNPs).
+//!
+//! A router marks packets as it becomes congested (ECN). The receiver of a marked packet
+//! sends a CNP to the sender, which then shrinks its window.
 
 use ferroce_wire::{Bth, Opcode, Operation, Psn, Transport};
 
@@ -8,12 +11,12 @@ use crate::engine::Context;
 use crate::time::Time;
 use crate::transmit::{Batch, NewPacket, Origin};
 
-/// Bytes behind the BTH of a notification, all zero.
+/// Reserved bytes behind the BTH of a CNP.
 const RESERVED: [u8; 16] = [0; 16];
-/// At most one notification in this time for each queue pair.
+/// Minimum time between two CNPs of a queue pair.
 const INTERVAL_NS: u64 = 50_000;
 
-/// Whether the peer is to be told that its packets meet congestion.
+/// State of the CNPs to the peer.
 #[derive(Debug, Default)]
 pub(super) struct Notifications {
     due: bool,
@@ -21,7 +24,7 @@ pub(super) struct Notifications {
 }
 
 impl Qp {
-    /// A packet of the peer was marked on its way.
+    /// Queues a CNP because a packet of the peer carries the congestion mark.
     pub(crate) fn notify_congestion(&mut self, cx: &mut Context) {
         let recent = |last: Time| cx.now.nanos_since(last) < INTERVAL_NS;
         if !self.notifications.last.is_some_and(recent) {
@@ -31,12 +34,13 @@ impl Qp {
         }
     }
 
-    /// The peer says that our packets meet congestion.
+    /// Handles a CNP of the peer: shrinks the window.
     pub(crate) fn congestion_notified(&mut self, cx: &mut Context) {
         cx.count(Counter::RcvdCnp);
         self.req.window.lost(self.req.sent_up_to);
     }
 
+    /// Adds a CNP to the batch if one is due.
     pub(super) fn transmit_notification(&mut self, cx: &mut Context, batch: &mut Batch) {
         if !self.notifications.due {
             return;
@@ -44,7 +48,7 @@ impl Qp {
         self.notifications.due = false;
         cx.count(Counter::SentCnp);
         let opcode = Opcode::new(Transport::Cnp, Operation::CongestionNotification)
-            .expect("the transport exists for this operation");
+            .expect("the CNP transport has this opcode");
         let mut bth = Bth::new(opcode, self.attr.dest_qpn, Psn::new(0));
         bth.becn = true;
         let mark = batch.mark();

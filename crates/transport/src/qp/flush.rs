@@ -1,4 +1,4 @@
-//! The end of work: completions of sends, failures, and flushing what is left.
+//! Completions of sends, failures, and the flush of both queues in ERR.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::send_queue::Finished;
 use crate::verbs::{NetworkHeader, Wc, WcFlags, WcOpcode, WcStatus};
 
 impl Qp {
-    /// Completes the oldest send with an error: RC ends, UC and UD stop sending.
+    /// Completes the oldest send with an error. RC and XRC move to ERR; UC and UD move to SQE,
+    /// in which they still receive.
     pub(super) fn fail_oldest_send(&mut self, cx: &mut Context, status: WcStatus, reason: Reason) {
         let Some(send) = self.sq.pop() else {
             return;
@@ -46,6 +47,7 @@ impl Qp {
         }
     }
 
+    /// Flushes the send queue, oldest first.
     fn flush_sends(&mut self, cx: &mut Context) {
         self.req.stop();
         if cx.has_bug(Bug::FlushNewestFirst) {
@@ -58,6 +60,7 @@ impl Qp {
         }
     }
 
+    /// Flushes the receive in use and the receive queue, oldest first.
     fn flush_receives(&mut self, cx: &mut Context) {
         if let Some((wr_id, cq)) = self.resp.release_held() {
             let cq = cq.or_else(|| self.recv_cq.clone());
@@ -69,6 +72,7 @@ impl Qp {
         }
     }
 
+    /// Completes a receive with an error.
     pub(super) fn complete_receive_error(
         &mut self,
         cx: &mut Context,
@@ -82,7 +86,7 @@ impl Qp {
         }
     }
 
-    /// Tells the program that a send is over, if it wants to know.
+    /// Completes a send, with a completion if it is signaled or has failed.
     pub(super) fn complete_send(&mut self, cx: &mut Context, send: Finished, status: WcStatus) {
         if let Some(wc) = self.send_completion(cx, send, status)
             && let Some(cq) = &self.send_cq
@@ -91,7 +95,7 @@ impl Qp {
         }
     }
 
-    /// What the program is to be told of a send that is over.
+    /// Returns the completion of a send; `None` if it succeeded unsignaled.
     #[inline]
     pub(super) fn send_completion(
         &self,
@@ -114,7 +118,7 @@ impl Qp {
         Some(wc)
     }
 
-    /// A completion of this queue pair, with nothing said beyond its name.
+    /// Returns a completion with only the mandatory fields set.
     pub(super) fn wc(&self, cx: &Context, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc {
             wr_id,

@@ -1,4 +1,4 @@
-//! SENDs and WRITEs of the peer, on their way into memory.
+//! SENDs and WRITEs of the peer: writes their payload to memory and completes receives.
 
 use ferroce_wire::{NakCode, Opcode, Packet};
 
@@ -16,7 +16,7 @@ use crate::send_queue::spans;
 use crate::srq::Taken;
 use crate::verbs::{Access, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
-/// Whether this packet of a SEND or WRITE is the one that takes a receive.
+/// True if this packet of a SEND or WRITE takes a receive from the queue.
 fn needs_receive(opcode: Opcode) -> bool {
     match opcode.is_send() {
         true => opcode.starts_message(),
@@ -25,7 +25,7 @@ fn needs_receive(opcode: Opcode) -> bool {
 }
 
 impl Qp {
-    /// One packet of a SEND or WRITE.
+    /// Executes one packet of a SEND or WRITE.
     pub(super) fn take_packet(
         &mut self,
         cx: &mut Context,
@@ -67,7 +67,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Runs a check against the protection domain that counts for requests.
+    /// Runs a key check with the protection domain of the request: that of the XRC shared
+    /// receive queue, or that of the queue pair.
     pub(super) fn with_pd<T>(
         &self,
         check: impl FnOnce(&Qp, &Pd) -> Result<T, AccessError>,
@@ -82,8 +83,9 @@ impl Qp {
         Ok(check(self, pd)?)
     }
 
-    /// Checks the whole range of a WRITE when its first packet comes; if that is
-    /// all of it, writing checks the same.
+    /// Returns the target of a WRITE that starts with this packet; `None` for a SEND. Checks
+    /// the whole range of a WRITE of several packets; `write_remote` checks that of a single
+    /// packet.
     fn begin_write(
         &self,
         cx: &Context,
@@ -103,7 +105,7 @@ impl Qp {
         }))
     }
 
-    /// Where in memory a remote range lies, if the key allows the access.
+    /// Returns the memory address of a remote range, if the key allows the access.
     pub(super) fn resolve(
         &self,
         cx: &Context,
@@ -119,6 +121,7 @@ impl Qp {
         self.with_pd(|qp, pd| cx.remote(rkey, pd, qp.qpn, need, va, length))
     }
 
+    /// Writes the payload of a WRITE packet to memory.
     fn write_remote(
         &self,
         cx: &Context,
@@ -137,8 +140,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether a message of an unreliable peer would be dropped now, for want of a
-    /// receive.
+    /// True if a UC or UD message with this opcode would be dropped now because no receive is
+    /// posted.
     pub(crate) fn lacks_receive(&self, opcode: Opcode) -> bool {
         let posted = match &self.srq {
             Some(srq) => srq.posted(),
@@ -150,7 +153,7 @@ impl Qp {
             && posted == 0
     }
 
-    /// Gets hold of a receive; false if none is posted.
+    /// Takes a receive from the queue; false if none is posted.
     pub(super) fn take_receive(&mut self, cx: &mut Context) -> bool {
         let srq = self.srq.as_ref().or(self.resp.xrc_srq.as_ref());
         let taken = match srq {
@@ -170,16 +173,17 @@ impl Qp {
         self.resp.holding
     }
 
+    /// Returns the work request id of the receive in use.
     pub(super) fn held_wr_id(&self) -> Option<u64> {
         self.resp.holding.then_some(self.resp.held.wr_id)
     }
 
-    /// Whether a receive is held; and the bytes it has room for.
+    /// Returns the capacity of the receive in use, in bytes.
     pub(super) fn held_capacity(&self) -> Option<u64> {
         self.resp.holding.then_some(self.resp.held.capacity)
     }
 
-    /// Writes received bytes into the receive in use.
+    /// Writes received bytes to the scatter list of the receive in use, from `offset` on.
     pub(super) fn place_received(
         &self,
         cx: &Context,
@@ -233,6 +237,7 @@ impl Qp {
         Ok(())
     }
 
+    /// Completes the receive in use with success.
     fn complete_receive(&mut self, cx: &mut Context, packet: &Packet<'_>, message: &Message) {
         let opcode = match message.write {
             None => WcOpcode::Recv,
@@ -254,7 +259,7 @@ impl Qp {
         self.finish_receive(cx, wc, packet.solicited());
     }
 
-    /// Completes the receive in use.
+    /// Adds the completion of the receive in use to its completion queue.
     pub(super) fn finish_receive(&mut self, cx: &mut Context, wc: Wc, solicited: bool) {
         self.resp.holding = false;
         cx.count(Counter::RdmaRecvs);

@@ -1,8 +1,8 @@
-//! The middle of a long message, many packets at a time.
+//! Middle packets of a long SEND or WRITE, added to the batch many at a time.
 //!
-//! Packets of a SEND or WRITE between the first and the last differ in PSN and place only.
-//! As long as they come from one piece of memory and none of them must ask for an answer,
-//! what is the same for all is done once. The others are the requester's.
+//! Packets between FIRST and LAST differ only in PSN and payload address. While they come
+//! from a single SGE and none needs AckReq, one header and one key lookup serve all of them.
+//! The requester sends all other packets one by one.
 
 use super::Qp;
 use super::request_header::message_header;
@@ -12,8 +12,8 @@ use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::Access;
 
 impl Qp {
-    /// Adds as many such packets of work request `index`, of which some have left, as may
-    /// follow now, while the batch has fewer than `limit`; perhaps none.
+    /// Adds the middle packets of work request `index` that may be sent now, while the batch
+    /// has fewer than `limit` packets. It may add none. The first packet has been sent.
     pub(super) fn push_middle_packets(
         &mut self,
         cx: &Context,
@@ -34,7 +34,7 @@ impl Qp {
         let room = batch.room(limit).max(self.room_in_run(batch));
         let mut count = room.min(middle_packets as usize) as u32;
         if acknowledged {
-            // The one before may have asked, and these begin another group.
+            // If the packet before had AckReq set, these packets begin a new group.
             if middle_packets == 0 || !self.req.admits_group(cost, middle_packets, self.mtu) {
                 return;
             }

@@ -1,18 +1,19 @@
-//! A queue pair.
+//! Queue pairs: the requester, completer and responder of one connection, or of UD.
 //!
-//! The roles have a file each:
+//! Each role has its own file:
 //!
 //! | file | role |
 //! | --- | --- |
-//! | [`post`] | work requests come in |
-//! | [`requester`], [`read_atomic`], [`request_header`], [`middle_packets`], [`cursor`] | work requests become packets |
-//! | [`completer`] | answers become completions; retries |
-//! | [`probe`] | silence is questioned before the ACK timeout expires |
-//! | [`responder`], [`admission`], [`prediction`], [`messages`], [`remote_ops`] | the peer's requests are executed |
-//! | [`responses`] | and answered |
-//! | [`datagram`] | all of this for UD |
-//! | [`ecn`] | congestion notification |
-//! | [`modify`], [`flush`] | states, and an orderly end |
+//! | [`post`] | checks and queues posted work requests |
+//! | [`requester`], [`read_atomic`], [`request_header`], [`middle_packets`], [`cursor`] | turn work requests into request packets |
+//! | [`completer`] | turns responses into completions, and retransmits |
+//! | [`probe`] | sends loss probes before the ACK timeout expires |
+//! | [`responder`], [`admission`], [`messages`], [`remote_ops`] | check and execute the peer's requests |
+//! | [`prediction`] | receives the middle packets of long messages quickly |
+//! | [`responses`] | sends ACKs, NAKs and responses |
+//! | [`datagram`] | sends and receives UD messages |
+//! | [`ecn`] | sends and handles congestion notifications |
+//! | [`modify`], [`flush`] | change states, and complete work requests |
 
 mod admission;
 mod completer;
@@ -60,38 +61,41 @@ use cursor::Requester;
 use ecn::Notifications;
 use responder::Responder;
 
-/// Most work requests of a queue.
+/// Maximum number of work requests in a queue.
 const MAX_WR: u32 = 1 << 20;
-/// Most bytes of inline data.
+/// Maximum inline data of a work request, in bytes.
 const MAX_INLINE: u32 = 512;
-/// Packets a queue pair may add to a batch before others have their turn.
+/// Packets that a queue pair may add to a batch while other queue pairs are waiting.
 const QUANTUM: usize = 64;
 
 bitflags! {
-    /// What a queue pair may have to send.
+    /// The kinds of packets that a queue pair has to send.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
     struct Due: u8 {
-        /// Requests: new ones, or some again.
+        /// Request packets, new or retransmitted.
         const REQUESTS = 1 << 0;
-        /// Notifications, and all answers but the one below.
+        /// Congestion notifications, and all responses but the pending ACK.
         const RESPONSES = 1 << 1;
-        /// The acknowledgement that is kept at hand.
+        /// The pending ACK (`Responder::pending_ack`).
         const ACK = 1 << 2;
         /// A loss probe.
         const PROBE = 1 << 3;
     }
 }
 
-/// Ten thousand of them do not fit the caches that are near, so the order of fields counts:
+/// A queue pair.
 ///
-/// | cache lines | are for |
+/// Ten thousand queue pairs take 9.6 MB, more than an L2 cache holds. So fields that are
+/// used together share cache lines:
+///
+/// | cache lines | used by |
 /// | --- | --- |
 /// | 0 | verbs that change attributes |
 /// | 1 and 2 | every packet |
 /// | 3 to 6 | sending |
-/// | 7 and 8 | what sending seldom needs |
+/// | 7 and 8 | sending, rarely |
 /// | 9 to 12 | receiving |
-/// | from 13 on | the rest |
+/// | from 13 on | everything else |
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Qp {
@@ -101,24 +105,24 @@ pub(crate) struct Qp {
     kind: QpType,
     state: QpState,
     sig_all: bool,
-    /// What it waits for in the engine's list of those who want to send.
+    /// Kinds of packets to send; if not empty, the engine's ready list has this queue pair.
     due: Due,
-    /// A completion was lost: the queue pair is to fail.
+    /// True if the CQ had no room for a completion: the queue pair must fail.
     cq_overflow: bool,
-    /// The first packet decides about `peer_port`.
+    /// True until the first packet of the peer sets `peer_port`.
     learns_peer_port: bool,
-    /// The peer's last IPv4 identification: the next is likely near.
+    /// IPv4 identification of the peer's last packet; the next one is probably close to it.
     pub(crate) peer_ip_id: u16,
     pd: Option<Arc<Pd>>,
     send_cq: Option<Arc<Cq>>,
     recv_cq: Option<Arc<Cq>>,
     srq: Option<Arc<Srq>>,
     path: Path,
-    /// What the ICRCs of the peer's packets begin with, by its source port.
+    /// ICRC state over the peer's pseudo headers, for one UDP source port of the peer.
     rx_icrc: Option<(u16, FlowIcrc)>,
-    /// The UDP source port the caller chose.
+    /// UDP source port that the caller chose.
     source_port: Option<NonZeroU16>,
-    /// The only UDP port that the peer's packets may come from, if there is one.
+    /// UDP port from which alone the peer's packets are accepted, if it is pinned.
     peer_port: Option<NonZeroU16>,
     timer: TimerSlot,
     req: Requester,
@@ -130,41 +134,42 @@ pub(crate) struct Qp {
     notifications: Notifications,
 }
 
-/// What a query reports.
+/// Attributes and load of a queue pair, as a query reports them.
 #[derive(Copy, Clone, Debug)]
 pub struct QpQuery {
     /// Attributes; `sq_psn` and `rq_psn` are the next PSNs.
     pub attr: QpAttr,
-    /// Sizes.
+    /// Granted sizes of the queues.
     pub cap: QpCap,
-    /// The type.
+    /// Type of the queue pair.
     pub qp_type: QpType,
-    /// Every send completes with a completion.
+    /// True if every send generates a completion.
     pub sq_sig_all: bool,
-    /// Sends in the queue.
+    /// Number of sends in the queue.
     pub sends: usize,
-    /// Receives in the queue.
+    /// Number of receives in the queue.
     pub receives: usize,
-    /// Bytes that may be in flight.
+    /// Congestion window: bytes that may be in flight.
     pub window: u32,
-    /// The protection domain.
+    /// Protection domain.
     pub pd: Option<u32>,
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: Option<u32>,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: Option<u32>,
-    /// The shared receive queue.
+    /// Shared receive queue.
     pub srq: Option<u32>,
 }
 
 impl Qp {
+    /// Creates a queue pair in RESET.
     pub(crate) fn new(init: &QpInit, config: &Config) -> Result<Qp, VerbsError> {
         check_init(init)?;
         room::for_an_object("bytes of a queue pair")?;
         Qp::with_sizes(init, granted_cap(init), config)
     }
 
-    /// One that takes the place of another: it has no number, and nobody uses it.
+    /// Returns a placeholder for an empty slot of the table, without number or queues.
     pub(crate) fn placeholder() -> Qp {
         let cap = QpCap {
             max_send_wr: 0,
@@ -183,7 +188,8 @@ impl Qp {
             cap,
             sq_sig_all: false,
         };
-        Qp::with_sizes(&init, cap, &Config::default()).expect("empty queues take no memory")
+        Qp::with_sizes(&init, cap, &Config::default())
+            .expect("queues without entries allocate nothing")
     }
 
     fn with_sizes(init: &QpInit, cap: QpCap, config: &Config) -> Result<Qp, VerbsError> {
@@ -253,17 +259,17 @@ impl Qp {
         }
     }
 
-    /// Our address and the peer's, once connected.
+    /// Returns the path to the peer; it is meaningful once the queue pair is connected.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The PSN of the request that comes next.
+    /// Returns the PSN that the responder expects next.
     pub(crate) fn expected_psn(&self) -> Psn {
         self.resp.expected_psn()
     }
 
-    /// What the ICRCs of packets from the peer's `port` begin with.
+    /// Returns the ICRC state for packets from the peer's UDP `port`, and caches it.
     pub(crate) fn rx_icrc(&mut self, port: u16) -> FlowIcrc {
         match self.rx_icrc {
             Some((known, icrc)) if known == port => icrc,
@@ -275,7 +281,7 @@ impl Qp {
         }
     }
 
-    /// The transport bits of packets for this queue pair.
+    /// Returns the transport in the opcodes of this queue pair's packets.
     #[inline]
     pub(crate) fn transport(&self) -> Transport {
         match self.kind {
@@ -307,11 +313,13 @@ impl Qp {
         }
     }
 
-    /// Adds what this queue pair has to send: answers with data first, they free the
-    /// peer; requests; then the acknowledgement, which travels with them.
+    /// Adds the packets that are due to the batch.
+    ///
+    /// READ responses go first, because the peer's work requests wait for them. Requests
+    /// follow. The pending ACK goes last: as the shortest packet it can end their run.
     pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
         let due = core::mem::take(&mut self.due);
-        // Nobody waits for a turn of one who is alone.
+        // With no other queue pair ready there is no quantum: send until the batch is full.
         let limit = match cx.ready.is_empty() {
             true => usize::MAX,
             false => batch.len() + QUANTUM,
@@ -347,7 +355,7 @@ impl Qp {
         }
     }
 
-    /// A timer entry of this queue pair came up.
+    /// Handles an expired timer entry of this queue pair.
     pub(crate) fn timer(&mut self, cx: &mut Context, time: Time) {
         if self.timer.came_up(time) {
             self.requester_timer(cx);
@@ -355,7 +363,7 @@ impl Qp {
         }
     }
 
-    /// Asks for a turn to send.
+    /// Puts the queue pair on the engine's ready list, to send packets of kind `due`.
     #[inline]
     fn wake(&mut self, cx: &mut Context, due: Due) {
         if self.due.is_empty() {
@@ -364,7 +372,7 @@ impl Qp {
         self.due |= due;
     }
 
-    /// What every entry point ends with: consequences that were put off, and the timer.
+    /// Ends every entry point: handles a CQ overflow and draining, and arms the timer.
     #[inline]
     fn settle(&mut self, cx: &mut Context) {
         self.settle_consequences(cx);
@@ -373,7 +381,7 @@ impl Qp {
         }
     }
 
-    /// As [`Qp::settle`], where no deadline can have come nearer.
+    /// Does the same as [`Qp::settle`] where no deadline can have moved forward.
     #[inline]
     fn settle_consequences(&mut self, cx: &mut Context) {
         if self.cq_overflow {
@@ -388,11 +396,13 @@ impl Qp {
         self.check_drained(cx);
     }
 
+    /// Queues an asynchronous event.
     fn event(&self, cx: &mut Context, kind: QpEvent) {
         let qpn = self.qpn;
         cx.events.push_back(Event::Qp { qpn, kind });
     }
 
+    /// Queues the reason of a failure, for logs.
     fn report(&self, cx: &mut Context, wr_id: Option<u64>, status: WcStatus, reason: Reason) {
         cx.events.push_back(Event::Failure(Failure {
             qpn: self.qpn,
@@ -403,13 +413,13 @@ impl Qp {
     }
 }
 
-/// Queues a completion; notes in `overflow` if it is lost.
+/// Adds a completion to `cq`; sets `overflow` if the CQ is full.
 fn queue_completion(cx: &mut Context, cq: &Cq, overflow: &mut bool, wc: Wc, solicited: bool) {
     let pushed = cq.push(wc, solicited);
     after_completion(cx, cq.id(), overflow, pushed);
 }
 
-/// What adding a completion to a queue entails.
+/// Queues the events that follow from adding a completion; sets `overflow` on a full CQ.
 #[inline]
 fn after_completion(cx: &mut Context, cq: u32, overflow: &mut bool, pushed: Pushed) {
     match pushed {
@@ -422,6 +432,7 @@ fn after_completion(cx: &mut Context, cq: u32, overflow: &mut bool, pushed: Push
     }
 }
 
+/// Checks the type, queues and sizes of a new queue pair.
 fn check_init(init: &QpInit) -> Result<(), VerbsError> {
     let cap = &init.cap;
     for (what, value, most) in [
@@ -457,7 +468,8 @@ fn check_init(init: &QpInit) -> Result<(), VerbsError> {
     Err(VerbsError::invalid(complaint))
 }
 
-/// Sizes as rxe grants them: inline data and gather lists share their room.
+/// Returns the sizes that rxe would grant: inline data and gather lists share their space,
+/// 16 bytes per element.
 fn granted_cap(init: &QpInit) -> QpCap {
     let mut cap = init.cap;
     if init.qp_type == QpType::XrcTarget {
@@ -493,8 +505,8 @@ mod tests {
         assert_eq!(offset_of!(Qp, rq), 9 * 64);
         assert_eq!(offset_of!(Qp, resp), 11 * 64);
         assert_eq!(line(offset_of!(Qp, resp.held)), 12);
-        // An odd number: the same line of several queue pairs is not for the same few
-        // places of the cache.
+        // An odd number of lines, so that the same line of many queue pairs does not fall
+        // into the same few sets of the cache.
         assert_eq!(size_of::<Qp>(), 15 * 64);
     }
 }

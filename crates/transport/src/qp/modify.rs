@@ -1,4 +1,4 @@
-//! Changes of state and attributes.
+//! Changes of state and attributes (`ibv_modify_qp`).
 
 use core::num::NonZeroU16;
 
@@ -14,6 +14,7 @@ use crate::transitions;
 use crate::transmit::Path;
 
 impl Qp {
+    /// Changes the attributes in `mask`, and the state.
     pub(crate) fn modify(
         &mut self,
         cx: &mut Context,
@@ -68,7 +69,7 @@ impl Qp {
         Ok(())
     }
 
-    /// A draining send queue comes to rest once all that was begun is done.
+    /// Ends draining once all started sends have completed, and raises SQ_DRAINED.
     pub(super) fn check_drained(&mut self, cx: &mut Context) {
         if !self.attr.sq_draining || self.has_begun_sends() {
             return;
@@ -79,7 +80,7 @@ impl Qp {
         }
     }
 
-    /// Empties the queues without a word and forgets everything but sizes.
+    /// Moves to RESET: empties the queues without completions, and clears all state but sizes.
     fn reset(&mut self, cx: &mut Context) {
         self.state = QpState::Reset;
         self.sq.clear();
@@ -91,6 +92,7 @@ impl Qp {
         self.cq_overflow = false;
     }
 
+    /// Copies the attributes in `mask`.
     fn apply(&mut self, attr: &QpAttr, mask: AttrMask) {
         let own = &mut self.attr;
         macro_rules! take {
@@ -126,12 +128,13 @@ impl Qp {
         }
     }
 
-    /// Sends from this UDP port instead of the one that rxe's rule gives.
+    /// Sets the UDP source port; 0 selects the port by rxe's rule.
     pub(crate) fn set_source_port(&mut self, port: u16) {
         self.source_port = NonZeroU16::new(port);
         self.set_path();
     }
 
+    /// Derives the path to the peer from the attributes.
     fn set_path(&mut self) {
         let Some(av) = &self.attr.av else {
             return;
@@ -147,8 +150,8 @@ impl Qp {
     }
 }
 
-/// Depths of READs and atomics are powers of two, as rxe has them: a peer that
-/// rounds its own up must not find ours smaller.
+/// Rounds a depth of READs and atomics up to a power of two, as rxe does. A peer that rounds
+/// its own depth up must not find a smaller one here.
 fn round_up(depth: u8) -> u8 {
     match depth {
         0 => 0,

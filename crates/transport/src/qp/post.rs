@@ -1,4 +1,4 @@
-//! Work requests come in.
+//! Posting of work requests: checks and queues them.
 
 use super::{Due, Qp};
 use crate::attr::{QpState, QpType};
@@ -7,14 +7,15 @@ use crate::error::VerbsError;
 use crate::send_queue::Finished;
 use crate::verbs::{RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus};
 
-/// The longest message.
+/// Maximum message length: 2 GiB, as in rxe since Linux 6.12.
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Qp {
+    /// Posts a send. In ERR and SQE it is flushed at once.
     #[inline(always)]
     pub(crate) fn post_send(&mut self, cx: &mut Context, wr: SendWr<'_>) -> Result<(), VerbsError> {
-        // Sending it will need these. To ask for them now, as for those of other queue pairs
-        // at the same time, is faster than to wait for each when its turn comes.
+        // Touch the cache lines that sending will need. A program that posts to many queue
+        // pairs then has these cache misses overlap, instead of one after the other later.
         core::hint::black_box((self.path.traffic_class, self.req.una, self.req.window()));
         let length = self.check_send(&wr, 0)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
@@ -28,12 +29,13 @@ impl Qp {
         Ok(())
     }
 
+    /// Posts a receive. In ERR it is flushed at once.
     pub(crate) fn post_recv(
         &mut self,
         cx: &mut Context,
         wr: &RecvWr<'_>,
     ) -> Result<(), VerbsError> {
-        // As above: what a message will need.
+        // As in `post_send`: touch the cache lines that an incoming message will need.
         let responses = self.resp.responses.len();
         core::hint::black_box((self.path.traffic_class, self.resp.psn, responses));
         if self.state == QpState::Reset {
@@ -50,7 +52,7 @@ impl Qp {
         }
         self.rq.post(wr)?;
         if self.state == QpState::Err {
-            // What would be refused elsewhere is refused here as well.
+            // The checks above come first: ERR refuses the same receives as other states.
             while let Some(wr_id) = self.rq.discard() {
                 let cq = self.recv_cq.clone();
                 self.complete_receive_error(cx, cq, wr_id, WcStatus::WrFlush);
@@ -60,8 +62,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Checks a request before which `ahead` others are posted; returns the length
-    /// of its message. What most programs post most of the time is told at a glance.
+    /// Checks a send in a list, with `ahead` sends before it that are not queued yet; returns
+    /// the message length. The common cases pass with few comparisons.
     #[inline(always)]
     pub(crate) fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32, VerbsError> {
         let plain = matches!(
@@ -82,7 +84,7 @@ impl Qp {
         self.check_send_fully(wr, ahead)
     }
 
-    /// Everything that can be said about a request before its turn comes.
+    /// Makes all checks that are possible when a send is posted.
     fn check_send_fully(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32, VerbsError> {
         let refuse = |why: String| Err(VerbsError::Invalid(why));
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
@@ -161,6 +163,7 @@ impl Qp {
     }
 }
 
+/// True if a queue pair of this type has the operation.
 #[inline]
 fn op_is_allowed(kind: QpType, op: &SendOp) -> bool {
     match kind {
@@ -178,6 +181,7 @@ fn op_is_allowed(kind: QpType, op: &SendOp) -> bool {
     }
 }
 
+/// True if the operation may have inline data.
 fn allows_inline(op: &SendOp) -> bool {
     matches!(
         op,

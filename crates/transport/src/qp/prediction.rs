@@ -1,11 +1,13 @@
-//! Packets in the middle of a long message, when they are just as foreseen.
+//! Header prediction: a fast path for the middle packets of long messages.
 //!
-//! Of a long SEND, WRITE or answer to a READ all packets but the first and the last look
-//! prefix, and each says what the next must be. Those that are so in every respect, and have come
-//! together, are taken in with a few comparisons each. Whatever differs in anything goes
-//! the long way, which alone decides what is wrong with it: nothing has changed when a
-//! packet is turned down here, but for bytes of the message in progress. (TCP knows this
-//! as header prediction.)
+//! All middle packets of a long SEND, WRITE or READ response have the same BTH except for
+//! the PSN, which counts up. The kernel often delivers many of them in one GRO buffer. This
+//! module compares each packet with the predicted header and copies its payload. One key
+//! lookup serves the whole run. TCP implementations call the same idea header prediction.
+//!
+//! A packet that differs from the prediction in any bit takes the slow path
+//! ([`Engine::receive`](crate::Engine::receive)), which alone decides what is wrong with it.
+//! A rejected packet changes nothing but bytes of the message in progress.
 
 mod requests;
 mod responses;
@@ -19,17 +21,20 @@ use crate::engine::Context;
 use crate::memory::{MemRef, Memory};
 use crate::receive::{Datagram, IpId, expected_id, is_congested, is_from_peer, is_our_partition};
 
+/// Opcode of a SEND middle packet.
 const SEND: u8 = Opcode::new(Transport::Rc, Operation::SendMiddle)
     .unwrap()
     .byte();
+/// Opcode of a WRITE middle packet.
 const WRITE: u8 = Opcode::new(Transport::Rc, Operation::WriteMiddle)
     .unwrap()
     .byte();
+/// Opcode of a READ response middle packet.
 const READ: u8 = Opcode::new(Transport::Rc, Operation::ReadResponseMiddle)
     .unwrap()
     .byte();
 
-/// The queue pair that packets may be foreseen by, if they are of that kind.
+/// Returns the destination QPN if the first packet is a middle packet of RC.
 #[inline]
 pub(crate) fn candidate_qpn(payload: &[u8]) -> Option<u32> {
     match payload.first_chunk::<{ Bth::LEN }>()? {
@@ -38,27 +43,29 @@ pub(crate) fn candidate_qpn(payload: &[u8]) -> Option<u32> {
     }
 }
 
-/// The packets of a run, as long as each is what must come next.
+/// Iterator over the payloads of a run, up to the first packet that is not as predicted.
 struct PredictedPackets<'a> {
     packets: core::slice::ChunksExact<'a, u8>,
+    /// First eight bytes of every packet: the BTH up to the PSN.
     prefix: [u8; UNIFORM_PREFIX_LEN],
     psn: Psn,
     icrc: Option<UniformIcrc>,
-    /// The identification of the last, and which of those that came merged is next.
+    /// IPv4 identification of the last packet.
     ip_id: u16,
+    /// Position of the next packet in the GRO buffer.
     nth: u16,
 }
 
 impl<'a> Iterator for PredictedPackets<'a> {
     type Item = &'a [u8];
 
-    /// The payload of the next.
+    /// Returns the payload of the next packet if it is as predicted.
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         let packet = self.packets.next()?;
         let (prefix, rest) = packet.split_first_chunk()?;
         let (psn, rest) = rest.split_first_chunk()?;
-        // The same word says that no acknowledgement is asked for.
+        // The AckReq bit shares the word with the PSN: a packet with AckReq differs too.
         if *prefix != self.prefix || u32::from_be_bytes(*psn) != self.psn.value() {
             return None;
         }
@@ -73,8 +80,8 @@ impl<'a> Iterator for PredictedPackets<'a> {
 }
 
 impl Qp {
-    /// Takes in the first packets of `run`, which has packets of `segment` bytes one
-    /// behind the other, as far as they are foreseen. Returns how many those are.
+    /// Receives the first packets of `run`, up to the first that is not as predicted. The
+    /// run consists of packets of `segment` bytes each. Returns the number received.
     pub(crate) fn take_predicted(
         &mut self,
         cx: &mut Context,
@@ -89,7 +96,8 @@ impl Qp {
         }
     }
 
-    /// The packets of a run, from `psn` on, if this queue pair may take them.
+    /// Returns an iterator over the packets of a run from `psn` on, if all conditions that
+    /// hold for the whole run are met.
     fn predict<'a>(
         &mut self,
         cx: &Context,
@@ -124,13 +132,13 @@ impl Qp {
 }
 
 impl PredictedPackets<'_> {
-    /// How many packets there are at most.
+    /// Returns the number of packets in the run.
     fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Writes the payload of up to `most` packets to memory from `address` on; returns how
-    /// many they were.
+    /// Writes the payload of up to `most` packets to memory from `address` on; returns the
+    /// number of packets written.
     #[inline]
     fn write_to(&mut self, memory: &dyn Memory, address: MemRef, mtu: u32, most: u32) -> u32 {
         let mut taken = 0;

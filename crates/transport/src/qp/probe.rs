@@ -1,25 +1,26 @@
-//! Loss probes: a lost tail is found after a few round trips.
+//! Loss probes: find a lost tail after a few round trips.
 //!
-//! A gap in the middle of a stream is reported by the peer at once. If the last packets in
-//! flight are lost, or the peer's answer, or a retransmission, then the peer has nothing to
-//! report, and only silence tells. The ACK timeout of IBTA is far too long to wait for
-//! (67 ms with the usual attribute 14, while a round trip takes 20 us), so the oldest
-//! unacknowledged packet is sent again when an answer is overdue by the measured round
-//! trips. The idea is that of TCP's tail loss probe (RFC 8985), but the probe is the oldest
-//! packet and not the newest: a responder that has sent a NAK ignores everything else.
+//! The peer reports a gap in the middle of a stream at once, with a NAK. It cannot report
+//! lost packets at the end of the stream, a lost ACK or a lost retransmission. The ACK
+//! timeout of IBTA is far too long to wait for: 67 ms with the usual attribute 14, while a
+//! round trip takes 20 us. So the requester retransmits the oldest unacknowledged packet
+//! when a response is overdue by the measured round trips.
 //!
-//! The answer tells what was lost:
+//! TCP's tail loss probe (RFC 8985) sends the newest packet. Here the probe is the oldest
+//! packet, because a responder that has sent a NAK drops all other packets.
 //!
-//! - The ACK covers exactly the probe: the peer has nothing behind it, because every packet
-//!   left before the probe. The requester goes back to the packet after the probe at once.
+//! The response shows what was lost:
+//!
+//! - The ACK covers exactly the probe: the packets behind it were sent before the probe, so
+//!   they are lost. The requester goes back to the packet after the probe at once.
 //! - The ACK covers everything: only an ACK was lost, or the peer was late. Nothing is
 //!   retransmitted.
 //! - The ACK covers more than the probe, but not everything: either the rest was lost, or a
-//!   late peer is about to answer the rest. The packet behind the ACK is the next probe if
-//!   nothing else is left to send; otherwise a gap is reported when the next packet arrives.
+//!   late peer is about to acknowledge the rest. The packet behind the ACK is the next probe
+//!   if nothing else is left to send. Otherwise the next new packet shows the peer a gap.
 //!
-//! A probe uses up no retry and does not shrink the window. The ACK timeout still runs:
-//! it alone counts retries and declares a peer dead.
+//! A probe uses up no retry and does not shrink the window. The ACK timeout still runs: it
+//! alone counts retries and fails the queue pair.
 
 use ferroce_wire::Psn;
 
@@ -36,7 +37,7 @@ use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{SendOp, WcStatus};
 
 impl Qp {
-    /// Sends a probe, and the next one later: the answer is overdue.
+    /// Sends a probe because a response is overdue, and doubles the time to the next one.
     pub(super) fn probe_timer_expired(&mut self, cx: &mut Context) {
         self.req.probe_deadline = Deadline::NONE;
         if self.can_probe() {
@@ -47,10 +48,11 @@ impl Qp {
         }
     }
 
-    /// Asks for a turn to send the oldest unacknowledged packet once more.
+    /// Schedules a retransmission of the oldest unacknowledged packet as a probe.
     fn start_probe(&mut self, cx: &mut Context) {
         self.req.probe = PsnMark::at(self.req.una);
-        // A retry before it has been silent for long: from now on answers are news.
+        // An earlier retry has had no response for a whole probe timeout. From now on
+        // responses belong to the probe.
         self.req.retrying = false;
         self.req.window.sent_again(self.req.una);
         self.wake(cx, Due::PROBE);
@@ -68,9 +70,9 @@ impl Qp {
             && oldest.is_some_and(|wqe| wqe.phase == Phase::Started)
     }
 
-    /// Adds the probe to the batch: the oldest unacknowledged packet once more.
+    /// Adds the probe to the batch: the oldest unacknowledged packet.
     pub(super) fn transmit_probe(&mut self, cx: &mut Context, batch: &mut Batch, limit: usize) {
-        // An answer may have come since; then there is nothing to ask.
+        // A response may have arrived since the probe was scheduled.
         if self.req.probe != PsnMark::at(self.req.una) || !self.can_probe() {
             return;
         }
@@ -82,7 +84,7 @@ impl Qp {
         self.req.restore_cursor(place);
     }
 
-    /// Adds the packet under the cursor, which is the oldest one.
+    /// Adds the packet under the cursor, the oldest unacknowledged one, to the batch.
     fn push_oldest(&mut self, cx: &mut Context, batch: &mut Batch) {
         let packet = self.req.acked;
         let Some(wqe) = self.sq.front() else {
@@ -107,9 +109,10 @@ impl Qp {
             }
             SendOp::Read { .. } => {
                 let chunk = u32::from(wqe.chunk);
-                // A request that may have been lost is sent unchanged: the peer would take a
-                // shorter one for all there is. If some of its responses have come, one more
-                // packet is enough to learn whether the others were lost.
+                // A READ request that may have been lost is retransmitted unchanged: the peer
+                // would execute a shorter one in its place and expect the PSN behind it next.
+                // If a response has arrived, the peer has saved the request, and one more
+                // packet shows whether the others were lost.
                 let unseen = packet.is_multiple_of(chunk);
                 let to = match unseen && !cx.has_bug(Bug::ProbeUnseenReadInPart) {
                     true => (packet + chunk).min(wqe.packets),
@@ -118,12 +121,12 @@ impl Qp {
                 self.push_read(cx, batch, packet..to);
             }
             _ => {
-                let _a_failure_is_noted = self.push_single(cx, batch);
+                let _failure_is_queued = self.push_single(cx, batch);
             }
         }
     }
 
-    /// Draws the conclusion from an ACK that covers the probe `psn`.
+    /// Handles an ACK that arrived while the probe `psn` was outstanding.
     pub(super) fn probe_acknowledged(&mut self, cx: &mut Context, psn: Psn) {
         if self.req.una == psn.next() {
             self.confirm_loss(cx);
@@ -132,13 +135,13 @@ impl Qp {
         }
     }
 
-    /// True if every posted work request has been sent: no later packet will show the
+    /// True if every posted work request has been sent. Then no later packet shows the
     /// responder a gap.
     fn has_sent_all(&self) -> bool {
         self.req.index() >= self.sq.len()
     }
 
-    /// Goes back to the packet after the probe: the peer has answered the probe and
+    /// Goes back to the packet after the probe: the peer has acknowledged the probe and
     /// nothing behind it, so all of that was lost.
     pub(super) fn confirm_loss(&mut self, cx: &mut Context) {
         if self.state == QpState::Err || !self.req.una.is_before(self.req.psn) {

@@ -1,4 +1,7 @@
-//! Requests that the peer answers with data or a response of their own.
+//! Request packets of READs, atomics, atomic writes and flushes.
+//!
+//! The peer sends a response of its own to each of them, so at most `max_rd_atomic` may be
+//! outstanding.
 
 use core::ops::Range;
 
@@ -13,7 +16,7 @@ use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{SendOp, WcStatus};
 
 impl Qp {
-    /// Asks for the next part of a READ.
+    /// Sends the READ request for the next chunk.
     pub(super) fn send_read(&mut self, cx: &mut Context, batch: &mut Batch) -> Result<(), Blocked> {
         let Some(wqe) = self.sq.get(self.req.index()) else {
             return Err(Blocked::UntilEvent);
@@ -35,7 +38,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Adds a request for some packets of the READ under the cursor to the batch.
+    /// Adds a READ request for a range of packets of the READ under the cursor to the batch.
     pub(super) fn push_read(&self, cx: &Context, batch: &mut Batch, packets: Range<u32>) {
         let Some(wqe) = self.sq.get(self.req.index()) else {
             return;
@@ -60,7 +63,7 @@ impl Qp {
         self.push_request(batch, mark, 0, false);
     }
 
-    /// Sends an atomic, an atomic write or a flush: one packet, one answer.
+    /// Sends an atomic, an atomic write or a flush: one request packet, one response packet.
     pub(super) fn send_single(
         &mut self,
         cx: &mut Context,
@@ -165,6 +168,7 @@ impl Qp {
         Ok(())
     }
 
+    /// Adds the packet whose header has been written to the batch.
     fn push_request(&self, batch: &mut Batch, mark: usize, payload_len: u32, flush_quirk: bool) {
         let new = NewPacket {
             qpn: self.qpn,
@@ -175,7 +179,7 @@ impl Qp {
         batch.push(&self.path, mark, new);
     }
 
-    /// A request has left that `packets` response packets will answer.
+    /// Notes a request that `packets` response packets will answer, and moves the cursor.
     fn responses_expected(&mut self, cx: &Context, packets: u32, cost: u32) {
         let psn = self.req.psn;
         self.req.rd_atomic_outstanding += 1;

@@ -1,4 +1,7 @@
-//! READs, atomics and flushes of the peer: executed once, answered as often as asked.
+//! READs, atomics, atomic writes and flushes of the peer.
+//!
+//! Each is executed once. Its response is saved, so that duplicates of the request can be
+//! answered without executing it again.
 
 use std::sync::Arc;
 
@@ -15,6 +18,7 @@ use crate::region::Pd;
 use crate::verbs::Access;
 
 impl Qp {
+    /// Checks a READ request and queues its response.
     pub(super) fn accept_read(
         &mut self,
         cx: &mut Context,
@@ -45,6 +49,7 @@ impl Qp {
         Ok(())
     }
 
+    /// Executes an atomic and queues its response.
     pub(super) fn do_atomic(
         &mut self,
         cx: &mut Context,
@@ -58,6 +63,7 @@ impl Qp {
         Ok(())
     }
 
+    /// Executes an atomic in memory; returns the original value.
     pub(super) fn execute_atomic(
         &self,
         cx: &Context,
@@ -75,6 +81,7 @@ impl Qp {
         })
     }
 
+    /// Executes an atomic write and queues its response.
     pub(super) fn do_atomic_write(
         &mut self,
         cx: &mut Context,
@@ -96,6 +103,7 @@ impl Qp {
         Ok(())
     }
 
+    /// Executes a flush and queues its response.
     pub(super) fn do_flush(
         &mut self,
         cx: &mut Context,
@@ -130,12 +138,12 @@ impl Qp {
         Ok(())
     }
 
-    /// The protection domain that keys of XRC requests are checked against.
+    /// Returns the protection domain of the keys in XRC requests; `None` for RC.
     fn request_pd(&self) -> Option<Arc<Pd>> {
         self.resp.xrc_srq.as_ref().map(|srq| srq.pd().clone())
     }
 
-    /// Remembers an answer, and gives it.
+    /// Saves a response for duplicates, and queues it.
     fn respond(&mut self, cx: &mut Context, psn: Psn, packets: u32, result: SavedResult) {
         let saved = Saved {
             psn,
@@ -152,6 +160,7 @@ impl Qp {
     }
 }
 
+/// Checks that an atomic is aligned to 8 bytes, and has `want` bytes of payload.
 fn check_alignment(va: u64, payload: usize, want: usize) -> Result<(), Refusal> {
     if !va.is_multiple_of(8) || payload != want {
         return Err(Refusal::invalid(format!(

@@ -1,4 +1,4 @@
-//! Headers of request packets.
+//! Headers of request packets: BTH, XRCETH, RETH, immediate data and IETH.
 
 use ferroce_wire::{Bth, HeaderBuf, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth, padding};
 
@@ -9,7 +9,7 @@ use crate::transmit::Batch;
 use crate::verbs::{SendFlags, SendOp};
 
 impl Qp {
-    /// Starts the next packet with BTH, and what XRC puts behind it.
+    /// Starts the next packet of the batch with a BTH and, for XRC, an XRCETH.
     #[inline(always)]
     pub(super) fn request_header<'b>(
         &self,
@@ -20,7 +20,7 @@ impl Qp {
         ack_req: bool,
     ) -> &'b mut HeaderBuf {
         let opcode = Opcode::new(self.transport(), operation)
-            .expect("posting has checked that the type of queue pair has the operation");
+            .expect("check_send refuses operations that the transport does not have");
         let mut bth = Bth::new(opcode, self.attr.dest_qpn, self.req.psn);
         bth.ack_req = ack_req;
         bth.pad = padding(payload as usize) as u8;
@@ -37,7 +37,7 @@ impl Qp {
     }
 }
 
-/// Writes the header of packet number `packet` of a SEND or WRITE.
+/// Writes the headers of packet number `packet` of a SEND or WRITE.
 #[inline(always)]
 pub(super) fn message_header(
     qp: &Qp,

@@ -1,14 +1,14 @@
-//! From work requests to request packets.
+//! The requester: turns work requests into request packets.
 //!
-//! The requester walks the send queue with a cursor: a work request and how
-//! many of its packets have left. Going back means moving the cursor to the
-//! oldest packet without an answer, in the middle of a message if need be:
-//! which packet comes next depends on the cursor alone.
+//! The requester walks the send queue with a cursor: a work request and the number of its
+//! packets that have been sent. The next packet depends on the cursor alone. Going back N
+//! moves the cursor to the oldest unacknowledged packet, in the middle of a message if
+//! necessary.
 //!
-//! A READ of any length asks for a bounded number of packets at a time, so that
-//! the answers, which nobody else holds back, fit the window. The bounds are
-//! fixed when the READ starts: asked again, a part lies within a part that the
-//! peer remembers.
+//! A long READ is split into several READ requests, called chunks. The peer sends the
+//! responses to a READ request without flow control, so a chunk must fit the window. The
+//! chunk boundaries are fixed when the READ starts: a retransmitted request then lies inside
+//! one request that the peer has saved, and the peer drops all other duplicate READs.
 
 use ferroce_wire::{Bth, ICRC_LEN, Psn, XrcEth};
 
@@ -26,19 +26,19 @@ use crate::send_queue::{Phase, Wqe, spans};
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, SendFlags, SendOp, Sge, WcStatus};
 
-/// Most bytes that one READ request asks for.
+/// Maximum length of one READ request (a chunk), in bytes.
 const MAX_READ_CHUNK: u32 = 256 << 10;
 
-/// What stands in the way of the next packet.
+/// Reason why the next packet cannot be sent now.
 pub(super) enum Blocked {
-    /// Something that will call again when it is over.
+    /// An event that will wake the queue pair: an ACK, a response or a timer.
     UntilEvent,
-    /// Others in the batch, or the batch itself.
+    /// The batch, or this queue pair's quantum of it, is full.
     BatchFull,
 }
 
 impl Qp {
-    /// Adds request packets to the batch; returns whether more could go at once.
+    /// Adds request packets to the batch; returns true if more could be sent at once.
     pub(super) fn transmit_requests(
         &mut self,
         cx: &mut Context,
@@ -56,7 +56,7 @@ impl Qp {
                 }
             }
         }
-        // Messages that follow one another ask once for all: at the latest, the last does.
+        // Messages that are sent together need one ACK: the last packet requests it.
         if batch.len() > before && self.kind.is_reliable() && self.req.lacks_ack_req() {
             batch.request_ack_on_last();
             self.req.note_ack_req(self.req.psn.prev(), 1, cx.now);
@@ -64,7 +64,7 @@ impl Qp {
         more
     }
 
-    /// Takes one step: starts a work request, or sends some of its packets.
+    /// Starts the work request under the cursor, or sends some of its packets.
     fn next_request(
         &mut self,
         cx: &mut Context,
@@ -87,7 +87,7 @@ impl Qp {
             }
         }
         let Some(wqe) = self.sq.get(self.req.index()) else {
-            return Ok(()); // a local operation came and went
+            return Ok(()); // a local operation has completed
         };
         if wqe.phase != Phase::Started {
             return Ok(());
@@ -102,7 +102,7 @@ impl Qp {
         }
     }
 
-    /// Gives a work request its PSNs, or executes it if it needs none.
+    /// Assigns PSNs to the work request under the cursor, or executes a local operation.
     fn start(&mut self, cx: &mut Context) -> Result<(), Blocked> {
         let index = self.req.index();
         let Some(wqe) = self.sq.get_mut(index) else {
@@ -116,7 +116,7 @@ impl Qp {
             return Err(Blocked::UntilEvent);
         }
         if matches!(wqe.op, SendOp::LocalInvalidate { .. }) && index > 0 {
-            return Err(Blocked::UntilEvent); // waits for all earlier work
+            return Err(Blocked::UntilEvent); // LOCAL_INV waits for all earlier work requests
         }
         if matches!(wqe.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_)) {
             self.execute_locally(cx, index);
@@ -150,7 +150,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Executes a work request that sends nothing.
+    /// Executes a work request that sends no packets: a bind or a local invalidate.
     fn execute_locally(&mut self, cx: &mut Context, index: usize) {
         let (Some(wqe), Some(pd)) = (self.sq.get_mut(index), &self.pd) else {
             return;
@@ -177,7 +177,7 @@ impl Qp {
         }
     }
 
-    /// Remembers that a work request fails once all before it have completed.
+    /// Marks a work request as failed. It completes after all work requests before it.
     pub(super) fn fail_later(
         &mut self,
         cx: &mut Context,
@@ -189,7 +189,7 @@ impl Qp {
         self.complete_finished(cx);
     }
 
-    /// Sends packets of a SEND or WRITE.
+    /// Adds packets of a SEND or WRITE to the batch.
     fn send_message(
         &mut self,
         cx: &mut Context,
@@ -296,7 +296,7 @@ impl Qp {
         gather(cx, self, index, wqe, from, payload, batch).inspect_err(|_| batch.rollback(mark))
     }
 
-    /// How many packets from the middle of its message the last run would take.
+    /// Returns how many more middle packets the last run of the batch has room for.
     pub(super) fn room_in_run(&self, batch: &Batch) -> usize {
         let extension = match self.kind {
             QpType::XrcInitiator => XrcEth::LEN,
@@ -306,7 +306,7 @@ impl Qp {
         batch.room_in_run(self.qpn, len)
     }
 
-    /// An unacknowledged message is over once the batch has left.
+    /// Marks a UC or UD message as done. It completes when the whole batch has been sent.
     pub(super) fn hand_over(&mut self, batch: &mut Batch, index: usize) {
         if let Some(wqe) = self.sq.get_mut(index) {
             wqe.phase = Phase::Done;
@@ -317,7 +317,7 @@ impl Qp {
         }
     }
 
-    /// The batch with `count` unacknowledged messages has left.
+    /// Completes the `count` UC or UD messages of a batch that has been sent.
     pub(crate) fn handed_over(&mut self, cx: &mut Context, count: u32) {
         for _ in 0..count {
             self.complete_finished(cx);
@@ -330,13 +330,13 @@ impl Qp {
         }
         self.complete_finished(cx);
         if self.sq.len() > self.req.index() {
-            // What waits for all before it may go now.
+            // A local invalidate that waited for the work requests before it may run now.
             self.wake(cx, Due::REQUESTS);
         }
         self.settle(cx);
     }
 
-    /// The payload of a request could not be read from memory.
+    /// Fails the work request whose packet `psn` could not be read from memory.
     pub(crate) fn request_fault(&mut self, cx: &mut Context, psn: Psn, fault: Fault) {
         let found = (0..self.sq.len()).find(|&index| {
             self.sq.get(index).is_some_and(|wqe| {
@@ -354,18 +354,18 @@ impl Qp {
         }
     }
 
-    /// A message that cannot be sent after all was to ask for an answer for those before
-    /// it, which have left: the last packet of the one before is sent again, and asks.
+    /// Retransmits the last packet before work request `index`, which has failed, with
+    /// AckReq. The messages before it may have left AckReq to the failed message.
     fn request_ack_before(&mut self, cx: &mut Context, index: usize) {
         let goes_on = matches!(self.state, QpState::Rts | QpState::Sqd);
-        // Only up to the oldest that fails anything is sent.
+        // Nothing behind the oldest failed work request is sent.
         if !goes_on || !self.kind.is_reliable() || !self.sq.fails(index) {
             return;
         }
         let mut before = (0..index).rev().map(|index| (index, self.sq.get(index)));
         let sent =
             before.find_map(|(index, wqe)| Some((index, wqe.filter(|wqe| wqe.packets > 0)?)));
-        // What is answered anyway speaks for all before it.
+        // A READ or atomic causes a response anyway, which acknowledges all before it.
         if let Some((index, wqe)) = sent
             && wqe.phase == Phase::Started
             && !wqe.wants_response()
@@ -378,7 +378,7 @@ impl Qp {
     }
 }
 
-/// Adds the memory behind part of a work request's message to the batch.
+/// Adds references to the memory of a part of a message to the batch.
 #[inline(always)]
 pub(super) fn gather(
     cx: &Context,

@@ -1,8 +1,9 @@
-//! The peer's requests: checked, executed, answered.
+//! The responder: checks and executes the peer's requests.
 //!
-//! Reliable requests are taken strictly in the order of their PSNs. One that is
-//! ahead is refused, once; one that is behind has been executed and is only
-//! answered again. Unreliable messages with a hole are dropped whole.
+//! RC and XRC requests are executed strictly in the order of their PSNs. A request ahead of
+//! the expected PSN is dropped, and the first such request causes one sequence NAK. A request
+//! behind the expected PSN is a duplicate: it is not executed again, only answered again. A
+//! UC message with a lost packet is dropped whole.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,51 +26,62 @@ use crate::region::{AccessError, Pd};
 use crate::srq::Srq;
 use crate::verbs::WcStatus;
 
-/// Fields stand in the order of use: a SEND or WRITE that is one packet needs two cache
-/// lines of them.
+/// State of the responder.
+///
+/// Fields are in the order of use, so that a single-packet SEND or WRITE touches two cache
+/// lines.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Responder {
-    /// The PSN of the next request.
+    /// Expected PSN: the PSN of the next request.
     pub(super) psn: Psn,
-    /// One past the last SEND, WRITE or atomic executed. A READ does not move
-    /// it: acknowledging a duplicate must not speak for data that may be lost.
+    /// One past the PSN of the last executed SEND, WRITE or atomic. A READ does not move it:
+    /// the ACK of a duplicate must not acknowledge a READ whose responses may be lost.
     pub(super) ack_psn: Psn,
-    /// Messages completed, modulo 2^24.
+    /// MSN: number of completed messages, modulo 2^24.
     pub(super) msn: u32,
-    /// A NAK is out; until the expected PSN comes, there is nothing to add.
+    /// True if a NAK was sent; further NAKs are suppressed until the expected PSN arrives.
     pub(super) nak_sent: bool,
-    /// An unreliable message had a hole: wait for the next first packet.
+    /// True if a UC message lost a packet: packets are dropped until a message starts.
     dropping: bool,
-    /// A packet has come since the queue pair became ready.
+    /// True once a request has arrived; the first one in RTR raises COMM_EST.
     established: bool,
+    /// True if `held` is a receive in use.
     pub(super) holding: bool,
-    /// An acknowledgement behind all other answers: the usual one, kept at hand.
+    /// PSN of an ACK that follows all queued responses. The usual ACK needs no queue entry.
     pub(super) pending_ack: Option<Psn>,
-    /// For XRC: the queue that the message in progress, or a request, names.
+    /// XRC: the shared receive queue that the message in progress, or a request, names.
     pub(super) xrc_srq: Option<Arc<Srq>>,
+    /// The SEND or WRITE in progress.
     pub(super) message: Option<Message>,
+    /// The receive in use, if `holding`.
     pub(super) held: HeldRecv,
+    /// Responses to send, in PSN order.
     pub(super) responses: VecDeque<Response>,
+    /// The last `max_dest_rd_atomic` READs and atomics, for duplicates.
     pub(super) saved: VecDeque<Saved>,
 }
 
-/// A message of which more is to come.
+/// A SEND or WRITE whose last packet has not arrived.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Message {
+    /// Destination of a WRITE; `None` for a SEND.
     pub(super) write: Option<WriteTarget>,
-    /// Bytes placed.
+    /// Number of bytes written to memory.
     pub(super) placed: u64,
 }
 
+/// Remote memory that the rest of a WRITE goes to.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct WriteTarget {
+    /// Address of the next packet's payload.
     pub(super) va: u64,
     pub(super) rkey: u32,
+    /// Number of bytes still to arrive.
     pub(super) left: u64,
 }
 
-/// A READ or atomic that the peer may ask for again.
+/// An executed READ, atomic, atomic write or flush, saved for duplicates of its request.
 #[derive(Clone, Debug)]
 pub(super) struct Saved {
     pub(super) psn: Psn,
@@ -78,30 +90,32 @@ pub(super) struct Saved {
     pub(super) pd: Option<Arc<Pd>>,
 }
 
+/// Response to a saved request.
 #[derive(Clone, Debug)]
 pub(super) enum SavedResult {
-    /// Read again from memory.
+    /// Data that is read from memory again.
     Read { va: u64, rkey: u32, length: u32 },
-    /// The value that was there.
+    /// Original value that the atomic found.
     Atomic { original: u64 },
-    /// Done, nothing to tell: atomic write, flush.
+    /// Empty response of an atomic write or a flush.
     Empty,
 }
 
-/// Why a request is not executed.
+/// Reason why the responder does not execute a request.
 pub(super) enum Refusal {
-    /// There is nowhere to receive into.
+    /// No receive is posted: RNR NAK.
     NotReady,
-    /// It breaks a rule, or cannot be done: the connection ends.
+    /// The request is invalid or cannot be executed: fatal NAK, and the queue pair fails.
     Fatal {
         nak: NakCode,
-        /// The status of the receive in use, if one is.
+        /// Completion status of the receive in use, if there is one.
         status: WcStatus,
         reason: Reason,
     },
 }
 
 impl Refusal {
+    /// Returns a refusal with NAK code Invalid Request.
     pub(super) fn invalid(why: impl Into<String>) -> Refusal {
         Refusal::Fatal {
             nak: NakCode::InvalidRequest,
@@ -132,23 +146,25 @@ impl From<Fault> for Refusal {
 }
 
 impl Responder {
+    /// Starts with the expected PSN of a queue pair that enters RTR.
     pub(super) fn ready(&mut self, psn: Psn) {
         self.psn = psn;
         self.ack_psn = psn;
     }
 
+    /// Returns the expected PSN.
     pub(super) fn expected_psn(&self) -> Psn {
         self.psn
     }
 
-    /// Sends no more answers.
+    /// Drops all queued responses.
     pub(super) fn drop_responses(&mut self) {
         self.responses.clear();
         self.pending_ack = None;
     }
 
-    /// Gives back the receive in use, to be completed by the caller, and where
-    /// it completes if not in the queue pair's own completion queue.
+    /// Ends the message in progress. Returns the work request id of the receive in use, which
+    /// the caller completes, and the completion queue of its XRC shared receive queue.
     pub(super) fn release_held(&mut self) -> Option<(u64, Option<Arc<Cq>>)> {
         self.message = None;
         if !std::mem::take(&mut self.holding) {
@@ -160,7 +176,7 @@ impl Responder {
 }
 
 impl Qp {
-    /// Takes in a request of the peer (RC, UC, XRC).
+    /// Handles a request of the peer (RC, UC, XRC).
     pub(crate) fn request(
         &mut self,
         cx: &mut Context,
@@ -182,6 +198,7 @@ impl Qp {
         received
     }
 
+    /// Handles a request of an RC or XRC peer.
     fn reliable_request(
         &mut self,
         cx: &mut Context,
@@ -208,7 +225,7 @@ impl Qp {
             Err(Refusal::NotReady) => {
                 self.resp.nak_sent = true;
                 cx.count(Counter::SendRnrErr);
-                // As rxe: any value is accepted and five bits of it go on the wire.
+                // rxe accepts any value too, and sends its low five bits.
                 let timer = self.attr.min_rnr_timer & 0x1f;
                 self.push_nak(cx, packet.psn(), Syndrome::RnrNak { timer });
             }
@@ -221,8 +238,8 @@ impl Qp {
         Received::Accepted
     }
 
-    /// Ends the connection because of a request, and tells the peer why. The
-    /// receive that it uses, if any, completes with the reason.
+    /// Refuses a request with a fatal NAK and moves to ERR. The receive that the request
+    /// uses, if any, completes with `status`.
     fn refuse(
         &mut self,
         cx: &mut Context,
@@ -241,8 +258,8 @@ impl Qp {
         self.enter_error(cx);
     }
 
-    /// As [`Qp::refuse`], for a request that uses no receive: one that is held
-    /// belongs to a later message. An event tells the program.
+    /// Does the same as [`Qp::refuse`] for a request that uses no receive: a receive in use
+    /// belongs to a later message. An asynchronous event reports the error.
     pub(super) fn refuse_without_receive(
         &mut self,
         cx: &mut Context,
@@ -262,6 +279,7 @@ impl Qp {
         self.enter_error(cx);
     }
 
+    /// Handles a request of a UC peer. Invalid and out-of-sequence packets are dropped.
     fn unreliable_request(
         &mut self,
         cx: &mut Context,
@@ -280,7 +298,7 @@ impl Qp {
             }
         }
         if opcode.starts_message() {
-            self.resp.message = None; // the rest of the last one never came
+            self.resp.message = None; // the rest of the last message was lost
         }
         self.resp.psn = packet.psn();
         match self.execute(cx, memory, packet) {
@@ -310,8 +328,8 @@ impl Qp {
         }
     }
 
-    /// Executes the request that is next in order. Nothing has changed if it is
-    /// refused, but for bytes of the message in progress.
+    /// Executes the request with the expected PSN. A refused request changes nothing but bytes
+    /// of the message in progress.
     pub(super) fn execute(
         &mut self,
         cx: &mut Context,

@@ -1,9 +1,12 @@
-//! Answers on their way out, always in the order of their PSNs.
+//! The queue of responses: ACKs, NAKs, READ responses and atomic acknowledges.
 //!
-//! Acknowledgements that nothing separates merge: the latest speaks for all.
-//! A READ is answered from memory as its packets leave. If the peer asks again
-//! for a part, the answer in progress goes back, or a new one is put in its
-//! place in the order; the peer, who goes back itself, meets them as it expects.
+//! Responses are sent in the order of their PSNs. Consecutive ACKs merge into the latest one,
+//! which acknowledges all packets before it. The data of a READ is read from memory when its
+//! response packets are sent.
+//!
+//! A duplicate READ request repeats a part of a READ. If its response is still being sent,
+//! that response goes back; otherwise a new one is inserted in PSN order. The peer has gone
+//! back too, so it receives the responses in the order it expects.
 
 use std::sync::Arc;
 
@@ -23,40 +26,49 @@ use crate::region::{AccessError, Pd};
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, WcStatus};
 
+/// A response to send.
 #[derive(Clone, Debug)]
 pub(super) struct Response {
     psn: Psn,
     kind: Kind,
-    /// Given before: the peer may have heard it already.
+    /// True for the response to a duplicate: the peer may have received it before.
     replay: bool,
 }
 
-/// Most answers that wait beyond those the peer may ask for at once.
+/// Maximum number of queued responses beyond `max_dest_rd_atomic`. It bounds the memory that
+/// a flood of duplicates can take.
 const MAX_REPLAYS: usize = 64;
 
+/// Kind of a response.
 #[derive(Clone, Debug)]
 enum Kind {
     Ack,
     Nak(Syndrome),
-    Atomic { original: u64 },
+    /// Atomic acknowledge with the original value.
+    Atomic {
+        original: u64,
+    },
+    /// READ response without data, for an atomic write or a flush.
     Empty,
     Read(ReadResponse),
 }
 
-/// What is left of the answer to a READ.
+/// The part of a READ response that has not been sent.
 #[derive(Clone, Debug)]
 struct ReadResponse {
-    /// The PSN of the packet that starts at `va`.
+    /// PSN of the next packet, whose data starts at `va`.
     next: Psn,
     va: u64,
     rkey: u32,
+    /// Number of bytes left to send.
     left: u32,
-    /// The next packet starts a message.
+    /// True if the next packet is FIRST or ONLY.
     starts: bool,
     pd: Option<Arc<Pd>>,
 }
 
 impl Response {
+    /// Returns the whole response to a saved request.
     pub(super) fn data(saved: &Saved) -> Response {
         let kind = match saved.result {
             SavedResult::Atomic { original } => Kind::Atomic { original },
@@ -77,6 +89,7 @@ impl Response {
         }
     }
 
+    /// Returns an ACK or NAK.
     fn plain(psn: Psn, kind: Kind) -> Response {
         Response {
             psn,
@@ -85,17 +98,20 @@ impl Response {
         }
     }
 
+    /// True if the response is neither an ACK nor a NAK.
     fn is_data(&self) -> bool {
         !matches!(self.kind, Kind::Ack | Kind::Nak(_))
     }
 
-    /// The peer cannot have the whole answer yet: it counts as outstanding.
+    /// True if the request counts against `max_dest_rd_atomic`: the peer cannot have the
+    /// whole response yet.
     pub(super) fn is_outstanding(&self) -> bool {
         self.is_data() && !self.replay
     }
 }
 
 impl Qp {
+    /// Queues an ACK, which replaces a pending one.
     pub(super) fn push_ack(&mut self, cx: &mut Context, psn: Psn) {
         if self.resp.pending_ack.replace(psn).is_some() {
             cx.count(Counter::AckDeferred);
@@ -103,11 +119,12 @@ impl Qp {
         self.wake(cx, Due::ACK);
     }
 
+    /// Queues a NAK.
     pub(super) fn push_nak(&mut self, cx: &mut Context, psn: Psn, syndrome: Syndrome) {
         self.push_response(cx, Response::plain(psn, Kind::Nak(syndrome)));
     }
 
-    /// Puts an answer in its place: behind everything with a lower or equal PSN.
+    /// Inserts a response behind all responses with a lower or equal PSN.
     pub(super) fn push_response(&mut self, cx: &mut Context, response: Response) {
         let queue = &mut self.resp.responses;
         if let Some(psn) = self.resp.pending_ack.take() {
@@ -121,7 +138,8 @@ impl Qp {
         self.wake(cx, Due::RESPONSES);
     }
 
-    /// A request that has been executed before: answers it again.
+    /// Answers a duplicate request: an ACK for SEND and WRITE, the saved response for the
+    /// others. A duplicate without a saved response is dropped.
     pub(super) fn handle_duplicate(
         &mut self,
         cx: &mut Context,
@@ -139,7 +157,7 @@ impl Qp {
             let psn = self.resp.ack_psn.prev();
             let queued = |r: &Response| matches!(r.kind, Kind::Ack) && r.psn == psn;
             match &mut self.resp.pending_ack {
-                // Messages that did not ask may have come since.
+                // Packets without AckReq may have been executed since.
                 Some(due) if due.is_before(psn) => *due = psn,
                 Some(_) => {}
                 None if self.resp.responses.iter().any(queued) => {}
@@ -148,7 +166,7 @@ impl Qp {
             return;
         }
         let Some(mut response) = self.saved_response(packet) else {
-            return; // forgotten, or never was
+            return; // no longer saved, or never executed
         };
         if let Kind::Atomic { original } = &mut response.kind
             && cx.has_bug(Bug::ReexecuteDuplicateAtomic)
@@ -175,7 +193,7 @@ impl Qp {
         }
     }
 
-    /// What the saved answers say to a request asked again.
+    /// Returns the response to a duplicate request, if the request matches a saved one.
     fn saved_response(&self, packet: &Packet<'_>) -> Option<Response> {
         let psn = packet.psn();
         let saved = self.resp.saved.iter().find(|saved| {
@@ -208,7 +226,7 @@ impl Qp {
         Some(response)
     }
 
-    /// Adds answers to the batch; returns whether more could go at once.
+    /// Adds queued responses to the batch; returns true if more could be sent at once.
     pub(super) fn transmit_responses(
         &mut self,
         cx: &mut Context,
@@ -244,9 +262,10 @@ impl Qp {
         false
     }
 
-    /// Adds the acknowledgement that is due, when all answers before it are out. It is
-    /// the shortest packet there is: behind requests to the same peer it is part of their
-    /// run, and costs next to nothing. So it leaves even if they have filled the batch.
+    /// Adds the pending ACK to the batch. All responses before it have been sent.
+    ///
+    /// The ACK is the shortest packet, so behind requests to the same peer it ends their run
+    /// and needs no syscall of its own. So it is added even if the batch is full.
     pub(super) fn transmit_ack(&mut self, batch: &mut Batch) {
         let Some(psn) = self.resp.pending_ack.take() else {
             return;
@@ -257,7 +276,7 @@ impl Qp {
         self.push_response_packet(batch, mark, Origin::Response(psn), 0);
     }
 
-    /// Adds packets that answer the READ at the front of the queue.
+    /// Adds packets of the READ response at the front of the queue to the batch.
     fn transmit_read(&mut self, cx: &mut Context, batch: &mut Batch, limit: usize) {
         let Some(Response {
             kind: Kind::Read(read),
@@ -275,8 +294,8 @@ impl Qp {
             if length > 0 {
                 match self.resolve_read(cx, &read, length) {
                     Ok(address) => batch.push_memory(address, length),
-                    // Asked again for what is no longer allowed: the peer may well
-                    // have had its answer in time, so there is nothing to say.
+                    // The key of a duplicate READ has become invalid. The peer may have
+                    // received the first response, so this is no error: drop it.
                     Err(_) if replay => {
                         self.resp.responses.pop_front();
                         return;
@@ -307,8 +326,8 @@ impl Qp {
         }
     }
 
-    /// Adds as many packets from the middle of an answer as there is room for; perhaps
-    /// none. They differ in PSN and place only.
+    /// Adds the middle packets of a READ response that there is room for, as one entry of the
+    /// batch. It may add none. The packets differ only in PSN and payload address.
     fn transmit_middle_responses(
         &self,
         cx: &Context,
@@ -341,6 +360,7 @@ impl Qp {
         read.left -= length;
     }
 
+    /// Returns the memory address of the next `length` bytes of a READ response.
     fn resolve_read(
         &self,
         cx: &Context,
@@ -363,14 +383,14 @@ impl Qp {
         )
     }
 
-    /// The key became invalid while the READ was being answered.
+    /// Refuses a READ whose key became invalid while its response was being sent.
     fn read_refused(&mut self, cx: &mut Context, psn: Psn, error: AccessError) {
         self.resp.drop_responses();
         let (nak, reason) = (NakCode::RemoteAccess, Reason::Access(error));
         self.refuse_without_receive(cx, psn, nak, WcStatus::RemoteAccess, reason);
     }
 
-    /// The payload of an answer could not be read from memory.
+    /// Refuses the READ whose packet `psn` could not be read from memory.
     pub(crate) fn response_fault(&mut self, cx: &mut Context, psn: Psn, fault: Fault) {
         if matches!(self.state(), QpState::Err | QpState::Reset) {
             return;
@@ -382,7 +402,7 @@ impl Qp {
         self.settle(cx);
     }
 
-    /// Starts the next packet.
+    /// Starts the next packet of the batch with a BTH and, if `syndrome` is given, an AETH.
     fn response_header<'b>(
         &self,
         batch: &'b mut Batch,
@@ -391,8 +411,8 @@ impl Qp {
         payload: u32,
         syndrome: Option<Syndrome>,
     ) -> &'b mut HeaderBuf {
-        let opcode = Opcode::new(self.transport(), operation)
-            .expect("every reliable transport has every response");
+        let opcode =
+            Opcode::new(self.transport(), operation).expect("RC and XRC have all response opcodes");
         let mut bth = Bth::new(opcode, self.attr.dest_qpn, psn);
         bth.pad = padding(payload as usize) as u8;
         let header = batch.header(&bth);
@@ -405,6 +425,7 @@ impl Qp {
         }
     }
 
+    /// Adds the packet whose header has been written to the batch.
     fn push_response_packet(
         &self,
         batch: &mut Batch,
@@ -421,7 +442,7 @@ impl Qp {
         batch.push(&self.path, mark, new);
     }
 
-    /// For a queue pair that goes wrong on purpose.
+    /// Executes a duplicate again, for an injected bug.
     fn execute_again(&mut self, cx: &mut Context, memory: &dyn Memory, packet: &Packet<'_>) {
         let expected = self.resp.psn;
         let _refused = self.execute(cx, memory, packet).is_err();
@@ -430,7 +451,7 @@ impl Qp {
 }
 
 impl ReadResponse {
-    /// Whose its next packet is.
+    /// Returns the origin of the next response packet. Faults in a replay are ignored.
     fn origin(&self, replay: bool) -> Origin {
         match replay {
             true => Origin::Replay,
@@ -440,7 +461,7 @@ impl ReadResponse {
 }
 
 impl Response {
-    /// One past the last PSN of the answer.
+    /// Returns one past the last PSN of the response.
     fn end(&self, mtu: u32) -> Psn {
         match &self.kind {
             Kind::Read(read) => read.next.add(read.left.div_ceil(mtu).max(1)),

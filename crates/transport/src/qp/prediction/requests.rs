@@ -1,4 +1,4 @@
-//! The middle of a SEND or WRITE of the peer.
+//! Header prediction for SENDs and WRITEs of the peer.
 
 use super::{SEND, WRITE};
 use crate::engine::Context;
@@ -8,6 +8,7 @@ use crate::receive::Datagram;
 use crate::verbs::Access;
 
 impl Qp {
+    /// Receives predicted SEND or WRITE packets; returns how many.
     pub(super) fn take_predicted_requests(
         &mut self,
         cx: &Context,
@@ -32,7 +33,7 @@ impl Qp {
         let mtu = u64::from(self.mtu);
         let mut taken = 0;
         if let Some(target) = &mut message.write {
-            // One that completes the message is not among them.
+            // A packet that ends the message is LAST, so at least one byte stays left.
             let most = (packets.len() as u64).min(target.left.saturating_sub(1) / mtu);
             let (va, length) = (target.va, most * mtu);
             let Ok(address) = self.resolve(cx, target.rkey, Access::REMOTE_WRITE, va, length)

@@ -1,4 +1,4 @@
-//! The middle of the peer's answer to a READ.
+//! Header prediction for READ responses.
 
 use crate::attr::QpState;
 use crate::engine::Context;
@@ -9,6 +9,7 @@ use crate::send_queue::Phase;
 use crate::verbs::{Access, SendOp};
 
 impl Qp {
+    /// Receives predicted READ response packets; returns how many.
     pub(super) fn take_predicted_responses(
         &mut self,
         cx: &mut Context,
@@ -30,7 +31,7 @@ impl Qp {
         if !expected {
             return 0;
         }
-        // The first and the last packet of what one request asked for are not among them.
+        // The first and the last packet of a chunk are FIRST and LAST, not MIDDLE.
         let (at, chunk) = (self.req.acked, u32::from(wqe.chunk).max(1));
         let last = (at - at % chunk + chunk).min(wqe.packets).saturating_sub(1);
         let asked = self.req.sent_up_to.distance(self.req.una).max(0) as u32;
