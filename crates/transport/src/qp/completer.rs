@@ -19,13 +19,13 @@ use crate::error::Reason;
 use crate::memory::Memory;
 use crate::psn_mark::PsnMark;
 use crate::receive::{Drop, Received};
-use crate::send_queue::{Phase, Wqe, spans};
+use crate::send_queue::{Phase, Wqe};
 use crate::time::Deadline;
-use crate::verbs::{Access, SendOp, Wc, WcStatus};
+use crate::verbs::{SendOp, Wc, WcStatus};
 
 /// Cause of a retry.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum RetryCause {
+pub(super) enum RetryCause {
     /// A sequence NAK, or a gap in the PSNs of the responses, reports a loss.
     Gap,
     /// The ACK timeout expired.
@@ -92,7 +92,7 @@ impl Qp {
     ///
     /// Stops before a work request that needs a response of its own. If `upto` lies beyond
     /// that work request, its response was lost, and a retry starts.
-    fn acknowledge(&mut self, cx: &mut Context, upto: Psn) {
+    pub(super) fn acknowledge(&mut self, cx: &mut Context, upto: Psn) {
         let mut left = u32::try_from(self.psn_distance(cx, upto, self.req.una)).unwrap_or(0);
         let (mut bytes, before) = (0u32, self.req.una);
         let mut response_lost = false;
@@ -134,12 +134,12 @@ impl Qp {
 
     /// True if the oldest work request still waits for a response of its own. When the peer
     /// has responded to something later, that response was lost.
-    fn response_is_lost(&self) -> bool {
+    pub(super) fn response_is_lost(&self) -> bool {
         self.sq.front().is_some_and(Wqe::wants_response)
     }
 
     /// Acknowledges `packets` packets of the oldest work request; returns their cost.
-    fn advance(&mut self, cost: u32, packets: u32) -> u32 {
+    pub(super) fn advance(&mut self, cost: u32, packets: u32) -> u32 {
         self.req.acked += packets;
         self.req.una = self.req.una.add(packets);
         self.req.in_flight = self.req.in_flight.saturating_sub(cost);
@@ -148,7 +148,7 @@ impl Qp {
 
     /// Notes an acknowledgement: restores the retry counters, grows the window, and restarts
     /// the timers.
-    fn note_progress(&mut self, cx: &mut Context, bytes: u32) {
+    pub(super) fn note_progress(&mut self, cx: &mut Context, bytes: u32) {
         let req = &mut self.req;
         if !cx.has_bug(Bug::NeverRestoreRetries) {
             req.retries_left = self.attr.retry_cnt;
@@ -214,136 +214,6 @@ impl Qp {
             .is_some_and(|wqe| wqe.phase != Phase::Posted)
     }
 
-    /// Handles a READ response or an atomic acknowledge.
-    fn data_response(&mut self, cx: &mut Context, memory: &dyn Memory, packet: &Packet<'_>) {
-        self.acknowledge(cx, packet.psn());
-        let gap = self.req.una != packet.psn();
-        if gap && !cx.has_bug(Bug::AcceptReadResponseAhead) {
-            // The response before this one was lost. If `acknowledge` has started the
-            // retry already, this call changes nothing.
-            if self.response_is_lost() {
-                self.retry(cx, RetryCause::Gap);
-            }
-            return;
-        }
-        if self.state == QpState::Err {
-            return;
-        }
-        let Some(wqe) = self.sq.front() else {
-            return;
-        };
-        let outcome = if wqe.wants_response() && wqe.phase == Phase::Started {
-            self.place_response(cx, memory, packet, wqe)
-        } else {
-            let why = format!("{} to a {:?}", packet.opcode(), wqe.op);
-            Err((WcStatus::Fatal, Reason::BadResponse(why)))
-        };
-        let (packets, chunk) = (wqe.packets, u32::from(wqe.chunk));
-        // A probe requests a single packet, so only its response is LAST or ONLY before the
-        // chunk ends.
-        let is_probe_response = self.req.probe == PsnMark::at(packet.psn())
-            && !self.req.retrying
-            && (packets == 1 || packet.opcode().ends_message() && !self.ends_read_request(wqe));
-        let cost = wqe_cost(wqe, self.req.acked, 1, self.mtu);
-        if let Err((status, reason)) = outcome {
-            return self.fail_oldest_send(cx, status, reason);
-        }
-        let bytes = self.advance(cost, 1);
-        let acked = self.req.acked;
-        if acked == packets || acked.is_multiple_of(chunk) {
-            self.req.rd_atomic_outstanding = self.req.rd_atomic_outstanding.saturating_sub(1);
-        }
-        if acked == packets {
-            self.finish_oldest(cx);
-        }
-        self.note_progress(cx, bytes);
-        self.complete_finished(cx);
-        if is_probe_response {
-            self.confirm_loss(cx);
-        }
-    }
-
-    /// Acknowledges `packets` response packets of the oldest work request, a READ, whose
-    /// payload has been written to memory. The READ is not complete with them.
-    pub(super) fn note_read_progress(&mut self, cx: &mut Context, packets: u32) {
-        if let Some(wqe) = self.sq.front() {
-            let cost = wqe_cost(wqe, self.req.acked, packets, self.mtu);
-            let bytes = self.advance(cost, packets);
-            self.note_progress(cx, bytes);
-            self.settle(cx);
-        }
-    }
-
-    /// True if the next response packet is the last one of its READ request.
-    fn ends_read_request(&self, wqe: &Wqe) -> bool {
-        let packets = self.req.acked + 1;
-        packets == wqe.packets || packets.is_multiple_of(wqe.chunk.into())
-    }
-
-    /// Checks a response, and writes its data to the local memory of the work request.
-    fn place_response(
-        &self,
-        cx: &Context,
-        memory: &dyn Memory,
-        packet: &Packet<'_>,
-        wqe: &Wqe,
-    ) -> Result<(), (WcStatus, Reason)> {
-        let bad = |why: String| Err((WcStatus::BadResponse, Reason::BadResponse(why)));
-        let payload = packet.payload();
-        match wqe.op {
-            SendOp::Read { .. } => {
-                let at = self.req.acked;
-                let offset = wqe.bytes_before(at, self.mtu);
-                let want = wqe.bytes_before(at + 1, self.mtu) - offset;
-                let opcode = packet.opcode();
-                // A loss probe requests one packet, which is ONLY in any position.
-                let probed = self.req.probe == PsnMark::at(packet.psn());
-                let fits = opcode.ends_message() == self.ends_read_request(wqe) || probed;
-                if !opcode.is_read_response() || !fits {
-                    return bad(format!("{opcode} for packet {at} of {}", wqe.packets));
-                }
-                if payload.len() as u64 != want {
-                    return bad(format!("{} bytes where {want} were due", payload.len()));
-                }
-                self.scatter(cx, memory, offset, payload)
-            }
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => match packet.atomic_ack() {
-                Some(ack) => self.scatter(cx, memory, 0, &ack.original.to_ne_bytes()),
-                None => bad(format!("{} to an atomic", packet.opcode())),
-            },
-            _ if packet.opcode().is_read_response() && payload.is_empty() => Ok(()),
-            _ => bad(format!("{} with {} bytes", packet.opcode(), payload.len())),
-        }
-    }
-
-    /// Writes `data` into the scatter list of the oldest work request, from `offset` on.
-    fn scatter(
-        &self,
-        cx: &Context,
-        memory: &dyn Memory,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<(), (WcStatus, Reason)> {
-        let Some(pd) = &self.pd else {
-            return Ok(());
-        };
-        let Some(wqe) = self.sq.front().filter(|wqe| wqe.num_sge > 0) else {
-            return Ok(());
-        };
-        let sges = core::iter::once(&wqe.sge).chain(self.sq.more_sges(0));
-        let mut rest = data;
-        for (sge, at, bytes) in spans(sges, offset, data.len() as u64) {
-            let (now, later) = rest.split_at(bytes as usize);
-            rest = later;
-            let addr = sge.addr.wrapping_add(at);
-            cx.local(sge.lkey, pd, Access::LOCAL_WRITE, addr, bytes)
-                .map_err(Reason::from)
-                .and_then(|address| Ok(memory.write(address, now)?))
-                .map_err(|reason| (WcStatus::LocalProtection, reason))?;
-        }
-        Ok(())
-    }
-
     /// Handles an RNR NAK: waits for the time it names, then retransmits from `psn`.
     fn handle_rnr_nak(&mut self, cx: &mut Context, psn: Psn, timer: u8) {
         cx.count(Counter::RcvdRnrErr);
@@ -405,7 +275,7 @@ impl Qp {
     }
 
     /// Uses up one retry and goes back to the oldest unacknowledged packet.
-    fn retry(&mut self, cx: &mut Context, cause: RetryCause) {
+    pub(super) fn retry(&mut self, cx: &mut Context, cause: RetryCause) {
         let stopped = !matches!(self.state, QpState::Rts | QpState::Sqd);
         let waits = !self.req.rnr_until.is_none();
         if stopped || waits || (cause == RetryCause::Gap && self.req.retrying) {
@@ -465,7 +335,7 @@ impl Qp {
 }
 
 /// Returns the window cost of `packets` packets of a message, from packet `from` on.
-fn wqe_cost(wqe: &Wqe, from: u32, packets: u32, mtu: u32) -> u32 {
+pub(super) fn wqe_cost(wqe: &Wqe, from: u32, packets: u32, mtu: u32) -> u32 {
     let bytes = wqe.bytes_before(from + packets, mtu) - wqe.bytes_before(from, mtu);
     let bytes = match wqe.op {
         SendOp::Flush { .. } => 8,
