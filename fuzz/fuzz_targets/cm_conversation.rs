@@ -1,5 +1,5 @@
-//! Arbitrary bytes as messages and calls to a connection manager: nothing
-//! panics, and when everybody has left nothing remains.
+//! Arbitrary bytes as messages and calls to a connection manager. Checks that nothing panics, and
+//! that no state is left after all connections are destroyed and all deadlines have passed.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a management datagram: nothing panics, and what is read
-//! is written again with nothing but reserved bits lost.
+//! Arbitrary bytes as a management datagram. Checks that nothing panics, and that a parsed
+//! message is encoded to the same bytes except for reserved bits.
 
 #![no_main]
 

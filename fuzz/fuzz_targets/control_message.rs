@@ -1,5 +1,5 @@
-//! Arbitrary bytes as messages between programs and ferroced: nothing panics, and what
-//! is understood is understood again after it was written down.
+//! Arbitrary bytes as messages between programs and ferroced. Checks that nothing panics, and
+//! that a decoded message survives encoding and decoding.
 
 #![no_main]
 

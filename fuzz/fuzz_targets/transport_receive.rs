@@ -1,6 +1,5 @@
-//! Arbitrary bytes as packets to RC, UC, UD and XRC queue pairs: nothing
-//! panics, no memory is touched that is not registered, and what there is to
-//! send has an end.
+//! Arbitrary bytes as packets to RC, UC, UD and XRC queue pairs. Checks that nothing panics,
+//! that no unregistered memory is accessed, and that sending ends.
 
 #![no_main]
 

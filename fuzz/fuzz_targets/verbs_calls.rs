@@ -1,7 +1,7 @@
-//! Arbitrary bytes as a sequence of verbs calls: each does what a simple model
-//! says, and nothing crashes, hangs, or is written where it should not be.
+//! Arbitrary bytes as a sequence of verbs calls. Checks that each call does what a simple
+//! model predicts, that nothing crashes or hangs, and that no other memory is written.
 //!
-//! There must be a device: a ferroced with a link, best on `lo`.
+//! The target needs a device: a ferroced with a link, preferably on `lo`.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ use ferroce_abi::ffi::ibv_context;
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
-    /// Opened once: sequences leave nothing behind.
+    /// Context that all sequences share; each sequence destroys the objects it creates.
     static CONTEXT: OnceCell<*mut ibv_context> = const { OnceCell::new() };
 }
 
@@ -24,7 +24,7 @@ fn open() -> *mut ibv_context {
     // SAFETY: the list has `count` devices, and is freed once.
     unsafe {
         let list = ibv_get_device_list(&mut count);
-        assert!(!list.is_null() && count > 0, "no device: start ferroced");
+        assert!(!list.is_null() && count > 0, "no device found: start ferroced and add a link");
         let context = ibv_open_device(*list);
         ibv_free_device_list(list);
         assert!(!context.is_null(), "{}", std::io::Error::last_os_error());
