@@ -1,4 +1,4 @@
-//! Who may touch which memory, and what becomes of those who may not.
+//! Remote access checks: keys, protection domains, permissions, ranges and alignment.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::shorthand::{INBOX, REMOTE};
 const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlush;
 
-/// A region of host 1 beside the usual one.
+/// Registers a second region of host 1.
 fn region(pair: &Pair, length: u64, access: Access) -> Arc<Mr> {
     let host = &pair.hosts[1];
     let regions = &host.regions;
@@ -20,7 +20,7 @@ fn region(pair: &Pair, length: u64, access: Access) -> Arc<Mr> {
         .unwrap()
 }
 
-/// The requests that touch remote memory.
+/// Returns the operations that access remote memory, the permission each needs, and a length.
 pub fn operations(remote_addr: u64, rkey: u32) -> [(SendOp, Access, u32); 5] {
     let write = SendOp::Write {
         remote_addr,
@@ -51,7 +51,8 @@ pub fn operations(remote_addr: u64, rkey: u32) -> [(SendOp, Access, u32); 5] {
     ]
 }
 
-/// Posts a request that host 1 must refuse, and checks all that follows from it.
+/// Posts a request that host 1 must refuse. Checks NAK, completions, states, event and
+/// reason on both hosts, and that no memory changed.
 fn assert_refused(pair: &mut Pair, op: SendOp, length: u32, nak: u8, why: &str) {
     let before = pair.hosts[1].ram.get(BASE, SIZE);
     let what = format!("{op:?}");
@@ -138,7 +139,7 @@ fn a_range_outside_the_region_is_a_remote_access_error() {
             let key = mr.rkey();
             let why = format!("rkey {key:#x} does not cover {remote_addr:#x}+{length}");
             if remote_addr == REMOTE + 4000 && length == 8 {
-                continue; // it just misses
+                continue; // this range is inside the region
             }
             assert_refused(&mut pair, op, length, 0x62, &why);
         }
@@ -163,7 +164,7 @@ fn a_missing_permission_of_the_queue_pair_is_an_invalid_request() {
 }
 
 #[test]
-fn without_depth_for_reads_there_are_none() {
+fn read_or_atomic_with_max_dest_rd_atomic_0_is_an_invalid_request() {
     for n in [1, 2, 3, 4] {
         let mut pair = Pair::with(|knobs| knobs.attr.max_dest_rd_atomic = 0);
         let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
@@ -179,7 +180,7 @@ fn without_depth_for_reads_there_are_none() {
 }
 
 #[test]
-fn the_first_packet_answers_for_the_whole_length() {
+fn first_packet_of_a_write_is_checked_for_the_whole_length() {
     let mut pair = Pair::rc();
     let mr = region(&pair, 3000, all_access());
     let op = SendOp::Write {
@@ -197,8 +198,8 @@ fn the_first_packet_answers_for_the_whole_length() {
     assert_eq!(pair.hosts[1].ram.get(REMOTE, 3000), before);
 }
 
-/// What host 1 answers to one packet, on a fresh connection.
-fn answer(pair: &mut Pair, operation: Operation, psn: u32, reth: Reth, data: &[u8]) -> String {
+/// Returns the first response of host 1 to one packet.
+fn response_to(pair: &mut Pair, operation: Operation, psn: u32, reth: Reth, data: &[u8]) -> String {
     let packet = pair.craft(
         0,
         operation,
@@ -218,7 +219,7 @@ fn answer(pair: &mut Pair, operation: Operation, psn: u32, reth: Reth, data: &[u
 }
 
 #[test]
-fn checks_are_made_in_order() {
+fn responder_checks_psn_then_permission_then_length_then_receive_then_key() {
     let bad = Reth {
         va: REMOTE,
         rkey: 1,
@@ -229,11 +230,11 @@ fn checks_are_made_in_order() {
         ..bad
     };
     let no_writes = || Pair::with(|knobs| knobs.attr.access = Access::empty());
-    // PSN before everything.
-    let first = answer(&mut no_writes(), Operation::WriteOnly, 1005, long, &[0; 8]);
+    // The PSN is checked first.
+    let first = response_to(&mut no_writes(), Operation::WriteOnly, 1005, long, &[0; 8]);
     assert_eq!(first, "NAK 60 1000");
-    // Queue pair permissions before receives.
-    let first = answer(
+    // Permissions of the queue pair are checked before receives.
+    let first = response_to(
         &mut no_writes(),
         Operation::WriteOnlyImm,
         1000,
@@ -241,18 +242,18 @@ fn checks_are_made_in_order() {
         &[0; 8],
     );
     assert_eq!(first, "NAK 61 1000");
-    // Lengths before keys.
-    let first = answer(&mut Pair::rc(), Operation::WriteOnly, 1000, long, &[0; 8]);
+    // Lengths are checked before keys.
+    let first = response_to(&mut Pair::rc(), Operation::WriteOnly, 1000, long, &[0; 8]);
     assert_eq!(first, "NAK 61 1000");
-    // Receives before keys.
-    let first = answer(&mut Pair::rc(), Operation::WriteOnlyImm, 1000, bad, &[0; 8]);
+    // Receives are checked before keys.
+    let first = response_to(&mut Pair::rc(), Operation::WriteOnlyImm, 1000, bad, &[0; 8]);
     assert_eq!(first, "NAK 2c 1000");
-    let first = answer(&mut Pair::rc(), Operation::WriteOnly, 1000, bad, &[0; 8]);
+    let first = response_to(&mut Pair::rc(), Operation::WriteOnly, 1000, bad, &[0; 8]);
     assert_eq!(first, "NAK 62 1000");
 }
 
 #[test]
-fn the_receive_in_use_completes_with_the_error() {
+fn refused_request_completes_its_receive_with_the_error() {
     let mut pair = Pair::rc();
     pair.recv(7, 100);
     pair.recv(8, 100);
@@ -264,11 +265,15 @@ fn the_receive_in_use_completes_with_the_error() {
     pair.post_op(1, op, 0, 100);
     pair.run();
     assert_eq!(pair.done(1), [(7, WcStatus::RemoteAccess), (8, FLUSHED)]);
-    assert_eq!(pair.hosts[1].qp_events(), [], "the completion tells");
+    assert_eq!(
+        pair.hosts[1].qp_events(),
+        [],
+        "the completion reports the error"
+    );
 }
 
 #[test]
-fn nothing_is_checked_where_nothing_is_touched() {
+fn zero_length_read_and_write_check_neither_key_nor_address() {
     let mut pair = Pair::rc();
     for n in 0..2 {
         let (op, ..) = operations(0xdead, 0xbeef)[n].clone();
@@ -328,7 +333,7 @@ fn a_misaligned_atomic_on_the_wire_is_an_invalid_request() {
 }
 
 #[test]
-fn a_region_deregistered_during_a_write_ends_the_write() {
+fn region_deregistered_during_a_write_fails_the_write() {
     let mut pair = Pair::rc();
     let mr = region(&pair, 4096, all_access());
     pair.hosts[1].ram.put(REMOTE, &[0; 4096]);
@@ -351,7 +356,7 @@ fn a_region_deregistered_during_a_write_ends_the_write() {
 }
 
 #[test]
-fn a_region_deregistered_during_a_read_ends_the_read() {
+fn region_deregistered_during_a_read_fails_the_read() {
     let mut pair = Pair::rc();
     let mr = region(&pair, 65536, all_access());
     let op = SendOp::Read {

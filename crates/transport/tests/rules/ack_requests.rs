@@ -1,4 +1,4 @@
-//! Who asks for acknowledgements: one for many messages, and none that is waited for in vain.
+//! Which packets set AckReq: few, and always enough that every message is acknowledged.
 
 use ferroce_transport::{
     Access, AttrMask, BindMw, MwKind, QpAttr, QpEvent, QpState, SendOp, Sge, WcStatus,
@@ -11,7 +11,7 @@ use crate::shorthand::REMOTE;
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Without timers: whatever is to be answered must have asked.
+/// Returns a pair without timers. A message completes only if a packet sets AckReq.
 fn pair_without_timers(change: impl FnOnce(&mut Knobs)) -> Pair {
     Pair::with(|knobs| {
         knobs.attr.timeout = 0;
@@ -20,21 +20,22 @@ fn pair_without_timers(change: impl FnOnce(&mut Knobs)) -> Pair {
     })
 }
 
+/// Returns the PSNs of the packets with AckReq.
 fn ack_req_psns(packets: &[Sent]) -> Vec<u32> {
-    let asks = |sent: &&Sent| sent.packet().ack_req();
-    packets.iter().filter(asks).map(Sent::psn).collect()
+    let sets_ack_req = |sent: &&Sent| sent.packet().ack_req();
+    packets.iter().filter(sets_ack_req).map(Sent::psn).collect()
 }
 
-/// Posts a WRITE of memory from `offset` on that has a hole `at` so many bytes.
+/// Posts a WRITE of memory from `offset` on that faults `at` bytes behind its start.
 fn write_with_hole(pair: &mut Pair, wr_id: u64, offset: u64, length: u32, at: u64) {
-    let gone = BASE + offset + at;
-    pair.hosts[0].ram.holes.borrow_mut().push(gone..gone + 1);
+    let fault = BASE + offset + at;
+    pair.hosts[0].ram.holes.borrow_mut().push(fault..fault + 1);
     let op = pair.write_op(None);
     pair.post_op(wr_id, op, offset, length);
 }
 
 #[test]
-fn messages_that_leave_together_ask_once() {
+fn messages_sent_together_set_ack_req_once() {
     let mut pair = pair_without_timers(|_| {});
     for wr_id in 1..=5 {
         pair.write(wr_id, 3000);
@@ -51,23 +52,24 @@ fn messages_that_leave_together_ask_once() {
 }
 
 #[test]
-fn a_stream_of_messages_asks_a_few_times_a_window() {
+fn stream_of_messages_sets_ack_req_several_times_per_window() {
     let mut pair = pair_without_timers(|_| {});
     for wr_id in 1..=12 {
         pair.write(wr_id, 64 << 10);
     }
     while pair.flush_some(0, 256) {}
-    let asked = ack_req_psns(&pair.take(0));
+    let psns = ack_req_psns(&pair.take(0));
     let window = (1 << 20) / (1024 + 256);
-    assert!((4..=8).contains(&asked.len()), "{asked:?}");
-    let gaps = asked.windows(2).map(|two| two[1] - two[0]);
-    assert!(gaps.max().unwrap() <= window / 4, "{asked:?}");
+    assert!((4..=8).contains(&psns.len()), "{psns:?}");
+    let gaps = psns.windows(2).map(|two| two[1] - two[0]);
+    assert!(gaps.max().unwrap() <= window / 4, "{psns:?}");
     pair.run();
 }
 
 #[test]
-fn what_leaves_before_something_that_waits_is_answered() {
-    // A fenced WRITE waits for the READ, a READ for its turn, an invalidation for all.
+fn messages_before_a_blocked_work_request_are_acknowledged() {
+    // Round 1: the second READ waits for the first, because max_rd_atomic is 1.
+    // Round 2: the local invalidate waits for all earlier work.
     let mut pair = pair_without_timers(|knobs| knobs.attr.max_rd_atomic = 1);
     let key = pair.hosts[0].mr.rkey();
     for round in 0..3 {
@@ -89,7 +91,7 @@ fn what_leaves_before_something_that_waits_is_answered() {
 }
 
 #[test]
-fn a_send_queue_is_drained_without_a_timer() {
+fn send_queue_drains_without_a_timer() {
     let mut pair = pair_without_timers(|_| {});
     for wr_id in 1..=4 {
         pair.write(wr_id, 5000);
@@ -102,13 +104,14 @@ fn a_send_queue_is_drained_without_a_timer() {
     };
     pair.modify(0, &attr, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY);
     pair.run();
-    assert_eq!(pair.done(0), [(1, OK)], "the others have not begun");
+    assert_eq!(pair.done(0), [(1, OK)], "the others were not started");
     assert_eq!(pair.hosts[0].qp_events(), [QpEvent::SqDrained]);
 }
 
 #[test]
-fn a_message_whose_memory_is_gone_does_not_keep_those_before_it_waiting() {
-    // Any packet of the third message may be missing, that which asks among them.
+fn fault_in_a_message_does_not_delay_completions_before_it() {
+    // The fault is in each packet of the third message in turn, including its last, which
+    // would set AckReq.
     for packet in 0..4 {
         let mut pair = pair_without_timers(|_| {});
         pair.write(1, 100);
@@ -121,7 +124,7 @@ fn a_message_whose_memory_is_gone_does_not_keep_those_before_it_waiting() {
 }
 
 #[test]
-fn of_several_messages_whose_memory_is_gone_the_first_counts() {
+fn first_of_several_faulting_messages_fails_and_the_rest_are_flushed() {
     for length in [1024, 4096] {
         let mut pair = pair_without_timers(|_| {});
         pair.write(1, 2000);
@@ -132,7 +135,7 @@ fn of_several_messages_whose_memory_is_gone_the_first_counts() {
         let mut turns = 0;
         while pair.flush_some(0, 64) {
             turns += 1;
-            assert!(turns < 10, "it never ends");
+            assert!(turns < 10, "still sending after {turns} turns");
         }
         pair.run();
         let (failed, flushed) = (WcStatus::LocalProtection, WcStatus::WrFlush);
@@ -142,7 +145,7 @@ fn of_several_messages_whose_memory_is_gone_the_first_counts() {
 }
 
 #[test]
-fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
+fn wrong_key_in_a_later_sge_does_not_delay_completions_before_it() {
     for good in [0, 1024, 5 * 1024] {
         let mut pair = pair_without_timers(|_| {});
         pair.write(1, 100);
@@ -165,7 +168,7 @@ fn nor_does_one_with_a_wrong_key_behind_its_first_packets() {
 }
 
 #[test]
-fn nor_if_something_that_is_not_sent_is_between_them() {
+fn fault_behind_a_local_operation_does_not_delay_completions_before_it() {
     let mut pair = pair_without_timers(|_| {});
     pair.write(1, 2000);
     let host = &pair.hosts[0];
@@ -186,7 +189,7 @@ fn nor_if_something_that_is_not_sent_is_between_them() {
 }
 
 #[test]
-fn nothing_is_asked_for_again_for_a_message_that_never_began() {
+fn message_that_fails_at_its_first_packet_causes_no_retransmission() {
     let mut pair = pair_without_timers(|_| {});
     pair.read(1, 3000);
     pair.write(2, 100);
@@ -204,7 +207,7 @@ fn nothing_is_asked_for_again_for_a_message_that_never_began() {
 }
 
 #[test]
-fn a_read_before_a_message_whose_memory_is_gone_is_asked_for_once() {
+fn read_before_a_faulting_message_is_requested_once() {
     let mut pair = pair_without_timers(|_| {});
     pair.read(1, 3000);
     pair.write(2, 2000);
@@ -220,8 +223,8 @@ fn a_read_before_a_message_whose_memory_is_gone_is_asked_for_once() {
 }
 
 #[test]
-fn a_message_that_reaches_beyond_its_region_fails_wherever_the_region_ends() {
-    // By itself, and long enough that what is before its last packet leaves as one.
+fn message_beyond_its_region_fails_wherever_the_region_ends() {
+    // Lengths of one packet, and of several whose middle packets are sent as a uniform run.
     for length in [1024, 4096, 8000, 300_000] {
         let mut pair = pair_without_timers(|_| {});
         let op = pair.write_op(None);
@@ -236,17 +239,17 @@ fn a_message_that_reaches_beyond_its_region_fails_wherever_the_region_ends() {
 }
 
 #[test]
-fn an_acknowledgement_does_not_wait_for_a_window_of_requests() {
+fn ack_is_sent_even_if_requests_fill_the_batch() {
     let mut pair = pair_without_timers(|_| {});
     pair.write(1, 8);
     for packet in pair.take(0) {
         pair.deliver(&packet);
     }
-    // Host 1 has an answer to give, and more to ask for than a batch takes.
+    // Host 1 has an ACK to send, and more request packets than a batch holds.
     pair.write_back(2, 500_000);
     pair.flush_some(1, 256);
-    let answered = pair.wire.iter().any(|sent| sent.is(Operation::Acknowledge));
-    assert!(answered);
+    let has_ack = pair.wire.iter().any(|sent| sent.is(Operation::Acknowledge));
+    assert!(has_ack);
     pair.run();
     assert_eq!(pair.done(1), [(2, OK)]);
 }

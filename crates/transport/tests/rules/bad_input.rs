@@ -1,4 +1,4 @@
-//! Requests and answers that break the rules; and whatever chance makes of good ones.
+//! Requests and responses that violate the protocol, and randomly mutated packets.
 
 use ferroce_transport::{MemRef, QpState, WcStatus};
 use ferroce_wire::{Aeth, AtomicAckEth, AtomicEth, Feth, HeaderBuf, Operation, Reth, Syndrome};
@@ -9,11 +9,11 @@ use crate::pair::{BASE, Pair, SIZE, all_access};
 use crate::shorthand::{INBOX, REMOTE};
 
 #[test]
-fn requests_that_break_the_rules_are_invalid_requests() {
+fn requests_out_of_sequence_or_of_wrong_length_are_invalid_requests() {
     type Step<'a> = (Operation, u32, &'a [u8]);
     use Operation::*;
     let full = [1; 1024];
-    // Operations with the length in their RETH, if they have one, and their payload.
+    // Each step is an operation, the length in its RETH if it has one, and its payload.
     let cases: [(&str, &[Step<'_>]); 17] = [
         ("LAST outside a message", &[(SendLast, 0, &[1])]),
         ("MIDDLE outside a message", &[(WriteMiddle, 0, &full)]),
@@ -44,8 +44,14 @@ fn requests_that_break_the_rules_are_invalid_requests() {
         ),
         ("LAST empty", &[(SendFirst, 0, &full), (SendLast, 0, &[])]),
         ("ONLY beyond the MTU", &[(SendOnly, 0, &[1; 1025])]),
-        ("WRITE of less than it said", &[(WriteOnly, 9, &[1; 8])]),
-        ("WRITE of more than it said", &[(WriteOnly, 7, &[1; 8])]),
+        (
+            "WRITE shorter than its RETH length",
+            &[(WriteOnly, 9, &[1; 8])],
+        ),
+        (
+            "WRITE longer than its RETH length",
+            &[(WriteOnly, 7, &[1; 8])],
+        ),
         (
             "WRITE that ends early",
             &[(WriteFirst, 3000, &full), (WriteLast, 0, &full)],
@@ -91,7 +97,7 @@ fn requests_that_break_the_rules_are_invalid_requests() {
 }
 
 #[test]
-fn single_packets_with_more_than_they_may_have_are_invalid_requests() {
+fn read_atomic_and_flush_with_wrong_payload_or_fields_are_invalid_requests() {
     let rkey = Pair::rc().rkey();
     let reth = Reth {
         va: REMOTE,
@@ -161,7 +167,7 @@ fn single_packets_with_more_than_they_may_have_are_invalid_requests() {
 }
 
 #[test]
-fn answers_that_break_the_rules_end_the_connection() {
+fn responses_that_do_not_fit_the_request_fail_the_queue_pair() {
     use Operation::*;
     let aeth = Aeth {
         syndrome: Syndrome::ACK_UNLIMITED,
@@ -169,7 +175,7 @@ fn answers_that_break_the_rules_end_the_connection() {
     };
     let ack = AtomicAckEth { original: 1 };
     let full = [1; 1024];
-    // What was asked for, and the answer.
+    // Each case: name, the outstanding request, opcode and payload of the response, status.
     let cases: [(&str, &str, Operation, &[u8], WcStatus); 8] = [
         (
             "READ that ends early",
@@ -193,7 +199,7 @@ fn answers_that_break_the_rules_end_the_connection() {
             WcStatus::BadResponse,
         ),
         (
-            "atomic answer to a READ",
+            "atomic response to a READ",
             "read",
             AtomicAcknowledge,
             &[],
@@ -221,17 +227,17 @@ fn answers_that_break_the_rules_end_the_connection() {
             WcStatus::Fatal,
         ),
         (
-            "atomic answer to a WRITE",
+            "atomic response to a WRITE",
             "write",
             AtomicAcknowledge,
             &[],
             WcStatus::Fatal,
         ),
     ];
-    for (what, asked, operation, payload, status) in cases {
+    for (what, request, operation, payload, status) in cases {
         let mut pair = Pair::rc();
         let before = pair.hosts[0].ram.get(BASE, SIZE);
-        match asked {
+        match request {
             "read" => pair.read(1, 3000),
             "atomic" => pair.fetch_add(1, 1),
             "atomic write" => {
@@ -249,8 +255,8 @@ fn answers_that_break_the_rules_end_the_connection() {
             AtomicAcknowledge => *header.aeth(&aeth).atomic_ack(&ack),
             _ => *header.aeth(&aeth),
         };
-        let answer = pair.craft(1, operation, 1000, extend, payload);
-        pair.deliver(&answer);
+        let response = pair.craft(1, operation, 1000, extend, payload);
+        pair.deliver(&response);
         pair.flush(0);
         assert_eq!(
             pair.done(0),
@@ -265,7 +271,7 @@ fn answers_that_break_the_rules_end_the_connection() {
 }
 
 #[test]
-fn a_flood_of_duplicate_reads_does_not_pile_up() {
+fn queued_responses_to_duplicate_reads_are_bounded() {
     let mut pair = Pair::rc();
     for wr_id in 0..16 {
         pair.read(wr_id, 3000);
@@ -283,20 +289,20 @@ fn a_flood_of_duplicate_reads_does_not_pile_up() {
         let again = pair.read_request(1000 + 3 * n + skip, va, length);
         pair.deliver(&again);
     }
-    let answers = pair.take(1).len();
-    assert!(answers <= (64 + 16) * 3, "{answers}");
+    let responses = pair.take(1).len();
+    assert!(responses <= (64 + 16) * 3, "{responses}");
     pair.assert_connected_after(16);
 }
 
 #[derive(Clone, Debug)]
 struct Mutation {
-    /// Which packet of the conversation.
+    /// Number of the packet to mutate.
     packet: usize,
-    /// Bytes to change, by position in the packet.
+    /// Positions in the packet and new bytes.
     changes: Vec<(prop::sample::Index, u8)>,
-    /// Bytes to cut off or append.
+    /// Number of bytes to append, or to cut off if negative.
     resize: i8,
-    /// Whether the good packet is lost.
+    /// True if the original packet is lost.
     replaces: bool,
 }
 
@@ -315,11 +321,11 @@ fn mutation() -> impl Strategy<Value = Mutation> {
         })
 }
 
-/// The part of memory that is registered in the test below.
+/// The registered part of memory in the test below.
 const WINDOW: std::ops::Range<u64> = REMOTE..REMOTE + 0x1_0000;
 
-/// A pair with little memory registered, and all kinds of work posted.
-fn busy() -> Pair {
+/// Returns a pair with little registered memory and posted work of all kinds.
+fn pair_with_mixed_work() -> Pair {
     let mut pair = Pair::with(|knobs| {
         knobs.attr.rnr_retry = 2;
         knobs.attr.retry_cnt = 2;
@@ -361,11 +367,11 @@ fn busy() -> Pair {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Damaged packets with a good ICRC: nothing panics, nothing outside the
-    /// registered memory changes, and every request ends somehow.
+    /// Delivers mutated packets with valid ICRCs. No memory outside the registered range may
+    /// change, and every work request must complete.
     #[test]
-    fn whatever_arrives_memory_is_safe_and_work_ends(mutations in prop::collection::vec(mutation(), 1..6)) {
-        let mut pair = busy();
+    fn mutated_packets_touch_no_unregistered_memory_and_all_work_completes(mutations in prop::collection::vec(mutation(), 1..6)) {
+        let mut pair = pair_with_mixed_work();
         let outside = |pair: &Pair, side: usize| {
             let ram = &pair.hosts[side].ram;
             let below = ram.get(BASE, (WINDOW.start - BASE) as usize);
@@ -407,9 +413,9 @@ proptest! {
         }
     }
 
-    /// What the fuzzer does, for a short while.
+    /// Runs the fuzz driver with random bytes.
     #[test]
-    fn any_bytes_are_survived(data in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_bytes_cause_no_panic(data in prop::collection::vec(any::<u8>(), 0..2000)) {
         drive(&data);
     }
 }

@@ -1,4 +1,4 @@
-//! Packets that no queue pair may see: dropped, counted, and nothing else.
+//! Packets that are dropped before a queue pair sees them: counted, with no other effect.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +9,8 @@ use crate::pair::{BASE, Knobs, Pair, SIZE, Sent};
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Delivers a packet to host 1 that must be dropped for this reason.
+/// Delivers a packet that must be dropped for reason `why`. Checks that only the counter of
+/// that reason changes, and that no response is sent.
 fn assert_dropped(pair: &mut Pair, packet: &Sent, why: Drop, what: &str) {
     let side = 1 - packet.from;
     let snapshot = |pair: &Pair| {
@@ -33,18 +34,18 @@ fn assert_dropped(pair: &mut Pair, packet: &Sent, why: Drop, what: &str) {
     assert_eq!(counts(pair), counted, "{what}");
     assert!(snapshot(pair) == before, "{what}");
     pair.flush(side);
-    assert_eq!(pair.wire.len(), 0, "{what}: no answer");
+    assert_eq!(pair.wire.len(), 0, "{what}: no response");
     assert_eq!(pair.hosts[side].events, [], "{what}");
 }
 
-/// A WRITE of host 0 that has not been delivered yet.
+/// Posts a WRITE on host 0 and returns its packet, not yet delivered.
 fn pending_write(pair: &mut Pair) -> Sent {
     pair.write(1, 100);
     pair.take(0).remove(0)
 }
 
 #[test]
-fn what_is_no_packet_of_ours_is_dropped() {
+fn malformed_and_misaddressed_packets_are_dropped() {
     type Change = fn(&mut Vec<u8>);
     let cases: [(&str, Drop, Change); 13] = [
         ("nothing", Drop::Malformed, |b| b.clear()),
@@ -80,7 +81,7 @@ fn what_is_no_packet_of_ours_is_dropped() {
 }
 
 #[test]
-fn a_packet_is_for_a_queue_pair_of_its_transport() {
+fn packet_of_another_transport_is_dropped() {
     let mut pair = Pair::rc();
     let good = pending_write(&mut pair);
     for (what, transport) in [("UC", 0x20), ("RD", 0x40), ("XRC", 0xa0)] {
@@ -99,7 +100,7 @@ fn a_packet_is_for_a_queue_pair_of_its_transport() {
 }
 
 #[test]
-fn limited_members_of_the_partition_are_heard() {
+fn packet_of_a_limited_partition_member_is_accepted() {
     let mut pair = Pair::rc();
     let good = pending_write(&mut pair);
     let limited = good.edited(|bytes| bytes[2] = 0x7f);
@@ -107,11 +108,11 @@ fn limited_members_of_the_partition_are_heard() {
 }
 
 #[test]
-fn every_damaged_bit_is_noticed() {
+fn every_flipped_bit_fails_the_icrc_or_an_earlier_check() {
     let mut pair = Pair::rc();
     let good = pending_write(&mut pair);
     let bits = good.bytes.len() * 8;
-    let checked = |bit: &usize| !(32..40).contains(bit); // routers write to byte 4
+    let checked = |bit: &usize| !(32..40).contains(bit); // routers may change byte 4, so the ICRC does not cover it
     for bit in (0..bits).filter(checked) {
         let mut bad = good.clone();
         bad.bytes[bit / 8] ^= 0x80 >> (bit % 8);
@@ -128,7 +129,7 @@ fn every_damaged_bit_is_noticed() {
 }
 
 #[test]
-fn a_packet_with_other_addresses_than_the_connection_is_dropped() {
+fn packet_from_or_to_another_address_is_dropped() {
     let other = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 99));
     let mut pair = Pair::rc();
     let good = pending_write(&mut pair);
@@ -153,7 +154,7 @@ fn a_packet_with_other_addresses_than_the_connection_is_dropped() {
 }
 
 #[test]
-fn a_damaged_or_foreign_datagram_is_dropped() {
+fn datagram_with_wrong_q_key_p_key_or_transport_is_dropped() {
     let mut pair = Pair::with(|knobs| knobs.qp_type = QpType::Ud);
     pair.recv(7, 2000);
     pair.datagram(1, 100);
@@ -168,7 +169,7 @@ fn a_damaged_or_foreign_datagram_is_dropped() {
 }
 
 #[test]
-fn before_rtr_nothing_and_before_rts_no_response_is_taken() {
+fn requests_are_dropped_before_rtr_and_responses_before_rts() {
     let knobs = Knobs::default();
     let mut pair = Pair::unconnected(&knobs);
     pair.bring_to_rtr(0, &knobs);
@@ -196,7 +197,7 @@ fn before_rtr_nothing_and_before_rts_no_response_is_taken() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_dropped() {
+fn response_with_reserved_syndrome_or_unexpected_psn_is_dropped() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     pair.take(0);
@@ -205,21 +206,21 @@ fn an_answer_that_makes_no_sense_is_dropped() {
     let stale = pair.ack(999, Syndrome::ACK_UNLIMITED);
     assert_dropped(&mut pair, &stale, Drop::Stale, "stale");
     let early = pair.ack(1001, Syndrome::ACK_UNLIMITED);
-    assert_dropped(&mut pair, &early, Drop::Stale, "for what was never sent");
+    assert_dropped(&mut pair, &early, Drop::Stale, "a PSN that was never sent");
     pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK)]);
 }
 
-/// A packet from another UDP port than it left by.
+/// Returns the packet with another UDP source port.
 fn from_port(packet: &Sent, port: u16) -> Sent {
     let mut moved = packet.clone();
     moved.path.flow.source_port = port;
     moved.edited(|_| {})
 }
 
-/// On one host every process can send from the peer's address, but not from its port.
+/// On one host every process can send from the peer's address, but not from its UDP port.
 #[test]
-fn a_pinned_port_is_that_of_the_first_packet() {
+fn first_packet_pins_the_peers_udp_port() {
     let mut pair = Pair::rc();
     for host in &mut pair.hosts {
         host.engine.pin_peer_port(host.qpn).unwrap();
@@ -232,14 +233,14 @@ fn a_pinned_port_is_that_of_the_first_packet() {
     let forged = from_port(&second, port ^ 1);
     assert_dropped(&mut pair, &forged, Drop::WrongPeer, "a request");
     assert_eq!(pair.deliver(&second), Received::Accepted);
-    let answer = pair.take(1).remove(0);
-    let forged = from_port(&answer, answer.path.flow.source_port ^ 1);
-    assert_dropped(&mut pair, &forged, Drop::WrongPeer, "an answer");
-    assert_eq!(pair.deliver(&answer), Received::Accepted);
+    let response = pair.take(1).remove(0);
+    let forged = from_port(&response, response.path.flow.source_port ^ 1);
+    assert_dropped(&mut pair, &forged, Drop::WrongPeer, "a response");
+    assert_eq!(pair.deliver(&response), Received::Accepted);
 }
 
 #[test]
-fn a_packet_with_a_guessed_psn_pins_nothing() {
+fn packet_with_an_unexpected_psn_pins_no_port() {
     let uc = Pair::new(&Knobs {
         qp_type: QpType::Uc,
         ..Knobs::default()
@@ -249,7 +250,7 @@ fn a_packet_with_a_guessed_psn_pins_nothing() {
         host.engine.pin_peer_port(host.qpn).unwrap();
         let first = pending_write(&mut pair);
         let port = first.path.flow.source_port;
-        // The PSN is the last thing in the BTH.
+        // Bytes 9 to 11 are the PSN.
         let guessed = from_port(&first, port ^ 1).edited(|bytes| bytes[10] ^= 1);
         pair.deliver(&guessed);
         pair.take(1);
@@ -258,7 +259,7 @@ fn a_packet_with_a_guessed_psn_pins_nothing() {
         let second = from_port(&pending_write(&mut pair), port ^ 1);
         match pinned {
             true => assert_dropped(&mut pair, &second, Drop::WrongPeer, "RC"),
-            // The forged message was taken first: no port can be relied on.
+            // UC resynchronises to the forged message, so no port is pinned.
             false => assert_eq!(pair.deliver(&second), Received::Accepted),
         }
     }

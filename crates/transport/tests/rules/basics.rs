@@ -5,7 +5,7 @@ use ferroce_transport::{SendOp, WcOpcode, WcStatus};
 use crate::pair::{BASE, Pair, wr};
 
 #[test]
-fn a_send_of_many_packets_lands_in_the_receive() {
+fn send_of_many_packets_is_written_to_the_receive() {
     let mut pair = Pair::rc();
     let data: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
     pair.hosts[0].ram.put(BASE, &data);
@@ -28,7 +28,7 @@ fn a_send_of_many_packets_lands_in_the_receive() {
 }
 
 #[test]
-fn write_read_and_atomics() {
+fn write_read_and_fetch_add_complete_in_order() {
     let mut pair = Pair::rc();
     let rkey = pair.hosts[1].mr.rkey();
     let remote_addr = BASE + 0x4000;

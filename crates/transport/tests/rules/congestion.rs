@@ -1,4 +1,4 @@
-//! How much is in flight, and what makes it less.
+//! The congestion window: how much is in flight, and what shrinks the window.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::shorthand::REMOTE;
 
 const OK: WcStatus = WcStatus::Success;
 
-/// What a packet counts beyond its payload.
+/// Window cost of a packet beyond its payload.
 const OVERHEAD: u32 = 256;
 
-/// Runs to the end; returns the most bytes that were in flight.
+/// Runs to the end; returns the maximum of bytes in flight.
 fn most_in_flight(pair: &mut Pair) -> u32 {
-    let (mut flying, mut most, mut seen) = (BTreeMap::new(), 0, 0);
+    let (mut in_flight, mut most, mut seen) = (BTreeMap::new(), 0, 0);
     loop {
         pair.flush(0);
         pair.flush(1);
@@ -27,7 +27,7 @@ fn most_in_flight(pair: &mut Pair) -> u32 {
             };
             for psn in sent.psn().. {
                 let here = bytes.min(1024);
-                flying.insert(psn, here + OVERHEAD);
+                in_flight.insert(psn, here + OVERHEAD);
                 bytes -= here;
                 if bytes == 0 {
                     break;
@@ -35,19 +35,19 @@ fn most_in_flight(pair: &mut Pair) -> u32 {
             }
         }
         seen = pair.log.len();
-        most = most.max(flying.values().sum());
+        most = most.max(in_flight.values().sum());
         let Some(sent) = pair.wire.pop_front() else {
             return most;
         };
         pair.deliver(&sent);
         if sent.from == 1 {
-            flying.retain(|&psn, _| psn > sent.psn());
+            in_flight.retain(|&psn, _| psn > sent.psn());
         }
     }
 }
 
 #[test]
-fn the_bytes_in_flight_stay_below_the_limit() {
+fn bytes_in_flight_stay_within_the_window() {
     for max_window in [8 << 10, 40 << 10, 1 << 20] {
         let mut pair = Pair::with(|knobs| {
             knobs.config.max_window = max_window;
@@ -64,7 +64,7 @@ fn the_bytes_in_flight_stay_below_the_limit() {
 }
 
 #[test]
-fn the_bytes_that_reads_ask_for_stay_below_the_limit() {
+fn bytes_requested_by_reads_stay_within_the_window() {
     for max_window in [8 << 10, 40 << 10, 1 << 20] {
         let mut pair = Pair::with(|knobs| {
             knobs.config.max_window = max_window;
@@ -81,7 +81,7 @@ fn the_bytes_that_reads_ask_for_stay_below_the_limit() {
 }
 
 #[test]
-fn a_window_smaller_than_a_packet_still_lets_four_packets_go() {
+fn window_never_falls_below_four_packets() {
     let mut pair = Pair::with(|knobs| knobs.config.max_window = 1);
     pair.write(1, 100_000);
     assert_eq!(pair.take(0).len(), 4);
@@ -89,7 +89,7 @@ fn a_window_smaller_than_a_packet_still_lets_four_packets_go() {
 }
 
 #[test]
-fn a_gap_halves_the_window_and_a_timeout_takes_it_to_the_floor() {
+fn sequence_nak_halves_the_window_and_timeout_sets_it_to_the_minimum() {
     let mut pair = Pair::rc();
     pair.write(1, 40_000);
     pair.take(0);
@@ -103,7 +103,7 @@ fn a_gap_halves_the_window_and_a_timeout_takes_it_to_the_floor() {
 }
 
 #[test]
-fn the_window_recovers_while_answers_come() {
+fn window_grows_again_while_acks_arrive() {
     let mut pair = Pair::rc();
     pair.write(1, 1000);
     pair.take(0);
@@ -120,7 +120,7 @@ fn the_window_recovers_while_answers_come() {
 }
 
 #[test]
-fn an_idle_connection_does_not_grow_its_window() {
+fn window_does_not_grow_unless_it_limits_sending() {
     let mut pair = Pair::rc();
     let before = pair.hosts[0].query().window;
     for wr_id in 0..1000 {
@@ -130,8 +130,8 @@ fn an_idle_connection_does_not_grow_its_window() {
     assert_eq!(pair.hosts[0].query().window, before);
 }
 
-/// The parts that a READ was asked for in: first PSN and number of packets.
-fn parts(pair: &Pair) -> Vec<(u32, u32)> {
+/// Returns the chunks of a READ: first PSN and number of packets of each request.
+fn read_chunks(pair: &Pair) -> Vec<(u32, u32)> {
     let requests = pair.log.iter().filter(|s| s.is(Operation::ReadRequest));
     let part = |sent: &Sent| {
         let reth = sent.packet().reth().unwrap();
@@ -143,12 +143,12 @@ fn parts(pair: &Pair) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn a_long_read_is_asked_for_in_parts() {
+fn long_read_is_split_into_chunks() {
     let mut pair = Pair::rc();
     pair.read(1, 300_000);
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
-    let parts = parts(&pair);
+    let parts = read_chunks(&pair);
     assert!(parts.len() > 4, "{parts:?}");
     let mut next = 1000;
     for (psn, packets) in parts {
@@ -160,11 +160,11 @@ fn a_long_read_is_asked_for_in_parts() {
 }
 
 #[test]
-fn parts_asked_for_again_stay_within_the_first_ones() {
+fn retransmitted_read_request_lies_within_one_chunk() {
     let mut pair = Pair::rc();
     pair.read(1, 300_000);
     pair.run();
-    let first = parts(&pair);
+    let first = read_chunks(&pair);
     let mut pair = Pair::rc();
     pair.read(1, 300_000);
     let mut n = 0;
@@ -174,7 +174,7 @@ fn parts_asked_for_again_stay_within_the_first_ones() {
     });
     assert_eq!(pair.done(0), [(1, OK)]);
     assert!(pair.was_read(300_000));
-    let again = parts(&pair);
+    let again = read_chunks(&pair);
     assert!(again.len() > first.len());
     for (psn, packets) in again {
         let within = |&&(from, n): &&(u32, u32)| from <= psn && psn + packets == from + n;
@@ -183,7 +183,7 @@ fn parts_asked_for_again_stay_within_the_first_ones() {
 }
 
 #[test]
-fn a_sender_at_the_limit_of_its_window_never_waits_for_a_timer() {
+fn window_limited_sender_never_waits_for_a_timer() {
     for (max_window, mtu_packets) in [(1, 4), (10_000, 7), (100_000, 19), (1 << 20, 204)] {
         let mut pair = Pair::with(|knobs| {
             knobs.attr.timeout = 0;
@@ -193,20 +193,20 @@ fn a_sender_at_the_limit_of_its_window_never_waits_for_a_timer() {
         pair.write(1, 500_000);
         pair.run();
         assert_eq!(pair.done(0), [(1, OK)], "window {max_window}");
-        let mut quiet = 0;
+        let mut since_ack_req = 0;
         for sent in pair.log.iter().filter(|sent| sent.from == 0) {
-            quiet = if sent.packet().ack_req() {
+            since_ack_req = if sent.packet().ack_req() {
                 0
             } else {
-                quiet + 1
+                since_ack_req + 1
             };
-            assert!(quiet < mtu_packets);
+            assert!(since_ack_req < mtu_packets);
         }
     }
 }
 
 #[test]
-fn packets_of_a_message_wait_for_a_quarter_of_the_window() {
+fn packets_of_a_message_wait_until_a_quarter_of_the_window_is_free() {
     let window = 110 * (1024 + OVERHEAD);
     let mut pair = Pair::with(|knobs| {
         knobs.attr.timeout = 0;
@@ -225,10 +225,10 @@ fn packets_of_a_message_wait_for_a_quarter_of_the_window() {
         }
         for packet in packets {
             pair.deliver(&packet);
-            pair.flush(1); // an answer for each that asks
+            pair.flush(1); // one ACK for each packet with AckReq
         }
-        if let Some(answer) = pair.wire.pop_front() {
-            pair.deliver(&answer);
+        if let Some(response) = pair.wire.pop_front() {
+            pair.deliver(&response);
         }
     }
     assert_eq!(pair.done(0), [(1, OK)]);
@@ -238,30 +238,30 @@ fn packets_of_a_message_wait_for_a_quarter_of_the_window() {
 }
 
 #[test]
-fn a_window_that_shrinks_under_packets_in_flight_does_not_stall() {
+fn window_smaller_than_the_bytes_in_flight_does_not_stall() {
     for notifications in 1..6 {
         let mut pair = Pair::with(|knobs| {
             knobs.attr.timeout = 0;
             knobs.config.initial_window = 1 << 20;
         });
         pair.write(1, 500_000);
-        // Two packets leave, then the window goes.
+        // Two packets are sent, then the window shrinks.
         let mut batch = ferroce_transport::Batch::new(2);
         let host = &mut pair.hosts[0];
         host.engine.poll_transmit(pair.now, &mut batch);
         host.engine.finish_transmit(pair.now, &mut batch);
         for _ in 0..notifications {
-            let cnp = notification(&pair);
+            let cnp = cnp(&pair);
             pair.deliver(&cnp);
         }
-        // The two are lost, which only a NAK can tell.
+        // Both are lost, and only a NAK can report that: there is no timer.
         pair.run();
         assert_eq!(pair.done(0), [(1, OK)]);
     }
 }
 
-/// A congestion notification for host 0.
-fn notification(pair: &Pair) -> Sent {
+/// Returns a CNP for host 0.
+fn cnp(pair: &Pair) -> Sent {
     let ack = pair.ack(0, Syndrome::ACK_UNLIMITED);
     ack.edited(|bytes| {
         bytes[0] = 0x81;
@@ -272,13 +272,13 @@ fn notification(pair: &Pair) -> Sent {
 }
 
 #[test]
-fn a_notification_halves_the_window_once_for_the_packets_in_flight() {
+fn cnps_halve_the_window_once_per_window_of_packets() {
     let mut pair = Pair::rc();
     pair.write(1, 40_000);
     let packets = pair.take(0);
     let before = pair.hosts[0].query().window;
     for _ in 0..3 {
-        let cnp = notification(&pair);
+        let cnp = cnp(&pair);
         pair.deliver(&cnp);
     }
     assert_eq!(pair.hosts[0].query().window, before / 2);
@@ -287,58 +287,58 @@ fn a_notification_halves_the_window_once_for_the_packets_in_flight() {
         pair.deliver(packet);
     }
     pair.run();
-    let cnp = notification(&pair);
+    let cnp = cnp(&pair);
     pair.deliver(&cnp);
     assert_eq!(
         pair.hosts[0].query().window,
         before / 4,
-        "news of new packets"
+        "new packets were congested"
     );
     assert_eq!(pair.done(0), [(1, OK)]);
 }
 
-/// The packet as a congested router passes it on.
-fn marked(sent: &Sent, ecn: u8) -> Sent {
+/// Returns the packet with ECN bits set by a router.
+fn with_ecn(sent: &Sent, ecn: u8) -> Sent {
     let mut sent = sent.clone();
     sent.path.traffic_class |= ecn;
     sent
 }
 
 #[test]
-fn a_marked_packet_is_answered_with_a_notification() {
+fn congestion_marked_packet_causes_a_cnp() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     let packet = pair.take(0).remove(0);
-    pair.deliver(&marked(&packet, 3));
-    let answers = pair.take(1);
-    assert_eq!(answers.len(), 2, "and with what it is due otherwise");
-    let cnp = answers[0].packet();
+    pair.deliver(&with_ecn(&packet, 3));
+    let responses = pair.take(1);
+    assert_eq!(responses.len(), 2, "a CNP and an ACK");
+    let cnp = responses[0].packet();
     assert_eq!(cnp.opcode().transport(), Transport::Cnp);
     assert_eq!(cnp.opcode().byte(), 0x81);
-    assert_eq!(answers[0].bytes[12..28], [0; 16]);
-    assert_eq!(answers[0].bytes.len(), 12 + 16 + 4);
+    assert_eq!(responses[0].bytes[12..28], [0; 16]);
+    assert_eq!(responses[0].bytes.len(), 12 + 16 + 4);
     let bth = cnp.bth();
     assert!(bth.becn && !bth.fecn && !bth.ack_req);
     assert_eq!((bth.psn.value(), bth.pkey), (0, 0xffff));
     assert_eq!(bth.dest_qpn, pair.hosts[0].qpn);
     let before = pair.hosts[0].query().window;
-    pair.deliver(&answers[0]);
+    pair.deliver(&responses[0]);
     assert_eq!(pair.hosts[0].query().window, before / 2);
 }
 
 #[test]
-fn only_congestion_experienced_is_answered() {
-    for (ecn, answers) in [(0, 1), (1, 1), (2, 1), (3, 2)] {
+fn only_the_congestion_experienced_mark_causes_a_cnp() {
+    for (ecn, responses) in [(0, 1), (1, 1), (2, 1), (3, 2)] {
         let mut pair = Pair::rc();
         pair.write(1, 100);
         let packet = pair.take(0).remove(0);
-        pair.deliver(&marked(&packet, ecn));
-        assert_eq!(pair.take(1).len(), answers, "{ecn}");
+        pair.deliver(&with_ecn(&packet, ecn));
+        assert_eq!(pair.take(1).len(), responses, "{ecn}");
     }
 }
 
 #[test]
-fn there_is_one_notification_in_50_microseconds() {
+fn cnps_are_at_least_50_microseconds_apart() {
     let mut pair = Pair::rc();
     for (wait, total) in [
         (0, 1),
@@ -351,7 +351,7 @@ fn there_is_one_notification_in_50_microseconds() {
         pair.wait(wait);
         pair.write(1, 100);
         for packet in pair.take(0) {
-            pair.deliver(&marked(&packet, 3));
+            pair.deliver(&with_ecn(&packet, 3));
         }
         pair.run();
         assert_eq!(pair.hosts[1].count(Counter::SentCnp), total);

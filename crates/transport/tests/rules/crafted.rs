@@ -1,4 +1,4 @@
-//! Packets made by hand.
+//! Packets crafted by the test, with valid ICRCs.
 
 use ferroce_transport::QpType;
 use ferroce_wire::{
@@ -9,7 +9,7 @@ use ferroce_wire::{
 use crate::pair::{Pair, Path, Sent};
 
 impl Pair {
-    /// A packet from one host to the other, with extension headers and payload as told.
+    /// Returns a packet of a host with the given extension headers and payload.
     pub fn craft(
         &self,
         from: usize,
@@ -48,13 +48,13 @@ impl Pair {
         }
     }
 
-    /// An acknowledgement of host 1 that it never sent.
+    /// Returns an ACK or NAK of host 1 that its engine did not send.
     pub fn ack(&self, psn: u32, syndrome: Syndrome) -> Sent {
         let aeth = Aeth { syndrome, msn: 1 };
         self.craft(1, Operation::Acknowledge, psn, |mut h| *h.aeth(&aeth), &[])
     }
 
-    /// The READ request that host 0 would send.
+    /// Returns a READ request of host 0.
     pub fn read_request(&self, psn: u32, va: u64, length: u32) -> Sent {
         let rkey = self.rkey();
         let reth = Reth { va, rkey, length };
@@ -63,7 +63,7 @@ impl Pair {
 }
 
 impl Sent {
-    /// The packet with other bytes before the ICRC, and an ICRC that fits them.
+    /// Returns the packet with changed bytes and a new, valid ICRC.
     pub fn edited(&self, change: impl FnOnce(&mut Vec<u8>)) -> Sent {
         let mut sent = self.clone();
         sent.bytes.truncate(self.bytes.len() - ICRC_LEN);

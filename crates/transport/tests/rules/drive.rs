@@ -1,9 +1,9 @@
-//! Arbitrary bytes as a conversation with one host that has queue pairs of all
-//! types: for proptest here, and for the fuzzer in `fuzz/`.
+//! Fuzz driver: turns arbitrary bytes into packets for a host with queue pairs of all types.
+//! A proptest and the fuzz target `transport_receive` use it.
 //!
-//! The bytes become packets that get as far as possible: addressed to one of
-//! the queue pairs, near the PSN it expects, with keys that exist and an ICRC
-//! that fits. What must hold is checked at the end.
+//! The packets pass as many checks as possible: each goes to an existing queue pair, with a
+//! PSN near the expected one, a valid key and a valid ICRC. The driver checks that no access
+//! leaves registered memory, that the queues keep their limits, and that sending ends.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,7 +30,7 @@ const FLOW: Flow = Flow {
     destination: US,
     source_port: 0xc000,
 };
-/// Memory is as long as two 16-bit addresses; the middle of it is registered.
+/// Size of the memory, 17 bits of addresses. The middle half is registered.
 const SIZE: usize = 0x2_0000;
 const START: u64 = 0x8000;
 const LENGTH: u64 = 0x1_0000;
@@ -39,7 +39,7 @@ const XRC_SRQ: u32 = 7;
 struct Ram(RefCell<Vec<u8>>);
 
 impl Ram {
-    /// The bytes of a range; panics where nothing is registered.
+    /// Returns the indices of a range; panics if it is not registered.
     fn range(at: MemRef, length: usize) -> std::ops::Range<usize> {
         let MemorySpace::Host = at.space;
         let address = at.addr;
@@ -83,16 +83,17 @@ impl Memory for Ram {
     }
 }
 
+/// A host with one queue pair of each type.
 struct Host {
     now: Time,
     engine: Engine,
     ram: Ram,
     mr: Arc<Mr>,
-    /// Keeps the XRC queue in its domain.
+    /// Keeps the XRC shared receive queue alive.
     _srq: Arc<Srq>,
 }
 
-/// Plays the conversation.
+/// Delivers the packets in `data`.
 pub fn drive(mut data: &[u8]) {
     let mut host = Host::new();
     while let [how, length, rest @ ..] = data {
@@ -226,7 +227,7 @@ impl Host {
         }
     }
 
-    /// Receives, and sends whose answers the conversation may contain.
+    /// Posts receives, and sends to which packets in `data` may be responses.
     fn post(&mut self, qpn: u32, kind: QpType) {
         let sges = [Sge {
             addr: START + 0x1000,
@@ -272,7 +273,7 @@ impl Host {
         }
     }
 
-    /// Makes a packet of some bytes and takes it in.
+    /// Makes a packet from some bytes and delivers it.
     fn packet(&mut self, how: u8, body: &[u8]) {
         let [opcode, flags, delta, body @ ..] = body else {
             return;
@@ -302,7 +303,7 @@ impl Host {
         bytes.extend([flags & 0x80, psn[0], psn[1], psn[2]]);
         bytes.extend_from_slice(body);
         if flags & 1 != 0 {
-            bytes.resize(known.header_len() + 256, 1); // FIRST and MIDDLE are full
+            bytes.resize(known.header_len() + 256, 1); // FIRST and MIDDLE have one MTU of payload
         }
         self.make_plausible(known, *flags, &mut bytes);
         bytes.extend(icrc::compute(&FLOW, 0, &bytes));
@@ -327,8 +328,8 @@ impl Host {
         }
     }
 
-    /// Puts keys, addresses and the like into headers that would be refused at
-    /// once with anything else.
+    /// Writes valid keys, addresses and Q_Keys into headers that the engine would drop at
+    /// once otherwise.
     fn make_plausible(&self, opcode: Opcode, flags: u8, bytes: &mut [u8]) {
         if bytes.len() < opcode.header_len() || flags & 2 != 0 {
             return;
@@ -354,7 +355,7 @@ impl Host {
         }
     }
 
-    /// Sends what there is to send, all of it.
+    /// Sends all packets that the engine has to send.
     fn transmit(&mut self) {
         let mut bytes = [0; 400];
         for _ in 0..1000 {
@@ -371,6 +372,6 @@ impl Host {
             }
             self.engine.finish_transmit(self.now, &mut batch);
         }
-        panic!("there is no end to what it has to send");
+        panic!("the engine still has packets to send after 1000 batches");
     }
 }

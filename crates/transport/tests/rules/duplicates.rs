@@ -1,4 +1,4 @@
-//! A request that comes again has been executed: it is only answered again.
+//! Duplicate requests: they are not executed again, only answered again.
 
 use ferroce_transport::{Counter, QpState, SendOp, WcStatus};
 use ferroce_wire::{AtomicEth, Operation, Psn};
@@ -8,8 +8,9 @@ use crate::shorthand::{INBOX, REMOTE};
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Sends what host 0 has posted, throws the answers away, and returns the requests.
-fn unanswered(pair: &mut Pair) -> Vec<Sent> {
+/// Delivers the requests that host 0 has posted, drops the responses, and returns the
+/// requests.
+fn execute_and_drop_responses(pair: &mut Pair) -> Vec<Sent> {
     let packets = pair.take(0);
     for packet in &packets {
         pair.deliver(packet);
@@ -19,22 +20,22 @@ fn unanswered(pair: &mut Pair) -> Vec<Sent> {
     packets
 }
 
-/// What host 1 answers to a packet.
-fn answers(pair: &mut Pair, packet: &Sent) -> Vec<String> {
+/// Returns the responses of host 1 to a packet.
+fn responses_to(pair: &mut Pair, packet: &Sent) -> Vec<String> {
     pair.deliver(packet);
     pair.flush(1);
     pair.trace()
 }
 
 #[test]
-fn a_duplicate_send_is_acknowledged_and_takes_no_receive() {
+fn duplicate_send_is_acknowledged_and_takes_no_receive() {
     let mut pair = Pair::rc();
     pair.recv(7, 100);
     pair.recv(8, 100);
     pair.send(1, 100);
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     pair.hosts[1].ram.put(BASE + INBOX, &[9; 100]);
-    assert_eq!(answers(&mut pair, &packets[0]), ["ACK 1000"]);
+    assert_eq!(responses_to(&mut pair, &packets[0]), ["ACK 1000"]);
     assert_eq!(pair.done(1), [(7, OK)]);
     assert_eq!(pair.hosts[1].ram.get(BASE + INBOX, 100), [9; 100]);
     assert_eq!(pair.hosts[1].count(Counter::DuplicateRequest), 1);
@@ -43,42 +44,42 @@ fn a_duplicate_send_is_acknowledged_and_takes_no_receive() {
 }
 
 #[test]
-fn a_duplicate_write_is_acknowledged_and_writes_nothing() {
+fn duplicate_write_is_acknowledged_and_writes_nothing() {
     let mut pair = Pair::rc();
     pair.write(1, 3000);
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     pair.hosts[1].ram.put(REMOTE, &[9; 3000]);
     for packet in &packets {
         assert_eq!(
-            answers(&mut pair, packet),
+            responses_to(&mut pair, packet),
             ["ACK 1002"],
-            "what was executed last"
+            "the last executed PSN"
         );
     }
     assert_eq!(pair.hosts[1].ram.get(REMOTE, 3000), [9; 3000]);
 }
 
-/// Found by the simulator: the answer that was due spoke for an earlier message only.
+/// Found by the simulator: the pending ACK covered an earlier message only.
 #[test]
-fn a_duplicate_is_answered_for_all_even_if_an_earlier_answer_is_due() {
+fn ack_of_a_duplicate_covers_all_executed_packets_despite_a_pending_ack() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
-    let asks = pair.take(0).remove(0);
+    let with_ack_req = pair.take(0).remove(0);
     pair.write(2, 100);
     pair.write(3, 100);
-    let silent = pair.take(0).remove(0);
-    assert!(!silent.packet().ack_req());
+    let without_ack_req = pair.take(0).remove(0);
+    assert!(!without_ack_req.packet().ack_req());
     pair.trace();
-    pair.deliver(&asks);
-    pair.deliver(&silent);
-    assert_eq!(answers(&mut pair, &silent), ["ACK 1001"]);
+    pair.deliver(&with_ack_req);
+    pair.deliver(&without_ack_req);
+    assert_eq!(responses_to(&mut pair, &without_ack_req), ["ACK 1001"]);
 }
 
 #[test]
-fn duplicates_do_not_count_as_messages() {
+fn duplicate_does_not_increment_the_msn() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     pair.deliver(&packets[0]);
     let again = pair.take(1);
     assert_eq!(again[0].packet().aeth().unwrap().msn, 1);
@@ -86,7 +87,7 @@ fn duplicates_do_not_count_as_messages() {
 }
 
 #[test]
-fn a_duplicate_inside_an_unfinished_message_does_not_disturb_it() {
+fn duplicate_packet_does_not_disturb_the_message_in_progress() {
     let mut pair = Pair::rc();
     pair.recv(7, 5000);
     pair.send(1, 3000);
@@ -99,19 +100,19 @@ fn a_duplicate_inside_an_unfinished_message_does_not_disturb_it() {
 }
 
 #[test]
-fn a_duplicate_acknowledgement_never_speaks_for_a_read() {
+fn ack_of_a_duplicate_never_acknowledges_a_later_read() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     pair.read(2, 3000);
-    let packets = unanswered(&mut pair);
-    assert_eq!(answers(&mut pair, &packets[0]), ["ACK 1000"]);
+    let packets = execute_and_drop_responses(&mut pair);
+    assert_eq!(responses_to(&mut pair, &packets[0]), ["ACK 1000"]);
 }
 
 #[test]
-fn a_duplicate_read_is_read_from_memory_again() {
+fn duplicate_read_is_read_from_memory_again() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     pair.hosts[1].ram.put(REMOTE, &[9; 3000]);
     pair.deliver(&packets[0]);
     pair.run();
@@ -128,29 +129,35 @@ fn a_duplicate_read_is_read_from_memory_again() {
 }
 
 #[test]
-fn a_part_of_a_read_is_answered_as_a_message_of_its_own() {
+fn duplicate_of_a_part_of_a_read_starts_with_first_or_only() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
-    unanswered(&mut pair);
+    execute_and_drop_responses(&mut pair);
     let part = pair.read_request(1001, REMOTE + 1024, 3000 - 1024);
     assert_eq!(
-        answers(&mut pair, &part),
+        responses_to(&mut pair, &part),
         ["READ_RESPONSE_FIRST 1001", "READ_RESPONSE_LAST 1002"]
     );
     let tail = pair.read_request(1002, REMOTE + 2048, 3000 - 2048);
-    assert_eq!(answers(&mut pair, &tail), ["READ_RESPONSE_ONLY 1002"]);
+    assert_eq!(responses_to(&mut pair, &tail), ["READ_RESPONSE_ONLY 1002"]);
     let middle = pair.read_request(1001, REMOTE + 1024, 1024);
-    assert_eq!(answers(&mut pair, &middle), ["READ_RESPONSE_ONLY 1001"]);
+    assert_eq!(
+        responses_to(&mut pair, &middle),
+        ["READ_RESPONSE_ONLY 1001"]
+    );
 }
 
 #[test]
-fn a_duplicate_atomic_returns_the_first_answer_and_changes_nothing() {
+fn duplicate_atomic_is_answered_from_history() {
     let mut pair = Pair::rc();
     pair.hosts[1].ram.put_word(REMOTE, 40);
     pair.fetch_add(1, 2);
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     pair.hosts[1].ram.put_word(REMOTE, 1000);
-    assert_eq!(answers(&mut pair, &packets[0]), ["ATOMIC_ACKNOWLEDGE 1000"]);
+    assert_eq!(
+        responses_to(&mut pair, &packets[0]),
+        ["ATOMIC_ACKNOWLEDGE 1000"]
+    );
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
     assert_eq!(pair.hosts[0].ram.word(BASE + INBOX), 40);
@@ -158,7 +165,7 @@ fn a_duplicate_atomic_returns_the_first_answer_and_changes_nothing() {
 }
 
 #[test]
-fn a_duplicate_compare_swap_returns_the_first_answer_and_changes_nothing() {
+fn duplicate_compare_swap_is_answered_from_history() {
     let mut pair = Pair::rc();
     pair.hosts[1].ram.put_word(REMOTE, 40);
     let op = SendOp::CompareSwap {
@@ -168,7 +175,7 @@ fn a_duplicate_compare_swap_returns_the_first_answer_and_changes_nothing() {
         swap: 50,
     };
     pair.post_op(1, op, INBOX, 8);
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     assert_eq!(pair.hosts[1].ram.word(REMOTE), 50);
     pair.hosts[1].ram.put_word(REMOTE, 40);
     pair.deliver(&packets[0]);
@@ -178,23 +185,26 @@ fn a_duplicate_compare_swap_returns_the_first_answer_and_changes_nothing() {
 }
 
 #[test]
-fn a_duplicate_atomic_write_is_answered_and_writes_nothing() {
+fn duplicate_atomic_write_is_answered_and_writes_nothing() {
     let mut pair = Pair::rc();
     let op = SendOp::AtomicWrite {
         remote_addr: REMOTE,
         rkey: pair.rkey(),
     };
     pair.post_op(1, op, 0, 8);
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     pair.hosts[1].ram.put_word(REMOTE, 1000);
-    assert_eq!(answers(&mut pair, &packets[0]), ["READ_RESPONSE_ONLY 1000"]);
+    assert_eq!(
+        responses_to(&mut pair, &packets[0]),
+        ["READ_RESPONSE_ONLY 1000"]
+    );
     assert_eq!(pair.hosts[1].ram.word(REMOTE), 1000);
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
 }
 
 #[test]
-fn a_duplicate_flush_is_answered_and_not_done_again() {
+fn duplicate_flush_is_answered_and_flushes_nothing() {
     let mut pair = Pair::rc();
     let op = SendOp::Flush {
         remote_addr: REMOTE,
@@ -204,8 +214,11 @@ fn a_duplicate_flush_is_answered_and_not_done_again() {
         selectivity: 0,
     };
     pair.post_op(1, op, 0, 0);
-    let packets = unanswered(&mut pair);
-    assert_eq!(answers(&mut pair, &packets[0]), ["READ_RESPONSE_ONLY 1000"]);
+    let packets = execute_and_drop_responses(&mut pair);
+    assert_eq!(
+        responses_to(&mut pair, &packets[0]),
+        ["READ_RESPONSE_ONLY 1000"]
+    );
     assert_eq!(*pair.hosts[1].ram.flushes.borrow(), [(REMOTE, 64, false)]);
 }
 
@@ -216,16 +229,16 @@ fn duplicates_are_answered_across_the_psn_wrap() {
         knobs.attr.rq_psn = Psn::new(0xff_ffff);
     });
     pair.read(1, 3000);
-    unanswered(&mut pair);
+    execute_and_drop_responses(&mut pair);
     let part = pair.read_request(0, REMOTE + 1024, 1024);
-    assert_eq!(answers(&mut pair, &part), ["READ_RESPONSE_ONLY 0"]);
+    assert_eq!(responses_to(&mut pair, &part), ["READ_RESPONSE_ONLY 0"]);
 }
 
 #[test]
-fn a_duplicate_read_that_is_not_part_of_the_first_is_dropped() {
+fn duplicate_read_outside_the_saved_read_is_dropped() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
-    unanswered(&mut pair);
+    execute_and_drop_responses(&mut pair);
     for (psn, va, length, what) in [
         (1000, REMOTE, 3001, "longer"),
         (1001, REMOTE + 1024, 3000, "beyond the end"),
@@ -234,21 +247,21 @@ fn a_duplicate_read_that_is_not_part_of_the_first_is_dropped() {
         (999, REMOTE, 100, "another PSN"),
     ] {
         let other = pair.read_request(psn, va, length);
-        assert_eq!(answers(&mut pair, &other), [""; 0], "{what}");
+        assert_eq!(responses_to(&mut pair, &other), [""; 0], "{what}");
     }
     let request = pair.read_request(1000, REMOTE, 3000);
     let foreign = request.edited(|bytes| bytes[20] ^= 1);
     assert_ne!(foreign.packet().reth().unwrap().rkey, pair.rkey());
-    assert_eq!(answers(&mut pair, &foreign), [""; 0], "another key");
+    assert_eq!(responses_to(&mut pair, &foreign), [""; 0], "another key");
     pair.run_until_idle();
-    assert_eq!(pair.done(0), [(1, OK)], "and the connection lives");
+    assert_eq!(pair.done(0), [(1, OK)], "the connection still works");
 }
 
 #[test]
-fn a_duplicate_is_not_mistaken_for_another_kind_of_request() {
+fn duplicate_with_another_opcode_than_the_saved_request_is_dropped() {
     let mut pair = Pair::rc();
     pair.read(1, 100);
-    unanswered(&mut pair);
+    execute_and_drop_responses(&mut pair);
     let eth = AtomicEth {
         va: REMOTE,
         rkey: pair.rkey(),
@@ -263,12 +276,12 @@ fn a_duplicate_is_not_mistaken_for_another_kind_of_request() {
         &[],
     );
     let before = pair.hosts[1].ram.word(REMOTE);
-    assert_eq!(answers(&mut pair, &atomic), [""; 0]);
+    assert_eq!(responses_to(&mut pair, &atomic), [""; 0]);
     assert_eq!(pair.hosts[1].ram.word(REMOTE), before);
 }
 
 #[test]
-fn what_has_been_forgotten_is_dropped_never_executed_again() {
+fn duplicate_atomic_that_is_no_longer_saved_is_dropped() {
     let mut pair = Pair::with(|knobs| {
         knobs.attr.max_rd_atomic = 1;
         knobs.attr.max_dest_rd_atomic = 1;
@@ -281,13 +294,13 @@ fn what_has_been_forgotten_is_dropped_never_executed_again() {
     pair.run();
     pair.trace();
     assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
-    assert_eq!(answers(&mut pair, &old), [""; 0]);
+    assert_eq!(responses_to(&mut pair, &old), [""; 0]);
     assert_eq!(pair.hosts[1].ram.word(REMOTE), 2);
     pair.assert_connected();
 }
 
 #[test]
-fn as_many_answers_are_remembered_as_may_be_outstanding() {
+fn max_dest_rd_atomic_responses_are_saved() {
     let mut pair = Pair::with(|knobs| {
         knobs.attr.max_rd_atomic = 4;
         knobs.attr.max_dest_rd_atomic = 4;
@@ -295,15 +308,15 @@ fn as_many_answers_are_remembered_as_may_be_outstanding() {
     for wr_id in 0..4 {
         pair.fetch_add(wr_id, 1);
     }
-    let packets = unanswered(&mut pair);
+    let packets = execute_and_drop_responses(&mut pair);
     for packet in &packets {
         let want = format!("ATOMIC_ACKNOWLEDGE {}", packet.psn());
-        assert_eq!(answers(&mut pair, packet), [want]);
+        assert_eq!(responses_to(&mut pair, packet), [want]);
     }
 }
 
 #[test]
-fn a_read_that_the_network_duplicates_does_not_exhaust_the_depth() {
+fn duplicate_read_does_not_count_against_max_dest_rd_atomic() {
     let mut pair = Pair::with(|knobs| {
         knobs.attr.max_rd_atomic = 1;
         knobs.attr.max_dest_rd_atomic = 1;
@@ -311,9 +324,9 @@ fn a_read_that_the_network_duplicates_does_not_exhaust_the_depth() {
     pair.read(1, 3000);
     let first = pair.take(0);
     pair.deliver(&first[0]);
-    let answered = pair.take(1);
-    pair.deliver(&first[0]); // its answer waits in the responder
-    for packet in &answered {
+    let responses = pair.take(1);
+    pair.deliver(&first[0]); // its second response is queued in the responder
+    for packet in &responses {
         pair.deliver(packet);
     }
     pair.read(2, 3000);
@@ -326,7 +339,7 @@ fn a_read_that_the_network_duplicates_does_not_exhaust_the_depth() {
 }
 
 #[test]
-fn a_read_asked_twice_before_its_answer_leaves_is_answered_once() {
+fn duplicate_read_before_its_response_is_sent_is_answered_once() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
     let packets = pair.take(0);
@@ -338,7 +351,7 @@ fn a_read_asked_twice_before_its_answer_leaves_is_answered_once() {
 }
 
 #[test]
-fn a_late_duplicate_read_whose_key_is_gone_is_dropped_in_silence() {
+fn duplicate_read_with_an_invalidated_key_is_dropped_without_nak() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
     let packets = pair.take(0);
@@ -348,12 +361,12 @@ fn a_late_duplicate_read_whose_key_is_gone_is_dropped_in_silence() {
     pair.trace();
     let mr = pair.hosts[1].mr.clone();
     pair.hosts[1].regions.deregister(&mr).unwrap();
-    assert!(answers(&mut pair, &packets[0]).is_empty());
+    assert!(responses_to(&mut pair, &packets[0]).is_empty());
     assert_eq!(pair.hosts[1].state(), QpState::Rts);
 }
 
 #[test]
-fn a_late_duplicate_read_whose_memory_is_gone_is_dropped_in_silence() {
+fn duplicate_read_of_unmapped_memory_is_dropped_without_nak() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
     let packets = pair.take(0);

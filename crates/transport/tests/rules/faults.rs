@@ -1,4 +1,4 @@
-//! Memory and keys of the program's own that are not there when they are needed.
+//! Memory faults and wrong local keys: registered memory that is unmapped when it is used.
 
 use ferroce_transport::{QpEvent, QpState, SendOp, Sge, WcStatus};
 
@@ -10,7 +10,7 @@ const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlush;
 
 #[test]
-fn memory_that_is_gone_fails_the_send_that_needs_it() {
+fn send_from_unmapped_memory_is_a_local_protection_error() {
     let mut pair = Pair::rc();
     pair.recv(7, 5000);
     pair.hosts[0]
@@ -29,11 +29,11 @@ fn memory_that_is_gone_fails_the_send_that_needs_it() {
         "memory at 0x101800 is not accessible"
     );
     assert_eq!(pair.hosts[0].state(), QpState::Err);
-    assert_eq!(pair.done(1), [], "half a message is none");
+    assert_eq!(pair.done(1), [], "a partial message completes no receive");
 }
 
 #[test]
-fn a_local_key_that_does_not_fit_fails_the_request() {
+fn wrong_local_key_is_a_local_protection_error() {
     let host = Pair::rc().hosts[0].sge(0, 100);
     for (what, sge) in [
         ("is unknown", Sge { lkey: 1, ..host }),
@@ -60,14 +60,14 @@ fn a_local_key_that_does_not_fit_fails_the_request() {
     }
 }
 
-/// Takes memory of a host away.
+/// Unmaps 8 bytes of a host's memory.
 fn hole(pair: &Pair, side: usize, address: u64) {
     let holes = &pair.hosts[side].ram.holes;
     holes.borrow_mut().push(address..address + 8);
 }
 
 #[test]
-fn memory_that_is_gone_on_the_responder_is_a_remote_operational_error() {
+fn unmapped_memory_on_the_responder_is_a_remote_operational_error() {
     for n in 0..5 {
         let mut pair = Pair::rc();
         let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
@@ -86,7 +86,7 @@ fn memory_that_is_gone_on_the_responder_is_a_remote_operational_error() {
 }
 
 #[test]
-fn memory_that_is_gone_in_the_middle_of_a_read_names_the_packet() {
+fn nak_of_a_read_names_the_packet_that_could_not_be_read() {
     let mut pair = Pair::rc();
     hole(&pair, 1, REMOTE + 2048);
     pair.read(1, 5000);
@@ -96,7 +96,7 @@ fn memory_that_is_gone_in_the_middle_of_a_read_names_the_packet() {
 }
 
 #[test]
-fn a_receive_into_memory_that_is_gone_fails_both_ends() {
+fn receive_into_unmapped_memory_fails_both_queue_pairs() {
     let mut pair = Pair::rc();
     hole(&pair, 1, BASE + INBOX + 1500);
     pair.recv(7, 5000);
@@ -109,7 +109,7 @@ fn a_receive_into_memory_that_is_gone_fails_both_ends() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_placed_fails_the_request() {
+fn response_into_unmapped_memory_is_a_local_protection_error() {
     for n in 1..4 {
         let mut pair = Pair::rc();
         let (op, _, length) = operations(REMOTE, pair.rkey())[n].clone();
@@ -128,7 +128,7 @@ fn an_answer_that_cannot_be_placed_fails_the_request() {
 }
 
 #[test]
-fn a_read_that_fails_while_it_is_answered_does_not_blame_a_later_receive() {
+fn failed_read_response_does_not_fail_the_receive_of_a_later_send() {
     let mut pair = Pair::rc();
     pair.recv(7, 3000);
     pair.read(1, 3000);
@@ -136,7 +136,7 @@ fn a_read_that_fails_while_it_is_answered_does_not_blame_a_later_receive() {
     let packets = pair.take(0);
     let hole = REMOTE..REMOTE + 10;
     pair.hosts[1].ram.holes.borrow_mut().push(hole);
-    // The READ, and the first packet of the SEND, arrive before an answer leaves.
+    // The READ, and the first packet of the SEND, arrive before a response is sent.
     pair.deliver(&packets[0]);
     pair.deliver(&packets[1]);
     pair.flush(1);

@@ -1,4 +1,4 @@
-//! FLUSH: earlier writes become visible or durable; and how rxe checks it.
+//! FLUSH: makes earlier writes visible or persistent. Includes rxe's different ICRC of FLUSH.
 
 use ferroce_transport::{Access, MemRef, Received, SendOp, WcOpcode, WcStatus};
 use ferroce_wire::icrc;
@@ -39,7 +39,7 @@ fn a_flush_names_a_range_or_the_whole_region() {
 }
 
 #[test]
-fn a_flush_comes_after_the_writes_before_it() {
+fn flush_is_executed_after_the_writes_before_it() {
     let mut pair = Pair::rc();
     pair.write(1, 3000);
     let op = flush(&pair, 1, 0);
@@ -75,7 +75,7 @@ fn a_flush_needs_permission_of_queue_pair_and_region() {
     }
 }
 
-/// Whether the ICRC of a FLUSH is as the specification has it, and as rxe does.
+/// Returns whether the ICRC of a FLUSH is valid by the specification, and by rxe's rule.
 fn icrc_kinds(sent: &Sent) -> (bool, bool) {
     let flow = &sent.path.flow;
     (
@@ -100,7 +100,7 @@ fn a_flush_with_the_icrc_of_rxe_is_accepted() {
 }
 
 #[test]
-fn a_flush_without_an_answer_is_tried_with_the_icrc_of_rxe() {
+fn unanswered_flush_is_retransmitted_with_the_icrc_of_rxe() {
     let mut pair = Pair::rc();
     let op = flush(&pair, 1, 0);
     pair.post_op(1, op, 0, 0);
@@ -115,7 +115,7 @@ fn a_flush_without_an_answer_is_tried_with_the_icrc_of_rxe() {
 }
 
 #[test]
-fn what_worked_for_a_flush_is_remembered() {
+fn icrc_kind_that_worked_is_used_for_the_next_flush() {
     let mut pair = Pair::rc();
     let op = flush(&pair, 1, 0);
     pair.post_op(1, op.clone(), 0, 0);

@@ -1,10 +1,11 @@
-//! The rules of the protocol, each as a test that names it.
+//! Rules of the RC, UC, UD and XRC protocols: one test per rule, named after the rule.
 //!
-//! Two engines face each other over a wire that the test controls packet by
-//! packet: see [`pair`].
+//! Two engines exchange packets over a wire that the test controls packet by packet: see
+//! [`pair`]. By default host 0 is the requester and host 1 the responder. Both start at PSN
+//! 1000 with a path MTU of 1024 bytes.
 
 #![forbid(unsafe_code)]
-#![allow(unreachable_pub)] // nobody reaches into a test
+#![allow(unreachable_pub)] // a test binary exports nothing
 
 mod access;
 mod ack_requests;

@@ -1,4 +1,4 @@
-//! Memory windows through work requests: host 1 opens them, host 0 looks through.
+//! Memory windows bound by work requests: host 1 binds them, host 0 accesses memory by them.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn window(pair: &Pair, kind: MwKind) -> Arc<Mw> {
     host.regions.alloc_mw(&host.pd, kind).unwrap()
 }
 
-/// A bind of the first bytes at [`REMOTE`], with everything allowed.
+/// Returns a bind of `length` bytes at [`REMOTE`], with all remote access allowed.
 fn bind(pair: &Pair, mw: &Arc<Mw>, length: u64) -> BindMw {
     let host = &pair.hosts[1];
     let rkey = match mw.kind() {
@@ -39,8 +39,8 @@ fn post_bind(pair: &mut Pair, wr_id: u64, bind: BindMw) {
     pair.post(1, wr(wr_id, SendOp::BindMw(Box::new(bind)), &[]));
 }
 
-/// A window of this kind, bound to 4096 bytes.
-fn bound(pair: &mut Pair, kind: MwKind) -> Arc<Mw> {
+/// Returns a window of this kind, bound to 4096 bytes at [`REMOTE`].
+fn bind_window(pair: &mut Pair, kind: MwKind) -> Arc<Mw> {
     let mw = window(pair, kind);
     let bind = bind(pair, &mw, 4096);
     post_bind(pair, 50, bind);
@@ -49,7 +49,7 @@ fn bound(pair: &mut Pair, kind: MwKind) -> Arc<Mw> {
     mw
 }
 
-fn write_through(pair: &mut Pair, rkey: u32, length: u32) {
+fn write_with_key(pair: &mut Pair, rkey: u32, length: u32) {
     let op = SendOp::Write {
         remote_addr: REMOTE,
         rkey,
@@ -59,8 +59,8 @@ fn write_through(pair: &mut Pair, rkey: u32, length: u32) {
     pair.run();
 }
 
-/// Whether the key allows the peer to read at [`REMOTE`].
-fn allows(pair: &Pair, rkey: u32) -> bool {
+/// True if the peer may read at [`REMOTE`] with the key.
+fn is_readable(pair: &Pair, rkey: u32) -> bool {
     let host = &pair.hosts[1];
     let regions = &host.regions;
     regions
@@ -69,7 +69,7 @@ fn allows(pair: &Pair, rkey: u32) -> bool {
 }
 
 #[test]
-fn every_kind_of_window_shows_what_it_was_bound_to() {
+fn bound_window_of_each_kind_gives_access_to_its_range() {
     for kind in KINDS {
         let mut pair = Pair::rc();
         let mw = window(&pair, kind);
@@ -77,7 +77,7 @@ fn every_kind_of_window_shows_what_it_was_bound_to() {
         let bind = bind(&pair, &mw, 4096);
         let rkey = bind.rkey;
         post_bind(&mut pair, 50, bind);
-        assert!(!allows(&pair, rkey), "not before its turn");
+        assert!(!is_readable(&pair, rkey), "not before the bind is executed");
         pair.run();
         let done = pair.hosts[1].completions();
         assert_eq!((done[0].wr_id, done[0].status), (50, OK));
@@ -85,7 +85,7 @@ fn every_kind_of_window_shows_what_it_was_bound_to() {
         assert_eq!(mw.rkey(), rkey);
         assert_ne!(rkey, before);
         assert_eq!(rkey >> 8, before >> 8, "only the low byte changes");
-        write_through(&mut pair, rkey, 4096);
+        write_with_key(&mut pair, rkey, 4096);
         pair.post_op(
             2,
             SendOp::Read {
@@ -102,11 +102,11 @@ fn every_kind_of_window_shows_what_it_was_bound_to() {
 }
 
 #[test]
-fn nothing_beyond_a_window_is_seen() {
+fn access_beyond_a_window_is_a_remote_access_error() {
     for kind in KINDS {
         let mut pair = Pair::rc();
-        let mw = bound(&mut pair, kind);
-        write_through(&mut pair, mw.rkey(), 4097);
+        let mw = bind_window(&mut pair, kind);
+        write_with_key(&mut pair, mw.rkey(), 4097);
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
         let why = pair.hosts[1].failure_reason();
         assert!(why.contains("does not cover 0x140000+4097"), "{why}");
@@ -114,7 +114,7 @@ fn nothing_beyond_a_window_is_seen() {
 }
 
 #[test]
-fn a_window_allows_what_its_bind_said() {
+fn window_allows_only_the_access_of_its_bind() {
     let mut pair = Pair::rc();
     let mw = window(&pair, MwKind::Type2B);
     let mut bind = bind(&pair, &mw, 4096);
@@ -133,7 +133,7 @@ fn a_window_allows_what_its_bind_said() {
     );
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
-    write_through(&mut pair, rkey, 10);
+    write_with_key(&mut pair, rkey, 10);
     assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
     assert!(
         pair.hosts[1]
@@ -143,7 +143,7 @@ fn a_window_allows_what_its_bind_said() {
 }
 
 #[test]
-fn a_bind_takes_its_turn_in_the_send_queue() {
+fn bind_is_executed_in_send_queue_order() {
     let mut pair = Pair::rc();
     let mw = window(&pair, MwKind::Type2B);
     let bind = bind(&pair, &mw, 4096);
@@ -151,14 +151,14 @@ fn a_bind_takes_its_turn_in_the_send_queue() {
     pair.write_back(1, 100_000);
     post_bind(&mut pair, 2, bind);
     pair.flush_some(1, 3);
-    assert!(!allows(&pair, rkey), "the WRITE has not left");
+    assert!(!is_readable(&pair, rkey), "the WRITE is not sent yet");
     pair.run();
-    assert!(allows(&pair, rkey));
+    assert!(is_readable(&pair, rkey));
     assert_eq!(pair.done(1), [(1, OK), (2, OK)]);
 }
 
 #[test]
-fn going_back_does_not_bind_again() {
+fn retransmission_does_not_execute_a_bind_again() {
     let mut pair = Pair::rc();
     let mw = window(&pair, MwKind::Type2B);
     let bind = bind(&pair, &mw, 4096);
@@ -175,12 +175,12 @@ fn going_back_does_not_bind_again() {
     assert_eq!(
         pair.done(1),
         [(1, OK), (2, OK), (3, OK)],
-        "bound twice it would fail"
+        "a second bind would fail"
     );
 }
 
 #[test]
-fn a_bind_that_cannot_be_is_an_error_of_its_own() {
+fn invalid_bind_completes_with_mw_bind_error() {
     type Change = fn(&Pair, &mut BindMw);
     let cases: [(&str, MwKind, Change); 7] = [
         ("does not allow MW_BIND", MwKind::Type2B, |pair, bind| {
@@ -231,15 +231,15 @@ fn a_bind_that_cannot_be_is_an_error_of_its_own() {
         assert_eq!(pair.hosts[1].state(), QpState::Err);
         let said = pair.hosts[1].failure_reason();
         assert!(said.starts_with("bind: ") && said.contains(why), "{said}");
-        assert!(!allows(&pair, rkey));
+        assert!(!is_readable(&pair, rkey));
         assert_eq!(pair.trace(), [""; 0], "nothing behind it is sent");
     }
 }
 
 #[test]
-fn a_type_2_window_must_be_free_to_be_bound() {
+fn bound_type_2_window_cannot_be_bound_again() {
     let mut pair = Pair::rc();
-    let mw = bound(&mut pair, MwKind::Type2B);
+    let mw = bind_window(&mut pair, MwKind::Type2B);
     let again = bind(&pair, &mw, 4096);
     post_bind(&mut pair, 2, again);
     pair.run();
@@ -248,24 +248,24 @@ fn a_type_2_window_must_be_free_to_be_bound() {
 }
 
 #[test]
-fn a_type_1_window_moves_with_every_bind() {
+fn type_1_window_gets_a_new_rkey_with_every_bind() {
     let mut pair = Pair::rc();
-    let mw = bound(&mut pair, MwKind::Type1);
+    let mw = bind_window(&mut pair, MwKind::Type1);
     let old = mw.rkey();
     let again = bind(&pair, &mw, 4096);
     post_bind(&mut pair, 2, again);
     pair.run();
     assert_eq!(pair.done(1), [(2, OK)]);
-    assert!(!allows(&pair, old) && allows(&pair, mw.rkey()));
+    assert!(!is_readable(&pair, old) && is_readable(&pair, mw.rkey()));
     let nothing = bind(&pair, &mw, 0);
     post_bind(&mut pair, 3, nothing);
     pair.run();
     assert_eq!(pair.done(1), [(3, OK)]);
-    assert!(!allows(&pair, mw.rkey()), "unbound");
+    assert!(!is_readable(&pair, mw.rkey()), "unbound");
 }
 
 #[test]
-fn a_type_2_window_serves_the_queue_pair_that_bound_it() {
+fn type_2_window_is_usable_only_through_the_queue_pair_that_bound_it() {
     for kind in KINDS {
         let mut pair = Pair::rc();
         let first = pair.hosts[1].qpn;
@@ -273,9 +273,9 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it() {
         pair.hosts[1].qpn = pair.hosts[1].engine.create_qp(&init).unwrap().0;
         pair.bring_to_rtr(1, &Knobs::default());
         pair.bring_to_rts(1, &Knobs::default());
-        let mw = bound(&mut pair, kind); // by the second queue pair
+        let mw = bind_window(&mut pair, kind); // by the second queue pair
         pair.hosts[1].qpn = first;
-        write_through(&mut pair, mw.rkey(), 10);
+        write_with_key(&mut pair, mw.rkey(), 10);
         if kind == MwKind::Type1 {
             assert_eq!(pair.done(0), [(1, OK)]);
         } else {
@@ -290,9 +290,9 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it() {
 }
 
 #[test]
-fn a_region_under_a_window_stays() {
+fn region_with_a_bound_window_cannot_be_deregistered() {
     let mut pair = Pair::rc();
-    let mw = bound(&mut pair, MwKind::Type2B);
+    let mw = bind_window(&mut pair, MwKind::Type2B);
     let host = &pair.hosts[1];
     assert!(matches!(
         host.regions.deregister(&host.mr),
@@ -305,7 +305,7 @@ fn a_region_under_a_window_stays() {
 #[test]
 fn local_invalidate_waits_for_all_earlier_work() {
     let mut pair = Pair::rc();
-    let mw = bound(&mut pair, MwKind::Type2B);
+    let mw = bind_window(&mut pair, MwKind::Type2B);
     let key = mw.rkey();
     let sges = [pair.hosts[1].sge(0, 1000)];
     let op = SendOp::Write {
@@ -321,11 +321,11 @@ fn local_invalidate_waits_for_all_earlier_work() {
     assert_eq!(
         pair.trace(),
         ["WRITE_ONLY 1000"],
-        "and what is behind waits too"
+        "work requests behind the invalidate wait too"
     );
-    assert!(allows(&pair, key));
+    assert!(is_readable(&pair, key));
     pair.run();
-    assert!(!allows(&pair, key));
+    assert!(!is_readable(&pair, key));
     let done = pair.hosts[1].completions();
     let opcodes: Vec<_> = done
         .iter()
@@ -336,16 +336,16 @@ fn local_invalidate_waits_for_all_earlier_work() {
     let again = bind(&pair, &mw, 100);
     post_bind(&mut pair, 4, again);
     pair.run();
-    assert_eq!(pair.done(1), [(4, OK)], "it is free to be bound again");
+    assert_eq!(pair.done(1), [(4, OK)], "it can be bound again");
 }
 
 #[test]
-fn what_cannot_be_invalidated_fails_the_work_request() {
+fn local_invalidate_of_another_key_is_a_local_qp_operation_error() {
     for n in 0..3 {
         let mut pair = Pair::rc();
         let key = match n {
             0 => pair.hosts[1].mr.rkey(),
-            1 => bound(&mut pair, MwKind::Type1).rkey(),
+            1 => bind_window(&mut pair, MwKind::Type1).rkey(),
             _ => 0x1234,
         };
         pair.post(1, wr(1, SendOp::LocalInvalidate { key }, &[]));
@@ -356,12 +356,12 @@ fn what_cannot_be_invalidated_fails_the_work_request() {
 }
 
 #[test]
-fn a_peer_invalidates_a_window_with_a_send() {
+fn send_with_invalidate_invalidates_a_type_2_window() {
     for length in [0, 100, 3000] {
         let mut pair = Pair::rc();
-        let mw = bound(&mut pair, MwKind::Type2B);
+        let mw = bind_window(&mut pair, MwKind::Type2B);
         let rkey = mw.rkey();
-        write_through(&mut pair, rkey, 10);
+        write_with_key(&mut pair, rkey, 10);
         pair.recv(7, 5000);
         pair.post_op(2, SendOp::SendInvalidate { rkey }, 0, length);
         pair.run();
@@ -369,21 +369,21 @@ fn a_peer_invalidates_a_window_with_a_send() {
         assert_eq!((got.status, got.opcode), (OK, WcOpcode::Recv));
         assert_eq!((got.flags, got.imm), (WcFlags::WITH_INV, rkey));
         assert_eq!(got.byte_len, length);
-        assert!(!allows(&pair, rkey));
+        assert!(!is_readable(&pair, rkey));
         assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
-        write_through(&mut pair, rkey, 10);
+        write_with_key(&mut pair, rkey, 10);
         assert_eq!(pair.done(0), [(1, WcStatus::RemoteAccess)]);
         assert!(pair.hosts[1].failure_reason().ends_with("is not bound"));
     }
 }
 
 #[test]
-fn a_peer_cannot_invalidate_anything_else() {
+fn send_with_invalidate_of_another_key_is_a_remote_access_error() {
     for n in 0..3 {
         let mut pair = Pair::rc();
         let rkey = match n {
             0 => pair.rkey(),
-            1 => bound(&mut pair, MwKind::Type1).rkey(),
+            1 => bind_window(&mut pair, MwKind::Type1).rkey(),
             _ => 0x1234,
         };
         pair.recv(7, 5000);
@@ -403,10 +403,10 @@ fn a_peer_cannot_invalidate_anything_else() {
 }
 
 #[test]
-fn windows_of_a_destroyed_queue_pair_are_closed() {
+fn destroying_a_queue_pair_invalidates_its_type_2_windows() {
     let mut pair = Pair::rc();
-    let mw = bound(&mut pair, MwKind::Type2A);
-    assert!(allows(&pair, mw.rkey()));
+    let mw = bind_window(&mut pair, MwKind::Type2A);
+    assert!(is_readable(&pair, mw.rkey()));
     pair.hosts[1].engine.destroy_qp(pair.hosts[1].qpn).unwrap();
-    assert!(!allows(&pair, mw.rkey()));
+    assert!(!is_readable(&pair, mw.rkey()));
 }

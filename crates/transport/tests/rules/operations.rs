@@ -1,4 +1,4 @@
-//! Each operation in its variants.
+//! Operations and their variants: inline data, gather lists, fences, completions, limits.
 
 use ferroce_transport::{
     SendData, SendFlags, SendOp, SendWr, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
@@ -26,7 +26,7 @@ fn inline(wr_id: u64, op: SendOp, data: &[u8]) -> SendWr<'_> {
 fn inline_data_is_copied_when_it_is_posted() {
     let mut pair = Pair::rc();
     pair.recv(7, 100);
-    let mut data = *b"as it was when it was posted";
+    let mut data = *b"the bytes at the time of post";
     post(&mut pair, inline(1, SendOp::Send { imm: None }, &data)).unwrap();
     let op = pair.write_op(None);
     post(&mut pair, inline(2, op, &data)).unwrap();
@@ -66,7 +66,7 @@ fn inline_data_is_limited_and_for_sends_and_writes_only() {
 }
 
 #[test]
-fn thirty_two_elements_are_gathered_and_one_more_refused() {
+fn gather_list_is_limited_to_32_elements() {
     let mut pair = Pair::with(|knobs| {
         knobs.cap.max_send_sge = 32;
         knobs.cap.max_recv_sge = 32;
@@ -91,7 +91,7 @@ fn thirty_two_elements_are_gathered_and_one_more_refused() {
 }
 
 #[test]
-fn messages_of_no_bytes_are_messages() {
+fn zero_length_messages_are_sent_and_complete() {
     let mut pair = Pair::rc();
     pair.recv(7, 0);
     pair.send(1, 0);
@@ -164,8 +164,8 @@ fn the_solicited_bit_is_on_the_packet_that_completes_a_receive() {
     pair.post_op_with_flags(4, read, INBOX, 3000, flags);
     pair.flush(0);
     let solicited = pair.wire.iter().filter(|s| s.packet().solicited());
-    let briefs: Vec<String> = solicited.map(|s| s.summary()).collect();
-    assert_eq!(briefs, ["SEND_LAST 1002", "WRITE_LAST_IMM 1008"]);
+    let summaries: Vec<String> = solicited.map(|s| s.summary()).collect();
+    assert_eq!(summaries, ["SEND_LAST 1002", "WRITE_LAST_IMM 1008"]);
 }
 
 #[test]
@@ -186,13 +186,13 @@ fn a_fence_waits_for_reads_and_atomics() {
         for request in &requests {
             pair.deliver(request);
         }
-        let answers = pair.take(1);
-        for answer in &answers {
+        let responses = pair.take(1);
+        for response in &responses {
             assert!(
                 !fenced || pair.take(0).is_empty(),
-                "not before the last answer"
+                "not before the last response"
             );
-            pair.deliver(answer);
+            pair.deliver(response);
         }
         pair.run();
         assert_eq!(pair.done(0), [(1, OK), (2, OK), (3, OK)]);
@@ -200,7 +200,7 @@ fn a_fence_waits_for_reads_and_atomics() {
 }
 
 #[test]
-fn a_fence_holds_while_a_read_is_asked_for_again() {
+fn fence_holds_while_a_read_is_retransmitted() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
     let op = pair.write_op(None);
@@ -224,7 +224,7 @@ fn a_fence_does_not_wait_for_writes() {
 }
 
 #[test]
-fn only_signaled_sends_complete_unless_all_do() {
+fn only_signaled_or_failed_sends_generate_completions() {
     let mut pair = Pair::with(|knobs| knobs.sig_all = false);
     pair.write(1, 100);
     let op = pair.write_op(None);
@@ -242,12 +242,12 @@ fn only_signaled_sends_complete_unless_all_do() {
     assert_eq!(
         pair.done(0),
         [(4, WcStatus::RemoteAccess)],
-        "errors always do"
+        "errors always generate a completion"
     );
 }
 
 #[test]
-fn send_completions_say_what_was_done() {
+fn send_completions_have_opcode_length_and_flags() {
     let mut pair = Pair::rc();
     let (remote_addr, rkey) = (REMOTE, pair.rkey());
     let none = WcFlags::empty();
@@ -322,14 +322,14 @@ fn send_completions_say_what_was_done() {
 }
 
 #[test]
-fn atomics_return_what_was_there_and_do_what_they_say() {
+fn atomics_return_the_original_value_and_modify_memory() {
     let mut pair = Pair::rc();
     let (remote_addr, rkey) = (REMOTE, pair.rkey());
     pair.hosts[1].ram.put_word(REMOTE, u64::MAX);
     pair.fetch_add(1, 3);
     pair.run();
     assert_eq!(pair.hosts[0].ram.word(BASE + INBOX), u64::MAX);
-    assert_eq!(pair.hosts[1].ram.word(REMOTE), 2, "it wraps");
+    assert_eq!(pair.hosts[1].ram.word(REMOTE), 2, "the addition wraps");
     for (compare, swap, original, after) in [(5, 9, 2, 2), (2, 9, 2, 9)] {
         let op = SendOp::CompareSwap {
             remote_addr,
@@ -381,7 +381,7 @@ fn atomics_need_eight_bytes() {
 }
 
 #[test]
-fn no_more_reads_are_outstanding_than_agreed() {
+fn max_rd_atomic_limits_outstanding_reads() {
     for max in [1, 2, 4] {
         let mut pair = Pair::with(|knobs| {
             knobs.attr.max_rd_atomic = max;
@@ -397,7 +397,7 @@ fn no_more_reads_are_outstanding_than_agreed() {
 }
 
 #[test]
-fn with_no_reads_agreed_on_a_read_is_a_local_error() {
+fn read_with_max_rd_atomic_0_is_a_local_qp_operation_error() {
     let mut pair = Pair::with(|knobs| knobs.attr.max_rd_atomic = 0);
     pair.read(1, 100);
     pair.run();
@@ -410,7 +410,7 @@ fn with_no_reads_agreed_on_a_read_is_a_local_error() {
 }
 
 #[test]
-fn a_message_may_have_two_gibibytes_and_no_more() {
+fn message_length_is_limited_to_2_gib() {
     let mut pair = Pair::rc();
     let op = pair.write_op(None);
     let big = Sge {

@@ -1,4 +1,4 @@
-//! Two engines, a wire between them, and a clock that jumps.
+//! Test harness: two engines, a wire between them, and a virtual clock.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +14,7 @@ use ferroce_wire::{Mtu, Packet, Psn};
 pub use crate::ram::{BASE, Ram, SIZE};
 pub use ferroce_transport::Path;
 
-/// One end.
+/// One end of the wire: an engine with its memory and one queue pair.
 pub struct Host {
     pub engine: Engine,
     pub ram: Ram,
@@ -56,15 +56,17 @@ impl Sent {
     }
 }
 
+/// Two hosts, the wire between them, and the time.
 pub struct Pair {
     pub now: Time,
     pub hosts: [Host; 2],
+    /// Packets sent and not yet delivered.
     pub wire: VecDeque<Sent>,
-    /// Everything ever sent.
+    /// All packets sent since the last [`Pair::trace`].
     pub log: Vec<Sent>,
 }
 
-/// What a test may choose.
+/// Parameters of a [`Pair`].
 #[derive(Clone)]
 pub struct Knobs {
     pub qp_type: QpType,
@@ -174,7 +176,7 @@ impl Host {
         host
     }
 
-    /// What the queue pair is made of, to make more like it.
+    /// Returns the parameters of the host's queue pair, to create more like it.
     pub fn qp_init(&self, knobs: &Knobs) -> QpInit {
         QpInit {
             qp_type: knobs.qp_type,
@@ -211,7 +213,7 @@ impl Host {
     }
 }
 
-/// The way from one address to another.
+/// Returns an address vector for packets from `source` to `destination`.
 pub fn av(source: IpAddr, destination: IpAddr) -> AddressVector {
     AddressVector {
         source,
@@ -237,13 +239,14 @@ pub fn wr(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr<'_> {
 }
 
 impl Pair {
-    /// Two connected queue pairs.
+    /// Returns two hosts with connected queue pairs.
     pub fn new(knobs: &Knobs) -> Pair {
         let mut pair = Pair::unconnected(knobs);
         pair.connect(knobs);
         pair
     }
 
+    /// Returns two hosts with connected RC queue pairs and default parameters.
     pub fn rc() -> Pair {
         Pair::new(&Knobs::default())
     }
@@ -311,12 +314,12 @@ impl Pair {
             .unwrap();
     }
 
-    /// Moves everything an end has to send onto the wire.
+    /// Puts all packets that a host has to send onto the wire.
     pub fn flush(&mut self, side: usize) {
         while self.flush_some(side, 64) {}
     }
 
-    /// Moves up to so many packets onto the wire; returns whether there may be more.
+    /// Puts up to `limit` packets of a host onto the wire; returns true if there may be more.
     pub fn flush_some(&mut self, side: usize, limit: usize) -> bool {
         let host = &mut self.hosts[side];
         let mut batch = Batch::new(limit);
@@ -348,7 +351,7 @@ impl Pair {
         more
     }
 
-    /// Delivers a packet to the other end, the short way if that takes it.
+    /// Delivers a packet to the other host, by the fast path if the packet is predicted.
     pub fn deliver(&mut self, sent: &Sent) -> Received {
         match self.deliver_predicted(sent, sent.bytes.len()) {
             0 => self.deliver_slow_path(sent),
@@ -356,13 +359,14 @@ impl Pair {
         }
     }
 
+    /// Delivers a packet to the other host by the slow path.
     pub fn deliver_slow_path(&mut self, sent: &Sent) -> Received {
         let host = &mut self.hosts[1 - sent.from];
         host.engine.receive(self.now, &host.ram, &sent.datagram())
     }
 
-    /// Has the other end take in as many packets, which are `segment` bytes each, as it
-    /// foresees.
+    /// Delivers a merged run of packets of `segment` bytes by the fast path (header
+    /// prediction); returns the number of packets taken.
     pub fn deliver_predicted(&mut self, sent: &Sent, segment: usize) -> usize {
         let host = &mut self.hosts[1 - sent.from];
         let (run, memory) = (sent.datagram(), &host.ram);
@@ -370,7 +374,8 @@ impl Pair {
             .receive_predicted(self.now, memory, &run, segment)
     }
 
-    /// Lets packets flow until both ends are silent, dropping those that `lose` names.
+    /// Delivers packets until neither host has more to send, but drops those for which
+    /// `lose` is true.
     pub fn run_losing(&mut self, mut lose: impl FnMut(&Sent) -> bool) {
         loop {
             self.flush(0);
@@ -384,11 +389,12 @@ impl Pair {
         }
     }
 
+    /// Delivers packets until neither host has more to send. No time passes.
     pub fn run(&mut self) {
         self.run_losing(|_| false);
     }
 
-    /// Jumps to the next timer of either end; false if there is none.
+    /// Moves the time to the next timer of either host and fires it; false if there is none.
     pub fn fire_next_timer(&mut self) -> bool {
         let next = self
             .hosts
@@ -405,7 +411,7 @@ impl Pair {
         true
     }
 
-    /// Runs, timers included, until nothing is left to happen.
+    /// Delivers packets and fires timers until no packet and no timer is left.
     pub fn run_until_idle(&mut self) {
         for _ in 0..10_000 {
             self.run();
@@ -413,6 +419,6 @@ impl Pair {
                 return;
             }
         }
-        panic!("this does not end");
+        panic!("still packets or timers after 10000 rounds");
     }
 }

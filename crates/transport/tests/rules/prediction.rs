@@ -1,5 +1,5 @@
-//! Packets that are foreseen are taken in the short way, with the same effect as the long
-//! one; whatever is out of the ordinary is left to that.
+//! Header prediction: the fast path takes predicted packets with the same effect as the slow
+//! path, and leaves all others to the slow path.
 
 use ferroce_transport::{AttrMask, Counter, MAX_RUN_PACKETS, QpAttr};
 use ferroce_wire::icrc;
@@ -21,7 +21,7 @@ enum Kind {
 const KINDS: [Kind; 3] = [Kind::Send, Kind::Write, Kind::Read];
 
 impl Kind {
-    /// Who gets the bytes, and where.
+    /// Returns the host and address that receive the data.
     fn destination(self) -> (usize, u64) {
         match self {
             Kind::Send => (1, BASE + INBOX),
@@ -30,7 +30,7 @@ impl Kind {
         }
     }
 
-    /// A message of [`PACKETS`] that is on its way.
+    /// Returns a pair, and the sent packets of a message of [`PACKETS`] packets.
     fn sent(self) -> (Pair, Vec<Sent>) {
         let mut pair = Pair::with(|knobs| knobs.config.initial_window = 1 << 20);
         let source: Vec<u8> = (0..LENGTH).map(|i| (i % 251) as u8).collect();
@@ -60,14 +60,15 @@ impl Kind {
     }
 }
 
-/// Several packets as one.
+/// Merges packets into one buffer, as GRO does.
 fn merged(packets: &[Sent]) -> Sent {
     let mut merged = packets[0].clone();
     merged.bytes = packets.iter().flat_map(|sent| sent.bytes.clone()).collect();
     merged
 }
 
-/// As [`Kind::sent`], with the first packet delivered and the middle merged.
+/// Returns a pair with the first packet delivered, the merged middle packets, and their
+/// length.
 fn middle(kind: Kind) -> (Pair, Sent, usize) {
     let (mut pair, packets) = kind.sent();
     pair.deliver_slow_path(&packets[0]);
@@ -75,21 +76,21 @@ fn middle(kind: Kind) -> (Pair, Sent, usize) {
     (pair, merged(middle), middle[0].bytes.len())
 }
 
-/// Makes the ICRC of the first packet right again.
-fn seal(run: &mut Sent, segment: usize) {
+/// Recomputes the ICRC of the first packet.
+fn fix_icrc(run: &mut Sent, segment: usize) {
     let (body, crc) = run.bytes[..segment].split_at_mut(segment - 4);
     crc.copy_from_slice(&icrc::compute(&run.path.flow, run.ip_id, body));
 }
 
 #[test]
-fn the_middle_of_a_message_is_foreseen_as_far_as_it_has_come() {
+fn middle_packets_of_a_message_are_predicted() {
     for kind in KINDS {
         let (mut pair, packets) = kind.sent();
         let segment = packets[1].bytes.len();
         assert_eq!(
             pair.deliver_predicted(&merged(&packets), packets[0].bytes.len()),
             0,
-            "it begins"
+            "the first packet is not predicted"
         );
         pair.deliver_slow_path(&packets[0]);
         let [some, others] = [&packets[1..8], &packets[8..]].map(merged);
@@ -106,21 +107,21 @@ fn the_middle_of_a_message_is_foreseen_as_far_as_it_has_come() {
 }
 
 #[test]
-fn what_is_out_of_the_ordinary_is_not_foreseen() {
+fn packet_that_differs_from_the_prediction_is_not_taken() {
     type Change = fn(&mut Pair, usize, &mut Sent);
     let changes: [(&str, Change); 8] = [
-        ("a congested way", |_, _, run| run.path.traffic_class |= 3),
-        ("another peer", |_, _, run| {
+        ("congestion mark", |_, _, run| run.path.traffic_class |= 3),
+        ("another source address", |_, _, run| {
             run.path.flow.source = [192, 0, 2, 99].into()
         }),
-        ("another address of ours", |_, _, run| {
+        ("another destination address", |_, _, run| {
             run.path.flow.destination = [192, 0, 2, 98].into()
         }),
         ("another partition", |_, _, run| run.bytes[2] ^= 1),
         ("another version", |_, _, run| run.bytes[1] |= 1),
         ("padding", |_, _, run| run.bytes[1] |= 0x10),
-        ("a question", |_, _, run| run.bytes[8] |= 0x80),
-        ("no memory any more", |pair, receiver, _| {
+        ("AckReq", |_, _, run| run.bytes[8] |= 0x80),
+        ("deregistered region", |pair, receiver, _| {
             let host = &pair.hosts[receiver];
             host.regions.deregister(&host.mr).unwrap();
         }),
@@ -130,7 +131,7 @@ fn what_is_out_of_the_ordinary_is_not_foreseen() {
             let (mut pair, mut run, segment) = middle(kind);
             let receiver = 1 - run.from;
             change(&mut pair, receiver, &mut run);
-            seal(&mut run, segment);
+            fix_icrc(&mut run, segment);
             assert_eq!(pair.deliver_predicted(&run, segment), 0, "{kind:?}: {what}");
             let received = pair.hosts[receiver].counters.get(Counter::RcvdPkts);
             assert_eq!(received, 1, "{kind:?}: {what}");
@@ -138,7 +139,11 @@ fn what_is_out_of_the_ordinary_is_not_foreseen() {
         let (mut pair, run, segment) = middle(kind);
         assert_eq!(pair.deliver_predicted(&run, segment - 1), 0, "another size");
         assert_eq!(pair.deliver_predicted(&run, segment), PACKETS - 2);
-        assert_eq!(pair.deliver_predicted(&run, segment), 0, "what was");
+        assert_eq!(
+            pair.deliver_predicted(&run, segment),
+            0,
+            "packets already received"
+        );
     }
     let (mut pair, run, segment) = middle(Kind::Write);
     pair.modify(1, &QpAttr::default(), AttrMask::ACCESS_FLAGS);
@@ -146,52 +151,52 @@ fn what_is_out_of_the_ordinary_is_not_foreseen() {
 }
 
 #[test]
-fn a_write_that_goes_on_beyond_its_length_is_not_foreseen() {
+fn write_packet_beyond_the_reth_length_is_not_predicted() {
     let (mut pair, run, segment) = middle(Kind::Write);
     assert_eq!(pair.deliver_predicted(&run, segment), PACKETS - 2);
     let (_, packets) = Kind::Write.sent();
     let mut last = packets[PACKETS - 1].clone();
     let middle = packets[1].bytes[0];
     last.bytes[0] = middle;
-    last.bytes[8] = 0; // asks for nothing
-    seal(&mut last, segment);
+    last.bytes[8] = 0; // clears AckReq
+    fix_icrc(&mut last, segment);
     assert_eq!(pair.deliver_predicted(&last, segment), 0);
 }
 
 #[derive(Clone, Debug)]
-enum Accident {
+enum NetworkFault {
     Lost(usize),
     Twice(usize),
     Damaged(usize, usize),
     Swapped(usize, usize),
 }
 
-fn accident() -> impl Strategy<Value = Accident> {
+fn fault() -> impl Strategy<Value = NetworkFault> {
     let place = 0..PACKETS;
     prop_oneof![
-        place.clone().prop_map(Accident::Lost),
-        place.clone().prop_map(Accident::Twice),
-        (place.clone(), 0..1040usize).prop_map(|(n, at)| Accident::Damaged(n, at)),
-        (place.clone(), place).prop_map(|(a, b)| Accident::Swapped(a, b)),
+        place.clone().prop_map(NetworkFault::Lost),
+        place.clone().prop_map(NetworkFault::Twice),
+        (place.clone(), 0..1040usize).prop_map(|(n, at)| NetworkFault::Damaged(n, at)),
+        (place.clone(), place).prop_map(|(a, b)| NetworkFault::Swapped(a, b)),
     ]
 }
 
-fn happen(packets: &mut Vec<Sent>, accident: &Accident) {
+fn apply(packets: &mut Vec<Sent>, fault: &NetworkFault) {
     let count = packets.len();
-    match *accident {
-        Accident::Lost(n) if count > 1 => drop(packets.remove(n % count)),
-        Accident::Lost(_) => {}
-        Accident::Twice(n) => packets.push(packets[n % count].clone()),
-        Accident::Damaged(n, at) => packets[n % count].bytes[at % 1020] ^= 1,
-        Accident::Swapped(a, b) => packets.swap(a % count, b % count),
+    match *fault {
+        NetworkFault::Lost(n) if count > 1 => drop(packets.remove(n % count)),
+        NetworkFault::Lost(_) => {}
+        NetworkFault::Twice(n) => packets.push(packets[n % count].clone()),
+        NetworkFault::Damaged(n, at) => packets[n % count].bytes[at % 1020] ^= 1,
+        NetworkFault::Swapped(a, b) => packets.swap(a % count, b % count),
     }
 }
 
-/// All that can be seen of a host.
+/// Returns all observable state of a host.
 fn state(pair: &mut Pair, host: usize) -> impl PartialEq + std::fmt::Debug {
     let before = pair.log.len();
     pair.flush(host);
-    let answers: Vec<_> = pair.log[before..].iter().map(|s| s.bytes.clone()).collect();
+    let responses: Vec<_> = pair.log[before..].iter().map(|s| s.bytes.clone()).collect();
     let timer = pair.hosts[host].engine.next_timeout();
     let host = &pair.hosts[host];
     let counters = Counter::ALL
@@ -203,7 +208,7 @@ fn state(pair: &mut Pair, host: usize) -> impl PartialEq + std::fmt::Debug {
     host.cq.poll(9, |wc| completions.push(wc));
     let done = format!("{completions:?} {:?}", host.events);
     (
-        answers,
+        responses,
         counters.collect::<Vec<_>>(),
         (query.attr.rq_psn, query.attr.sq_psn, query.sends, timer),
         query.attr.state,
@@ -214,9 +219,9 @@ fn state(pair: &mut Pair, host: usize) -> impl PartialEq + std::fmt::Debug {
 
 proptest! {
     #[test]
-    fn either_way_has_the_same_effect(
+    fn fast_path_and_slow_path_have_the_same_effect(
         kind in prop::sample::select(&KINDS[..]),
-        accidents in prop::collection::vec(accident(), 0..4),
+        faults in prop::collection::vec(fault(), 0..4),
         most in 1..MAX_RUN_PACKETS,
     ) {
         let (mut short, mut packets) = kind.sent();
@@ -224,8 +229,8 @@ proptest! {
         for (a, b) in packets.iter().zip(&same) {
             prop_assert_eq!(&a.bytes, &b.bytes);
         }
-        for accident in &accidents {
-            happen(&mut packets, accident);
+        for fault in &faults {
+            apply(&mut packets, fault);
         }
         for packet in &packets {
             long.deliver_slow_path(packet);

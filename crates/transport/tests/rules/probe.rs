@@ -1,4 +1,4 @@
-//! Silence is questioned after a few round trips, long before the ACK timeout expires.
+//! Loss probes: find lost packets after a few round trips, long before the ACK timeout.
 
 use ferroce_transport::{Counter, QpState, WcStatus};
 use ferroce_wire::{Operation, Syndrome};
@@ -11,16 +11,16 @@ const ROUND_TRIP: u64 = 20_000;
 /// More than any probe timeout after round trips of 20 us, and far below the ACK timeout.
 const SOON: u64 = 3_000_000;
 
-/// A pair that has measured its round trips: the next PSN is 1008.
+/// Returns a pair that has measured 8 round trips of 20 us. The next PSN is 1008.
 fn pair_with_measured_rtt() -> Pair {
     let mut pair = Pair::rc();
     for wr_id in 0..8 {
         pair.write(wr_id, 100);
         let sent = pair.take(0);
         pair.deliver(&sent[0]);
-        let answer = pair.take(1);
+        let response = pair.take(1);
         pair.now = pair.now.after_nanos(ROUND_TRIP);
-        pair.deliver(&answer[0]);
+        pair.deliver(&response[0]);
     }
     assert_eq!(pair.done(0).len(), 8);
     pair.trace();
@@ -31,7 +31,7 @@ fn from_requester(sent: &Sent) -> bool {
     sent.from == 0
 }
 
-/// Waits for the requester's next packet, which must come soon.
+/// Waits for the requester's next packet, which must be sent within [`SOON`].
 fn wait_for_probe(pair: &mut Pair) {
     let start = pair.now;
     while pair.wire.is_empty() {
@@ -43,7 +43,7 @@ fn wait_for_probe(pair: &mut Pair) {
 }
 
 #[test]
-fn a_lost_tail_is_sent_again_after_a_few_round_trips() {
+fn lost_tail_is_retransmitted_after_a_few_round_trips() {
     for lost in 1008..1013 {
         let mut pair = pair_with_measured_rtt();
         pair.write(1, 5000);
@@ -69,8 +69,8 @@ fn a_lost_tail_costs_no_more_packets_than_go_back_n() {
         .filter(|s| from_requester(s))
         .map(Sent::psn)
         .collect();
-    // An ACK interval may have acknowledged less than what has arrived; the probe is the
-    // oldest packet without an ACK.
+    // Only the last packet sets AckReq, and it was lost. So nothing is acknowledged, and the
+    // probe is the first packet.
     assert_eq!(again, [1008, 1010, 1011, 1012]);
 }
 
@@ -107,7 +107,7 @@ fn a_late_peer_costs_one_packet() {
 }
 
 #[test]
-fn a_lost_retransmission_is_sent_again_although_the_responder_sends_no_second_nak() {
+fn lost_retransmission_is_retransmitted_without_a_second_nak() {
     let mut pair = pair_with_measured_rtt();
     pair.write(1, 5000);
     let mut left = 2;
@@ -124,7 +124,7 @@ fn a_lost_retransmission_is_sent_again_although_the_responder_sends_no_second_na
 }
 
 #[test]
-fn probes_use_up_no_retry_and_grow_rarer() {
+fn probes_use_up_no_retry_and_back_off() {
     let mut pair = pair_with_measured_rtt();
     pair.write(1, 100);
     pair.run_losing(|_| true);
@@ -150,7 +150,7 @@ fn probes_use_up_no_retry_and_grow_rarer() {
 }
 
 #[test]
-fn a_lost_read_request_is_sent_again_unchanged() {
+fn lost_read_request_is_retransmitted_unchanged() {
     let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     pair.run_losing(|_| true);
@@ -163,7 +163,7 @@ fn a_lost_read_request_is_sent_again_unchanged() {
 }
 
 #[test]
-fn a_read_with_a_lost_tail_is_probed_with_a_request_for_one_packet() {
+fn read_with_a_lost_tail_is_probed_with_a_request_for_one_packet() {
     let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= 1010);
@@ -186,7 +186,7 @@ fn read_requests(pair: &Pair) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn the_lost_tail_of_a_read_is_requested_again_after_a_few_round_trips() {
+fn lost_tail_of_a_read_is_requested_again_after_a_few_round_trips() {
     for lost in 1008..1013 {
         let mut pair = pair_with_measured_rtt();
         pair.read(1, 5000);
@@ -199,7 +199,7 @@ fn the_lost_tail_of_a_read_is_requested_again_after_a_few_round_trips() {
 }
 
 #[test]
-fn a_late_read_response_is_taken_and_the_answer_to_the_probe_is_dropped() {
+fn late_read_response_is_accepted_and_the_response_to_the_probe_is_dropped() {
     let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     let request = pair.take(0);
@@ -216,7 +216,7 @@ fn a_late_read_response_is_taken_and_the_answer_to_the_probe_is_dropped() {
 }
 
 #[test]
-fn a_lost_answer_to_an_atomic_is_found_and_the_atomic_executed_once() {
+fn probe_of_an_atomic_does_not_execute_it_twice() {
     let mut pair = pair_with_measured_rtt();
     pair.fetch_add(1, 5);
     pair.run_losing(first_match(|sent| !from_requester(sent)));
@@ -225,12 +225,12 @@ fn a_lost_answer_to_an_atomic_is_found_and_the_atomic_executed_once() {
     assert_eq!(pair.done(0), [(1, OK)]);
     assert_eq!(
         pair.hosts[1].ram.word(crate::shorthand::REMOTE),
-        5 + before(&pair)
+        5 + original_value(&pair)
     );
 }
 
-/// The word that the atomic found, as the requester was told.
-fn before(pair: &Pair) -> u64 {
+/// Returns the original value that the atomic returned to the requester.
+fn original_value(pair: &Pair) -> u64 {
     pair.hosts[0]
         .ram
         .word(crate::pair::BASE + crate::shorthand::INBOX)
@@ -254,7 +254,7 @@ fn no_probe_is_sent_while_the_responder_is_not_ready() {
 }
 
 #[test]
-fn a_probe_of_a_read_that_is_answered_after_a_retry_is_taken() {
+fn response_to_a_read_probe_is_accepted_after_a_retry() {
     let mut pair = pair_with_measured_rtt();
     pair.read(1, 5000);
     pair.run_losing(|sent| !from_requester(sent) && sent.psn() >= 1010);
@@ -278,18 +278,18 @@ fn a_stream_is_not_probed_again_while_it_has_more_to_send() {
     let first = pair.take(0);
     wait_for_probe(&mut pair);
     pair.take(0);
-    // The peer was late, and answers a part of what it has.
+    // The peer was late, and acknowledges a part of the packets.
     for late in &first[..first.len() / 2] {
         pair.deliver(late);
     }
-    for answer in pair.take(1) {
-        pair.deliver(&answer);
+    for response in pair.take(1) {
+        pair.deliver(&response);
     }
     let last = first.last().unwrap().psn();
     let more = pair.take(0);
     assert!(!more.is_empty());
     assert!(
         more.iter().all(|sent| sent.psn() > last),
-        "nothing is sent twice"
+        "nothing is retransmitted"
     );
 }

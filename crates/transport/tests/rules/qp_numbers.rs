@@ -1,4 +1,4 @@
-//! Queue pairs come, go, and leave their numbers to others.
+//! Creation and destruction of queue pairs, and the assignment of their numbers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -25,7 +25,7 @@ fn a_queue_pair_in_a_multicast_group_cannot_be_destroyed() {
 }
 
 #[test]
-fn a_destroyed_queue_pair_leaves_nothing_behind() {
+fn packets_and_timers_of_a_destroyed_queue_pair_are_dropped() {
     let mut pair = Pair::rc();
     pair.write(1, 5000);
     pair.read(2, 5000);
@@ -42,7 +42,7 @@ fn a_destroyed_queue_pair_leaves_nothing_behind() {
 }
 
 #[test]
-fn queue_pair_numbers_go_round_and_stay_in_their_range() {
+fn qpns_are_assigned_round_robin_within_their_range() {
     let knobs = {
         let mut knobs = Knobs::default();
         knobs.config.qpns = 20..24;
@@ -68,13 +68,13 @@ fn queue_pair_numbers_go_round_and_stay_in_their_range() {
     assert_eq!(
         host.engine.create_qp(&init).unwrap().0,
         23,
-        "the longest unused"
+        "the number that is unused for longest"
     );
     assert_eq!(host.engine.qpns().collect::<Vec<_>>(), [21, 22, 23]);
 }
 
 #[test]
-fn the_first_number_may_be_any_of_the_range() {
+fn first_qpn_is_offset_by_skip_qpns() {
     let knobs = {
         let mut knobs = Knobs::default();
         knobs.config.qpns = 20..24;
@@ -91,9 +91,9 @@ fn the_first_number_may_be_any_of_the_range() {
     assert!(matches!(next(), Err(VerbsError::NoMemory(_))));
     host.engine.destroy_qp(20).unwrap();
     assert_eq!(host.engine.create_qp(&init).unwrap().0, 20);
-    for nobody in [19, 24] {
+    for unknown in [19, 24] {
         assert!(matches!(
-            host.engine.destroy_qp(nobody),
+            host.engine.destroy_qp(unknown),
             Err(VerbsError::NotFound(_))
         ));
     }

@@ -1,25 +1,26 @@
-//! Memory of a host.
+//! The memory of a test host.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use ferroce_transport::{Fault, MemRef, Memory, MemorySpace};
 
-/// Where the memory of a host starts.
+/// Start address of a host's memory.
 pub const BASE: u64 = 0x10_0000;
-/// How much of it there is.
+/// Size of a host's memory in bytes.
 pub const SIZE: usize = 1 << 20;
 
-/// Memory of a host: bytes from [`BASE`] on, with holes on request.
+/// Memory of a host from [`BASE`] on. Ranges in `holes` fault like unmapped memory.
 pub struct Ram {
     bytes: RefCell<Vec<u8>>,
     /// Ranges that fault.
     pub holes: RefCell<Vec<Range<u64>>>,
+    /// Flushed ranges: address, length, and whether to persistence.
     pub flushes: RefCell<Vec<(u64, u64, bool)>>,
 }
 
 impl Ram {
-    /// Filled with bytes that tell places, and hosts, apart.
+    /// Returns memory whose content differs between addresses and between hosts.
     pub fn new(host: u8) -> Ram {
         let byte = |n: usize| (n ^ n >> 8) as u8 ^ host << 6;
         Ram {

@@ -1,4 +1,4 @@
-//! Where messages land, and what the receiver is told.
+//! Receives, their completions and notifications, and shared receive queues.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlush;
 
 #[test]
-fn a_receive_that_is_too_short_is_a_length_error() {
+fn message_longer_than_its_receive_is_a_local_length_error() {
     for (length, buffer, nak) in [(3000, 2000, 1001), (100, 99, 1000), (1, 0, 1000)] {
         let mut pair = Pair::rc();
         pair.recv(7, buffer);
@@ -36,7 +36,7 @@ fn a_receive_that_is_too_short_is_a_length_error() {
 }
 
 #[test]
-fn a_receive_of_just_the_size_fits() {
+fn message_of_exactly_the_receive_length_fits() {
     for length in [0, 1, 1024, 2048, 3001] {
         let mut pair = Pair::rc();
         pair.recv(7, length);
@@ -80,7 +80,7 @@ fn receives_are_taken_in_the_order_they_were_posted() {
 }
 
 #[test]
-fn a_receive_completion_says_what_came() {
+fn receive_completions_have_opcode_length_flags_and_immediate() {
     let mut pair = Pair::rc();
     let (write, write_imm) = (pair.write_op(None), pair.write_op(Some(0x0a0b_0c0d)));
     for wr_id in 0..4 {
@@ -120,12 +120,12 @@ fn a_receive_completion_says_what_came() {
     assert_eq!(
         pair.hosts[1].query().receives,
         1,
-        "the plain WRITE took none"
+        "the plain WRITE took no receive"
     );
 }
 
 #[test]
-fn immediate_data_passes_through_unchanged_in_memory_order() {
+fn immediate_data_keeps_its_byte_order() {
     let mut pair = Pair::rc();
     pair.recv(7, 0);
     pair.post_op(
@@ -142,14 +142,14 @@ fn immediate_data_passes_through_unchanged_in_memory_order() {
     assert_eq!(pair.hosts[1].completions()[0].imm.to_ne_bytes(), *b"abcd");
 }
 
-/// How often the completion queue of host 1 has called.
-fn calls(pair: &Pair) -> usize {
+/// Returns the number of notifications of host 1's completion queue.
+fn notifications(pair: &Pair) -> usize {
     let call = |event: &&Event| matches!(event, Event::CqNotify { cq: 2 });
     pair.hosts[1].events.iter().filter(call).count()
 }
 
 #[test]
-fn a_queue_armed_for_solicited_completions_sleeps_through_others() {
+fn cq_armed_for_solicited_is_not_notified_of_other_completions() {
     let mut pair = Pair::rc();
     for wr_id in 0..9 {
         pair.recv(wr_id, 5000);
@@ -159,22 +159,22 @@ fn a_queue_armed_for_solicited_completions_sleeps_through_others() {
     let write = pair.write_op(None);
     pair.post_op_with_flags(2, write, 0, 10, SendFlags::SOLICITED);
     pair.run();
-    assert_eq!(calls(&pair), 0);
+    assert_eq!(notifications(&pair), 0);
     pair.post_op_with_flags(3, SendOp::Send { imm: None }, 0, 3000, SendFlags::SOLICITED);
     pair.run();
-    assert_eq!(calls(&pair), 1);
+    assert_eq!(notifications(&pair), 1);
     pair.post_op_with_flags(4, SendOp::Send { imm: None }, 0, 3000, SendFlags::SOLICITED);
     pair.run();
-    assert_eq!(calls(&pair), 1, "once");
+    assert_eq!(notifications(&pair), 1, "one notification per arm");
     pair.hosts[1].cq.arm(Arm::Solicited);
     let write = pair.write_op(Some(1));
     pair.post_op_with_flags(5, write, 0, 10, SendFlags::SOLICITED);
     pair.run();
-    assert_eq!(calls(&pair), 2);
+    assert_eq!(notifications(&pair), 2);
 }
 
 #[test]
-fn errors_wake_a_queue_armed_for_solicited_completions() {
+fn cq_armed_for_solicited_is_notified_of_errors() {
     let mut pair = Pair::rc();
     pair.recv(7, 100);
     pair.hosts[1].cq.arm(Arm::Solicited);
@@ -185,11 +185,11 @@ fn errors_wake_a_queue_armed_for_solicited_completions() {
     pair.modify(1, &error, ferroce_transport::AttrMask::STATE);
     pair.run();
     assert_eq!(pair.done(1), [(7, FLUSHED)]);
-    assert_eq!(calls(&pair), 1);
+    assert_eq!(notifications(&pair), 1);
 }
 
 #[test]
-fn a_completion_queue_that_overflows_ends_the_queue_pair() {
+fn cq_overflow_moves_the_queue_pair_to_err() {
     let mut pair = Pair::with(|knobs| {
         knobs.cqe = 3;
         knobs.sig_all = false;
@@ -199,21 +199,25 @@ fn a_completion_queue_that_overflows_ends_the_queue_pair() {
         pair.send(wr_id, 100);
     }
     pair.run();
-    assert_eq!(pair.done(1), [(0, OK), (1, OK), (2, OK)], "what fits stays");
+    assert_eq!(
+        pair.done(1),
+        [(0, OK), (1, OK), (2, OK)],
+        "completions before the overflow stay"
+    );
     assert_eq!(pair.hosts[1].state(), QpState::Err);
     assert!(pair.hosts[1].events.contains(&Event::CqError { cq: 2 }));
     assert!(pair.hosts[1].qp_events().contains(&QpEvent::Fatal));
     assert_eq!(pair.hosts[1].failure_reason(), "completion queue overflow");
     assert!(pair.hosts[1].cq.overflowed());
-    let answers = pair.log.iter().filter(|sent| sent.from == 1);
+    let responses = pair.log.iter().filter(|sent| sent.from == 1);
     assert!(
-        answers.map(|sent| sent.psn()).all(|psn| psn < 1003),
+        responses.map(|sent| sent.psn()).all(|psn| psn < 1003),
         "a message whose completion is lost is not acknowledged"
     );
 }
 
 #[test]
-fn the_first_packet_before_rts_is_announced_once() {
+fn first_packet_in_rtr_raises_communication_established_once() {
     let knobs = Knobs::default();
     let mut pair = Pair::unconnected(&knobs);
     pair.bring_to_rtr(0, &knobs);
@@ -235,14 +239,14 @@ fn the_first_packet_before_rts_is_announced_once() {
 }
 
 #[test]
-fn in_rts_the_first_packet_is_nothing_special() {
+fn first_packet_in_rts_raises_no_event() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     pair.run();
     assert_eq!(pair.hosts[1].qp_events(), []);
 }
 
-fn shared(host: &Host) -> Arc<Srq> {
+fn new_srq(host: &Host) -> Arc<Srq> {
     let init = SrqInit {
         max_wr: 16,
         max_sge: 2,
@@ -251,9 +255,9 @@ fn shared(host: &Host) -> Arc<Srq> {
     Srq::new(77, host.pd.clone(), init).unwrap()
 }
 
-/// A pair with shared receive queues, `receives` in that of host 1.
-fn sharing(receives: u64) -> (Pair, Arc<Srq>) {
-    let pair = Pair::with(|knobs| knobs.srq = Some(shared));
+/// Returns a pair with shared receive queues, and host 1's with `receives` posted.
+fn pair_with_srq(receives: u64) -> (Pair, Arc<Srq>) {
+    let pair = Pair::with(|knobs| knobs.srq = Some(new_srq));
     let srq = pair.hosts[1].srq.clone().unwrap();
     for wr_id in 0..receives {
         let sges = [pair.hosts[1].sge(INBOX, 2000)];
@@ -263,8 +267,8 @@ fn sharing(receives: u64) -> (Pair, Arc<Srq>) {
 }
 
 #[test]
-fn receives_come_from_the_shared_queue() {
-    let (mut pair, srq) = sharing(3);
+fn receives_are_taken_from_the_shared_receive_queue() {
+    let (mut pair, srq) = pair_with_srq(3);
     pair.send(1, 1500);
     pair.send(2, 1500);
     pair.run();
@@ -274,8 +278,8 @@ fn receives_come_from_the_shared_queue() {
 }
 
 #[test]
-fn an_empty_shared_queue_is_not_ready() {
-    let (mut pair, srq) = sharing(0);
+fn empty_shared_receive_queue_causes_an_rnr_nak() {
+    let (mut pair, srq) = pair_with_srq(0);
     pair.send(1, 100);
     pair.run();
     assert_eq!(pair.trace().last().unwrap(), "NAK 2c 1000");
@@ -290,8 +294,8 @@ fn an_empty_shared_queue_is_not_ready() {
 }
 
 #[test]
-fn a_queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
-    let (mut pair, _) = sharing(0);
+fn post_recv_to_a_queue_pair_with_an_srq_is_refused() {
+    let (mut pair, _) = pair_with_srq(0);
     let host = &mut pair.hosts[1];
     let wr = RecvWr {
         wr_id: 1,
@@ -302,8 +306,8 @@ fn a_queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
 }
 
 #[test]
-fn the_limit_event_comes_once_when_fewer_are_left() {
-    let (mut pair, srq) = sharing(4);
+fn srq_limit_event_is_raised_once_below_the_limit() {
+    let (mut pair, srq) = pair_with_srq(4);
     srq.set_limit(3).unwrap();
     let reached = Event::SrqLimitReached { srq: 77 };
     for (wr_id, events) in [(0, 0), (1, 1), (2, 1), (3, 1)] {
@@ -315,8 +319,8 @@ fn the_limit_event_comes_once_when_fewer_are_left() {
 }
 
 #[test]
-fn a_failed_queue_pair_leaves_the_shared_queue_alone_and_says_so() {
-    let (mut pair, srq) = sharing(4);
+fn queue_pair_in_err_raises_last_wqe_reached_and_flushes_no_srq_receives() {
+    let (mut pair, srq) = pair_with_srq(4);
     let error = ferroce_transport::QpAttr {
         state: QpState::Err,
         ..Knobs::default().attr
@@ -329,8 +333,8 @@ fn a_failed_queue_pair_leaves_the_shared_queue_alone_and_says_so() {
 }
 
 #[test]
-fn a_shared_receive_in_use_is_flushed_with_its_queue_pair() {
-    let (mut pair, srq) = sharing(2);
+fn srq_receive_in_use_is_flushed_with_its_queue_pair() {
+    let (mut pair, srq) = pair_with_srq(2);
     pair.send(1, 1500);
     pair.flush(0);
     let first = pair.wire[0].clone();

@@ -1,4 +1,4 @@
-//! What is not answered is asked again, from where it stopped, for as long as allowed.
+//! Retransmission: where it resumes, what starts it, and how retries are counted.
 
 use ferroce_transport::{Counter, QpState, Reason, WcStatus};
 use ferroce_wire::{NakCode, Operation, Syndrome};
@@ -16,7 +16,7 @@ fn from_peer(sent: &Sent) -> bool {
 }
 
 #[test]
-fn a_write_resumes_in_the_middle_without_a_new_reth() {
+fn write_resumes_in_the_middle_without_a_new_reth() {
     let mut pair = Pair::rc();
     pair.write(1, 5000);
     pair.take(0);
@@ -37,7 +37,7 @@ fn a_write_resumes_in_the_middle_without_a_new_reth() {
 }
 
 #[test]
-fn a_send_resumes_in_the_middle_of_its_gather_list() {
+fn send_resumes_in_the_middle_of_its_gather_list() {
     let mut pair = Pair::rc();
     let host = &pair.hosts[0];
     let sges = [
@@ -56,14 +56,14 @@ fn a_send_resumes_in_the_middle_of_its_gather_list() {
 }
 
 #[test]
-fn a_read_is_asked_for_again_from_the_first_missing_packet() {
+fn read_is_requested_again_from_the_first_missing_packet() {
     let mut pair = Pair::rc();
     pair.read(1, 5000);
     let request = pair.take(0);
     pair.deliver(&request[0]);
-    let answers = pair.take(1);
-    pair.deliver(&answers[0]);
-    pair.deliver(&answers[1]);
+    let responses = pair.take(1);
+    pair.deliver(&responses[0]);
+    pair.deliver(&responses[1]);
     pair.expire_ack_timeout();
     let again = pair.take(0);
     assert_eq!(again.len(), 1);
@@ -77,7 +77,7 @@ fn a_read_is_asked_for_again_from_the_first_missing_packet() {
 }
 
 #[test]
-fn an_atomic_is_asked_for_again_unchanged() {
+fn atomic_is_retransmitted_unchanged() {
     let mut pair = Pair::rc();
     pair.fetch_add(1, 5);
     let first = pair.take(0);
@@ -87,7 +87,7 @@ fn an_atomic_is_asked_for_again_unchanged() {
 }
 
 #[test]
-fn a_lost_read_response_is_asked_for_at_once() {
+fn lost_read_response_is_requested_again_at_once() {
     for lost in [1000, 1001, 1003] {
         let mut pair = Pair::rc();
         pair.read(1, 5000);
@@ -103,7 +103,7 @@ fn a_lost_read_response_is_asked_for_at_once() {
 }
 
 #[test]
-fn an_acknowledgement_from_beyond_a_read_says_its_answer_was_lost() {
+fn ack_beyond_a_read_is_an_implied_nak() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
     pair.write(2, 100);
@@ -120,7 +120,7 @@ fn an_acknowledgement_from_beyond_a_read_says_its_answer_was_lost() {
 }
 
 #[test]
-fn an_acknowledgement_from_beyond_an_atomic_does_not_complete_it() {
+fn ack_beyond_an_atomic_does_not_complete_it() {
     let mut pair = Pair::rc();
     pair.hosts[1].ram.put_word(REMOTE, 40);
     pair.fetch_add(1, 2);
@@ -135,7 +135,7 @@ fn an_acknowledgement_from_beyond_an_atomic_does_not_complete_it() {
 }
 
 #[test]
-fn a_plain_acknowledgement_inside_a_read_is_ignored() {
+fn ack_inside_a_read_is_ignored() {
     let mut pair = Pair::rc();
     pair.read(1, 3000);
     pair.take(0);
@@ -150,7 +150,7 @@ fn a_plain_acknowledgement_inside_a_read_is_ignored() {
 }
 
 #[test]
-fn a_nak_from_beyond_a_read_says_its_answer_was_lost() {
+fn nak_beyond_a_read_is_an_implied_nak() {
     for (what, syndrome) in [
         ("sequence", Syndrome::Nak(NakCode::PsnSequence)),
         ("not ready", Syndrome::RnrNak { timer: 12 }),
@@ -172,7 +172,7 @@ fn a_nak_from_beyond_a_read_says_its_answer_was_lost() {
 }
 
 #[test]
-fn naks_during_a_retry_cost_nothing() {
+fn naks_during_a_retry_use_up_no_retries() {
     let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 1);
     pair.write(1, 5000);
     pair.take(0);
@@ -186,7 +186,7 @@ fn naks_during_a_retry_cost_nothing() {
 }
 
 #[test]
-fn retry_cnt_counts_retries_also_when_it_is_7() {
+fn retry_cnt_7_means_seven_retries() {
     for retry_cnt in 0..=7 {
         let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = retry_cnt);
         pair.write(1, 100);
@@ -211,12 +211,12 @@ fn retry_cnt_counts_retries_also_when_it_is_7() {
         let why = pair.hosts[0].failure_reason();
         let want = format!("no answer to PSN 0x0003e8 after {retry_cnt} retries, 268435 us each");
         assert_eq!(why, want);
-        assert!(!pair.fire_next_timer(), "nothing is left to wait for");
+        assert!(!pair.fire_next_timer(), "no timer is left");
     }
 }
 
 #[test]
-fn any_progress_restores_the_retries() {
+fn any_ack_restores_the_retry_count() {
     let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 1);
     pair.write(1, 4 * 1024);
     pair.run_losing(|_| true);
@@ -235,15 +235,15 @@ fn any_progress_restores_the_retries() {
 }
 
 #[test]
-fn read_data_is_progress() {
+fn read_response_restores_the_retry_count() {
     let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 1);
     pair.read(1, 10 * 1024);
-    // Of each try only the first packet of the answer arrives.
+    // Of each try only the first response packet arrives.
     for _ in 0..10 {
         let requests = pair.take(0);
         pair.deliver(&requests[0]);
-        let answers = pair.take(1);
-        pair.deliver(&answers[0]);
+        let responses = pair.take(1);
+        pair.deliver(&responses[0]);
         pair.fire_next_timer();
     }
     assert_eq!(pair.done(0), [(1, OK)]);
@@ -251,7 +251,7 @@ fn read_data_is_progress() {
 }
 
 #[test]
-fn losses_without_progress_are_counted_too() {
+fn sequence_naks_use_up_retries() {
     let mut pair = Pair::with(|knobs| knobs.attr.retry_cnt = 0);
     pair.write(1, 3000);
     pair.run_losing(first_match(|sent| sent.psn() == 1000));
@@ -267,7 +267,7 @@ fn losses_without_progress_are_counted_too() {
 }
 
 #[test]
-fn the_timeout_is_4096_ns_times_a_power_of_two() {
+fn ack_timeout_is_4096_ns_times_a_power_of_two() {
     for timeout in 1..=31 {
         let mut pair = Pair::with(|knobs| knobs.attr.timeout = timeout);
         pair.write(1, 100);
@@ -284,7 +284,7 @@ fn the_timeout_is_4096_ns_times_a_power_of_two() {
 
 // IBTA 9.7.6.1.3: a timer may run up to four times as long as its attribute says.
 #[test]
-fn silence_is_a_retry_after_four_times_the_timeout() {
+fn retry_starts_after_four_times_the_ack_timeout() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     for _ in 0..3 {
@@ -295,7 +295,7 @@ fn silence_is_a_retry_after_four_times_the_timeout() {
 }
 
 #[test]
-fn half_a_second_of_silence_is_survived_with_timeout_12_and_7_retries() {
+fn timeout_12_with_7_retries_survives_half_a_second_without_acks() {
     let mut pair = Pair::with(|knobs| knobs.attr.timeout = 12);
     pair.write(1, 100);
     let sent = pair.take(0);
@@ -311,18 +311,22 @@ fn half_a_second_of_silence_is_survived_with_timeout_12_and_7_retries() {
 }
 
 #[test]
-fn timeout_zero_waits_for_ever() {
+fn timeout_0_disables_the_ack_timer() {
     let mut pair = Pair::with(|knobs| knobs.attr.timeout = 0);
     pair.write(1, 100);
     pair.run_losing(|_| true);
     assert_eq!(pair.next_timer(), None);
     pair.write(2, 100);
     pair.run();
-    assert_eq!(pair.done(0), [(1, OK), (2, OK)], "a NAK still helps");
+    assert_eq!(
+        pair.done(0),
+        [(1, OK), (2, OK)],
+        "a NAK still starts a retry"
+    );
 }
 
 #[test]
-fn progress_pushes_the_timer_back_and_completion_stops_it() {
+fn ack_restarts_the_timer_and_the_last_ack_stops_it() {
     let mut pair = Pair::rc();
     pair.write(1, 3000);
     pair.take(0);
@@ -340,7 +344,7 @@ fn progress_pushes_the_timer_back_and_completion_stops_it() {
 }
 
 #[test]
-fn a_link_with_patience_keeps_silent_peers_at_least_that_long() {
+fn patience_ns_is_the_minimum_time_until_retries_are_exceeded() {
     for (timeout, retry_cnt) in [(1, 0), (12, 7), (14, 3), (20, 7)] {
         let mut pair = Pair::with(|knobs| {
             knobs.config.patience_ns = 60_000_000_000;

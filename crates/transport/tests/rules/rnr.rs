@@ -1,4 +1,4 @@
-//! A receiver that is not ready is asked again after the time it named.
+//! RNR NAK: the requester retries after the time that the responder names.
 
 use ferroce_transport::{Counter, QpState, WcStatus};
 use ferroce_wire::Syndrome;
@@ -15,7 +15,7 @@ const DELAYS: [u64; 32] = [
 ];
 
 #[test]
-fn the_wait_is_exactly_what_the_code_says() {
+fn rnr_wait_lasts_exactly_the_coded_time() {
     for (code, units) in (0..).zip(DELAYS) {
         let mut pair = Pair::with(|knobs| knobs.attr.min_rnr_timer = code);
         pair.send(1, 100);
@@ -36,9 +36,9 @@ fn the_wait_is_exactly_what_the_code_says() {
     }
 }
 
-/// As rxe, which checks nothing here.
+/// rxe accepts any value too.
 #[test]
-fn five_bits_of_the_timer_go_on_the_wire() {
+fn min_rnr_timer_is_truncated_to_five_bits() {
     for (timer, on_the_wire) in [(32, 0), (33, 1), (255, 31)] {
         let mut pair = Pair::with(|knobs| knobs.attr.min_rnr_timer = timer);
         pair.send(1, 100);
@@ -75,7 +75,7 @@ fn rnr_retry_counts_retries() {
 }
 
 #[test]
-fn rnr_retry_7_never_gives_up() {
+fn rnr_retry_7_means_unlimited_retries() {
     let mut pair = Pair::with(|knobs| {
         knobs.attr.rnr_retry = 7;
         knobs.attr.retry_cnt = 0;
@@ -92,7 +92,7 @@ fn rnr_retry_7_never_gives_up() {
 }
 
 #[test]
-fn progress_restores_the_rnr_retries() {
+fn ack_restores_the_rnr_retry_count() {
     let mut pair = Pair::with(|knobs| knobs.attr.rnr_retry = 1);
     for n in 0..5 {
         pair.send(n, 100);
@@ -104,7 +104,7 @@ fn progress_restores_the_rnr_retries() {
 }
 
 #[test]
-fn nothing_is_sent_during_the_wait() {
+fn nothing_is_sent_during_the_rnr_wait() {
     let mut pair = Pair::rc();
     pair.send(1, 100);
     pair.run();
@@ -119,7 +119,7 @@ fn nothing_is_sent_during_the_wait() {
 }
 
 #[test]
-fn the_retransmit_timer_does_not_cut_the_wait_short() {
+fn ack_timeout_does_not_shorten_the_rnr_wait() {
     let mut pair = Pair::with(|knobs| {
         knobs.attr.timeout = 1;
         knobs.attr.retry_cnt = 1;
@@ -136,7 +136,7 @@ fn the_retransmit_timer_does_not_cut_the_wait_short() {
 }
 
 #[test]
-fn requests_before_the_refused_one_are_acknowledged_by_the_nak() {
+fn rnr_nak_acknowledges_the_requests_before_it() {
     let mut pair = Pair::rc();
     pair.write(1, 3000);
     pair.send(2, 100);
@@ -151,7 +151,7 @@ fn requests_before_the_refused_one_are_acknowledged_by_the_nak() {
 }
 
 #[test]
-fn a_write_with_immediate_waits_at_its_last_packet_only() {
+fn write_with_immediate_needs_a_receive_at_its_last_packet_only() {
     let mut pair = Pair::rc();
     let op = pair.write_op(Some(5));
     pair.post_op(1, op, 0, 3000);
@@ -167,7 +167,7 @@ fn a_write_with_immediate_waits_at_its_last_packet_only() {
 }
 
 #[test]
-fn a_refused_send_has_touched_nothing() {
+fn send_answered_with_rnr_nak_changes_no_memory() {
     let mut pair = Pair::rc();
     let before = pair.hosts[1].ram.get(crate::pair::BASE + INBOX, 3000);
     pair.send(1, 3000);
@@ -182,7 +182,7 @@ fn a_refused_send_has_touched_nothing() {
 }
 
 #[test]
-fn a_new_refusal_after_the_wait_but_before_a_late_timer_starts_a_new_wait() {
+fn rnr_nak_after_the_wait_but_before_the_timer_runs_starts_a_new_wait() {
     const WAIT: u64 = 640_000; // code 12
     let mut pair = Pair::rc();
     pair.send(1, 100);
@@ -191,13 +191,17 @@ fn a_new_refusal_after_the_wait_but_before_a_late_timer_starts_a_new_wait() {
     let refusal = pair.take(1);
     pair.deliver(&refusal[0]);
     pair.trace();
-    // The wait is over, but nobody has called the timers yet.
+    // The wait is over, but the timer has not been handled yet.
     pair.now = pair.now.after_nanos(WAIT + 5_000);
     pair.deliver(&refusal[0]);
     let now = pair.now;
     pair.hosts[0].engine.handle_timeout(now);
     pair.flush(0);
-    assert_eq!(pair.trace(), [""; 0], "the receiver asked for time again");
+    assert_eq!(
+        pair.trace(),
+        [""; 0],
+        "the second RNR NAK starts a new wait"
+    );
     pair.recv(7, 100);
     pair.wait(WAIT);
     assert_eq!(pair.trace(), ["SEND_ONLY 1000", "ACK 1000"]);

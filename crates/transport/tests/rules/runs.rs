@@ -1,4 +1,4 @@
-//! Packets leave in runs that generic segmentation offload can take.
+//! Runs: packets are sent in groups that UDP generic segmentation offload accepts.
 
 use ferroce_transport::{Batch, MAX_RUN_BYTES, MAX_RUN_PACKETS, QpType, SendOp, Trailer};
 use ferroce_wire::Mtu;
@@ -6,22 +6,22 @@ use ferroce_wire::Mtu;
 use crate::pair::{BASE, Knobs, Pair, wr};
 use crate::shorthand::INBOX;
 
-/// A pair whose window is no obstacle.
-fn wide(change: impl FnOnce(&mut Knobs)) -> Pair {
+/// Returns a pair whose window does not limit sending.
+fn pair_with_large_window(change: impl FnOnce(&mut Knobs)) -> Pair {
     Pair::with(|knobs| {
         knobs.config.initial_window = 1 << 20;
         change(knobs);
     })
 }
 
-/// The first batch that host 0 has to send.
+/// Returns the first batch of host 0.
 fn batch(pair: &mut Pair) -> Batch {
     let mut batch = Batch::new(256);
     pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
     batch
 }
 
-/// Checks what the kernel asks of a segmented send.
+/// Checks what the kernel demands of a segmented send.
 fn check(batch: &Batch) {
     let mut next = 0;
     for run in batch.runs() {
@@ -49,7 +49,7 @@ fn a_send_is_one_run() {
         (Mtu::Mtu4096, 61_440),
     ] {
         for qp_type in [QpType::Rc, QpType::Uc] {
-            let mut pair = wide(|knobs| {
+            let mut pair = pair_with_large_window(|knobs| {
                 knobs.attr.path_mtu = mtu;
                 knobs.qp_type = qp_type;
             });
@@ -63,23 +63,23 @@ fn a_send_is_one_run() {
 }
 
 #[test]
-fn a_send_of_64_kib_takes_as_few_runs_as_64_kib_need() {
+fn send_of_64_kib_takes_two_runs() {
     for mtu in [Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096] {
-        let mut pair = wide(|knobs| knobs.attr.path_mtu = mtu);
+        let mut pair = pair_with_large_window(|knobs| knobs.attr.path_mtu = mtu);
         pair.send(1, 65_536);
         let batch = batch(&mut pair);
         check(&batch);
         assert_eq!(
             batch.runs().len(),
             2,
-            "headers make it more than the kernel takes at once"
+            "with headers it exceeds the kernel's limit for one send"
         );
     }
 }
 
 #[test]
 fn a_write_is_two_runs_because_its_first_packet_is_longer() {
-    let mut pair = wide(|_| {});
+    let mut pair = pair_with_large_window(|_| {});
     pair.write(1, 60_000);
     let batch = batch(&mut pair);
     check(&batch);
@@ -87,9 +87,9 @@ fn a_write_is_two_runs_because_its_first_packet_is_longer() {
 }
 
 #[test]
-fn the_limit_of_a_batch_tears_no_run() {
+fn batch_limit_does_not_split_a_run() {
     for read in [false, true] {
-        let mut pair = wide(|knobs| knobs.attr.max_rd_atomic = 8);
+        let mut pair = pair_with_large_window(|knobs| knobs.attr.max_rd_atomic = 8);
         for wr_id in 0..6 {
             match read {
                 true => pair.read(wr_id, 100 * 1024),
@@ -115,14 +115,14 @@ fn the_limit_of_a_batch_tears_no_run() {
         let most = if read { 6 * 4 } else { 6 * 3 };
         assert!(
             runs <= most,
-            "{runs} runs; FIRST has a longer header, and 62 are a run"
+            "{runs} runs; FIRST has a longer header, and a run has 62 packets"
         );
     }
 }
 
 #[test]
-fn answers_to_a_read_form_runs_too() {
-    let mut pair = wide(|_| {});
+fn read_responses_form_runs() {
+    let mut pair = pair_with_large_window(|_| {});
     pair.read(1, 40_000);
     for packet in pair.take(0) {
         pair.deliver(&packet);
@@ -138,9 +138,9 @@ fn answers_to_a_read_form_runs_too() {
 }
 
 #[test]
-fn whatever_is_posted_runs_keep_their_shape() {
+fn all_segments_of_a_run_but_the_last_have_one_length() {
     for size in [1, 5, 64, 256] {
-        let mut pair = wide(|_| {});
+        let mut pair = pair_with_large_window(|_| {});
         for wr_id in 0..4 {
             pair.send(wr_id, 10 + 1000 * wr_id as u32);
             pair.read(wr_id, 2000);
@@ -165,7 +165,7 @@ fn whatever_is_posted_runs_keep_their_shape() {
 
 #[test]
 fn a_run_has_one_destination() {
-    let mut pair = wide(|knobs| knobs.qp_type = QpType::Ud);
+    let mut pair = pair_with_large_window(|knobs| knobs.qp_type = QpType::Ud);
     let other = std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 77));
     for wr_id in 0..6 {
         let to = if wr_id % 3 == 2 {
@@ -187,13 +187,13 @@ fn a_run_has_one_destination() {
 }
 
 #[test]
-fn an_acknowledgement_travels_behind_the_request_that_leaves_with_it() {
+fn ack_shares_a_run_with_the_request_before_it() {
     let mut pair = Pair::rc();
     pair.write(1, 8);
     pair.flush(0);
     let request = pair.wire.pop_front().unwrap();
     pair.deliver(&request);
-    // Host 1 owes an acknowledgement and now has something to say itself.
+    // Host 1 has an ACK pending, and now a request of its own.
     pair.write_back(2, 8);
     let mut batch = Batch::new(256);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
@@ -206,7 +206,7 @@ fn an_acknowledgement_travels_behind_the_request_that_leaves_with_it() {
 }
 
 #[test]
-fn an_answer_stays_in_front_of_the_answers_that_follow_it() {
+fn responses_are_sent_in_psn_order() {
     let mut pair = Pair::rc();
     pair.write(1, 8);
     pair.read(2, 600);
@@ -224,15 +224,15 @@ fn an_answer_stays_in_front_of_the_answers_that_follow_it() {
 }
 
 #[test]
-fn many_packets_at_a_time_are_what_they_are_one_by_one() {
-    // Windows that do and do not let all of it leave at once.
+fn uniform_packets_equal_packets_built_one_by_one() {
+    // Windows that hold the whole message, and windows that do not.
     for (qp_type, window) in [
         (QpType::Rc, 1 << 20),
         (QpType::Rc, 30_000),
         (QpType::Rc, 9_000),
         (QpType::Uc, 1 << 20),
     ] {
-        // In one piece of memory, or in two, which are gathered packet by packet.
+        // With one SGE the middle packets are a uniform run; with two they are built one by one.
         let [whole, halves] = [vec![100_000], vec![50_001, 49_999]].map(|pieces| {
             let mut pair = Pair::with(|knobs| {
                 knobs.qp_type = qp_type;
@@ -263,16 +263,16 @@ fn many_packets_at_a_time_are_what_they_are_one_by_one() {
 }
 
 #[test]
-fn an_answer_is_the_same_whether_its_packets_leave_together_or_one_by_one() {
+fn uniform_read_responses_equal_responses_built_one_by_one() {
     let [together, one_by_one] = [64, 1].map(|limit| {
-        let mut pair = wide(|_| {});
+        let mut pair = pair_with_large_window(|_| {});
         pair.read(1, 50_000);
         pair.flush(0);
         let request = pair.wire.pop_front().unwrap();
         pair.deliver(&request);
         while pair.flush_some(1, limit) {}
         let packets = pair.wire.iter();
-        // Their identifications differ, and so do their ICRCs.
+        // IP identifications differ, and so do the ICRCs: compare the rest.
         packets
             .map(|sent| sent.bytes[..sent.bytes.len() - 4].to_vec())
             .collect::<Vec<_>>()
@@ -282,10 +282,10 @@ fn an_answer_is_the_same_whether_its_packets_leave_together_or_one_by_one() {
 }
 
 #[test]
-fn a_run_is_assembled_as_its_packets_are() {
+fn assembled_run_equals_its_assembled_packets() {
     for hole in [None, Some(20_000)] {
-        let mut pair = wide(|_| {});
-        // Host 1 owes an acknowledgement, which leaves behind the message.
+        let mut pair = pair_with_large_window(|_| {});
+        // Host 1 has an ACK pending, which is sent behind the message.
         pair.write(1, 8);
         pair.flush(0);
         let request = pair.wire.pop_front().unwrap();

@@ -1,4 +1,4 @@
-//! PSNs: in order, ahead, behind, and around the corner.
+//! PSN sequence: packets in order, ahead, behind and across the wrap; ACK coalescing and MSN.
 
 use ferroce_transport::{Counter, Received, WcStatus};
 use ferroce_wire::{Mtu, NakCode, Operation, Psn, Syndrome};
@@ -9,7 +9,7 @@ use crate::shorthand::first_match;
 const OK: WcStatus = WcStatus::Success;
 
 #[test]
-fn packets_ahead_get_one_nak_with_the_expected_psn() {
+fn packets_ahead_cause_one_nak_with_the_expected_psn() {
     let mut pair = Pair::rc();
     pair.write(1, 6 * 1024);
     let packets = pair.take(0);
@@ -25,7 +25,7 @@ fn packets_ahead_get_one_nak_with_the_expected_psn() {
 }
 
 #[test]
-fn a_new_gap_gets_a_new_nak() {
+fn new_gap_causes_a_new_nak() {
     let mut pair = Pair::rc();
     pair.write(1, 6 * 1024);
     let packets = pair.take(0);
@@ -38,7 +38,7 @@ fn a_new_gap_gets_a_new_nak() {
 }
 
 #[test]
-fn packets_ahead_are_dropped_not_kept() {
+fn packets_ahead_are_dropped_not_buffered() {
     let mut pair = Pair::rc();
     pair.recv(7, 5000);
     pair.send(1, 3000);
@@ -68,7 +68,7 @@ fn a_lost_packet_is_repaired_by_the_nak_without_a_timer() {
 }
 
 #[test]
-fn packets_behind_an_rnr_nak_get_no_sequence_nak() {
+fn packets_behind_an_rnr_nak_cause_no_sequence_nak() {
     let mut pair = Pair::rc();
     pair.send(1, 100);
     pair.write(2, 100);
@@ -90,7 +90,7 @@ fn packets_behind_an_rnr_nak_get_no_sequence_nak() {
 }
 
 #[test]
-fn once_the_receiver_is_ready_a_gap_is_reported_again() {
+fn gap_after_an_rnr_wait_causes_a_sequence_nak() {
     let mut pair = Pair::rc();
     for wr_id in 1..=3 {
         pair.send(wr_id, 100);
@@ -142,7 +142,7 @@ fn psns_wrap_in_send_write_and_read() {
 }
 
 #[test]
-fn a_gap_and_a_duplicate_at_the_wrap_are_what_they_are() {
+fn gap_and_duplicate_are_recognised_across_the_psn_wrap() {
     let mut pair = Pair::with(|knobs| {
         knobs.attr.sq_psn = Psn::new(0xff_ffff);
         knobs.attr.rq_psn = Psn::new(0xff_ffff);
@@ -169,7 +169,7 @@ fn a_gap_and_a_duplicate_at_the_wrap_are_what_they_are() {
 }
 
 #[test]
-fn half_the_psn_space_ahead_is_ahead_and_beyond_that_behind() {
+fn psn_is_ahead_within_half_the_psn_space_and_behind_otherwise() {
     for (distance, ahead) in [(1, true), ((1 << 23) - 1, true), (1 << 23, false)] {
         let mut pair = Pair::rc();
         let psn = Psn::new(1000).add(distance).value();
@@ -182,7 +182,7 @@ fn half_the_psn_space_ahead_is_ahead_and_beyond_that_behind() {
 }
 
 #[test]
-fn acknowledgements_of_the_past_and_the_future_are_ignored() {
+fn acks_and_naks_outside_the_packets_in_flight_are_dropped() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     pair.run();
@@ -213,7 +213,7 @@ fn acknowledgements_of_the_past_and_the_future_are_ignored() {
 }
 
 #[test]
-fn one_acknowledgement_completes_all_before_it() {
+fn one_ack_completes_all_work_requests_before_it() {
     let mut pair = Pair::rc();
     for wr_id in 1..=5 {
         pair.write(wr_id, 100);
@@ -221,17 +221,17 @@ fn one_acknowledgement_completes_all_before_it() {
             pair.deliver(&packet);
         }
     }
-    let answers = pair.take(1);
-    let briefs: Vec<String> = answers.iter().map(|sent| sent.summary()).collect();
-    assert_eq!(briefs, ["ACK 1004"]);
-    assert_eq!(answers[0].packet().aeth().unwrap().msn, 5);
+    let responses = pair.take(1);
+    let summaries: Vec<String> = responses.iter().map(|sent| sent.summary()).collect();
+    assert_eq!(summaries, ["ACK 1004"]);
+    assert_eq!(responses[0].packet().aeth().unwrap().msn, 5);
     assert_eq!(pair.hosts[1].count(Counter::AckDeferred), 4);
-    pair.deliver(&answers[0]);
+    pair.deliver(&responses[0]);
     assert_eq!(pair.done(0), [(1, OK), (2, OK), (3, OK), (4, OK), (5, OK)]);
 }
 
 #[test]
-fn a_lost_acknowledgement_is_covered_by_the_next() {
+fn lost_ack_is_covered_by_the_next() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     pair.run_losing(|sent| sent.from == 1);
@@ -242,7 +242,7 @@ fn a_lost_acknowledgement_is_covered_by_the_next() {
 }
 
 #[test]
-fn an_acknowledgement_completes_only_what_it_covers() {
+fn ack_completes_only_fully_covered_work_requests() {
     let mut pair = Pair::rc();
     pair.write(1, 3 * 1024);
     pair.write(2, 1024);
@@ -255,7 +255,7 @@ fn an_acknowledgement_completes_only_what_it_covers() {
 }
 
 #[test]
-fn the_last_packet_of_a_message_asks_and_is_answered_at_once() {
+fn last_packet_of_a_message_sets_ack_req_and_is_acknowledged_at_once() {
     for length in [0, 1, 1024, 1025, 10_000] {
         let mut pair = Pair::rc();
         pair.write(1, length);
@@ -274,7 +274,7 @@ fn the_last_packet_of_a_message_asks_and_is_answered_at_once() {
 }
 
 #[test]
-fn a_packet_that_does_not_ask_gets_no_answer() {
+fn packet_without_ack_req_is_not_acknowledged() {
     let mut pair = Pair::rc();
     let packet = pair.craft(0, Operation::SendFirst, 1000, |h| h, &[1; 1024]);
     let quiet = packet.edited(|bytes| bytes[8] &= 0x7f);
@@ -286,18 +286,22 @@ fn a_packet_that_does_not_ask_gets_no_answer() {
 }
 
 #[test]
-fn the_msn_counts_messages_not_packets() {
+fn msn_counts_messages_not_packets() {
     let mut pair = Pair::with(|knobs| knobs.attr.path_mtu = Mtu::Mtu256);
     pair.write(1, 1000);
     pair.read(2, 1000);
     pair.fetch_add(3, 1);
     pair.write(4, 10);
     pair.run();
-    let answers = pair.log.iter().filter(|sent| sent.from == 1);
-    let msns: Vec<_> = answers
+    let responses = pair.log.iter().filter(|sent| sent.from == 1);
+    let msns: Vec<_> = responses
         .filter_map(|sent| Some((sent.summary(), sent.packet().aeth()?.msn)))
         .collect();
-    let last = |what: &str| msns.iter().rev().find(|(brief, _)| brief.contains(what));
+    let last = |what: &str| {
+        msns.iter()
+            .rev()
+            .find(|(summary, _)| summary.contains(what))
+    };
     assert_eq!(last("ATOMIC").unwrap().1, 3);
     assert_eq!(last("ACK 1009").unwrap().1, 4);
     assert_eq!(pair.done(0).len(), 4);

@@ -1,4 +1,4 @@
-//! What most tests say, in few words: host 0 asks, host 1 answers.
+//! Short forms of common steps: host 0 is the requester, host 1 the responder.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use ferroce_wire::{Operation, Syndrome};
 
 use crate::pair::{BASE, Host, Knobs, Pair, Sent, av, wr};
 
-/// Where host 1 lets itself be written and read.
+/// Address in host 1's memory that host 0 writes to and reads from.
 pub const REMOTE: u64 = BASE + 0x4_0000;
-/// Where host 1 receives, and host 0 puts what it reads: an offset.
+/// Offset in memory of the receives of host 1, and of the READ data of host 0.
 pub const INBOX: u64 = 0x8_0000;
 
 impl Pair {
-    /// Connected with other than the usual choices.
+    /// Returns a connected pair with some parameters changed.
     pub fn with(change: impl FnOnce(&mut Knobs)) -> Pair {
         let mut knobs = Knobs::default();
         change(&mut knobs);
@@ -32,7 +32,7 @@ impl Pair {
         self.post_op(wr_id, op, 0, length);
     }
 
-    /// As [`Pair::write`], the other way: from host 1 to host 0.
+    /// Posts a WRITE from host 1 to host 0.
     pub fn write_back(&mut self, wr_id: u64, length: u32) {
         let op = SendOp::Write {
             remote_addr: REMOTE,
@@ -57,7 +57,7 @@ impl Pair {
         self.post_op(wr_id, op, INBOX, 8);
     }
 
-    /// Posts to host 0, with local memory at an offset.
+    /// Posts an operation on host 0, with local memory at an offset.
     pub fn post_op(&mut self, wr_id: u64, op: SendOp, offset: u64, length: u32) {
         self.post_op_with_flags(wr_id, op, offset, length, SendFlags::empty());
     }
@@ -75,7 +75,7 @@ impl Pair {
         self.post(0, SendWr { flags, ..wr });
     }
 
-    /// Where datagrams of host 0 go.
+    /// Returns the target of a datagram from host 0.
     pub fn target(&self, destination: IpAddr, remote_qpn: u32) -> UdTarget {
         let host = &self.hosts[0];
         UdTarget {
@@ -85,7 +85,7 @@ impl Pair {
         }
     }
 
-    /// Sends a datagram to host 1.
+    /// Posts a datagram to host 1.
     pub fn datagram(&mut self, wr_id: u64, length: u32) {
         let target = self.target(self.hosts[1].address, self.hosts[1].qpn);
         self.datagram_to(wr_id, length, target);
@@ -98,7 +98,7 @@ impl Pair {
         self.post(0, wr);
     }
 
-    /// Posts a receive to host 1.
+    /// Posts a receive on host 1.
     pub fn recv(&mut self, wr_id: u64, length: u32) {
         let sge = self.hosts[1].sge(INBOX, length);
         self.post_recv(1, wr_id, &[sge]);
@@ -123,33 +123,33 @@ impl Pair {
         }
     }
 
-    /// Whether a WRITE of host 0 has arrived whole.
+    /// True if the data of a WRITE of host 0 is in host 1's memory.
     pub fn was_written(&self, length: usize) -> bool {
         self.hosts[1].ram.get(REMOTE, length) == self.hosts[0].ram.get(BASE, length)
     }
 
-    /// Whether a SEND of host 0 has arrived whole.
+    /// True if the data of a SEND of host 0 is in host 1's receive.
     pub fn was_received(&self, length: usize) -> bool {
         self.hosts[1].ram.get(BASE + INBOX, length) == self.hosts[0].ram.get(BASE, length)
     }
 
-    /// Whether host 0 has read what host 1 has.
+    /// True if the data of a READ of host 0 is in host 0's memory.
     pub fn was_read(&self, length: usize) -> bool {
         self.hosts[0].ram.get(BASE + INBOX, length) == self.hosts[1].ram.get(REMOTE, length)
     }
 
-    /// Completions of a host: which, and how it went.
+    /// Polls all completions of a host; returns their work request ids and statuses.
     pub fn done(&self, side: usize) -> Vec<(u64, WcStatus)> {
         let all = self.hosts[side].completions();
         all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// Names and PSNs of the packets sent since this was last asked.
+    /// Returns names and PSNs of the packets sent since the last call.
     pub fn trace(&mut self) -> Vec<String> {
         self.log.drain(..).map(|sent| sent.summary()).collect()
     }
 
-    /// Puts onto the wire what a host has to send, and takes it from there.
+    /// Takes all packets of a host off the wire, including those it has to send now.
     pub fn take(&mut self, side: usize) -> Vec<Sent> {
         self.flush(side);
         let (taken, rest): (Vec<Sent>, Vec<Sent>) =
@@ -158,7 +158,7 @@ impl Pair {
         taken
     }
 
-    /// Lets time pass, and timers act that come up on the way.
+    /// Lets time pass, and fires the timers on the way.
     pub fn wait(&mut self, nanos: u64) {
         let until = self.now.after_nanos(nanos);
         while self.next_timer().is_some_and(|next| next <= until) {
@@ -168,7 +168,7 @@ impl Pair {
         self.now = until;
     }
 
-    /// Lets host 0's ACK timeout expire: its loss probes are lost too.
+    /// Lets host 0's ACK timeout expire. Its loss probes are dropped.
     pub fn expire_ack_timeout(&mut self) {
         let retries = |pair: &Pair| {
             let counters = &pair.hosts[0].counters;
@@ -182,17 +182,18 @@ impl Pair {
         }
     }
 
+    /// Returns the time of the next timer of either host.
     pub fn next_timer(&self) -> Option<Time> {
         let timers = self.hosts.iter().filter_map(|h| h.engine.next_timeout());
         timers.min()
     }
 
-    /// Lets a READ go to and fro, to see that the connection works.
+    /// Checks with a READ that the connection works.
     pub fn assert_connected(&mut self) {
         self.assert_connected_after(0);
     }
 
-    /// As before, with so many requests still to complete.
+    /// Checks the connection as above, with `pending` earlier requests still to complete.
     pub fn assert_connected_after(&mut self, pending: usize) {
         self.read(0xcafe, 100);
         self.run_until_idle();
@@ -213,7 +214,7 @@ impl Host {
         self.engine.query_qp(self.qpn).unwrap()
     }
 
-    /// Asynchronous events of the queue pair so far.
+    /// Returns all asynchronous events of the queue pair.
     pub fn qp_events(&self) -> Vec<QpEvent> {
         let kind = |event: &Event| match event {
             Event::Qp { kind, .. } => Some(*kind),
@@ -222,7 +223,7 @@ impl Host {
         self.events.iter().filter_map(kind).collect()
     }
 
-    /// Failures so far.
+    /// Returns all reported failures.
     pub fn failures(&self) -> Vec<Failure> {
         let failure = |event: &Event| match event {
             Event::Failure(failure) => Some(failure.clone()),
@@ -231,7 +232,7 @@ impl Host {
         self.events.iter().filter_map(failure).collect()
     }
 
-    /// Why the queue pair failed, in words.
+    /// Returns the text of the only reported failure.
     pub fn failure_reason(&self) -> String {
         let failures = self.failures();
         assert_eq!(failures.len(), 1, "{failures:?}");
@@ -240,7 +241,7 @@ impl Host {
 }
 
 impl Sent {
-    /// Name and PSN: `SEND_FIRST 1000`, `ACK 1003`, `NAK 60 1000`.
+    /// Returns name and PSN: `SEND_FIRST 1000`, `ACK 1003`, `NAK 60 1000`.
     pub fn summary(&self) -> String {
         let packet = self.packet();
         let operation = packet.opcode().operation();
@@ -261,7 +262,7 @@ impl Sent {
     }
 }
 
-/// True the first time that `which` is.
+/// Returns a predicate that is true for the first packet that `which` selects.
 pub fn first_match(mut which: impl FnMut(&Sent) -> bool) -> impl FnMut(&Sent) -> bool {
     let mut over = false;
     move |sent| !over && which(sent) && std::mem::replace(&mut over, true) != over

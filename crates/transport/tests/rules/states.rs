@@ -1,4 +1,4 @@
-//! The life of a queue pair: draining, failing, starting over.
+//! Queue pair states: SQD and draining, SQE, ERR and RESET.
 
 use ferroce_transport::{
     AttrMask, Drop, QpAttr, QpEvent, QpState, QpType, Received, RecvWr, SendOp, VerbsError,
@@ -23,7 +23,7 @@ fn move_to(pair: &mut Pair, side: usize, state: QpState) {
     pair.modify(side, &to(state), AttrMask::STATE);
 }
 
-/// Moves host 0 to SQD, asking for the event or not.
+/// Moves host 0 to SQD, with or without SQ_DRAINED enabled.
 fn drain(pair: &mut Pair, notify: bool) {
     let mut attr = to(QpState::Sqd);
     attr.en_sqd_async_notify = notify;
@@ -41,7 +41,7 @@ fn refused(pair: &mut Pair, state: QpState) -> bool {
 }
 
 #[test]
-fn draining_finishes_what_was_begun_and_holds_the_rest() {
+fn sqd_finishes_started_sends_and_holds_the_rest() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     pair.write(2, 20_000);
@@ -63,7 +63,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
 }
 
 #[test]
-fn draining_waits_for_lost_packets_and_reads() {
+fn sqd_waits_for_retransmissions_and_reads() {
     let mut pair = Pair::rc();
     pair.read(1, 5000);
     pair.write(2, 5000);
@@ -83,7 +83,7 @@ fn an_idle_send_queue_is_drained_at_once() {
 }
 
 #[test]
-fn who_does_not_ask_is_not_told_of_draining() {
+fn sq_drained_is_raised_only_if_enabled() {
     let mut pair = Pair::rc();
     drain(&mut pair, true);
     move_to(&mut pair, 0, QpState::Rts);
@@ -92,14 +92,14 @@ fn who_does_not_ask_is_not_told_of_draining() {
     assert_eq!(
         pair.hosts[0].qp_events(),
         [QpEvent::SqDrained],
-        "the first time only"
+        "only when enabled"
     );
     move_to(&mut pair, 0, QpState::Rts);
     pair.assert_connected();
 }
 
 #[test]
-fn while_it_drains_a_queue_pair_can_only_be_ended() {
+fn draining_queue_pair_can_only_move_to_err_or_reset() {
     let mut pair = Pair::rc();
     pair.write(1, 100);
     pair.run_losing(|_| true);
@@ -111,7 +111,7 @@ fn while_it_drains_a_queue_pair_can_only_be_ended() {
 }
 
 #[test]
-fn receiving_goes_on_while_the_send_queue_stands_still() {
+fn queue_pair_receives_in_sqd() {
     let mut pair = Pair::rc();
     move_to(&mut pair, 1, QpState::Sqd);
     pair.recv(7, 100);
@@ -123,7 +123,7 @@ fn receiving_goes_on_while_the_send_queue_stands_still() {
 }
 
 #[test]
-fn attributes_may_change_while_the_send_queue_stands_still() {
+fn attributes_can_change_in_sqd() {
     let mut pair = Pair::rc();
     drain(&mut pair, false);
     let attr = QpAttr {
@@ -141,7 +141,7 @@ fn attributes_may_change_while_the_send_queue_stands_still() {
 }
 
 #[test]
-fn the_error_state_flushes_each_queue_in_order_and_what_comes_later() {
+fn err_flushes_each_queue_in_order_and_later_posts() {
     let mut pair = Pair::rc();
     pair.write(1, 20_000);
     pair.read(2, 100);
@@ -161,7 +161,7 @@ fn the_error_state_flushes_each_queue_in_order_and_what_comes_later() {
     assert_eq!(pair.done(0), [(4, FLUSHED), (10, FLUSHED)]);
     pair.trace();
     pair.flush(0);
-    assert_eq!(pair.trace(), [""; 0], "nothing more is sent");
+    assert_eq!(pair.trace(), [""; 0], "nothing is sent in ERR");
     assert!(!pair.hosts[0].query().attr.sq_draining);
 }
 
@@ -175,7 +175,7 @@ fn flushed_unsignaled_sends_complete_too() {
 }
 
 #[test]
-fn in_the_error_state_packets_are_dropped() {
+fn packets_are_dropped_in_err() {
     let mut pair = Pair::rc();
     move_to(&mut pair, 1, QpState::Err);
     pair.write(1, 100);
@@ -186,7 +186,7 @@ fn in_the_error_state_packets_are_dropped() {
 }
 
 #[test]
-fn reset_empties_everything_without_a_word() {
+fn reset_empties_the_queues_without_completions() {
     let mut pair = Pair::rc();
     pair.write(1, 20_000);
     pair.read(2, 100);
@@ -207,18 +207,18 @@ fn reset_empties_everything_without_a_word() {
 }
 
 #[test]
-fn reset_forgets_what_was_about_to_be_sent() {
+fn reset_drops_queued_responses_and_notifications() {
     let mut pair = Pair::rc();
     pair.read(1, 100);
     let mut request = pair.take(0).remove(0);
-    request.path.traffic_class = 3; // asks for a notification besides the data
+    request.path.traffic_class = 3; // a congestion mark: a CNP is queued besides the data
     pair.deliver(&request);
     move_to(&mut pair, 1, QpState::Reset);
     assert!(pair.take(1).is_empty());
 }
 
 #[test]
-fn reset_is_not_undone_by_a_fault_of_the_past() {
+fn fault_reported_after_reset_changes_nothing() {
     let mut pair = Pair::rc();
     pair.read(1, 100);
     let request = pair.take(0).remove(0);
@@ -232,7 +232,7 @@ fn reset_is_not_undone_by_a_fault_of_the_past() {
 }
 
 #[test]
-fn what_has_left_after_all_completes_nothing_posted_since_reset() {
+fn batch_finished_after_reset_completes_no_new_sends() {
     let knobs = Knobs {
         qp_type: QpType::Uc,
         ..Knobs::default()
@@ -309,8 +309,8 @@ fn posts_in_the_wrong_state_are_refused() {
     pair.bring_to_rts(0, &knobs);
     let host = &mut pair.hosts[0];
     assert!(host.engine.post_send(now, host.qpn, send()).is_ok());
-    let nobody = host.engine.post_send(now, 0x999, send());
-    assert!(matches!(nobody, Err(VerbsError::NotFound(_))));
+    let unknown = host.engine.post_send(now, 0x999, send());
+    assert!(matches!(unknown, Err(VerbsError::NotFound(_))));
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn full_queues_refuse_more_until_something_completes() {
 }
 
 #[test]
-fn a_failed_datagram_stops_sending_only_and_can_be_recovered_from() {
+fn failed_datagram_moves_to_sqe_and_rts_resumes_sending() {
     let mut pair = Pair::with(|knobs| knobs.qp_type = QpType::Ud);
     pair.datagram(1, 100);
     pair.datagram(2, 1025);
@@ -373,7 +373,7 @@ fn a_failed_datagram_stops_sending_only_and_can_be_recovered_from() {
     assert_eq!(
         pair.done(0),
         [(4, FLUSHED)],
-        "until the program has seen to it"
+        "SQE flushes sends until the program moves to RTS"
     );
     move_to(&mut pair, 0, QpState::Rts);
     pair.datagram(5, 100);
@@ -382,7 +382,7 @@ fn a_failed_datagram_stops_sending_only_and_can_be_recovered_from() {
 }
 
 #[test]
-fn a_failed_uc_send_stops_sending_only() {
+fn failed_uc_send_moves_to_sqe_and_receiving_continues() {
     let mut pair = Pair::with(|knobs| knobs.qp_type = QpType::Uc);
     pair.write(1, 100);
     let op = pair.write_op(None);

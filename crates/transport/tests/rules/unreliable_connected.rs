@@ -1,4 +1,4 @@
-//! UC: a message arrives whole or not at all, and nobody answers.
+//! UC: a message is delivered whole or dropped, without ACKs.
 
 use ferroce_transport::{Batch, Counter, Drop, Fault, QpState, QpType, Received, SendOp, WcStatus};
 use ferroce_wire::Psn;
@@ -13,7 +13,7 @@ fn uc() -> Pair {
 }
 
 #[test]
-fn messages_arrive_and_nobody_answers() {
+fn uc_messages_are_delivered_without_acks() {
     let mut pair = uc();
     pair.recv(7, 5000);
     pair.recv(8, 5000);
@@ -35,7 +35,7 @@ fn messages_arrive_and_nobody_answers() {
 }
 
 #[test]
-fn a_send_completes_when_it_has_left_and_not_before() {
+fn uc_send_completes_when_its_batch_is_sent() {
     let mut pair = uc();
     pair.write(1, 3000);
     let host = &mut pair.hosts[0];
@@ -48,7 +48,7 @@ fn a_send_completes_when_it_has_left_and_not_before() {
 }
 
 #[test]
-fn a_fault_told_before_the_batch_has_left_fails_its_message_in_turn() {
+fn fault_reported_before_the_batch_is_sent_fails_its_message_in_order() {
     let mut pair = uc();
     pair.write(1, 100);
     pair.write(2, 100);
@@ -57,7 +57,7 @@ fn a_fault_told_before_the_batch_has_left_fails_its_message_in_turn() {
     host.engine.poll_transmit(pair.now, &mut batch);
     batch.fault(1, Fault::host(0));
     host.engine.fail_unreadable(pair.now, &mut batch);
-    assert_eq!(host.completions(), [], "the first has not left");
+    assert_eq!(host.completions(), [], "the first is not sent yet");
     host.engine.finish_transmit(pair.now, &mut batch);
     let failed = WcStatus::LocalProtection;
     assert_eq!(pair.done(0), [(1, OK), (2, failed)]);
@@ -65,7 +65,7 @@ fn a_fault_told_before_the_batch_has_left_fails_its_message_in_turn() {
 }
 
 #[test]
-fn a_send_in_several_batches_completes_with_the_last() {
+fn uc_send_in_several_batches_completes_with_the_last() {
     let mut pair = uc();
     pair.write(1, 3000);
     pair.write(2, 100);
@@ -76,7 +76,7 @@ fn a_send_in_several_batches_completes_with_the_last() {
 }
 
 #[test]
-fn a_message_with_a_hole_is_dropped_and_its_receive_kept() {
+fn uc_message_with_a_lost_packet_is_dropped_and_its_receive_reused() {
     for lost in 0..3 {
         let mut pair = uc();
         pair.recv(7, 5000);
@@ -94,7 +94,7 @@ fn a_message_with_a_hole_is_dropped_and_its_receive_kept() {
 }
 
 #[test]
-fn packets_after_a_hole_are_dropped_until_a_message_starts() {
+fn uc_packets_after_a_gap_are_dropped_until_a_message_starts() {
     let mut pair = uc();
     pair.recv(7, 5000);
     pair.send(1, 5000);
@@ -102,8 +102,16 @@ fn packets_after_a_hole_are_dropped_until_a_message_starts() {
     let dropped = Received::Dropped(Drop::OutOfSequence);
     assert_eq!(pair.deliver(&packets[0]), Received::Accepted);
     assert_eq!(pair.deliver(&packets[2]), dropped);
-    assert_eq!(pair.deliver(&packets[3]), dropped, "though next in order");
-    assert_eq!(pair.deliver(&packets[1]), dropped, "late is lost");
+    assert_eq!(
+        pair.deliver(&packets[3]),
+        dropped,
+        "although its PSN is the next"
+    );
+    assert_eq!(
+        pair.deliver(&packets[1]),
+        dropped,
+        "a late packet is dropped too"
+    );
     assert_eq!(pair.hosts[1].count(Counter::RxDropped), 3);
     assert_eq!(pair.done(1), []);
     pair.send(2, 10);
@@ -112,7 +120,7 @@ fn packets_after_a_hole_are_dropped_until_a_message_starts() {
 }
 
 #[test]
-fn half_a_write_has_written_and_tells_nobody() {
+fn partial_uc_write_completes_no_receive() {
     let mut pair = uc();
     pair.recv(7, 100);
     let op = pair.write_op(Some(1));
@@ -128,7 +136,7 @@ fn half_a_write_has_written_and_tells_nobody() {
 }
 
 #[test]
-fn a_message_without_a_receive_is_dropped_whole() {
+fn uc_message_without_a_receive_is_dropped_whole() {
     let mut pair = uc();
     pair.send(1, 3000);
     let packets = pair.take(0);
@@ -136,7 +144,7 @@ fn a_message_without_a_receive_is_dropped_whole() {
         let engine = &pair.hosts[1].engine;
         engine.lacks_receive(&packets[n].bytes)
     };
-    assert!(lacks(&pair, 0), "asked before, it says so");
+    assert!(lacks(&pair, 0), "no receive is posted");
     assert!(!lacks(&pair, 1), "the first packet takes the receive");
     assert_eq!(
         pair.deliver(&packets[0]),
@@ -147,14 +155,18 @@ fn a_message_without_a_receive_is_dropped_whole() {
     assert!(!lacks(&pair, 0));
     pair.deliver(&packets[1]);
     pair.deliver(&packets[2]);
-    assert_eq!(pair.done(1), [], "not from its middle");
+    assert_eq!(
+        pair.done(1),
+        [],
+        "a message is not received from its middle"
+    );
     pair.send(2, 3000);
     pair.run();
     assert_eq!(pair.done(1), [(7, OK)]);
 }
 
 #[test]
-fn a_write_that_is_not_allowed_is_dropped_in_silence() {
+fn uc_write_with_a_wrong_key_is_dropped_without_nak() {
     let mut pair = uc();
     let op = SendOp::Write {
         remote_addr: REMOTE,
@@ -173,18 +185,18 @@ fn a_write_that_is_not_allowed_is_dropped_in_silence() {
 }
 
 #[test]
-fn a_message_too_long_for_its_receive_ends_the_receiver() {
+fn uc_message_longer_than_its_receive_moves_the_receiver_to_err() {
     let mut pair = uc();
     pair.recv(7, 2000);
     pair.send(1, 3000);
     pair.run();
-    assert_eq!(pair.done(0), [(1, OK)], "the sender never learns");
+    assert_eq!(pair.done(0), [(1, OK)], "the sender gets no error");
     assert_eq!(pair.done(1), [(7, WcStatus::LocalLength)]);
     assert_eq!(pair.states(), [QpState::Rts, QpState::Err]);
 }
 
 #[test]
-fn reads_atomics_and_the_like_are_refused_when_posted() {
+fn read_atomic_and_send_with_invalidate_are_refused_on_uc() {
     let mut pair = uc();
     let (remote_addr, rkey) = (REMOTE, pair.rkey());
     for op in [
@@ -211,7 +223,7 @@ fn reads_atomics_and_the_like_are_refused_when_posted() {
 }
 
 #[test]
-fn psns_wrap() {
+fn uc_psns_wrap() {
     let mut pair = Pair::with(|knobs| {
         knobs.qp_type = QpType::Uc;
         knobs.attr.sq_psn = Psn::new(0xff_fffe);
@@ -224,7 +236,7 @@ fn psns_wrap() {
 }
 
 #[test]
-fn a_local_invalidate_waits_until_what_is_before_it_has_left_and_no_longer() {
+fn uc_local_invalidate_waits_until_earlier_messages_are_sent() {
     let mut pair = uc();
     pair.write(1, 100);
     pair.post(0, wr(2, SendOp::LocalInvalidate { key: 0 }, &[]));

@@ -1,4 +1,4 @@
-//! UD and queue pair 1: one packet, one message, to whoever has the key.
+//! UD and QP1: each message is one packet; Q_Keys, GRH area and multicast.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -26,7 +26,7 @@ fn ud() -> Pair {
 }
 
 #[test]
-fn a_datagram_lands_behind_the_room_for_a_grh() {
+fn datagram_is_written_behind_the_grh_area() {
     let mut pair = ud();
     pair.recv(7, 2000);
     pair.datagram(1, 999);
@@ -41,7 +41,7 @@ fn a_datagram_lands_behind_the_room_for_a_grh() {
 }
 
 #[test]
-fn the_grh_of_ipv4_is_an_ip_header_with_a_checksum_in_its_second_half() {
+fn grh_area_of_ipv4_has_20_zero_bytes_and_a_valid_ipv4_header() {
     let mut pair = ud();
     pair.recv(7, 2000);
     pair.datagram(1, 100);
@@ -62,7 +62,7 @@ fn the_grh_of_ipv4_is_an_ip_header_with_a_checksum_in_its_second_half() {
 }
 
 #[test]
-fn the_grh_of_ipv6_is_the_ip_header() {
+fn grh_area_of_ipv6_is_the_ipv6_header() {
     let knobs = knobs(QpType::Ud);
     let mut pair = Pair::unconnected(&knobs);
     for (n, host) in (1..).zip(&mut pair.hosts) {
@@ -84,7 +84,7 @@ fn the_grh_of_ipv6_is_the_ip_header() {
 }
 
 #[test]
-fn immediate_data_and_solicited_events_work() {
+fn datagram_carries_immediate_data_and_solicited_bit() {
     let mut pair = ud();
     pair.recv(7, 2000);
     let mut wr = wr(1, SendOp::Send { imm: Some(9) }, &[]);
@@ -99,7 +99,7 @@ fn immediate_data_and_solicited_events_work() {
 }
 
 #[test]
-fn the_address_handle_is_the_way_the_datagram_takes() {
+fn address_handle_sets_the_path_of_a_datagram() {
     let mut pair = ud();
     let mut target = pair.target(pair.hosts[1].address, pair.hosts[1].qpn);
     let mut av = av(pair.hosts[0].address, pair.hosts[1].address);
@@ -113,21 +113,21 @@ fn the_address_handle_is_the_way_the_datagram_takes() {
 }
 
 #[test]
-fn a_datagram_is_a_send_with_an_address() {
+fn ud_accepts_only_sends_with_an_address_handle() {
     let mut pair = ud();
     let target = pair.target(pair.hosts[1].address, pair.hosts[1].qpn);
     let host = &mut pair.hosts[0];
-    let homeless = wr(1, SendOp::Send { imm: None }, &[]);
+    let without_address = wr(1, SendOp::Send { imm: None }, &[]);
     let mut other = wr(2, SendOp::SendInvalidate { rkey: 1 }, &[]);
     other.ud = Some(target);
-    for wr in [homeless, other] {
+    for wr in [without_address, other] {
         let refused = host.engine.post_send(pair.now, host.qpn, wr);
         assert!(matches!(refused, Err(VerbsError::Invalid(_))));
     }
 }
 
 #[test]
-fn a_datagram_with_another_q_key_is_dropped() {
+fn datagram_with_a_wrong_q_key_is_dropped() {
     let mut pair = ud();
     pair.recv(7, 2000);
     let mut target = pair.target(pair.hosts[1].address, pair.hosts[1].qpn);
@@ -140,7 +140,7 @@ fn a_datagram_with_another_q_key_is_dropped() {
 }
 
 #[test]
-fn a_controlled_q_key_stands_for_the_queue_pairs_own() {
+fn q_key_with_the_top_bit_selects_the_queue_pairs_own() {
     let mut pair = ud();
     pair.recv(7, 2000);
     let mut target = pair.target(pair.hosts[1].address, pair.hosts[1].qpn);
@@ -152,7 +152,7 @@ fn a_controlled_q_key_stands_for_the_queue_pairs_own() {
 }
 
 #[test]
-fn queue_pair_1_always_uses_the_well_known_q_key() {
+fn qp1_always_uses_the_well_known_q_key() {
     let mut pair = Pair::new(&knobs(QpType::Gsi));
     assert_eq!(pair.hosts[1].qpn, 1);
     pair.recv(7, 2000);
@@ -167,11 +167,14 @@ fn queue_pair_1_always_uses_the_well_known_q_key() {
     assert_eq!(pair.deliver(&stranger), Received::Dropped(Drop::BadQkey));
     let init = pair.hosts[0].qp_init(&knobs(QpType::Gsi));
     let second = pair.hosts[0].engine.create_qp(&init);
-    assert!(matches!(second, Err(VerbsError::Busy(_))), "there is one");
+    assert!(
+        matches!(second, Err(VerbsError::Busy(_))),
+        "QP1 exists already"
+    );
 }
 
 #[test]
-fn a_datagram_is_at_most_as_long_as_the_port_mtu() {
+fn datagram_longer_than_the_port_mtu_is_a_local_length_error() {
     let mut pair = ud();
     pair.recv(7, 2000);
     pair.datagram(1, 1024);
@@ -187,7 +190,7 @@ fn a_datagram_is_at_most_as_long_as_the_port_mtu() {
 }
 
 #[test]
-fn a_receive_that_is_too_small_waits_for_a_smaller_datagram() {
+fn datagram_larger_than_the_receive_is_dropped_and_the_receive_kept() {
     let mut pair = ud();
     pair.recv(7, 139);
     pair.recv(8, 2000);
@@ -208,7 +211,7 @@ fn a_receive_that_is_too_small_waits_for_a_smaller_datagram() {
 }
 
 #[test]
-fn without_a_receive_a_datagram_is_dropped() {
+fn datagram_without_a_receive_is_dropped() {
     let mut pair = ud();
     pair.datagram(1, 100);
     pair.run();
@@ -217,7 +220,7 @@ fn without_a_receive_a_datagram_is_dropped() {
 }
 
 #[test]
-fn datagrams_arrive_in_any_order_and_as_often_as_the_network_likes() {
+fn reordered_and_duplicated_datagrams_are_delivered() {
     let mut pair = ud();
     for wr_id in 0..4 {
         pair.recv(wr_id, 2000);
@@ -237,7 +240,7 @@ fn datagrams_arrive_in_any_order_and_as_often_as_the_network_likes() {
 }
 
 #[test]
-fn datagrams_complete_when_they_have_left_and_not_before() {
+fn datagrams_complete_when_their_batch_is_sent() {
     let mut pair = ud();
     pair.datagram(1, 10);
     pair.datagram(2, 10);
@@ -250,7 +253,7 @@ fn datagrams_complete_when_they_have_left_and_not_before() {
 }
 
 #[test]
-fn a_datagram_whose_memory_is_gone_fails_alone_and_in_order() {
+fn datagram_from_unmapped_memory_fails_in_order() {
     let mut pair = ud();
     pair.recv(7, 2000);
     pair.datagram(1, 10);
@@ -267,12 +270,12 @@ fn a_datagram_whose_memory_is_gone_fails_alone_and_in_order() {
 }
 
 #[test]
-fn every_member_of_a_group_gets_a_copy() {
+fn every_member_of_a_multicast_group_receives_a_copy() {
     let knobs = knobs(QpType::Ud);
     let mut pair = Pair::new(&knobs);
     let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
     let first = pair.hosts[1].qpn;
-    // Two more queue pairs on host 1, the last of them no member.
+    // Two more queue pairs on host 1; the last one is not a member of the group.
     let init = pair.hosts[1].qp_init(&knobs);
     for n in 0..2 {
         pair.hosts[1].qpn = pair.hosts[1].engine.create_qp(&init).unwrap().0;
@@ -283,7 +286,10 @@ fn every_member_of_a_group_gets_a_copy() {
     pair.hosts[1].qpn = first;
     pair.recv(7, 2000);
     let engine = &mut pair.hosts[1].engine;
-    assert!(engine.attach_multicast(first, group).unwrap(), "the first");
+    assert!(
+        engine.attach_multicast(first, group).unwrap(),
+        "first member"
+    );
     assert!(!engine.attach_multicast(first + 1, group).unwrap());
     let target = pair.target(group, 0xff_ffff);
     pair.datagram_to(1, 100, target);
@@ -297,7 +303,7 @@ fn every_member_of_a_group_gets_a_copy() {
     assert!(!engine.detach_multicast(first, group).unwrap());
     assert!(
         engine.detach_multicast(first + 1, group).unwrap(),
-        "the last"
+        "last member"
     );
     let target = pair.target(group, 0xff_ffff);
     pair.datagram_to(2, 100, target);
@@ -306,7 +312,7 @@ fn every_member_of_a_group_gets_a_copy() {
 }
 
 #[test]
-fn a_member_that_cannot_receive_does_not_keep_others_from_it() {
+fn member_that_cannot_receive_does_not_block_other_members() {
     let knobs = knobs(QpType::Ud);
     let mut pair = Pair::new(&knobs);
     let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));

@@ -1,4 +1,4 @@
-//! XRC: one connection, many shared receive queues.
+//! XRC: requests of one connection name one of many shared receive queues.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::shorthand::{INBOX, REMOTE};
 
 const OK: WcStatus = WcStatus::Success;
 
-/// A pair whose host 0 is an initiator and whose host 1 a target, with two
-/// shared receive queues in protection domains of their own.
+/// A pair with an initiator (host 0) and a target (host 1), and two shared receive queues of
+/// the target, each in its own protection domain.
 struct Xrc {
     pair: Pair,
     srqs: [Arc<Srq>; 2],
@@ -85,7 +85,7 @@ fn connect(pair: &mut Pair, side: usize) {
 }
 
 impl Xrc {
-    /// Posts a receive to one of the queues, in memory of its own domain.
+    /// Posts a receive to SRQ `n`, in memory of its protection domain.
     fn recv(&self, n: usize, wr_id: u64) {
         let regions = &self.pair.hosts[1].regions;
         let at = BASE + INBOX + 0x1_0000 * n as u64;
@@ -118,7 +118,7 @@ impl Xrc {
         all
     }
 
-    /// A key for [`REMOTE`] in the domain of one of the queues.
+    /// Returns a key for [`REMOTE`] in the protection domain of SRQ `n`.
     fn key(&self, n: usize) -> u32 {
         let regions = &self.pair.hosts[1].regions;
         let mr = regions.register(
@@ -135,7 +135,7 @@ impl Xrc {
 const SEND: SendOp = SendOp::Send { imm: Some(5) };
 
 #[test]
-fn one_connection_serves_several_shared_queues() {
+fn one_xrc_connection_serves_several_srqs() {
     let mut xrc = xrc();
     for wr_id in 0..2 {
         xrc.recv(0, 70 + wr_id);
@@ -163,7 +163,7 @@ fn one_connection_serves_several_shared_queues() {
 }
 
 #[test]
-fn every_request_names_its_queue_and_no_answer_does() {
+fn xrc_requests_name_an_srq_and_responses_do_not() {
     let mut xrc = xrc();
     xrc.recv(1, 7);
     xrc.post(1, SEND, 3000, 101);
@@ -177,7 +177,7 @@ fn every_request_names_its_queue_and_no_answer_does() {
 }
 
 #[test]
-fn keys_are_checked_against_the_domain_of_the_named_queue() {
+fn keys_are_checked_against_the_protection_domain_of_the_named_srq() {
     for (owner, named) in [(0, 0), (1, 1), (0, 1), (1, 0)] {
         for n in 0..3 {
             let mut xrc = xrc();
@@ -213,7 +213,7 @@ fn keys_are_checked_against_the_domain_of_the_named_queue() {
 }
 
 #[test]
-fn a_lost_read_response_is_repaired_within_the_domain() {
+fn lost_read_response_is_requested_again_with_the_key_of_the_srqs_domain() {
     let mut xrc = xrc();
     let op = SendOp::Read {
         remote_addr: REMOTE,
@@ -231,7 +231,7 @@ fn a_lost_read_response_is_repaired_within_the_domain() {
 }
 
 #[test]
-fn a_queue_that_does_not_exist_is_an_invalid_request() {
+fn unknown_srq_number_is_an_invalid_request() {
     let mut xrc = xrc();
     xrc.post(1, SEND, 100, 999);
     xrc.pair.run();
@@ -244,7 +244,7 @@ fn a_queue_that_does_not_exist_is_an_invalid_request() {
 }
 
 #[test]
-fn a_queue_that_is_gone_does_not_exist() {
+fn number_of_a_destroyed_srq_is_an_invalid_request() {
     let mut xrc = xrc();
     xrc.recv(0, 7);
     let [gone, kept] = xrc.srqs;
@@ -256,7 +256,7 @@ fn a_queue_that_is_gone_does_not_exist() {
 }
 
 #[test]
-fn an_empty_queue_is_not_ready_and_others_are_not_asked() {
+fn empty_srq_causes_an_rnr_nak_and_no_other_srq_is_used() {
     let mut xrc = xrc();
     xrc.recv(1, 7);
     xrc.post(1, SEND, 100, 100);
@@ -270,7 +270,7 @@ fn an_empty_queue_is_not_ready_and_others_are_not_asked() {
 }
 
 #[test]
-fn a_write_with_immediate_completes_in_the_named_queue() {
+fn write_with_immediate_completes_a_receive_of_the_named_srq() {
     let mut xrc = xrc();
     xrc.recv(1, 7);
     let op = SendOp::Write {
@@ -289,7 +289,7 @@ fn a_write_with_immediate_completes_in_the_named_queue() {
 }
 
 #[test]
-fn a_short_receive_completes_with_the_error_in_the_named_queue() {
+fn message_longer_than_its_srq_receive_is_a_local_length_error() {
     let mut xrc = xrc();
     xrc.recv(0, 7);
     xrc.post(1, SEND, 6000, 100);
@@ -299,14 +299,14 @@ fn a_short_receive_completes_with_the_error_in_the_named_queue() {
 }
 
 #[test]
-fn the_roles_are_not_to_be_confused() {
+fn xrc_target_refuses_sends_and_both_ends_refuse_receives() {
     let mut xrc = xrc();
     let now = xrc.pair.now;
     let send = wr(1, SEND, &[]);
     let host = &mut xrc.pair.hosts[1];
     assert!(
         host.engine.post_send(now, host.qpn, send).is_err(),
-        "a target sends nothing"
+        "a target cannot send"
     );
     let receive = RecvWr {
         wr_id: 1,
