@@ -5,6 +5,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use ferroce_net::RUN_LIMITS;
 use ferroce_transport::{
     Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, IpId,
     MemRef, Memory, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions,
@@ -87,7 +88,7 @@ impl Side {
             pd,
             mr,
             cq: Cq::new(0, 4 * MESSAGES as u32)?,
-            batch: Batch::new(MESSAGES),
+            batch: Batch::with_run_limits(MESSAGES, RUN_LIMITS),
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
 
 use ferroce_control::{AttachedSlot, LinkInfo};
-use ferroce_net::{Receiver, SlotSockets};
+use ferroce_net::{Receiver, SlotSockets, qpns_of_slot};
 use ferroce_transport::{
     Access, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, Pd, QpInit, Regions,
     Rereg, Srq, SrqInit, VerbsError, Xrcd,
@@ -355,9 +355,8 @@ fn open_shard(
     notices: &Arc<Notices>,
     board: &Entries,
 ) -> Result<Shard, Error> {
-    let first = u32::from(slot.slot) << 16;
     let config = Config {
-        qpns: first..first + (1 << 16),
+        qpns: qpns_of_slot(slot.slot),
         skip_qpns: random()?,
         port_mtu: port_mtu(link),
         check_icrc: link.crc,

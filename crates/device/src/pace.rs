@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferroce_control::{BOARD_ENTRY, BOARD_SIZE, Board};
+use ferroce_net::slot_of_qpn;
 use ferroce_transport::{Run, Time};
 use ferroce_wire::Transport;
 
@@ -142,7 +143,7 @@ impl Pacer {
         // Programs on one link have the same addresses.
         let here = flow.destination == flow.source;
         (here && is_unreliable(opcode)).then(|| Burden {
-            slot: run.slot(),
+            slot: slot_of_qpn(run.dest_qpn()),
             cost: cost(bytes, run.packets.len()),
         })
     }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use ferroce_net::{SendError, Sender};
-use ferroce_transport::{Batch, Engine, Fault, MAX_RUN_BYTES, Path, Time, Trailer};
+use ferroce_net::{RUN_LIMITS, SendError, Sender};
+use ferroce_transport::{Batch, Engine, Fault, Path, Time, Trailer};
 
 use crate::clock;
 use crate::memory::ProcessMemory;
@@ -13,7 +13,7 @@ use crate::pace::{Burden, Entries, Pacer};
 /// Packets of a batch: several full runs.
 const BATCH: usize = 256;
 /// Room for a run, and for what assembling a packet writes beyond its end.
-const ROOM: usize = MAX_RUN_BYTES + 4096;
+const ROOM: usize = RUN_LIMITS.bytes + 4096;
 
 /// Ports tried until one is free for both IP families.
 const CANDIDATES: usize = 8;
@@ -54,7 +54,7 @@ impl Transmitter {
                 ifindex,
                 waiting: VecDeque::new(),
             },
-            batch: Batch::new(BATCH),
+            batch: Batch::with_run_limits(BATCH, RUN_LIMITS),
             buffer: vec![0; ROOM],
             faults: Vec::new(),
         }

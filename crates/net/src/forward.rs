@@ -33,6 +33,7 @@ use ferroce_wire::ROCE_PORT;
 
 use crate::address::{self, Name};
 use crate::incoming::Incoming;
+use crate::sender::RUN_LIMITS;
 use crate::steering;
 use crate::syscall::{self, Outgoing};
 
@@ -40,8 +41,6 @@ const MAGIC: [u8; 5] = *b"\xffFWD\x01";
 const HEADER: usize = 48;
 /// What fits into one UDP datagram, and so into one segmented send.
 const ROOM: usize = 65_507;
-/// Most segments of one send that every kernel with UDP_SEGMENT takes.
-const MAX_SEGMENTS: usize = 64;
 
 /// Whether a datagram is, by where it came from, one that a slot passed on.
 pub(crate) fn is_forwarded(source: IpAddr, source_port: u16, destination: IpAddr) -> bool {
@@ -155,7 +154,7 @@ impl Forwarder {
                 && whole
                 && slot == self.slot
                 && len <= self.segment
-                && self.count < MAX_SEGMENTS
+                && self.count < RUN_LIMITS.packets
                 && self.wrapped.len() + len <= ROOM
     }
 

@@ -58,5 +58,6 @@ pub use path_probe::{Passage, probe_path};
 pub use private::{enter_private_network, set_loopback_up};
 pub use receiver::{ReceiveStats, Receiver};
 pub use send_error::{PartialSend, SendError};
-pub use sender::{Sender, TxRun};
+pub use sender::{RUN_LIMITS, Sender, TxRun};
 pub use slot::{SlotSockets, create_slot, create_slot_with};
+pub use steering::{qpns_of_slot, slot_of_qpn};

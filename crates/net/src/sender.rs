@@ -11,14 +11,22 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use ferroce_transport::{MAX_RUN_PACKETS, Path};
-use ferroce_wire::{Flow, ICRC_LEN, Opcode, icrc};
+use ferroce_transport::{Path, RunLimits};
 
 use crate::features::{self, Features};
 use crate::send_error::{PartialSend, SendError};
+use crate::steering::SLOT_MASK;
 use crate::syscall::{self, MAX_MESSAGES, Outgoing};
 use crate::tx_message::Way;
 use crate::tx_ports::{TxPort, TxPorts};
+
+/// The longest run that one segmented send takes, on every kernel that has UDP_SEGMENT,
+/// and the slot that all its packets are for.
+pub const RUN_LIMITS: RunLimits = RunLimits {
+    packets: 64,
+    bytes: 65_000,
+    qpn_mask: SLOT_MASK,
+};
 
 /// Sockets per IP family, unless said otherwise.
 const PORT_LIMIT: usize = 64;
@@ -243,8 +251,6 @@ impl Sender {
         way: &Way,
         numbered: bool,
     ) -> Result<(), SendError> {
-        let flow = &run.path.flow;
-        let renumber = numbered && flow.is_ipv4();
         let mut messages = [Outgoing::EMPTY; MAX_MESSAGES];
         let mut gone = 0;
         let packets: usize = run.bytes.len().div_ceil(run.segment.max(1));
@@ -253,8 +259,11 @@ impl Sender {
             let mut count = 0;
             for (message, packet) in messages.iter_mut().zip(rest) {
                 *message = way.message(packet, None);
-                if renumber {
-                    unnumber(message, flow, (gone + count) as u16);
+                let ip_id = if numbered { gone + count } else { 0 };
+                if let Some((body, trailer)) = run.path.clear_ip_id(ip_id as u16, packet) {
+                    message.body = body;
+                    message.tail = trailer;
+                    message.tail_len = trailer.len();
                 }
                 count += 1;
             }
@@ -291,61 +300,7 @@ impl Default for Sender {
 impl TxRun<'_> {
     /// The segment size to tell the kernel, if there is more than one.
     fn segmented(&self) -> Option<u16> {
-        debug_assert!(self.bytes.len() <= self.segment * MAX_RUN_PACKETS);
+        debug_assert!(self.bytes.len() <= self.segment * RUN_LIMITS.packets);
         (self.bytes.len() > self.segment).then_some(self.segment as u16)
-    }
-}
-
-/// Replaces the ICRC of a packet that was meant to have identification `id` by
-/// that for 0.
-fn unnumber(message: &mut Outgoing<'_>, flow: &Flow, id: u16) {
-    let packet = message.body;
-    let Some((body, _)) = packet.split_last_chunk::<ICRC_LEN>().filter(|_| id != 0) else {
-        return;
-    };
-    let flush = Opcode::from_byte(packet[0]).is_some_and(Opcode::has_feth);
-    let quirk = flush && icrc::verify_flush_quirk(flow, id, packet);
-    message.tail = match quirk {
-        true => icrc::compute_flush_quirk(flow, 0, body),
-        false => icrc::compute(flow, 0, body),
-    };
-    message.tail_len = ICRC_LEN;
-    message.body = body;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn packet(flow: &Flow, id: u16, opcode: u8, quirk: bool) -> Vec<u8> {
-        let mut bytes = vec![7; 32];
-        bytes[0] = opcode;
-        let crc = match quirk {
-            true => icrc::compute_flush_quirk(flow, id, &bytes),
-            false => icrc::compute(flow, id, &bytes),
-        };
-        bytes.extend_from_slice(&crc);
-        bytes
-    }
-
-    #[test]
-    fn packets_that_cannot_be_segmented_get_new_icrcs() {
-        let flow = Flow {
-            source: [192, 0, 2, 1].into(),
-            destination: [192, 0, 2, 2].into(),
-            source_port: 0xc000,
-        };
-        for (opcode, quirk) in [(0x07, false), (0x1c, false), (0x1c, true)] {
-            for id in [0, 1, 63] {
-                let bytes = packet(&flow, id, opcode, quirk);
-                let mut message = Outgoing {
-                    body: &bytes,
-                    ..Outgoing::EMPTY
-                };
-                unnumber(&mut message, &flow, id);
-                let sent = [message.body, &message.tail[..message.tail_len]].concat();
-                assert_eq!(sent, packet(&flow, 0, opcode, quirk));
-            }
-        }
     }
 }

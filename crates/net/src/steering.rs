@@ -3,6 +3,7 @@
 //! Classic BPF may be attached without privilege.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use ferroce_wire::ip::UDP_LEN;
@@ -15,11 +16,27 @@ const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN_CONSTANT: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
 
+/// Bits of a QPN below its slot.
+const INDEX_BITS: u32 = 16;
+/// Bits of a QPN that hold its slot.
+pub(crate) const SLOT_MASK: u32 = 0xff << INDEX_BITS;
+
 /// Where the top byte of the destination QPN lies in the UDP payload.
 pub(crate) const SLOT_OFFSET: usize = 5;
 
 /// The top byte of the QPN that stands for all members of a multicast group.
 const MULTICAST_SLOT: u32 = 0xff;
+
+/// Returns the slot of a queue pair: the top byte of its number.
+pub const fn slot_of_qpn(qpn: u32) -> u8 {
+    (qpn >> INDEX_BITS) as u8
+}
+
+/// Returns the QPNs of a slot.
+pub const fn qpns_of_slot(slot: u8) -> Range<u32> {
+    let first = (slot as u32) << INDEX_BITS;
+    first..first + (1 << INDEX_BITS)
+}
 
 /// The slot a packet is for. What is too short to say goes to slot 0, as the
 /// kernel decides it.
@@ -89,5 +106,22 @@ const fn instruction(code: u16, k: u32) -> sock_filter {
         jt: 0,
         jf: 0,
         k,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_is_the_top_byte_of_the_qpn() {
+        for slot in [0, 1, 0x7f, 0xff] {
+            let qpns = qpns_of_slot(slot);
+            assert_eq!(qpns.len(), 1 << 16);
+            for qpn in [qpns.start, qpns.end - 1] {
+                assert_eq!(slot_of_qpn(qpn), slot);
+                assert_eq!(qpn & SLOT_MASK, qpns.start);
+            }
+        }
     }
 }

@@ -10,8 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ferroce_transport::{
-    Access, Batch, Bug, Config, Counters, Engine, MAX_RUN_BYTES, MAX_RUN_PACKETS, MemRef, Path, Pd,
-    Regions, Time,
+    Access, Batch, Bug, Config, Counters, Engine, MemRef, Path, Pd, Regions, RunLimits, Time,
 };
 
 use crate::arena::Arena;
@@ -20,6 +19,12 @@ use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::zone::{Place, Purpose, Zone};
 
+/// Limits of a run: those of a UDP socket, and the top byte of the QPN as its slot.
+const RUN_LIMITS: RunLimits = RunLimits {
+    packets: 64,
+    bytes: 65_000,
+    qpn_mask: 0xff_0000,
+};
 /// Unregistered bytes between zones.
 const GUARD: u64 = 4096;
 /// Size of the transmit buffer: more than the longest packet.
@@ -90,7 +95,9 @@ impl Host {
             paused_until: Time::ZERO,
             timer: None,
             joined: BTreeSet::new(),
-            batches: [1, 3, 64, 200].map(Batch::new).into(),
+            batches: [1, 3, 64, 200]
+                .map(|limit| Batch::with_run_limits(limit, RUN_LIMITS))
+                .into(),
             held: None,
             buffer: vec![0; BUFFER],
         }
@@ -111,7 +118,7 @@ impl Host {
         let more = self.engine.poll_transmit(now, batch);
         let mut faults = Vec::new();
         for run in batch.runs() {
-            if run.packets.len() > MAX_RUN_PACKETS {
+            if run.packets.len() > RUN_LIMITS.packets {
                 return Err(format!("a run of {} packets", run.packets.len()));
             }
             let mut bytes = 0;
@@ -137,7 +144,7 @@ impl Host {
                     Err(fault) => faults.push((index, fault)),
                 }
             }
-            if bytes > MAX_RUN_BYTES {
+            if bytes > RUN_LIMITS.bytes {
                 return Err(format!("a run of {bytes} bytes"));
             }
         }

@@ -58,4 +58,4 @@ pub use ferroce_objects::{
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::QpQuery;
 pub use receive::{Datagram, Drop, IpId, Received};
-pub use transmit::{Batch, ICRC_LEN, MAX_RUN_BYTES, MAX_RUN_PACKETS, Path, Run, Trailer, TxPacket};
+pub use transmit::{Batch, ICRC_LEN, Path, Run, RunLimits, Trailer, TxPacket};

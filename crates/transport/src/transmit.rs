@@ -1,9 +1,9 @@
-//! Packets on their way out, in runs that fit generic segmentation offload.
+//! Batches of packets to send.
 //!
-//! The engine writes headers and says where payload lies; nobody copies payload
-//! until the wire needs it. Consecutive packets of equal size to one peer form
-//! a [`Run`], of which only the last may be shorter: one system call, by
-//! `UDP_SEGMENT`.
+//! The engine writes headers and references to payload. The caller copies the payload
+//! when it assembles the packets. Consecutive packets of equal size to one peer form a
+//! [`Run`], of which only the last may be shorter: the network can take a run in one
+//! call. [`RunLimits`] states how much it takes.
 
 mod assemble;
 mod packet;
@@ -16,12 +16,8 @@ pub use assemble::Trailer;
 pub(crate) use packet::Origin;
 use packet::Piece;
 pub use packet::TxPacket;
-pub use run::{Path, Run};
+pub use run::{Path, Run, RunLimits};
 
-/// Most packets in a run: what the kernel takes in one segmented send.
-pub const MAX_RUN_PACKETS: usize = 64;
-/// Most bytes in a run, UDP payload only.
-pub const MAX_RUN_BYTES: usize = 65_000;
 /// Bytes of the ICRC behind every packet.
 pub const ICRC_LEN: usize = 4;
 
@@ -30,6 +26,7 @@ pub const ICRC_LEN: usize = 4;
 #[derive(Debug)]
 pub struct Batch {
     limit: usize,
+    run_limits: RunLimits,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
     /// Of which the first `used` count: the others are to be written over.
@@ -52,11 +49,18 @@ pub(crate) struct NewPacket {
 }
 
 impl Batch {
-    /// A batch for up to `limit` packets. One for more than a run may get a few beyond
-    /// that, if they complete its last run.
+    /// Returns a batch for up to `limit` packets, in runs of any length.
     pub fn new(limit: usize) -> Batch {
+        Batch::with_run_limits(limit, RunLimits::NONE)
+    }
+
+    /// Returns a batch for up to `limit` packets, in runs that keep to `run_limits`. If
+    /// the batch holds more than one full run, it may take packets beyond `limit` that
+    /// complete its last run.
+    pub fn with_run_limits(limit: usize, run_limits: RunLimits) -> Batch {
         Batch {
             limit: limit.max(1),
+            run_limits,
             bytes: Vec::new(),
             pieces: Vec::with_capacity(limit * 2),
             entries: Vec::with_capacity(limit),
@@ -121,8 +125,10 @@ impl Batch {
     pub(crate) fn room_in_run(&self, qpn: u32, len: usize) -> usize {
         let entries = &self.entries[..self.used];
         let ours = entries.last().is_some_and(|entry| entry.qpn == qpn);
-        let takes = |run: &&Run| ours && run.segment == len && self.limit > MAX_RUN_PACKETS;
-        self.runs.last().filter(takes).map_or(0, Run::room)
+        let limits = &self.run_limits;
+        let takes = |run: &&Run| ours && run.segment == len && self.limit > limits.packets;
+        let run = self.runs.last().filter(takes);
+        run.map_or(0, |run| run.room(limits))
     }
 
     /// Makes the last packet ask for an acknowledgement.
@@ -213,8 +219,8 @@ impl Batch {
         entry.origin = new.origin;
         entry.number = self.len as u32;
         entry.count = 1;
-        let (len, slot) = (entry.wire_len(), entry.slot());
-        self.run_for(path, len, slot).add(len);
+        let (len, dest_qpn) = (entry.wire_len(), entry.dest_qpn());
+        self.run_for(path, len, dest_qpn).add(len);
         self.used += 1;
         self.len += 1;
     }
@@ -231,7 +237,8 @@ impl Batch {
             let len = entry.wire_len();
             // As many as the run has room for are one entry.
             let run = self.runs.last_mut();
-            let more = run.map_or(0, |run| run.extend(len, left as usize - 1));
+            let limits = &self.run_limits;
+            let more = run.map_or(0, |run| run.extend(len, left as usize - 1, limits));
             self.len += more;
             entry.count += more as u32;
             left -= entry.count;
@@ -248,12 +255,12 @@ impl Batch {
         }
     }
 
-    /// The run that takes the next packet.
+    /// Returns the run that takes the next packet.
     #[inline(always)]
-    fn run_for(&mut self, path: &Path, len: usize, slot: u8) -> &mut Run {
-        let takes = |run: &Run| run.takes(len, path, slot);
+    fn run_for(&mut self, path: &Path, len: usize, dest_qpn: u32) -> &mut Run {
+        let takes = |run: &Run| run.takes(len, path, dest_qpn, &self.run_limits);
         if !self.runs.last().is_some_and(takes) {
-            let run = Run::new(path, self.len, self.used, len, slot);
+            let run = Run::new(path, self.len, self.used, len, dest_qpn);
             self.runs.push(run);
         }
         self.runs.last_mut().expect("there is one now")

@@ -2,7 +2,7 @@
 
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, MAX_HEADER_LEN, Opcode, Psn,
-    Rdeth, Reth, XrcEth, head,
+    Rdeth, Reth, XrcEth, be24, head,
 };
 
 /// The BTH and extension headers of one packet in wire format, in a fixed-size buffer.
@@ -69,6 +69,12 @@ impl HeaderBuf {
         self.opcode = bth.opcode;
         self.rank = 0;
         self
+    }
+
+    /// Returns the destination queue pair.
+    #[inline]
+    pub fn dest_qpn(&self) -> u32 {
+        be24([self.bytes[5], self.bytes[6], self.bytes[7]])
     }
 
     /// Returns the PSN.

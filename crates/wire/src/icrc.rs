@@ -23,7 +23,7 @@ mod uniform;
 use crc32fast::Hasher;
 
 use crate::ip::{IPV4_LEN, UDP_LEN};
-use crate::{Bth, Flow, ICRC_LEN};
+use crate::{Bth, Flow, ICRC_LEN, Opcode};
 pub use flow_icrc::FlowIcrc;
 pub use flush::{compute_flush_quirk, recover_id_flush_quirk, verify_flush_quirk};
 pub use recover::{Recovered, SEGMENTS};
@@ -79,6 +79,24 @@ pub fn compute(flow: &Flow, ip_id: u16, packet_without_icrc: &[u8]) -> [u8; ICRC
 /// the BTH. Over IPv6 the `ip_id` is ignored.
 pub fn verify(flow: &Flow, ip_id: u16, packet_with_icrc: &[u8]) -> bool {
     FlowIcrc::new(flow).verify(ip_id, packet_with_icrc)
+}
+
+/// Splits the ICRC for the identification `from` off a packet and returns the rest with the
+/// ICRC for the identification `to`. If the packet is a FLUSH with the ICRC that rxe
+/// computes, so is the new ICRC. Returns `None` if the packet is too short for an ICRC.
+pub fn change_id<'a>(
+    flow: &Flow,
+    from: u16,
+    to: u16,
+    packet_with_icrc: &'a [u8],
+) -> Option<(&'a [u8], [u8; ICRC_LEN])> {
+    let (body, _) = split(packet_with_icrc)?;
+    let flush = Opcode::from_byte(body[0]).is_some_and(Opcode::has_feth);
+    let icrc = match flush && verify_flush_quirk(flow, from, packet_with_icrc) {
+        true => compute_flush_quirk(flow, to, body),
+        false => compute(flow, to, body),
+    };
+    Some((body, icrc))
 }
 
 /// Checks the ICRC of a packet and finds its IPv4 identification. The slice starts with

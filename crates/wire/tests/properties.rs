@@ -302,6 +302,23 @@ proptest! {
         packet[9] ^= 1;
         prop_assert!(!icrc::verify_flush_quirk(&flow, id, &packet));
     }
+
+    #[test]
+    fn changed_id_keeps_the_kind_of_icrc(flow in flow(), from: u16, to: u16, flush: bool, rest in vec(any::<u8>(), 31)) {
+        let body = [&[if flush { 0x1c } else { 0x07 }][..], &rest].concat();
+        let packet = with_icrc(&flow, from, body.clone());
+        let changed = icrc::change_id(&flow, from, to, &packet);
+        prop_assert_eq!(changed, Some((&body[..], icrc::compute(&flow, to, &body))));
+
+        let packet = [&body[..], &icrc::compute_flush_quirk(&flow, from, &body)].concat();
+        let changed = icrc::change_id(&flow, from, to, &packet);
+        let expected = match flush {
+            true => icrc::compute_flush_quirk(&flow, to, &body),
+            false => icrc::compute(&flow, to, &body),
+        };
+        prop_assert_eq!(changed, Some((&body[..], expected)));
+        prop_assert_eq!(icrc::change_id(&flow, from, to, &packet[..15]), None);
+    }
 }
 
 #[test]

@@ -5,9 +5,6 @@ use ferroce_wire::{Bth, HeaderBuf, Psn};
 use super::ICRC_LEN;
 use crate::memory::MemRef;
 
-/// Where in a BTH the top byte of the destination QPN stands.
-const DEST_SLOT: usize = 5;
-
 /// A piece of payload.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Piece {
@@ -74,9 +71,10 @@ impl TxPacket {
         self.qpn
     }
 
-    /// The top byte of the destination QPN.
-    pub(super) fn slot(&self) -> u8 {
-        self.header.buffer()[DEST_SLOT]
+    /// Returns the destination QPN.
+    #[inline]
+    pub(super) fn dest_qpn(&self) -> u32 {
+        self.header.dest_qpn()
     }
 
     /// One of several.

@@ -1,12 +1,10 @@
-//! Packets that leave together.
+//! Runs: packets that are sent together.
 
 use core::ops::Range;
 
-use ferroce_wire::{Flow, FlowIcrc};
+use ferroce_wire::{Flow, FlowIcrc, ICRC_LEN, icrc};
 
-use super::{MAX_RUN_BYTES, MAX_RUN_PACKETS};
-
-/// The way of a packet: what UDP and IP headers need to say.
+/// The contents of the UDP and IP headers that all packets of a flow share.
 #[derive(Copy, Clone, Debug)]
 pub struct Path {
     /// Addresses and source port.
@@ -15,12 +13,12 @@ pub struct Path {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// What the ICRCs of all packets on this way begin with.
+    /// The part of the ICRC that all packets of the flow share.
     pub(super) icrc: FlowIcrc,
 }
 
 impl Path {
-    /// A way.
+    /// Returns a path.
     pub fn new(flow: Flow, traffic_class: u8, hop_limit: u8) -> Path {
         Path {
             flow,
@@ -28,6 +26,23 @@ impl Path {
             hop_limit,
             icrc: FlowIcrc::new(&flow),
         }
+    }
+
+    /// Splits the trailer off a packet of this path and returns the rest together with
+    /// the trailer for the IPv4 identification 0. The given packet has the trailer for
+    /// identification `ip_id`. Returns `None` if the trailer stays as it is.
+    ///
+    /// This recomputes the checksum of the whole packet. A network that cannot number the
+    /// packets of a run needs it after all.
+    pub fn clear_ip_id<'a>(
+        &self,
+        ip_id: u16,
+        packet: &'a [u8],
+    ) -> Option<(&'a [u8], [u8; ICRC_LEN])> {
+        if ip_id == 0 || !self.flow.is_ipv4() {
+            return None;
+        }
+        icrc::change_id(&self.flow, ip_id, 0, packet)
     }
 }
 
@@ -41,61 +56,83 @@ impl PartialEq for Path {
 
 impl Eq for Path {}
 
-/// Packets of equal size to one slot of one peer; the last may be shorter.
+/// The longest run that the network takes in one call, and the packets that may share it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct RunLimits {
+    /// Most packets in a run.
+    pub packets: usize,
+    /// Most bytes in a run, from the first BTH to the last ICRC.
+    pub bytes: usize,
+    /// Bits in which the destination QPNs of a run agree. A network that steers a run by
+    /// bits of its first packet's destination QPN names those bits.
+    pub qpn_mask: u32,
+}
+
+impl RunLimits {
+    /// No limits: runs of any length, to any queue pairs of a peer.
+    pub const NONE: RunLimits = RunLimits {
+        packets: usize::MAX,
+        bytes: usize::MAX,
+        qpn_mask: 0,
+    };
+}
+
+/// Packets of equal size to one peer; the last may be shorter.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The way.
+    /// The path of all its packets.
     pub path: Path,
-    /// Which packets of the batch.
+    /// The packets, by their numbers in the batch.
     pub packets: Range<usize>,
-    /// Bytes of all packets but perhaps the last.
+    /// Bytes of each packet, except that the last may be shorter.
     pub segment: usize,
-    /// Which of the batch's entries, each of which may be several packets.
+    /// Indices of the batch's entries, each of which may be several packets.
     pub(super) entries: Range<usize>,
     pub(super) bytes: usize,
-    /// The top byte of the destination QPN: by it peers steer whole runs.
-    slot: u8,
+    /// Destination QPN of the first packet.
+    dest_qpn: u32,
 }
 
 impl Run {
-    /// One that has yet to get its packets.
-    pub(super) fn new(path: &Path, packet: usize, entry: usize, len: usize, slot: u8) -> Run {
+    /// Returns a run without packets.
+    pub(super) fn new(path: &Path, packet: usize, entry: usize, len: usize, dest_qpn: u32) -> Run {
         Run {
             path: *path,
             packets: packet..packet,
             segment: len,
             entries: entry..entry,
             bytes: 0,
-            slot,
+            dest_qpn,
         }
     }
 
-    /// The top byte of the destination QPN.
-    pub fn slot(&self) -> u8 {
-        self.slot
+    /// Returns the destination QPN of the first packet. Those of the others agree with it
+    /// in the bits of [`RunLimits::qpn_mask`].
+    pub fn dest_qpn(&self) -> u32 {
+        self.dest_qpn
     }
 
-    /// Whether it has room for a packet of so many bytes on that way.
+    /// Returns true if a packet of `len` bytes may follow in this run.
     #[inline]
-    pub(super) fn takes(&self, len: usize, path: &Path, slot: u8) -> bool {
+    pub(super) fn takes(&self, len: usize, path: &Path, dest_qpn: u32, limits: &RunLimits) -> bool {
         self.is_whole()
             && len <= self.segment
-            && self.packets.len() < MAX_RUN_PACKETS
-            && self.bytes + len <= MAX_RUN_BYTES
-            && self.slot == slot
+            && self.packets.len() < limits.packets
+            && len <= limits.bytes.saturating_sub(self.bytes)
+            && (self.dest_qpn ^ dest_qpn) & limits.qpn_mask == 0
             && self.path == *path
     }
 
-    /// Whether all its packets have the same size: a shorter one is the last.
+    /// Returns true if all packets have the same size. A shorter packet ends the run.
     #[inline]
     fn is_whole(&self) -> bool {
         self.segment * self.packets.len() == self.bytes
     }
 
-    /// How many packets of the same size it has room for.
-    pub(super) fn room(&self) -> usize {
-        let packets = MAX_RUN_PACKETS - self.packets.len();
-        let room = packets.min((MAX_RUN_BYTES - self.bytes) / self.segment);
+    /// Returns how many packets of the same size may follow.
+    pub(super) fn room(&self, limits: &RunLimits) -> usize {
+        let packets = limits.packets.saturating_sub(self.packets.len());
+        let room = packets.min(limits.bytes.saturating_sub(self.bytes) / self.segment);
         if self.is_whole() { room } else { 0 }
     }
 
@@ -107,12 +144,12 @@ impl Run {
         self.bytes += len;
     }
 
-    /// Adds up to so many packets like the last to the last entry; returns how many.
-    pub(super) fn extend(&mut self, len: usize, most: usize) -> usize {
+    /// Adds up to `most` packets of `len` bytes to the last entry. Returns how many.
+    pub(super) fn extend(&mut self, len: usize, most: usize, limits: &RunLimits) -> usize {
         if len != self.segment {
             return 0;
         }
-        let count = most.min(self.room());
+        let count = most.min(self.room(limits));
         self.packets.end += count;
         self.bytes += count * len;
         count

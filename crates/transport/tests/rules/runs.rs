@@ -1,10 +1,17 @@
 //! Runs: packets are sent in groups that UDP generic segmentation offload accepts.
 
-use ferroce_transport::{Batch, MAX_RUN_BYTES, MAX_RUN_PACKETS, QpType, SendOp, Trailer};
-use ferroce_wire::Mtu;
+use ferroce_transport::{Batch, Path, QpType, RunLimits, SendOp, Trailer};
+use ferroce_wire::{Flow, Mtu, icrc};
 
 use crate::pair::{BASE, Knobs, Pair, wr};
 use crate::shorthand::INBOX;
+
+/// The limits of a UDP socket that steers by the top byte of the destination QPN.
+const LIMITS: RunLimits = RunLimits {
+    packets: 64,
+    bytes: 65_000,
+    qpn_mask: 0xff_0000,
+};
 
 /// Returns a pair whose window does not limit sending.
 fn pair_with_large_window(change: impl FnOnce(&mut Knobs)) -> Pair {
@@ -16,7 +23,7 @@ fn pair_with_large_window(change: impl FnOnce(&mut Knobs)) -> Pair {
 
 /// Returns the first batch of host 0.
 fn batch(pair: &mut Pair) -> Batch {
-    let mut batch = Batch::new(256);
+    let mut batch = Batch::with_run_limits(256, LIMITS);
     pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
     batch
 }
@@ -27,7 +34,7 @@ fn check(batch: &Batch) {
     for run in batch.runs() {
         assert_eq!(run.packets.start, next, "in order, without a gap");
         next = run.packets.end;
-        assert!((1..=MAX_RUN_PACKETS).contains(&run.packets.len()));
+        assert!((1..=LIMITS.packets).contains(&run.packets.len()));
         let lengths: Vec<usize> = run
             .packets
             .clone()
@@ -36,7 +43,7 @@ fn check(batch: &Batch) {
         let (last, others) = lengths.split_last().unwrap();
         assert!(others.iter().all(|&length| length == run.segment));
         assert!(*last <= run.segment);
-        assert!(lengths.iter().sum::<usize>() <= MAX_RUN_BYTES);
+        assert!(lengths.iter().sum::<usize>() <= LIMITS.bytes);
     }
     assert_eq!(next, batch.len());
 }
@@ -103,10 +110,10 @@ fn batch_limit_does_not_split_a_run() {
         }
         let sender = &mut pair.hosts[usize::from(read)];
         let (mut runs, mut packets) = (0, 0);
-        let mut batch = Batch::new(256);
+        let mut batch = Batch::with_run_limits(256, LIMITS);
         while sender.engine.poll_transmit(pair.now, &mut batch) || !batch.is_empty() {
             check(&batch);
-            assert!(batch.len() < 256 + MAX_RUN_PACKETS);
+            assert!(batch.len() < 256 + LIMITS.packets);
             runs += batch.runs().len();
             packets += batch.len();
             sender.engine.finish_transmit(pair.now, &mut batch);
@@ -127,7 +134,7 @@ fn read_responses_form_runs() {
     for packet in pair.take(0) {
         pair.deliver(&packet);
     }
-    let mut batch = Batch::new(256);
+    let mut batch = Batch::with_run_limits(256, LIMITS);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     check(&batch);
     assert_eq!(batch.len(), 40);
@@ -150,7 +157,7 @@ fn all_segments_of_a_run_but_the_last_have_one_length() {
             pair.post_op(wr_id, op, INBOX, 1024 * wr_id as u32);
         }
         loop {
-            let mut batch = Batch::new(size);
+            let mut batch = Batch::with_run_limits(size, LIMITS);
             let host = &mut pair.hosts[0];
             host.engine.poll_transmit(pair.now, &mut batch);
             check(&batch);
@@ -187,6 +194,46 @@ fn a_run_has_one_destination() {
 }
 
 #[test]
+fn queue_pairs_share_a_run_if_the_qpn_mask_permits() {
+    for (limits, expected) in [(LIMITS, vec![2, 1, 3]), (RunLimits::NONE, vec![6])] {
+        let mut pair = pair_with_large_window(|knobs| knobs.qp_type = QpType::Ud);
+        let peer = pair.hosts[1].address;
+        let qpns = [
+            0x01_0016, 0x01_ffff, 0x02_0016, 0x03_0000, 0x03_0001, 0x03_0002,
+        ];
+        for qpn in qpns {
+            let target = pair.target(peer, qpn);
+            pair.datagram_to(1, 100, target);
+        }
+        let mut batch = Batch::with_run_limits(256, limits);
+        pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
+        let runs: Vec<_> = batch.runs().iter().map(|run| run.packets.len()).collect();
+        assert_eq!(runs, expected);
+        for run in batch.runs() {
+            assert_eq!(run.dest_qpn(), qpns[run.packets.start]);
+        }
+    }
+}
+
+#[test]
+fn path_clears_the_ip_id_of_ipv4_trailers_only() {
+    for (source, renumbers) in [("192.0.2.1", true), ("2001:db8::1", false)] {
+        let address = source.parse().unwrap();
+        let flow = Flow {
+            source: address,
+            destination: address,
+            source_port: 0xc000,
+        };
+        let path = Path::new(flow, 0, 64);
+        let body = [7; 32];
+        let packet = [&body[..], &icrc::compute(&flow, 3, &body)].concat();
+        let expected = renumbers.then(|| (&body[..], icrc::compute(&flow, 0, &body)));
+        assert_eq!(path.clear_ip_id(3, &packet), expected);
+        assert_eq!(path.clear_ip_id(0, &packet), None, "nothing to change");
+    }
+}
+
+#[test]
 fn ack_shares_a_run_with_the_request_before_it() {
     let mut pair = Pair::rc();
     pair.write(1, 8);
@@ -195,7 +242,7 @@ fn ack_shares_a_run_with_the_request_before_it() {
     pair.deliver(&request);
     // Host 1 has an ACK pending, and now a request of its own.
     pair.write_back(2, 8);
-    let mut batch = Batch::new(256);
+    let mut batch = Batch::with_run_limits(256, LIMITS);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     check(&batch);
     assert_eq!(batch.runs().len(), 1, "one system call");
@@ -214,7 +261,7 @@ fn responses_are_sent_in_psn_order() {
     while let Some(request) = pair.wire.pop_front() {
         pair.deliver(&request);
     }
-    let mut batch = Batch::new(256);
+    let mut batch = Batch::with_run_limits(256, LIMITS);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     check(&batch);
     let psns: Vec<u8> = (0..batch.len())
@@ -298,17 +345,17 @@ fn assembled_run_equals_its_assembled_packets() {
             .borrow_mut()
             .extend(hole.map(|at| BASE + at..BASE + at + 1));
         pair.write_back(2, 60_000);
-        let mut batch = Batch::new(256);
+        let mut batch = Batch::with_run_limits(256, LIMITS);
         let host = &mut pair.hosts[1];
         host.engine.poll_transmit(pair.now, &mut batch);
         check(&batch);
         let (mut faults, mut others) = (Vec::new(), Vec::new());
         for run in batch.runs() {
-            let mut bytes = vec![0; MAX_RUN_BYTES + 100];
+            let mut bytes = vec![0; LIMITS.bytes + 100];
             let trailer = Trailer::Numbered;
             let length = batch.assemble_run(run, trailer, &host.ram, &mut bytes, &mut faults);
             let (mut end, mut id) = (0, 0);
-            let mut expected = vec![0; MAX_RUN_BYTES + 100];
+            let mut expected = vec![0; LIMITS.bytes + 100];
             for number in run.packets.clone() {
                 match batch.assemble(number, &run.path, id, &host.ram, &mut expected[end..]) {
                     Ok(length) => {
