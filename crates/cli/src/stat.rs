@@ -27,6 +27,8 @@ EXAMPLES
         rates, every two seconds
     ferroce stat --processes
         also the share of each program that runs
+    ferroce -j stat | jq '.[].rx_socket_overflow'
+        datagrams dropped by the kernel because a socket buffer was full
     ferroce -j stat rxe0 | jq '.[0].sent_pkts'"
 )]
 pub(crate) struct StatArgs {

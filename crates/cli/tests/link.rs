@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use ferroce_control::path::SOCKET;
 use ferroce_control::start::start;
-use ferroce_control::{attach, find_daemon, find_or_start, runtime_dirs, unix};
+use ferroce_control::{PAGE_HEADER, attach, find_daemon, find_or_start, runtime_dirs, unix};
 use ferroce_testnet::{deadline, isolated, netdev};
 use rustix::net::{Shutdown, shutdown};
 
@@ -227,7 +227,8 @@ fn counters_have_rxes_names() {
         );
         assert_eq!(ok("ferroce stat"), ok("ferroce statistic show link rxe0/1"));
         let user = attach("rxe0", 1).expect("attached");
-        rustix::io::pwrite(user.slots[0].counters.as_fd(), &5u64.to_ne_bytes(), 0).unwrap();
+        let counters = user.slots[0].counters.as_fd();
+        rustix::io::pwrite(counters, &5u64.to_ne_bytes(), PAGE_HEADER as u64).unwrap();
         let json = ok("ferroce -j stat rxe0");
         let expected = r#"[{"ifname":"rxe0","port":1,"sent_pkts":5,"rcvd_pkts":0,"#;
         assert!(json.starts_with(expected), "{json}");

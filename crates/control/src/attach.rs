@@ -148,7 +148,10 @@ fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
         slots.push(AttachedSlot {
             slot: grant.slot,
             sockets: (next()?, if grant.v6 { Some(next()?) } else { None }),
-            counters: next()?.into(),
+            counters: CounterPage::from_fd(next()?).map_err(|error| Error::CounterPage {
+                slot: grant.slot,
+                error,
+            })?,
         });
     }
     Ok((parcel, board, slots))

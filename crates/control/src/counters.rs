@@ -1,10 +1,20 @@
 //! Counters in shared memory: one page for each slot.
 //!
-//! The program maps the page and counts there, with plain stores: it has to count
-//! somewhere anyway. ferroced reads the same page whenever it is asked, so reading
-//! costs the program nothing, and the numbers are there when the program is not.
+//! The program maps the page and counts there with plain stores. ferroced reads the same
+//! page when a client asks for counters. So reading costs the program nothing, and the
+//! counters outlive the program.
 //!
-//! The layout is an array of native u64 in the order of [`Counter::ALL`].
+//! The page starts with a header of [`PAGE_HEADER`] bytes, in native u64:
+//!
+//! | word | contents |
+//! | --- | --- |
+//! | 0 | a magic number |
+//! | 1 | the version of the control protocol |
+//! | 2 | a hash of the counters' names, in order |
+//! | 3 | datagrams that the slot's sockets had dropped before the slot was assigned |
+//!
+//! The values follow, in the order of [`Counter::ALL`]. A page whose first three words are
+//! not those of this build is refused.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,12 +22,80 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ferroce_transport::Counter;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// How many counters there are.
-pub const COUNTERS: usize = Counter::ALL.len();
-/// The size of the memory of one slot's counters.
-pub const PAGE_SIZE: usize = 4096;
+use crate::PROTOCOL;
 
-const _: () = assert!(COUNTERS * 8 <= PAGE_SIZE);
+/// Number of counters.
+pub const COUNTERS: usize = Counter::ALL.len();
+/// Size of the memory of one slot's counters.
+pub const PAGE_SIZE: usize = 4096;
+/// Size of the header in front of the values: one cache line.
+pub const PAGE_HEADER: usize = 64;
+
+const _: () = assert!(PAGE_HEADER + COUNTERS * 8 <= PAGE_SIZE);
+
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+/// The first three words of the header.
+const IDENTITY: [u64; 3] = [
+    u64::from_be_bytes(*b"FERROCEC"),
+    PROTOCOL as u64,
+    hash_of_names(),
+];
+/// Offset of the word that says how many datagrams had been dropped before.
+const DROPPED_BEFORE: u64 = 24;
+
+/// Reason why a page of counters is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// The descriptor is not a sealed page with the magic number.
+    #[error("it is not a counter page of ferroced")]
+    NotAPage,
+    /// The page was made by a build with another version of the control protocol.
+    #[error(
+        "it has the layout of control protocol {theirs}, and this program that of {PROTOCOL}: \
+         install both from one release, then restart ferroced and the program"
+    )]
+    Version {
+        /// The version in the page.
+        theirs: u64,
+    },
+    /// The page holds other counters, although the version is the same.
+    #[error(
+        "it holds other counters than this program, although both have control protocol \
+         {PROTOCOL}: install both from one release, then restart ferroced and the program"
+    )]
+    Counters,
+    /// The system cannot read the page.
+    #[error("it cannot be read: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<PageError> for io::Error {
+    fn from(error: PageError) -> io::Error {
+        match error {
+            PageError::System(error) => error,
+            error => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
+        }
+    }
+}
+
+/// Returns the 64-bit FNV-1a hash of all names, each with a newline.
+const fn hash_of_names() -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut counter = 0;
+    while counter < COUNTERS {
+        let name = Counter::ALL[counter].name().as_bytes();
+        let mut at = 0;
+        while at <= name.len() {
+            let byte = if at < name.len() { name[at] } else { b'\n' };
+            hash = (hash ^ byte as u64).wrapping_mul(0x0100_0000_01b3);
+            at += 1;
+        }
+        counter += 1;
+    }
+    hash
+}
 
 /// Values of all counters, in the order of [`Counter::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,41 +148,88 @@ impl CounterValues {
 pub struct CounterPage(OwnedFd);
 
 impl CounterPage {
-    /// A new page, all zero, whose size nobody can change any more.
+    /// Creates a page whose counters are all zero. Its size is sealed.
     pub fn new() -> io::Result<CounterPage> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("ferroce-counters", flags)?;
         rustix::fs::ftruncate(&fd, PAGE_SIZE as u64)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals)?;
-        Ok(CounterPage(fd))
+        rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+        let page = CounterPage(fd);
+        page.clear(0)?;
+        Ok(page)
     }
 
-    /// The values now. A program may be counting at the same time: each value is
-    /// some recent one, and they need not belong to the same moment.
-    pub fn read(&self) -> io::Result<CounterValues> {
-        let mut bytes = [0; COUNTERS * 8];
-        let read = rustix::io::pread(&self.0, &mut bytes[..], 0)?;
-        if read != bytes.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+    /// Takes a page that another process has sent.
+    ///
+    /// # Errors
+    /// If the descriptor is not a page, or a page of another version.
+    pub fn from_fd(fd: OwnedFd) -> Result<CounterPage, PageError> {
+        let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SEALS));
+        let size = rustix::fs::fstat(&fd).map_err(io::Error::from)?.st_size;
+        if !sealed || size != PAGE_SIZE as i64 {
+            return Err(PageError::NotAPage);
         }
-        let mut values = CounterValues::default();
-        for (value, bytes) in values.0.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *value = u64::from_ne_bytes(*bytes);
-        }
-        Ok(values)
+        let page = CounterPage(fd);
+        page.header()?;
+        Ok(page)
     }
 
-    /// Begins again at zero, for the next program.
-    pub fn clear(&self) -> io::Result<()> {
-        rustix::io::pwrite(&self.0, &[0; PAGE_SIZE], 0)?;
+    /// Returns the values. The program may count at the same time: the values need not
+    /// all be of the same moment.
+    ///
+    /// # Errors
+    /// If the page cannot be read, or the program has overwritten its version.
+    pub fn read(&self) -> Result<CounterValues, PageError> {
+        self.header()?;
+        let words: [u64; COUNTERS] = self.words(PAGE_HEADER as u64)?;
+        Ok(CounterValues(words))
+    }
+
+    /// Returns the number that was given to [`CounterPage::clear`].
+    ///
+    /// # Errors
+    /// If the page cannot be read, or the program has overwritten its version.
+    pub fn dropped_before(&self) -> Result<u32, PageError> {
+        self.header()
+    }
+
+    /// Sets all counters to zero, for the next program. `dropped` is the number of
+    /// datagrams that the kernel has dropped at the slot's sockets so far.
+    pub fn clear(&self, dropped: u32) -> io::Result<()> {
+        let mut bytes = [0; PAGE_SIZE];
+        let words = IDENTITY.into_iter().chain([u64::from(dropped)]);
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.to_ne_bytes();
+        }
+        rustix::io::pwrite(&self.0, &bytes, 0)?;
         Ok(())
     }
-}
 
-impl From<OwnedFd> for CounterPage {
-    fn from(fd: OwnedFd) -> CounterPage {
-        CounterPage(fd)
+    /// Checks the header and returns how many datagrams had been dropped before.
+    fn header(&self) -> Result<u32, PageError> {
+        let [magic, protocol, names] = self.words(0)?;
+        if magic != IDENTITY[0] {
+            return Err(PageError::NotAPage);
+        }
+        if protocol != IDENTITY[1] {
+            return Err(PageError::Version { theirs: protocol });
+        }
+        if names != IDENTITY[2] {
+            return Err(PageError::Counters);
+        }
+        let [dropped] = self.words(DROPPED_BEFORE)?;
+        Ok(dropped as u32)
+    }
+
+    fn words<const N: usize>(&self, at: u64) -> Result<[u64; N], PageError> {
+        let mut words = [[0; 8]; N];
+        let bytes = words.as_flattened_mut();
+        let length = bytes.len();
+        let read = rustix::io::pread(&self.0, bytes, at).map_err(io::Error::from)?;
+        if read != length {
+            return Err(PageError::NotAPage);
+        }
+        Ok(words.map(u64::from_ne_bytes))
     }
 }
 
@@ -118,17 +243,68 @@ impl AsFd for CounterPage {
 mod tests {
     use super::*;
 
+    /// Writes a word of a page.
+    fn write(page: &CounterPage, at: u64, word: u64) {
+        rustix::io::pwrite(page.as_fd(), &word.to_ne_bytes(), at).unwrap();
+    }
+
+    /// Returns the page as another process receives it.
+    fn sent(page: &CounterPage) -> Result<CounterPage, PageError> {
+        CounterPage::from_fd(page.as_fd().try_clone_to_owned().unwrap())
+    }
+
+    #[test]
+    fn page_of_another_version_is_refused() {
+        let page = CounterPage::new().unwrap();
+        write(&page, 8, u64::from(PROTOCOL) + 1);
+        let error = sent(&page).unwrap_err().to_string();
+        let theirs = format!("control protocol {}, and this program", PROTOCOL + 1);
+        assert!(error.contains(&theirs), "{error}");
+        assert!(error.contains("from one release"), "{error}");
+        assert!(page.read().is_err(), "nor is it read");
+        page.clear(0).unwrap();
+        assert!(sent(&page).is_ok());
+        write(&page, 16, 1);
+        assert!(matches!(sent(&page), Err(PageError::Counters)));
+        write(&page, 0, 1);
+        assert!(matches!(sent(&page), Err(PageError::NotAPage)));
+    }
+
+    #[test]
+    fn page_of_a_build_without_versions_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("old", flags).unwrap();
+        rustix::fs::ftruncate(&fd, PAGE_SIZE as u64).unwrap();
+        let unsealed = CounterPage::from_fd(fd.try_clone().unwrap());
+        assert!(matches!(unsealed, Err(PageError::NotAPage)));
+        rustix::fs::fcntl_add_seals(&fd, SEALS).unwrap();
+        let old = CounterPage::from_fd(fd);
+        assert!(matches!(old, Err(PageError::NotAPage)));
+        let file = std::fs::File::open("/proc/version").unwrap();
+        let file = CounterPage::from_fd(file.into());
+        assert!(matches!(file, Err(PageError::NotAPage)));
+    }
+
+    #[test]
+    fn page_keeps_the_drops_of_earlier_owners() {
+        let page = CounterPage::new().unwrap();
+        assert_eq!(page.dropped_before().unwrap(), 0);
+        page.clear(u32::MAX).unwrap();
+        assert_eq!(sent(&page).unwrap().dropped_before().unwrap(), u32::MAX);
+        assert_eq!(page.read().unwrap(), CounterValues::default());
+    }
+
     #[test]
     fn what_one_holder_writes_the_other_reads() {
         let page = CounterPage::new().unwrap();
         assert_eq!(page.read().unwrap(), CounterValues::default());
         let program = page.as_fd().try_clone_to_owned().unwrap();
-        let at = 8 * Counter::RcvdPkts as u64;
+        let at = PAGE_HEADER as u64 + 8 * Counter::RcvdPkts as u64;
         rustix::io::pwrite(&program, &7u64.to_ne_bytes(), at).unwrap();
         let values = page.read().unwrap();
         assert_eq!(values.0[Counter::RcvdPkts as usize], 7);
         assert_eq!(values.0.iter().sum::<u64>(), 7);
-        page.clear().unwrap();
+        page.clear(0).unwrap();
         assert_eq!(page.read().unwrap(), CounterValues::default());
     }
 

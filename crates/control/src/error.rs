@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::counters::PageError;
 use crate::{ANSWER_TIMEOUT, PROTOCOL};
 
 /// A control operation that failed. Messages are whole: none has a source that would be
@@ -70,6 +71,15 @@ pub enum Error {
     )]
     DescriptorsLost,
 
+    /// ferroced sent a page of counters that this program cannot use.
+    #[error("the counter page of slot {slot} cannot be used: {error}")]
+    CounterPage {
+        /// The slot.
+        slot: u8,
+        /// The reason.
+        error: PageError,
+    },
+
     /// Someone else could have put a socket there.
     #[error("{}: {reason}; remove it, or set FERROCE_RUNTIME_DIR", .path.display())]
     UnsafeDirectory {
@@ -125,7 +135,7 @@ impl Error {
                 libc::EACCES
             }
             Error::Refused { errno, .. } => *errno,
-            Error::Version { .. } => libc::EPROTONOSUPPORT,
+            Error::Version { .. } | Error::CounterPage { .. } => libc::EPROTONOSUPPORT,
             Error::Closed => libc::ECONNRESET,
             Error::Timeout { .. } => libc::ETIMEDOUT,
             Error::Unexpected(_) => libc::EPROTO,

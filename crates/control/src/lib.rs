@@ -42,7 +42,7 @@ pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, list_links,
 pub use board::{BOARD_ENTRY, BOARD_SIZE, Board};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
 pub use connection::{ANSWER_TIMEOUT, Asker, Connection, Hearer, find_daemon};
-pub use counters::{CounterPage, CounterValues, PAGE_SIZE};
+pub use counters::{CounterPage, CounterValues, PAGE_HEADER, PAGE_SIZE, PageError};
 pub use error::Error;
 pub use link::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PhysicalState, PortState};
 pub use name::{NameError, check_name};

@@ -104,9 +104,11 @@ impl Parcel {
             if packet.len == 0 {
                 return Ok(slots);
             }
-            let slot = unpack(label, packet);
-            let slot = slot.filter(|s| usize::from(s.slot) == slots.len());
-            slots.push(slot.ok_or_else(damaged)?);
+            let slot = unpack(label, packet)?;
+            if usize::from(slot.slot) != slots.len() {
+                return Err(damaged());
+            }
+            slots.push(slot);
         }
     }
 
@@ -125,18 +127,22 @@ impl Parcel {
     }
 }
 
-fn unpack(label: [u8; 2], packet: packet::Packet) -> Option<SlotFds> {
+fn unpack(label: [u8; 2], packet: packet::Packet) -> io::Result<SlotFds> {
     let [slot, v6] = label;
     let expected = 2 + usize::from(v6);
     if packet.len != label.len() || v6 > 1 || packet.fds_lost || packet.fds.len() != expected {
-        return None;
+        return Err(damaged());
     }
     let mut fds = packet.fds.into_iter();
-    Some(SlotFds {
+    let mut next = || fds.next().ok_or_else(damaged);
+    Ok(SlotFds {
         slot,
-        v4: fds.next()?,
-        v6: if v6 == 1 { Some(fds.next()?) } else { None },
-        counters: fds.next()?.into(),
+        v4: next()?,
+        v6: if v6 == 1 { Some(next()?) } else { None },
+        counters: CounterPage::from_fd(next()?).map_err(|error| {
+            let message = format!("the counter page of slot {slot} cannot be used: {error}");
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        })?,
     })
 }
 
@@ -200,6 +206,24 @@ mod tests {
             append(&parcel, k, true);
         }
         assert_eq!(parcel.contents().unwrap().len(), 256);
+    }
+
+    #[test]
+    fn counter_page_of_another_version_is_refused() {
+        let parcel = Parcel::new().unwrap();
+        let (one, _two) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let counters = CounterPage::new().unwrap();
+        rustix::io::pwrite(counters.as_fd(), &77_u64.to_ne_bytes(), 8).unwrap();
+        parcel.append(0, (one.as_fd(), None), &counters).unwrap();
+        let error = parcel.contents().unwrap_err().to_string();
+        assert!(error.contains("the counter page of slot 0"), "{error}");
+        assert!(error.contains("control protocol 77"), "{error}");
     }
 
     #[test]

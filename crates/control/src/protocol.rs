@@ -15,7 +15,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.

@@ -7,8 +7,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ferroce_control::{Board, CounterPage, CounterValues, Parcel};
+use ferroce_control::{Board, CounterPage, CounterValues, PageError, Parcel};
 use ferroce_net::{BindError, SlotSockets, create_slot};
+use ferroce_transport::Counter;
 use ferroce_wire::ROCE_PORT;
 use rustix::net::SocketAddrAny;
 
@@ -28,6 +29,18 @@ pub(crate) struct Group {
 struct Member {
     sockets: SlotSockets,
     counters: CounterPage,
+}
+
+impl Member {
+    /// Returns the counters. The program counts all but the overflows, which the kernel
+    /// counts: ferroced can ask even while the program is stopped.
+    fn counted(&self) -> Result<CounterValues, PageError> {
+        let mut values = self.counters.read()?;
+        let before = self.counters.dropped_before()?;
+        let overflows = self.sockets.dropped().wrapping_sub(before);
+        values.add_to(Counter::RxSocketOverflow, overflows.into());
+        Ok(values)
+    }
 }
 
 /// Why the group is not to be had.
@@ -124,31 +137,32 @@ impl Group {
         let member = self.member(slot);
         // Normally its last owner's end has done this already.
         member.sockets.park()?;
-        member.counters.clear()?;
         self.board.clear(slot)?;
-        member.sockets.unpark()
+        // A parked socket counts each datagram as dropped: only later ones overflow.
+        member.sockets.unpark()?;
+        member.counters.clear(member.sockets.dropped())
     }
 
     /// Closes a slot whose owner has gone: nothing arrives any more, and what had
     /// arrived is gone. What the owner has counted.
     pub(crate) fn close(&self, slot: u8) -> CounterValues {
         let member = self.member(slot);
+        let counted = self.counted(slot);
         if let Err(error) = member.sockets.park() {
             tracing::warn!(slot, %error, "cannot drain the slot");
         }
-        let counted = self.counted(slot);
         if let Err(error) = self.board.clear(slot) {
             tracing::warn!(slot, %error, "cannot clear the entry of the slot");
         }
-        if let Err(error) = member.counters.clear() {
+        if let Err(error) = member.counters.clear(member.sockets.dropped()) {
             tracing::warn!(slot, %error, "cannot clear the counters of the slot");
         }
         counted
     }
 
-    /// What the owner of a slot has counted so far.
+    /// Returns the counters of a slot's owner, with the overflows of its sockets.
     pub(crate) fn counted(&self, slot: u8) -> CounterValues {
-        self.member(slot).counters.read().unwrap_or_else(|error| {
+        self.member(slot).counted().unwrap_or_else(|error| {
             tracing::warn!(slot, %error, "cannot read the counters of the slot");
             CounterValues::default()
         })

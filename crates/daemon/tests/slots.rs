@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
 use common::holder::Holder;
@@ -169,6 +170,58 @@ fn counters_survive_the_process() {
         three.resume();
         assert_eq!(counter("rxe0", "sent_pkts"), 124, "and survive ferroced");
     });
+}
+
+/// A program that does not read its socket, as a stopped one does not.
+#[test]
+fn socket_overflows_are_counted_for_the_owner_of_the_slot() {
+    isolated(
+        "socket_overflows_are_counted_for_the_owner_of_the_slot",
+        || {
+            let overflows = || counter("rxe0", "rx_socket_overflow");
+            let mut ferroced = Ferroced::start();
+            add("rxe0", "lo").unwrap();
+            let mut one = Holder::start("rxe0", 1);
+            assert_eq!(one.slots, [1]);
+            assert_eq!(overflows(), 0);
+            let sent = overflow(1);
+            let lost = overflows();
+            assert!(0 < lost && lost < sent, "{lost} of {sent}");
+            let shares = connect().counters(Some("rxe0"), true).unwrap();
+            let named = ("rx_socket_overflow".to_owned(), lost);
+            assert!(shares.iter().all(|share| share.values.contains(&named)));
+            ferroced.kill();
+            let _ferroced = Ferroced::start();
+            one.resume();
+            assert_eq!(overflows(), lost, "a restart of ferroced changes nothing");
+            one.actor.kill();
+            deadline::until("the process is gone", || {
+                connect().counters(Some("rxe0"), true).unwrap().len() == 1
+            });
+            assert_eq!(overflows(), lost, "the link keeps the count");
+            // The parked socket drops all datagrams: those are no overflows.
+            overflow(1);
+            let two = Holder::start("rxe0", 1);
+            assert_eq!(two.slots, [1]);
+            assert_eq!(overflows(), lost, "the next owner starts at zero");
+        },
+    );
+}
+
+/// Sends more datagrams to a slot than its receive buffer holds. Returns how many.
+fn overflow(slot: u8) -> u64 {
+    let buffer: u64 = std::fs::read_to_string("/proc/sys/net/core/rmem_max")
+        .map_or(8 << 20, |text| text.trim().parse().expect("a number"));
+    // Each datagram is charged at least its payload; root may exceed rmem_max.
+    let mut packet = [0; 60_000];
+    packet[5] = slot;
+    let count = 2 * buffer.max(8 << 20) / packet.len() as u64 + 10;
+    #[allow(clippy::disallowed_methods, reason = "a peer of flesh and blood")]
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    for _ in 0..count {
+        socket.send_to(&packet, ("127.0.0.1", 4791)).expect("sent");
+    }
+    count
 }
 
 #[test]

@@ -363,9 +363,10 @@ fn open_shard(
         patience_ns: u64::from(link.patience) * 1_000_000_000,
         ..Config::default()
     };
-    let engine = Engine::new(config, Arc::clone(regions), counters);
+    let engine = Engine::new(config, Arc::clone(regions), Arc::clone(&counters));
     let (v4, v6) = slot.sockets;
-    let receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
+    let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
+    receiver.report_to(counters);
     Shard::new(
         engine,
         receiver,

@@ -3,7 +3,6 @@
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -13,9 +12,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// Every bit pattern is a valid value, zero included, and all fields are atomics or
 /// padding: other processes change them at any time.
 pub(crate) unsafe trait SharedNumbers: Sync + 'static {}
-
-// SAFETY: an array of atomics.
-unsafe impl<const N: usize> SharedNumbers for [AtomicU64; N] {}
 
 /// A `T` in shared memory. Dropping it unmaps the memory.
 #[derive(Debug)]

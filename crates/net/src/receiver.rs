@@ -3,6 +3,9 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use ferroce_transport::Counters;
 
 use crate::features::{self, Features};
 use crate::incoming::IncomingRun;
@@ -65,7 +68,7 @@ impl Receiver {
     /// As [`Receiver::new`], with less than the kernel offers.
     pub fn with_features(slot: u8, sockets: SlotSockets, features: &Features) -> Receiver {
         Receiver {
-            dropped_before: dropped(&sockets),
+            dropped_before: sockets.dropped(),
             sockets,
             ring: RecvRing::new(),
             sorter: Sorter::new(slot, features.gso),
@@ -165,9 +168,15 @@ impl Receiver {
         Ok(count)
     }
 
+    /// Also counts in `counters` from now on, except overflows: those the kernel counts.
+    /// `counters` must have no other writer while this receiver receives.
+    pub fn report_to(&mut self, counters: Arc<Counters>) {
+        self.sorter.report_to(counters);
+    }
+
     /// What has been counted so far. Asks the kernel, so not after every packet.
     pub fn stats(&self) -> ReceiveStats {
-        let overflowed = dropped(&self.sockets).wrapping_sub(self.dropped_before);
+        let overflowed = self.sockets.dropped().wrapping_sub(self.dropped_before);
         ReceiveStats {
             overflowed: overflowed.into(),
             ..self.sorter.stats()
@@ -236,10 +245,4 @@ impl Receiver {
         }
         Ok(count)
     }
-}
-
-/// How many datagrams the kernel has dropped at the sockets since they exist.
-fn dropped(sockets: &SlotSockets) -> u32 {
-    let v6 = sockets.v6.as_ref().map_or(0, socket::dropped);
-    socket::dropped(&sockets.v4).wrapping_add(v6)
 }

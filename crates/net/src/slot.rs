@@ -92,6 +92,13 @@ impl SlotSockets {
         self.each().try_for_each(steering::drop_none)
     }
 
+    /// Returns how many datagrams the kernel has dropped at these sockets since they were
+    /// created, because the receive buffer was full or because the slot was parked. The
+    /// count wraps around. It is 0 before Linux 4.12.
+    pub fn dropped(&self) -> u32 {
+        self.each().map(socket::dropped).fold(0, u32::wrapping_add)
+    }
+
     fn each(&self) -> impl Iterator<Item = &OwnedFd> {
         std::iter::once(&self.v4).chain(&self.v6)
     }

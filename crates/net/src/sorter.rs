@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use ferroce_transport::{Datagram, IpId};
+use ferroce_transport::{Counter, Counters, Datagram, IpId};
 
 use crate::forward::{self, Flushed, Forwarder};
 use crate::incoming::{Incoming, IncomingRun};
@@ -17,6 +18,8 @@ pub(crate) struct Sorter {
     slot: u8,
     forwarder: Forwarder,
     stats: ReceiveStats,
+    /// Where else to count, if anywhere.
+    counters: Option<Arc<Counters>>,
 }
 
 /// What the IP header said, and how long the merged datagrams are.
@@ -36,6 +39,7 @@ impl Sorter {
             slot,
             forwarder: Forwarder::new(gso),
             stats: ReceiveStats::default(),
+            counters: None,
         }
     }
 
@@ -45,6 +49,23 @@ impl Sorter {
 
     pub(crate) fn stats(&self) -> ReceiveStats {
         self.stats
+    }
+
+    pub(crate) fn report_to(&mut self, counters: Arc<Counters>) {
+        self.counters = Some(counters);
+    }
+
+    /// Counts in the shared counters as well.
+    fn report(&self, counter: Counter, n: usize) {
+        if let Some(counters) = self.counters.as_ref().filter(|_| n > 0) {
+            counters.add(counter, n as u64);
+        }
+    }
+
+    fn discard(&mut self) -> usize {
+        self.stats.discarded += 1;
+        self.report(Counter::RxDiscarded, 1);
+        0
     }
 
     /// Hands over our datagrams of a message, and passes on others' by a socket of
@@ -57,12 +78,10 @@ impl Sorter {
     ) -> usize {
         let (data, truncated) = (message.data, message.truncated);
         let Some(envelope) = Envelope::read(message) else {
-            self.stats.discarded += 1;
-            return 0;
+            return self.discard();
         };
         if truncated || data.is_empty() {
-            self.stats.discarded += 1;
-            return 0;
+            return self.discard();
         }
         let segment = envelope.segment.clamp(1, data.len());
         let segments = data.chunks(segment);
@@ -104,22 +123,22 @@ impl Sorter {
         match forward::unwrap(bytes) {
             Some(packet) if steering::slot_of(packet.payload) == self.slot => {
                 self.stats.adopted += 1;
+                self.report(Counter::RxAdopted, 1);
                 each(&IncomingRun {
                     merged: packet,
                     segment: packet.payload.len(),
                 });
                 1
             }
-            _ => {
-                self.stats.discarded += 1;
-                0
-            }
+            _ => self.discard(),
         }
     }
 
     fn note_forwarded(&mut self, flushed: Flushed) {
         self.stats.forwarded += flushed.sent as u64;
         self.stats.forward_failed += flushed.lost as u64;
+        self.report(Counter::RxForwarded, flushed.sent);
+        self.report(Counter::RxForwardErr, flushed.lost);
     }
 }
 

@@ -3,12 +3,14 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::namespace::isolated_as_nobody;
 use common::packet::{packet, path, run};
 use common::{receive, receive_rest};
 use ferroce_net::{Features, ReceiveStats, Receiver, Sender, create_slot, probe};
 use ferroce_testnet::isolated;
-use ferroce_transport::Path;
+use ferroce_transport::{Counter, Counters, Path};
 use ferroce_wire::icrc;
 
 fn receivers(count: u8, features: &Features) -> Vec<Receiver> {
@@ -24,6 +26,10 @@ fn receivers(count: u8, features: &Features) -> Vec<Receiver> {
 /// looking as if it had come straight from the peer.
 fn mixed_run(features: &Features) {
     let mut receivers = receivers(3, features);
+    let counters: Vec<_> = (0..3).map(|_| Arc::new(Counters::default())).collect();
+    for (receiver, counters) in receivers.iter_mut().zip(&counters) {
+        receiver.report_to(Arc::clone(counters));
+    }
     let mut sender = Sender::new();
     let slots = [1, 1, 0, 2, 2, 2, 1, 0, 0, 2];
     for (source, destination) in [("127.0.0.5", "127.0.0.6"), ("::1", "::1")] {
@@ -62,6 +68,9 @@ fn mixed_run(features: &Features) {
             ..ReceiveStats::default()
         };
         assert_eq!(receiver.stats(), expected, "slot {slot}");
+        let counted = |counter| counters[slot].get(counter);
+        assert_eq!(counted(Counter::RxForwarded), expected.forwarded);
+        assert_eq!(counted(Counter::RxAdopted), expected.adopted);
     }
 }
 

@@ -56,6 +56,11 @@ counters! {
     RxDropped = "rx_dropped": "Packets out of sequence, stale or otherwise of no use.",
     RcvdCnp = "rcvd_cnp": "Congestion notifications received.",
     SentCnp = "sent_cnp": "Congestion notifications sent.",
+    RxSocketOverflow = "rx_socket_overflow": "Datagrams that the kernel dropped because the socket buffer was full; merged datagrams count as one. ferroced counts them.",
+    RxForwarded = "rx_forwarded": "Packets of another slot that arrived in a merged buffer and were forwarded.",
+    RxForwardErr = "rx_forward_err": "Packets of another slot that could not be forwarded.",
+    RxAdopted = "rx_adopted": "Packets that another slot received and forwarded to this one.",
+    RxDiscarded = "rx_discarded": "Datagrams that were empty, truncated, or forwarded to the wrong slot.",
 }
 
 /// How many there are.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use ferroce_control::{Attachment, Error, Watch, attach, resume};
+use ferroce_control::{Attachment, Error, PAGE_HEADER, Watch, attach, resume};
 use ferroce_testnet::{deadline, role};
 use rustix::net::RecvFlags;
 
@@ -72,7 +72,8 @@ fn role() {
             ("receive", _) => receive(&attachment).to_string(),
             ("count", n) => {
                 let value = n.parse::<u64>().unwrap().to_ne_bytes();
-                rustix::io::pwrite(attachment.slots[0].counters.as_fd(), &value, 0).unwrap();
+                let counters = attachment.slots[0].counters.as_fd();
+                rustix::io::pwrite(counters, &value, PAGE_HEADER as u64).unwrap();
                 "counted".into()
             }
             ("resume", _) => come_back(&mut attachment),
