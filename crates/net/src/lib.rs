@@ -23,6 +23,7 @@
 //!   datagram what its IP header said.
 //! * [`Sender`] writes runs of packets: `UDP_SEGMENT`, source port, address,
 //!   traffic class and hop limit as the [`Path`](ferroce_transport::Path) says.
+//! * [`Wire`] is what a shard needs of all this; [`UdpWire`] is its implementation.
 //! * [`Features`] says what the kernel lacks; everything has a fallback except the
 //!   steering itself.
 //!
@@ -50,6 +51,8 @@ mod steering;
 mod syscall;
 mod tx_message;
 mod tx_ports;
+mod udp_wire;
+mod wire;
 
 pub use bind_error::{BindError, Holder};
 pub use features::{Features, probe};
@@ -61,3 +64,5 @@ pub use send_error::{PartialSend, SendError};
 pub use sender::{RUN_LIMITS, Sender, TxRun};
 pub use slot::{SlotSockets, create_slot, create_slot_with};
 pub use steering::{qpns_of_slot, slot_of_qpn};
+pub use udp_wire::UdpWire;
+pub use wire::{IpIds, Properties, Scope, Source, Wire};

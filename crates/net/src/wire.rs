@@ -1,0 +1,121 @@
+//! The seam between a shard and the network: [`Wire`].
+//!
+//! A shard receives runs of datagrams from its wire, and sends runs of packets on it. The
+//! wire of a program is [`UdpWire`](crate::UdpWire). The simulator has another one. A
+//! wrapper over any wire can count, drop or record packets.
+//!
+//! All calls are statically dispatched: a wire costs no indirect call per packet.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use ferroce_transport::Path;
+
+use crate::{IncomingRun, SendError};
+
+/// The network, as one shard uses it. No call blocks.
+pub trait Wire {
+    /// Receives waiting datagrams and passes them to `each`, one run at a time. Stops when
+    /// no datagram waits, or after `max` datagrams; the last run is always passed whole.
+    /// Returns the number of datagrams.
+    ///
+    /// # Errors
+    /// If the kernel reports an error other than an empty queue.
+    fn receive(
+        &mut self,
+        scope: Scope,
+        max: usize,
+        each: impl FnMut(&IncomingRun<'_>),
+    ) -> io::Result<usize>;
+
+    /// Sends a run: packets of `segment` bytes one behind the other in `bytes`, of which
+    /// only the last may be shorter. The source port of `path` is one that
+    /// [`Wire::bind`] returned. The ICRCs follow the rule in [`Properties::ip_ids`].
+    ///
+    /// # Errors
+    /// [`SendError::WouldBlock`] if the wire has no room: send the run again later. After
+    /// any other error the run is lost.
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError>;
+
+    /// Prepares to send from a UDP source port, `want` if possible. Returns the port to use.
+    ///
+    /// # Errors
+    /// If no port is available.
+    fn bind(&mut self, want: u16, source: Source) -> io::Result<u16>;
+
+    /// Returns duplicates of the descriptors that become readable when a datagram waits.
+    ///
+    /// # Errors
+    /// If the process has too many open files.
+    fn descriptors(&self) -> io::Result<Vec<OwnedFd>>;
+
+    /// Joins a multicast group. A second call for the same group has no effect.
+    ///
+    /// # Errors
+    /// If the wire cannot join the group.
+    fn join_multicast(&mut self, group: IpAddr) -> io::Result<()>;
+
+    /// Leaves a multicast group. Without a membership the call has no effect.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn leave_multicast(&mut self, group: IpAddr) -> io::Result<()>;
+
+    /// Chooses whether received datagrams have their hop limit; without, it is 0.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn report_hop_limits(&mut self, report: bool) -> io::Result<()>;
+
+    /// Returns the constant properties of the wire.
+    fn properties(&self) -> Properties;
+}
+
+/// The queues that one call of [`Wire::receive`] looks at. A UDP wire has a queue per IP
+/// family, and looking at a queue costs a system call.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// Both IP families. Only this scope can find that no datagram waits at all.
+    AllFamilies,
+    /// The IP family of the last datagram, until its queue is empty.
+    LastFamily,
+    /// The IP family of the last datagram, and in light traffic only its oldest message.
+    OneMessage,
+}
+
+/// The source of packets that leave from one port.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// One address: that of a connected queue pair.
+    Address(IpAddr),
+    /// Any address of either IP family: each packet's path names its own.
+    Any,
+}
+
+/// The constant properties of a wire.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Properties {
+    /// Number of the slot whose packets arrive here: the top byte of their destination QPN.
+    pub slot: u8,
+    /// Bytes that the receive queue of one IP family holds, as the kernel counts them.
+    pub receive_buffer: usize,
+    /// IPv4 identifications of the packets of a run, which the ICRC covers.
+    pub ip_ids: IpIds,
+    /// True if the wire cuts a run into packets by itself. Otherwise a run is sent packet by
+    /// packet, and its length saves nothing.
+    pub segments: bool,
+    /// Most packets in a run.
+    pub max_run_packets: usize,
+    /// Most bytes in a run, UDP payload only.
+    pub max_run_bytes: usize,
+}
+
+/// The IPv4 identifications of the packets of a run.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum IpIds {
+    /// 0, 1, 2, ...: the kernel numbers the segments of a run.
+    Numbered,
+    /// 0 for every packet.
+    Zero,
+}
