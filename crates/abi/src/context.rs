@@ -186,7 +186,7 @@ fn object_of(context: *mut ibv_context) -> *mut ContextObject {
 fn at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     static PROCESS: AtomicU32 = AtomicU32::new(0);
-    extern "C" fn pay_debts() {
+    extern "C" fn flush_deferred_acks() {
         // A child that has not gone on to another program owes nothing.
         if PROCESS.load(Ordering::Relaxed) != std::process::id() {
             return;
@@ -195,7 +195,7 @@ fn at_exit() {
             for context in contexts.iter() {
                 // SAFETY: contexts leave the list before they go.
                 let device = &unsafe { context_of(context.0) }.device;
-                device.pay_debts();
+                device.flush_deferred_acks();
                 unused::leaves(device);
             }
             drop(contexts);
@@ -205,7 +205,7 @@ fn at_exit() {
     ONCE.call_once(|| {
         PROCESS.store(std::process::id(), Ordering::Relaxed);
         // SAFETY: a function that stays, as the library is never unloaded.
-        unsafe { libc::atexit(pay_debts) };
+        unsafe { libc::atexit(flush_deferred_acks) };
     });
 }
 

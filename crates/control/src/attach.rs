@@ -6,9 +6,9 @@ use std::path::Path;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-use crate::board::Board;
 use crate::connection::{Connection, find_daemon, unexpected};
 use crate::counters::CounterPage;
+use crate::credit_page::CreditPage;
 use crate::error::Error;
 use crate::link::LinkInfo;
 use crate::parcel::Parcel;
@@ -26,7 +26,7 @@ pub struct Attachment {
     /// Keep it until all slots are given up, and hand it to [`resume`].
     pub parcel: Parcel,
     /// Memory shared with all programs; hand it to [`resume`] as well.
-    pub board: Board,
+    pub credits: CreditPage,
     /// Events of the link arrive here.
     pub connection: Connection,
 }
@@ -64,12 +64,12 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
     };
     match connection.request(&request)? {
         (Reply::Attached { link, slots }, fds) => {
-            let (parcel, board, slots) = unpack(&slots, fds)?;
+            let (parcel, credits, slots) = unpack(&slots, fds)?;
             Ok(Attachment {
                 link,
                 slots,
                 parcel,
-                board,
+                credits,
                 connection,
             })
         }
@@ -78,7 +78,7 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
 }
 
 /// Registers slots anew with a ferroced that has been restarted: `dir` is that of the
-/// old connection, `link`, `slots`, `parcel` and `board` those of the attachment. Returns the
+/// old connection, `link`, `slots`, `parcel` and `credits` those of the attachment. Returns the
 /// new connection and the link as it is now, or none if it exists no more.
 ///
 /// [`Error::NoDaemon`]: not yet; [`Watch`] tells when to try again. Until then
@@ -88,7 +88,7 @@ pub fn resume(
     link: &str,
     slots: &[u8],
     parcel: &Parcel,
-    board: &Board,
+    credits: &CreditPage,
 ) -> Result<(Connection, Option<LinkInfo>), Error> {
     let mut connection = Connection::connect(dir)?;
     let request = Request::Resume {
@@ -96,7 +96,7 @@ pub fn resume(
         slots: slots.into(),
     };
     let [rx, tx] = parcel.fds();
-    match connection.request_with(&request, &[rx, tx, board.as_fd()])? {
+    match connection.request_with(&request, &[rx, tx, credits.as_fd()])? {
         (Reply::Resumed { link }, _) => Ok((connection, link)),
         (other, _) => Err(unexpected(&other)),
     }
@@ -131,7 +131,7 @@ impl AsFd for Watch {
     }
 }
 
-type Unpacked = (Parcel, Board, Vec<AttachedSlot>);
+type Unpacked = (Parcel, CreditPage, Vec<AttachedSlot>);
 
 fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
     let expected = |g: &SlotGrant| 2 + usize::from(g.v6);
@@ -141,8 +141,8 @@ fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
     }
     let mut next = || fds.next().ok_or(Error::DescriptorsLost);
     let parcel = Parcel::from_fds([next()?, next()?]);
-    let board = next()?;
-    let board = Board::from_fd(board).map_err(|e| Error::system("the board", e))?;
+    let credits = next()?;
+    let credits = CreditPage::from_fd(credits).map_err(|e| Error::system("the credit page", e))?;
     let mut slots = Vec::with_capacity(grants.len());
     for grant in grants {
         slots.push(AttachedSlot {
@@ -154,5 +154,5 @@ fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
             })?,
         });
     }
-    Ok((parcel, board, slots))
+    Ok((parcel, credits, slots))
 }

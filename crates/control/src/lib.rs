@@ -19,11 +19,11 @@
 //! the parts.
 
 pub mod attach;
-pub mod board;
 mod clock;
 pub mod cm;
 pub mod connection;
 pub mod counters;
+pub mod credit_page;
 pub mod error;
 pub mod link;
 pub mod name;
@@ -39,10 +39,10 @@ pub mod temporary;
 pub mod unix;
 
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, list_links, resume};
-pub use board::{BOARD_ENTRY, BOARD_SIZE, Board};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
 pub use connection::{ANSWER_TIMEOUT, Asker, Connection, Hearer, find_daemon};
 pub use counters::{CounterPage, CounterValues, PAGE_HEADER, PAGE_SIZE, PageError};
+pub use credit_page::{CREDIT_ENTRY_SIZE, CREDIT_PAGE_SIZE, CreditPage};
 pub use error::Error;
 pub use link::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PhysicalState, PortState};
 pub use name::{NameError, check_name};

@@ -69,7 +69,7 @@ pub enum Request {
         shards: u8,
     },
     /// Slots that the program had before ferroced was restarted, with the two
-    /// descriptors of its parcel and the board: [`Reply::Resumed`].
+    /// descriptors of its parcel and the credit page: [`Reply::Resumed`].
     Resume {
         /// The link.
         link: String,
@@ -115,7 +115,7 @@ pub enum Reply {
     Done,
     /// One link of the list.
     Link(LinkInfo),
-    /// The slots asked for. Descriptors: the parcel's two, the board, then those
+    /// The slots asked for. Descriptors: the parcel's two, the credit page, then those
     /// of each slot.
     Attached {
         /// The link now.

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ferroce_control::{Board, CounterPage, CounterValues, PageError, Parcel};
+use ferroce_control::{CounterPage, CounterValues, CreditPage, PageError, Parcel};
 use ferroce_net::{BindError, SlotSockets, create_slot};
 use ferroce_transport::Counter;
 use ferroce_wire::ROCE_PORT;
@@ -21,7 +21,7 @@ use crate::slots::Slots;
 pub(crate) struct Group {
     members: Vec<Member>,
     parcel: Parcel,
-    board: Board,
+    credits: CreditPage,
     pub(crate) slots: Slots,
 }
 
@@ -78,7 +78,7 @@ impl Group {
         let mut group = Group {
             members: Vec::new(),
             parcel: Parcel::new()?,
-            board: Board::new()?,
+            credits: CreditPage::new()?,
             slots: Slots::default(),
         };
         group.grow()?;
@@ -87,12 +87,12 @@ impl Group {
 
     /// The group that a surviving program has kept. All slots are without an owner at
     /// first.
-    pub(crate) fn adopt(parcel: Parcel, board: Board) -> io::Result<Group> {
+    pub(crate) fn adopt(parcel: Parcel, credits: CreditPage) -> io::Result<Group> {
         let mut group = Group {
             members: Vec::new(),
             slots: Slots::default(),
             parcel,
-            board,
+            credits,
         };
         for slot in group.parcel.contents()? {
             check_socket(&slot.v4)?;
@@ -137,7 +137,7 @@ impl Group {
         let member = self.member(slot);
         // Normally its last owner's end has done this already.
         member.sockets.park()?;
-        self.board.clear(slot)?;
+        self.credits.clear(slot)?;
         // A parked socket counts each datagram as dropped: only later ones overflow.
         member.sockets.unpark()?;
         member.counters.clear(member.sockets.dropped())
@@ -151,7 +151,7 @@ impl Group {
         if let Err(error) = member.sockets.park() {
             tracing::warn!(slot, %error, "cannot drain the slot");
         }
-        if let Err(error) = self.board.clear(slot) {
+        if let Err(error) = self.credits.clear(slot) {
             tracing::warn!(slot, %error, "cannot clear the entry of the slot");
         }
         if let Err(error) = member.counters.clear(member.sockets.dropped()) {
@@ -183,10 +183,10 @@ impl Group {
         self.member(slot).sockets.v6.is_some()
     }
 
-    /// The descriptors of the parcel, the board, then those of each slot, as the protocol wants them.
+    /// The descriptors of the parcel, the credit page, then those of each slot, as the protocol wants them.
     pub(crate) fn descriptors(&self, slots: &[u8]) -> io::Result<Vec<OwnedFd>> {
         let mut fds: Vec<BorrowedFd<'_>> = self.parcel.fds().into();
-        fds.push(self.board.as_fd());
+        fds.push(self.credits.as_fd());
         for member in slots.iter().map(|slot| self.member(*slot)) {
             fds.push(member.sockets.v4.as_fd());
             fds.extend(member.sockets.v6.as_ref().map(AsFd::as_fd));

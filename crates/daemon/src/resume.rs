@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ferroce_control::{Board, Parcel, Reply};
+use ferroce_control::{CreditPage, Parcel, Reply};
 
 use crate::attachments::PATIENCE;
 use crate::client::ClientId;
@@ -24,10 +24,10 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) -> Result<Reply, Refusal> {
         let wrong = |why: &str| Refusal::new(libc::EINVAL, format!("cannot resume: {why}"));
-        let [rx, tx, board] = <[OwnedFd; 3]>::try_from(fds)
-            .map_err(|_| wrong("a parcel and a board are three descriptors"))?;
+        let [rx, tx, credits] = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|_| wrong("a parcel and a credit page are three descriptors"))?;
         let parcel = Parcel::from_fds([rx, tx]);
-        let board = Board::from_fd(board).map_err(|error| wrong(&error.to_string()))?;
+        let credits = CreditPage::from_fd(credits).map_err(|error| wrong(&error.to_string()))?;
         let (peer, program) = match self.clients.get(&client) {
             Some(c) if c.owner.is_none() => (c.peer, c.program.clone().unwrap_or_default()),
             _ => return Err(wrong("this connection is attached already")),
@@ -44,7 +44,7 @@ impl Server {
             return Err(wrong("these slots are not known to be yours"));
         }
         match &self.group {
-            None => self.adopt(parcel, board)?,
+            None => self.adopt(parcel, credits)?,
             Some(group) if group.is_held_by(&parcel) => {}
             Some(_) => return Err(wrong("these sockets are not of the group there is now")),
         }
@@ -117,8 +117,8 @@ impl Server {
     }
 
     /// Takes over the group that a surviving program has kept.
-    fn adopt(&mut self, parcel: Parcel, board: Board) -> Result<(), Refusal> {
-        let mut group = Group::adopt(parcel, board)
+    fn adopt(&mut self, parcel: Parcel, credits: CreditPage) -> Result<(), Refusal> {
+        let mut group = Group::adopt(parcel, credits)
             .map_err(|error| Refusal::system("cannot take the sockets over", &error))?;
         tracing::info!(
             slots = group.slots.existing(),

@@ -23,7 +23,7 @@ fn come_back(program: &mut Program) {
         &kept.link.name,
         &slots,
         &kept.parcel,
-        &kept.board,
+        &kept.credits,
     );
     let (connection, link) = resumed.expect("resumed");
     assert!(link.is_some());

@@ -186,8 +186,13 @@ fn slots_of_others_cannot_be_resumed() {
         add("rxe0", "lo").unwrap();
         let one = Holder::start("rxe0", 1);
         let mine = attach("rxe0", 1).unwrap();
-        let theirs =
-            ferroce_control::resume(dir().path(), "rxe0", &one.slots, &mine.parcel, &mine.board);
+        let theirs = ferroce_control::resume(
+            dir().path(),
+            "rxe0",
+            &one.slots,
+            &mine.parcel,
+            &mine.credits,
+        );
         let error = theirs.unwrap_err();
         assert!(
             matches!(
@@ -200,9 +205,9 @@ fn slots_of_others_cannot_be_resumed() {
             "{error}"
         );
         let foreign = ferroce_control::Parcel::new().unwrap();
-        let board = &mine.board;
+        let credits = &mine.credits;
         let error =
-            ferroce_control::resume(dir().path(), "rxe0", &[9], &foreign, board).unwrap_err();
+            ferroce_control::resume(dir().path(), "rxe0", &[9], &foreign, credits).unwrap_err();
         assert!(
             matches!(
                 error,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
 
 use ferroce_control::{AttachedSlot, LinkInfo};
-use ferroce_net::{Receiver, SlotSockets, qpns_of_slot};
+use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire, qpns_of_slot};
 use ferroce_transport::{
     Access, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, Pd, QpInit, Regions,
     Rereg, Srq, SrqInit, VerbsError, Xrcd,
@@ -18,14 +18,14 @@ use crate::address::AhAttr;
 use crate::channel::Channel;
 use crate::counters;
 use crate::cq::Cq;
+use crate::credits::MappedCredits;
 use crate::error::Error;
+use crate::event_queue::{AsyncEvent, EventQueue};
 use crate::fork::NotForChildren;
-use crate::notices::{AsyncEvent, Notices};
-use crate::pace::{self, Entries};
 use crate::progress;
 use crate::qp::Qp;
 use crate::resources::{Inventory, Srqs};
-use crate::shard::Shard;
+use crate::shard::{Core, Shard};
 use crate::supervisor::Supervisor;
 
 /// An open device.
@@ -36,7 +36,7 @@ pub struct Device {
     shards: Arc<[Arc<Shard>]>,
     /// Those of the shards.
     counters: Vec<Arc<Counters>>,
-    notices: Arc<Notices>,
+    event_queue: Arc<EventQueue>,
     srqs: Arc<Srqs>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -57,9 +57,10 @@ impl Device {
             .unwrap_or(1u8)
             .clamp(1, ferroce_control::MAX_SHARDS);
         let attachment = ferroce_control::attach(link, shards)?;
-        let notices = Arc::new(Notices::new().map_err(Error::system("event channel"))?);
+        let event_queue = Arc::new(EventQueue::new().map_err(Error::system("event channel"))?);
         let regions = Arc::new(Regions::new(seed()?));
-        let board = pace::map(&attachment.board).map_err(Error::system("board"))?;
+        let credits =
+            MappedCredits::new(&attachment.credits).map_err(Error::system("credit page"))?;
         let mut opened = Vec::new();
         let mut numbers = Vec::new();
         let mut all_counters = Vec::new();
@@ -76,7 +77,14 @@ impl Device {
             let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
             let counters = Arc::new(counters);
             all_counters.push(Arc::clone(&counters));
-            let shard = open_shard(&attachment.link, slot, counters, &regions, &notices, &board)?;
+            let shard = open_shard(
+                &attachment.link,
+                slot,
+                counters,
+                &regions,
+                &event_queue,
+                &credits,
+            )?;
             opened.push(Arc::new(shard));
         }
         let shards: Arc<[Arc<Shard>]> = opened.into();
@@ -86,15 +94,15 @@ impl Device {
             first_slot: numbers.first().copied().unwrap_or(0),
             regions: Arc::clone(&regions),
             shards: Arc::clone(&shards),
-            notices: Arc::clone(&notices),
+            event_queue: Arc::clone(&event_queue),
             srqs: Arc::clone(&srqs),
         };
         let supervisor = Supervisor::start(
             Arc::clone(&link),
             numbers.clone(),
-            (attachment.parcel, attachment.board),
+            (attachment.parcel, attachment.credits),
             attachment.connection,
-            Arc::clone(&notices),
+            Arc::clone(&event_queue),
             Arc::clone(&shards),
             inventory,
         )
@@ -104,7 +112,7 @@ impl Device {
             regions,
             shards,
             counters: all_counters,
-            notices,
+            event_queue,
             srqs,
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
@@ -135,18 +143,18 @@ impl Device {
 
     /// Becomes readable when an asynchronous event waits.
     pub fn events(&self) -> &Channel {
-        self.notices.channel()
+        self.event_queue.channel()
     }
 
     /// Takes the oldest asynchronous event; waits for one unless the channel is
     /// non-blocking.
     pub fn take_event(&self) -> std::io::Result<AsyncEvent> {
-        self.notices.take()
+        self.event_queue.take()
     }
 
     /// Why the last work request that failed did so.
     pub fn last_failure(&self) -> Option<String> {
-        self.notices
+        self.event_queue
             .last_failure()
             .map(|failure| failure.to_string())
     }
@@ -219,7 +227,7 @@ impl Device {
     ) -> Result<Arc<Cq>, VerbsError> {
         let id = self.next_cq.fetch_add(1, Ordering::Relaxed);
         let cq = Arc::new(Cq::new(id, entries, channel, Arc::clone(&self.shards))?);
-        self.notices.register(&cq);
+        self.event_queue.register(&cq);
         Ok(cq)
     }
 
@@ -231,7 +239,7 @@ impl Device {
                 "queue pairs or shared receive queues complete here".into(),
             ));
         }
-        self.notices.forget(cq.id());
+        self.event_queue.forget(cq.id());
         cq.purge();
         cq.queue().close();
         Ok(())
@@ -294,9 +302,9 @@ impl Device {
     }
 
     /// Sends acknowledgements that were put off. For a process that is about to end.
-    pub fn pay_debts(&self) {
+    pub fn flush_deferred_acks(&self) {
         for shard in self.shards.iter() {
-            shard.pay_debts();
+            shard.flush_deferred_acks();
         }
     }
 
@@ -352,8 +360,8 @@ fn open_shard(
     slot: AttachedSlot,
     counters: Arc<Counters>,
     regions: &Arc<Regions>,
-    notices: &Arc<Notices>,
-    board: &Entries,
+    event_queue: &Arc<EventQueue>,
+    credits: &MappedCredits,
 ) -> Result<Shard, Error> {
     let config = Config {
         qpns: qpns_of_slot(slot.slot),
@@ -367,14 +375,10 @@ fn open_shard(
     let (v4, v6) = slot.sockets;
     let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
     receiver.report_to(counters);
-    Shard::new(
-        engine,
-        receiver,
-        link.ifindex,
-        Arc::clone(notices),
-        Arc::clone(board),
-    )
-    .map_err(Error::system("shard"))
+    let wire = UdpWire::new(receiver, Sender::new(), link.ifindex);
+    Core::new(engine, wire, credits.clone())
+        .and_then(|core| Shard::new(core, Arc::clone(event_queue)))
+        .map_err(Error::system("shard"))
 }
 
 /// The port's MTU, as engines want it.

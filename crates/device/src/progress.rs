@@ -1,29 +1,30 @@
 //! The progress thread of a shard.
 //!
-//! Nobody calls into an adapter to make it answer a READ, so somebody must be
-//! there when the program is busy elsewhere. The thread sleeps on the sockets
-//! and wakes for packets and timers. While the program polls, it would only be
-//! in the way: then it leaves the sockets alone, looks every now and then whether
-//! the program still does, and does not push the program aside to look.
+//! A program need not call Ferroce while a peer READs its memory. So a thread of the shard
+//! answers peers while the program is busy elsewhere. It sleeps on the sockets, and wakes up
+//! for packets and timers. While the program polls, the thread would only compete for the
+//! lock: it leaves the sockets alone, and checks every 80 us whether the program still
+//! polls. It checks under SCHED_BATCH, so that it does not preempt the program.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ferroce_shard::{Caller, RECEIVE_BUDGET, STANDBY_NS};
 use ferroce_transport::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
 use crate::fork::NotForChildren;
-use crate::manners::Manners;
-use crate::shard::{RECEIVE_BUDGET, STANDBY_NS, Shard, Visit};
+use crate::sched_policy::SchedPolicy;
+use crate::shard::Shard;
 use crate::signals;
 
-/// How soon to look again when a program that does not poll is at work.
-const TAKEN_NS: u64 = 20_000;
-/// So many datagrams in a turn are a stream of which more is to come.
+/// Time until the next attempt when a thread that posts holds the lock.
+const LOCKED_NS: u64 = 20_000;
+/// A turn with this many datagrams is part of a stream, of which more will follow.
 const STREAM: usize = 8;
-/// How long to look out for it: to fall asleep and be woken up would take as long.
+/// Time to look for more of a stream without sleep: to sleep and wake up takes as long.
 const LINGER_NS: u64 = 20_000;
 
 /// Starts the thread.
@@ -44,85 +45,87 @@ pub(crate) fn start(
 }
 
 fn run(shard: &Shard, sockets: &[OwnedFd]) {
-    let mut manners = Manners::new();
-    let bell = PollFd::from_borrowed_fd(shard.bell(), PollFlags::IN);
+    let mut sched = SchedPolicy::new();
+    let wakeup = PollFd::from_borrowed_fd(shard.wakeup(), PollFlags::IN);
     let watched = sockets.iter().map(AsFd::as_fd);
     let watched = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
-    let mut signs: Vec<PollFd<'_>> = core::iter::once(bell).chain(watched).collect();
-    // With one processor the peer, if it is here, needs it more.
+    // The wakeup descriptor comes first.
+    let mut fds: Vec<PollFd<'_>> = core::iter::once(wakeup).chain(watched).collect();
+    // A peer on this machine needs the only processor more.
     let may_linger = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
-    let mut visit = Visit::Wake;
+    let mut caller = Caller::ProgressThread;
     let mut linger_until = Time::ZERO;
     while !shard.is_stopped() {
         let now = clock::now();
         if let Some(left) = shard.standby_ns(now) {
-            manners.yield_to_others(true);
-            stand_by(shard, &mut signs, now.after_nanos(left));
+            sched.set_batch(true);
+            stand_by(shard, &mut fds, now.after_nanos(left));
             continue;
         }
-        match shard.progress(visit) {
-            Some((due, received)) => {
-                manners.yield_to_others(false);
-                visit = Visit::Wake;
+        match shard.progress(caller) {
+            Some((deadline, received)) => {
+                sched.set_batch(false);
+                caller = Caller::ProgressThread;
                 if received >= STREAM && may_linger {
-                    visit = Visit::Stream;
+                    caller = Caller::Stream;
                     linger_until = clock::now().after_nanos(LINGER_NS);
                 }
-                let more = received >= RECEIVE_BUDGET || visit == Visit::Stream;
-                match more || linger(shard, &mut signs, linger_until) {
-                    true => shard.stays_awake(),
-                    false => sleep(shard, &mut signs, due),
+                let more = received >= RECEIVE_BUDGET || caller == Caller::Stream;
+                match more || linger(shard, &mut fds, linger_until) {
+                    true => shard.set_awake(),
+                    false => sleep(shard, &mut fds, deadline),
                 }
             }
             None => {
-                // Who polls may take longer; who posts does not receive.
+                // A poller can hold the lock for long; a poster never drains the sockets.
                 let wait = if shard.is_polled() {
                     STANDBY_NS
                 } else {
-                    TAKEN_NS
+                    LOCKED_NS
                 };
-                stand_by(shard, &mut signs, now.after_nanos(wait));
+                stand_by(shard, &mut fds, now.after_nanos(wait));
             }
         }
     }
 }
 
-/// Leaves the sockets alone for a while.
-fn stand_by(shard: &Shard, signs: &mut [PollFd<'_>], until: Time) {
-    shard.sleeps_until(Some(until));
-    sleep(shard, &mut signs[..1], Some(until));
+/// Sleeps without watching the sockets.
+fn stand_by(shard: &Shard, fds: &mut [PollFd<'_>], until: Time) {
+    shard.set_sleep(Some(until));
+    sleep(shard, &mut fds[..1], Some(until));
 }
 
-/// Looks out for the bell and packets without sleep. False if nothing comes in time.
-fn linger(shard: &Shard, signs: &mut [PollFd<'_>], until: Time) -> bool {
+/// Watches all descriptors without sleep. Returns false if none is ready in time.
+fn linger(shard: &Shard, fds: &mut [PollFd<'_>], until: Time) -> bool {
     while clock::now() < until {
-        if poll(signs, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-            silence(shard, signs);
+        if poll(fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            clear_wakeup(shard, fds);
             return true;
         }
     }
     false
 }
 
-/// Waits for the bell, for packets, or until `due`.
-fn sleep(shard: &Shard, signs: &mut [PollFd<'_>], due: Option<Time>) {
-    let timeout = due.map(|due| {
-        let left = due.nanos_since(clock::now());
+/// Sleeps until a descriptor is ready or the deadline has come.
+fn sleep(shard: &Shard, fds: &mut [PollFd<'_>], deadline: Option<Time>) {
+    let timeout = deadline.map(|deadline| {
+        let left = deadline.nanos_since(clock::now());
         Timespec {
             tv_sec: (left / 1_000_000_000) as i64,
             tv_nsec: (left % 1_000_000_000) as i64,
         }
     });
-    if poll(signs, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
-        silence(shard, signs);
+    if poll(fds, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
+        clear_wakeup(shard, fds);
     }
-    shard.stays_awake();
+    shard.set_awake();
 }
 
-/// Stops the bell, which is the first of the signs.
-fn silence(shard: &Shard, signs: &[PollFd<'_>]) {
-    if !signs[0].revents().is_empty() {
+/// Resets the wakeup descriptor, which is the first, if it is ready.
+fn clear_wakeup(shard: &Shard, fds: &[PollFd<'_>]) {
+    if !fds[0].revents().is_empty() {
         let mut count = [0; 8];
-        let _empty_is_as_good = rustix::io::read(shard.bell(), &mut count);
+        // The read fails only if another read was first: then it is reset as well.
+        let _empty = rustix::io::read(shard.wakeup(), &mut count);
     }
 }

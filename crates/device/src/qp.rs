@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use ferroce_net::Source;
 use ferroce_transport::{
     AttrMask, Engine, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
 };
@@ -11,7 +12,7 @@ use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 use crate::address::AhAttr;
 use crate::device::{Device, port_mtu};
 use crate::host;
-use crate::shard::{Shard, Source};
+use crate::shard::Shard;
 
 /// A queue pair. Dropping it destroys it.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl Qp {
     ) -> Result<(), VerbsError> {
         match mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
             true => self.shard.receive_arrived(),
-            false => self.shard.pay_debts(),
+            false => self.shard.flush_deferred_acks(),
         }
         let mut attr = *attr;
         if mask.contains(AttrMask::AV) {
@@ -110,7 +111,7 @@ impl Qp {
                 // if the address changes later.
                 (false, Some(av)) if mask.contains(AttrMask::AV) && connects => Some((
                     rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
-                    Source::Only(av.source),
+                    Source::Address(av.source),
                 )),
                 (true, _) if mask.contains(AttrMask::STATE) && attr.state == QpState::Init => {
                     Some((ud_source_port(self.qpn), Source::Any))
@@ -180,19 +181,23 @@ impl Qp {
 
     /// Destroys it, unless it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        self.shard.pay_debts();
+        self.shard.flush_deferred_acks();
         self.shard.with(|engine, _| engine.destroy_qp(self.qpn))
     }
 
     /// Receives datagrams of a multicast group, or no longer.
     pub fn multicast(&self, group: core::net::IpAddr, join: bool) -> Result<(), VerbsError> {
-        let ifindex = self.device.link().ifindex;
         self.shard.with_core(|core, _| {
             let changed = match join {
                 true => core.engine.attach_multicast(self.qpn, group)?,
                 false => core.engine.detach_multicast(self.qpn, group)?,
             };
-            if changed && let Err(error) = core.join(group, ifindex, join) {
+            let result = match (changed, join) {
+                (true, true) => core.join_multicast(group),
+                (true, false) => core.leave_multicast(group),
+                (false, _) => Ok(()),
+            };
+            if let Err(error) = result {
                 if join {
                     let _undone = core.engine.detach_multicast(self.qpn, group);
                 }

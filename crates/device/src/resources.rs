@@ -14,7 +14,7 @@ use ferroce_transport::{QpQuery, QpState, QpType, Regions, Srq};
 use rustix::net::SendFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use crate::notices::Notices;
+use crate::event_queue::EventQueue;
 use crate::shard::Shard;
 
 /// How long a reader may take to make room.
@@ -46,7 +46,7 @@ pub(crate) struct Inventory {
     pub(crate) first_slot: u8,
     pub(crate) regions: Arc<Regions>,
     pub(crate) shards: Arc<[Arc<Shard>]>,
-    pub(crate) notices: Arc<Notices>,
+    pub(crate) event_queue: Arc<EventQueue>,
     pub(crate) srqs: Arc<Srqs>,
 }
 
@@ -89,7 +89,7 @@ impl Inventory {
             let (pdn, users) = (self.number(pd), users as u32);
             PdResource { pdn, users }
         });
-        let mut cqs = self.notices.cqs();
+        let mut cqs = self.event_queue.cqs();
         cqs.sort_by_key(|cq| cq.id());
         let cqs = cqs.iter().map(|cq| {
             let ends = queries.iter().flat_map(|(_, qp)| [qp.send_cq, qp.recv_cq]);

@@ -9,13 +9,14 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 use ferroce_control::{
-    Board, Connection, Error, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch, resume,
+    Connection, CreditPage, Error, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch,
+    resume,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
 use crate::device::port_mtu;
-use crate::notices::{AsyncEvent, Notices};
+use crate::event_queue::{AsyncEvent, EventQueue};
 use crate::resources::Inventory;
 use crate::shard::Shard;
 use crate::signals;
@@ -37,8 +38,8 @@ struct Work {
     link: Arc<RwLock<LinkInfo>>,
     slots: Vec<u8>,
     /// What keeps the sockets, and what programs share: for the next ferroced.
-    kept: (Parcel, Board),
-    notices: Arc<Notices>,
+    kept: (Parcel, CreditPage),
+    event_queue: Arc<EventQueue>,
     shards: Arc<[Arc<Shard>]>,
     inventory: Inventory,
     end: OwnedFd,
@@ -48,9 +49,9 @@ impl Supervisor {
     pub(crate) fn start(
         link: Arc<RwLock<LinkInfo>>,
         slots: Vec<u8>,
-        kept: (Parcel, Board),
+        kept: (Parcel, CreditPage),
         connection: Connection,
-        notices: Arc<Notices>,
+        event_queue: Arc<EventQueue>,
         shards: Arc<[Arc<Shard>]>,
         inventory: Inventory,
     ) -> std::io::Result<Supervisor> {
@@ -59,7 +60,7 @@ impl Supervisor {
             link,
             slots,
             kept,
-            notices,
+            event_queue,
             shards,
             inventory,
             end: end.try_clone()?,
@@ -128,7 +129,7 @@ impl Work {
                     tracing::info!("ferroced is back");
                     match link {
                         Some(link) => self.catch_up(link),
-                        None => self.notices.post(AsyncEvent::DeviceFatal),
+                        None => self.event_queue.post(AsyncEvent::DeviceFatal),
                     }
                     return Some(connection);
                 }
@@ -158,10 +159,10 @@ impl Work {
     fn handle(&self, event: LinkEvent) {
         self.changed(event.link);
         match event.kind {
-            LinkEventKind::PortActive => self.notices.post(AsyncEvent::PortActive),
-            LinkEventKind::PortErr => self.notices.post(AsyncEvent::PortError),
-            LinkEventKind::GidChange => self.notices.post(AsyncEvent::GidChange),
-            LinkEventKind::Removed => self.notices.post(AsyncEvent::DeviceFatal),
+            LinkEventKind::PortActive => self.event_queue.post(AsyncEvent::PortActive),
+            LinkEventKind::PortErr => self.event_queue.post(AsyncEvent::PortError),
+            LinkEventKind::GidChange => self.event_queue.post(AsyncEvent::GidChange),
+            LinkEventKind::Removed => self.event_queue.post(AsyncEvent::DeviceFatal),
             LinkEventKind::Added | LinkEventKind::Changed => {}
         }
     }
@@ -172,10 +173,10 @@ impl Work {
         let (gids, state) = (link.gids != before.gids, link.state());
         self.changed(link);
         if gids {
-            self.notices.post(AsyncEvent::GidChange);
+            self.event_queue.post(AsyncEvent::GidChange);
         }
         if state != before.state() {
-            self.notices.post(match state {
+            self.event_queue.post(match state {
                 PortState::Active => AsyncEvent::PortActive,
                 PortState::Down => AsyncEvent::PortError,
             });

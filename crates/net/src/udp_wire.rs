@@ -4,10 +4,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use ferroce_transport::{MAX_RUN_BYTES, MAX_RUN_PACKETS, Path};
+use ferroce_transport::Path;
 
 use crate::wire::{IpIds, Properties, Scope, Source, Wire};
-use crate::{IncomingRun, Receiver, SendError, Sender};
+use crate::{IncomingRun, RUN_LIMITS, Receiver, SendError, Sender};
 
 /// Ports tried until one is free for both IP families.
 const CANDIDATES: usize = 8;
@@ -111,8 +111,7 @@ impl Wire for UdpWire {
                 false => IpIds::Zero,
             },
             segments,
-            max_run_packets: MAX_RUN_PACKETS,
-            max_run_bytes: MAX_RUN_BYTES,
+            run_limits: RUN_LIMITS,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use ferroce_transport::Path;
+use ferroce_transport::{Path, RunLimits};
 
 use crate::{IncomingRun, SendError};
 
@@ -105,10 +105,8 @@ pub struct Properties {
     /// True if the wire cuts a run into packets by itself. Otherwise a run is sent packet by
     /// packet, and its length saves nothing.
     pub segments: bool,
-    /// Most packets in a run.
-    pub max_run_packets: usize,
-    /// Most bytes in a run, UDP payload only.
-    pub max_run_bytes: usize,
+    /// The longest run, in UDP payload, and the packets that may share one.
+    pub run_limits: RunLimits,
 }
 
 /// The IPv4 identifications of the packets of a run.

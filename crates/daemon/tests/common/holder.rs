@@ -118,7 +118,7 @@ fn come_back(attachment: &mut Attachment) -> String {
             &attachment.link.name,
             &slots,
             &attachment.parcel,
-            &attachment.board,
+            &attachment.credits,
         ) {
             Ok((connection, link)) => {
                 attachment.connection = connection;

@@ -16,6 +16,7 @@
 mod access;
 #[cfg(target_arch = "x86_64")]
 mod handler;
+mod lazy;
 #[cfg(target_arch = "x86_64")]
 mod mask;
 mod syscalls;
@@ -23,6 +24,8 @@ mod syscalls;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ferroce_transport::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY, Time};
+
+pub(crate) use lazy::LazyMemory;
 
 /// What the last look at the handler found; 0 before the first.
 static LAST_SEEN: AtomicU8 = AtomicU8::new(0);
@@ -82,12 +85,6 @@ impl ProcessMemory {
             direct: last_look(),
             ..ProcessMemory::default()
         }
-    }
-
-    /// For those who will not access any: looks at nothing, and is safe, if slow, all
-    /// the same.
-    pub fn untouched() -> ProcessMemory {
-        ProcessMemory::default()
     }
 
     /// Whether accesses go through the kernel.

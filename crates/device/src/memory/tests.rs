@@ -51,7 +51,7 @@ fn both_ways(test: impl Fn(&ProcessMemory)) {
     let memory = ProcessMemory::current();
     assert!(!memory.is_slow(), "the handler is ours");
     test(&memory);
-    test(&ProcessMemory::untouched());
+    test(&ProcessMemory::default());
 }
 
 #[test]

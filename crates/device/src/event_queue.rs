@@ -40,7 +40,7 @@ pub enum AsyncEvent {
 
 /// Receives what engines report, and passes it on.
 #[derive(Debug)]
-pub(crate) struct Notices {
+pub(crate) struct EventQueue {
     cqs: Mutex<HashMap<u32, Weak<Cq>>>,
     events: Mutex<VecDeque<AsyncEvent>>,
     /// One record for each event in the queue.
@@ -48,9 +48,9 @@ pub(crate) struct Notices {
     last_failure: Mutex<Option<Failure>>,
 }
 
-impl Notices {
-    pub(crate) fn new() -> std::io::Result<Notices> {
-        Ok(Notices {
+impl EventQueue {
+    pub(crate) fn new() -> std::io::Result<EventQueue> {
+        Ok(EventQueue {
             cqs: Mutex::default(),
             events: Mutex::default(),
             channel: Channel::new()?,

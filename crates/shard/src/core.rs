@@ -1,0 +1,325 @@
+//! The core of a shard: an engine, and the decisions about its packets.
+
+use std::net::IpAddr;
+
+use ferroce_net::{IncomingRun, Scope, Source, Wire};
+use ferroce_transport::{Datagram, Engine, Time};
+
+use crate::bugs::{Bug, Injected};
+use crate::credits::{CreditPage, ReceiveCredits};
+use crate::deferred_ack::DeferredAck;
+use crate::process::Process;
+use crate::transmitter::Transmitter;
+use crate::unmatched::UnmatchedPackets;
+
+/// Datagrams received in a turn before others get the lock, and peers their ACKs: only a
+/// part of what peers may have in flight.
+pub const RECEIVE_BUDGET: usize = 128;
+/// Time in which a program that polled is expected to poll again.
+pub const STANDBY_NS: u64 = 80_000;
+
+/// A busy caller looks at the idle IP family once in this many turns: a system call costs
+/// 0.3 us.
+const IDLE_FAMILY_TURNS: u32 = 64;
+/// Most datagrams in a turn of a poller whose ACKs are deferred.
+const MAX_DEFERRED: usize = 4;
+/// Time until a run that found no room, or a packet without a receive, is tried again. No
+/// descriptor reports when there is room.
+const RETRY_NS: u64 = 200_000;
+/// Packets of a batch: several full runs.
+const BATCH: usize = 256;
+
+/// The caller of a turn.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Caller {
+    /// A program that polls. It comes again soon, and may post a response itself.
+    Poller,
+    /// The progress thread, which sleeps until something happens.
+    ProgressThread,
+    /// The progress thread, right after a turn that received many datagrams.
+    Stream,
+}
+
+/// An engine with its wire. The owner serialises all calls.
+pub struct Core<W, P> {
+    /// The queue pairs.
+    pub engine: Engine,
+    wire: W,
+    credits: ReceiveCredits<P>,
+    unmatched: UnmatchedPackets,
+    /// A received ACK that the engine gets in the next turn.
+    received_ack: DeferredAck,
+    transmitter: Transmitter<P>,
+    /// True if ACKs for the datagrams of the last turn have not been sent.
+    ack_deferred: bool,
+    turns: u32,
+    injected: Injected,
+}
+
+impl<W, P> core::fmt::Debug for Core<W, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
+    /// Creates a core. Opens the credits of the wire's slot in `page`.
+    ///
+    /// # Errors
+    /// If the wire cannot be set up.
+    pub fn new(engine: Engine, wire: W, page: P) -> std::io::Result<Core<W, P>> {
+        Core::with_batch(engine, wire, page, BATCH)
+    }
+
+    /// Creates a core that sends batches of up to `batch` packets.
+    ///
+    /// # Errors
+    /// If the wire cannot be set up.
+    pub fn with_batch(
+        engine: Engine,
+        mut wire: W,
+        page: P,
+        batch: usize,
+    ) -> std::io::Result<Core<W, P>> {
+        // Only datagram queue pairs show hop limits to programs.
+        wire.report_hop_limits(false)?;
+        let properties = wire.properties();
+        let (slot, buffer) = (properties.slot, properties.receive_buffer);
+        Ok(Core {
+            engine,
+            credits: ReceiveCredits::new(page.clone(), slot, buffer),
+            unmatched: UnmatchedPackets::default(),
+            received_ack: DeferredAck::default(),
+            transmitter: Transmitter::new(&wire, page, batch),
+            wire,
+            ack_deferred: false,
+            turns: 0,
+            injected: Injected::default(),
+        })
+    }
+
+    /// Enables one injected bug of the shard.
+    #[cfg(feature = "bugs")]
+    pub fn set_bug(&mut self, bug: Option<Bug>) {
+        let injected = Injected { bug };
+        self.injected = injected;
+        self.credits.injected = injected;
+        self.unmatched.injected = injected;
+        self.transmitter.inject(injected);
+    }
+
+    /// Returns the wire.
+    pub fn wire(&self) -> &W {
+        &self.wire
+    }
+
+    /// Returns the wire, to change it.
+    pub fn wire_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// Receives datagrams, handles timers and sends. Returns the number of datagrams.
+    pub fn turn(&mut self, now: Time, process: &mut impl Process, caller: Caller) -> usize {
+        self.turns = self.turns.wrapping_add(1);
+        let scope = match caller {
+            Caller::ProgressThread => Scope::AllFamilies,
+            _ if self.turns.is_multiple_of(IDLE_FAMILY_TURNS) => Scope::AllFamilies,
+            Caller::Poller => Scope::OneMessage,
+            Caller::Stream => Scope::LastFamily,
+        };
+        let received = self.receive(now, process, caller, scope);
+        if self.engine.next_timeout().is_some_and(|due| due <= now) {
+            self.engine.handle_timeout(now);
+        }
+        // A poller has waited for these datagrams and perhaps posts a response. Our ACKs
+        // leave with that response, or in the next turn.
+        let defer = caller == Caller::Poller && received > 0;
+        let deferred_before = core::mem::replace(&mut self.ack_deferred, defer);
+        if deferred_before || !defer || received > MAX_DEFERRED {
+            self.transmit(now, process);
+        } else {
+            self.report(process);
+        }
+        received
+    }
+
+    /// Passes packets to the engine: those that waited, then those from the wire.
+    fn receive(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        caller: Caller,
+        scope: Scope,
+    ) -> usize {
+        let (engine, credits, injected) = (&mut self.engine, &mut self.credits, self.injected);
+        let (unmatched, received_ack) = (&mut self.unmatched, &mut self.received_ack);
+        credits.begin();
+        let mut deliver = |engine: &mut Engine, process: &mut _, datagram: &Datagram<'_>| {
+            deliver(now, engine, credits, process, datagram);
+        };
+        received_ack.release(|datagram| {
+            if !injected.has(Bug::LoseReceivedAck) {
+                deliver(engine, process, datagram);
+            }
+        });
+        if !unmatched.is_empty() {
+            unmatched.release(now, engine, |engine, datagram| {
+                deliver(engine, process, datagram);
+            });
+        }
+        let each = |run: &IncomingRun<'_>| {
+            let whole = run.merged.datagram;
+            let mut rest = whole;
+            while let Some((datagram, others)) = rest.split_first(run.segment) {
+                let memory = process.memory();
+                let predicted = engine.receive_predicted(now, memory, &rest, run.segment);
+                if predicted > 0 {
+                    process.predicted(&rest, run.segment, predicted);
+                    rest = rest.skip(predicted, run.segment);
+                    continue;
+                }
+                let follows = rest.payload.len() < whole.payload.len();
+                let Some(datagram) = injected_segment(injected, &whole, datagram, run.segment)
+                else {
+                    break;
+                };
+                let defer_ack = caller == Caller::Poller && follows;
+                let waits = defer_ack && received_ack.store(&datagram)
+                    || unmatched.store(now, engine, &datagram);
+                if !waits {
+                    deliver(engine, process, &datagram);
+                }
+                rest = others;
+            }
+        };
+        let received = self.wire.receive(scope, RECEIVE_BUDGET, each);
+        let received = received.unwrap_or_else(|error| {
+            tracing::warn!("cannot receive packets: {error}");
+            0
+        });
+        let empty = scope == Scope::AllFamilies && received == 0 && self.unmatched.is_empty();
+        self.credits.end(empty);
+        received
+    }
+
+    /// Sends the engine's packets and reports its events.
+    pub fn transmit(&mut self, now: Time, process: &mut impl Process) {
+        self.transmitter
+            .run(now, &mut self.engine, &mut self.wire, process);
+        self.ack_deferred = false;
+        self.report(process);
+    }
+
+    /// Sends ACKs that the last turn deferred.
+    pub fn flush_deferred_acks(&mut self, now: Time, process: &mut impl Process) {
+        if self.ack_deferred {
+            self.transmit(now, process);
+        }
+    }
+
+    /// Returns the time of the next turn if no packet arrives before; none if there is
+    /// nothing to do until a packet arrives or the program posts.
+    pub fn next_deadline(&self, now: Time) -> Option<Time> {
+        let retry = (self.is_blocked() || self.has_unmatched()).then_some(RETRY_NS);
+        // The program may not poll again after all.
+        let acks = self.ack_deferred && !self.injected.has(Bug::ForgetAckDeadline);
+        let standby = (acks || !self.received_ack.is_empty()).then_some(STANDBY_NS);
+        let timer = self.engine.next_timeout().into_iter();
+        let soon = retry.into_iter().chain(standby);
+        timer.chain(soon.map(|ns| now.after_nanos(ns))).min()
+    }
+
+    /// Returns true while runs wait for room, in the socket or at a receiver.
+    pub fn is_blocked(&self) -> bool {
+        self.transmitter.is_blocked()
+    }
+
+    /// Returns true while unreliable packets wait for a receive.
+    pub fn has_unmatched(&self) -> bool {
+        !self.unmatched.is_empty()
+    }
+
+    /// Returns true if neither a packet nor an ACK is waiting here.
+    pub fn is_idle(&self) -> bool {
+        !self.is_blocked()
+            && !self.has_unmatched()
+            && !self.ack_deferred
+            && self.received_ack.is_empty()
+    }
+
+    /// Gives a queue pair a UDP source port that the wire can send from.
+    ///
+    /// # Errors
+    /// If no port is available.
+    pub fn choose_port(&mut self, qpn: u32, want: u16, source: Source) -> std::io::Result<()> {
+        let port = self.wire.bind(want, source)?;
+        if let Err(error) = self.engine.set_source_port(qpn, port) {
+            tracing::debug!("{error}");
+        }
+        Ok(())
+    }
+
+    /// Prepares for datagram queue pairs, which show the hop limit to programs.
+    pub fn expect_datagrams(&mut self) {
+        if let Err(error) = self.wire.report_hop_limits(true) {
+            tracing::warn!("received datagrams have no hop limit: {error}");
+        }
+    }
+
+    /// Joins a multicast group.
+    ///
+    /// # Errors
+    /// If the wire cannot join.
+    pub fn join_multicast(&mut self, group: IpAddr) -> std::io::Result<()> {
+        self.wire.join_multicast(group)
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// # Errors
+    /// If the wire cannot leave.
+    pub fn leave_multicast(&mut self, group: IpAddr) -> std::io::Result<()> {
+        self.wire.leave_multicast(group)
+    }
+
+    fn report(&mut self, process: &mut impl Process) {
+        while let Some(event) = self.engine.poll_event() {
+            process.report(event);
+        }
+    }
+}
+
+/// Passes a datagram to the engine.
+#[inline]
+fn deliver<P: AsRef<CreditPage>>(
+    now: Time,
+    engine: &mut Engine,
+    credits: &mut ReceiveCredits<P>,
+    process: &mut impl Process,
+    datagram: &Datagram<'_>,
+) {
+    credits.take(datagram.payload);
+    process.receiving(datagram);
+    let result = engine.receive(now, process.memory(), datagram);
+    process.received(datagram, result);
+}
+
+/// Returns the segment of a merged run as it is. With an injected bug, mistreats a last
+/// segment that is shorter than the others.
+#[inline]
+fn injected_segment<'a>(
+    injected: Injected,
+    run: &Datagram<'a>,
+    segment: Datagram<'a>,
+    length: usize,
+) -> Option<Datagram<'a>> {
+    let is_short = segment.payload.len() < length && run.payload.len() > length;
+    if is_short && injected.has(Bug::DropShortSegment) {
+        return None;
+    }
+    if is_short && injected.has(Bug::MisjudgeLastSegment) {
+        let payload = &run.payload[run.payload.len() - length..];
+        return Some(Datagram { payload, ..segment });
+    }
+    Some(segment)
+}

@@ -1,0 +1,32 @@
+//! The decisions of one shard, without threads, clocks or sockets of its own.
+//!
+//! ```text
+//!    poller, progress thread: turn(now, caller)        poster: transmit(now)
+//!                      |                                       |
+//!   +------------------v------------ Core ---------------------v---------+
+//!   |  DeferredAck, UnmatchedPackets ---> Engine ---> Transmitter        |
+//!   |        ^            ReceiveCredits                 | SendCredits   |
+//!   +--------|---------------------------------------------v-------------+
+//!            | receive                Wire                 | send
+//! ```
+//!
+//! A [`Core`] decides which packets a turn receives, which acknowledgements wait for the
+//! next turn, which packets wait for a receive, and which runs wait for room at the
+//! receiver. The runtime calls it with sockets behind its [`Wire`](ferroce_net::Wire); the
+//! simulator calls the same code with a simulated network.
+
+#![forbid(unsafe_code)]
+
+mod bugs;
+mod core;
+mod credits;
+mod deferred_ack;
+mod process;
+mod transmitter;
+mod unmatched;
+
+pub use self::core::{Caller, Core, RECEIVE_BUDGET, STANDBY_NS};
+#[cfg(feature = "bugs")]
+pub use bugs::Bug;
+pub use credits::{CreditEntry, CreditPage, SLOTS, packet_cost};
+pub use process::Process;

@@ -1,0 +1,33 @@
+//! The surroundings of a core.
+
+use ferroce_transport::{Batch, Datagram, Event, Fault, Memory, Received, Run};
+
+/// The process that a core runs in: its memory and its event queue.
+///
+/// The methods with an empty default are for observers such as the simulator, which checks
+/// every packet. The compiler removes the empty ones.
+pub trait Process {
+    /// Returns access to the registered memory of the program.
+    fn memory(&self) -> &dyn Memory;
+
+    /// Takes an event of the engine.
+    fn report(&mut self, event: Event);
+
+    /// Observes a datagram just before the engine receives it.
+    #[inline]
+    fn receiving(&mut self, _datagram: &Datagram<'_>) {}
+
+    /// Observes the result of a datagram that the engine has received.
+    #[inline]
+    fn received(&mut self, _datagram: &Datagram<'_>, _result: Received) {}
+
+    /// Observes the first `packets` packets of a run, which header prediction accepted.
+    #[inline]
+    fn predicted(&mut self, _run: &Datagram<'_>, _segment: usize, _packets: usize) {}
+
+    /// Observes a run of a batch in the form in which it will be sent. Packets whose number
+    /// is in `faults` are not part of `bytes`.
+    #[inline]
+    fn assembled(&mut self, _batch: &Batch, _run: &Run, _bytes: &[u8], _faults: &[(usize, Fault)]) {
+    }
+}
