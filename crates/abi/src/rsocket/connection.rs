@@ -233,7 +233,7 @@ impl Connection {
         let number = STREAM | u64::from(kept);
         self.queue
             .write(&mut parts[..count], false, to, None, number)?;
-        peer.outgoing.posted_elsewhere(kept);
+        peer.outgoing.posted_direct(kept);
         Ok(())
     }
 

@@ -20,21 +20,17 @@ mod buffer;
 mod connection;
 mod datagram;
 mod epoll;
-mod flow;
 mod functions;
 mod id;
-mod option_value;
 mod poll;
 mod queue;
 mod select;
-mod settings;
 mod stream;
-mod sys;
 mod table;
-mod wait;
-mod wire;
 
 pub use functions::*;
+
+use ferroce_rsocket::{flow, option_value, settings, sys, wait, wire};
 
 use core::ffi::c_int;
 

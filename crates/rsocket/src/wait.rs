@@ -1,21 +1,21 @@
-//! Threads that wait for the same socket.
+//! Wakeups between threads that wait for the same socket.
 //!
-//! A completion or an event is taken by whoever comes first; it may be what somebody else
-//! waits for. So each waiting thread leaves a descriptor with the socket, and is woken by
-//! it when the state of the socket has changed.
+//! One thread takes a completion or an event, and another thread may wait for it. Each
+//! waiting thread therefore registers an eventfd with the socket. A thread that changes the
+//! state of the socket writes to all of them.
 
 use core::cell::RefCell;
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::sys;
+use crate::sys;
 
-/// A descriptor that wakes one thread.
+/// The eventfd that wakes one thread.
 #[derive(Debug)]
-pub(crate) struct Waker {
+pub struct Waker {
     event: OwnedFd,
-    /// A child of this process has the descriptor too, and makes one of its own.
+    /// The process that created the eventfd. A forked child inherits it and creates its own.
     process: rustix::process::Pid,
 }
 
@@ -24,8 +24,8 @@ thread_local! {
 }
 
 impl Waker {
-    /// This thread's.
-    pub(crate) fn mine() -> Result<Arc<Waker>, c_int> {
+    /// Returns the waker of the calling thread.
+    pub fn mine() -> Result<Arc<Waker>, c_int> {
         let process = rustix::process::getpid();
         let found = MINE.try_with(|mine| {
             let mut mine = mine.borrow_mut();
@@ -34,7 +34,7 @@ impl Waker {
                 _ => Ok(mine.insert(Arc::new(Waker::new(process)?)).clone()),
             }
         });
-        // A thread that is ending can still wait.
+        // The thread-local is gone while the thread exits; a destructor may still wait.
         found.unwrap_or_else(|_| Ok(Arc::new(Waker::new(process)?)))
     }
 
@@ -43,7 +43,8 @@ impl Waker {
         Ok(Waker { event, process })
     }
 
-    pub(crate) fn fd(&self) -> c_int {
+    /// Returns the descriptor, which is readable after a wakeup.
+    pub fn fd(&self) -> c_int {
         self.event.as_raw_fd()
     }
 
@@ -51,29 +52,31 @@ impl Waker {
         let _awake_already = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Forgets that it was woken.
-    pub(crate) fn clear(&self) {
+    /// Clears a wakeup.
+    pub fn clear(&self) {
         let _was_not_woken = rustix::io::read(&self.event, &mut [0; 8]);
     }
 }
 
-/// Who waits for a socket.
+/// The threads that wait for a socket.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Vec<Arc<Waker>>);
+pub struct Waiters(Vec<Arc<Waker>>);
 
 impl Waiters {
-    pub(crate) fn add(&mut self, waker: &Arc<Waker>) {
+    /// Adds a thread.
+    pub fn add(&mut self, waker: &Arc<Waker>) {
         self.0.push(waker.clone());
     }
 
-    /// Takes back one `add`.
-    pub(crate) fn remove(&mut self, waker: &Arc<Waker>) {
+    /// Undoes one `add`.
+    pub fn remove(&mut self, waker: &Arc<Waker>) {
         if let Some(place) = self.0.iter().position(|w| Arc::ptr_eq(w, waker)) {
             self.0.swap_remove(place);
         }
     }
 
-    pub(crate) fn wake_all(&self) {
+    /// Wakes all threads.
+    pub fn wake_all(&self) {
         for waker in &self.0 {
             waker.wake();
         }

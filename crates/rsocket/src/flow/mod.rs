@@ -1,48 +1,48 @@
-//! Who may send how much, and where it goes: the books of a stream, kept without
-//! memory or queue pairs.
+//! Flow control of a stream: credits, ring buffers and regions. The types here count; they
+//! hold neither memory nor a queue pair.
 //!
 //! ```text
 //!   Outgoing                                             Incoming
-//!   ring of bytes under way     RDMA WRITE + Data(n)     ring of bytes received
+//!   ring of bytes in flight     RDMA WRITE + Data(n)     ring of received bytes
 //!   current target region  ---------------------------->   unread | published | free
 //!   credits (messages)     <----------------------------  half of the ring is free:
 //!                          RDMA WRITE + Credits(limit)     publish it, grant messages
 //! ```
 //!
-//! A receive buffer is published by halves; each is filled before the next one is begun, so
-//! what arrives lies in the ring in order. Credits count data messages, so
-//! that each finds a posted receive. Control messages want none; there are few
-//! of them, and the transport waits when no receive is there.
+//! A receive buffer is published in halves. The sender fills each half before it begins the
+//! next, so received bytes lie in the ring in order. Each credit stands for one posted
+//! receive and pays for one data message. Control messages need no credit: at most 4 are in
+//! flight, and the transport retries when no receive is posted.
 
 mod incoming;
 mod outgoing;
 mod pieces;
 
-pub(crate) use incoming::Incoming;
-pub(crate) use outgoing::{Chunk, Outgoing};
-pub(crate) use pieces::Pieces;
+pub use incoming::Incoming;
+pub use outgoing::{Chunk, Outgoing};
+pub use pieces::Pieces;
 
-/// How many control messages may be under way.
-pub(crate) const CONTROL_MESSAGES: u32 = 4;
+/// The maximum number of control messages in flight.
+pub const CONTROL_MESSAGES: u32 = 4;
 
-/// A stream counts as writable when so many bytes fit.
-pub(crate) const LOW_WATER: u32 = 2048;
+/// A stream is writable if this many bytes fit into the send ring.
+pub const LOW_WATER: u32 = 2048;
 
-/// The most one message carries.
-pub(crate) const MAX_TRANSFER: u32 = 65536;
+/// The maximum payload of one message in bytes.
+pub const MAX_TRANSFER: u32 = 65536;
 
-/// A peer that breaks the rules; its connection ends.
+/// A protocol violation of the peer, which ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Misbehaved(pub(crate) &'static str);
+pub struct Misbehaved(pub &'static str);
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rsocket::wire::Region;
+    use crate::wire::Region;
 
-    /// Two ends in one memory: the addresses of regions are offsets into the ring.
+    /// Both ends in one process: addresses of regions are offsets into the ring.
     struct Pair {
         sender: Outgoing,
         receiver: Incoming,
@@ -50,7 +50,7 @@ mod tests {
         sent: u64,
         received: u64,
         /// Lengths of chunks whose sends have not completed.
-        under_way: Vec<u32>,
+        in_flight: Vec<u32>,
     }
 
     fn byte(at: u64) -> u8 {
@@ -71,7 +71,7 @@ mod tests {
                 ring: vec![0; ring as usize],
                 sent: 0,
                 received: 0,
-                under_way: Vec::new(),
+                in_flight: Vec::new(),
             }
         }
 
@@ -85,13 +85,13 @@ mod tests {
             }
             self.sent += u64::from(chunk.length);
             self.sender.posted(&chunk, chunk.length);
-            self.under_way.push(chunk.length);
+            self.in_flight.push(chunk.length);
             self.receiver.arrived(chunk.length).expect("room");
         }
 
         fn complete(&mut self) {
-            if !self.under_way.is_empty() {
-                let length = self.under_way.remove(0);
+            if !self.in_flight.is_empty() {
+                let length = self.in_flight.remove(0);
                 self.sender.completed(length);
             }
         }
@@ -123,10 +123,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever sizes are sent and read, bytes arrive in order, nothing is
-        /// overwritten that was not read, and it never gets stuck.
+        /// For any sizes of sends and reads: bytes arrive in order, unread bytes are not
+        /// overwritten, and after everything was read there is room to send again.
         #[test]
-        fn bytes_flow_in_order_for_ever(
+        fn bytes_arrive_in_order_and_the_stream_never_stalls(
             ring in 2u32..20_000, messages in 1u16..50, send_ring in 1u32..20_000, slots in 1u32..20,
             steps in prop::collection::vec((0u8..4, 1u32..8000), 1..400),
         ) {
@@ -139,8 +139,8 @@ mod tests {
                     _ => pair.credit(),
                 }
             }
-            // Drained and completed, there is room again.
-            while !pair.under_way.is_empty() {
+            // After all completions and reads there is room again.
+            while !pair.in_flight.is_empty() {
                 pair.complete();
             }
             pair.receive(u32::MAX);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn message_numbers_wrap() {
+    fn message_sequence_numbers_wrap() {
         let mut pair = Pair::new(4096, 16, 4096, 8);
         for _ in 0..200_000 {
             pair.credit();

@@ -1,25 +1,29 @@
-//! The 32 bits of immediate data: three of type, 29 of value.
+//! Immediate data of a stream's RDMA WRITEs: 3 bits of type, 29 bits of value.
 
-/// What an RDMA WRITE with immediate data means.
+/// The meaning of an RDMA WRITE with immediate data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Message {
-    /// So many bytes of the stream were written into the receive buffer.
+pub enum Message {
+    /// This many bytes of the stream were written to the receive buffer.
     Data(u32),
-    /// Data messages up to this number may be sent; a region may have been published.
+    /// Data messages below this sequence number may be sent. The sender of the credits may
+    /// have published another region before.
     Credits(u16),
     /// An entry of the receiver's table of iomaps was written.
     Iomap(u16),
+    /// A control message.
     Control(Control),
-    /// Of a type that nobody uses.
+    /// A message of an unassigned type, or an unknown control message.
     Reserved(u32),
 }
 
+/// A control message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Control {
-    /// No more data in either direction.
+pub enum Control {
+    /// Both directions end.
     Disconnect,
+    /// The sender is alive.
     Keepalive,
-    /// No more data from the sender of this.
+    /// The sender sends no more data.
     Shutdown,
 }
 
@@ -27,7 +31,8 @@ const VALUE_BITS: u32 = 29;
 const VALUE: u32 = (1 << VALUE_BITS) - 1;
 
 impl Message {
-    pub(crate) fn encode(self) -> u32 {
+    /// Returns the immediate data in host byte order.
+    pub fn encode(self) -> u32 {
         let (kind, value) = match self {
             Message::Data(bytes) => (0, bytes & VALUE),
             Message::Credits(limit) => (4, limit.into()),
@@ -40,7 +45,8 @@ impl Message {
         kind << VALUE_BITS | value
     }
 
-    pub(crate) fn decode(whole: u32) -> Message {
+    /// Reads immediate data in host byte order.
+    pub fn decode(whole: u32) -> Message {
         let value = whole & VALUE;
         match (whole >> VALUE_BITS, value) {
             (0, _) => Message::Data(value),
@@ -61,7 +67,7 @@ mod tests {
 
     /// Immediate data of `rsocket-v4.pcap`.
     #[test]
-    fn messages_of_the_capture() {
+    fn captured_messages_round_trip() {
         for (whole, message) in [
             (0x8000_0180, Message::Credits(384)),
             (0x0000_0010, Message::Data(16)),
@@ -74,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_means_something_and_comes_back() {
+    fn every_immediate_value_round_trips() {
         let mut samples: Vec<u32> = (0..8)
             .flat_map(|k| (0..4).map(move |v| k << 29 | v))
             .collect();

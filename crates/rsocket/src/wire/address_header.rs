@@ -1,21 +1,22 @@
-//! In front of each datagram between queue pairs: who sent it.
+//! The header of each datagram between queue pairs: the sender's address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::{Malformed, array};
 
-/// The address and UDP port of the datagram's sender.
+/// The IP address and UDP port of a datagram's sender.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct AddressHeader(pub(crate) SocketAddr);
+pub struct AddressHeader(pub SocketAddr);
 
 const V4_LEN: usize = 8;
 const V6_LEN: usize = 24;
 
-/// The longest.
-pub(crate) const MAX_ADDRESS_HEADER: usize = V6_LEN;
+/// The length of the longest header.
+pub(super) const MAX_ADDRESS_HEADER: usize = V6_LEN;
 
 impl AddressHeader {
-    pub(crate) fn encode(&self) -> ([u8; MAX_ADDRESS_HEADER], usize) {
+    /// Returns the header's bytes, padded to the longest, and its length.
+    pub fn encode(&self) -> ([u8; MAX_ADDRESS_HEADER], usize) {
         let mut bytes = [0; MAX_ADDRESS_HEADER];
         bytes[2..4].copy_from_slice(&self.0.port().to_be_bytes());
         let length = match self.0 {
@@ -35,9 +36,9 @@ impl AddressHeader {
         (bytes, length)
     }
 
-    /// The header, and what follows it.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(AddressHeader, &[u8]), Malformed> {
-        const SHORT: Malformed = Malformed("a datagram shorter than its header");
+    /// Splits a datagram into its header and its payload.
+    pub fn decode(bytes: &[u8]) -> Result<(AddressHeader, &[u8]), Malformed> {
+        const SHORT: Malformed = Malformed("the datagram is shorter than its header");
         if bytes.len() < V4_LEN {
             return Err(SHORT);
         }
@@ -49,10 +50,10 @@ impl AddressHeader {
                 V6_LEN,
             ),
             6 => return Err(SHORT),
-            _ => return Err(Malformed("a datagram of no IP version")),
+            _ => return Err(Malformed("the IP version in the header is neither 4 nor 6")),
         };
         if usize::from(bytes[1]) != length {
-            return Err(Malformed("a header of a length of its own"));
+            return Err(Malformed("the header's length does not fit its IP version"));
         }
         let port = u16::from_be_bytes(array(bytes, 2));
         let addr = match ip {
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_come_back() {
+    fn headers_of_both_ip_versions_round_trip() {
         for addr in ["192.0.2.7:7174", "[2001:db8::7]:7174"] {
             let header = AddressHeader(addr.parse().unwrap());
             let (bytes, length) = header.encode();
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_header_by_hand() {
+    fn ipv4_header_has_the_expected_bytes() {
         let (bytes, length) = AddressHeader("192.0.2.7:7174".parse().unwrap()).encode();
         assert_eq!(bytes[..length], [4, 8, 0x1c, 0x06, 192, 0, 2, 7]);
     }

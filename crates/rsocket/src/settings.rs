@@ -1,41 +1,44 @@
-//! Defaults, and the files with which an administrator changes them.
+//! Defaults of new sockets, and the files in `/etc/rdma/rsocket` that change them.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::flow::LOW_WATER;
-use super::wire::iomap_capacity;
+use crate::flow::LOW_WATER;
+use crate::wire::iomap_capacity;
 
-/// What a new socket begins with.
+/// The defaults of a new socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Settings {
-    /// Bytes of the receive and send buffers.
-    pub(crate) receive_buffer: u32,
-    pub(crate) send_buffer: u32,
-    /// Work requests.
-    pub(crate) send_queue: u16,
-    pub(crate) receive_queue: u16,
-    pub(crate) inline: u16,
-    /// Mappings that the peer may announce.
-    pub(crate) iomaps: u32,
-    /// Microseconds to look for data before sleeping.
-    pub(crate) polling_time: u32,
-    /// Milliseconds after which a sleeper looks whether it overlooked something.
-    pub(crate) wake_up_interval: u32,
+pub struct Settings {
+    /// Size of the receive buffer in bytes.
+    pub receive_buffer: u32,
+    /// Size of the send buffer in bytes.
+    pub send_buffer: u32,
+    /// Number of work requests in the send queue.
+    pub send_queue: u16,
+    /// Number of work requests in the receive queue.
+    pub receive_queue: u16,
+    /// Messages of up to this many bytes are sent inline.
+    pub inline: u16,
+    /// Number of iomaps that the peer may announce.
+    pub iomaps: u32,
+    /// Time in microseconds that a call polls before it sleeps.
+    pub polling_time: u32,
+    /// Time in milliseconds after which a sleeping call checks its socket again.
+    pub wake_up_interval: u32,
 }
 
 const FOLDER: &str = "/etc/rdma/rsocket";
 
-/// The bounds of queues: some room for control messages, and numbers of 16 bits.
+/// Bounds of queue sizes: room for control messages, and 16-bit sequence numbers.
 const MIN_QUEUE: u32 = 16;
 const MAX_QUEUE: u32 = 0xfffe;
 
-/// The most a buffer may hold: halves of it have lengths of messages.
+/// Maximum buffer size: the length of half a buffer fits into the 29 bits of a message.
 const MAX_BUFFER: u32 = 1 << 28;
 
 impl Settings {
-    /// As the files say, or else the defaults of the distribution's rsockets.
-    pub(crate) fn get() -> &'static Settings {
+    /// Returns the settings of this host. The defaults are those of rdma-core's rsockets.
+    pub fn get() -> &'static Settings {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
         SETTINGS.get_or_init(|| Settings::read(Path::new(FOLDER)))
     }
@@ -59,13 +62,13 @@ impl Settings {
     }
 }
 
-/// What a wanted size of a buffer becomes: two halves of some use.
-pub(crate) fn buffer_size(wanted: u32) -> u32 {
+/// Returns the nearest valid buffer size. Each half holds at least the low-water mark.
+pub fn buffer_size(wanted: u32) -> u32 {
     wanted.clamp(2 * LOW_WATER, MAX_BUFFER) & !7
 }
 
-/// What a wanted size of a queue becomes.
-pub(crate) fn queue_size(wanted: u32) -> u16 {
+/// Returns the nearest valid queue size.
+pub fn queue_size(wanted: u32) -> u16 {
     wanted.clamp(MIN_QUEUE, MAX_QUEUE) as u16
 }
 
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_change_defaults_and_nonsense_does_not() {
+    fn files_change_defaults_and_invalid_numbers_are_ignored() {
         let folder = std::env::temp_dir().join(format!("rsocket-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let defaults = Settings::read(&folder);

@@ -1,46 +1,48 @@
-//! The sending side of a stream.
+//! Flow control of the sending side of a stream.
 
 use std::collections::VecDeque;
 
 use super::pieces::Pieces;
 use super::{CONTROL_MESSAGES, LOW_WATER, MAX_TRANSFER, Misbehaved};
-use crate::rsocket::wire::Region;
+use crate::wire::Region;
 
-/// What may be sent next.
+/// The next bytes that may be sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chunk {
-    pub(crate) length: u32,
-    /// Where in the ring it waits until it has arrived.
-    pub(crate) pieces: Pieces,
-    /// Where it goes; `length` is the chunk's.
-    pub(crate) remote: Region,
+pub struct Chunk {
+    /// The number of bytes.
+    pub length: u32,
+    /// The bytes' place in the send ring until they are acknowledged.
+    pub pieces: Pieces,
+    /// The destination; its `length` is that of the chunk.
+    pub remote: Region,
 }
 
-/// The books of the sending side.
+/// Counters of the sending side.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
-    /// Work requests that may still be posted for data.
+pub struct Outgoing {
+    /// Number of work requests that may still be posted for data.
     slots: u32,
-    /// Work requests that may still be posted for control messages.
+    /// Number of work requests that may still be posted for control messages.
     control: u32,
-    /// The number of the next data message, and the first that may not be sent yet.
+    /// Sequence number of the next data message, and the first that has no credit yet.
     next: u16,
     limit: u16,
-    /// The ring: its size, where free bytes begin, and how many there are.
+    /// The send ring: its size, the offset of its free bytes, and their number.
     size: u32,
     at: u32,
     free: u32,
-    /// The region that is being filled, and those to fill afterwards.
+    /// The region that is being filled, and the regions after it.
     current: Region,
     offered: VecDeque<Region>,
 }
 
-/// More regions than the receiver's table has entries were never filled.
+/// The maximum number of published regions that are not begun: our table has 2 entries.
 const MAX_OFFERED: usize = 2;
 
 impl Outgoing {
-    /// A ring of `size` bytes, `slots` work requests, and what the peer granted.
-    pub(crate) fn new(size: u32, slots: u32, credits: u16, first: Region) -> Outgoing {
+    /// Creates counters for a ring of `size` bytes and `slots` work requests, with the
+    /// credits and the first region of the peer's greeting.
+    pub fn new(size: u32, slots: u32, credits: u16, first: Region) -> Outgoing {
         Outgoing {
             slots,
             control: CONTROL_MESSAGES,
@@ -54,8 +56,8 @@ impl Outgoing {
         }
     }
 
-    /// What of `want` bytes could be sent now.
-    pub(crate) fn chunk(&self, want: u32) -> Option<Chunk> {
+    /// Returns the part of `want` bytes that may be sent now.
+    pub fn chunk(&self, want: u32) -> Option<Chunk> {
         if self.slots == 0 || self.next == self.limit {
             return None;
         }
@@ -73,8 +75,8 @@ impl Outgoing {
         })
     }
 
-    /// A chunk of data left, `kept` bytes of it in the ring (none, if it was inline).
-    pub(crate) fn posted(&mut self, chunk: &Chunk, kept: u32) {
+    /// Counts a posted chunk, of which the ring holds `kept` bytes: none if it was inline.
+    pub fn posted(&mut self, chunk: &Chunk, kept: u32) {
         self.next = self.next.wrapping_add(1);
         self.keep(kept);
         self.current.addr = self.current.addr.wrapping_add(chunk.length.into());
@@ -82,56 +84,60 @@ impl Outgoing {
         self.advance();
     }
 
-    /// Room in the ring for up to `want` bytes that go elsewhere and need no credits.
-    pub(crate) fn room(&self, want: u32) -> Option<Pieces> {
+    /// Returns room in the ring for up to `want` bytes of a WRITE to an iomap, which needs no
+    /// credit.
+    pub fn room(&self, want: u32) -> Option<Pieces> {
         let length = want.min(self.free).min(MAX_TRANSFER);
         (self.slots > 0 && length > 0).then(|| Pieces::new(self.at, length, self.size))
     }
 
-    /// Bytes that go elsewhere have left, `kept` of them in the ring.
-    pub(crate) fn posted_elsewhere(&mut self, kept: u32) {
+    /// Counts a posted WRITE to an iomap, of which the ring holds `kept` bytes.
+    pub fn posted_direct(&mut self, kept: u32) {
         self.keep(kept);
     }
 
-    /// Whether a message without data may be sent that counts like one with data.
-    pub(crate) fn can_announce(&self) -> bool {
+    /// True if an iomap may be announced, which takes a credit like a data message.
+    pub fn can_announce(&self) -> bool {
         self.slots > 0 && self.next != self.limit
     }
 
-    /// Such a message has left.
-    pub(crate) fn announced(&mut self) {
+    /// Counts a posted announcement.
+    pub fn announced(&mut self) {
         self.next = self.next.wrapping_add(1);
         self.keep(0);
     }
 
-    /// A work request for data has completed that had `kept` bytes in the ring.
-    pub(crate) fn completed(&mut self, kept: u32) {
+    /// Counts the completion of a work request for data that kept `kept` bytes in the ring.
+    pub fn completed(&mut self, kept: u32) {
         self.slots += 1;
         self.free += kept;
     }
 
-    pub(crate) fn can_control(&self) -> bool {
+    /// True if a control message may be posted.
+    pub fn can_control(&self) -> bool {
         self.control > 0
     }
 
-    pub(crate) fn control_posted(&mut self) {
+    /// Counts a posted control message.
+    pub fn control_posted(&mut self) {
         self.control -= 1;
     }
 
-    pub(crate) fn control_completed(&mut self) {
+    /// Counts the completion of a control message.
+    pub fn control_completed(&mut self) {
         self.control += 1;
     }
 
-    /// The peer receives messages up to `limit`.
-    pub(crate) fn granted(&mut self, limit: u16) {
+    /// Accepts credits: the first sequence number that may not be sent is `limit`.
+    pub fn granted(&mut self, limit: u16) {
         self.limit = limit;
     }
 
-    /// The peer has published a region.
-    pub(crate) fn offered(&mut self, region: Region) -> Result<(), Misbehaved> {
+    /// Accepts a region that the peer has published.
+    pub fn offered(&mut self, region: Region) -> Result<(), Misbehaved> {
         if self.offered.len() == MAX_OFFERED {
             return Err(Misbehaved(
-                "it publishes more buffers than there is room for",
+                "it publishes more receive buffers than the table has entries",
             ));
         }
         self.offered.push_back(region);
@@ -139,14 +145,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether the stream counts as writable.
-    pub(crate) fn writable(&self) -> bool {
+    /// True if the stream is writable.
+    pub fn writable(&self) -> bool {
         let enough = self.free >= LOW_WATER.min(self.size);
         enough && self.chunk(1).is_some()
     }
 
-    /// How many work requests are under way, of `slots`.
-    pub(crate) fn idle(&self, slots: u32) -> bool {
+    /// True if none of the `slots` work requests and no control message is in flight.
+    pub fn idle(&self, slots: u32) -> bool {
         self.slots == slots && self.control == CONTROL_MESSAGES
     }
 
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_filled_before_the_next_one_is_begun() {
+    fn region_is_filled_before_the_next_is_begun() {
         let mut sender = Outgoing::new(1000, 10, 10, region(5000, 100));
         sender.offered(region(9000, 50)).unwrap();
         let chunk = sender.chunk(120).unwrap();
@@ -191,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn without_credits_slots_or_regions_nothing_is_sent() {
+    fn sending_needs_credits_slots_and_regions() {
         let mut sender = Outgoing::new(1000, 2, 1, region(0, 100));
         let chunk = sender.chunk(10).unwrap();
         sender.posted(&chunk, 10);
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_wraps_in_two_pieces() {
+    fn chunk_that_wraps_has_two_pieces() {
         let mut sender = Outgoing::new(100, 10, 10, region(0, 1000));
         let chunk = sender.chunk(80).unwrap();
         sender.posted(&chunk, 80);
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_publishes_too_much_is_found_out() {
+    fn third_unfilled_region_is_a_protocol_violation() {
         let mut sender = Outgoing::new(100, 10, 10, region(0, 10));
         sender.offered(region(1, 1)).unwrap();
         sender.offered(region(2, 1)).unwrap();

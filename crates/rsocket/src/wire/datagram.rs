@@ -1,19 +1,20 @@
-//! In front of each datagram between UDP sockets: the sender's queue pair.
+//! The header of each datagram between UDP sockets: the sender's queue pair number.
 //!
-//! Until two datagram sockets know each other's queue pairs, they talk over UDP.
+//! Two datagram sockets exchange data over UDP until they know each other's queue pairs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Malformed, array};
 
+/// The header of a datagram that travels over UDP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct DatagramHeader {
-    /// Whether data of the program follows; if not, this answers such a datagram.
-    pub(crate) data: bool,
-    /// The queue pair of the sender.
-    pub(crate) qpn: u32,
-    /// The address it was sent to.
-    pub(crate) to: IpAddr,
+pub struct DatagramHeader {
+    /// True if the program's data follows; false in the answer to such a datagram.
+    pub data: bool,
+    /// The sender's queue pair number.
+    pub qpn: u32,
+    /// The destination address of the datagram.
+    pub to: IpAddr,
 }
 
 const TAG: u32 = 0x5555_5555;
@@ -22,11 +23,12 @@ const V6_LEN: usize = 28;
 const DATA: u8 = 0;
 const CONTROL: u8 = 7;
 
-/// The longest.
-pub(crate) const MAX_DATAGRAM_HEADER: usize = V6_LEN;
+/// The length of the longest header.
+pub const MAX_DATAGRAM_HEADER: usize = V6_LEN;
 
 impl DatagramHeader {
-    pub(crate) fn encode(&self) -> ([u8; MAX_DATAGRAM_HEADER], usize) {
+    /// Returns the header's bytes, padded to the longest, and its length.
+    pub fn encode(&self) -> ([u8; MAX_DATAGRAM_HEADER], usize) {
         let mut bytes = [0; MAX_DATAGRAM_HEADER];
         bytes[..4].copy_from_slice(&TAG.to_be_bytes());
         bytes[5] = if self.data { DATA } else { CONTROL };
@@ -47,9 +49,9 @@ impl DatagramHeader {
         (bytes, length)
     }
 
-    /// The header, and what follows it.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(DatagramHeader, &[u8]), Malformed> {
-        const FOREIGN: Malformed = Malformed("not a datagram of an rsocket");
+    /// Splits a datagram into its header and its payload.
+    pub fn decode(bytes: &[u8]) -> Result<(DatagramHeader, &[u8]), Malformed> {
+        const FOREIGN: Malformed = Malformed("the datagram has no rsocket header");
         if bytes.len() < V4_LEN || u32::from_be_bytes(array(bytes, 0)) != TAG {
             return Err(FOREIGN);
         }
@@ -66,7 +68,7 @@ impl DatagramHeader {
         let data = match bytes[5] {
             DATA => true,
             CONTROL => false,
-            _ => return Err(Malformed("a datagram of an unknown kind")),
+            _ => return Err(Malformed("the operation in the rsocket header is unknown")),
         };
         let qpn = u32::from_be_bytes(array(bytes, 8)) >> 8;
         Ok((DatagramHeader { data, qpn, to }, &bytes[length..]))
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_and_kinds_come_back() {
+    fn headers_of_both_ip_versions_round_trip() {
         for (to, data) in [("192.0.2.7", true), ("2001:db8::7", false)] {
             let header = DatagramHeader {
                 data,
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_header_by_hand() {
+    fn ipv4_header_has_the_expected_bytes() {
         let header = DatagramHeader {
             data: true,
             qpn: 0x10002,
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_refused() {
+    fn foreign_datagrams_are_refused() {
         let (good, length) = DatagramHeader {
             data: false,
             qpn: 2,

@@ -1,32 +1,33 @@
-//! What both sides of a stream tell each other when they connect: the private data of
-//! REQ and REP.
+//! The private data of REQ and REP: credits and buffers that each side of a stream offers.
 
 use super::region::{ByteOrder, REGION_LEN, Region};
 use super::{Malformed, array};
 
 /// The private data of REQ or REP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Greeting {
-    /// How the sender's numbers lie in memory.
-    pub(crate) order: ByteOrder,
-    /// How many data messages the peer may send until it gets more credits.
-    pub(crate) credits: u16,
-    /// How many iomaps the peer may announce; None: it does not know iomaps.
-    pub(crate) iomaps: Option<u32>,
-    /// Where the peer announces receive buffers; `length` is the number of entries.
-    pub(crate) targets: Region,
-    /// The first receive buffer.
-    pub(crate) buffer: Region,
+pub struct Greeting {
+    /// The sender's byte order in memory.
+    pub order: ByteOrder,
+    /// The number of data messages that the receiver of the greeting may send at first.
+    pub credits: u16,
+    /// The number of iomaps that the sender has room for; `None` if it has no iomaps.
+    pub iomaps: Option<u32>,
+    /// The table to which receive buffers are published; `length` counts its entries.
+    pub targets: Region,
+    /// The first receive buffer of the sender.
+    pub buffer: Region,
 }
 
-pub(crate) const GREETING_LEN: usize = 8 + 2 * REGION_LEN;
+/// The length of an encoded greeting in bytes.
+pub(super) const GREETING_LEN: usize = 8 + 2 * REGION_LEN;
 
 const VERSION: u8 = 1;
 const BIG_ENDIAN: u8 = 1 << 0;
 const IOMAPS: u8 = 1 << 1;
 
 impl Greeting {
-    pub(crate) fn encode(&self) -> [u8; GREETING_LEN] {
+    /// Returns the greeting as private data.
+    pub fn encode(&self) -> [u8; GREETING_LEN] {
         let mut bytes = [0; GREETING_LEN];
         bytes[0] = VERSION;
         bytes[1] = match self.order {
@@ -43,13 +44,13 @@ impl Greeting {
         bytes
     }
 
-    /// Private data may be longer than what was put there.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Greeting, Malformed> {
+    /// Reads a greeting from private data, which the connection manager pads with zeros.
+    pub fn decode(bytes: &[u8]) -> Result<Greeting, Malformed> {
         if bytes.len() < GREETING_LEN {
-            return Err(Malformed("the greeting of an rsocket is missing"));
+            return Err(Malformed("the private data is too short for an rsocket"));
         }
         if bytes[0] != VERSION {
-            return Err(Malformed("an rsocket of an unknown version"));
+            return Err(Malformed("the rsocket protocol version is not 1"));
         }
         let greeting = Greeting {
             order: if bytes[1] & BIG_ENDIAN != 0 {
@@ -63,15 +64,17 @@ impl Greeting {
             buffer: Region::decode(&array(bytes, 24), ByteOrder::Big),
         };
         if greeting.targets.length == 0 {
-            return Err(Malformed("an rsocket that receives no buffers"));
+            return Err(Malformed(
+                "the peer's table of receive buffers has no entries",
+            ));
         }
         Ok(greeting)
     }
 }
 
-/// How many iomaps a greeting can announce when so many are wanted: large numbers
-/// travel as multiples of 256.
-pub(crate) fn iomap_capacity(wanted: u32) -> u32 {
+/// Returns the number of iomaps that a greeting announces if `wanted` are asked for:
+/// numbers above 128 are encoded as multiples of 256.
+pub fn iomap_capacity(wanted: u32) -> u32 {
     from_scale(to_scale(wanted))
 }
 
@@ -99,9 +102,9 @@ mod tests {
         digits.chunks(2).map(|pair| byte(pair).unwrap()).collect()
     }
 
-    /// REQ and REP of `rsocket-v4.pcap`, behind the addresses.
+    /// REQ and REP of `rsocket-v4.pcap`, without the address header of rdma_cm.
     #[test]
-    fn greetings_of_the_capture() {
+    fn captured_greetings_round_trip() {
         let request = bytes(
             "01020180 00000000 00007f6fac003000 00001960 00000002
              00007f6fb2e65000 00001a2d 00080000",
@@ -133,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_is_padded_with_anything_but_never_too_short() {
+    fn padding_is_ignored_and_short_private_data_refused() {
         let greeting = bytes(
             "01030180 00000005 00007f6fac003000 00001960 00000002
              00007f6fb2e65000 00001a2d 00080000 ffffffff",
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn many_iomaps_are_announced_in_steps() {
+    fn more_than_128_iomaps_are_announced_in_multiples_of_256() {
         for (wanted, got) in [
             (0, 0),
             (1, 1),

@@ -1,7 +1,7 @@
-//! The little that rsockets want from the system.
+//! System calls of rsockets.
 //!
-//! These calls go to the kernel directly: a program may run with a library that
-//! turns libc's sockets into rsockets, and these must not come back to us.
+//! They bypass libc's functions: under librspreload libc's `poll` and `fcntl` call rsockets
+//! again.
 
 use core::ffi::c_int;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,43 +10,47 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
-/// The thread's `errno`.
-pub(crate) fn errno() -> c_int {
+/// Returns the thread's `errno`.
+pub fn errno() -> c_int {
     // SAFETY: the location is valid in every thread, always.
     unsafe { *libc::__errno_location() }
 }
 
+/// Borrows a descriptor; `None` if it is negative.
+///
 /// # Safety
 ///
-/// The descriptor is open, and stays so as long as this is used.
-pub(crate) unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
-    // SAFETY: as the caller promised, and never -1.
+/// The descriptor is open and stays open while the result is used.
+pub unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
+    // SAFETY: the caller keeps the descriptor open, and it is not -1.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Whether calls that would wait for this descriptor fail instead.
-pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<(), c_int> {
-    // SAFETY: used for these calls only; the kernel refuses what is not open.
+/// Sets or clears `O_NONBLOCK`.
+pub fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<(), c_int> {
+    // SAFETY: the descriptor is used for two calls; the kernel refuses a closed one.
     let fd = unsafe { borrow(fd) }.ok_or(libc::EBADF)?;
     let mut flags = rustix::fs::fcntl_getfl(fd).map_err(|e| e.raw_os_error())?;
     flags.set(OFlags::NONBLOCK, nonblocking);
     rustix::fs::fcntl_setfl(fd, flags).map_err(|e| e.raw_os_error())
 }
 
-pub(crate) fn eventfd() -> Result<OwnedFd, c_int> {
+/// Creates a non-blocking eventfd.
+pub fn eventfd() -> Result<OwnedFd, c_int> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|e| e.raw_os_error())
 }
 
-/// Time that only goes forward.
-pub(crate) fn now() -> Duration {
+/// Returns the time of the monotonic clock.
+pub fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-/// `poll`: how many are ready. Descriptors below zero are left out, as poll does.
-pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, c_int> {
-    // SAFETY: the kernel's `pollfd`, of which rustix's is a transparent wrapper.
+/// Calls `ppoll` and returns the number of ready descriptors. Negative ones are ignored.
+pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, c_int> {
+    // SAFETY: rustix's `PollFd` is a transparent wrapper of the kernel's `pollfd`. Only the
+    // kernel uses the descriptors, and it checks them.
     let fds = unsafe {
         core::slice::from_raw_parts_mut(fds.as_mut_ptr().cast::<PollFd<'_>>(), fds.len())
     };
@@ -57,8 +61,8 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Resul
     rustix::event::poll(fds, timeout.as_ref()).map_err(|e| e.raw_os_error())
 }
 
-/// A descriptor to wait for.
-pub(crate) fn pollfd(fd: c_int, events: PollFlags) -> libc::pollfd {
+/// Returns an entry for [`poll`].
+pub fn pollfd(fd: c_int, events: PollFlags) -> libc::pollfd {
     libc::pollfd {
         fd,
         events: events.bits() as i16,

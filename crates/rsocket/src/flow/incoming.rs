@@ -1,45 +1,44 @@
-//! The receiving side of a stream.
+//! Flow control of the receiving side of a stream.
 
 use std::collections::VecDeque;
 
 use super::Misbehaved;
 use super::pieces::Pieces;
 
-/// What to tell the peer.
+/// Credits for the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Credit {
-    /// The first message that it may not send.
-    pub(crate) limit: u16,
-    /// A new buffer: the entry of the peer's table, and offset and length in the ring.
-    pub(crate) region: Option<(u32, u32, u32)>,
+pub struct Credit {
+    /// The first sequence number that the peer may not send.
+    pub limit: u16,
+    /// A published half: its entry in the peer's table, its offset and length in the ring.
+    pub region: Option<(u32, u32, u32)>,
 }
 
-/// The books of the receiving side.
+/// Counters of the receiving side.
 #[derive(Debug)]
-pub(crate) struct Incoming {
-    /// The ring, and where its unread bytes begin.
+pub struct Incoming {
+    /// The receive ring: its size, the offset of its unread bytes, and their number.
     size: u32,
     at: u32,
     unread: u32,
-    /// Bytes that were read and not yet published again, and where they begin.
+    /// Number of bytes that are read and not published again, and their offset.
     free: u32,
     free_at: u32,
-    /// Lengths of messages whose bytes are unread, and how many there may be.
+    /// Unread bytes of each message, and the maximum number of messages.
     messages: VecDeque<u32>,
     capacity: u16,
-    /// How many messages were read, and when to grant more.
+    /// Number of messages that were read, and the number at which credits are due.
     read: u16,
     grant_at: u16,
-    /// The peer's table: the next entry, and how many there are.
+    /// The peer's table: the next entry, and the number of entries.
     slot: u32,
     slots: u32,
 }
 
 impl Incoming {
-    /// A ring of `size` bytes, of which the first half is published, and `capacity`
-    /// receives. `size` is even; the peer's table has `slots` entries, of which
-    /// the first is in use.
-    pub(crate) fn new(size: u32, capacity: u16, slots: u32) -> Incoming {
+    /// Creates counters for a ring of `size` bytes, an even number, and `capacity` receives.
+    /// The first half of the ring is published, in the first of the peer's `slots` entries.
+    pub fn new(size: u32, capacity: u16, slots: u32) -> Incoming {
         Incoming {
             size,
             at: 0,
@@ -55,12 +54,10 @@ impl Incoming {
         }
     }
 
-    /// The peer has written bytes behind those that were there.
-    pub(crate) fn arrived(&mut self, length: u32) -> Result<(), Misbehaved> {
+    /// Counts a data message of `length` bytes.
+    pub fn arrived(&mut self, length: u32) -> Result<(), Misbehaved> {
         if length > self.size - self.free - self.unread {
-            return Err(Misbehaved(
-                "it claims to have sent more than there is room for",
-            ));
+            return Err(Misbehaved("it sends more bytes than it has room for"));
         }
         if self.messages.len() == usize::from(self.capacity) {
             return Err(Misbehaved("it sends more messages than it has credits for"));
@@ -71,23 +68,23 @@ impl Incoming {
         Ok(())
     }
 
-    /// A message without data has arrived that counts like one with data.
-    pub(crate) fn announcement_arrived(&mut self) -> Result<(), Misbehaved> {
+    /// Counts the announcement of an iomap, which takes a credit like a data message.
+    pub fn announcement_arrived(&mut self) -> Result<(), Misbehaved> {
         self.arrived(0)
     }
 
-    /// How many bytes can be read.
-    pub(crate) fn unread(&self) -> u32 {
+    /// Returns the number of unread bytes.
+    pub fn unread(&self) -> u32 {
         self.unread
     }
 
-    /// Where the first of up to `want` bytes lie.
-    pub(crate) fn readable(&self, want: u32) -> Pieces {
+    /// Returns the place of up to `want` unread bytes.
+    pub fn readable(&self, want: u32) -> Pieces {
         Pieces::new(self.at, want.min(self.unread), self.size)
     }
 
-    /// The first bytes have been read; `length` is not more than there were.
-    pub(crate) fn consume(&mut self, length: u32) {
+    /// Counts `length` bytes as read, at most those that are unread.
+    pub fn consume(&mut self, length: u32) {
         self.at = (self.at + length) % self.size;
         self.unread -= length;
         self.free += length;
@@ -102,14 +99,14 @@ impl Incoming {
         }
     }
 
-    /// Whether the peer should be told something.
-    pub(crate) fn credit_due(&self) -> bool {
+    /// True if credits should be sent.
+    pub fn credit_due(&self) -> bool {
         self.half_is_free() || self.read.wrapping_sub(self.grant_at) as i16 >= 0
     }
 
-    /// What to tell it; it counts as told.
-    pub(crate) fn grant(&mut self) -> Credit {
-        // Half of one is nothing, and would be due at once again.
+    /// Returns the credits to send, and counts them as sent.
+    pub fn grant(&mut self) -> Credit {
+        // At least 1: with a capacity of 1, half of it is 0 and credits would always be due.
         self.grant_at = self.read.wrapping_add((self.capacity / 2).max(1));
         let region = self.half_is_free().then(|| {
             let half = self.size / 2;
@@ -129,7 +126,7 @@ impl Incoming {
         self.free >= self.size / 2
     }
 
-    /// Messages count as read when nothing of them is left.
+    /// Counts messages without unread bytes as read.
     fn drop_empty(&mut self) {
         while self.messages.front() == Some(&0) {
             self.messages.pop_front();
@@ -144,7 +141,7 @@ mod tests {
 
     /// As in `rsocket-v4.pcap`: 1 MiB, 384 receives.
     #[test]
-    fn the_second_half_is_published_at_once() {
+    fn second_half_is_published_at_once() {
         let mut receiver = Incoming::new(1 << 20, 384, 2);
         assert!(receiver.credit_due());
         let credit = Credit {
@@ -156,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_messages_are_granted_by_halves() {
+    fn credits_are_due_after_half_of_the_messages() {
         let mut receiver = Incoming::new(1 << 20, 10, 2);
         receiver.grant();
         for number in 1..=5 {
@@ -175,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_sends_too_much_is_found_out() {
+    fn sending_beyond_the_credits_is_a_protocol_violation() {
         let mut receiver = Incoming::new(100, 3, 2);
         assert!(receiver.arrived(51).is_err(), "half is published");
         receiver.grant();

@@ -1,28 +1,34 @@
-//! A piece of registered memory, as it is named to a peer: in greetings in network
-//! byte order, in memory in the byte order of the peer who will read it.
+//! Registered memory as peers describe it to each other: in greetings in network byte
+//! order, in tables in the byte order of the host that holds the table.
 
 use super::array;
 
-/// Address, key, and length.
+/// A piece of a host's registered memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Region {
-    pub(crate) addr: u64,
-    pub(crate) key: u32,
-    pub(crate) length: u32,
+pub struct Region {
+    /// The address of the first byte.
+    pub addr: u64,
+    /// The rkey.
+    pub key: u32,
+    /// The number of bytes; of table entries, where the region is a table.
+    pub length: u32,
 }
 
-pub(crate) const REGION_LEN: usize = 16;
+/// The length of an encoded region in bytes.
+pub const REGION_LEN: usize = 16;
 
-/// How numbers lie in memory that two hosts share.
+/// The byte order of numbers in a table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ByteOrder {
+pub enum ByteOrder {
+    /// Most significant byte first.
     Big,
+    /// Least significant byte first.
     Little,
 }
 
 impl ByteOrder {
-    /// This machine's.
-    pub(crate) const NATIVE: ByteOrder = if cfg!(target_endian = "big") {
+    /// The byte order of this host.
+    pub const NATIVE: ByteOrder = if cfg!(target_endian = "big") {
         ByteOrder::Big
     } else {
         ByteOrder::Little
@@ -30,7 +36,8 @@ impl ByteOrder {
 }
 
 impl Region {
-    pub(crate) fn encode(self, order: ByteOrder) -> [u8; REGION_LEN] {
+    /// Returns the region as bytes.
+    pub fn encode(self, order: ByteOrder) -> [u8; REGION_LEN] {
         let Region { addr, key, length } = self;
         let mut bytes = [0; REGION_LEN];
         let (a, k, l) = match order {
@@ -43,7 +50,8 @@ impl Region {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; REGION_LEN], order: ByteOrder) -> Region {
+    /// Reads a region.
+    pub fn decode(bytes: &[u8; REGION_LEN], order: ByteOrder) -> Region {
         let (addr, key, length) = (array(bytes, 0), array(bytes, 8), array(bytes, 12));
         match order {
             ByteOrder::Big => Region {
@@ -60,17 +68,21 @@ impl Region {
     }
 }
 
-/// Memory of a program that its peer may write to, under an offset.
+/// A program's memory that its peer may write to with `riowrite`, at an offset.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct IomapEntry {
-    pub(crate) offset: u64,
-    pub(crate) region: Region,
+pub struct IomapEntry {
+    /// The offset of the first byte.
+    pub offset: u64,
+    /// The memory.
+    pub region: Region,
 }
 
-pub(crate) const IOMAP_LEN: usize = 8 + REGION_LEN;
+/// The length of an encoded entry in bytes.
+pub const IOMAP_LEN: usize = 8 + REGION_LEN;
 
 impl IomapEntry {
-    pub(crate) fn encode(self, order: ByteOrder) -> [u8; IOMAP_LEN] {
+    /// Returns the entry as bytes.
+    pub fn encode(self, order: ByteOrder) -> [u8; IOMAP_LEN] {
         let mut bytes = [0; IOMAP_LEN];
         bytes[..8].copy_from_slice(&match order {
             ByteOrder::Big => self.offset.to_be_bytes(),
@@ -80,7 +92,8 @@ impl IomapEntry {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; IOMAP_LEN], order: ByteOrder) -> IomapEntry {
+    /// Reads an entry.
+    pub fn decode(bytes: &[u8; IOMAP_LEN], order: ByteOrder) -> IomapEntry {
         let offset = array(bytes, 0);
         IomapEntry {
             offset: match order {
@@ -91,8 +104,9 @@ impl IomapEntry {
         }
     }
 
-    /// Where in the peer's memory an offset lies, and how many bytes follow it.
-    pub(crate) fn find(&self, offset: u64) -> Option<(u64, u32)> {
+    /// Returns the address of an offset in the peer's memory, and the number of bytes from
+    /// there to the end of the entry.
+    pub fn find(&self, offset: u64) -> Option<(u64, u32)> {
         let inside = offset.checked_sub(self.offset)?;
         let left = u64::from(self.region.length).checked_sub(inside)?;
         (left > 0).then(|| (self.region.addr.wrapping_add(inside), left as u32))
@@ -105,7 +119,7 @@ mod tests {
 
     /// The first WRITE of `rsocket-v4.pcap`.
     #[test]
-    fn a_region_of_the_capture() {
+    fn captured_region_round_trips() {
         let bytes = [
             0x00, 0x50, 0xee, 0xb2, 0x6f, 0x7f, 0, 0, 0x2d, 0x1a, 0, 0, 0, 0, 8, 0,
         ];
@@ -120,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_is_found_where_it_was_mapped_and_nowhere_else() {
+    fn offset_is_found_only_inside_its_entry() {
         let entry = IomapEntry {
             offset: 100,
             region: Region {
