@@ -198,7 +198,7 @@ unsafe fn register(
 
 /// What the kernel would not take: addresses beyond the end, offsets in a page
 /// that differ, memory that is not there.
-fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<(), c_int> {
+pub(crate) fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<(), c_int> {
     let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
     if on_demand && addr == 0 && length == usize::MAX {
         // All of the address space.

@@ -2,6 +2,8 @@
 
 use core::ffi::c_int;
 
+use crate::{Errno, Result};
+
 /// The value of a socket option.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum OptionValue {
@@ -22,7 +24,7 @@ impl OptionValue {
 }
 
 /// Reads an option's value as an `int`; EINVAL if it is shorter.
-pub fn int_of(value: &[u8]) -> Result<c_int, c_int> {
-    let bytes = value.first_chunk().ok_or(libc::EINVAL)?;
+pub(crate) fn int_of(value: &[u8]) -> Result<c_int> {
+    let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
     Ok(c_int::from_ne_bytes(*bytes))
 }

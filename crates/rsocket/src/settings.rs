@@ -8,23 +8,23 @@ use crate::wire::iomap_capacity;
 
 /// The defaults of a new socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Size of the receive buffer in bytes.
-    pub receive_buffer: u32,
+    pub(crate) receive_buffer: u32,
     /// Size of the send buffer in bytes.
-    pub send_buffer: u32,
+    pub(crate) send_buffer: u32,
     /// Number of work requests in the send queue.
-    pub send_queue: u16,
+    pub(crate) send_queue: u16,
     /// Number of work requests in the receive queue.
-    pub receive_queue: u16,
+    pub(crate) receive_queue: u16,
     /// Messages of up to this many bytes are sent inline.
-    pub inline: u16,
+    pub(crate) inline: u16,
     /// Number of iomaps that the peer may announce.
-    pub iomaps: u32,
+    pub(crate) iomaps: u32,
     /// Time in microseconds that a call polls before it sleeps.
-    pub polling_time: u32,
+    pub(crate) polling_time: u32,
     /// Time in milliseconds after which a sleeping call checks its socket again.
-    pub wake_up_interval: u32,
+    pub(crate) wake_up_interval: u32,
 }
 
 const FOLDER: &str = "/etc/rdma/rsocket";
@@ -38,7 +38,7 @@ const MAX_BUFFER: u32 = 1 << 28;
 
 impl Settings {
     /// Returns the settings of this host. The defaults are those of rdma-core's rsockets.
-    pub fn get() -> &'static Settings {
+    pub(crate) fn get() -> &'static Settings {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
         SETTINGS.get_or_init(|| Settings::read(Path::new(FOLDER)))
     }
@@ -63,12 +63,12 @@ impl Settings {
 }
 
 /// Returns the nearest valid buffer size. Each half holds at least the low-water mark.
-pub fn buffer_size(wanted: u32) -> u32 {
+pub(crate) fn buffer_size(wanted: u32) -> u32 {
     wanted.clamp(2 * LOW_WATER, MAX_BUFFER) & !7
 }
 
 /// Returns the nearest valid queue size.
-pub fn queue_size(wanted: u32) -> u16 {
+pub(crate) fn queue_size(wanted: u32) -> u16 {
     wanted.clamp(MIN_QUEUE, MAX_QUEUE) as u16
 }
 

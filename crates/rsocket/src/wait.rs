@@ -9,11 +9,11 @@ use core::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::sys;
+use crate::{Result, sys};
 
 /// The eventfd that wakes one thread.
 #[derive(Debug)]
-pub struct Waker {
+pub(crate) struct Waker {
     event: OwnedFd,
     /// The process that created the eventfd. A forked child inherits it and creates its own.
     process: rustix::process::Pid,
@@ -25,7 +25,7 @@ thread_local! {
 
 impl Waker {
     /// Returns the waker of the calling thread.
-    pub fn mine() -> Result<Arc<Waker>, c_int> {
+    pub(crate) fn mine() -> Result<Arc<Waker>> {
         let process = rustix::process::getpid();
         let found = MINE.try_with(|mine| {
             let mut mine = mine.borrow_mut();
@@ -38,13 +38,13 @@ impl Waker {
         found.unwrap_or_else(|_| Ok(Arc::new(Waker::new(process)?)))
     }
 
-    fn new(process: rustix::process::Pid) -> Result<Waker, c_int> {
+    fn new(process: rustix::process::Pid) -> Result<Waker> {
         let event = sys::eventfd()?;
         Ok(Waker { event, process })
     }
 
     /// Returns the descriptor, which is readable after a wakeup.
-    pub fn fd(&self) -> c_int {
+    pub(crate) fn fd(&self) -> c_int {
         self.event.as_raw_fd()
     }
 
@@ -53,30 +53,30 @@ impl Waker {
     }
 
     /// Clears a wakeup.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let _was_not_woken = rustix::io::read(&self.event, &mut [0; 8]);
     }
 }
 
 /// The threads that wait for a socket.
 #[derive(Debug, Default)]
-pub struct Waiters(Vec<Arc<Waker>>);
+pub(crate) struct Waiters(Vec<Arc<Waker>>);
 
 impl Waiters {
     /// Adds a thread.
-    pub fn add(&mut self, waker: &Arc<Waker>) {
+    pub(crate) fn add(&mut self, waker: &Arc<Waker>) {
         self.0.push(waker.clone());
     }
 
     /// Undoes one `add`.
-    pub fn remove(&mut self, waker: &Arc<Waker>) {
+    pub(crate) fn remove(&mut self, waker: &Arc<Waker>) {
         if let Some(place) = self.0.iter().position(|w| Arc::ptr_eq(w, waker)) {
             self.0.swap_remove(place);
         }
     }
 
     /// Wakes all threads.
-    pub fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         for waker in &self.0 {
             waker.wake();
         }

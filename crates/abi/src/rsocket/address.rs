@@ -1,48 +1,49 @@
-//! Addresses of sockets: C's and ours.
+//! Socket addresses of C programs.
 
 use core::ffi::c_int;
 use core::mem::size_of;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use ferroce_rsocket::{Errno, Result};
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-/// Reads the address that a program gave.
+/// Reads an address from a program.
 ///
 /// # Safety
 ///
-/// NULL, or readable for `length` bytes.
-pub(crate) unsafe fn read(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr, c_int> {
+/// The pointer is NULL or has `length` readable bytes.
+pub(crate) unsafe fn read(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr> {
     if addr.is_null() {
-        return Err(libc::EFAULT);
+        return Err(Errno::FAULT);
     }
     let length = length as usize;
     if length < size_of::<libc::sa_family_t>() {
-        return Err(libc::EINVAL);
+        return Err(Errno::INVAL);
     }
-    // SAFETY: the family was checked to be there.
+    // SAFETY: `length` covers the family.
     let family = unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET if length >= size_of::<sockaddr_in>() => {
-            // SAFETY: it is long enough.
+            // SAFETY: `length` covers the structure.
             let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
             let ip = u32::from_be(v4.sin_addr.s_addr).into();
             Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 if length >= size_of::<sockaddr_in6>() => {
-            // SAFETY: it is long enough.
+            // SAFETY: `length` covers the structure.
             let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
             let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
             let flowinfo = u32::from_be(v6.sin6_flowinfo);
             Ok(SocketAddrV6::new(ip, port, flowinfo, v6.sin6_scope_id).into())
         }
-        libc::AF_INET | libc::AF_INET6 => Err(libc::EINVAL),
-        _ => Err(libc::EAFNOSUPPORT),
+        libc::AF_INET | libc::AF_INET6 => Err(Errno::INVAL),
+        _ => Err(Errno::AFNOSUPPORT),
     }
 }
 
-/// The address as C has it, and its length.
+/// Returns an address as a C structure, and its length.
 pub(crate) fn to_c(addr: &SocketAddr) -> (sockaddr_storage, socklen_t) {
-    // SAFETY: zeros are an address of no family.
+    // SAFETY: a `sockaddr_storage` consists of integers, which may be 0.
     let mut storage: sockaddr_storage = unsafe { core::mem::zeroed() };
     let place = &raw mut storage;
     let length = match addr {
@@ -55,7 +56,7 @@ pub(crate) fn to_c(addr: &SocketAddr) -> (sockaddr_storage, socklen_t) {
                 },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the storage has room for any address.
+            // SAFETY: a `sockaddr_storage` is as large and as aligned as any address.
             unsafe { place.cast::<sockaddr_in>().write(c) };
             size_of::<sockaddr_in>()
         }
@@ -69,7 +70,7 @@ pub(crate) fn to_c(addr: &SocketAddr) -> (sockaddr_storage, socklen_t) {
                 },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: the storage has room for any address.
+            // SAFETY: a `sockaddr_storage` is as large and as aligned as any address.
             unsafe { place.cast::<sockaddr_in6>().write(c) };
             size_of::<sockaddr_in6>()
         }
@@ -77,21 +78,21 @@ pub(crate) fn to_c(addr: &SocketAddr) -> (sockaddr_storage, socklen_t) {
     (storage, length as socklen_t)
 }
 
-/// Gives an address to a program: as much as there is room for, and its whole length.
+/// Writes an address to a program's memory: as much as fits, and its whole length.
 ///
 /// # Safety
 ///
-/// Both NULL, or `length` can be used and `addr` written to for `*length` bytes.
+/// A pointer is NULL, or `addr` has room for `*length` bytes.
 pub(crate) unsafe fn write(
     from: &SocketAddr,
     addr: *mut sockaddr,
     length: *mut socklen_t,
-) -> Result<(), c_int> {
+) -> Result<()> {
     if addr.is_null() || length.is_null() {
-        return Err(libc::EFAULT);
+        return Err(Errno::FAULT);
     }
     let (storage, whole) = to_c(from);
-    // SAFETY: as the caller promised.
+    // SAFETY: `addr` has room for `*length` bytes, and the storage holds `whole`.
     unsafe {
         let room = (*length).min(whole) as usize;
         core::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), addr.cast::<u8>(), room);
@@ -105,11 +106,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_round_trip() {
         for text in ["192.0.2.7:7174", "[2001:db8::7]:7174", "[fe80::1%3]:1"] {
             let addr: SocketAddr = text.parse().unwrap();
             let (c, length) = to_c(&addr);
-            // SAFETY: the storage is longer than that.
+            // SAFETY: the storage has at least `length` bytes.
             let read = unsafe { read((&raw const c).cast(), length) };
             assert_eq!(read, Ok(addr));
         }
@@ -119,24 +120,24 @@ mod tests {
     fn short_and_foreign_addresses_are_refused() {
         let (c, length) = to_c(&"192.0.2.7:1".parse().unwrap());
         let c = (&raw const c).cast::<sockaddr>();
-        // SAFETY: the storage is longer than that.
+        // SAFETY: the storage has at least `length` bytes.
         unsafe {
-            assert_eq!(read(c, length - 1), Err(libc::EINVAL));
-            assert_eq!(read(c, 1), Err(libc::EINVAL));
-            assert_eq!(read(core::ptr::null(), length), Err(libc::EFAULT));
+            assert_eq!(read(c, length - 1), Err(Errno::INVAL));
+            assert_eq!(read(c, 1), Err(Errno::INVAL));
+            assert_eq!(read(core::ptr::null(), length), Err(Errno::FAULT));
         }
         let unix = [libc::AF_UNIX as libc::sa_family_t; 16];
-        // SAFETY: 32 bytes.
+        // SAFETY: the array has 32 bytes.
         let read = unsafe { read(unix.as_ptr().cast(), 32) };
-        assert_eq!(read, Err(libc::EAFNOSUPPORT));
+        assert_eq!(read, Err(Errno::AFNOSUPPORT));
     }
 
     #[test]
-    fn a_program_with_little_room_gets_a_part() {
+    fn address_is_cut_to_the_room_of_the_program() {
         let addr = "192.0.2.7:7174".parse().unwrap();
         let mut bytes = [0xff_u8; 16];
         let mut length = 4;
-        // SAFETY: room for four bytes.
+        // SAFETY: the array has room for 4 bytes.
         unsafe { write(&addr, bytes.as_mut_ptr().cast(), &mut length) }.unwrap();
         assert_eq!(length, 16);
         assert_eq!(bytes[2..6], [0x1c, 0x06, 0xff, 0xff]);

@@ -7,16 +7,16 @@ use super::pieces::Pieces;
 
 /// Credits for the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Credit {
+pub(crate) struct Credit {
     /// The first sequence number that the peer may not send.
-    pub limit: u16,
+    pub(crate) limit: u16,
     /// A published half: its entry in the peer's table, its offset and length in the ring.
-    pub region: Option<(u32, u32, u32)>,
+    pub(crate) region: Option<(u32, u32, u32)>,
 }
 
 /// Counters of the receiving side.
 #[derive(Debug)]
-pub struct Incoming {
+pub(crate) struct Incoming {
     /// The receive ring: its size, the offset of its unread bytes, and their number.
     size: u32,
     at: u32,
@@ -38,7 +38,7 @@ pub struct Incoming {
 impl Incoming {
     /// Creates counters for a ring of `size` bytes, an even number, and `capacity` receives.
     /// The first half of the ring is published, in the first of the peer's `slots` entries.
-    pub fn new(size: u32, capacity: u16, slots: u32) -> Incoming {
+    pub(crate) fn new(size: u32, capacity: u16, slots: u32) -> Incoming {
         Incoming {
             size,
             at: 0,
@@ -55,7 +55,7 @@ impl Incoming {
     }
 
     /// Counts a data message of `length` bytes.
-    pub fn arrived(&mut self, length: u32) -> Result<(), Misbehaved> {
+    pub(crate) fn arrived(&mut self, length: u32) -> Result<(), Misbehaved> {
         if length > self.size - self.free - self.unread {
             return Err(Misbehaved("it sends more bytes than it has room for"));
         }
@@ -69,22 +69,22 @@ impl Incoming {
     }
 
     /// Counts the announcement of an iomap, which takes a credit like a data message.
-    pub fn announcement_arrived(&mut self) -> Result<(), Misbehaved> {
+    pub(crate) fn announcement_arrived(&mut self) -> Result<(), Misbehaved> {
         self.arrived(0)
     }
 
     /// Returns the number of unread bytes.
-    pub fn unread(&self) -> u32 {
+    pub(crate) fn unread(&self) -> u32 {
         self.unread
     }
 
     /// Returns the place of up to `want` unread bytes.
-    pub fn readable(&self, want: u32) -> Pieces {
+    pub(crate) fn readable(&self, want: u32) -> Pieces {
         Pieces::new(self.at, want.min(self.unread), self.size)
     }
 
     /// Counts `length` bytes as read, at most those that are unread.
-    pub fn consume(&mut self, length: u32) {
+    pub(crate) fn consume(&mut self, length: u32) {
         self.at = (self.at + length) % self.size;
         self.unread -= length;
         self.free += length;
@@ -100,12 +100,12 @@ impl Incoming {
     }
 
     /// True if credits should be sent.
-    pub fn credit_due(&self) -> bool {
+    pub(crate) fn credit_due(&self) -> bool {
         self.half_is_free() || self.read.wrapping_sub(self.grant_at) as i16 >= 0
     }
 
     /// Returns the credits to send, and counts them as sent.
-    pub fn grant(&mut self) -> Credit {
+    pub(crate) fn grant(&mut self) -> Credit {
         // At least 1: with a capacity of 1, half of it is 0 and credits would always be due.
         self.grant_at = self.read.wrapping_add((self.capacity / 2).max(1));
         let region = self.half_is_free().then(|| {

@@ -18,22 +18,22 @@ mod incoming;
 mod outgoing;
 mod pieces;
 
-pub use incoming::Incoming;
-pub use outgoing::{Chunk, Outgoing};
-pub use pieces::Pieces;
+pub(crate) use incoming::Incoming;
+pub(crate) use outgoing::{Chunk, Outgoing};
+pub(crate) use pieces::Pieces;
 
 /// The maximum number of control messages in flight.
-pub const CONTROL_MESSAGES: u32 = 4;
+pub(crate) const CONTROL_MESSAGES: u32 = 4;
 
 /// A stream is writable if this many bytes fit into the send ring.
-pub const LOW_WATER: u32 = 2048;
+pub(crate) const LOW_WATER: u32 = 2048;
 
 /// The maximum payload of one message in bytes.
-pub const MAX_TRANSFER: u32 = 65536;
+pub(crate) const MAX_TRANSFER: u32 = 65536;
 
 /// A protocol violation of the peer, which ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Misbehaved(pub &'static str);
+pub(crate) struct Misbehaved(pub(crate) &'static str);
 
 #[cfg(test)]
 mod tests {

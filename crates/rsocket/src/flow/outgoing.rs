@@ -8,18 +8,18 @@ use crate::wire::Region;
 
 /// The next bytes that may be sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Chunk {
+pub(crate) struct Chunk {
     /// The number of bytes.
-    pub length: u32,
+    pub(crate) length: u32,
     /// The bytes' place in the send ring until they are acknowledged.
-    pub pieces: Pieces,
+    pub(crate) pieces: Pieces,
     /// The destination; its `length` is that of the chunk.
-    pub remote: Region,
+    pub(crate) remote: Region,
 }
 
 /// Counters of the sending side.
 #[derive(Debug)]
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     /// Number of work requests that may still be posted for data.
     slots: u32,
     /// Number of work requests that may still be posted for control messages.
@@ -42,7 +42,7 @@ const MAX_OFFERED: usize = 2;
 impl Outgoing {
     /// Creates counters for a ring of `size` bytes and `slots` work requests, with the
     /// credits and the first region of the peer's greeting.
-    pub fn new(size: u32, slots: u32, credits: u16, first: Region) -> Outgoing {
+    pub(crate) fn new(size: u32, slots: u32, credits: u16, first: Region) -> Outgoing {
         Outgoing {
             slots,
             control: CONTROL_MESSAGES,
@@ -57,7 +57,7 @@ impl Outgoing {
     }
 
     /// Returns the part of `want` bytes that may be sent now.
-    pub fn chunk(&self, want: u32) -> Option<Chunk> {
+    pub(crate) fn chunk(&self, want: u32) -> Option<Chunk> {
         if self.slots == 0 || self.next == self.limit {
             return None;
         }
@@ -76,7 +76,7 @@ impl Outgoing {
     }
 
     /// Counts a posted chunk, of which the ring holds `kept` bytes: none if it was inline.
-    pub fn posted(&mut self, chunk: &Chunk, kept: u32) {
+    pub(crate) fn posted(&mut self, chunk: &Chunk, kept: u32) {
         self.next = self.next.wrapping_add(1);
         self.keep(kept);
         self.current.addr = self.current.addr.wrapping_add(chunk.length.into());
@@ -86,55 +86,55 @@ impl Outgoing {
 
     /// Returns room in the ring for up to `want` bytes of a WRITE to an iomap, which needs no
     /// credit.
-    pub fn room(&self, want: u32) -> Option<Pieces> {
+    pub(crate) fn room(&self, want: u32) -> Option<Pieces> {
         let length = want.min(self.free).min(MAX_TRANSFER);
         (self.slots > 0 && length > 0).then(|| Pieces::new(self.at, length, self.size))
     }
 
     /// Counts a posted WRITE to an iomap, of which the ring holds `kept` bytes.
-    pub fn posted_direct(&mut self, kept: u32) {
+    pub(crate) fn posted_direct(&mut self, kept: u32) {
         self.keep(kept);
     }
 
     /// True if an iomap may be announced, which takes a credit like a data message.
-    pub fn can_announce(&self) -> bool {
+    pub(crate) fn can_announce(&self) -> bool {
         self.slots > 0 && self.next != self.limit
     }
 
     /// Counts a posted announcement.
-    pub fn announced(&mut self) {
+    pub(crate) fn announced(&mut self) {
         self.next = self.next.wrapping_add(1);
         self.keep(0);
     }
 
     /// Counts the completion of a work request for data that kept `kept` bytes in the ring.
-    pub fn completed(&mut self, kept: u32) {
+    pub(crate) fn completed(&mut self, kept: u32) {
         self.slots += 1;
         self.free += kept;
     }
 
     /// True if a control message may be posted.
-    pub fn can_control(&self) -> bool {
+    pub(crate) fn can_control(&self) -> bool {
         self.control > 0
     }
 
     /// Counts a posted control message.
-    pub fn control_posted(&mut self) {
+    pub(crate) fn control_posted(&mut self) {
         self.control -= 1;
     }
 
     /// Counts the completion of a control message.
-    pub fn control_completed(&mut self) {
+    pub(crate) fn control_completed(&mut self) {
         self.control += 1;
     }
 
     /// Accepts credits: the first sequence number that may not be sent is `limit`.
-    pub fn granted(&mut self, limit: u16) {
+    pub(crate) fn granted(&mut self, limit: u16) {
         self.limit = limit;
     }
 
     /// Accepts a region that the peer has published.
-    pub fn offered(&mut self, region: Region) -> Result<(), Misbehaved> {
+    pub(crate) fn offered(&mut self, region: Region) -> Result<(), Misbehaved> {
         if self.offered.len() == MAX_OFFERED {
             return Err(Misbehaved(
                 "it publishes more receive buffers than the table has entries",
@@ -146,13 +146,13 @@ impl Outgoing {
     }
 
     /// True if the stream is writable.
-    pub fn writable(&self) -> bool {
+    pub(crate) fn writable(&self) -> bool {
         let enough = self.free >= LOW_WATER.min(self.size);
         enough && self.chunk(1).is_some()
     }
 
     /// True if none of the `slots` work requests and no control message is in flight.
-    pub fn idle(&self, slots: u32) -> bool {
+    pub(crate) fn idle(&self, slots: u32) -> bool {
         self.slots == slots && self.control == CONTROL_MESSAGES
     }
 

@@ -6,7 +6,7 @@ use super::{Malformed, array};
 
 /// The IP address and UDP port of a datagram's sender.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct AddressHeader(pub SocketAddr);
+pub(crate) struct AddressHeader(pub(crate) SocketAddr);
 
 const V4_LEN: usize = 8;
 const V6_LEN: usize = 24;
@@ -16,7 +16,7 @@ pub(super) const MAX_ADDRESS_HEADER: usize = V6_LEN;
 
 impl AddressHeader {
     /// Returns the header's bytes, padded to the longest, and its length.
-    pub fn encode(&self) -> ([u8; MAX_ADDRESS_HEADER], usize) {
+    pub(crate) fn encode(&self) -> ([u8; MAX_ADDRESS_HEADER], usize) {
         let mut bytes = [0; MAX_ADDRESS_HEADER];
         bytes[2..4].copy_from_slice(&self.0.port().to_be_bytes());
         let length = match self.0 {
@@ -37,7 +37,7 @@ impl AddressHeader {
     }
 
     /// Splits a datagram into its header and its payload.
-    pub fn decode(bytes: &[u8]) -> Result<(AddressHeader, &[u8]), Malformed> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(AddressHeader, &[u8]), Malformed> {
         const SHORT: Malformed = Malformed("the datagram is shorter than its header");
         if bytes.len() < V4_LEN {
             return Err(SHORT);

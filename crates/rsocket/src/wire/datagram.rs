@@ -8,13 +8,13 @@ use super::{Malformed, array};
 
 /// The header of a datagram that travels over UDP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct DatagramHeader {
+pub(crate) struct DatagramHeader {
     /// True if the program's data follows; false in the answer to such a datagram.
-    pub data: bool,
+    pub(crate) data: bool,
     /// The sender's queue pair number.
-    pub qpn: u32,
+    pub(crate) qpn: u32,
     /// The destination address of the datagram.
-    pub to: IpAddr,
+    pub(crate) to: IpAddr,
 }
 
 const TAG: u32 = 0x5555_5555;
@@ -24,11 +24,11 @@ const DATA: u8 = 0;
 const CONTROL: u8 = 7;
 
 /// The length of the longest header.
-pub const MAX_DATAGRAM_HEADER: usize = V6_LEN;
+pub(crate) const MAX_DATAGRAM_HEADER: usize = V6_LEN;
 
 impl DatagramHeader {
     /// Returns the header's bytes, padded to the longest, and its length.
-    pub fn encode(&self) -> ([u8; MAX_DATAGRAM_HEADER], usize) {
+    pub(crate) fn encode(&self) -> ([u8; MAX_DATAGRAM_HEADER], usize) {
         let mut bytes = [0; MAX_DATAGRAM_HEADER];
         bytes[..4].copy_from_slice(&TAG.to_be_bytes());
         bytes[5] = if self.data { DATA } else { CONTROL };
@@ -50,7 +50,7 @@ impl DatagramHeader {
     }
 
     /// Splits a datagram into its header and its payload.
-    pub fn decode(bytes: &[u8]) -> Result<(DatagramHeader, &[u8]), Malformed> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(DatagramHeader, &[u8]), Malformed> {
         const FOREIGN: Malformed = Malformed("the datagram has no rsocket header");
         if bytes.len() < V4_LEN || u32::from_be_bytes(array(bytes, 0)) != TAG {
             return Err(FOREIGN);

@@ -5,17 +5,17 @@ use super::{Malformed, array};
 
 /// The private data of REQ or REP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Greeting {
+pub(crate) struct Greeting {
     /// The sender's byte order in memory.
-    pub order: ByteOrder,
+    pub(crate) order: ByteOrder,
     /// The number of data messages that the receiver of the greeting may send at first.
-    pub credits: u16,
+    pub(crate) credits: u16,
     /// The number of iomaps that the sender has room for; `None` if it has no iomaps.
-    pub iomaps: Option<u32>,
+    pub(crate) iomaps: Option<u32>,
     /// The table to which receive buffers are published; `length` counts its entries.
-    pub targets: Region,
+    pub(crate) targets: Region,
     /// The first receive buffer of the sender.
-    pub buffer: Region,
+    pub(crate) buffer: Region,
 }
 
 /// The length of an encoded greeting in bytes.
@@ -27,7 +27,7 @@ const IOMAPS: u8 = 1 << 1;
 
 impl Greeting {
     /// Returns the greeting as private data.
-    pub fn encode(&self) -> [u8; GREETING_LEN] {
+    pub(crate) fn encode(&self) -> [u8; GREETING_LEN] {
         let mut bytes = [0; GREETING_LEN];
         bytes[0] = VERSION;
         bytes[1] = match self.order {
@@ -45,7 +45,7 @@ impl Greeting {
     }
 
     /// Reads a greeting from private data, which the connection manager pads with zeros.
-    pub fn decode(bytes: &[u8]) -> Result<Greeting, Malformed> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Greeting, Malformed> {
         if bytes.len() < GREETING_LEN {
             return Err(Malformed("the private data is too short for an rsocket"));
         }
@@ -74,7 +74,7 @@ impl Greeting {
 
 /// Returns the number of iomaps that a greeting announces if `wanted` are asked for:
 /// numbers above 128 are encoded as multiples of 256.
-pub fn iomap_capacity(wanted: u32) -> u32 {
+pub(crate) fn iomap_capacity(wanted: u32) -> u32 {
     from_scale(to_scale(wanted))
 }
 

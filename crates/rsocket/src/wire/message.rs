@@ -2,7 +2,7 @@
 
 /// The meaning of an RDMA WRITE with immediate data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Message {
+pub(crate) enum Message {
     /// This many bytes of the stream were written to the receive buffer.
     Data(u32),
     /// Data messages below this sequence number may be sent. The sender of the credits may
@@ -18,7 +18,7 @@ pub enum Message {
 
 /// A control message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Control {
+pub(crate) enum Control {
     /// Both directions end.
     Disconnect,
     /// The sender is alive.
@@ -32,7 +32,7 @@ const VALUE: u32 = (1 << VALUE_BITS) - 1;
 
 impl Message {
     /// Returns the immediate data in host byte order.
-    pub fn encode(self) -> u32 {
+    pub(crate) fn encode(self) -> u32 {
         let (kind, value) = match self {
             Message::Data(bytes) => (0, bytes & VALUE),
             Message::Credits(limit) => (4, limit.into()),
@@ -46,7 +46,7 @@ impl Message {
     }
 
     /// Reads immediate data in host byte order.
-    pub fn decode(whole: u32) -> Message {
+    pub(crate) fn decode(whole: u32) -> Message {
         let value = whole & VALUE;
         match (whole >> VALUE_BITS, value) {
             (0, _) => Message::Data(value),

@@ -10,15 +10,15 @@ mod greeting;
 mod message;
 mod region;
 
-pub use address_header::AddressHeader;
-pub use datagram::{DatagramHeader, MAX_DATAGRAM_HEADER};
-pub use greeting::{Greeting, iomap_capacity};
-pub use message::{Control, Message};
-pub use region::{ByteOrder, IOMAP_LEN, IomapEntry, REGION_LEN, Region};
+pub(crate) use address_header::AddressHeader;
+pub(crate) use datagram::{DatagramHeader, MAX_DATAGRAM_HEADER};
+pub(crate) use greeting::{Greeting, iomap_capacity};
+pub(crate) use message::{Control, Message};
+pub(crate) use region::{ByteOrder, IOMAP_LEN, IomapEntry, REGION_LEN, Region};
 
 /// The reason why bytes from a peer were refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Malformed(pub &'static str);
+pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Returns the `N` bytes at an offset. The caller has checked the length.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

@@ -5,21 +5,21 @@ use super::array;
 
 /// A piece of a host's registered memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Region {
+pub(crate) struct Region {
     /// The address of the first byte.
-    pub addr: u64,
+    pub(crate) addr: u64,
     /// The rkey.
-    pub key: u32,
+    pub(crate) key: u32,
     /// The number of bytes; of table entries, where the region is a table.
-    pub length: u32,
+    pub(crate) length: u32,
 }
 
 /// The length of an encoded region in bytes.
-pub const REGION_LEN: usize = 16;
+pub(crate) const REGION_LEN: usize = 16;
 
 /// The byte order of numbers in a table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ByteOrder {
+pub(crate) enum ByteOrder {
     /// Most significant byte first.
     Big,
     /// Least significant byte first.
@@ -28,7 +28,7 @@ pub enum ByteOrder {
 
 impl ByteOrder {
     /// The byte order of this host.
-    pub const NATIVE: ByteOrder = if cfg!(target_endian = "big") {
+    pub(crate) const NATIVE: ByteOrder = if cfg!(target_endian = "big") {
         ByteOrder::Big
     } else {
         ByteOrder::Little
@@ -37,7 +37,7 @@ impl ByteOrder {
 
 impl Region {
     /// Returns the region as bytes.
-    pub fn encode(self, order: ByteOrder) -> [u8; REGION_LEN] {
+    pub(crate) fn encode(self, order: ByteOrder) -> [u8; REGION_LEN] {
         let Region { addr, key, length } = self;
         let mut bytes = [0; REGION_LEN];
         let (a, k, l) = match order {
@@ -51,7 +51,7 @@ impl Region {
     }
 
     /// Reads a region.
-    pub fn decode(bytes: &[u8; REGION_LEN], order: ByteOrder) -> Region {
+    pub(crate) fn decode(bytes: &[u8; REGION_LEN], order: ByteOrder) -> Region {
         let (addr, key, length) = (array(bytes, 0), array(bytes, 8), array(bytes, 12));
         match order {
             ByteOrder::Big => Region {
@@ -70,19 +70,19 @@ impl Region {
 
 /// A program's memory that its peer may write to with `riowrite`, at an offset.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct IomapEntry {
+pub(crate) struct IomapEntry {
     /// The offset of the first byte.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// The memory.
-    pub region: Region,
+    pub(crate) region: Region,
 }
 
 /// The length of an encoded entry in bytes.
-pub const IOMAP_LEN: usize = 8 + REGION_LEN;
+pub(crate) const IOMAP_LEN: usize = 8 + REGION_LEN;
 
 impl IomapEntry {
     /// Returns the entry as bytes.
-    pub fn encode(self, order: ByteOrder) -> [u8; IOMAP_LEN] {
+    pub(crate) fn encode(self, order: ByteOrder) -> [u8; IOMAP_LEN] {
         let mut bytes = [0; IOMAP_LEN];
         bytes[..8].copy_from_slice(&match order {
             ByteOrder::Big => self.offset.to_be_bytes(),
@@ -93,7 +93,7 @@ impl IomapEntry {
     }
 
     /// Reads an entry.
-    pub fn decode(bytes: &[u8; IOMAP_LEN], order: ByteOrder) -> IomapEntry {
+    pub(crate) fn decode(bytes: &[u8; IOMAP_LEN], order: ByteOrder) -> IomapEntry {
         let offset = array(bytes, 0);
         IomapEntry {
             offset: match order {
@@ -106,7 +106,7 @@ impl IomapEntry {
 
     /// Returns the address of an offset in the peer's memory, and the number of bytes from
     /// there to the end of the entry.
-    pub fn find(&self, offset: u64) -> Option<(u64, u32)> {
+    pub(crate) fn find(&self, offset: u64) -> Option<(u64, u32)> {
         let inside = offset.checked_sub(self.offset)?;
         let left = u64::from(self.region.length).checked_sub(inside)?;
         (left > 0).then(|| (self.region.addr.wrapping_add(inside), left as u32))

@@ -1,14 +1,14 @@
 //! Addresses and flags.
 
 use core::ffi::{c_int, c_long};
+use std::os::fd::AsRawFd;
 
+use ferroce_rsocket::{Errno, Socket};
 use libc::{sockaddr, socklen_t};
 
-use super::{done, find};
+use super::{find, status};
 use crate::errno::minus_one;
 use crate::rsocket::address;
-use crate::rsocket::sys;
-use crate::rsocket::table::Socket;
 
 /// `rgetpeername`
 #[unsafe(no_mangle)]
@@ -17,14 +17,14 @@ pub unsafe extern "C" fn rgetpeername(
     addr: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    done(find(socket).and_then(|socket| {
+    status(find(socket).and_then(|socket| {
         let peer = match socket {
-            Socket::Stream(stream) => stream.peer(),
-            Socket::Datagram(datagram) => datagram.peer(),
-            Socket::Epoll(_) => return Err(libc::ENOTSOCK),
+            Socket::Stream(stream) => stream.peer_addr(),
+            Socket::Datagram(datagram) => datagram.peer_addr(),
+            Socket::Epoll(_) => return Err(Errno::NOTSOCK),
         };
-        // SAFETY: the caller's room for an address.
-        unsafe { address::write(&peer.ok_or(libc::ENOTCONN)?, addr, length) }
+        // SAFETY: the caller's `addr` has room for `*length` bytes, or both are NULL.
+        unsafe { address::write(&peer.ok_or(Errno::NOTCONN)?, addr, length) }
     }))
 }
 
@@ -35,23 +35,23 @@ pub unsafe extern "C" fn rgetsockname(
     addr: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    done(find(socket).and_then(|socket| {
+    status(find(socket).and_then(|socket| {
         let local = match socket {
-            Socket::Stream(stream) => stream.local().unwrap_or(stream.any()),
-            Socket::Datagram(datagram) => datagram.local().ok_or(libc::EINVAL)?,
-            Socket::Epoll(_) => return Err(libc::ENOTSOCK),
+            Socket::Stream(stream) => stream.local_addr(),
+            Socket::Datagram(datagram) => datagram.local_addr().ok_or(Errno::INVAL)?,
+            Socket::Epoll(_) => return Err(Errno::NOTSOCK),
         };
-        // SAFETY: the caller's room for an address.
+        // SAFETY: the caller's `addr` has room for `*length` bytes, or both are NULL.
         unsafe { address::write(&local, addr, length) }
     }))
 }
 
-/// `rfcntl`, of which C programs pass the third argument like any other.
+/// `rfcntl`. Its third argument is variadic in C, and is passed like a `long`.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
     let socket = match find(socket) {
         Ok(socket) => socket,
-        Err(errno) => return minus_one(errno),
+        Err(errno) => return minus_one(errno.raw_os_error()),
     };
     let flag = c_long::from(libc::O_NONBLOCK);
     match command {
@@ -68,12 +68,12 @@ pub extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_i
             0
         }
         libc::F_GETFD | libc::F_SETFD => {
-            // SAFETY: flags of a descriptor; the kernel refuses what it does not know.
-            let result = unsafe { libc::syscall(libc::SYS_fcntl, socket.fd(), command, argument) };
-            match result {
-                0.. => result as c_int,
-                _ => minus_one(sys::errno()),
-            }
+            let fd = socket.as_raw_fd();
+            // SAFETY: these commands read and write flags of a descriptor, no memory. The
+            // syscall bypasses libc's `fcntl`, which calls rsockets under librspreload.
+            let result = unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) };
+            // On failure the syscall has set `errno`.
+            result as c_int
         }
         _ => minus_one(libc::ENOTSUP),
     }

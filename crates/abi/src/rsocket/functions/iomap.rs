@@ -1,19 +1,21 @@
-//! Memory mapped for the peer.
+//! Iomaps.
 
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use ferroce_rsocket::{Errno, Result, Socket, Stream};
 use libc::off_t;
+use rustix::net::SendFlags;
 
-use super::{count, done, find};
+use super::{count, find, status};
 use crate::errno::set_errno;
-use crate::rsocket::stream::Stream;
-use crate::rsocket::table::Socket;
+use crate::ffi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
+use crate::mr;
 
-fn stream(socket: c_int) -> Result<Arc<Stream>, c_int> {
+fn stream(socket: c_int) -> Result<Arc<Stream>> {
     match find(socket)? {
         Socket::Stream(stream) => Ok(stream),
-        _ => Err(libc::EOPNOTSUPP),
+        _ => Err(Errno::OPNOTSUPP),
     }
 }
 
@@ -27,18 +29,29 @@ pub unsafe extern "C" fn riomap(
     _flags: c_int,
     offset: off_t,
 ) -> off_t {
-    // SAFETY: the caller's memory.
-    let mapped = stream(socket).and_then(|stream| unsafe { stream.map(buf, len, prot, offset) });
-    mapped.unwrap_or_else(|errno| {
-        set_errno(errno);
-        -1
-    })
+    let mapped = stream(socket).and_then(|stream| {
+        if prot & !libc::PROT_WRITE != 0 {
+            return Err(Errno::INVAL);
+        }
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+        mr::check(buf as u64, len, buf as u64, access).map_err(Errno::from_raw_os_error)?;
+        let offset = (offset != -1).then_some(offset as u64);
+        // SAFETY: the caller keeps the memory until `riounmap` or `rclose`.
+        unsafe { stream.map(buf, len, prot & libc::PROT_WRITE != 0, offset) }
+    });
+    match mapped {
+        Ok(offset) => offset as off_t,
+        Err(errno) => {
+            set_errno(errno.raw_os_error());
+            -1
+        }
+    }
 }
 
 /// `riounmap`
 #[unsafe(no_mangle)]
 pub extern "C" fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> c_int {
-    done(stream(socket).and_then(|stream| stream.unmap(buf, len)))
+    status(stream(socket).and_then(|stream| stream.unmap(buf, len)))
 }
 
 /// `riowrite`
@@ -46,12 +59,14 @@ pub extern "C" fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> c_int
 pub unsafe extern "C" fn riowrite(
     socket: c_int,
     buf: *const c_void,
-    count_: usize,
+    length: usize,
     offset: off_t,
     flags: c_int,
 ) -> usize {
     count(stream(socket).and_then(|stream| {
-        // SAFETY: the caller's bytes.
-        unsafe { stream.write_mapped(buf.cast(), count_, offset, flags) }
+        // SAFETY: the caller's buffer has `length` bytes.
+        let bytes = unsafe { super::transfer::bytes(buf, length)? };
+        let flags = SendFlags::from_bits_retain(flags.cast_unsigned());
+        stream.write_mapped(bytes, offset as u64, flags)
     })) as usize
 }

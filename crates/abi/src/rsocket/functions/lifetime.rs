@@ -1,40 +1,42 @@
-//! Sockets come and go.
+//! Creating, connecting and closing sockets.
 
 use core::ffi::c_int;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
+use ferroce_rsocket::{Datagram, Errno, Socket, Stream, socket};
 use libc::{sockaddr, socklen_t};
+use rustix::net::AddressFamily;
 
-use super::{done, find};
-use crate::errno::minus_one;
+use super::{find, status};
+use crate::errno::{minus_one, set_errno};
 use crate::rsocket::address;
-use crate::rsocket::datagram::Datagram;
-use crate::rsocket::stream::Stream;
-use crate::rsocket::sys;
-use crate::rsocket::table::{self, Socket};
+use crate::rsocket::manager::Manager;
 
 /// `rsocket`
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     crate::log::start();
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-    let made = match (domain, kind & !flags, protocol) {
-        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-            Stream::new(domain).map(|stream| Socket::Stream(Arc::new(stream)))
-        }
-        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
-            Datagram::new(domain).map(|datagram| Socket::Datagram(Arc::new(datagram)))
-        }
-        (libc::AF_INET | libc::AF_INET6, ..) => Err(libc::EPROTONOSUPPORT),
-        _ => Err(libc::EAFNOSUPPORT),
+    let family = match domain {
+        libc::AF_INET => AddressFamily::INET,
+        libc::AF_INET6 => AddressFamily::INET6,
+        _ => return minus_one(libc::EAFNOSUPPORT),
     };
-    match made {
-        Err(errno) => minus_one(errno),
+    let created = match (kind & !flags, protocol) {
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+            Stream::new(&Manager, family).map(|stream| Socket::Stream(Arc::new(stream)))
+        }
+        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+            Datagram::new(&Manager, family).map(|datagram| Socket::Datagram(Arc::new(datagram)))
+        }
+        _ => Err(Errno::PROTONOSUPPORT),
+    };
+    match created {
+        Err(errno) => minus_one(errno.raw_os_error()),
         Ok(socket) => {
             socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
-            let fd = socket.fd();
-            table::insert(fd, socket);
-            fd
+            socket::insert(socket)
         }
     }
 }
@@ -42,24 +44,22 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 /// `rbind`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
-    done(find(socket).and_then(|socket| {
-        // SAFETY: the caller's address.
-        let addr = unsafe { address::read(addr, length)? };
-        match socket {
-            Socket::Stream(stream) => stream.bind(&addr),
-            Socket::Datagram(datagram) => datagram.bind(&addr),
-            Socket::Epoll(_) => Err(libc::ENOTSOCK),
-        }
+    // SAFETY: the caller's `addr` has `length` bytes.
+    let addr = unsafe { address::read(addr, length) };
+    status(find(socket).and_then(|socket| match socket {
+        Socket::Stream(stream) => stream.bind(&addr?),
+        Socket::Datagram(datagram) => datagram.bind(&addr?),
+        Socket::Epoll(_) => Err(Errno::NOTSOCK),
     }))
 }
 
 /// `rlisten`
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
-    done(find(socket).and_then(|socket| match socket {
+    status(find(socket).and_then(|socket| match socket {
         Socket::Stream(stream) => stream.listen(backlog),
-        Socket::Datagram(_) => Err(libc::EOPNOTSUPP),
-        Socket::Epoll(_) => Err(libc::ENOTSOCK),
+        Socket::Datagram(_) => Err(Errno::OPNOTSUPP),
+        Socket::Epoll(_) => Err(Errno::NOTSOCK),
     }))
 }
 
@@ -72,22 +72,32 @@ pub unsafe extern "C" fn raccept(
 ) -> c_int {
     let accepted = find(socket).and_then(|socket| match socket {
         Socket::Stream(stream) => stream.accept(),
-        Socket::Datagram(_) => Err(libc::EOPNOTSUPP),
-        Socket::Epoll(_) => Err(libc::ENOTSOCK),
+        Socket::Datagram(_) => Err(Errno::OPNOTSUPP),
+        Socket::Epoll(_) => Err(Errno::NOTSOCK),
     });
     let stream = match accepted {
-        Err(errno) => return minus_one(errno),
+        Err(errno) => return minus_one(errno.raw_os_error()),
         Ok(stream) => stream,
     };
-    if !addr.is_null()
-        && let Some(peer) = stream.caller()
-    {
-        // SAFETY: the caller's room for an address.
-        let _no_length_no_address = unsafe { address::write(&peer, addr, length) };
+    // SAFETY: the caller's `addr` has room for `*length` bytes, or is NULL.
+    unsafe { write_if_wanted(stream.peer_addr(), addr, length) };
+    socket::insert(Socket::Stream(Arc::new(stream)))
+}
+
+/// Gives an address to a program that may not want it.
+///
+/// # Safety
+///
+/// As [`address::write`].
+pub(super) unsafe fn write_if_wanted(
+    from: Option<SocketAddr>,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+) {
+    if let Some(from) = from {
+        // SAFETY: the caller's promise. NULL is refused, and then nothing is written.
+        let _not_wanted = unsafe { address::write(&from, addr, length) };
     }
-    let fd = stream.fd();
-    table::insert(fd, Socket::Stream(Arc::new(stream)));
-    fd
 }
 
 /// `rconnect`
@@ -97,41 +107,42 @@ pub unsafe extern "C" fn rconnect(
     addr: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
-    done(find(socket).and_then(|socket| {
-        // SAFETY: the caller's address.
-        let addr = unsafe { address::read(addr, length)? };
-        match socket {
-            Socket::Stream(stream) => stream.connect(&addr),
-            Socket::Datagram(datagram) => datagram.connect(&addr),
-            Socket::Epoll(_) => Err(libc::ENOTSOCK),
-        }
+    // SAFETY: the caller's `addr` has `length` bytes.
+    let addr = unsafe { address::read(addr, length) };
+    status(find(socket).and_then(|socket| match socket {
+        Socket::Stream(stream) => stream.connect(&addr?),
+        Socket::Datagram(datagram) => datagram.connect(&addr?),
+        Socket::Epoll(_) => Err(Errno::NOTSOCK),
     }))
 }
 
 /// `rshutdown`
 #[unsafe(no_mangle)]
 pub extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
-    done(find(socket).and_then(|socket| match socket {
-        Socket::Stream(stream) => stream.shutdown(how),
-        Socket::Datagram(datagram) => datagram.peer().map(|_| ()).ok_or(libc::ENOTCONN),
-        Socket::Epoll(_) => Err(libc::ENOTSOCK),
+    let how = match how {
+        libc::SHUT_RD => Ok(Shutdown::Read),
+        libc::SHUT_WR => Ok(Shutdown::Write),
+        libc::SHUT_RDWR => Ok(Shutdown::Both),
+        _ => Err(Errno::INVAL),
+    };
+    status(find(socket).and_then(|socket| match socket {
+        Socket::Stream(stream) => stream.shutdown(how?),
+        Socket::Datagram(datagram) => datagram.peer_addr().map(|_| ()).ok_or(Errno::NOTCONN),
+        Socket::Epoll(_) => Err(Errno::NOTSOCK),
     }))
 }
 
 /// `rclose`
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(socket: c_int) -> c_int {
-    match table::remove(socket) {
+    match socket::remove(socket) {
         None => minus_one(libc::EBADF),
         Some(socket) => {
-            let errno = sys::errno();
-            match &socket {
-                Socket::Stream(stream) => stream.close(),
-                Socket::Datagram(datagram) => datagram.close(),
-                Socket::Epoll(_) => {}
-            }
+            let errno = std::io::Error::last_os_error().raw_os_error();
+            socket.close();
             drop(socket);
-            crate::errno::set_errno(errno);
+            // A call that succeeds leaves `errno` as it was.
+            set_errno(errno.unwrap_or(0));
             0
         }
     }

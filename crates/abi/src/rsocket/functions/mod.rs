@@ -1,4 +1,4 @@
-//! What `rdma/rsocket.h` declares.
+//! The functions that `rdma/rsocket.h` declares.
 
 mod control;
 mod iomap;
@@ -16,39 +16,48 @@ pub use waiting::*;
 
 use core::ffi::c_int;
 
+use ferroce_rsocket::{Errno, Result, Socket, socket};
+
 use crate::errno::{minus_one, refuse, set_errno};
 
-use super::table::{self, Socket};
-
-/// The socket of a descriptor.
-fn find(fd: c_int) -> Result<Socket, c_int> {
-    table::find(fd).ok_or(libc::EBADF)
+/// Returns the socket of a descriptor; EBADF if there is none.
+fn find(fd: c_int) -> Result<Socket> {
+    socket::find(fd).ok_or(Errno::BADF)
 }
 
-/// 0, or -1 and `errno`.
-fn done(result: Result<(), c_int>) -> c_int {
+/// Returns 0, or -1 and `errno`.
+fn status(result: Result<()>) -> c_int {
     match result {
         Ok(()) => 0,
-        Err(errno) => minus_one(told(errno)),
+        Err(errno) => minus_one(logged(errno)),
     }
 }
 
-/// A number of bytes, or -1 and `errno`.
-fn count(result: Result<usize, c_int>) -> isize {
+/// Returns a number of bytes, or -1 and `errno`.
+fn count(result: Result<usize>) -> isize {
     match result {
         Ok(count) => count as isize,
         Err(errno) => {
-            set_errno(told(errno));
+            set_errno(logged(errno));
             -1
         }
     }
 }
 
-/// Logs an error, in the words that the system has for it, unless it only says that
-/// the call would have to wait.
-fn told(errno: c_int) -> c_int {
+/// Returns a number of descriptors, or -1 and `errno`.
+fn number(result: Result<usize>) -> c_int {
+    match result {
+        Ok(count) => count as c_int,
+        Err(errno) => minus_one(errno.raw_os_error()),
+    }
+}
+
+/// Logs an error, unless it only says that the call would have to wait, and returns its
+/// number.
+fn logged(errno: Errno) -> c_int {
+    let number = errno.raw_os_error();
     match errno {
-        libc::EAGAIN | libc::EINTR | libc::EINPROGRESS | libc::EALREADY => errno,
-        _ => refuse(errno, std::io::Error::from_raw_os_error(errno)),
+        Errno::AGAIN | Errno::INTR | Errno::INPROGRESS | Errno::ALREADY => number,
+        _ => refuse(number, std::io::Error::from(errno)),
     }
 }

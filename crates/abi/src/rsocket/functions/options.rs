@@ -1,11 +1,12 @@
-//! Options.
+//! Socket options.
 
 use core::ffi::{c_int, c_void};
 
+use ferroce_rsocket::{Errno, Socket};
 use libc::socklen_t;
 
-use super::{done, find};
-use crate::rsocket::table::Socket;
+use super::transfer::bytes;
+use super::{find, status};
 
 /// `rsetsockopt`
 #[unsafe(no_mangle)]
@@ -16,16 +17,16 @@ pub unsafe extern "C" fn rsetsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    done(find(socket).and_then(|socket| {
+    status(find(socket).and_then(|socket| {
         if value.is_null() {
-            return Err(libc::EFAULT);
+            return Err(Errno::FAULT);
         }
-        // SAFETY: the caller's value.
-        let value = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), length as usize) };
+        // SAFETY: the caller's value has `length` bytes.
+        let value = unsafe { bytes(value, length as usize)? };
         match socket {
             Socket::Stream(stream) => stream.set_option(level, name, value),
             Socket::Datagram(datagram) => datagram.set_option(level, name, value),
-            Socket::Epoll(_) => Err(libc::ENOTSOCK),
+            Socket::Epoll(_) => Err(Errno::NOTSOCK),
         }
     }))
 }
@@ -39,17 +40,17 @@ pub unsafe extern "C" fn rgetsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    done(find(socket).and_then(|socket| {
+    status(find(socket).and_then(|socket| {
         if value.is_null() || length.is_null() {
-            return Err(libc::EFAULT);
+            return Err(Errno::FAULT);
         }
         let found = match socket {
             Socket::Stream(stream) => stream.option(level, name)?,
             Socket::Datagram(datagram) => datagram.option(level, name)?,
-            Socket::Epoll(_) => return Err(libc::ENOTSOCK),
+            Socket::Epoll(_) => return Err(Errno::NOTSOCK),
         };
         let bytes = found.bytes();
-        // SAFETY: the caller's room for a value.
+        // SAFETY: the caller's value has room for `*length` bytes.
         unsafe {
             let room = bytes.len().min(*length as usize);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room);

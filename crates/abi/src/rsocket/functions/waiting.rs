@@ -1,28 +1,18 @@
-//! Waiting for many descriptors.
+//! Waiting for descriptors.
 
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferroce_rsocket::{BITS, Epoll, Errno, Interest, Result, Set, Socket, poll, select, socket};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, timeval};
 
-use super::{done, find};
+use super::{find, number, status};
 use crate::errno::minus_one;
-use crate::rsocket::epoll::Epoll;
-use crate::rsocket::poll::poll;
-use crate::rsocket::select::select;
-use crate::rsocket::table::{self, Socket};
 
-/// Milliseconds; below zero there is no end.
+/// Returns a timeout in milliseconds; a negative one means no timeout.
 fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
-}
-
-fn number(result: Result<usize, c_int>) -> c_int {
-    match result {
-        Ok(count) => count as c_int,
-        Err(errno) => minus_one(errno),
-    }
 }
 
 /// `rpoll`
@@ -31,7 +21,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -
     let fds = match nfds {
         0 => &mut [],
         _ if fds.is_null() => return minus_one(libc::EFAULT),
-        // SAFETY: as many as the caller says.
+        // SAFETY: the caller's array has `nfds` entries.
         _ => unsafe { core::slice::from_raw_parts_mut(fds, nfds as usize) },
     };
     number(poll(fds, milliseconds(timeout)))
@@ -46,24 +36,24 @@ pub unsafe extern "C" fn rselect(
     exceptfds: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    let timeout = match timeout.is_null() {
-        true => None,
-        false => {
-            // SAFETY: the caller's time.
-            let time = unsafe { *timeout };
-            let seconds = u64::try_from(time.tv_sec);
-            let micros = u64::try_from(time.tv_usec);
-            match (seconds, micros) {
-                (Ok(s), Ok(us)) => Some(Duration::from_secs(s) + Duration::from_micros(us)),
-                _ => return minus_one(libc::EINVAL),
-            }
-        }
+    // SAFETY: the caller's time, or NULL.
+    let timeout = match unsafe { timeout.as_ref() } {
+        None => None,
+        Some(time) => match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
+            (Ok(s), Ok(us)) => Some(Duration::from_secs(s) + Duration::from_micros(us)),
+            _ => return minus_one(libc::EINVAL),
+        },
     };
-    // SAFETY: the caller's sets.
-    match unsafe { select(nfds, [readfds, writefds, exceptfds], timeout) } {
-        Ok(count) => count,
-        Err(errno) => minus_one(errno),
-    }
+    let Ok(count) = usize::try_from(nfds) else {
+        return minus_one(libc::EINVAL);
+    };
+    let mut sets = [readfds, writefds, exceptfds].map(|set| -> Set<'_> {
+        // SAFETY: each of the caller's sets is NULL or has `nfds` bits in whole words, and
+        // no two are the same.
+        (!set.is_null())
+            .then(|| unsafe { core::slice::from_raw_parts_mut(set.cast(), count.div_ceil(BITS)) })
+    });
+    number(select(count, &mut sets, timeout))
 }
 
 /// `repoll_create`
@@ -73,19 +63,15 @@ pub extern "C" fn repoll_create(flags: c_int) -> c_int {
         return minus_one(libc::EINVAL);
     }
     match Epoll::new() {
-        Err(errno) => minus_one(errno),
-        Ok(epoll) => {
-            let fd = epoll.fd();
-            table::insert(fd, Socket::Epoll(Arc::new(epoll)));
-            fd
-        }
+        Err(errno) => minus_one(errno.raw_os_error()),
+        Ok(epoll) => socket::insert(Socket::Epoll(Arc::new(epoll))),
     }
 }
 
-fn find_epoll(fd: c_int) -> Result<Arc<Epoll>, c_int> {
+fn find_epoll(fd: c_int) -> Result<Arc<Epoll>> {
     match find(fd)? {
         Socket::Epoll(epoll) => Ok(epoll),
-        _ => Err(libc::EINVAL),
+        _ => Err(Errno::INVAL),
     }
 }
 
@@ -97,10 +83,17 @@ pub unsafe extern "C" fn repoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    done(find_epoll(epfd).and_then(|epoll| {
-        // SAFETY: the caller's event, which need not be aligned.
-        let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
-        epoll.control(op, fd, event.map(|event| (event.events, event.u64)))
+    // SAFETY: the caller's event, which need not be aligned.
+    let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+    let interest = event.map(|event| Interest {
+        events: event.events,
+        data: event.u64,
+    });
+    status(find_epoll(epfd).and_then(|epoll| match op {
+        libc::EPOLL_CTL_ADD => epoll.add(fd, interest.ok_or(Errno::FAULT)?),
+        libc::EPOLL_CTL_MOD => epoll.modify(fd, interest.ok_or(Errno::FAULT)?),
+        libc::EPOLL_CTL_DEL => epoll.remove(fd),
+        _ => Err(Errno::INVAL),
     }))
 }
 
@@ -113,13 +106,20 @@ pub unsafe extern "C" fn repoll_wait(
     timeout: c_int,
 ) -> c_int {
     number(find_epoll(epfd).and_then(|epoll| {
-        let room = usize::try_from(maxevents).ok().filter(|room| *room > 0);
-        let room = room.ok_or(libc::EINVAL)?;
+        let max = usize::try_from(maxevents).ok().filter(|max| *max > 0);
+        let max = max.ok_or(Errno::INVAL)?;
         if events.is_null() {
-            return Err(libc::EFAULT);
+            return Err(Errno::FAULT);
         }
-        // SAFETY: the caller's room for events.
-        let events = unsafe { core::slice::from_raw_parts_mut(events, room) };
-        epoll.wait(events, milliseconds(timeout))
+        let found = epoll.wait(max, milliseconds(timeout))?;
+        for (place, interest) in found.iter().enumerate() {
+            let event = epoll_event {
+                events: interest.events,
+                u64: interest.data,
+            };
+            // SAFETY: the caller's array has `maxevents` entries, and this is below.
+            unsafe { events.add(place).write_unaligned(event) };
+        }
+        Ok(found.len())
     }))
 }

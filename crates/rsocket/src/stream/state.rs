@@ -1,58 +1,61 @@
-//! The state of a stream socket, and what changes it: events and completions.
+//! The state of a stream socket, and its changes by events and completions.
 
-use core::ffi::c_int;
 use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
-use crate::ffi::*;
-
 use super::iomap::Iomaps;
 use super::options::Options;
-use crate::rsocket::connection::{Connection, News};
-use crate::rsocket::id::{Event, Id, Request};
-use crate::rsocket::wait::Waiters;
-use crate::rsocket::wire::Greeting;
+use crate::cm::{Event, EventKind, Id, IdOption, Request};
+use crate::connection::{Connection, News};
+use crate::wait::Waiters;
+use crate::wire::Greeting;
+use crate::{Errno, Result};
 
-/// How far a socket has come.
+/// The phase of a socket's life.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
     New,
     Listening,
-    /// On the way to a peer: looking for its address, a route, its answer.
+    /// The peer's address is being resolved.
     Address,
+    /// The route is being resolved.
     Route,
+    /// The REQ is sent.
     Connecting,
-    /// Accepted; the peer has not confirmed it yet.
+    /// The REP is sent; the RTU has not arrived.
     Accepting,
     Open,
-    /// It was open, or should have been.
+    /// The connection has ended or was refused, or the socket is closed.
     Closed,
 }
 
-/// What is behind the lock of a stream socket.
+/// The part of a stream socket that its lock protects.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct State {
     pub(super) phase: Phase,
     pub(super) was_open: bool,
     pub(super) bound: bool,
-    /// Which directions are open.
+    /// True while the receiving direction is open.
     pub(super) readable: bool,
+    /// True while the sending direction is open.
     pub(super) writable: bool,
-    /// We said that we send no more; the peer did not.
+    /// True if the program, not the peer, ended the sending direction.
     pub(super) shut_by_us: bool,
-    /// What went wrong and was not told yet.
-    pub(super) error: Option<c_int>,
+    /// The error that the next call reports.
+    pub(super) error: Option<Errno>,
     pub(super) iomaps: Iomaps,
     pub(super) connection: Option<Connection>,
-    pub(super) requests: VecDeque<(Request, Greeting)>,
+    pub(super) requests: VecDeque<(Box<dyn Request>, Greeting)>,
     pub(super) waiters: Waiters,
     pub(super) options: Options,
 }
 
-impl Core {
-    pub(super) fn new(options: Options) -> Core {
-        Core {
+impl State {
+    pub(super) fn new(options: Options) -> State {
+        State {
             phase: Phase::New,
             was_open: false,
             bound: false,
@@ -68,12 +71,14 @@ impl Core {
         }
     }
 
+    /// True between `connect` or `accept` and the established connection.
     pub(super) fn is_opening(&self) -> bool {
         use Phase::*;
         matches!(self.phase, Address | Route | Connecting | Accepting)
     }
 
-    pub(super) fn close(&mut self, error: Option<c_int>) {
+    /// Ends the connection. The first error is kept for the next call.
+    pub(super) fn close(&mut self, error: Option<Errno>) {
         self.phase = Phase::Closed;
         self.readable = false;
         self.writable = false;
@@ -81,10 +86,10 @@ impl Core {
         self.waiters.wake_all();
     }
 
-    /// The descriptor of completions, or -1.
-    pub(super) fn completions(&self) -> c_int {
+    /// Returns the descriptor of the completion channel, or -1.
+    pub(super) fn completions(&self) -> RawFd {
         match (&self.connection, self.phase) {
-            (Some(connection), Phase::Open | Phase::Accepting) => connection.queue.fd(),
+            (Some(connection), Phase::Open | Phase::Accepting) => connection.queue.fd().as_raw_fd(),
             _ => -1,
         }
     }
@@ -101,9 +106,9 @@ impl Core {
         }
     }
 
-    /// Looks at completions, and at events: always while they lead to a connection,
-    /// else if `events` says so, for that costs a system call.
-    pub(super) fn step(&mut self, id: &Id, events: bool) {
+    /// Takes completions, and events of the connection manager. On an open connection events
+    /// are taken only if `events` is set: looking for them costs a system call.
+    pub(super) fn step(&mut self, id: &Arc<dyn Id>, events: bool) {
         if events || self.is_opening() {
             self.take_events(id);
         }
@@ -118,7 +123,7 @@ impl Core {
         let news = connection.progress();
         if news.any {
             if self.phase == Phase::Accepting {
-                // What arrives says that the confirmation was lost.
+                // A completion shows that the peer has the REP: its RTU is late or lost.
                 self.open();
             }
             self.apply(news);
@@ -137,73 +142,71 @@ impl Core {
         self.waiters.wake_all();
     }
 
-    fn take_events(&mut self, id: &Id) {
+    fn take_events(&mut self, id: &Arc<dyn Id>) {
         while self.requests.is_empty() {
             match id.event() {
                 Ok(Some(event)) => self.event(id, event),
                 Ok(None) => return,
                 Err(errno) => {
-                    tracing::warn!("the events of an rsocket cannot be read: errno {errno}");
+                    tracing::warn!("cannot read the rdma_cm events of an rsocket: {errno}");
                     return;
                 }
             }
         }
     }
 
-    fn event(&mut self, id: &Id, event: Event) {
-        tracing::debug!("event {} in {:?}: {}", event.kind, self.phase, event.status);
-        let result = match (self.phase, event.kind) {
-            (Phase::Listening, RDMA_CM_EVENT_CONNECT_REQUEST) => {
-                self.request(event);
+    fn event(&mut self, id: &Arc<dyn Id>, event: Event) {
+        let Event { kind, private_data } = event;
+        tracing::debug!("event {kind:?} in phase {:?}", self.phase);
+        let result = match (self.phase, kind) {
+            (Phase::Listening, EventKind::ConnectRequest(request)) => {
+                self.request(request, &private_data);
                 Ok(())
             }
-            (Phase::Address, RDMA_CM_EVENT_ADDR_RESOLVED) => self.find_route(id),
-            (Phase::Route, RDMA_CM_EVENT_ROUTE_RESOLVED) => self.ask(id),
-            (Phase::Connecting, RDMA_CM_EVENT_ESTABLISHED) => self.answered(&event),
-            (Phase::Accepting, RDMA_CM_EVENT_ESTABLISHED) => {
+            (Phase::Address, EventKind::AddressResolved) => self.find_route(id),
+            (Phase::Route, EventKind::RouteResolved) => self.request_connection(id),
+            (Phase::Connecting, EventKind::Established) => self.answered(&private_data),
+            (Phase::Accepting, EventKind::Established) => {
                 self.open();
                 Ok(())
             }
-            (Phase::Open, RDMA_CM_EVENT_DISCONNECTED) => {
-                // If it said good-bye, that is among the completions.
+            (Phase::Open, EventKind::Disconnected) => {
+                // The peer's Disconnect message may be among the completions.
                 self.progress();
                 match self.phase {
-                    Phase::Open => Err(libc::ECONNRESET),
+                    Phase::Open => Err(Errno::CONNRESET),
                     _ => Ok(()),
                 }
             }
-            (Phase::Accepting, RDMA_CM_EVENT_DISCONNECTED) => {
+            (Phase::Accepting, EventKind::Disconnected) => {
                 self.progress();
-                Err(libc::ECONNRESET)
+                Err(Errno::CONNRESET)
             }
             (Phase::New | Phase::Closed, _) => Ok(()),
-            (_, kind) => failure(kind, event.status),
+            (_, kind) => failure(&kind),
         };
         if let Err(errno) = result {
             self.close(Some(errno));
         }
     }
 
-    fn request(&mut self, event: Event) {
-        let Some(request) = event.request else {
-            return;
-        };
-        match Greeting::decode(&event.private_data) {
+    fn request(&mut self, request: Box<dyn Request>, private_data: &[u8]) {
+        match Greeting::decode(private_data) {
             Ok(greeting) => self.requests.push_back((request, greeting)),
-            Err(error) => tracing::info!("rejected: {}", error.0),
+            Err(error) => tracing::info!("a connection request is rejected: {}", error.0),
         }
         self.waiters.wake_all();
     }
 
-    fn find_route(&mut self, id: &Id) -> Result<(), c_int> {
+    fn find_route(&mut self, id: &Arc<dyn Id>) -> Result<()> {
         self.phase = Phase::Route;
         match &self.options.route {
-            Some(route) => id.set_option(RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, route),
+            Some(route) => id.set_option(IdOption::Path(route)),
             None => id.resolve_route(),
         }
     }
 
-    fn ask(&mut self, id: &Id) -> Result<(), c_int> {
+    fn request_connection(&mut self, id: &Arc<dyn Id>) -> Result<()> {
         let connection = Connection::new(id, self.options.plan())?;
         id.connect(&connection.greeting().encode())?;
         self.connection = Some(connection);
@@ -211,10 +214,10 @@ impl Core {
         Ok(())
     }
 
-    fn answered(&mut self, event: &Event) -> Result<(), c_int> {
-        let greeting = Greeting::decode(&event.private_data).map_err(|error| {
-            tracing::info!("connected to something else: {}", error.0);
-            libc::ECONNREFUSED
+    fn answered(&mut self, private_data: &[u8]) -> Result<()> {
+        let greeting = Greeting::decode(private_data).map_err(|error| {
+            tracing::info!("the listener is not an rsocket: {}", error.0);
+            Errno::CONNREFUSED
         })?;
         if let Some(connection) = &mut self.connection {
             connection.begin(greeting);
@@ -232,7 +235,7 @@ impl Core {
         self.progress();
     }
 
-    /// Which of the wanted events are there, and those that always count.
+    /// Returns the poll events that are `wanted` and present, and HUP and ERR if present.
     pub(super) fn ready(&self, wanted: PollFlags) -> PollFlags {
         const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
         const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
@@ -254,7 +257,7 @@ impl Core {
             }
             Phase::Closed => {
                 ready |= INPUT | OUTPUT | PollFlags::RDHUP;
-                // Programs that hear of the end do not read what came before it.
+                // Programs stop reading at HUP, so unread bytes come first.
                 if !unread {
                     ready |= PollFlags::HUP;
                 }
@@ -268,19 +271,12 @@ impl Core {
     }
 }
 
-/// What an event that is not the one hoped for means.
-fn failure(kind: rdma_cm_event_type, status: c_int) -> Result<(), c_int> {
+/// Returns the error of an event that ends an attempt to connect.
+fn failure(kind: &EventKind) -> Result<()> {
     match kind {
-        RDMA_CM_EVENT_REJECTED => Err(libc::ECONNREFUSED),
-        RDMA_CM_EVENT_ADDR_ERROR
-        | RDMA_CM_EVENT_ROUTE_ERROR
-        | RDMA_CM_EVENT_CONNECT_ERROR
-        | RDMA_CM_EVENT_UNREACHABLE => Err(if status < 0 {
-            -status
-        } else {
-            libc::EHOSTUNREACH
-        }),
-        RDMA_CM_EVENT_DEVICE_REMOVAL => Err(libc::ENETDOWN),
+        EventKind::Rejected => Err(Errno::CONNREFUSED),
+        EventKind::Unreachable(errno) => Err(*errno),
+        EventKind::DeviceRemoved => Err(Errno::NETDOWN),
         _ => Ok(()),
     }
 }

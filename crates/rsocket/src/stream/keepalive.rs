@@ -1,40 +1,42 @@
-//! Streams whose peers are to hear from us, even if programs are silent.
+//! Keepalives of idle streams.
 //!
-//! One thread for all of them, started with the first one. It writes nothing to the peer's
-//! memory; that the peer's adapter does not acknowledge this is how a dead one is found.
+//! One thread serves all streams with SO_KEEPALIVE; it starts with the first of them. A
+//! keepalive is a WRITE of 0 bytes. If the peer does not acknowledge it, the retries of the
+//! transport end the connection.
 
-use core::ffi::c_int;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Stream;
-use crate::rsocket::sys;
+use crate::sys;
 
+/// A stream with keepalives.
 struct Entry {
     stream: Weak<Stream>,
-    every: Duration,
+    interval: Duration,
     next: Duration,
 }
 
+/// The thread that sends keepalives.
 #[derive(Default)]
 struct Service {
     entries: Mutex<Vec<Entry>>,
     changed: Condvar,
 }
 
-/// Has a stream kept alive after so many seconds, or no longer.
-pub(super) fn set(stream: &Arc<Stream>, seconds: Option<u32>) -> Result<(), c_int> {
+/// Sends keepalives for a stream every so many seconds; `None` stops them.
+pub(super) fn set(stream: &Arc<Stream>, seconds: Option<u32>) {
     static SERVICE: OnceLock<&Service> = OnceLock::new();
     if seconds.is_none() && SERVICE.get().is_none() {
-        return Ok(());
+        return;
     }
     let service = SERVICE.get_or_init(|| {
         let service: &Service = Box::leak(Box::default());
         let thread = std::thread::Builder::new().name("rsocket-alive".into());
-        #[allow(clippy::disallowed_methods)] // a service of the library, not of a protocol
+        #[allow(clippy::disallowed_methods)] // one thread per process, with a clock of its own
         let started = thread.spawn(|| service.run());
         if let Err(error) = started {
-            tracing::warn!("nothing is kept alive: {error}");
+            tracing::warn!("rsockets send no keepalives: the thread cannot start: {error}");
         }
         service
     });
@@ -42,15 +44,14 @@ pub(super) fn set(stream: &Arc<Stream>, seconds: Option<u32>) -> Result<(), c_in
     let this = Arc::downgrade(stream);
     entries.retain(|entry| !Weak::ptr_eq(&entry.stream, &this) && entry.stream.strong_count() > 0);
     if let Some(seconds) = seconds {
-        let every = Duration::from_secs(seconds.into());
+        let interval = Duration::from_secs(seconds.into());
         entries.push(Entry {
             stream: this,
-            every,
-            next: sys::now() + every,
+            interval,
+            next: sys::now() + interval,
         });
     }
     service.changed.notify_one();
-    Ok(())
 }
 
 impl Service {
@@ -66,7 +67,7 @@ impl Service {
         }
     }
 
-    /// Sleeps until some streams are due.
+    /// Sleeps until keepalives are due, and returns their streams.
     fn due(&self) -> Vec<Arc<Stream>> {
         let mut entries = self.lock();
         loop {
@@ -74,7 +75,7 @@ impl Service {
             entries.retain(|entry| entry.stream.strong_count() > 0);
             let mut due = Vec::new();
             for entry in entries.iter_mut().filter(|entry| entry.next <= now) {
-                entry.next = now + entry.every;
+                entry.next = now + entry.interval;
                 due.extend(entry.stream.upgrade());
             }
             if !due.is_empty() {

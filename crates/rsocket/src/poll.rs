@@ -1,21 +1,25 @@
-//! `rpoll` and `rselect`: waiting for rsockets and other descriptors together.
+//! `poll` for rsockets and other descriptors together.
 
-use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
 use libc::pollfd;
 use rustix::event::PollFlags;
 
-use super::settings::Settings;
-use super::stream::Prepared;
-use super::sys;
-use super::table::{self, Socket};
-use super::wait::Waker;
+use crate::settings::Settings;
+use crate::socket::{self, Socket};
+use crate::stream::Prepared;
+use crate::wait::Waker;
+use crate::{Result, sys};
 
-/// `poll` for any mixture of descriptors. How many are ready.
-pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, c_int> {
-    let sockets: Vec<Option<Socket>> = fds.iter().map(|entry| table::find(entry.fd)).collect();
+/// Waits for events of descriptors, as `poll` does, and returns the number of those that are
+/// ready. Descriptors of rsockets and others may be mixed.
+///
+/// # Errors
+///
+/// EINTR.
+pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize> {
+    let sockets: Vec<Option<Socket>> = fds.iter().map(|entry| socket::find(entry.fd)).collect();
     if sockets.iter().all(Option::is_none) {
         return sys::poll(fds, timeout);
     }
@@ -43,8 +47,8 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usiz
     }
 }
 
-/// Looks once at everything.
-fn look(fds: &mut [pollfd], sockets: &[Option<Socket>]) -> Result<usize, c_int> {
+/// Checks all descriptors without waiting.
+fn look(fds: &mut [pollfd], sockets: &[Option<Socket>]) -> Result<usize> {
     let mut ready = 0;
     let mut others = false;
     for (entry, socket) in fds.iter_mut().zip(sockets) {
@@ -63,7 +67,7 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Socket>]) -> Result<usize, c_int> 
     Ok(ready)
 }
 
-fn look_at_others(fds: &mut [pollfd], sockets: &[Option<Socket>]) -> Result<usize, c_int> {
+fn look_at_others(fds: &mut [pollfd], sockets: &[Option<Socket>]) -> Result<usize> {
     let is_other = |place: &usize| sockets[*place].is_none() && fds[*place].fd >= 0;
     let places: Vec<usize> = (0..fds.len()).filter(is_other).collect();
     let mut others: Vec<pollfd> = places.iter().map(|place| fds[*place]).collect();
@@ -74,13 +78,13 @@ fn look_at_others(fds: &mut [pollfd], sockets: &[Option<Socket>]) -> Result<usiz
     Ok(ready)
 }
 
-/// Sleeps until one of them may be ready.
+/// Sleeps until a descriptor may be ready.
 fn sleep(
     fds: &[pollfd],
     sockets: &[Option<Socket>],
     timeout: Option<Duration>,
     waker: &Arc<Waker>,
-) -> Result<(), c_int> {
+) -> Result<()> {
     let mut wait: Vec<pollfd> = vec![sys::pollfd(waker.fd(), PollFlags::IN)];
     let mut asleep = 0;
     let mut ready = false;
@@ -95,7 +99,7 @@ fn sleep(
                 wait.extend(descriptors.map(|fd| sys::pollfd(fd, PollFlags::IN)));
             }
             Some(Prepared::Ready) => {
-                // It was not registered, and must not be taken back.
+                // `prepare` did not register the thread, so `woken` must not be called.
                 asleep -= 1;
                 ready = true;
                 break;
@@ -126,7 +130,7 @@ fn flags_of(flags: PollFlags) -> i16 {
 }
 
 impl Socket {
-    /// Which of the wanted events are there.
+    /// Returns the poll events that are `wanted` and present.
     pub(crate) fn poll(&self, wanted: PollFlags) -> PollFlags {
         match self {
             Socket::Stream(stream) => stream.poll(wanted),

@@ -1,36 +1,39 @@
-//! The two directions of a connected stream: its books, kept in step with a queue pair.
+//! A connected stream's queue pair and buffers, with the flow control of both directions.
 
-use core::ffi::c_int;
 use std::sync::Arc;
 
-use crate::ffi::*;
+use ferroce_device::transport::{Access, QpType, SendData, Sge, Wc, WcStatus};
 
-use super::buffer::Buffer;
-use super::flow::{CONTROL_MESSAGES, Chunk, Incoming, Misbehaved, Outgoing, Pieces};
-use super::id::Id;
-use super::queue::{Queue, Sizes};
-use super::wire::{
+use crate::buffer::Buffer;
+use crate::cm::Id;
+use crate::flow::{CONTROL_MESSAGES, Chunk, Incoming, Misbehaved, Outgoing, Pieces};
+use crate::queue::{Queue, Sizes};
+use crate::wire::{
     ByteOrder, Control, Greeting, IOMAP_LEN, IomapEntry, Message, REGION_LEN, Region,
 };
+use crate::{Errno, Result};
 
-/// What a connection is made of.
+/// The sizes of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) queues: Sizes,
+    /// Bytes of the receive ring.
     pub(crate) receive_buffer: u32,
+    /// Bytes of the send ring.
     pub(crate) send_buffer: u32,
+    /// Number of iomaps that the peer may announce.
     pub(crate) iomaps: u32,
 }
 
-/// A queue pair and its memory; the peer is not known yet.
+/// A queue pair and its memory. The peer is unknown until its greeting arrives.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) queue: Queue,
-    /// What the peer writes the stream to.
+    /// The receive ring, to which the peer writes the stream.
     pub(crate) receive: Arc<Buffer>,
-    /// What waits here until it has arrived.
+    /// The send ring, which holds bytes until they are acknowledged.
     pub(crate) send: Arc<Buffer>,
-    /// Where the peer announces its buffers, and behind them its iomaps.
+    /// The table to which the peer publishes its receive buffers, and after them its iomaps.
     targets: Buffer,
     plan: Plan,
     peer: Option<Peer>,
@@ -41,46 +44,51 @@ struct Peer {
     greeting: Greeting,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// The entry of `targets` that comes next.
+    /// The entry of `targets` that the peer writes next.
     target: u32,
 }
 
-/// What completions said about the connection as a whole.
+/// Changes of a connection's state that completions reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct News {
-    /// Something was completed at all.
+    /// At least one work request completed.
     pub(crate) any: bool,
-    /// The peer sends no more.
+    /// The peer sends no more data.
     pub(crate) shut: bool,
-    /// The peer sends and receives no more.
+    /// The peer ended both directions.
     pub(crate) gone: bool,
-    /// It broke.
-    pub(crate) broken: Option<c_int>,
+    /// The connection failed.
+    pub(crate) broken: Option<Errno>,
 }
 
-/// How many buffers a peer can announce at a time.
+/// Number of receive buffers that the peer can publish at a time.
 const TARGETS: u32 = 2;
 
-/// Kinds of work requests, in the upper half of their numbers. In the lower half is how
-/// many bytes they have in the ring.
+/// Kinds of work requests, in the upper half of `wr_id`. The lower half is the number of
+/// bytes that the work request keeps in the send ring.
 const RECEIVE: u64 = 1 << 32;
 const STREAM: u64 = 2 << 32;
 const CONTROL: u64 = 3 << 32;
 
 impl Connection {
-    pub(crate) fn new(id: &Id, mut plan: Plan) -> Result<Connection, c_int> {
+    /// Creates the queue pair of an id, and its buffers.
+    pub(crate) fn new(id: &Arc<dyn Id>, mut plan: Plan) -> Result<Connection> {
         // Announcements of buffers and iomaps are always inline.
         plan.queues.inline = plan.queues.inline.max(IOMAP_LEN as u32);
-        let mut queue = Queue::new(id, IBV_QPT_RC, plan.queues)?;
-        let (pd, remote) = (id.pd(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        let mut queue = Queue::new(id, QpType::Rc, plan.queues)?;
+        let (device, pd) = queue.device();
+        let (local, remote) = (
+            Access::LOCAL_WRITE,
+            Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        );
         let table = TARGETS as usize * REGION_LEN + plan.iomaps as usize * IOMAP_LEN;
-        let receive = Arc::new(Buffer::new(pd, plan.receive_buffer as usize, remote)?);
-        let send = Buffer::new(pd, plan.send_buffer as usize, IBV_ACCESS_LOCAL_WRITE)?;
-        let targets = Buffer::new(pd, table, remote)?;
-        queue.receive_nothing(queue.sizes.receive as usize, RECEIVE)?;
+        let receive = Buffer::new(device, pd, plan.receive_buffer as usize, remote)?;
+        let send = Buffer::new(device, pd, plan.send_buffer as usize, local)?;
+        let targets = Buffer::new(device, pd, table, remote)?;
+        queue.post_empty_receives(queue.sizes.receive as usize, RECEIVE)?;
         Ok(Connection {
             queue,
-            receive,
+            receive: Arc::new(receive),
             send: Arc::new(send),
             targets,
             plan,
@@ -88,7 +96,7 @@ impl Connection {
         })
     }
 
-    /// What to tell the peer.
+    /// Returns the greeting for the peer.
     pub(crate) fn greeting(&self) -> Greeting {
         Greeting {
             order: ByteOrder::NATIVE,
@@ -107,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// The peer is known.
+    /// Starts flow control with the peer's greeting.
     pub(crate) fn begin(&mut self, greeting: Greeting) {
         let slots = self.slots();
         let Plan {
@@ -124,7 +132,8 @@ impl Connection {
         });
     }
 
-    /// Work requests for data; some are left for control messages.
+    /// Returns the number of work requests for data. The rest of the send queue is for
+    /// control messages.
     fn slots(&self) -> u32 {
         self.queue
             .sizes
@@ -133,17 +142,19 @@ impl Connection {
             .max(1)
     }
 
+    /// Returns the number of received bytes that are not read.
     pub(crate) fn unread(&self) -> u32 {
         self.peer.as_ref().map_or(0, |peer| peer.incoming.unread())
     }
 
+    /// True if data can be sent.
     pub(crate) fn writable(&self) -> bool {
         self.peer
             .as_ref()
             .is_some_and(|peer| peer.outgoing.writable())
     }
 
-    /// Whether everything that was sent has arrived.
+    /// True if everything that was sent is acknowledged.
     pub(crate) fn idle(&self) -> bool {
         let slots = self.slots();
         self.peer
@@ -151,145 +162,125 @@ impl Connection {
             .is_none_or(|peer| peer.outgoing.idle(slots))
     }
 
+    /// Returns the place of up to `want` unread bytes in the receive ring, if there are any.
     pub(crate) fn readable(&self, want: u32) -> Option<Pieces> {
         let peer = self.peer.as_ref()?;
         (peer.incoming.unread() > 0).then(|| peer.incoming.readable(want))
     }
 
-    /// Bytes were read; the peer gets room for more, if it still wants it.
-    pub(crate) fn consume(&mut self, length: u32, open: bool) -> Result<(), c_int> {
+    /// Counts bytes as read. Sends credits if the connection `is_open`.
+    pub(crate) fn consume(&mut self, length: u32, is_open: bool) -> Result<()> {
         if let Some(peer) = &mut self.peer {
             peer.incoming.consume(length);
         }
-        if open { self.give_credits() } else { Ok(()) }
+        if is_open { self.send_credits() } else { Ok(()) }
     }
 
-    /// What of `want` bytes could be sent now.
+    /// Returns the part of `want` bytes that may be sent now.
     pub(crate) fn chunk(&self, want: u32) -> Option<Chunk> {
         self.peer.as_ref()?.outgoing.chunk(want)
     }
 
-    /// Sends a chunk that lies in the ring.
-    pub(crate) fn send_chunk(&mut self, chunk: &Chunk) -> Result<(), c_int> {
-        let mut parts = [self.send.sge(0, 0); 2];
-        let mut count = 0;
-        for (offset, length) in chunk.pieces.iter() {
-            parts[count] = self.send.sge(offset, length);
-            count += 1;
-        }
-        self.send_parts(chunk, &mut parts[..count], false)
+    /// Sends a chunk whose bytes are in the send ring.
+    pub(crate) fn send_chunk(&mut self, chunk: &Chunk) -> Result<()> {
+        let (parts, count) = self.parts(&chunk.pieces);
+        self.post_chunk(chunk, SendData::Sges(&parts[..count]), chunk.length)
     }
 
-    /// Sends a chunk that lies in the program's memory, inline.
-    pub(crate) fn send_inline(&mut self, chunk: &Chunk, from: *const u8) -> Result<(), c_int> {
-        let part = ibv_sge {
-            addr: from.expose_provenance() as u64,
-            length: chunk.length,
-            lkey: 0,
-        };
-        self.send_parts(chunk, &mut [part], true)
+    /// Sends a chunk inline.
+    pub(crate) fn send_inline(&mut self, chunk: &Chunk, bytes: &[u8]) -> Result<()> {
+        self.post_chunk(chunk, SendData::Inline(bytes), 0)
     }
 
-    fn send_parts(
-        &mut self,
-        chunk: &Chunk,
-        parts: &mut [ibv_sge],
-        inline: bool,
-    ) -> Result<(), c_int> {
-        let Some(peer) = &mut self.peer else {
-            return Err(libc::ENOTCONN);
-        };
-        let kept = if inline { 0 } else { chunk.length };
+    fn post_chunk(&mut self, chunk: &Chunk, data: SendData<'_>, kept: u32) -> Result<()> {
+        let peer = self.peer.as_mut().ok_or(Errno::NOTCONN)?;
         let message = Message::Data(chunk.length).encode();
-        let remote = (chunk.remote.addr, chunk.remote.key);
-        self.queue.write(
-            parts,
-            inline,
-            remote,
-            Some(message),
-            STREAM | u64::from(kept),
-        )?;
+        let to = (chunk.remote.addr, chunk.remote.key);
+        self.queue
+            .write(data, to, Some(message), STREAM | u64::from(kept))?;
         peer.outgoing.posted(chunk, kept);
         Ok(())
     }
 
-    /// Room in the ring for up to `want` bytes that go to an iomap.
-    pub(crate) fn room(&self, want: u32) -> Option<Pieces> {
-        self.peer.as_ref()?.outgoing.room(want)
-    }
-
-    /// Writes bytes of the ring to an iomap.
-    pub(crate) fn write_direct(&mut self, pieces: &Pieces, to: (u64, u32)) -> Result<(), c_int> {
-        let Some(peer) = &mut self.peer else {
-            return Err(libc::ENOTCONN);
-        };
+    /// Returns the scatter/gather elements of a range of the send ring, and their number.
+    fn parts(&self, pieces: &Pieces) -> ([Sge; 2], usize) {
         let mut parts = [self.send.sge(0, 0); 2];
         let mut count = 0;
         for (offset, length) in pieces.iter() {
             parts[count] = self.send.sge(offset, length);
             count += 1;
         }
+        (parts, count)
+    }
+
+    /// Returns room in the send ring for up to `want` bytes of a WRITE to an iomap.
+    pub(crate) fn room(&self, want: u32) -> Option<Pieces> {
+        self.peer.as_ref()?.outgoing.room(want)
+    }
+
+    /// Writes a range of the send ring to an iomap.
+    pub(crate) fn write_direct(&mut self, pieces: &Pieces, to: (u64, u32)) -> Result<()> {
+        let (parts, count) = self.parts(pieces);
+        let peer = self.peer.as_mut().ok_or(Errno::NOTCONN)?;
         let kept = pieces.total();
-        let number = STREAM | u64::from(kept);
-        self.queue
-            .write(&mut parts[..count], false, to, None, number)?;
+        let data = SendData::Sges(&parts[..count]);
+        self.queue.write(data, to, None, STREAM | u64::from(kept))?;
         peer.outgoing.posted_direct(kept);
         Ok(())
     }
 
-    /// The peer's memory behind an offset: address, key, and how many bytes.
+    /// Finds an offset in the peer's iomaps: address, key, and number of bytes that follow.
     pub(crate) fn find_iomap(&self, offset: u64) -> Option<(u64, u32, u32)> {
-        let peer = self.peer.as_ref()?;
+        self.peer.as_ref()?;
         (0..self.plan.iomaps as usize).find_map(|index| {
             let at = TARGETS as usize * REGION_LEN + index * IOMAP_LEN;
-            // The peer writes in our byte order only if it has another one: it is told so.
-            let entry = IomapEntry::decode(&self.targets.read(at), peer.memory_order());
+            let mut bytes = [0; IOMAP_LEN];
+            self.targets.read(at, &mut bytes);
+            // The peer writes to our table in our byte order.
+            let entry = IomapEntry::decode(&bytes, ByteOrder::NATIVE);
             let (addr, length) = entry.find(offset)?;
             Some((addr, entry.region.key, length))
         })
     }
 
-    /// How many iomaps the peer has room for.
+    /// Returns the number of iomaps that the peer has room for.
     pub(crate) fn peer_iomaps(&self) -> u32 {
         let greeting = self.peer.as_ref().map(|peer| peer.greeting);
         greeting.and_then(|greeting| greeting.iomaps).unwrap_or(0)
     }
 
-    /// Tells the peer of an iomap, if there is room for that now.
-    pub(crate) fn announce(&mut self, index: u32, entry: &IomapEntry) -> Result<bool, c_int> {
-        let Some(peer) = &mut self.peer else {
-            return Err(libc::ENOTCONN);
-        };
+    /// Announces an iomap to the peer; false if there is no credit or slot for it now.
+    pub(crate) fn announce(&mut self, index: u32, entry: &IomapEntry) -> Result<bool> {
+        let peer = self.peer.as_mut().ok_or(Errno::NOTCONN)?;
         if !peer.outgoing.can_announce() {
             return Ok(false);
         }
         let table = peer.greeting.targets;
         let at = u64::from(table.length) * REGION_LEN as u64 + u64::from(index) * IOMAP_LEN as u64;
-        let bytes = entry.encode(peer.peer_order());
+        let bytes = entry.encode(peer.greeting.order);
         let message = Message::Iomap(index as u16).encode();
         let to = (table.addr.wrapping_add(at), table.key);
         self.queue
-            .write(&mut [bytes_of(&bytes)], true, to, Some(message), STREAM)?;
+            .write(SendData::Inline(&bytes), to, Some(message), STREAM)?;
         peer.outgoing.announced();
         Ok(true)
     }
 
-    /// Sends a control message, if there is room for one now.
-    pub(crate) fn control(&mut self, control: Control) -> Result<bool, c_int> {
-        let Some(peer) = &mut self.peer else {
-            return Err(libc::ENOTCONN);
-        };
+    /// Sends a control message; false if there is no slot for it now.
+    pub(crate) fn control(&mut self, control: Control) -> Result<bool> {
+        let peer = self.peer.as_mut().ok_or(Errno::NOTCONN)?;
         if !peer.outgoing.can_control() {
             return Ok(false);
         }
-        // That the peer lives is said by its acknowledgement; its program need not know.
+        // The ACK shows that the peer is alive, so a keepalive has no immediate data.
         let message = (control != Control::Keepalive).then(|| Message::Control(control).encode());
-        self.queue.write(&mut [], false, (0, 0), message, CONTROL)?;
+        self.queue
+            .write(SendData::Sges(&[]), (0, 0), message, CONTROL)?;
         peer.outgoing.control_posted();
         Ok(true)
     }
 
-    /// Looks at completions.
+    /// Takes completions.
     pub(crate) fn progress(&mut self) -> News {
         let Some(peer) = &mut self.peer else {
             return News::default();
@@ -298,7 +289,7 @@ impl Connection {
         let mut received = 0;
         let targets = &self.targets;
         let count = self.queue.poll(|wc| {
-            if wc.status != IBV_WC_SUCCESS {
+            if wc.status != WcStatus::Success {
                 peer.failed(wc, &mut news);
             } else if wc.wr_id & !0xffff_ffff == RECEIVE {
                 received += 1;
@@ -309,14 +300,14 @@ impl Connection {
         });
         news.any = count > 0;
         if news.broken.is_none() && !news.gone {
-            let again = self.queue.receive_nothing(received, RECEIVE);
-            news.broken = again.and_then(|()| self.give_credits()).err();
+            let posted = self.queue.post_empty_receives(received, RECEIVE);
+            news.broken = posted.and_then(|()| self.send_credits()).err();
         }
         news
     }
 
-    /// Tells the peer what was read, when it is time to.
-    fn give_credits(&mut self) -> Result<(), c_int> {
+    /// Sends credits as far as they are due.
+    fn send_credits(&mut self) -> Result<()> {
         let Some(peer) = &mut self.peer else {
             return Ok(());
         };
@@ -324,19 +315,21 @@ impl Connection {
             let credit = peer.incoming.grant();
             let message = Some(Message::Credits(credit.limit).encode());
             match credit.region {
-                None => self.queue.write(&mut [], false, (0, 0), message, CONTROL)?,
+                None => self
+                    .queue
+                    .write(SendData::Sges(&[]), (0, 0), message, CONTROL)?,
                 Some((slot, offset, length)) => {
                     let region = Region {
                         addr: self.receive.addr() + u64::from(offset),
                         key: self.receive.rkey(),
                         length,
                     };
-                    let bytes = region.encode(peer.peer_order());
+                    let bytes = region.encode(peer.greeting.order);
                     let table = peer.greeting.targets;
                     let at = u64::from(slot) * REGION_LEN as u64;
                     let to = (table.addr.wrapping_add(at), table.key);
                     self.queue
-                        .write(&mut [bytes_of(&bytes)], true, to, message, CONTROL)?;
+                        .write(SendData::Inline(&bytes), to, message, CONTROL)?;
                 }
             }
             peer.outgoing.control_posted();
@@ -345,29 +338,9 @@ impl Connection {
     }
 }
 
-fn bytes_of(bytes: &[u8]) -> ibv_sge {
-    ibv_sge {
-        addr: bytes.as_ptr().expose_provenance() as u64,
-        length: bytes.len() as u32,
-        lkey: 0,
-    }
-}
-
 impl Peer {
-    /// How numbers lie in the peer's memory: whoever writes there, writes them so.
-    fn peer_order(&self) -> ByteOrder {
-        self.greeting.order
-    }
-
-    /// How numbers lie in ours.
-    fn memory_order(&self) -> ByteOrder {
-        ByteOrder::NATIVE
-    }
-
-    fn received(&mut self, wc: &ibv_wc, targets: &Buffer, news: &mut News) {
-        // SAFETY: plain numbers in either case.
-        let immediate = u32::from_be(unsafe { wc.imm.imm_data });
-        let told = match Message::decode(immediate) {
+    fn received(&mut self, wc: &Wc, targets: &Buffer, news: &mut News) {
+        let counted = match Message::decode(u32::from_be(wc.imm)) {
             Message::Data(length) => self.incoming.arrived(length),
             Message::Iomap(_) => self.incoming.announcement_arrived(),
             Message::Credits(limit) => {
@@ -384,16 +357,18 @@ impl Peer {
             }
             Message::Control(Control::Keepalive) | Message::Reserved(_) => Ok(()),
         };
-        if let Err(Misbehaved(why)) = told {
-            tracing::warn!("the peer of an rsocket does not keep to the protocol: {why}");
-            news.broken = Some(libc::EPROTO);
+        if let Err(Misbehaved(why)) = counted {
+            tracing::warn!("the peer of an rsocket violates the protocol: {why}");
+            news.broken = Some(Errno::PROTO);
         }
     }
 
-    /// Looks whether the peer has announced a buffer.
-    fn take_target(&mut self, targets: &Buffer) -> Result<(), Misbehaved> {
+    /// Takes a receive buffer off the table, if the peer has published one.
+    fn take_target(&mut self, targets: &Buffer) -> core::result::Result<(), Misbehaved> {
         let at = self.target as usize * REGION_LEN;
-        let region = Region::decode(&targets.read(at), self.memory_order());
+        let mut bytes = [0; REGION_LEN];
+        targets.read(at, &mut bytes);
+        let region = Region::decode(&bytes, ByteOrder::NATIVE);
         if region.length == 0 {
             return Ok(());
         }
@@ -402,7 +377,7 @@ impl Peer {
         self.outgoing.offered(region)
     }
 
-    fn sent(&mut self, wc: &ibv_wc) {
+    fn sent(&mut self, wc: &Wc) {
         if wc.wr_id & !0xffff_ffff == CONTROL {
             self.outgoing.control_completed();
         } else {
@@ -410,12 +385,12 @@ impl Peer {
         }
     }
 
-    fn failed(&mut self, wc: &ibv_wc, news: &mut News) {
+    fn failed(&mut self, wc: &Wc, news: &mut News) {
         let errno = match wc.status {
-            IBV_WC_RETRY_EXC_ERR | IBV_WC_RNR_RETRY_EXC_ERR => libc::ETIMEDOUT,
-            _ => libc::ECONNRESET,
+            WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded => Errno::TIMEDOUT,
+            _ => Errno::CONNRESET,
         };
-        // The first says why; the others were only flushed.
+        // The first failed completion has the cause; the others were flushed.
         news.broken.get_or_insert(errno);
     }
 }

@@ -1,51 +1,53 @@
-//! What a datagram socket knows: its queue pairs, its peers, and what has arrived.
+//! The state of a datagram socket: queue pairs, peers, and received datagrams.
 
-use core::ffi::c_int;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
-use super::local::{Arrived, Local, Way};
+use super::local::{Local, Received, Route};
 use super::udp;
-use crate::rsocket::queue::Sizes;
-use crate::rsocket::wait::Waiters;
-use crate::rsocket::wire::AddressHeader;
+use crate::cm::Manager;
+use crate::queue::Sizes;
+use crate::wait::Waiters;
+use crate::wire::AddressHeader;
+use crate::{Errno, Result};
 
+/// The part of a datagram socket that its lock protects.
 #[derive(Debug)]
-pub(super) struct Book {
-    /// Peers go before the queue pairs that they are reached from.
+pub(super) struct State {
     pub(super) peers: BTreeMap<SocketAddr, Peer>,
     pub(super) locals: Vec<Local>,
-    pub(super) arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Datagrams that are not read, and their senders.
+    pub(super) received: VecDeque<(SocketAddr, Vec<u8>)>,
     pub(super) connected: Option<SocketAddr>,
     pub(super) closed: bool,
     pub(super) waiters: Waiters,
     pub(super) sizes: Sizes,
 }
 
-/// Somebody whom datagrams go to.
+/// A peer that datagrams are sent to.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The queue pair they go from.
+    /// Index of the local queue pair.
     pub(super) local: usize,
-    /// How, once its queue pair is known.
-    pub(super) way: Option<Way>,
+    /// The route to its queue pair, once that is known. Until then UDP is used.
+    pub(super) route: Option<Route>,
 }
 
-/// Datagrams that nobody takes are thrown away, like those of UDP.
-const MAX_ARRIVED: usize = 4096;
+/// Maximum number of unread datagrams. Further ones are dropped, as UDP does.
+const MAX_RECEIVED: usize = 4096;
 
-/// Peers that are remembered. Those beyond are reached over UDP.
+/// Maximum number of known peers. No datagrams are sent to others.
 const MAX_PEERS: usize = 65536;
 
-impl Book {
-    pub(super) fn new(sizes: Sizes) -> Book {
-        Book {
+impl State {
+    pub(super) fn new(sizes: Sizes) -> State {
+        State {
             peers: BTreeMap::new(),
             locals: Vec::new(),
-            arrived: VecDeque::new(),
+            received: VecDeque::new(),
             connected: None,
             closed: false,
             waiters: Waiters::default(),
@@ -53,54 +55,55 @@ impl Book {
         }
     }
 
-    /// The queue pair of a local address.
+    /// Returns the index of a local address's queue pair, which is created if needed.
     pub(super) fn local(
         &mut self,
+        manager: &dyn Manager,
         ip: IpAddr,
         completions: BorrowedFd<'_>,
-    ) -> Result<usize, c_int> {
+    ) -> Result<usize> {
         let known = self.locals.iter().position(|local| local.ip == ip);
         if let Some(known) = known {
             return Ok(known);
         }
-        let mut local = Local::new(ip, self.sizes)?;
+        let mut local = Local::new(manager, ip, self.sizes)?;
         udp::watch(completions, local.queue.fd())?;
         local.queue.arm();
         self.locals.push(local);
         Ok(self.locals.len() - 1)
     }
 
-    /// A peer, who is remembered.
-    pub(super) fn peer(&mut self, addr: SocketAddr, local: usize) -> Result<&mut Peer, c_int> {
+    /// Returns a peer, which is added if it is unknown; ENOBUFS if there are too many.
+    pub(super) fn peer(&mut self, addr: SocketAddr, local: usize) -> Result<&mut Peer> {
         if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&addr) {
-            return Err(libc::ENOBUFS);
+            return Err(Errno::NOBUFS);
         }
-        let new = Peer { local, way: None };
+        let new = Peer { local, route: None };
         Ok(self.peers.entry(addr).or_insert(new))
     }
 
+    /// Queues a datagram for the program. A connected socket drops those of other peers.
     pub(super) fn deliver(&mut self, from: SocketAddr, bytes: &[u8]) {
         let wanted = self.connected.is_none_or(|peer| peer == from);
-        if wanted && self.arrived.len() < MAX_ARRIVED {
-            self.arrived.push_back((from, bytes.to_vec()));
+        if wanted && self.received.len() < MAX_RECEIVED {
+            self.received.push_back((from, bytes.to_vec()));
             self.waiters.wake_all();
         }
     }
 
-    /// Looks at completions.
+    /// Takes completions of all queue pairs.
     pub(super) fn progress(&mut self) {
         let mut any = false;
         for place in 0..self.locals.len() {
-            let mut arrived: Vec<Arrived> = Vec::new();
-            any |= self.locals[place].progress(|one| arrived.push(one)) > 0;
-            for one in arrived {
-                let read = AddressHeader::decode(self.locals[place].bytes(&one));
-                let read = read.map(|(from, bytes)| (from.0, bytes.to_vec()));
-                match read {
-                    Ok((from, bytes)) => self.deliver(from, &bytes),
+            let mut received: Vec<Received> = Vec::new();
+            any |= self.locals[place].progress(|one| received.push(one)) > 0;
+            for one in received {
+                let datagram = self.locals[place].copy(&one);
+                self.locals[place].repost(one.slot);
+                match AddressHeader::decode(&datagram) {
+                    Ok((from, bytes)) => self.deliver(from.0, bytes),
                     Err(error) => tracing::debug!("a datagram is dropped: {}", error.0),
                 }
-                self.locals[place].give_back(one.slot);
             }
         }
         if any {
@@ -118,9 +121,10 @@ impl Book {
             .for_each(|local| local.queue.take_events());
     }
 
+    /// Returns the poll events that are present.
     pub(super) fn ready(&self) -> PollFlags {
         let mut ready = PollFlags::empty();
-        if !self.arrived.is_empty() {
+        if !self.received.is_empty() {
             ready |= PollFlags::IN | PollFlags::RDNORM;
         }
         if self.locals.iter().all(Local::can_send) {

@@ -1,0 +1,219 @@
+//! A queue pair with one completion queue, and the work requests of rsockets.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use ferroce_device::transport::{
+    Arm, Pd, QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, Wc,
+};
+use ferroce_device::{Channel, Cq, Device, Qp};
+
+use crate::cm::Id;
+use crate::{Errno, Result, error, sys};
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Number of work requests in the send queue.
+    pub(crate) send: u32,
+    /// Number of work requests in the receive queue.
+    pub(crate) receive: u32,
+    /// Maximum number of inline bytes.
+    pub(crate) inline: u32,
+}
+
+/// The queue pair of an id with its completion queue and completion channel.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    id: Arc<dyn Id>,
+    /// Before `cq`: fields are dropped in this order, and a completion queue goes last.
+    qp: Arc<Qp>,
+    cq: OwnedCq,
+    channel: Arc<Channel>,
+    device: Arc<Device>,
+    pd: Arc<Pd>,
+    is_armed: bool,
+    pub(crate) sizes: Sizes,
+}
+
+/// A completion queue that is destroyed when it is dropped.
+#[derive(Debug)]
+struct OwnedCq {
+    cq: Arc<Cq>,
+    device: Arc<Device>,
+}
+
+/// Number of completions that one poll takes.
+const BATCH: usize = 32;
+
+/// Maximum size of a send or receive queue: both complete in one queue, and rxe's
+/// completion queues have at most 2^20 - 1 entries.
+const MAX_QUEUE: u32 = ((1 << 20) - 1) / 2;
+
+impl Queue {
+    /// Creates the queue pair of an id.
+    pub(crate) fn new(id: &Arc<dyn Id>, kind: QpType, wanted: Sizes) -> Result<Queue> {
+        let (device, pd) = id.device().ok_or(Errno::NODEV)?;
+        let mut sizes = Sizes {
+            send: wanted.send.min(MAX_QUEUE),
+            receive: wanted.receive.min(MAX_QUEUE),
+            ..wanted
+        };
+        let channel = device.create_channel().map_err(error::of_device)?;
+        sys::set_nonblocking(channel.fd())?;
+        let cq = OwnedCq {
+            cq: device
+                .create_cq(sizes.send + sizes.receive, Some(Arc::clone(&channel)))
+                .map_err(error::of_verbs)?,
+            device: Arc::clone(&device),
+        };
+        let init = QpInit {
+            qp_type: kind,
+            pd: Some(Arc::clone(&pd)),
+            send_cq: Some(Arc::clone(cq.cq.queue())),
+            recv_cq: Some(Arc::clone(cq.cq.queue())),
+            srq: None,
+            xrcd: None,
+            cap: QpCap {
+                max_send_wr: sizes.send,
+                max_recv_wr: sizes.receive,
+                max_send_sge: 2,
+                max_recv_sge: 1,
+                max_inline_data: sizes.inline,
+            },
+            sq_sig_all: true,
+        };
+        let qp = device.create_qp(&init, &[&cq.cq]);
+        // It holds the completion queue, which is destroyed if the queue pair was refused.
+        drop(init);
+        let qp = Arc::new(qp.map_err(error::of_verbs)?);
+        sizes.inline = qp.cap().max_inline_data;
+        let queue = Queue {
+            id: Arc::clone(id),
+            qp,
+            cq,
+            channel,
+            device,
+            pd,
+            is_armed: false,
+            sizes,
+        };
+        // If this fails, dropping the queue destroys the queue pair.
+        queue.id.attach(&queue.qp)?;
+        Ok(queue)
+    }
+
+    /// Returns the device of the queue pair, and its protection domain.
+    pub(crate) fn device(&self) -> (&Arc<Device>, &Arc<Pd>) {
+        (&self.device, &self.pd)
+    }
+
+    /// Returns the descriptor that is readable after a completion, if the queue was armed.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd()
+    }
+
+    /// Returns the queue pair number.
+    pub(crate) fn number(&self) -> u32 {
+        self.qp.qpn()
+    }
+
+    /// Requests that the next completion makes the descriptor readable.
+    pub(crate) fn arm(&mut self) {
+        if !self.is_armed {
+            self.cq.cq.arm(Arm::Any);
+            self.is_armed = true;
+        }
+    }
+
+    /// Takes completion events off the descriptor. The queue must be armed again.
+    pub(crate) fn take_events(&mut self) {
+        while self.channel.take().is_ok() {
+            self.is_armed = false;
+        }
+    }
+
+    /// Takes all completions and returns their number.
+    pub(crate) fn poll(&mut self, mut each: impl FnMut(&Wc)) -> usize {
+        let mut total = 0;
+        loop {
+            let count = self.cq.cq.poll(BATCH, |wc| each(&wc));
+            total += count;
+            if count < BATCH {
+                return total;
+            }
+        }
+    }
+
+    /// Posts receives without memory, for WRITEs with immediate data.
+    pub(crate) fn post_empty_receives(&mut self, count: usize, wr_id: u64) -> Result<()> {
+        self.qp
+            .posting(|posting| {
+                (0..count).try_for_each(|_| posting.recv(&RecvWr { wr_id, sges: &[] }))
+            })
+            .map_err(error::of_verbs)
+    }
+
+    /// Posts a receive for a part of a buffer.
+    pub(crate) fn post_receive(&mut self, part: Sge, wr_id: u64) -> Result<()> {
+        let sges = &[part];
+        self.qp
+            .post_recv(&RecvWr { wr_id, sges })
+            .map_err(error::of_verbs)
+    }
+
+    /// Posts an RDMA WRITE, with or without immediate data.
+    pub(crate) fn write(
+        &mut self,
+        data: SendData<'_>,
+        (remote_addr, rkey): (u64, u32),
+        immediate: Option<u32>,
+        wr_id: u64,
+    ) -> Result<()> {
+        let op = SendOp::Write {
+            remote_addr,
+            rkey,
+            imm: immediate.map(u32::to_be),
+        };
+        self.post_send(op, data, None, wr_id)
+    }
+
+    /// Posts a datagram.
+    pub(crate) fn send_to(&mut self, part: Sge, to: UdTarget, wr_id: u64) -> Result<()> {
+        let op = SendOp::Send { imm: None };
+        self.post_send(op, SendData::Sges(&[part]), Some(to), wr_id)
+    }
+
+    fn post_send(
+        &mut self,
+        op: SendOp,
+        data: SendData<'_>,
+        ud: Option<UdTarget>,
+        wr_id: u64,
+    ) -> Result<()> {
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::empty(),
+            data,
+            ud,
+            xrc_srq: 0,
+        };
+        self.qp.post_send(wr).map_err(error::of_verbs)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // The id's reference to the queue pair goes; ours is the last.
+        self.id.detach();
+    }
+}
+
+impl Drop for OwnedCq {
+    fn drop(&mut self) {
+        if let Err(refused) = self.device.destroy_cq(&self.cq) {
+            tracing::debug!("the completion queue of an rsocket stays: {refused}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Listening and accepting.
+
+use std::sync::Arc;
+
+use super::Stream;
+use super::state::{Phase, State};
+use crate::cm::{Id, Request};
+use crate::connection::Connection;
+use crate::wire::Greeting;
+use crate::{Errno, Result};
+
+impl Stream {
+    /// Waits for connection requests; up to `backlog` of them are queued.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the socket is connected.
+    pub fn listen(&self, backlog: i32) -> Result<()> {
+        let mut state = self.lock();
+        match state.phase {
+            // The backlog of the first call stays.
+            Phase::Listening => return Ok(()),
+            Phase::New => {}
+            _ => return Err(Errno::INVAL),
+        }
+        self.id.listen(backlog)?;
+        state.phase = Phase::Listening;
+        Ok(())
+    }
+
+    /// Accepts the next connection request. The new socket has the options of this one.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN if the socket is non-blocking and there is no request; EINVAL if the socket
+    /// does not listen.
+    pub fn accept(&self) -> Result<Stream> {
+        loop {
+            let (request, greeting, options) =
+                self.wait(self.nonblocking(), |state| match state.phase {
+                    Phase::Listening => {
+                        let (request, greeting) = state.requests.pop_front()?;
+                        Some(Ok((request, greeting, state.options.clone())))
+                    }
+                    _ => Some(Err(Errno::INVAL)),
+                })?;
+            match self.take(request, greeting, State::new(options)) {
+                Ok(stream) => return Ok(stream),
+                // The caller can free resources. Other failures concern one peer only.
+                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
+                    return Err(errno);
+                }
+                Err(errno) => tracing::info!("a connection request was not accepted: {errno}"),
+            }
+        }
+    }
+
+    fn take(
+        &self,
+        request: Box<dyn Request>,
+        greeting: Greeting,
+        mut state: State,
+    ) -> Result<Stream> {
+        let id: Arc<dyn Id> = Arc::from(request.into_id()?);
+        let mut connection = Connection::new(&id, state.options.plan())?;
+        connection.begin(greeting);
+        id.accept(&connection.greeting().encode())?;
+        state.connection = Some(connection);
+        state.phase = Phase::Accepting;
+        state.bound = true;
+        Ok(Stream::with(self.manager, id, self.family, state))
+    }
+}
