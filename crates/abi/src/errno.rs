@@ -95,38 +95,26 @@ pub(crate) fn code(result: Result<(), VerbsError>) -> c_int {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::sync::{Arc, Mutex};
+
+    use ferroce_log::{Filter, Logger};
 
     use super::*;
 
-    #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn a_refusal_sets_errno_and_logs_its_cause_once() {
-        let written = Written::default();
-        let writer = written.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter("debug")
-            .with_writer(move || writer.clone())
-            .finish();
+        let written = Arc::new(Mutex::new(String::new()));
+        let log = Arc::clone(&written);
+        let subscriber = Logger::new(Filter::parse("debug").unwrap(), move |line| {
+            let line = std::str::from_utf8(line).unwrap();
+            log.lock().unwrap().push_str(line);
+        });
         let returned = tracing::subscriber::with_default(subscriber, || {
             errno_of(&VerbsError::Invalid("RNR_RETRY is 8".into()))
         });
         let errno = std::io::Error::last_os_error().raw_os_error();
         assert_eq!((returned, errno), (libc::EINVAL, Some(libc::EINVAL)));
-        let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let log = written.lock().unwrap();
         assert_eq!(log.matches("RNR_RETRY is 8").count(), 1, "{log}");
         assert!(log.contains("EINVAL"), "{log}");
     }

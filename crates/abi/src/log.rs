@@ -1,38 +1,29 @@
 //! Messages, if `FERROCE_LOG` asks for them.
 //!
-//! Programs own their standard error; nothing is written there unless a person
-//! wants it: `FERROCE_LOG=warn`, `info`, `debug`, or any filter of `tracing`.
+//! Standard error belongs to the program. Nothing is written there unless a person asks:
+//! `FERROCE_LOG=warn`, `info`, `debug`, or a level for a module, as in
+//! `ferroce_device=debug,warn`.
 
-use std::io::{self, Write};
 use std::sync::Once;
 
-use tracing_subscriber::EnvFilter;
+use ferroce_log::{Filter, Logger, VARIABLE};
 
 /// Begins to write messages, if they are wanted. Any further call does nothing.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let Ok(filter) = std::env::var("FERROCE_LOG") else {
+        let Ok(text) = std::env::var(VARIABLE) else {
             return;
         };
-        let _already_set = tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new(filter))
-            .with_ansi(false)
-            .with_writer(|| StandardError)
-            .try_init();
+        match Filter::parse(&text) {
+            // A program may bring a subscriber of its own, which then has the messages.
+            Ok(filter) => drop(Logger::new(filter, write).start()),
+            Err(error) => write(format!("ferroce: {error}\n").as_bytes()),
+        }
     });
 }
 
-/// Standard error that may be closed.
-struct StandardError;
-
-impl Write for StandardError {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _nobody_to_tell = rustix::io::write(rustix::stdio::stderr(), bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Writes to standard error, which may be closed.
+fn write(line: &[u8]) {
+    let _closed = rustix::io::write(rustix::stdio::stderr(), line);
 }

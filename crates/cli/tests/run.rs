@@ -194,6 +194,23 @@ fn debug_messages_tell_why_a_call_was_refused() {
     });
 }
 
+/// The program runs all the same; its link is made without a log filter.
+#[test]
+fn a_wrong_log_filter_is_named_with_the_remedy() {
+    with_libraries("a_wrong_log_filter_is_named_with_the_remedy", || {
+        let script = "FERROCE_LOG=debgu exec ibv_devices";
+        let output = Command::new(FERROCE)
+            .args(["run", "--", "sh", "-c", script])
+            .stdin(Stdio::null())
+            .output()
+            .expect("ferroce starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains("FERROCE_LOG: `debgu`"), "{said}");
+        nothing_is_left();
+    });
+}
+
 /// A line that the program itself did not write.
 fn said_beside(program: &[&str]) -> String {
     let mut line = vec!["run", "--"];

@@ -1,14 +1,13 @@
 //! The log: bounded, and never in the way. A line that cannot be written now is lost.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// A log file longer than this is put aside, in the place of the one before.
 pub(crate) const MAX_LOG: u64 = 512 << 10;
@@ -50,6 +49,11 @@ impl Log {
             }
             None => redirect(&File::options().write(true).open("/dev/null")?),
         }
+    }
+
+    /// Writes one message.
+    pub(crate) fn line(&self, line: &[u8]) {
+        self.state().line(line);
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -115,26 +119,4 @@ fn is_writable() -> bool {
     let now = Timespec::default();
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
         && fds[0].revents().contains(PollFlags::OUT)
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Line<'a>;
-
-    fn make_writer(&'a self) -> Line<'a> {
-        Line(self)
-    }
-}
-
-/// One message.
-pub(crate) struct Line<'a>(&'a Log);
-
-impl Write for Line<'_> {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.state().line(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -8,12 +8,13 @@ use anyhow::Result;
 use clap::Parser;
 use ferroce_control::path::SOCKET;
 use ferroce_control::{Watch, unix};
+use ferroce_log::{BadDirective, Filter, Logger, VARIABLE};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::Timespec;
 use sd_notify::NotifyState;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 
 use crate::access::Access;
 use crate::background;
@@ -47,7 +48,11 @@ pub fn run(options: &Options) -> Result<()> {
         return background::start(options);
     }
     let access = Access::new(options.group.as_deref())?;
-    let log = start_logging(if options.detached { "warn" } else { "info" });
+    let log = start_logging(if options.detached {
+        LevelFilter::WARN
+    } else {
+        LevelFilter::INFO
+    })?;
     // What `ps` shows, whatever the file is called.
     let _ = rustix::thread::set_name(c"ferroced");
     let _ = rustix::process::umask(Mode::from_raw_mode(0o077));
@@ -124,19 +129,20 @@ fn wait_briefly(watch: &Watch) -> Result<()> {
     }
 }
 
-fn start_logging(default: &str) -> Log {
+/// Starts the log with `FERROCE_LOG`, or with the default level if the variable is not set.
+fn start_logging(default: LevelFilter) -> Result<Log, BadDirective> {
     let log = Log::default();
-    let filter = EnvFilter::try_from_env("FERROCE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let colours = std::io::stderr().is_terminal();
-    // Fails if there is a logger already, and then that one will do.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(log.clone())
-        .with_ansi(colours)
-        .with_target(false)
-        .log_internal_errors(false)
-        .try_init();
-    log
+    let filter = match std::env::var(VARIABLE) {
+        Ok(text) if !text.is_empty() => Filter::parse(&text)?,
+        _ => Filter::level(default),
+    };
+    let writer = log.clone();
+    // A process that has a logger already, such as a test, keeps it.
+    let _has_one = Logger::new(filter, move |line| writer.line(line))
+        .without_modules()
+        .with_colours(std::io::stderr().is_terminal())
+        .start();
+    Ok(log)
 }
 
 /// A full machine has a thousand descriptors, and as many lie in the parcel.

@@ -152,3 +152,20 @@ fn a_reader_that_has_stopped_reading_stops_nobody() {
         ferroced.wait().unwrap();
     });
 }
+
+#[test]
+fn a_wrong_filter_is_named_with_the_remedy() {
+    isolated("a_wrong_filter_is_named_with_the_remedy", || {
+        let output = Command::new(env!("CARGO_BIN_EXE_ferroced"))
+            .env("FERROCE_LOG", "debgu")
+            .stdin(Stdio::null())
+            .output()
+            .expect("ferroced starts");
+        assert!(!output.status.success());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains("FERROCE_LOG: `debgu`") && said.contains("debug"),
+            "{said}"
+        );
+    });
+}
