@@ -3,15 +3,17 @@
 
 #![no_main]
 
-use ferroce_control::protocol::{decode, encode};
+use ferroce_control::protocol::{decode_numbered, encode_numbered};
 use ferroce_control::{Reply, Request};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    if let Ok(request) = decode::<Request>(data) {
-        assert_eq!(decode::<Request>(&encode(&request)).ok(), Some(request));
+    if let Ok((number, request)) = decode_numbered::<Request>(data) {
+        let bytes = encode_numbered(number, &request);
+        assert_eq!(decode_numbered(&bytes).ok(), Some((number, request)));
     }
-    if let Ok(reply) = decode::<Reply>(data) {
-        assert_eq!(decode::<Reply>(&encode(&reply)).ok(), Some(reply));
+    if let Ok((number, reply)) = decode_numbered::<Reply>(data) {
+        let bytes = encode_numbered(number, &reply);
+        assert_eq!(decode_numbered(&bytes).ok(), Some((number, reply)));
     }
 });

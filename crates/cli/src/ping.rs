@@ -161,21 +161,21 @@ fn ask(
     address: Address,
     timeout: Duration,
 ) -> Result<Option<Duration>> {
-    let question = SidrRequest {
+    let request = SidrRequest {
         address,
         service_id: NOBODY,
         private_data: PrivateData::new(&[])?,
     };
-    let question = Box::new(question);
+    let request = Box::new(request);
     let start = now();
     let mut reply = connection
-        .request(&Request::Cm(CmCall::Ask { link, question }))?
+        .request(&Request::Cm(CmCall::SidrRequest { link, request }))?
         .0;
     let mut asked = None;
     let mut answered = None;
     loop {
         match reply {
-            Reply::CmAnswer(CmAnswer::Question { question }) => asked = Some(question),
+            Reply::CmAnswer(CmAnswer::SidrRequested { sidr }) => asked = Some(sidr),
             Reply::CmEvent(event) => match event.event {
                 Event::SidrReply { sidr, .. } => answered = Some((sidr, now() - start)),
                 Event::SidrUnreachable { .. } => return Ok(None),
@@ -189,10 +189,10 @@ fn ask(
             return Ok(Some(time));
         }
         let left = timeout.saturating_sub(now() - start);
-        if let Some(question) = asked
+        if let Some(sidr) = asked
             && !readable(connection, left)?
         {
-            connection.request(&Request::Cm(CmCall::DropQuestion { question }))?;
+            connection.request(&Request::Cm(CmCall::SidrDestroy { sidr }))?;
             return Ok(None);
         }
         reply = connection.answer()?.0;

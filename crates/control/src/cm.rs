@@ -1,11 +1,10 @@
-//! What librdmacm and the connection manager in ferroced say to each other.
+//! Messages between the rdma_cm client of a program and the connection manager in ferroced.
 //!
-//! ferroced has queue pair 1 and, for each link, one `ferroce_cm::Cm`; programs
-//! have rdma_cm's ids. A program's line for connections is a connection of its
-//! own. What it owns (ports, connections, questions) ends with the line, as it
-//! would with the process. After a restart of ferroced the program binds its
-//! ports again, by number, listens again, and hands back the records of its
-//! established connections ([`CmCall::Resume`]).
+//! ferroced owns queue pair 1 and one `ferroce_cm::Cm` for each link. A program calls it
+//! with [`CmCall`]s over one connection of the control protocol. Ports, connections and
+//! SIDR requests belong to that connection and end with it, as they would with the process.
+//! After a restart of ferroced the program binds its ports again by number, listens again,
+//! and hands back the records of its established connections ([`CmCall::Resume`]).
 
 use ferroce_cm::ports::Host;
 use ferroce_cm::{
@@ -14,185 +13,188 @@ use ferroce_cm::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A bound port, as ferroced numbers them; never used twice on one line.
+/// Handle of a bound port. ferroced uses each number once per connection.
 pub type CmPort = u64;
 
-/// A connection or a question (of service ID resolution): one of a link's.
+/// Handle of a connection or of a SIDR request on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CmId<T> {
-    /// The index of the link.
+    /// Index of the link.
     pub link: u32,
-    /// The connection or question on it.
+    /// The connection or SIDR request on the link.
     pub id: T,
 }
 
-/// What a program asks of the connection manager.
+/// A call of a program to the connection manager.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CmCall {
     /// Binds to a port: [`CmAnswer::Bound`].
     Bind {
-        /// In which port space.
+        /// Port space.
         space: PortSpace,
-        /// For which of our addresses.
+        /// Local address.
         source: Host,
-        /// Which port; 0 is any.
+        /// Port number; 0 selects an ephemeral port.
         port: u16,
-        /// Where the connection is to lead, if that is known.
+        /// Address and port of the peer, if they are known.
         destination: Option<(Host, u16)>,
-        /// Share the port with others who say so too.
+        /// True to share the port with other binds that set this.
         reuse: bool,
-        /// Do not mind the other IP version.
+        /// True to bind for the IP version of `source` only.
         af_only: bool,
     },
-    /// Where the connection from a bound port leads: [`CmAnswer::Done`].
+    /// Sets the addresses of the connection from a bound port: [`CmAnswer::Done`].
     SetRoute {
         /// The port.
         port: CmPort,
-        /// From which address.
+        /// Local address.
         source: Host,
-        /// Where to.
+        /// Address and port of the peer.
         destination: (Host, u16),
     },
-    /// Gives up a port, and stops listening on it: [`CmAnswer::Done`]. Requests
-    /// that the program has not taken are refused.
+    /// Releases a port and stops listening on it: [`CmAnswer::Done`]. Connection requests
+    /// that the program has not taken are rejected.
     Release {
         /// The port.
         port: CmPort,
     },
-    /// Listens on a bound port: [`CmAnswer::Done`]. On a wildcard address that
-    /// means all links, those to come as well.
+    /// Listens on a bound port: [`CmAnswer::Done`]. A wildcard address covers all links,
+    /// including links that are added later.
     Listen {
         /// The port.
         port: CmPort,
-        /// How many requests may wait for the program.
+        /// Connection requests that may wait for the program.
         backlog: u32,
     },
-    /// Asks a peer for a connection: [`CmAnswer::Connection`].
+    /// Sends a connection request to a peer: [`CmAnswer::Connection`].
     Connect {
-        /// The link to use.
+        /// Index of the link.
         link: u32,
-        /// What to ask. Its queue pair must be one of this process.
+        /// The request. Its queue pair must belong to this process.
         request: Box<Connect>,
     },
-    /// The program has taken a request from its queue: [`CmAnswer::Done`].
+    /// Reports that the program has taken a connection request from its event queue, so
+    /// that it no longer counts against the backlog: [`CmAnswer::Done`].
     Taken {
         /// The request.
         conn: CmId<ConnId>,
     },
-    /// Says yes to a request: [`CmAnswer::Done`].
+    /// Accepts a connection request: [`CmAnswer::Done`].
     Accept {
         /// The request.
         conn: CmId<ConnId>,
-        /// The yes. Its queue pair must be one of this process.
+        /// The reply. Its queue pair must belong to this process.
         accept: Box<Accept>,
     },
-    /// Says no to a request or to a response: [`CmAnswer::Done`].
+    /// Rejects a connection request or a response: [`CmAnswer::Done`].
     Reject {
         /// The request or response.
         conn: CmId<ConnId>,
-        /// Why.
+        /// Reason.
         reason: Reason,
         /// Private data.
         private_data: Box<PrivateData<148>>,
     },
-    /// The queue pair is ready after a response: [`CmAnswer::Established`].
+    /// Reports that the queue pair is ready after a response, and sends the RTU:
+    /// [`CmAnswer::Established`].
     Establish {
         /// The connection.
         conn: CmId<ConnId>,
     },
-    /// Data has arrived before the RTU: [`CmAnswer::Done`].
+    /// Reports that data has arrived before the RTU: [`CmAnswer::Done`].
     CommunicationEstablished {
         /// The connection.
         conn: CmId<ConnId>,
     },
-    /// Ends a connection, or agrees to its end: [`CmAnswer::Done`].
+    /// Disconnects, or answers the peer's disconnect request: [`CmAnswer::Done`].
     Disconnect {
         /// The connection.
         conn: CmId<ConnId>,
     },
-    /// The program is done with a connection in whatever state:
-    /// [`CmAnswer::Done`]. There are no more events.
+    /// Destroys a connection in any state: [`CmAnswer::Done`]. No more events follow.
     Destroy {
         /// The connection.
         conn: CmId<ConnId>,
     },
-    /// An established connection from before ferroced was restarted:
+    /// Restores a connection that was established before ferroced was restarted:
     /// [`CmAnswer::Connection`].
     Resume {
-        /// The link.
+        /// Index of the link.
         link: u32,
-        /// Its record.
+        /// Record of the connection.
         snapshot: Box<Snapshot>,
     },
-    /// Asks a peer for a queue pair for datagrams: [`CmAnswer::Question`].
-    Ask {
-        /// The link to use.
+    /// Sends a SIDR request, which asks a peer for the queue pair of a datagram service:
+    /// [`CmAnswer::SidrRequested`].
+    SidrRequest {
+        /// Index of the link.
         link: u32,
-        /// What to ask.
-        question: Box<SidrRequest>,
+        /// The request.
+        request: Box<SidrRequest>,
     },
-    /// The program has taken a question from its queue: [`CmAnswer::Done`].
-    TakenQuestion {
-        /// The question.
-        question: CmId<SidrId>,
+    /// Reports that the program has taken a SIDR request from its event queue:
+    /// [`CmAnswer::Done`].
+    SidrTaken {
+        /// The SIDR request.
+        sidr: CmId<SidrId>,
     },
-    /// Answers a question: [`CmAnswer::Done`].
-    Answer {
-        /// The question.
-        question: CmId<SidrId>,
-        /// The answer. Its queue pair must be one of this process.
+    /// Answers a peer's SIDR request: [`CmAnswer::Done`].
+    SidrAnswer {
+        /// The SIDR request.
+        sidr: CmId<SidrId>,
+        /// The answer. Its queue pair must belong to this process.
         answer: Box<SidrAnswer>,
     },
-    /// Gives up a question, ours or a peer's: [`CmAnswer::Done`].
-    DropQuestion {
-        /// The question.
-        question: CmId<SidrId>,
+    /// Destroys a SIDR request, ours or a peer's: [`CmAnswer::Done`].
+    SidrDestroy {
+        /// The SIDR request.
+        sidr: CmId<SidrId>,
     },
 }
 
-/// What the connection manager answers. A call that cannot be served is answered by
+/// An answer of the connection manager. A call that it refuses is answered by
 /// [`Reply::Error`](crate::Reply::Error).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CmAnswer {
-    /// It is done.
+    /// Success.
     Done,
-    /// A port is bound.
+    /// The port is bound.
     Bound {
-        /// What names it in other calls.
+        /// Handle of the port.
         port: CmPort,
-        /// Its number.
+        /// Port number.
         number: u16,
     },
-    /// A connection has come to be.
+    /// The connection exists.
     Connection {
-        /// Its name.
+        /// Handle of the connection.
         conn: CmId<ConnId>,
     },
-    /// A connection is established.
+    /// The connection is established.
     Established {
-        /// Its record, for a ferroced that is started later.
+        /// Record of the connection, for a ferroced that is started later.
         snapshot: Box<Snapshot>,
     },
-    /// A question was sent.
-    Question {
-        /// Its name.
-        question: CmId<SidrId>,
+    /// The SIDR request was sent.
+    SidrRequested {
+        /// Handle of the SIDR request.
+        sidr: CmId<SidrId>,
     },
 }
 
-/// Something that happened to a connection or question of the program's.
+/// An event of a connection or of a SIDR request of the program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmEvent {
-    /// The index of the link.
+    /// Index of the link.
     pub link: u32,
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// The port at which a request or question has arrived; else none.
+    /// Port at which a connection request or SIDR request has arrived; None for other events.
     pub port: Option<CmPort>,
-    /// What is now known for the queue pair: with requests and responses.
+    /// Parameters of the queue pair; with connection requests and responses.
     pub qp: Option<QpParameters>,
-    /// The record of a connection that is now established.
+    /// Record of a connection that is now established.
     pub snapshot: Option<Snapshot>,
 }

@@ -1,73 +1,85 @@
-//! A program's end of the line to ferroced.
+//! Connections of programs to ferroced.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::net::sockopt::Timeout;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::clock::pause;
+use crate::clock::{now, pause};
 use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{RuntimeDir, runtime_dirs};
-use crate::protocol::{self, LinkCounters, MAX_REPLY, PROTOCOL, Reply, Request};
+use crate::protocol::{self, LinkCounters, MAX_REPLY, PROTOCOL, Reply, Request, RequestNumber};
 use crate::resources::{CmIdResource, Reporter};
 use crate::runtime_dir::Viewer;
 use crate::{packet, sockopt, unix};
 
-/// How long ferroced may take to receive a request, and to answer it. Attaching takes up to
-/// three seconds after a restart, while ferroced waits for programs that it knew before;
-/// the rest is for busy machines.
+/// Time within which ferroced must answer a request. Attaching takes up to three seconds
+/// after a restart, while ferroced waits for programs that it knew before; the rest is for
+/// busy machines.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A ferroced that hangs up before it has said anything is probably about to be gone:
-/// how soon to look at it again, and longer each time up to when it is not.
-const ENDING: Duration = Duration::from_millis(1);
-const NOT_ENDING: Duration = Duration::from_millis(500);
+/// First pause before connecting again to a ferroced that closed the connection before its
+/// Welcome: it is probably about to end. Every further pause is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// Pause at which a ferroced that closes connections is no longer taken for one that ends.
+const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection to ferroced.
+/// Returns a request number that this process has not used before.
+pub fn next_request_number() -> RequestNumber {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A connection to ferroced with at most one request in flight.
 ///
-/// Requests block until they are answered; events that arrive meanwhile are kept
-/// for [`Connection::try_event`]. The descriptor (`as_fd`) becomes readable when there
-/// is an event or ferroced has gone.
+/// Requests block until they are answered, or fail after [`ANSWER_TIMEOUT`]; an answer that
+/// arrives later is dropped. Link events that arrive meanwhile are kept for
+/// [`Connection::try_event`]. The descriptor (`as_fd`) becomes readable when there is an
+/// event or ferroced has closed the connection. [`Connection::split`] allows several
+/// requests in flight.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
-    /// The runtime directory of the daemon.
+    /// Runtime directory of ferroced.
     dir: PathBuf,
     daemon_pid: u32,
     version: String,
-    /// Who opened it: a forked child must not close it for its parent.
+    /// Process that opened the connection: a forked child must not shut it down.
     owner: rustix::process::Pid,
+    /// Number of the latest request.
+    number: Option<RequestNumber>,
     events: VecDeque<LinkEvent>,
     reports: VecDeque<(OwnedFd, bool)>,
     buffer: Vec<u8>,
 }
 
-/// Connects to the ferroced that serves this user in this network namespace. None if
-/// there is none; waits for a moment if there is one that is just ending.
+/// Connects to the ferroced that serves this user in this network namespace. Returns None
+/// if there is none. Waits for a moment if the one it finds is about to end.
 pub fn find_daemon() -> Result<Option<Connection>, Error> {
-    let mut wait = ENDING;
+    let mut wait = FIRST_PAUSE;
     loop {
-        match look() {
-            Err(Error::Closed) if wait < NOT_ENDING => pause(wait),
+        match try_find() {
+            Err(Error::Closed) if wait < LAST_PAUSE => pause(wait),
             other => return other,
         }
         wait *= 2;
     }
 }
 
-fn look() -> Result<Option<Connection>, Error> {
+fn try_find() -> Result<Option<Connection>, Error> {
     let mut refused = None;
     for dir in runtime_dirs()? {
         match open_in(&dir) {
             Ok(Some(connection)) => return Ok(Some(connection)),
             Ok(None) => {}
-            // Perhaps the next one will have us.
+            // A ferroced in the next directory may admit this user.
             Err(error @ (Error::NotPermitted(_) | Error::UnsafeDirectory { .. })) => {
                 refused = Some(error);
             }
@@ -83,7 +95,7 @@ fn open_in(dir: &RuntimeDir) -> Result<Option<Connection>, Error> {
     }
     match Connection::connect(dir.path()) {
         Err(Error::NoDaemon) => Ok(None),
-        // The socket of a ferroced that was killed keeps nobody from having another.
+        // A socket file that a killed ferroced has left does not stop the search.
         Err(Error::NotPermitted(socket)) if !unix::is_bound(&socket) => Ok(None),
         other => other.map(Some),
     }
@@ -104,14 +116,13 @@ impl Connection {
                 reason: "is another user's socket",
             });
         }
-        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))
-            .map_err(|e| Error::system("SO_RCVTIMEO", e))?;
         let mut connection = Connection {
             socket,
             dir: dir.into(),
             daemon_pid: peer.pid,
             version: String::new(),
             owner: rustix::process::getpid(),
+            number: None,
             events: VecDeque::new(),
             reports: VecDeque::new(),
             buffer: vec![0; MAX_REPLY],
@@ -125,16 +136,15 @@ impl Connection {
             protocol: PROTOCOL,
             program: program_name(),
         };
-        match self.request(&hello)?.0 {
+        // The process number in the Welcome is one of ferroced's PID namespace: it stays
+        // unused, and the one that the kernel reports for the socket counts.
+        match self.exchange(None, &hello, &[])?.0 {
             Reply::Welcome {
-                protocol,
-                version,
-                pid,
+                protocol, version, ..
             } => {
                 if protocol != PROTOCOL {
                     return Err(Error::Version { theirs: protocol });
                 }
-                self.daemon_pid = pid;
                 self.version = version;
                 Ok(())
             }
@@ -142,65 +152,98 @@ impl Connection {
         }
     }
 
-    /// Asks, and waits for the first answer.
+    /// Sends a request and waits for its first reply.
     pub fn request(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Error> {
         self.request_with(request, &[])
     }
 
-    /// Asks with descriptors, and waits for the first answer.
+    /// Sends a request with descriptors and waits for its first reply.
     pub fn request_with(
         &mut self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), Error> {
-        let bytes = protocol::encode(request);
+        self.exchange(Some(next_request_number()), request, fds)
+    }
+
+    fn exchange(
+        &mut self,
+        number: Option<RequestNumber>,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        self.number = number;
+        let bytes = protocol::encode_numbered(number, request);
         match self.send(&bytes, fds) {
             Ok(()) => self.answer(),
-            Err(Error::Closed) => Err(self.last_words()),
+            Err(Error::Closed) => Err(self.refusal_or_closed()),
             Err(error) => Err(error),
         }
     }
 
-    /// Sends a request. A ferroced that is stopped reads none, and the socket fills up.
+    /// Sends a request. A ferroced that is stopped reads none, and its socket fills up.
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         match packet::send(&self.socket, bytes, fds, SendFlags::empty()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.silence()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.timeout_error()),
             sent => sent.map_err(broken),
         }
     }
 
-    /// The error for a ferroced that does not answer.
-    fn silence(&self) -> Error {
+    /// Returns the error for a ferroced that does not answer.
+    fn timeout_error(&self) -> Error {
         Error::silence(self.daemon_pid)
     }
 
-    /// The next answer to a request that has several.
+    /// Waits for the next reply to the latest request, or for the next [`Reply::CmEvent`].
+    /// Drops replies to earlier requests: their callers have given up.
     pub fn answer(&mut self) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        let deadline = now() + ANSWER_TIMEOUT;
         loop {
-            match self.receive(RecvFlags::empty()) {
+            let received = match self.receive(RecvFlags::DONTWAIT) {
                 Ok(None) => {
-                    // An answer that comes later must not be taken for another one.
-                    let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-                    return Err(self.silence());
+                    self.wait_readable(deadline.saturating_duration_since(now()))?;
+                    continue;
                 }
-                Ok(Some((Reply::Event(event), _))) => self.events.push_back(event),
-                Ok(Some((Reply::Report { keys }, fds))) => self.keep_report(keys, fds),
-                Ok(Some((Reply::Error { errno, message }, _))) => {
+                Ok(Some(received)) => received,
+                Err(Error::Closed) => return Err(self.refusal_or_closed()),
+                Err(error) => return Err(error),
+            };
+            match received {
+                (_, Reply::Event(event), _) => self.events.push_back(event),
+                (_, Reply::Report { keys }, fds) => self.keep_report(keys, fds),
+                (None, event @ Reply::CmEvent(_), fds) => return Ok((event, fds)),
+                // A refusal before the Hello was read has no number.
+                (number, Reply::Error { errno, message }, _)
+                    if number.is_none() || number == self.number =>
+                {
                     return Err(Error::Refused { errno, message });
                 }
-                Ok(Some(reply)) => return Ok(reply),
-                Err(Error::Closed) => return Err(self.last_words()),
-                Err(error) => return Err(error),
+                (number, reply, fds) if number == self.number => return Ok((reply, fds)),
+                (None, other, _) => return Err(unexpected(&other)),
+                // A reply to a request that was given up at its deadline.
+                (Some(_), _, _) => {}
             }
         }
     }
 
-    /// Why ferroced has closed the connection, if it has said so: what it sent before
-    /// is still there to be read.
-    fn last_words(&mut self) -> Error {
+    /// Waits until a packet has arrived; the error for a ferroced that does not answer if
+    /// none arrives in time.
+    fn wait_readable(&self, timeout: Duration) -> Result<(), Error> {
+        let timeout = Timespec::try_from(timeout).ok();
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => Err(self.timeout_error()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::system("poll", error)),
+        }
+    }
+
+    /// Returns the refusal that ferroced sent before it closed the connection, if it sent
+    /// one: packets from before the close can still be received.
+    fn refusal_or_closed(&mut self) -> Error {
         loop {
             match self.receive(RecvFlags::DONTWAIT) {
-                Ok(Some((Reply::Error { errno, message }, _))) => {
+                Ok(Some((_, Reply::Error { errno, message }, _))) => {
                     return Error::Refused { errno, message };
                 }
                 Ok(Some(_)) => {}
@@ -209,8 +252,8 @@ impl Connection {
         }
     }
 
-    /// An event that has arrived, if there is one; never waits. [`Error::Closed`] when
-    /// ferroced has gone.
+    /// Returns a link event that has arrived, if there is one; never waits.
+    /// [`Error::Closed`] if ferroced has closed the connection.
     pub fn try_event(&mut self) -> Result<Option<LinkEvent>, Error> {
         if let Some(event) = self.events.pop_front() {
             return Ok(Some(event));
@@ -218,15 +261,17 @@ impl Connection {
         loop {
             match self.receive(RecvFlags::DONTWAIT)? {
                 None => return Ok(None),
-                Some((Reply::Event(event), _)) => return Ok(Some(event)),
-                Some((Reply::Report { keys }, fds)) => self.keep_report(keys, fds),
-                Some((other, _)) => return Err(unexpected(&other)),
+                Some((_, Reply::Event(event), _)) => return Ok(Some(event)),
+                Some((_, Reply::Report { keys }, fds)) => self.keep_report(keys, fds),
+                // A reply to a request that was given up at its deadline.
+                Some((Some(_), _, _)) => {}
+                Some((None, other, _)) => return Err(unexpected(&other)),
             }
         }
     }
 
-    /// Where to write what this program has, and whether keys may be in it, if
-    /// somebody wanted to know: seen by [`Connection::try_event`].
+    /// Returns the stream for a report of this program's objects, and true if the report may
+    /// contain keys, if one was requested: [`Connection::try_event`] receives the request.
     pub fn take_report(&mut self) -> Option<(OwnedFd, bool)> {
         self.reports.pop_front()
     }
@@ -236,7 +281,7 @@ impl Connection {
             .extend(fds.into_iter().map(|stream| (stream, keys)));
     }
 
-    /// Asks for something that is answered by [`Reply::Done`].
+    /// Sends a request whose reply is [`Reply::Done`], and waits for it.
     pub fn perform(&mut self, request: &Request) -> Result<(), Error> {
         match self.request(request)?.0 {
             Reply::Done => Ok(()),
@@ -244,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// All links.
+    /// Returns all links.
     pub fn links(&mut self) -> Result<Vec<LinkInfo>, Error> {
         let mut links = Vec::new();
         let mut reply = self.request(&Request::Links)?.0;
@@ -258,7 +303,7 @@ impl Connection {
         }
     }
 
-    /// Counters of one link or of all; with `processes`, also the share of each
+    /// Returns the counters of one link or of all; with `processes`, also those of each
     /// running program.
     pub fn counters(
         &mut self,
@@ -281,8 +326,8 @@ impl Connection {
         }
     }
 
-    /// Programs on one link or on all, with the streams of what they have; and their
-    /// connections.
+    /// Returns the programs on one link or on all, with the streams of their reports, and
+    /// their connections.
     pub fn resources(
         &mut self,
         link: Option<&str>,
@@ -305,83 +350,103 @@ impl Connection {
         }
     }
 
-    /// The runtime directory of the daemon.
+    /// Returns the runtime directory of ferroced.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The daemon's process; 0 if it is in a pid namespace that we cannot see into.
+    /// Returns ferroced's process number in this PID namespace; 0 if it has none here.
     pub fn daemon_pid(&self) -> u32 {
         self.daemon_pid
     }
 
-    /// The daemon's release.
+    /// Returns the release of ferroced.
     pub fn daemon_version(&self) -> &str {
         &self.version
     }
 
-    /// Two ends for two threads: one asks, the other hears answers and events.
-    /// The connection lasts until both are dropped.
-    pub fn split(mut self) -> (Asker, Hearer) {
+    /// Splits the connection into an end that sends requests and an end that receives
+    /// replies and events. The connection lasts until both are dropped.
+    pub fn split(mut self) -> (RequestSender, ReplyReceiver) {
         let buffer = std::mem::take(&mut self.buffer);
-        let asker = Asker(Arc::new(self));
-        let connection = Arc::clone(&asker.0);
-        (asker, Hearer { connection, buffer })
+        let sender = RequestSender(Arc::new(self));
+        let connection = Arc::clone(&sender.0);
+        (sender, ReplyReceiver { connection, buffer })
     }
 
-    /// The next packet; None if there was none in time.
-    fn receive(&mut self, flags: RecvFlags) -> Result<Option<(Reply, Vec<OwnedFd>)>, Error> {
+    /// Receives the next packet; None if there is none in time.
+    fn receive(&mut self, flags: RecvFlags) -> Result<Option<Received>, Error> {
         receive(&self.socket, &mut self.buffer, flags)
     }
 }
 
-/// The end of a connection that asks; see [`Connection::split`].
+/// The end of a connection that sends requests; see [`Connection::split`].
 #[derive(Debug, Clone)]
-pub struct Asker(Arc<Connection>);
+pub struct RequestSender(Arc<Connection>);
 
-impl Asker {
-    /// Asks, and does not wait for the answer.
-    pub fn ask(&self, request: &Request) -> Result<(), Error> {
-        self.0.send(&protocol::encode(request), &[])
+impl RequestSender {
+    /// Sends an encoded request without waiting. False if ferroced has not read earlier
+    /// requests and the socket is full.
+    pub fn try_send(&self, bytes: &[u8]) -> Result<bool, Error> {
+        match packet::send(&self.0.socket, bytes, &[], SendFlags::DONTWAIT) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            sent => sent.map(|()| true).map_err(broken),
+        }
     }
 
-    /// The error for an answer that has not come within [`ANSWER_TIMEOUT`].
-    pub fn silence(&self) -> Error {
-        self.0.silence()
+    /// Returns the error for a request that was not answered within [`ANSWER_TIMEOUT`].
+    pub fn timeout_error(&self) -> Error {
+        self.0.timeout_error()
     }
 }
 
-/// The end of a connection that hears answers and events; see [`Connection::split`].
+/// The end of a connection that receives replies and events; see [`Connection::split`].
 #[derive(Debug)]
-pub struct Hearer {
+pub struct ReplyReceiver {
     connection: Arc<Connection>,
     buffer: Vec<u8>,
 }
 
-impl Hearer {
-    /// Waits for the next answer or event, whichever it is.
-    pub fn hear(&mut self) -> Result<Reply, Error> {
+impl ReplyReceiver {
+    /// Waits for the next reply, with the number of its request, or for the next event.
+    pub fn receive(&mut self) -> Result<(Option<RequestNumber>, Reply), Error> {
         loop {
             let socket = &self.connection.socket;
-            // Silence is no reason to give up.
-            if let Some((reply, _)) = receive(socket, &mut self.buffer, RecvFlags::empty())? {
-                return Ok(reply);
+            let received = receive(socket, &mut self.buffer, RecvFlags::empty())?;
+            if let Some((number, reply, _)) = received {
+                return Ok((number, reply));
             }
         }
     }
 
-    /// The runtime directory of the daemon.
+    /// Waits up to `timeout` for the next reply or event: None if none arrives.
+    pub fn receive_within(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<(Option<RequestNumber>, Reply)>, Error> {
+        match self.connection.wait_readable(timeout) {
+            Err(Error::Timeout { .. }) => return Ok(None),
+            waited => waited?,
+        }
+        let socket = &self.connection.socket;
+        let received = receive(socket, &mut self.buffer, RecvFlags::DONTWAIT)?;
+        Ok(received.map(|(number, reply, _)| (number, reply)))
+    }
+
+    /// Returns the runtime directory of ferroced.
     pub fn dir(&self) -> &Path {
         self.connection.dir()
     }
 }
 
-/// The next packet of a socket; None if there was none in time.
+type Received = (Option<RequestNumber>, Reply, Vec<OwnedFd>);
+
+/// Receives the next packet of a socket; None if there is none in time.
 fn receive(
     socket: &OwnedFd,
     buffer: &mut [u8],
     flags: RecvFlags,
-) -> Result<Option<(Reply, Vec<OwnedFd>)>, Error> {
+) -> Result<Option<Received>, Error> {
     let packet = match packet::receive(socket, buffer, flags) {
         Ok(packet) => packet,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -396,9 +461,9 @@ fn receive(
     if packet.truncated {
         return Err(Error::Unexpected("a message that is too long".into()));
     }
-    let reply = protocol::decode(&buffer[..packet.len])
+    let (number, reply) = protocol::decode_numbered(&buffer[..packet.len])
         .map_err(|garbage| Error::Unexpected(garbage.to_string()))?;
-    Ok(Some((reply, packet.fds)))
+    Ok(Some((number, reply, packet.fds)))
 }
 
 impl AsFd for Connection {
@@ -409,8 +474,8 @@ impl AsFd for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A forked child may still have the descriptor: closing ours would not tell
-        // ferroced that we are done. And in that child this must do nothing.
+        // A forked child may have a duplicate of the descriptor, so that closing ours would
+        // not end the connection. In that child this must do nothing.
         if rustix::process::getpid() == self.owner {
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
@@ -419,7 +484,7 @@ impl Drop for Connection {
 
 fn connect_error(dir: &Path, path: PathBuf, error: io::Error) -> Error {
     match error.raw_os_error() {
-        // Its queue of connections is full, and it accepts none.
+        // The backlog is full: ferroced accepts no connections.
         Some(libc::EAGAIN) => {
             let pid = std::fs::read_to_string(dir.join(crate::path::PID_FILE));
             let pid = pid.ok().and_then(|text| text.trim().parse().ok());
@@ -438,13 +503,13 @@ fn broken(error: io::Error) -> Error {
     }
 }
 
-/// What a reply is that does not belong there.
+/// Returns the error for a reply of the wrong kind.
 pub(crate) fn unexpected(reply: &Reply) -> Error {
     let text = format!("{reply:?}");
     Error::Unexpected(text.chars().take(200).collect())
 }
 
-/// What `ps` shows for this process.
+/// Returns the name that `ps` shows for this process.
 fn program_name() -> String {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     name.trim_end().to_owned()

@@ -40,7 +40,9 @@ pub mod unix;
 
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, list_links, resume};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
-pub use connection::{ANSWER_TIMEOUT, Asker, Connection, Hearer, find_daemon};
+pub use connection::{
+    ANSWER_TIMEOUT, Connection, ReplyReceiver, RequestSender, find_daemon, next_request_number,
+};
 pub use counters::{CounterPage, CounterValues, PAGE_HEADER, PAGE_SIZE, PageError};
 pub use credit_page::{CREDIT_ENTRY_SIZE, CREDIT_PAGE_SIZE, CreditPage};
 pub use error::Error;
@@ -48,6 +50,6 @@ pub use link::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PhysicalStat
 pub use name::{NameError, check_name};
 pub use parcel::{Parcel, SlotFds};
 pub use path::{RUNTIME_DIR_VARIABLE, RuntimeDir, create_own_dir, runtime_dirs};
-pub use protocol::{LinkCounters, MAX_SHARDS, PROTOCOL, Process, Reply, Request};
+pub use protocol::{LinkCounters, MAX_SHARDS, PROTOCOL, Process, Reply, Request, RequestNumber};
 pub use resources::{Reporter, Resources};
 pub use start::{find_or_start, start};

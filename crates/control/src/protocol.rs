@@ -1,12 +1,28 @@
-//! The messages.
+//! Messages between programs and ferroced.
 //!
 //! One message is one packet of a `SOCK_SEQPACKET` unix socket: JSON, and with some
 //! messages descriptors (SCM_RIGHTS). The first request of a connection is
-//! [`Request::Hello`]. Each request is answered; answers that consist of several
-//! packets end with [`Reply::Done`]. Events come in between at any time.
+//! [`Request::Hello`], answered by [`Reply::Welcome`]. Every later request carries a
+//! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
-//! A daemon that meets a message it does not understand closes the connection: two
-//! ends of the same [`PROTOCOL`] have nothing unknown to say to each other.
+//! ```text
+//!   {"hello":{"protocol":5,"program":"ib_send_bw"}}   ->
+//!                                                     <-  {"welcome":{...}}
+//!   [1,"links"]                                       ->
+//!   [2,{"cm":{"bind":{...}}}]                         ->
+//!                                                     <-  [1,{"link":{...}}]
+//!                                                     <-  {"event":{...}}
+//!                                                     <-  [2,{"cm_answer":{...}}]
+//!                                                     <-  [1,"done"]
+//! ```
+//!
+//! Several requests may be in flight on one connection, and their replies may come in any
+//! order. Replies that consist of several packets end with [`Reply::Done`]. Events carry no
+//! number and arrive at any time. Hello and Welcome have the same form in every version, so
+//! that both ends can name a version that they do not speak.
+//!
+//! ferroced closes a connection on which it receives a message that it does not understand:
+//! all messages of the same [`PROTOCOL`] are known.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,179 +39,183 @@ pub const MAX_REPLY: usize = 160 << 10;
 /// Most shards of one attachment: their descriptors must fit into one message.
 pub const MAX_SHARDS: u8 = 60;
 
-/// What programs ask of ferroced.
+/// Number of a request. A client uses each number once per connection.
+pub type RequestNumber = u64;
+
+/// A request of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// The first message. Answered by [`Reply::Welcome`].
+    /// The first message of a connection: [`Reply::Welcome`].
     Hello {
-        /// The version that the program speaks.
+        /// Protocol version of the program.
         protocol: u32,
-        /// Its name, for people.
+        /// Name of the program, for messages.
         program: String,
     },
     /// Adds a link: [`Reply::Done`].
     LinkAdd(LinkConfig),
     /// Deletes a link: [`Reply::Done`].
     LinkDelete {
-        /// Which.
+        /// Name of the link.
         name: String,
-        /// Even while programs use it: their device goes away.
+        /// True to delete the link even while programs use it: they lose their device.
         force: bool,
     },
-    /// Changes a link: [`Reply::Done`]. What is not given stays as it is.
+    /// Changes a link: [`Reply::Done`]. Attributes that are None stay as they are.
     LinkSet {
-        /// Which.
+        /// Name of the link.
         name: String,
-        /// What it shall be called from now on.
+        /// New name of the link.
         rename: Option<String>,
-        /// The largest packet payload; 0 is what the netdev allows.
+        /// Largest packet payload; 0 selects the largest that the netdev carries.
         mtu: Option<u32>,
-        /// Whether ICRCs are checked, by programs that open the link from now on.
+        /// True if programs that open the link from now on check ICRCs.
         crc: Option<bool>,
-        /// Whether LIDs stand for IPv4 addresses.
+        /// True if LIDs stand for IPv4 addresses.
         lids: Option<bool>,
-        /// Seconds of silence after which a peer may be declared dead at the earliest, for
-        /// programs that open the link from now on.
+        /// Seconds of silence before a peer may be declared dead, for programs that open
+        /// the link from now on.
         patience: Option<u32>,
     },
-    /// All links: [`Reply::Link`] for each, then [`Reply::Done`].
+    /// Lists all links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,
-    /// Slots for a program: [`Reply::Attached`]. Events of the link follow by themselves.
+    /// Takes slots for a program: [`Reply::Attached`]. Events of the link follow.
     Attach {
-        /// The link to use.
+        /// Name of the link.
         link: String,
-        /// How many slots.
+        /// Number of slots.
         shards: u8,
     },
-    /// Slots that the program had before ferroced was restarted, with the two
+    /// Registers slots that the program had before ferroced was restarted, with the two
     /// descriptors of its parcel and the credit page: [`Reply::Resumed`].
     Resume {
-        /// The link.
+        /// Name of the link.
         link: String,
         /// The slots.
         slots: Vec<u8>,
     },
-    /// Events of all links: [`Reply::Done`], then events.
+    /// Subscribes to events of all links: [`Reply::Done`], then events.
     Subscribe,
-    /// Counters: [`Reply::Counters`] for each link, then [`Reply::Done`].
+    /// Reads counters: [`Reply::Counters`] for each link, then [`Reply::Done`].
     Counters {
-        /// Of this link only.
+        /// The only link to report; None for all.
         link: Option<String>,
-        /// Those of each running program as well.
+        /// True to report each running program as well.
         processes: bool,
     },
-    /// What programs have: [`Reply::Resources`] for each program on a link and
+    /// Lists objects of programs: [`Reply::Resources`] for each program on a link and
     /// [`Reply::CmId`] for each of their connections, then [`Reply::Done`].
     Resources {
-        /// On this link only.
+        /// The only link to report; None for all.
         link: Option<String>,
     },
-    /// Something for the connection manager: [`Reply::CmAnswer`] or [`Reply::Error`].
-    /// [`Reply::CmEvent`] follow by themselves.
+    /// Calls the connection manager: [`Reply::CmAnswer`] or [`Reply::Error`].
+    /// [`Reply::CmEvent`]s follow.
     Cm(CmCall),
-    /// Asks ferroced to end: [`Reply::Done`]. Programs and their slots stay.
+    /// Ends ferroced: [`Reply::Done`]. Programs and their slots stay.
     Shutdown,
 }
 
-/// What ferroced says.
+/// A reply or an event of ferroced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// The answer to Hello.
+    /// The reply to [`Request::Hello`].
     Welcome {
-        /// The version that ferroced speaks.
+        /// Protocol version of ferroced.
         protocol: u32,
-        /// Its release.
+        /// Release of ferroced.
         version: String,
-        /// Its process.
+        /// Process number of ferroced in its own PID namespace.
         pid: u32,
     },
-    /// It is done, or there is no more to list.
+    /// Success, or the end of a list.
     Done,
     /// One link of the list.
     Link(LinkInfo),
-    /// The slots asked for. Descriptors: the parcel's two, the credit page, then those
-    /// of each slot.
+    /// The requested slots. Descriptors: the parcel's two, the credit page, then those of each
+    /// slot.
     Attached {
-        /// The link now.
+        /// Current state of the link.
         link: LinkInfo,
         /// The slots.
         slots: Vec<SlotGrant>,
     },
-    /// The slots are the program's again.
+    /// The slots belong to the program again.
     Resumed {
-        /// The link now, if it still exists.
+        /// Current state of the link; None if it was deleted.
         link: Option<LinkInfo>,
     },
     /// Counters of a link, or of one program on a link.
     Counters(LinkCounters),
     /// A program on a link. One descriptor: the stream of its
-    /// [`Resources`](crate::resources::Resources); none if it does not listen.
+    /// [`Resources`](crate::resources::Resources); none if the program does not read its
+    /// connection.
     Resources {
-        /// The name of the link.
+        /// Name of the link.
         link: String,
         /// The program.
         process: Process,
     },
     /// A connection of a program.
     CmId(CmIdResource),
-    /// Somebody wants to know what this program has. One descriptor: the stream to
-    /// write it to.
+    /// Event: a client of [`Request::Resources`] wants a report of this program. One
+    /// descriptor: the stream to write the report to.
     Report {
-        /// Whether they may know keys and addresses.
+        /// True if the report may contain keys and addresses.
         keys: bool,
     },
-    /// What the connection manager answers.
+    /// The answer of the connection manager.
     CmAnswer(CmAnswer),
-    /// Something happened to a connection.
+    /// Event of a connection or of a SIDR request.
     CmEvent(Box<CmEvent>),
-    /// No.
+    /// The request is refused.
     Error {
-        /// The reason as an errno.
+        /// Reason as an errno.
         errno: i32,
-        /// The reason in words, with the remedy.
+        /// Reason in words, with the remedy.
         message: String,
     },
-    /// Something happened to a link.
+    /// Event of a link.
     Event(LinkEvent),
 }
 
-/// One slot, and which descriptors come with it: the IPv4 socket, then the IPv6 socket
-/// if there is one, then the counters.
+/// One slot. Its descriptors are the IPv4 socket, the IPv6 socket if there is one, and the
+/// counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlotGrant {
-    /// Its number: the top byte of its QPNs.
+    /// Slot number: the top byte of its QPNs.
     pub slot: u8,
-    /// Whether there is an IPv6 socket.
+    /// True if there is an IPv6 socket.
     pub v6: bool,
 }
 
 /// Values of counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCounters {
-    /// The link.
+    /// Name of the link.
     pub link: String,
-    /// The program whose share this is; none for the whole link.
+    /// The program that has counted; None for the whole link.
     pub process: Option<Process>,
-    /// Name and value, in the order of rxe.
+    /// Names and values, in the order of rxe.
     pub values: Vec<(String, u64)>,
 }
 
 /// A program that uses a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its process number, as ferroced sees it.
+    /// Process number in ferroced's PID namespace.
     pub pid: u32,
-    /// The name it gave.
+    /// Name from the program's Hello.
     pub program: String,
-    /// Its slots on the link.
+    /// Slots of the program on the link.
     pub slots: Vec<u8>,
 }
 
 impl Reply {
-    /// An error reply.
+    /// Returns an error reply.
     pub fn error(errno: i32, message: impl Into<String>) -> Reply {
         Reply::Error {
             errno,
@@ -204,18 +224,37 @@ impl Reply {
     }
 }
 
-/// What a packet that cannot be understood is.
+/// The error for a packet that is not a message of this protocol.
 #[derive(Debug, thiserror::Error)]
 #[error("not a message of control protocol {PROTOCOL}: {0}")]
 pub struct Garbage(serde_json::Error);
 
-/// A message as bytes.
+/// Encodes a message that has no number: Hello, Welcome or an event.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     // Plain enums with string keys: serde_json has nothing to refuse.
     serde_json::to_vec(message).expect("messages are valid JSON")
 }
 
-/// A message from bytes that anybody may have sent.
+/// Encodes a message with its request number, if it has one.
+pub fn encode_numbered<T: Serialize>(number: Option<RequestNumber>, message: &T) -> Vec<u8> {
+    match number {
+        Some(number) => encode(&(number, message)),
+        None => encode(message),
+    }
+}
+
+/// Decodes a message that has no number from bytes that any process may have sent.
 pub fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Garbage> {
     serde_json::from_slice(bytes).map_err(Garbage)
+}
+
+/// Decodes a message and its request number, if it has one.
+pub fn decode_numbered<T: for<'de> Deserialize<'de>>(
+    bytes: &[u8],
+) -> Result<(Option<RequestNumber>, T), Garbage> {
+    // No message is a JSON array itself.
+    match bytes.first() {
+        Some(b'[') => decode(bytes).map(|(number, message)| (Some(number), message)),
+        _ => decode(bytes).map(|message| (None, message)),
+    }
 }

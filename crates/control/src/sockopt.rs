@@ -90,6 +90,18 @@ pub fn set_peek_offset(socket: impl AsFd, offset: i32) -> io::Result<()> {
     }
 }
 
+/// SIOCOUTQ: bytes that the socket has accepted and the network layer has not sent yet.
+pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `fd` is open while it is borrowed, and the kernel writes one int to `bytes`.
+    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    match result {
+        0 => Ok(usize::try_from(bytes).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Plain data of C for which any bytes are a value.
 trait Plain: Copy {}
 impl Plain for libc::c_int {}

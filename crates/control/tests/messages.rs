@@ -1,6 +1,8 @@
 //! Messages survive the trip, and bytes that are none do no harm.
 
-use ferroce_control::protocol::{MAX_REPLY, SlotGrant, decode, encode};
+use ferroce_control::protocol::{
+    MAX_REPLY, SlotGrant, decode, decode_numbered, encode, encode_numbered,
+};
 use ferroce_control::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, Reply, Request};
 use proptest::prelude::*;
 
@@ -71,6 +73,11 @@ fn messages_survive_the_trip() {
     ];
     for request in requests {
         assert_eq!(decode::<Request>(&encode(&request)).unwrap(), request);
+        for number in [None, Some(0), Some(u64::MAX)] {
+            let bytes = encode_numbered(number, &request);
+            let decoded = decode_numbered::<Request>(&bytes).unwrap();
+            assert_eq!(decoded, (number, request.clone()));
+        }
     }
     let reply = Reply::Attached {
         link: link(3),
@@ -82,8 +89,8 @@ fn messages_survive_the_trip() {
 proptest! {
     #[test]
     fn noise_is_no_message(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = decode::<Request>(&bytes);
-        let _ = decode::<Reply>(&bytes);
+        let _ = decode_numbered::<Request>(&bytes);
+        let _ = decode_numbered::<Reply>(&bytes);
     }
 
     /// A message with some bytes changed, cut off or added.
@@ -92,15 +99,16 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
     ) {
-        let mut bytes = encode(&Request::Attach { link: "rxe0".into(), shards: 3 });
+        let attach = Request::Attach { link: "rxe0".into(), shards: 3 };
+        let mut bytes = encode_numbered(Some(7), &attach);
         for (at, byte) in changes {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
         bytes.truncate(cut.index(bytes.len() + 1));
-        let _ = decode::<Request>(&bytes);
-        let mut reply = encode(&Reply::Link(link(2)));
+        let _ = decode_numbered::<Request>(&bytes);
+        let mut reply = encode_numbered(Some(7), &Reply::Link(link(2)));
         reply.truncate(cut.index(reply.len() + 1));
-        let _ = decode::<Reply>(&reply);
+        let _ = decode_numbered::<Reply>(&reply);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ferroce_control::Reply;
 use ferroce_control::protocol::{MAX_SHARDS, SlotGrant};
 
-use crate::client::ClientId;
+use crate::client::RequestId;
 use crate::group::{Group, GroupError};
 use crate::owner::Owner;
 use crate::poller::{Token, now};
@@ -21,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// An attachment that cannot be answered yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) client: ClientId,
+    pub(crate) request: RequestId,
     pub(crate) until: Instant,
     link: String,
     shards: u8,
@@ -52,10 +52,15 @@ impl From<GroupError> for Hindrance {
 
 impl Server {
     /// Attaches a program now or, after a restart, when the others have come back.
-    pub(crate) fn attach_or_wait(&mut self, client: ClientId, link: String, shards: u8) {
+    pub(crate) fn attach_or_wait(&mut self, request: RequestId, link: String, shards: u8) {
+        let waits = |pending: &Pending| pending.request.client == request.client;
+        if self.pending.iter().any(waits) {
+            let reason = "an earlier Attach of this connection is not answered yet";
+            return self.reply(request, Refusal::new(libc::EBUSY, reason).into());
+        }
         let until = now() + PATIENCE;
         self.pending.push(Pending {
-            client,
+            request,
             until,
             link,
             shards,
@@ -67,21 +72,21 @@ impl Server {
     pub(crate) fn serve_pending(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             match self.attach(&pending) {
-                Ok((reply, fds)) => self.reply_with(pending.client, &reply, fds),
-                Err(Hindrance::No(refusal)) => self.reply(pending.client, refusal.into()),
+                Ok((reply, fds)) => self.reply_with(pending.request, &reply, fds),
+                Err(Hindrance::No(refusal)) => self.reply(pending.request, refusal.into()),
                 Err(Hindrance::NotYet(_)) if now() < pending.until => self.pending.push(pending),
                 Err(Hindrance::NotYet(why)) => {
                     let refusal = self.absent_owners(&why);
-                    self.reply(pending.client, refusal.into());
+                    self.reply(pending.request, refusal.into());
                 }
             }
         }
     }
 
-    fn attach(&mut self, request: &Pending) -> Result<(Reply, Vec<OwnedFd>), Hindrance> {
-        let link = self.links.find(&request.link)?.info.clone();
-        let count = check_shards(request.shards)?;
-        let client = self.clients.get(&request.client);
+    fn attach(&mut self, pending: &Pending) -> Result<(Reply, Vec<OwnedFd>), Hindrance> {
+        let link = self.links.find(&pending.link)?.info.clone();
+        let count = check_shards(pending.shards)?;
+        let client = self.clients.get(&pending.request.client);
         let client = client.ok_or_else(|| Refusal::new(libc::ECONNRESET, "gone"))?;
         if client.owner.is_some() {
             let reason = "this connection is attached already; open another";
@@ -112,7 +117,7 @@ impl Server {
                 link: link.index,
                 slots: slots.clone(),
                 pidfd,
-                client: Some(request.client),
+                client: Some(pending.request.client),
                 dead: false,
             },
         );

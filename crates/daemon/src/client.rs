@@ -1,70 +1,79 @@
-//! One connection: what it has said, and what still has to be said to it.
+//! One client connection: received requests, and replies that wait for room in its socket.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ferroce_control::sockopt::Peer;
-use ferroce_control::{Reply, Request, packet, protocol};
+use ferroce_control::{Reply, Request, RequestNumber, packet, protocol};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::process::ProcessId;
 use crate::slots::OwnerId;
 
-/// Messages that may wait for a program that does not read. One that lets more
-/// pile up is stopped or broken; it can resume when it runs again.
+/// Largest number of messages that wait for a client that does not read. A client with more
+/// is stopped or broken; it can resume when it runs again.
 const MAX_WAITING: usize = 1024;
-/// The same for one that has connections: thousands may end at once, and each of them is
-/// several messages.
+/// The same for a client with rdma_cm connections: thousands may end at once, and each of
+/// them causes several messages.
 const MAX_WAITING_EVENTS: usize = 1 << 16;
 
-/// Identifies a connection.
+/// Identifies a client connection.
 pub(crate) type ClientId = u64;
 
-/// A connection.
+/// A request that a reply belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestId {
+    pub(crate) client: ClientId,
+    /// None for Hello.
+    pub(crate) number: Option<RequestNumber>,
+}
+
+/// A client connection.
 #[derive(Debug)]
 pub(crate) struct Client {
     socket: OwnedFd,
     pub(crate) peer: Peer,
-    /// The program's name, once it has said hello.
+    /// Name of the program, from its Hello.
     pub(crate) program: Option<String>,
-    /// Hears events of all links.
+    /// True if the client receives events of all links.
     pub(crate) subscribed: bool,
-    /// Uses the connection manager.
+    /// True if the client uses the connection manager.
     pub(crate) connects: bool,
-    /// The process at the other end, once it uses the connection manager.
+    /// Process at the other end; known once it uses the connection manager.
     pub(crate) process: Option<ProcessId>,
-    /// Readable when that process has ended: a forked child of it may keep the connection.
+    /// Readable when that process has ended: a forked child of it may keep the connection
+    /// open.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// Its attachment.
+    /// Attachment of the client.
     pub(crate) owner: Option<OwnerId>,
-    /// Whether we are to be woken when there is room to write.
+    /// True if the poller reports room in the socket.
     pub(crate) writes_watched: bool,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
-/// What came in.
+/// Result of [`Client::receive`].
 #[derive(Debug)]
 pub(crate) enum Received {
-    Request(Request, Vec<OwnedFd>),
-    /// Nothing more at the moment.
+    Request(Option<RequestNumber>, Request, Vec<OwnedFd>),
+    /// No packet is left.
     Nothing,
-    /// It closed the connection.
+    /// The client has closed the connection.
     Closed,
-    /// It sent what nobody should send.
+    /// The packet is not a request of this protocol.
     Garbage(String),
 }
 
-/// How sending went.
+/// Result of [`Client::send`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// All is out.
+    /// All messages were sent.
     All,
-    /// Some waits for room.
+    /// Some messages wait for room in the socket.
     Waiting,
-    /// The other end has closed the connection.
+    /// The client has closed the connection.
     Gone,
-    /// The other end does not read, and too much waits.
+    /// The client does not read, and too many messages wait.
     Stuck,
 }
 
@@ -84,14 +93,14 @@ impl Client {
         }
     }
 
-    /// The next request; never waits.
+    /// Receives the next request; never waits.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Received {
         let packet = match packet::receive(&self.socket, buffer, RecvFlags::DONTWAIT) {
             Ok(packet) => packet,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Received::Nothing,
             Err(_) => return Received::Closed,
         };
-        // An empty packet looks the same; it would be garbage, so nothing is lost.
+        // An empty packet looks like a close. It would be garbage, so nothing is lost.
         if packet.len == 0 {
             return Received::Closed;
         }
@@ -101,14 +110,20 @@ impl Client {
         if packet.fds_lost {
             return Received::Garbage("descriptors that could not be taken".into());
         }
-        match protocol::decode(&buffer[..packet.len]) {
-            Ok(request) => Received::Request(request, packet.fds),
+        match protocol::decode_numbered(&buffer[..packet.len]) {
+            Ok((number, request)) => Received::Request(number, request, packet.fds),
             Err(garbage) => Received::Garbage(garbage.to_string()),
         }
     }
 
-    /// Says something; what does not go out at once waits.
-    pub(crate) fn send(&mut self, reply: &Reply, fds: Vec<OwnedFd>) -> Sent {
+    /// Sends a reply to the request with this number, or an event if there is none. It
+    /// waits if the socket is full.
+    pub(crate) fn send(
+        &mut self,
+        number: Option<RequestNumber>,
+        reply: &Reply,
+        fds: Vec<OwnedFd>,
+    ) -> Sent {
         let limit = match self.connects {
             true => MAX_WAITING_EVENTS,
             false => MAX_WAITING,
@@ -116,16 +131,17 @@ impl Client {
         if self.waiting.len() >= limit {
             return Sent::Stuck;
         }
-        self.waiting.push_back((protocol::encode(reply), fds));
+        self.waiting
+            .push_back((protocol::encode_numbered(number, reply), fds));
         self.flush()
     }
 
-    /// Whether something waits to be said to it.
+    /// Returns true if messages wait for room in the socket.
     pub(crate) fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends waiting messages while there is room in the socket.
     pub(crate) fn flush(&mut self) -> Sent {
         while let Some((bytes, fds)) = self.waiting.front() {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();

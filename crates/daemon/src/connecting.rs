@@ -9,7 +9,7 @@ use ferroce_transport::{Counter, Drop};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::attachments::PATIENCE;
-use crate::client::ClientId;
+use crate::client::{ClientId, RequestId};
 use crate::connections::{Caller, Connections, Output};
 use crate::links::Link;
 use crate::poller::{Token, now};
@@ -32,14 +32,14 @@ impl Server {
         self.connections.next_timeout().map(|at| self.epoch + at)
     }
 
-    /// Answers a call.
-    pub(crate) fn handle_cm(&mut self, id: ClientId, call: CmCall) {
-        let answer = self.call_cm(id, call);
+    /// Handles a call to the connection manager, and replies to it.
+    pub(crate) fn handle_cm(&mut self, id: RequestId, call: CmCall) {
+        let answer = self.call_cm(id.client, call);
         self.reply(id, answer.unwrap_or_else(Reply::from));
     }
 
     fn call_cm(&mut self, id: ClientId, call: CmCall) -> Result<Reply, Refusal> {
-        let process = self.begin_line(id)?;
+        let process = self.register_program(id)?;
         let privileged = self.clients.get(&id).is_some_and(|c| c.peer.uid == 0);
         if names_addresses(&call) {
             // What the program has done to them before must be known.
@@ -59,7 +59,7 @@ impl Server {
 
     /// Notes that a program uses the connection manager, and identifies it. Its
     /// connections end with its process.
-    fn begin_line(&mut self, id: ClientId) -> Result<ProcessId, Refusal> {
+    fn register_program(&mut self, id: ClientId) -> Result<ProcessId, Refusal> {
         let Some(client) = self.clients.get_mut(&id) else {
             return Err(Refusal::new(libc::ECONNRESET, "gone"));
         };
@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// A program has closed its line, or is gone.
-    pub(crate) fn end_line(&mut self, id: ClientId) {
+    pub(crate) fn end_program(&mut self, id: ClientId) {
         let time = self.cm_time();
         self.connections.close(time, id);
     }
@@ -200,7 +200,7 @@ impl Server {
                     transmit,
                 } => self.send_mad(link, netdev, &transmit),
                 Output::Tell { client, event } => {
-                    self.reply(client, Reply::CmEvent(Box::new(event)));
+                    self.send_event(client, &Reply::CmEvent(Box::new(event)), Vec::new());
                 }
             }
         }
@@ -244,7 +244,10 @@ fn ephemeral_ports() -> RangeInclusive<u16> {
 fn names_addresses(call: &CmCall) -> bool {
     matches!(
         call,
-        CmCall::Bind { .. } | CmCall::Listen { .. } | CmCall::Connect { .. } | CmCall::Ask { .. }
+        CmCall::Bind { .. }
+            | CmCall::Listen { .. }
+            | CmCall::Connect { .. }
+            | CmCall::SidrRequest { .. }
     )
 }
 
@@ -254,7 +257,7 @@ fn named_queue_pair(call: &CmCall) -> Option<u32> {
         CmCall::Connect { request, .. } => Some(request.qpn),
         CmCall::Accept { accept, .. } => Some(accept.qpn),
         CmCall::Resume { snapshot, .. } => Some(snapshot.qp.local_qpn),
-        CmCall::Answer { answer, .. } => Some(answer.qpn),
+        CmCall::SidrAnswer { answer, .. } => Some(answer.qpn),
         _ => None,
     }
 }

@@ -1,17 +1,17 @@
-//! Who has which port, connection and question: one connection manager for each link,
+//! Who has which port, connection and sidr: one connection manager for each link,
 //! the ports of the network namespace, and the programs behind them.
 //!
 //! It decides and does no input or output. Calls of programs, MADs, changes of links and
 //! time go in; what is to be sent and told comes out of [`Connections::next_output`].
-//! What a program owns is owned by its line (a connection of the control protocol), and
+//! What a program owns is owned by its program (a connection of the control protocol), and
 //! ends with it.
 
 mod calls;
 mod events;
-mod line;
 mod listening;
 mod objects;
 mod owned;
+mod program;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -25,15 +25,15 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::client::ClientId;
 pub(crate) use calls::Caller;
-use line::Line;
 pub(crate) use objects::CmObject;
+use program::Program;
 
 /// The connection managers of all links.
 pub(crate) struct Connections {
     rng: ChaCha20Rng,
     ports: PortTable,
     links: BTreeMap<u32, LinkSide>,
-    lines: BTreeMap<ClientId, Line>,
+    programs: BTreeMap<ClientId, Program>,
     out: VecDeque<Output>,
 }
 
@@ -58,11 +58,11 @@ struct LinkSide {
     /// Its addresses, and the netdevs that have them.
     addresses: Vec<(IpAddr, u32)>,
     connections: BTreeMap<ConnId, Owned>,
-    questions: BTreeMap<SidrId, Owned>,
+    sidr_requests: BTreeMap<SidrId, Owned>,
     listeners: BTreeMap<ListenerId, (ClientId, CmPort)>,
 }
 
-/// Whose a connection or question is.
+/// Whose a connection or sidr is.
 #[derive(Debug, Clone, Copy)]
 struct Owned {
     client: ClientId,
@@ -77,7 +77,7 @@ impl Connections {
             rng: ChaCha20Rng::from_seed(seed),
             ports: PortTable::new(ephemeral),
             links: BTreeMap::new(),
-            lines: BTreeMap::new(),
+            programs: BTreeMap::new(),
             out: VecDeque::new(),
         }
     }
@@ -96,7 +96,7 @@ impl Connections {
                     cm: Cm::new(config, seed),
                     addresses,
                     connections: BTreeMap::new(),
-                    questions: BTreeMap::new(),
+                    sidr_requests: BTreeMap::new(),
                     listeners: BTreeMap::new(),
                 };
                 self.links.insert(link.index, side);
@@ -114,13 +114,13 @@ impl Connections {
         for conn in side.connections.keys() {
             let _ = side.cm.destroy(now, *conn);
         }
-        for question in side.questions.keys() {
-            let _ = side.cm.sidr_destroy(now, *question);
+        for sidr in side.sidr_requests.keys() {
+            let _ = side.cm.sidr_destroy(now, *sidr);
         }
         self.collect(now, link);
         self.links.remove(&link);
-        for line in self.lines.values_mut() {
-            line.forget_link(link);
+        for program in self.programs.values_mut() {
+            program.forget_link(link);
         }
     }
 
@@ -132,29 +132,29 @@ impl Connections {
         }
     }
 
-    /// A line has ended, and with it everything that it owned.
+    /// A program has ended, and with it everything that it owned.
     pub(crate) fn close(&mut self, now: Time, client: ClientId) {
-        let Some(line) = self.lines.get(&client) else {
+        let Some(program) = self.programs.get(&client) else {
             return;
         };
-        let ports: Vec<CmPort> = line.ports.keys().copied().collect();
+        let ports: Vec<CmPort> = program.ports.keys().copied().collect();
         for port in ports {
             // Requests that wait there are refused.
             let _ = self.release(now, client, port);
         }
-        let Some(line) = self.lines.remove(&client) else {
+        let Some(program) = self.programs.remove(&client) else {
             return;
         };
-        for conn in line.connections {
+        for conn in program.connections {
             if let Some(side) = self.links.get_mut(&conn.link) {
                 side.connections.remove(&conn.id);
                 let _ = side.cm.destroy(now, conn.id);
             }
         }
-        for question in line.questions {
-            if let Some(side) = self.links.get_mut(&question.link) {
-                side.questions.remove(&question.id);
-                let _ = side.cm.sidr_destroy(now, question.id);
+        for sidr in program.sidr_requests {
+            if let Some(side) = self.links.get_mut(&sidr.link) {
+                side.sidr_requests.remove(&sidr.id);
+                let _ = side.cm.sidr_destroy(now, sidr.id);
             }
         }
         self.collect_all(now);

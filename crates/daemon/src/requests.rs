@@ -1,4 +1,4 @@
-//! Requests and their answers.
+//! Handling of requests.
 
 use std::os::fd::OwnedFd;
 
@@ -7,7 +7,7 @@ use ferroce_control::{
     Request,
 };
 
-use crate::client::ClientId;
+use crate::client::{ClientId, RequestId};
 use crate::group::{Group, GroupError};
 use crate::links::{Change, Link};
 use crate::netlink::{self, News};
@@ -16,31 +16,34 @@ use crate::refusal::{Refusal, listed};
 use crate::server::{Farewell, Server};
 
 impl Server {
-    /// Answers a request.
-    pub(crate) fn handle(&mut self, id: ClientId, request: Request, mut fds: Vec<OwnedFd>) {
-        let Some(client) = self.clients.get(&id) else {
+    /// Handles a request, and replies to it now or later.
+    pub(crate) fn handle(&mut self, id: RequestId, request: Request, mut fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get(&id.client) else {
             return;
         };
         let introduced = client.program.is_some();
-        if introduced == matches!(request, Request::Hello { .. }) {
-            return self.reject(id, "a hello at the wrong time, or none");
+        let hello = matches!(request, Request::Hello { .. });
+        if introduced == hello {
+            return self.reject(id.client, "a Hello at the wrong time, or none");
         }
-        if self.pending.iter().any(|pending| pending.client == id) {
-            return self.reject(id, "a request before the last one was answered");
+        if hello == id.number.is_some() {
+            return self.reject(id.client, "a request without a number, or a Hello with one");
         }
         if let Err(refusal) = self.access.permits(client.peer, &request) {
             return self.reply(id, refusal.into());
         }
         if !matches!(request, Request::Resume { .. }) {
-            // Nobody else has any business sending some.
+            // Only Resume carries descriptors.
             fds.clear();
         }
-        // What the caller has done before asking must be known when we answer.
+        // Changes that the client made to netdevs before this request must be known.
         if !matches!(request, Request::Cm(_)) {
             self.hear_news();
         }
         let result = match request {
-            Request::Hello { protocol, program } => return self.hello(id, protocol, program),
+            Request::Hello { protocol, program } => {
+                return self.hello(id, protocol, program);
+            }
             Request::LinkAdd(config) => self.link_add(config),
             Request::LinkDelete { name, force } => self.link_delete(&name, force),
             Request::LinkSet {
@@ -61,8 +64,8 @@ impl Server {
             }
             Request::Links => self.list(id),
             Request::Attach { link, shards } => return self.attach_or_wait(id, link, shards),
-            Request::Resume { link, slots } => self.resume(id, &link, &slots, fds),
-            Request::Subscribe => self.subscribe(id),
+            Request::Resume { link, slots } => self.resume(id.client, &link, &slots, fds),
+            Request::Subscribe => self.subscribe(id.client),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
             Request::Resources { link } => self.resources(id, link.as_deref()),
             Request::Cm(call) => return self.handle_cm(id, call),
@@ -74,20 +77,29 @@ impl Server {
         self.reply(id, result.unwrap_or_else(Reply::from));
     }
 
-    /// Says something to a client.
-    pub(crate) fn reply(&mut self, id: ClientId, reply: Reply) {
+    /// Replies to a request.
+    pub(crate) fn reply(&mut self, id: RequestId, reply: Reply) {
         self.reply_with(id, &reply, Vec::new());
     }
 
-    /// Says something, with descriptors.
-    pub(crate) fn reply_with(&mut self, id: ClientId, reply: &Reply, fds: Vec<OwnedFd>) {
-        if let Some(client) = self.clients.get_mut(&id) {
-            let sent = client.send(reply, fds);
-            self.after_sending(id, sent);
+    /// Replies to a request, with descriptors.
+    pub(crate) fn reply_with(&mut self, id: RequestId, reply: &Reply, fds: Vec<OwnedFd>) {
+        if let Some(client) = self.clients.get_mut(&id.client) {
+            let sent = client.send(id.number, reply, fds);
+            self.after_sending(id.client, sent);
         }
     }
 
-    /// Tells everybody whom it concerns.
+    /// Sends an event to a client, with descriptors.
+    pub(crate) fn send_event(&mut self, client: ClientId, event: &Reply, fds: Vec<OwnedFd>) {
+        let id = RequestId {
+            client,
+            number: None,
+        };
+        self.reply_with(id, event, fds);
+    }
+
+    /// Sends a link event to the connection managers and to all clients that it concerns.
     pub(crate) fn announce(&mut self, event: LinkEvent) {
         let link = event.link.index;
         tracing::debug!(link = event.link.name, kind = ?event.kind, "event");
@@ -104,16 +116,16 @@ impl Server {
             .collect();
         let reply = Reply::Event(event);
         for id in listeners {
-            self.reply_with(id, &reply, Vec::new());
+            self.send_event(id, &reply, Vec::new());
         }
     }
 
-    /// Takes in what netlink has to say.
+    /// Applies the changes that netlink reports.
     pub(crate) fn hear_news(&mut self) {
         loop {
             match self.monitor.read() {
                 Ok(News::None) => return,
-                // One by one: a port that went down and up again did both.
+                // One by one: a port that went down and up again causes two events.
                 Ok(News::Changes(changes)) => {
                     for change in changes {
                         if self.netdevs.apply(change) {
@@ -154,7 +166,7 @@ impl Server {
         }
     }
 
-    fn hello(&mut self, id: ClientId, protocol: u32, program: String) {
+    fn hello(&mut self, id: RequestId, protocol: u32, program: String) {
         let welcome = Reply::Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -163,9 +175,9 @@ impl Server {
         self.reply(id, welcome);
         if protocol != PROTOCOL {
             tracing::warn!(program, protocol, "speaks another version of the protocol");
-            return self.close(id, Farewell::Ours);
+            return self.close(id.client, Farewell::Ours);
         }
-        if let Some(client) = self.clients.get_mut(&id) {
+        if let Some(client) = self.clients.get_mut(&id.client) {
             let shown = program.chars().filter(|c| !c.is_control());
             client.program = Some(shown.take(32).collect());
             self.first_client_until = None;
@@ -174,7 +186,7 @@ impl Server {
 
     pub(crate) fn link_add(&mut self, config: LinkConfig) -> Result<Reply, Refusal> {
         let event = self.links.add(config, &self.netdevs)?;
-        // Better to hear now that the port is taken than from the first program.
+        // A taken UDP port is reported now, not to the first program that attaches.
         if let Err(refusal) = self.need_port() {
             self.links.remove(event.link.index);
             return Err(refusal);
@@ -194,7 +206,7 @@ impl Server {
                 self.begin_with(group);
                 Ok(())
             }
-            // It is ours, in the hands of programs from before a restart.
+            // Programs from before a restart hold the port for us.
             Err(GroupError::Held(_)) => Ok(()),
             Err(GroupError::Refused(refusal)) => Err(refusal),
         }
@@ -222,13 +234,13 @@ impl Server {
         Ok(Reply::Done)
     }
 
-    /// The programs on a link, as far as they are alive.
+    /// Returns the living programs on a link.
     fn users_of(&self, link: u32) -> impl Iterator<Item = &Owner> {
         let owners = self.owners.values();
         owners.filter(move |owner| owner.link == link && !owner.dead)
     }
 
-    fn list(&mut self, id: ClientId) -> Result<Reply, Refusal> {
+    fn list(&mut self, id: RequestId) -> Result<Reply, Refusal> {
         let links: Vec<_> = self.links.iter().map(|link| link.info.clone()).collect();
         for link in links {
             self.reply(id, Reply::Link(link));
@@ -245,7 +257,7 @@ impl Server {
 
     fn counters(
         &mut self,
-        id: ClientId,
+        id: RequestId,
         only: Option<&str>,
         processes: bool,
     ) -> Result<Reply, Refusal> {
@@ -275,7 +287,7 @@ impl Server {
         Ok(Reply::Done)
     }
 
-    /// What a link's programs have counted so far, with those that have ended.
+    /// Returns the counters of a link, including those of programs that have ended.
     pub(crate) fn counted_on(&self, link: &Link) -> CounterValues {
         let mut sum = link.totals;
         for owner in self.owners.values() {
@@ -286,7 +298,7 @@ impl Server {
         sum
     }
 
-    /// What an owner has counted so far. Nothing is known before its group is.
+    /// Returns the counters of an owner; zeros until its socket group is known.
     fn counted(&self, owner: &Owner) -> CounterValues {
         let mut sum = CounterValues::default();
         if let Some(group) = &self.group {

@@ -6,7 +6,7 @@ use ferroce_control::resources::CmIdResource;
 use ferroce_control::{Process, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::client::ClientId;
+use crate::client::{ClientId, RequestId};
 use crate::connections::CmObject;
 use crate::links::Change;
 use crate::refusal::Refusal;
@@ -14,11 +14,15 @@ use crate::server::Server;
 
 impl Server {
     /// Asks every program on a link, or on all, to report to this client.
-    pub(crate) fn resources(&mut self, id: ClientId, only: Option<&str>) -> Result<Reply, Refusal> {
+    pub(crate) fn resources(
+        &mut self,
+        id: RequestId,
+        only: Option<&str>,
+    ) -> Result<Reply, Refusal> {
         if let Some(name) = only {
             self.links.find(name)?;
         }
-        let peer = self.clients.get(&id).map(|client| client.peer);
+        let peer = self.clients.get(&id.client).map(|client| client.peer);
         let keys = peer.is_some_and(|peer| self.access.is_admin(peer));
         let mut programs = Vec::new();
         let mut connections = Vec::new();
@@ -58,7 +62,7 @@ impl Server {
         }
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).ok()?;
-        self.reply_with(client, &Reply::Report { keys }, vec![theirs]);
+        self.send_event(client, &Reply::Report { keys }, vec![theirs]);
         Some(ours)
     }
 

@@ -15,7 +15,7 @@ use ferroce_control::sockopt;
 
 use crate::access::Access;
 use crate::attachments::Pending;
-use crate::client::{Client, ClientId, Received, Sent};
+use crate::client::{Client, ClientId, Received, RequestId, Sent};
 use crate::connecting::new_connections;
 use crate::connections::Connections;
 use crate::ethtool;
@@ -247,7 +247,7 @@ impl Server {
         let mut client = Client::new(socket, peer);
         if let Err(refusal) = admitted {
             tracing::warn!(pid = peer.pid, uid = peer.uid, "not served: {refusal}");
-            client.send(&refusal.into(), Vec::new());
+            client.send(None, &refusal.into(), Vec::new());
             return;
         }
         self.make_room();
@@ -305,7 +305,9 @@ impl Server {
                 return;
             };
             match client.receive(&mut self.buffer) {
-                Received::Request(request, fds) => self.handle(id, request, fds),
+                Received::Request(number, request, fds) => {
+                    self.handle(RequestId { client: id, number }, request, fds);
+                }
                 Received::Nothing => return,
                 Received::Closed => return self.close(id, Farewell::Theirs),
                 Received::Garbage(what) => return self.reject(id, &what),
@@ -329,9 +331,9 @@ impl Server {
         };
         self.poller.remove(&client);
         client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
-        self.pending.retain(|pending| pending.client != id);
+        self.pending.retain(|pending| pending.request.client != id);
         tracing::debug!(client = id, ?farewell, "disconnected");
-        self.end_line(id);
+        self.end_program(id);
         if let Some(owner) = client.owner {
             self.on_disconnect(owner, farewell);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::holder::Holder;
 use common::{Ferroced, add, connect, delete, dir, send, subscribe};
-use ferroce_control::protocol::{MAX_REQUEST, encode};
+use ferroce_control::protocol::{MAX_REQUEST, encode, encode_numbered};
 use ferroce_control::{
     Error, PROTOCOL, Reply, Request, attach, find_daemon, packet, protocol, unix,
 };
@@ -50,27 +50,30 @@ fn garbage_closes_that_connection_and_nothing_else() {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut user = attach("rxe0", 1).unwrap();
-        let mut long = encode(&Request::Attach {
+        let long = Request::Attach {
             link: "x".repeat(MAX_REQUEST),
             shards: 1,
-        });
-        let whole = encode(&Request::Attach {
+        };
+        let whole = Request::Attach {
             link: "rxe0".into(),
             shards: 1,
-        });
+        };
+        let whole = encode_numbered(Some(1), &whole);
         let garbage: Vec<(&str, Vec<u8>)> = vec![
             ("noise", vec![0xff, 0, 0x17]),
             ("zeroes", vec![0; 100]),
-            ("too long", std::mem::take(&mut long)),
+            ("too long", encode_numbered(Some(1), &long)),
             ("cut off", whole[..whole.len() - 3].into()),
             ("two in one", [whole.clone(), whole].concat()),
-            ("unknown", br#"{"format_disk":{"sure":true}}"#.into()),
-            ("missing field", br#"{"attach":{"link":"rxe0"}}"#.into()),
+            ("unknown", br#"[1,{"format_disk":{"sure":true}}]"#.into()),
+            ("missing field", br#"[1,{"attach":{"link":"rxe0"}}]"#.into()),
             (
                 "wrong type",
-                br#"{"attach":{"link":"rxe0","shards":-1}}"#.into(),
+                br#"[1,{"attach":{"link":"rxe0","shards":-1}}]"#.into(),
             ),
-            ("nonsense", br#""links please""#.into()),
+            ("nonsense", br#"[1,"links please"]"#.into()),
+            ("no number", br#""links""#.into()),
+            ("negative number", br#"[-1,"links"]"#.into()),
             ("deep", [vec![b'['; 60_000], vec![b']'; 60_000]].concat()),
             ("second hello", hello()),
         ];
@@ -99,7 +102,7 @@ fn who_does_not_say_hello_is_not_served() {
     isolated("who_does_not_say_hello_is_not_served", || {
         let _ferroced = Ferroced::start();
         let socket = stranger();
-        say(&socket, &encode(&Request::Links));
+        say(&socket, &encode_numbered(Some(1), &Request::Links));
         assert_eq!(hear(&socket), None);
     });
 }

@@ -39,12 +39,12 @@ pub(crate) fn ask(id: &Arc<Id>, wishes: &Wishes) -> Outcome {
         };
         (link, question)
     };
-    let call = CmCall::Ask {
+    let call = CmCall::SidrRequest {
         link,
-        question: Box::new(question),
+        request: Box::new(question),
     };
     match Line::get()?.call(call, Some(id))? {
-        CmAnswer::Question { .. } => Ok(()),
+        CmAnswer::SidrRequested { .. } => Ok(()),
         _ => Err(unexpected()),
     }
 }
@@ -74,8 +74,8 @@ pub(crate) fn answer(id: &Arc<Id>, status: SidrStatus, qpn: u32, data: &[u8]) ->
         SidrStatus::VALID => id.space.default_qkey().unwrap_or(0),
         _ => 0,
     };
-    Line::get()?.perform(CmCall::Answer {
-        question,
+    Line::get()?.perform(CmCall::SidrAnswer {
+        sidr: question,
         answer: Box::new(SidrAnswer {
             status,
             qpn,

@@ -417,7 +417,7 @@ fn give_up(id: &Arc<Id>, line: &'static Line) {
         let _gone = line.call(CmCall::Destroy { conn }, None);
     }
     if let Some(question) = question {
-        let _gone = line.call(CmCall::DropQuestion { question }, None);
+        let _gone = line.call(CmCall::SidrDestroy { sidr: question }, None);
     }
     if let Some(port) = port {
         let _gone = line.call(CmCall::Release { port: port.name }, None);

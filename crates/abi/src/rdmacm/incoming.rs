@@ -72,8 +72,8 @@ pub(crate) fn question(
     answer(
         line,
         made,
-        CmCall::TakenQuestion { question },
-        CmCall::DropQuestion { question },
+        CmCall::SidrTaken { sidr: question },
+        CmCall::SidrDestroy { sidr: question },
     )
 }
 

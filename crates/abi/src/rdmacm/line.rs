@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use ferroce_cm::{ConnId, Event, SidrId};
 use ferroce_control::{
-    ANSWER_TIMEOUT, Asker, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Hearer,
-    LinkEventKind, Reply, Request, find_daemon,
+    ANSWER_TIMEOUT, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, LinkEventKind, Reply,
+    ReplyReceiver as Hearer, Request, RequestSender, find_daemon, next_request_number,
 };
 use ferroce_device::block_all;
 
@@ -29,6 +29,18 @@ use crate::ffi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long a call waits for an answer while ferroced has left another one unanswered.
 const SILENT_TIMEOUT: Duration = Duration::from_secs(1);
+
+type Asker = RequestSender;
+
+/// Asks, and does not wait for the answer.
+pub(super) fn ask(asker: &Asker, request: &Request) -> Result<(), ferroce_control::Error> {
+    let number = next_request_number();
+    let bytes = ferroce_control::protocol::encode_numbered(Some(number), request);
+    match asker.try_send(&bytes)? {
+        true => Ok(()),
+        false => Err(asker.timeout_error()),
+    }
+}
 
 /// The line, and who is who on it.
 #[derive(Debug)]
@@ -112,9 +124,9 @@ impl Who {
                 self.conns.insert(*conn, Arc::clone(id));
                 id.inner().conn = Some(*conn);
             }
-            CmAnswer::Question { question } => {
-                self.questions.insert(*question, Arc::clone(id));
-                id.inner().question = Some(*question);
+            CmAnswer::SidrRequested { sidr } => {
+                self.questions.insert(*sidr, Arc::clone(id));
+                id.inner().question = Some(*sidr);
             }
             CmAnswer::Done | CmAnswer::Established { .. } => {}
         }
@@ -283,7 +295,7 @@ impl Line {
                 false => ANSWER_TIMEOUT,
             }
         };
-        if let Err(error) = asker.ask(&request) {
+        if let Err(error) = ask(asker, &request) {
             tracing::warn!("ferroced cannot be asked: {error}");
             lock(&self.exchange).call = Call::None;
             return match error {
@@ -301,7 +313,7 @@ impl Line {
             Call::Waiting(_) => {
                 exchange.given_up += 1;
                 exchange.silent = true;
-                let error = asker.silence();
+                let error = asker.timeout_error();
                 tracing::warn!("{error}");
                 Err(error.errno())
             }
@@ -319,7 +331,7 @@ impl Line {
                 exchange.given_up += 1;
                 exchange.losses
             };
-            if asker.ask(&Request::Cm(call)).is_err() {
+            if ask(asker, &Request::Cm(call)).is_err() {
                 let mut exchange = lock(&self.exchange);
                 if exchange.losses == losses {
                     exchange.given_up = exchange.given_up.saturating_sub(1);
@@ -364,8 +376,8 @@ impl Line {
     /// The thread: hears, for as long as the process lives.
     fn listen(&'static self, mut hearer: Hearer) {
         loop {
-            match hearer.hear() {
-                Ok(reply) => self.heard(reply),
+            match hearer.receive() {
+                Ok((_, reply)) => self.heard(reply),
                 Err(error) => {
                     tracing::info!("ferroced is gone ({error}); connections go on without it");
                     self.broken();
@@ -469,7 +481,7 @@ fn undoing(answer: &CmAnswer) -> Option<CmCall> {
     match *answer {
         CmAnswer::Bound { port, .. } => Some(CmCall::Release { port }),
         CmAnswer::Connection { conn } => Some(CmCall::Destroy { conn }),
-        CmAnswer::Question { question } => Some(CmCall::DropQuestion { question }),
+        CmAnswer::SidrRequested { sidr } => Some(CmCall::SidrDestroy { sidr }),
         CmAnswer::Done | CmAnswer::Established { .. } => None,
     }
 }

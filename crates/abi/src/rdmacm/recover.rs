@@ -8,14 +8,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ferroce_control::{
-    Asker, CmAnswer, CmCall, CmId, Connection, Error, Hearer, LinkEventKind, Reply, Request, Watch,
+    CmAnswer, CmCall, CmId, Connection, Error, LinkEventKind, Reply, ReplyReceiver as Hearer,
+    Request, RequestSender as Asker, Watch,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::channel::Happening;
 use super::id::{Id, State};
-use super::line::Line;
+use super::line::{Line, ask};
 use crate::ffi::*;
 
 /// How soon to look again at a ferroced that is there and does not answer.
@@ -84,9 +85,9 @@ struct Talk {
 impl Talk {
     /// Asks, and takes in what comes before the answer.
     fn call(&mut self, call: CmCall, id: &Arc<Id>) -> Result<Result<CmAnswer, i32>, Error> {
-        self.asker.ask(&Request::Cm(call))?;
+        ask(&self.asker, &Request::Cm(call))?;
         loop {
-            match self.hearer.hear()? {
+            match self.hearer.receive()?.1 {
                 Reply::CmEvent(event) => self.line.who().dispatch(event),
                 Reply::CmAnswer(answer) => {
                     self.line.who().learn(id, &answer);

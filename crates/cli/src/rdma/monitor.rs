@@ -35,10 +35,10 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
     let mut connection = daemon::connect_or_start()?;
     let mut known = subscribe(&mut connection)?;
     loop {
-        let (_line, mut hearer) = connection.split();
+        let (_sender, mut receiver) = connection.split();
         let ended = loop {
-            match hearer.hear() {
-                Ok(Reply::Event(event)) => {
+            match receiver.receive() {
+                Ok((_, Reply::Event(event))) => {
                     let mut now = known.clone();
                     match event.kind {
                         LinkEventKind::Removed => drop(now.remove(&event.link.index)),

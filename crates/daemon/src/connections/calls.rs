@@ -6,8 +6,8 @@ use ferroce_cm::ports::Bind;
 use ferroce_cm::{Address, CallError, ConnId, PrivateData, Request, SidrRequest, Snapshot, Time};
 use ferroce_control::{CmAnswer, CmCall, CmId};
 
-use super::line::{MAX_CONNECTIONS, MAX_QUESTIONS};
 use super::listening::{no_port, port_refused, too_many};
+use super::program::{MAX_CONNECTIONS, MAX_SIDR_REQUESTS};
 use super::{Connections, LinkSide, Owned};
 use crate::client::ClientId;
 use crate::refusal::Refusal;
@@ -59,8 +59,8 @@ impl Connections {
                 source,
                 destination,
             } => {
-                let line = self.lines.get_mut(&client);
-                let port = line.and_then(|line| line.ports.get_mut(&id));
+                let program = self.programs.get_mut(&client);
+                let port = program.and_then(|program| program.ports.get_mut(&id));
                 let port = port.ok_or_else(|| no_port(id))?;
                 let number = port.number;
                 let routed = self.ports.set_route(port.bind, source, destination);
@@ -71,7 +71,9 @@ impl Connections {
             CmCall::Listen { port, backlog } => self.listen(now, client, port, backlog)?,
             CmCall::Connect { link, request } => return self.connect(now, client, link, &request),
             CmCall::Resume { link, snapshot } => return self.resume(client, link, &snapshot),
-            CmCall::Ask { link, question } => return self.ask(now, client, link, &question),
+            CmCall::SidrRequest { link, request } => {
+                return self.sidr_request(now, client, link, &request);
+            }
             CmCall::Taken { conn } => {
                 self.with(client, conn, |cm, id| cm.taken(id))?;
                 self.take(conn);
@@ -116,19 +118,19 @@ impl Connections {
                 self.forget(conn);
                 self.collect(now, conn.link);
             }
-            CmCall::TakenQuestion { question } => {
-                self.with(client, question, |cm, id| cm.sidr_taken(id))?;
-                self.take(question);
+            CmCall::SidrTaken { sidr } => {
+                self.with(client, sidr, |cm, id| cm.sidr_taken(id))?;
+                self.take(sidr);
             }
-            CmCall::Answer { question, answer } => {
-                self.with(client, question, |cm, id| cm.sidr_answer(now, id, &answer))?;
-                self.forget(question);
-                self.collect(now, question.link);
+            CmCall::SidrAnswer { sidr, answer } => {
+                self.with(client, sidr, |cm, id| cm.sidr_answer(now, id, &answer))?;
+                self.forget(sidr);
+                self.collect(now, sidr.link);
             }
-            CmCall::DropQuestion { question } => {
-                self.with(client, question, |cm, id| cm.sidr_destroy(now, id))?;
-                self.forget(question);
-                self.collect(now, question.link);
+            CmCall::SidrDestroy { sidr } => {
+                self.with(client, sidr, |cm, id| cm.sidr_destroy(now, id))?;
+                self.forget(sidr);
+                self.collect(now, sidr.link);
             }
         }
         Ok(CmAnswer::Done)
@@ -167,32 +169,33 @@ impl Connections {
         Ok(self.new_connection(client, CmId { link, id }))
     }
 
-    fn ask(
+    fn sidr_request(
         &mut self,
         now: Time,
         client: ClientId,
         link: u32,
-        question: &SidrRequest,
+        request: &SidrRequest,
     ) -> Result<CmAnswer, Refusal> {
-        if self.lines.entry(client).or_default().questions.len() >= MAX_QUESTIONS {
-            return Err(too_many(MAX_QUESTIONS, "questions"));
+        let program = self.programs.entry(client).or_default();
+        if program.sidr_requests.len() >= MAX_SIDR_REQUESTS {
+            return Err(too_many(MAX_SIDR_REQUESTS, "SIDR requests"));
         }
-        let side = self.side_for(link, question.address)?;
-        let id = side.cm.sidr_request(now, question);
+        let side = self.side_for(link, request.address)?;
+        let id = side.cm.sidr_request(now, request);
         let owned = Owned {
             client,
             waits_at: None,
         };
-        side.questions.insert(id, owned);
-        let question = CmId { link, id };
-        let line = self.lines.entry(client).or_default();
-        line.questions.insert(question);
+        side.sidr_requests.insert(id, owned);
+        let sidr = CmId { link, id };
+        let program = self.programs.entry(client).or_default();
+        program.sidr_requests.insert(sidr);
         self.collect(now, link);
-        Ok(CmAnswer::Question { question })
+        Ok(CmAnswer::SidrRequested { sidr })
     }
 
     fn room_for_connection(&mut self, client: ClientId) -> Result<(), Refusal> {
-        match self.lines.entry(client).or_default().connections.len() {
+        match self.programs.entry(client).or_default().connections.len() {
             MAX_CONNECTIONS.. => Err(too_many(MAX_CONNECTIONS, "connections")),
             _ => Ok(()),
         }
@@ -206,8 +209,8 @@ impl Connections {
         if let Some(side) = self.links.get_mut(&conn.link) {
             side.connections.insert(conn.id, owned);
         }
-        let line = self.lines.entry(client).or_default();
-        line.connections.insert(conn);
+        let program = self.programs.entry(client).or_default();
+        program.connections.insert(conn);
         CmAnswer::Connection { conn }
     }
 

@@ -3,7 +3,7 @@
 use ferroce_cm::{Event, PrivateData, Reason, Time};
 use ferroce_control::{CmEvent, CmId};
 
-use super::line::{MAX_CONNECTIONS, MAX_QUESTIONS};
+use super::program::{MAX_CONNECTIONS, MAX_SIDR_REQUESTS};
 use super::{Connections, Output, Owned};
 use crate::client::ClientId;
 
@@ -59,7 +59,7 @@ impl Connections {
         let Some((client, port)) = side.listeners.get(&listener).copied() else {
             return;
         };
-        let Some(line) = self.lines.get_mut(&client) else {
+        let Some(program) = self.programs.get_mut(&client) else {
             return;
         };
         let owned = Owned {
@@ -69,27 +69,27 @@ impl Connections {
         match &event {
             Event::Request(incoming) => {
                 let id = incoming.conn;
-                if line.connections.len() >= MAX_CONNECTIONS {
+                if program.connections.len() >= MAX_CONNECTIONS {
                     let nothing = PrivateData::EMPTY;
                     let _ = side.cm.reject(now, id, Reason::NO_RESOURCES, &[], nothing);
                     return;
                 }
                 side.connections.insert(id, owned);
-                line.connections.insert(CmId { link, id });
-                if let Some(listening) = line.listening(port) {
+                program.connections.insert(CmId { link, id });
+                if let Some(listening) = program.listening(port) {
                     listening.connections.insert(CmId { link, id });
                 }
             }
             Event::SidrRequest(incoming) => {
                 let id = incoming.sidr;
-                if line.questions.len() >= MAX_QUESTIONS {
+                if program.sidr_requests.len() >= MAX_SIDR_REQUESTS {
                     let _ = side.cm.sidr_destroy(now, id);
                     return;
                 }
-                side.questions.insert(id, owned);
-                line.questions.insert(CmId { link, id });
-                if let Some(listening) = line.listening(port) {
-                    listening.questions.insert(CmId { link, id });
+                side.sidr_requests.insert(id, owned);
+                program.sidr_requests.insert(CmId { link, id });
+                if let Some(listening) = program.listening(port) {
+                    listening.sidr_requests.insert(CmId { link, id });
                 }
             }
             _ => return,
@@ -102,7 +102,7 @@ impl Connections {
         let side = self.links.get(&link)?;
         let owned = match (event.conn(), event.sidr()) {
             (Some(conn), _) => side.connections.get(&conn),
-            (_, Some(question)) => side.questions.get(&question),
+            (_, Some(sidr)) => side.sidr_requests.get(&sidr),
             (None, None) => None,
         };
         owned.map(|owned| owned.client)

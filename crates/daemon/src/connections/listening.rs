@@ -6,7 +6,7 @@ use ferroce_control::{CmAnswer, CmPort};
 use rand_chacha::rand_core::RngCore;
 
 use super::Connections;
-use super::line::{Listening, MAX_PORTS, Port};
+use super::program::{Listening, MAX_PORTS, Port};
 use crate::client::ClientId;
 use crate::refusal::Refusal;
 
@@ -16,15 +16,15 @@ const MAX_BACKLOG: u32 = 1024;
 impl Connections {
     /// Binds to a port.
     pub(super) fn bind(&mut self, client: ClientId, bind: &Bind) -> Result<CmAnswer, Refusal> {
-        let line = self.lines.entry(client).or_default();
-        if line.ports.len() >= MAX_PORTS {
+        let program = self.programs.entry(client).or_default();
+        if program.ports.len() >= MAX_PORTS {
             return Err(too_many(MAX_PORTS, "ports"));
         }
         let (id, number) = self
             .ports
             .bind(bind, self.rng.next_u32())
             .map_err(|error| bind_refused(bind, error))?;
-        let port = line.insert(Port {
+        let port = program.insert(Port {
             bind: id,
             space: bind.space,
             source: bind.source,
@@ -43,8 +43,8 @@ impl Connections {
         id: CmPort,
         backlog: u32,
     ) -> Result<(), Refusal> {
-        let port = self.lines.get_mut(&client);
-        let port = port.and_then(|line| line.ports.get_mut(&id));
+        let port = self.programs.get_mut(&client);
+        let port = port.and_then(|program| program.ports.get_mut(&id));
         let port = port.ok_or_else(|| no_port(id))?;
         if port.listening.is_some() {
             return Err(Refusal::new(
@@ -67,7 +67,7 @@ impl Connections {
             } as usize,
             at: Default::default(),
             connections: Default::default(),
-            questions: Default::default(),
+            sidr_requests: Default::default(),
         });
         let links: Vec<u32> = self.links.keys().copied().collect();
         for link in links {
@@ -81,15 +81,15 @@ impl Connections {
 
     /// Has everybody listen on a link who should and does not yet.
     pub(super) fn listen_on(&mut self, link: u32) {
-        let listening = |(client, line): (&ClientId, &super::Line)| {
-            let ports = line
+        let listening = |(client, program): (&ClientId, &super::Program)| {
+            let ports = program
                 .ports
                 .iter()
                 .filter(|(_, port)| port.listening.is_some());
             let ports = ports.map(|(port, _)| (*client, *port));
             ports.collect::<Vec<_>>()
         };
-        let ports: Vec<_> = self.lines.iter().flat_map(listening).collect();
+        let ports: Vec<_> = self.programs.iter().flat_map(listening).collect();
         for (client, port) in ports {
             if let Err(error) = self.listen_at(link, client, port) {
                 tracing::warn!(link, %error, "a program cannot listen on a link");
@@ -99,8 +99,8 @@ impl Connections {
 
     /// Has a port listen on a link, if it should and does not yet.
     fn listen_at(&mut self, link: u32, client: ClientId, id: CmPort) -> Result<(), CallError> {
-        let port = self.lines.get_mut(&client);
-        let port = port.and_then(|line| line.ports.get_mut(&id));
+        let port = self.programs.get_mut(&client);
+        let port = port.and_then(|program| program.ports.get_mut(&id));
         let (Some(port), Some(side)) = (port, self.links.get_mut(&link)) else {
             return Ok(());
         };
@@ -120,23 +120,23 @@ impl Connections {
 
     /// Stops listening, and refuses what the program has not taken.
     fn unlisten(&mut self, now: Time, client: ClientId, id: CmPort) {
-        let Some(line) = self.lines.get_mut(&client) else {
+        let Some(program) = self.programs.get_mut(&client) else {
             return;
         };
-        let port = line.ports.get_mut(&id);
+        let port = program.ports.get_mut(&id);
         let Some(listening) = port.and_then(|port| port.listening.take()) else {
             return;
         };
         for conn in listening.connections {
-            line.connections.remove(&conn);
+            program.connections.remove(&conn);
             if let Some(side) = self.links.get_mut(&conn.link) {
                 side.connections.remove(&conn.id);
             }
         }
-        for question in listening.questions {
-            line.questions.remove(&question);
-            if let Some(side) = self.links.get_mut(&question.link) {
-                side.questions.remove(&question.id);
+        for sidr in listening.sidr_requests {
+            program.sidr_requests.remove(&sidr);
+            if let Some(side) = self.links.get_mut(&sidr.link) {
+                side.sidr_requests.remove(&sidr.id);
             }
         }
         for (link, listener) in listening.at {
@@ -156,8 +156,8 @@ impl Connections {
         id: CmPort,
     ) -> Result<(), Refusal> {
         self.unlisten(now, client, id);
-        let line = self.lines.get_mut(&client);
-        let port = line.and_then(|line| line.ports.remove(&id));
+        let program = self.programs.get_mut(&client);
+        let port = program.and_then(|program| program.ports.remove(&id));
         let port = port.ok_or_else(|| no_port(id))?;
         let refused = |error| port_refused(port.number, error);
         self.ports.release(port.bind).map_err(refused)

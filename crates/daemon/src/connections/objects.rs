@@ -24,8 +24,8 @@ impl Connections {
     /// Everything on one link.
     pub(crate) fn objects(&self, link: u32) -> Vec<CmObject> {
         let mut objects = Vec::new();
-        for (client, line) in &self.lines {
-            for (number, port) in &line.ports {
+        for (client, program) in &self.programs {
+            for (number, port) in &program.ports {
                 let listening = port.listening.as_ref();
                 if listening.is_some_and(|listening| listening.at.contains_key(&link)) {
                     objects.push(CmObject {

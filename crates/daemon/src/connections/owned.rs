@@ -1,4 +1,4 @@
-//! What belongs to programs on a link, connections and questions alike: whose it is, when
+//! What belongs to programs on a link, connections and sidr_requests alike: whose it is, when
 //! it was taken, when it is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use ferroce_cm::{CallError, Cm, ConnId, SidrId};
 use ferroce_control::CmId;
 
 use super::calls::refused;
-use super::line::{Line, Listening};
+use super::program::{Listening, Program};
 use super::{Connections, LinkSide, Owned};
 use crate::client::ClientId;
 use crate::refusal::Refusal;
@@ -17,7 +17,7 @@ pub(super) trait Name: Copy + Ord {
     /// All on a link.
     fn on(side: &mut LinkSide) -> &mut BTreeMap<Self, Owned>;
     /// Those of a program.
-    fn of(line: &mut Line) -> &mut BTreeSet<CmId<Self>>;
+    fn of(program: &mut Program) -> &mut BTreeSet<CmId<Self>>;
     /// Those that wait for a program.
     fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<Self>>;
     /// What is said to somebody who has no such thing.
@@ -32,8 +32,8 @@ macro_rules! kept {
                 &mut side.$field
             }
 
-            fn of(line: &mut Line) -> &mut BTreeSet<CmId<$name>> {
-                &mut line.$field
+            fn of(program: &mut Program) -> &mut BTreeSet<CmId<$name>> {
+                &mut program.$field
             }
 
             fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<$name>> {
@@ -50,8 +50,8 @@ macro_rules! kept {
 kept!(ConnId, connections, refused(CallError::Unknown));
 kept!(
     SidrId,
-    questions,
-    Refusal::new(libc::ENOENT, "this program has no such question")
+    sidr_requests,
+    Refusal::new(libc::ENOENT, "this program has no such SIDR request")
 );
 
 impl Connections {
@@ -76,8 +76,8 @@ impl Connections {
         let owned = side.and_then(|side| N::on(side).get_mut(&name.id));
         let Some(owned) = owned else { return };
         if let Some(port) = owned.waits_at.take()
-            && let Some(line) = self.lines.get_mut(&owned.client)
-            && let Some(listening) = line.listening(port)
+            && let Some(program) = self.programs.get_mut(&owned.client)
+            && let Some(listening) = program.listening(port)
         {
             N::waiting(listening).remove(&name);
         }
@@ -88,9 +88,9 @@ impl Connections {
         self.take(name);
         let side = self.links.get_mut(&name.link);
         if let Some(owned) = side.and_then(|side| N::on(side).remove(&name.id))
-            && let Some(line) = self.lines.get_mut(&owned.client)
+            && let Some(program) = self.programs.get_mut(&owned.client)
         {
-            N::of(line).remove(&name);
+            N::of(program).remove(&name);
         }
     }
 }

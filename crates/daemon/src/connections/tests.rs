@@ -155,11 +155,13 @@ impl World {
     fn is_empty(&self) -> bool {
         let c = &self.connections;
         let idle = |side: &LinkSide| {
-            side.connections.is_empty() && side.questions.is_empty() && side.listeners.is_empty()
+            side.connections.is_empty()
+                && side.sidr_requests.is_empty()
+                && side.listeners.is_empty()
         };
         c.links.values().all(idle)
             && c.links.values().all(|side| side.cm.is_idle())
-            && c.lines.is_empty()
+            && c.programs.is_empty()
             && c.ports.is_empty()
             && c.out.is_empty()
     }
@@ -235,18 +237,18 @@ fn whoever_goes_leaves_nothing_behind() {
     world.connect(ANN, 104);
     let taken = world.requested();
     world.done(BOB, CmCall::Taken { conn: taken });
-    let question = SidrRequest {
+    let sidr = SidrRequest {
         address: way(),
         service_id: PortSpace::Udp.service_id(1),
         private_data: PrivateData::EMPTY,
     };
-    let ask = CmCall::Ask {
+    let ask = CmCall::SidrRequest {
         link: 0,
-        question: Box::new(question),
+        request: Box::new(sidr),
     };
     assert!(matches!(
         world.call(ANN, ask),
-        Ok(CmAnswer::Question { .. })
+        Ok(CmAnswer::SidrRequested { .. })
     ));
     world.connections.close(world.now, ANN);
     let (client, event) = world.told();

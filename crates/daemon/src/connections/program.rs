@@ -11,14 +11,14 @@ pub(super) const MAX_PORTS: usize = 1 << 16;
 /// Connections that one program can have, its own and those it was asked for.
 pub(super) const MAX_CONNECTIONS: usize = 1 << 15;
 /// Questions that one program can have.
-pub(super) const MAX_QUESTIONS: usize = 1 << 12;
+pub(super) const MAX_SIDR_REQUESTS: usize = 1 << 12;
 
 /// What one program owns.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct Program {
     pub(super) ports: BTreeMap<CmPort, Port>,
     pub(super) connections: BTreeSet<CmId<ConnId>>,
-    pub(super) questions: BTreeSet<CmId<SidrId>>,
+    pub(super) sidr_requests: BTreeSet<CmId<SidrId>>,
     last_port: CmPort,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Listening {
     pub(super) at: BTreeMap<u32, ListenerId>,
     /// What the program has not taken yet.
     pub(super) connections: BTreeSet<CmId<ConnId>>,
-    pub(super) questions: BTreeSet<CmId<SidrId>>,
+    pub(super) sidr_requests: BTreeSet<CmId<SidrId>>,
 }
 
-impl Line {
+impl Program {
     pub(super) fn insert(&mut self, port: Port) -> CmPort {
         self.last_port += 1;
         self.ports.insert(self.last_port, port);
@@ -57,12 +57,12 @@ impl Line {
 
     pub(super) fn forget_link(&mut self, link: u32) {
         self.connections.retain(|conn| conn.link != link);
-        self.questions.retain(|question| question.link != link);
+        self.sidr_requests.retain(|sidr| sidr.link != link);
         let listening = self.ports.values_mut().filter_map(|p| p.listening.as_mut());
         for listening in listening {
             listening.at.remove(&link);
             listening.connections.retain(|conn| conn.link != link);
-            listening.questions.retain(|question| question.link != link);
+            listening.sidr_requests.retain(|sidr| sidr.link != link);
         }
     }
 }
