@@ -7,6 +7,7 @@
 //! | [`cq`], [`srq`] | completion queues and shared receive queues |
 //! | [`send_queue`], [`recv_queue`] | the rings behind a queue pair's two queues |
 //! | [`verbs`], [`attr`], [`ah`], [`event`], [`error`] | arguments and results of verbs calls |
+//! | [`operation`] | the table of operations of send work requests |
 //! | [`transitions`] | the attributes that each change of state takes, by [`Protocol`] |
 //!
 //! The crate has no socket, thread, clock or source of randomness: time and a seed come in
@@ -25,6 +26,7 @@ pub mod error;
 pub mod event;
 mod key;
 pub mod memory;
+pub mod operation;
 mod protocol;
 pub mod recv_queue;
 pub mod region;
@@ -41,6 +43,7 @@ pub use cq::{Arm, Cq, MAX_CQE};
 pub use error::{Failure, Reason, VerbsError};
 pub use event::{Event, QpEvent};
 pub use memory::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY};
+pub use operation::{LocalMemory, OpClass, OpInfo, OpLength, OpResponse, QpTypes};
 pub use protocol::Protocol;
 pub use region::{AccessError, Counts, KeyRole, Mr, Mw, MwKind, Pd, Regions, Rereg};
 pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};

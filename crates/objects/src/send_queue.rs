@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use crate::attr::QpCap;
 use crate::error::{Reason, VerbsError};
+use crate::operation::OpResponse;
 use crate::room;
 use crate::verbs::{SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode, WcStatus};
 
@@ -89,22 +90,10 @@ impl Finished {
     /// Returns these fields for a work request.
     #[inline]
     pub fn of(wr_id: u64, op: &SendOp, flags: SendFlags, length: u32) -> Finished {
-        let (opcode, immediate) = match op {
-            SendOp::Send { imm } => (WcOpcode::Send, imm.is_some()),
-            SendOp::SendInvalidate { .. } => (WcOpcode::Send, false),
-            SendOp::Write { imm, .. } => (WcOpcode::RdmaWrite, imm.is_some()),
-            SendOp::Read { .. } => (WcOpcode::RdmaRead, false),
-            SendOp::CompareSwap { .. } => (WcOpcode::CompareSwap, false),
-            SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, false),
-            SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, false),
-            SendOp::Flush { .. } => (WcOpcode::Flush, false),
-            SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInvalidate, false),
-            SendOp::BindMw(_) => (WcOpcode::BindMw, false),
-        };
         Finished {
             wr_id,
-            opcode,
-            immediate,
+            opcode: op.info().completion,
+            immediate: op.imm().is_some(),
             signaled: flags.contains(SendFlags::SIGNALED),
             length,
         }
@@ -137,14 +126,7 @@ impl<P> Wqe<P> {
     /// True if the peer answers with data or a response of its own, not with an ACK.
     #[inline]
     pub fn wants_response(&self) -> bool {
-        matches!(
-            self.op,
-            SendOp::Read { .. }
-                | SendOp::CompareSwap { .. }
-                | SendOp::FetchAdd { .. }
-                | SendOp::AtomicWrite { .. }
-                | SendOp::Flush { .. }
-        )
+        self.op.info().response == OpResponse::Own
     }
 
     /// Returns the number of bytes of the message before packet `packet`.

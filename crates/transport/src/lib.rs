@@ -40,7 +40,8 @@ mod transmit;
 
 // The objects, under the names that the modules of this crate use.
 use ferroce_objects::{
-    attr, cq, error, event, memory, recv_queue, region, room, srq, time, transitions, verbs,
+    attr, cq, error, event, memory, operation, recv_queue, region, room, srq, time, transitions,
+    verbs,
 };
 
 #[cfg(feature = "bugs")]
@@ -49,11 +50,11 @@ pub use counters::{COUNTERS, Counter, Counters};
 pub use engine::{Config, Engine};
 pub use ferroce_objects::{
     Access, AccessError, AddressHandle, AddressVector, Arm, AttrMask, BindMw, Counts, Cq, Event,
-    Failure, Fault, KeyRole, MAX_CQE, MAX_SGE, MAX_SRQ_SGE, MAX_SRQ_WR, MemRef, Memory,
-    MemorySpace, Mr, Mw, MwKind, NULL_MEMORY, NetworkHeader, Pd, Protocol, QpAttr, QpCap, QpEvent,
-    QpInit, QpState, QpType, Reason, RecvWr, Regions, Rereg, SendData, SendFlags, SendOp, SendWr,
-    Sge, Srq, SrqInit, SrqPosting, Time, UdTarget, VerbsError, Wc, WcFlags, WcOpcode, WcStatus,
-    Xrcd,
+    Failure, Fault, KeyRole, LocalMemory, MAX_CQE, MAX_SGE, MAX_SRQ_SGE, MAX_SRQ_WR, MemRef,
+    Memory, MemorySpace, Mr, Mw, MwKind, NULL_MEMORY, NetworkHeader, OpClass, OpInfo, OpLength,
+    OpResponse, Pd, Protocol, QpAttr, QpCap, QpEvent, QpInit, QpState, QpType, QpTypes, Reason,
+    RecvWr, Regions, Rereg, SendData, SendFlags, SendOp, SendWr, Sge, Srq, SrqInit, SrqPosting,
+    Time, UdTarget, VerbsError, Wc, WcFlags, WcOpcode, WcStatus, Xrcd,
 };
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::QpQuery;

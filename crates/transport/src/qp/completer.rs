@@ -17,6 +17,7 @@ use crate::cq::Cq;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Memory;
+use crate::operation::OpClass;
 use crate::psn_mark::PsnMark;
 use crate::receive::{Drop, Received};
 use crate::send_queue::{Phase, Wqe};
@@ -337,37 +338,21 @@ impl Qp {
 /// Returns the window cost of `packets` packets of a message, from packet `from` on.
 pub(super) fn wqe_cost(wqe: &Wqe, from: u32, packets: u32, mtu: u32) -> u32 {
     let bytes = wqe.bytes_before(from + packets, mtu) - wqe.bytes_before(from, mtu);
-    let bytes = match wqe.op {
-        SendOp::Flush { .. } => 8,
-        _ => bytes as u32,
+    let bytes = match wqe.op.info().class {
+        OpClass::Single => 8,
+        OpClass::Message | OpClass::Read | OpClass::Local => bytes as u32,
     };
     bytes + packets * PACKET_OVERHEAD
 }
 
 /// Describes a work request for an error message.
 fn describe(wqe: &Wqe) -> String {
-    let length = wqe.length;
-    let remote = |what: &str, addr: u64, rkey: u32| {
-        format!("a {what} of {length} bytes at {addr:#x} with rkey {rkey:#x}")
-    };
-    match wqe.op {
-        SendOp::Write {
-            remote_addr, rkey, ..
-        } => remote("WRITE", remote_addr, rkey),
-        SendOp::Read { remote_addr, rkey } => remote("READ", remote_addr, rkey),
-        SendOp::CompareSwap {
-            remote_addr, rkey, ..
-        } => remote("compare and swap", remote_addr, rkey),
-        SendOp::FetchAdd {
-            remote_addr, rkey, ..
-        } => remote("fetch and add", remote_addr, rkey),
-        SendOp::AtomicWrite { remote_addr, rkey } => remote("atomic write", remote_addr, rkey),
-        SendOp::Flush {
-            remote_addr, rkey, ..
-        } => remote("flush", remote_addr, rkey),
-        SendOp::SendInvalidate { rkey } => {
-            format!("a SEND of {length} bytes that invalidates rkey {rkey:#x}")
-        }
-        _ => format!("a SEND of {length} bytes"),
+    let (name, length) = (wqe.op.info().name, wqe.length);
+    if let Some((addr, rkey)) = wqe.op.remote() {
+        return format!("a {name} of {length} bytes at {addr:#x} with rkey {rkey:#x}");
     }
+    if let SendOp::SendInvalidate { rkey } = wqe.op {
+        return format!("a SEND of {length} bytes that invalidates rkey {rkey:#x}");
+    }
+    format!("a {name} of {length} bytes")
 }

@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::receive::{Datagram, Drop, Received};
 use crate::send_queue::Phase;
 use crate::transmit::{Batch, NewPacket, Origin, Path};
-use crate::verbs::{NetworkHeader, SendFlags, SendOp, WcFlags, WcOpcode, WcStatus};
+use crate::verbs::{NetworkHeader, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 /// Well-known Q_Key of QP1.
 pub(super) const GSI_QKEY: u32 = 0x8001_0000;
@@ -81,10 +81,7 @@ impl Qp {
         let Some(ud) = self.sq.target(index) else {
             return Ok(());
         };
-        let imm = match wqe.op {
-            SendOp::Send { imm } => imm,
-            _ => None,
-        };
+        let imm = wqe.op.imm();
         let operation = match imm {
             Some(_) => Operation::SendOnlyImm,
             None => Operation::SendOnly,

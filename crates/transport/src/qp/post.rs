@@ -4,8 +4,9 @@ use super::{Due, Qp};
 use crate::attr::{QpState, QpType};
 use crate::engine::Context;
 use crate::error::VerbsError;
+use crate::operation::{OpLength, QpTypes};
 use crate::send_queue::Finished;
-use crate::verbs::{RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus};
+use crate::verbs::{RecvWr, SendData, SendFlags, SendWr, WcStatus};
 
 /// Maximum message length: 2 GiB, as in rxe since Linux 6.12.
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
@@ -66,10 +67,7 @@ impl Qp {
     /// the message length. The common cases pass with few comparisons.
     #[inline(always)]
     pub(crate) fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32, VerbsError> {
-        let plain = matches!(
-            wr.op,
-            SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Read { .. }
-        );
+        let plain = wr.op.info().length == OpLength::Any;
         if let SendData::Sges([sge]) = wr.data
             && plain
             && self.kind == QpType::Rc
@@ -93,7 +91,8 @@ impl Qp {
                 self.qpn, self.state
             ));
         }
-        if !op_is_allowed(self.kind, &wr.op) {
+        let info = wr.op.info();
+        if !info.qp_types.contains(QpTypes::only(self.kind)) {
             return refuse(format!(
                 "{:?} is not for a {:?} queue pair",
                 wr.op, self.kind
@@ -104,7 +103,7 @@ impl Qp {
         }
         let mut length = match wr.data {
             SendData::Inline(data) => {
-                if !allows_inline(&wr.op) {
+                if !info.allows_inline {
                     return refuse(format!("{:?} cannot have inline data", wr.op));
                 }
                 if data.len() > self.cap.max_inline_data as usize {
@@ -135,23 +134,24 @@ impl Qp {
                 "message of {length} bytes, at most 2 GiB are possible"
             ));
         }
-        match wr.op {
-            SendOp::CompareSwap { remote_addr, .. }
-            | SendOp::FetchAdd { remote_addr, .. }
-            | SendOp::AtomicWrite { remote_addr, .. } => {
-                if remote_addr % 8 != 0 {
-                    return refuse(format!(
-                        "remote address {remote_addr:#x} is not a multiple of 8"
-                    ));
-                }
-                let exact = matches!(wr.op, SendOp::AtomicWrite { .. });
+        if let Some((remote_addr, _)) = wr.op.remote()
+            && info.remote_aligned
+            && remote_addr % 8 != 0
+        {
+            return refuse(format!(
+                "remote address {remote_addr:#x} is not a multiple of 8"
+            ));
+        }
+        match info.length {
+            OpLength::Any => {}
+            OpLength::AtLeast8 | OpLength::Exactly8 => {
+                let exact = info.length == OpLength::Exactly8;
                 if length < 8 || (exact && length != 8) {
                     return refuse(format!("{length} bytes of local memory, 8 are needed"));
                 }
                 length = 8;
             }
-            SendOp::Flush { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw(_) => length = 0,
-            _ => {}
+            OpLength::None => length = 0,
         }
         if !self.sq.has_room(ahead) {
             return Err(VerbsError::NoMemory(format!(
@@ -161,33 +161,4 @@ impl Qp {
         }
         Ok(length as u32)
     }
-}
-
-/// True if a queue pair of this type has the operation.
-#[inline]
-fn op_is_allowed(kind: QpType, op: &SendOp) -> bool {
-    match kind {
-        QpType::Rc => true,
-        QpType::XrcInitiator => !matches!(op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. }),
-        QpType::XrcTarget => false,
-        QpType::Uc => matches!(
-            op,
-            SendOp::Send { .. }
-                | SendOp::Write { .. }
-                | SendOp::BindMw(_)
-                | SendOp::LocalInvalidate { .. }
-        ),
-        QpType::Ud | QpType::Gsi => matches!(op, SendOp::Send { .. }),
-    }
-}
-
-/// True if the operation may have inline data.
-fn allows_inline(op: &SendOp) -> bool {
-    matches!(
-        op,
-        SendOp::Send { .. }
-            | SendOp::SendInvalidate { .. }
-            | SendOp::Write { .. }
-            | SendOp::AtomicWrite { .. }
-    )
 }

@@ -30,11 +30,12 @@ use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::counters::Counter;
 use crate::engine::Context;
+use crate::operation::OpClass;
 use crate::psn_mark::PsnMark;
 use crate::send_queue::Phase;
 use crate::time::Deadline;
 use crate::transmit::{Batch, NewPacket, Origin};
-use crate::verbs::{SendOp, WcStatus};
+use crate::verbs::WcStatus;
 
 impl Qp {
     /// Sends a probe because a response is overdue, and doubles the time to the next one.
@@ -90,8 +91,8 @@ impl Qp {
         let Some(wqe) = self.sq.front() else {
             return;
         };
-        match wqe.op {
-            SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
+        match wqe.op.info().class {
+            OpClass::Message => {
                 let mark = batch.mark();
                 if let Err(reason) = self.gather_packet(cx, batch, 0, packet) {
                     return self.fail_later(cx, 0, WcStatus::LocalProtection, reason);
@@ -107,7 +108,7 @@ impl Qp {
                 };
                 batch.push(&self.path, mark, new);
             }
-            SendOp::Read { .. } => {
+            OpClass::Read => {
                 let chunk = u32::from(wqe.chunk);
                 // A READ request that may have been lost is retransmitted unchanged: the peer
                 // would execute a shorter one in its place and expect the PSN behind it next.
@@ -120,7 +121,7 @@ impl Qp {
                 };
                 self.push_read(cx, batch, packet..to);
             }
-            _ => {
+            OpClass::Single | OpClass::Local => {
                 let _failure_is_queued = self.push_single(cx, batch);
             }
         }

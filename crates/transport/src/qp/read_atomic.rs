@@ -161,7 +161,12 @@ impl Qp {
                     .reth(&reth);
                 0
             }
-            _ => return Err(Blocked::UntilEvent),
+            SendOp::Send { .. }
+            | SendOp::SendInvalidate { .. }
+            | SendOp::Write { .. }
+            | SendOp::Read { .. }
+            | SendOp::LocalInvalidate { .. }
+            | SendOp::BindMw(_) => return Err(Blocked::UntilEvent),
         };
         let quirk = self.req.flush_quirk && matches!(wqe.op, SendOp::Flush { .. });
         self.push_request(batch, mark, payload, quirk);

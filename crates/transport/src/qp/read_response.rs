@@ -9,6 +9,7 @@ use crate::bugs::Bug;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Memory;
+use crate::operation::LocalMemory;
 use crate::psn_mark::PsnMark;
 use crate::send_queue::{Phase, Wqe, spans};
 use crate::verbs::{Access, SendOp, WcStatus};
@@ -116,8 +117,18 @@ impl Qp {
                 Some(ack) => self.scatter(cx, memory, 0, &ack.original.to_ne_bytes()),
                 None => bad(format!("{} to an atomic", packet.opcode())),
             },
-            _ if packet.opcode().is_read_response() && payload.is_empty() => Ok(()),
-            _ => bad(format!("{} with {} bytes", packet.opcode(), payload.len())),
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. }
+                if packet.opcode().is_read_response() && payload.is_empty() =>
+            {
+                Ok(())
+            }
+            SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::Send { .. }
+            | SendOp::SendInvalidate { .. }
+            | SendOp::Write { .. }
+            | SendOp::LocalInvalidate { .. }
+            | SendOp::BindMw(_) => bad(format!("{} with {} bytes", packet.opcode(), payload.len())),
         }
     }
 
@@ -135,6 +146,7 @@ impl Qp {
         let Some(wqe) = self.sq.front().filter(|wqe| wqe.num_sge > 0) else {
             return Ok(());
         };
+        debug_assert_eq!(wqe.op.info().local_memory, LocalMemory::Written);
         let sges = core::iter::once(&wqe.sge).chain(self.sq.more_sges(0));
         let mut rest = data;
         for (sge, at, bytes) in spans(sges, offset, data.len() as u64) {

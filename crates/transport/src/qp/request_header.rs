@@ -4,6 +4,7 @@ use ferroce_wire::{Bth, HeaderBuf, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth,
 
 use super::Qp;
 use crate::attr::QpType;
+use crate::operation::OpClass;
 use crate::send_queue::Wqe;
 use crate::transmit::Batch;
 use crate::verbs::{SendFlags, SendOp};
@@ -91,11 +92,16 @@ pub(super) fn message_header(
                 header.ieth(&Ieth { rkey });
             }
         }
-        _ => {
-            let imm = match wqe.op {
-                SendOp::Send { imm } => imm,
-                _ => None,
-            };
+        SendOp::Send { .. }
+        | SendOp::Read { .. }
+        | SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. }
+        | SendOp::LocalInvalidate { .. }
+        | SendOp::BindMw(_) => {
+            debug_assert_eq!(wqe.op.info().class, OpClass::Message);
+            let imm = wqe.op.imm();
             let operation = match (first, last, imm) {
                 (true, false, _) => SendFirst,
                 (false, false, _) => SendMiddle,

@@ -21,6 +21,7 @@ use crate::congestion::PACKET_OVERHEAD;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Fault;
+use crate::operation::{LocalMemory, OpClass};
 use crate::psn_mark::PsnMark;
 use crate::send_queue::{Phase, Wqe, spans};
 use crate::transmit::{Batch, NewPacket, Origin};
@@ -92,13 +93,12 @@ impl Qp {
         if wqe.phase != Phase::Started {
             return Ok(());
         }
-        match wqe.op {
-            SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
-                self.send_message(cx, batch, limit)
-            }
-            _ if batch.room(limit) == 0 => Err(Blocked::BatchFull),
-            SendOp::Read { .. } => self.send_read(cx, batch),
-            _ => self.send_single(cx, batch),
+        match wqe.op.info().class {
+            OpClass::Message => self.send_message(cx, batch, limit),
+            OpClass::Read | OpClass::Single if batch.room(limit) == 0 => Err(Blocked::BatchFull),
+            OpClass::Read => self.send_read(cx, batch),
+            OpClass::Single => self.send_single(cx, batch),
+            OpClass::Local => Err(Blocked::UntilEvent), // done when it was started
         }
     }
 
@@ -111,14 +111,17 @@ impl Qp {
         if self.state == QpState::Sqd {
             return Err(Blocked::UntilEvent);
         }
-        let fenced = wqe.flags.contains(SendFlags::FENCE) && !cx.has_bug(Bug::IgnoreFence);
+        let info = wqe.op.info();
+        let fenced = info.honors_fence
+            && wqe.flags.contains(SendFlags::FENCE)
+            && !cx.has_bug(Bug::IgnoreFence);
         if fenced && self.req.rd_atomic_outstanding > 0 {
             return Err(Blocked::UntilEvent);
         }
-        if matches!(wqe.op, SendOp::LocalInvalidate { .. }) && index > 0 {
+        if info.waits_for_earlier && index > 0 {
             return Err(Blocked::UntilEvent); // LOCAL_INV waits for all earlier work requests
         }
-        if matches!(wqe.op, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_)) {
+        if info.class == OpClass::Local {
             self.execute_locally(cx, index);
             return Ok(());
         }
@@ -139,12 +142,12 @@ impl Qp {
             true => 1,
             false => wqe.length.div_ceil(mtu),
         };
-        wqe.chunk = match wqe.op {
-            SendOp::Read { .. } => {
+        wqe.chunk = match info.class {
+            OpClass::Read => {
                 let packets = window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD);
                 packets.clamp(1, u16::MAX.into()) as u16
             }
-            _ => 1,
+            OpClass::Message | OpClass::Single | OpClass::Local => 1,
         };
         self.req.sent = 0;
         Ok(())
@@ -165,7 +168,14 @@ impl Qp {
                 .regions
                 .invalidate(*key, pd, self.qpn, false)
                 .map_err(|e| (WcStatus::LocalQpOperation, Reason::Access(e))),
-            _ => Ok(()),
+            SendOp::Send { .. }
+            | SendOp::SendInvalidate { .. }
+            | SendOp::Write { .. }
+            | SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. } => Ok(()),
         };
         match result {
             Ok(()) => {
@@ -389,6 +399,7 @@ pub(super) fn gather(
     length: u32,
     batch: &mut Batch,
 ) -> Result<(), Reason> {
+    debug_assert_eq!(wqe.op.info().local_memory, LocalMemory::Read);
     let Some(pd) = &qp.pd else {
         return Ok(());
     };

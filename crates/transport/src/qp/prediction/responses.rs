@@ -3,10 +3,11 @@
 use crate::attr::QpState;
 use crate::engine::Context;
 use crate::memory::Memory;
+use crate::operation::OpClass;
 use crate::qp::Qp;
 use crate::receive::Datagram;
 use crate::send_queue::Phase;
-use crate::verbs::{Access, SendOp};
+use crate::verbs::Access;
 
 impl Qp {
     /// Receives predicted READ response packets; returns how many.
@@ -23,7 +24,7 @@ impl Qp {
         let (Some(wqe), Some(pd)) = (self.sq.front(), &self.pd) else {
             return 0;
         };
-        let expected = matches!(wqe.op, SendOp::Read { .. })
+        let expected = wqe.op.info().class == OpClass::Read
             && wqe.phase == Phase::Started
             && wqe.num_sge == 1
             && !self.sq.fails(0)
