@@ -80,6 +80,11 @@ impl Window {
         self.rtt.probe_timeout_ns(limit)
     }
 
+    /// Returns the shortest round trip measured, or 0 if there is none.
+    pub(crate) fn shortest_round_trip_ns(&self) -> u32 {
+        self.rtt.shortest_ns()
+    }
+
     /// Doubles the probe timeout until the next round trip is measured.
     pub(crate) fn back_off(&mut self) {
         self.rtt.back_off();

@@ -71,6 +71,14 @@ impl RoundTrip {
         self.slow_in_a_row >= 2
     }
 
+    /// Returns the shortest round trip, or 0 before the first sample.
+    pub(crate) fn shortest_ns(&self) -> u32 {
+        match self.smoothed {
+            0 => 0,
+            _ => self.shortest,
+        }
+    }
+
     /// Doubles the timeout: a probe leaves.
     pub(crate) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);

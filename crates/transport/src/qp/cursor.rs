@@ -42,7 +42,7 @@ pub(super) struct Requester {
     pub(super) acked: u32,
     /// Outstanding READ requests, atomics, atomic writes and flushes; `max_rd_atomic` bounds
     /// them.
-    pub(super) rd_atomic_outstanding: u16,
+    pub(super) rd_atomic_outstanding: u8,
     /// Bytes in flight, including `PACKET_OVERHEAD` per packet.
     pub(super) in_flight: u32,
     pub(super) window: Window,
@@ -59,10 +59,12 @@ pub(super) struct Requester {
     /// PSN of the packet that was retransmitted as a loss probe, until it is acknowledged. A
     /// retry does not clear it, because the response to the probe may arrive later.
     pub(super) probe: PsnMark,
+    /// Time when the last probe was sent: the low 32 bits of its nanoseconds.
+    probe_sent_ns: u32,
     /// End of the RNR wait, during which nothing is sent.
     pub(super) rnr_until: Deadline,
     /// Packets sent since the last one that causes a response.
-    since_ack_req: u32,
+    since_ack_req: u16,
     /// PSN of the last response that the packets in flight will cause.
     last_response: PsnMark,
     /// True if the peer computes the ICRC of FLUSH in rxe's way.
@@ -89,6 +91,7 @@ impl Requester {
             ack_deadline: Deadline::NONE,
             probe_deadline: Deadline::NONE,
             probe: PsnMark::NONE,
+            probe_sent_ns: 0,
             rnr_until: Deadline::NONE,
             since_ack_req: 0,
             last_response: PsnMark::NONE,
@@ -245,7 +248,7 @@ impl Requester {
             MessageEnd::LastWithMore => interval.div_ceil(2),
             MessageEnd::LastInQueue => 1,
         };
-        self.since_ack_req >= enough || self.in_flight + room_for > self.window.size()
+        u32::from(self.since_ack_req) >= enough || self.in_flight + room_for > self.window.size()
     }
 
     /// Returns the number of packets up to and including the next one that must set AckReq,
@@ -253,7 +256,7 @@ impl Requester {
     #[inline]
     pub(super) fn packets_until_ack_req(&self) -> u32 {
         let interval = self.window.ack_interval();
-        interval.saturating_sub(self.since_ack_req).max(1)
+        interval.saturating_sub(self.since_ack_req.into()).max(1)
     }
 
     /// True if the message before the cursor has been sent completely and without AckReq.
@@ -272,15 +275,37 @@ impl Requester {
     /// Counts packets of `cost` bytes that are sent without AckReq.
     pub(super) fn note_sent_without_ack_req(&mut self, count: u32, cost: u32) {
         self.in_flight += count * cost;
-        self.since_ack_req += count;
+        // At most one ACK interval, which is 256 packets or fewer.
+        self.since_ack_req += count as u16;
     }
 
     /// Notes a request that causes `responses` response packets from its PSN on.
+    ///
+    /// Packets from `fresh_from` on are sent for the first time. Only these are timed (Karn's
+    /// rule): the response to a retransmitted packet may belong to the original, and would
+    /// make the round trip look too short.
     #[inline]
-    pub(super) fn note_ack_req(&mut self, psn: Psn, responses: u32, now: Time) {
+    pub(super) fn note_ack_req(&mut self, psn: Psn, responses: u32, fresh_from: Psn, now: Time) {
         self.since_ack_req = 0;
         self.last_response = PsnMark::at(psn.add(responses - 1));
-        self.window.sent(psn, now);
+        if !psn.is_before(fresh_from) {
+            self.window.sent(psn, now);
+        }
+    }
+
+    /// Notes that a probe is sent.
+    pub(super) fn note_probe_sent(&mut self, now: Time) {
+        self.probe_sent_ns = now.as_nanos() as u32;
+    }
+
+    /// True if a response that arrives now can be caused by the last probe: the shortest
+    /// round trip has passed since. Otherwise the response belongs to a late original.
+    ///
+    /// The age wraps every 4.3 s. A response that is taken for early by that costs one more
+    /// probe.
+    pub(super) fn probe_can_be_answered(&self, now: Time) -> bool {
+        let age = (now.as_nanos() as u32).wrapping_sub(self.probe_sent_ns);
+        age >= self.window.shortest_round_trip_ns()
     }
 
     /// Notes that all packets before the cursor are sent, and starts the timers.

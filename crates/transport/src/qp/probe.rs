@@ -12,7 +12,9 @@
 //! The response shows what was lost:
 //!
 //! - The ACK covers exactly the probe: the packets behind it were sent before the probe, so
-//!   they are lost. The requester goes back to the packet after the probe at once.
+//!   they are lost. The requester goes back to the packet after the probe at once. An ACK
+//!   that arrives sooner after the probe than the shortest round trip belongs to the
+//!   original packet, and proves no loss.
 //! - The ACK covers everything: only an ACK was lost, or the peer was late. Nothing is
 //!   retransmitted.
 //! - The ACK covers more than the probe, but not everything: either the rest was lost, or a
@@ -82,6 +84,7 @@ impl Qp {
         }
         let place = self.req.move_cursor_to_oldest();
         self.push_oldest(cx, batch);
+        self.req.note_probe_sent(cx.now);
         self.req.restore_cursor(place);
     }
 
@@ -127,9 +130,9 @@ impl Qp {
         }
     }
 
-    /// Handles an ACK that arrived while the probe `psn` was outstanding.
+    /// Handles a response that arrived while the probe `psn` was outstanding.
     pub(super) fn probe_acknowledged(&mut self, cx: &mut Context, psn: Psn) {
-        if self.req.una == psn.next() {
+        if self.req.una == psn.next() && self.req.probe_can_be_answered(cx.now) {
             self.confirm_loss(cx);
         } else if psn.is_before(self.req.una) && self.can_probe() && self.has_sent_all() {
             self.start_probe(cx);

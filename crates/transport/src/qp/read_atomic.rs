@@ -21,7 +21,7 @@ impl Qp {
         let Some(wqe) = self.sq.get(self.req.index()) else {
             return Err(Blocked::UntilEvent);
         };
-        if self.req.rd_atomic_outstanding >= u16::from(self.attr.max_rd_atomic) {
+        if self.req.rd_atomic_outstanding >= self.attr.max_rd_atomic {
             return Err(Blocked::UntilEvent);
         }
         let from = self.req.sent;
@@ -70,9 +70,7 @@ impl Qp {
         batch: &mut Batch,
     ) -> Result<(), Blocked> {
         let cost = 8 + PACKET_OVERHEAD;
-        if self.req.rd_atomic_outstanding >= u16::from(self.attr.max_rd_atomic)
-            || !self.req.admits(cost)
-        {
+        if self.req.rd_atomic_outstanding >= self.attr.max_rd_atomic || !self.req.admits(cost) {
             return Err(Blocked::UntilEvent);
         }
         self.push_single(cx, batch)?;
@@ -189,7 +187,8 @@ impl Qp {
         let psn = self.req.psn;
         self.req.rd_atomic_outstanding += 1;
         self.req.in_flight += cost;
-        self.req.note_ack_req(psn, packets, cx.now);
+        self.req
+            .note_ack_req(psn, packets, self.req.sent_up_to, cx.now);
         self.req.sent += packets;
         self.req.psn = psn.add(packets);
         self.req.note_sent(cx, &self.attr);

@@ -64,8 +64,11 @@ impl Qp {
         }
         self.note_progress(cx, bytes);
         self.complete_finished(cx);
-        if is_probe_response {
-            self.confirm_loss(cx);
+        match is_probe_response {
+            // The response to the original looks the same.
+            true if packets == 1 => self.probe_acknowledged(cx, packet.psn()),
+            true => self.confirm_loss(cx),
+            false => {}
         }
     }
 

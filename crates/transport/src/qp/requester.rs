@@ -47,6 +47,7 @@ impl Qp {
         limit: usize,
     ) -> bool {
         let before = batch.len();
+        let fresh_from = self.req.sent_up_to;
         let mut more = false;
         while matches!(self.state, QpState::Rts | QpState::Sqd) && self.req.rnr_until.is_none() {
             match self.next_request(cx, batch, limit) {
@@ -60,7 +61,8 @@ impl Qp {
         // Messages that are sent together need one ACK: the last packet requests it.
         if batch.len() > before && self.kind.is_reliable() && self.req.lacks_ack_req() {
             batch.request_ack_on_last();
-            self.req.note_ack_req(self.req.psn.prev(), 1, cx.now);
+            let last = self.req.psn.prev();
+            self.req.note_ack_req(last, 1, fresh_from, cx.now);
         }
         more
     }
@@ -248,7 +250,7 @@ impl Qp {
                 ack_req = self.req.needs_ack_req(end, self.mtu + PACKET_OVERHEAD);
             }
             if ack_req {
-                self.req.note_ack_req(psn, 1, cx.now);
+                self.req.note_ack_req(psn, 1, self.req.sent_up_to, cx.now);
             }
             message_header(self, batch, wqe, packet, payload, ack_req);
             batch.push(

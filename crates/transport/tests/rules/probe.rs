@@ -31,8 +31,8 @@ fn from_requester(sent: &Sent) -> bool {
     sent.from == 0
 }
 
-/// Waits for the requester's next packet, which must be sent within [`SOON`].
-fn wait_for_probe(pair: &mut Pair) {
+/// Fires timers until the requester sends a probe, which must be within [`SOON`].
+fn send_probe(pair: &mut Pair) {
     let start = pair.now;
     while pair.wire.is_empty() {
         assert!(pair.fire_next_timer(), "no timer runs");
@@ -40,6 +40,12 @@ fn wait_for_probe(pair: &mut Pair) {
         assert!(waited <= SOON, "{waited} ns");
         pair.flush(0);
     }
+}
+
+/// Fires timers until the requester sends a probe, and lets a round trip pass.
+fn wait_for_probe(pair: &mut Pair) {
+    send_probe(pair);
+    pair.now = pair.now.after_nanos(ROUND_TRIP);
 }
 
 #[test]
@@ -267,6 +273,55 @@ fn response_to_a_read_probe_is_accepted_after_a_retry() {
     pair.run();
     assert_eq!(pair.done(0), [(1, OK)]);
     assert!(pair.was_read(5000));
+}
+
+/// Delivers the first request of a late peer just after the requester has sent a probe of it,
+/// and the second request afterwards. Checks that the requester does not go back.
+fn assert_late_peer_causes_no_retry(mut pair: Pair, first: &Sent, second: &Sent) {
+    send_probe(&mut pair);
+    let probe = pair.take(0);
+    assert_eq!(probe[0].bytes, first.bytes);
+    for late in [first, second] {
+        pair.deliver(late);
+        for response in pair.take(1) {
+            pair.deliver(&response);
+        }
+        pair.take(0);
+    }
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
+    assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 0);
+}
+
+#[test]
+fn late_ack_of_the_original_is_not_taken_for_the_ack_of_the_probe() {
+    let mut pair = pair_with_measured_rtt();
+    pair.write(1, 100);
+    let first = pair.take(0).remove(0);
+    pair.write(2, 100);
+    let second = pair.take(0).remove(0);
+    assert_late_peer_causes_no_retry(pair, &first, &second);
+}
+
+#[test]
+fn late_response_to_an_atomic_is_not_taken_for_the_response_to_the_probe() {
+    let mut pair = pair_with_measured_rtt();
+    pair.fetch_add(1, 5);
+    let first = pair.take(0).remove(0);
+    pair.fetch_add(2, 5);
+    let second = pair.take(0).remove(0);
+    assert_late_peer_causes_no_retry(pair, &first, &second);
+}
+
+#[test]
+fn lost_tail_is_found_even_if_the_peer_answers_faster_than_ever_before() {
+    let mut pair = pair_with_measured_rtt();
+    for wr_id in 1..=5 {
+        pair.write(wr_id, 100);
+    }
+    pair.run_losing(|_| true);
+    send_probe(&mut pair);
+    pair.run();
+    assert_eq!(pair.done(0).len(), 5);
 }
 
 #[test]

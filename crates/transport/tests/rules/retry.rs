@@ -294,6 +294,25 @@ fn retry_starts_after_four_times_the_ack_timeout() {
     }
 }
 
+/// Karn's rule: the ACK of a retransmitted packet may belong to the original.
+#[test]
+fn retransmitted_packet_is_no_round_trip_sample() {
+    let mut pair = Pair::rc();
+    pair.write(1, 3000);
+    pair.take(0);
+    let nak = pair.ack(1000, Syndrome::Nak(NakCode::PsnSequence));
+    pair.deliver(&nak);
+    assert_eq!(pair.take(0).len(), 3, "retransmitted");
+    let late = pair.ack(1002, Syndrome::ACK_UNLIMITED);
+    pair.deliver(&late);
+    assert_eq!(pair.done(0), [(1, OK)]);
+    pair.write(2, 100);
+    pair.flush(0);
+    // Without a sample the probe timeout is the ACK timeout.
+    let due = pair.now.after_nanos(TIMEOUT);
+    assert_eq!(pair.next_timer(), Some(due));
+}
+
 #[test]
 fn timeout_12_with_7_retries_survives_half_a_second_without_acks() {
     let mut pair = Pair::with(|knobs| knobs.attr.timeout = 12);
