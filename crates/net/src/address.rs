@@ -1,10 +1,10 @@
-//! Socket addresses as the bytes the kernel reads and writes.
+//! Socket addresses as the bytes that the kernel reads and writes.
 //!
-//! Plain bytes instead of `sockaddr` structs: nothing to cast, nothing unsafe.
+//! Bytes need no casts and no unsafe code, unlike `sockaddr` structs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Room for a `sockaddr_in6`, the longer of the two.
+/// Size of a `sockaddr_in6`, the longer of the two.
 pub(crate) const NAME_LEN: usize = 28;
 const V4_LEN: usize = 16;
 
@@ -16,7 +16,8 @@ pub(crate) struct Name(pub(crate) [u8; NAME_LEN]);
 impl Name {
     pub(crate) const EMPTY: Name = Name([0; NAME_LEN]);
 
-    /// An address to send to. `scope` is the interface of a link-local one.
+    /// Encodes a destination and returns its length. `scope` is the interface of a
+    /// link-local address.
     pub(crate) fn new(address: IpAddr, port: u16, scope: u32) -> (Name, usize) {
         let mut name = Name::EMPTY;
         let bytes = &mut name.0;
@@ -36,7 +37,7 @@ impl Name {
         }
     }
 
-    /// The address and port, if the kernel wrote one of either family.
+    /// Decodes the address and port. Returns `None` for other address families.
     pub(crate) fn parse(&self, len: usize) -> Option<(IpAddr, u16)> {
         let bytes = self.0.get(..len)?;
         let family = u16::from_ne_bytes(*bytes.first_chunk()?);
@@ -50,12 +51,12 @@ impl Name {
     }
 }
 
-/// The IPv4 address at the front.
+/// Reads an IPv4 address from the first bytes.
 pub(crate) fn v4(bytes: &[u8]) -> Option<Ipv4Addr> {
     bytes.first_chunk().map(|b: &[u8; 4]| Ipv4Addr::from(*b))
 }
 
-/// The IPv6 address at the front.
+/// Reads an IPv6 address from the first bytes.
 pub(crate) fn v6(bytes: &[u8]) -> Option<Ipv6Addr> {
     bytes.first_chunk().map(|b: &[u8; 16]| Ipv6Addr::from(*b))
 }
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn encoded_address_is_decoded_to_itself() {
         for address in ["192.0.2.7", "fe80::7", "::1"] {
             let address: IpAddr = address.parse().unwrap();
             let (name, len) = Name::new(address, 0xc123, 3);

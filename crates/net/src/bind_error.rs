@@ -1,4 +1,4 @@
-//! Why a slot's sockets could not be made, and what to do about it.
+//! Errors of creating a slot's sockets, each with its remedy.
 
 use std::fmt;
 use std::io;
@@ -8,21 +8,21 @@ use ferroce_wire::ROCE_PORT;
 
 use crate::port_table;
 
-/// Why a slot has no sockets.
+/// Reason why the sockets of a slot cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else has the port.
+    /// Another process or the kernel has bound the port.
     #[error(
         "UDP port {ROCE_PORT}, which RoCEv2 needs, is taken in this network namespace: {holder}. \
-         {remedy} (`ss -ulnpe 'sport = :{ROCE_PORT}'`, as root, shows who has it.)",
+         {remedy} (`ss -ulnpe 'sport = :{ROCE_PORT}'`, as root, shows the process.)",
         remedy = .holder.remedy()
     )]
     PortTaken {
-        /// Who, as far as it can be seen.
+        /// The holder of the port, as far as this user can see it.
         holder: Holder,
     },
-    /// The group has not as many members as the slot's number says, so the new
-    /// socket would get another slot's packets.
+    /// The number of sockets in the group is not the slot's number, so the new socket
+    /// would receive another slot's packets.
     #[error(
         "slot {slot} cannot be created: the group on UDP port {ROCE_PORT} has {found} sockets \
          ({family}), so a new one would serve slot {found}. {} the group since before ferroced was \
@@ -33,56 +33,56 @@ pub enum BindError {
         )
     )]
     WrongPlace {
-        /// The slot that was asked for.
+        /// The requested slot.
         slot: u8,
-        /// How many sockets there are.
+        /// Number of sockets in the group.
         found: usize,
-        /// Of which family.
+        /// `IPv4` or `IPv6`.
         family: &'static str,
-        /// The process that has one of them open, if it can be seen.
+        /// PID and name of a process that has one of them open, if this user can see it.
         holder: Option<(u32, String)>,
     },
-    /// The kernel cannot steer packets to slots.
+    /// The kernel does not support the BPF program that steers packets to slots.
     #[error(
         "this kernel does not let a BPF program choose among the sockets of a port \
          (SO_ATTACH_REUSEPORT_CBPF, Linux 4.5): {0}"
     )]
     NoSteering(io::Error),
-    /// Anything else.
+    /// Any other error of a system call.
     #[error("UDP socket for slot {slot} ({family}): {error}")]
     Socket {
-        /// The slot that was asked for.
+        /// The requested slot.
         slot: u8,
-        /// Of which family.
+        /// `IPv4` or `IPv6`.
         family: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
 }
 
-/// Who has the port.
+/// Holder of UDP port 4791.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
     /// The kernel's own Soft-RoCE.
     Rxe,
-    /// Another user's socket; only one user can have the port.
+    /// Another user's socket. Only sockets of one user can share the port.
     OtherUser {
         /// The user.
         uid: u32,
     },
-    /// A process of the same user, or one that we may look at.
+    /// A process whose descriptors this user may inspect.
     Process {
-        /// Its number.
+        /// Its PID.
         pid: u32,
         /// Its name.
         name: String,
     },
-    /// Cannot be seen from here.
+    /// A holder that this user cannot see.
     Unknown,
 }
 
 impl Holder {
-    /// Looks for whoever has the port, now that binding has failed.
+    /// Finds the holder of the port, after `bind` has failed.
     pub(crate) fn find(v6: bool) -> Holder {
         let sockets = port_table::sockets_on(ROCE_PORT, v6).unwrap_or_default();
         let process = sockets
@@ -91,7 +91,7 @@ impl Holder {
         if let Some((pid, name)) = process {
             return Holder::Process { pid, name };
         }
-        // The kernel's sockets belong to no process; in the table they are root's.
+        // Sockets of the kernel belong to no process; their owner is root.
         let of_root = sockets.is_empty() || sockets.iter().any(|socket| socket.uid == 0);
         if of_root && Path::new("/sys/module/rdma_rxe").exists() {
             return Holder::Rxe;
@@ -103,7 +103,7 @@ impl Holder {
         }
     }
 
-    /// What to do about it.
+    /// Returns the remedy for the user.
     pub fn remedy(&self) -> String {
         match self {
             Holder::Rxe => "Delete its links (`rdma link delete NAME`) and unload it \
@@ -118,7 +118,7 @@ impl Holder {
                 "Stop it (`kill {pid}`), or work in a network namespace of your own \
                  (`unshare --map-root-user --net`)."
             ),
-            Holder::Unknown => "Find out who has it and stop that, or work in a network \
+            Holder::Unknown => "Find the process that has it and stop it, or work in a network \
                  namespace of your own (`unshare --map-root-user --net`)."
                 .to_owned(),
         }
@@ -133,7 +133,7 @@ impl fmt::Display for Holder {
                 write!(f, "user {uid} has it, most likely with a ferroced")
             }
             Holder::Process { pid, name } => write!(f, "process {pid} ({name}) has it"),
-            Holder::Unknown => f.write_str("something that cannot be seen from here has it"),
+            Holder::Unknown => f.write_str("a process that this user cannot see has it"),
         }
     }
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_names_cause_and_remedy() {
+    fn message_names_holder_and_remedy() {
         let text = |holder| BindError::PortTaken { holder }.to_string();
         let rxe = text(Holder::Rxe);
         assert!(rxe.contains("4791"), "{rxe}");

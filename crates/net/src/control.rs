@@ -1,7 +1,7 @@
-//! Control messages (`cmsg`): what travels beside a datagram.
+//! Control messages (`cmsg`), the ancillary data of a datagram.
 //!
-//! The layout is the kernel's: a length as wide as a pointer, level and type,
-//! then data, each message aligned to the width of a pointer.
+//! The kernel's layout of a message: a length of pointer width, the level, the type, then
+//! the data. Each message is aligned to the width of a pointer.
 
 const WORD: usize = size_of::<usize>();
 const HEADER: usize = WORD + 8;
@@ -10,7 +10,7 @@ const fn align(len: usize) -> usize {
     len.next_multiple_of(WORD)
 }
 
-/// Room for control messages, aligned as the kernel wants it.
+/// A buffer for control messages, aligned as the kernel requires.
 #[derive(Copy, Clone)]
 #[repr(C, align(8))]
 pub(crate) struct ControlBuf<const N: usize> {
@@ -20,7 +20,7 @@ pub(crate) struct ControlBuf<const N: usize> {
 impl<const N: usize> ControlBuf<N> {
     pub(crate) const EMPTY: ControlBuf<N> = ControlBuf { bytes: [0; N] };
 
-    /// Writes a message at `at`; returns where the next one goes.
+    /// Writes a message at offset `at`. Returns the offset of the next message.
     pub(crate) fn put<const D: usize>(
         &mut self,
         at: usize,
@@ -41,13 +41,13 @@ impl<const N: usize> ControlBuf<N> {
         self.bytes.as_ptr()
     }
 
-    /// The messages in the first `len` bytes, as the kernel left them.
+    /// Returns the messages that the kernel wrote into the first `len` bytes.
     pub(crate) fn messages(&self, len: usize) -> Messages<'_> {
         Messages(&self.bytes[..len.min(N)])
     }
 }
 
-/// Walks over received control messages.
+/// Iterator over received control messages.
 pub(crate) struct Messages<'a>(&'a [u8]);
 
 /// One control message.
@@ -58,7 +58,7 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// A number, written as one byte or as an `int`.
+    /// Returns the data as a number: the kernel writes one byte or an `int`.
     pub(crate) fn number(&self) -> Option<i32> {
         match *self.data {
             [byte] => Some(i32::from(byte)),
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn written_messages_are_read_back() {
         let mut buf = ControlBuf::<128>::EMPTY;
         let mut at = buf.put(0, 1, 2, [7]);
         at = buf.put(at, 3, 4, 258i32.to_ne_bytes());
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_ends_the_walk() {
+    fn truncated_message_ends_the_iteration() {
         let mut buf = ControlBuf::<64>::EMPTY;
         let end = buf.put(0, 1, 2, [1; 8]);
         for len in 0..HEADER + 8 {

@@ -1,4 +1,4 @@
-//! What this kernel can do, found out by trying.
+//! Detection of the kernel's UDP features.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,28 +8,27 @@ use socket2::Domain;
 
 use crate::{recv_ring, socket};
 
-/// What the kernel offers beyond plain UDP. Each has a fallback; turning one off
-/// by hand tests it.
+/// Kernel features beyond plain UDP. Each has a fallback; tests clear a field to use it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Features {
     /// `UDP_SEGMENT` (Linux 4.18): one system call sends a run of packets.
     pub gso: bool,
-    /// `UDP_GRO` (Linux 5.0): one buffer brings a run of packets.
+    /// `UDP_GRO` (Linux 5.0): one buffer receives a run of packets.
     pub gro: bool,
-    /// `recvmmsg` and `sendmmsg`: one system call moves several buffers. Some
+    /// `recvmmsg` and `sendmmsg`: one system call transfers several buffers. Some
     /// sandboxes forbid them.
     pub mmsg: bool,
     /// IPv6.
     pub ipv6: bool,
 }
 
-/// What this kernel can do. Found out on the first call; what is missing is
-/// logged then, once.
+/// Returns the features of this kernel. The first call tries each feature and logs those
+/// that are missing.
 pub fn probe() -> Features {
     static FOUND: OnceLock<Features> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let features = try_out().unwrap_or_else(|error| {
-            tracing::warn!(%error, "no UDP socket to try the kernel's features on");
+        let features = detect().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot create a UDP socket to test the kernel's features; using none of them");
             Features {
                 gso: false,
                 gro: false,
@@ -46,26 +45,28 @@ impl Features {
     fn log(&self) {
         if !self.gso {
             tracing::warn!(
-                "no UDP_SEGMENT (it came with Linux 4.18): \
-                 packets are sent one by one, several times slower"
+                "the kernel lacks UDP_SEGMENT (Linux 4.18 has it): \
+                 each packet takes one system call, which is several times slower"
             );
         }
         if !self.gro {
             tracing::warn!(
-                "no UDP_GRO (it came with Linux 5.0): \
-                 packets are received one by one, several times slower"
+                "the kernel lacks UDP_GRO (Linux 5.0 has it): \
+                 packets are received one by one, which is several times slower"
             );
         }
         if !self.mmsg {
-            tracing::warn!("no recvmmsg or sendmmsg: one system call per buffer");
+            tracing::warn!(
+                "recvmmsg or sendmmsg is not available: each buffer takes one system call"
+            );
         }
         if !self.ipv6 {
-            tracing::info!("no IPv6");
+            tracing::info!("the kernel has no IPv6");
         }
     }
 }
 
-fn try_out() -> io::Result<Features> {
+fn detect() -> io::Result<Features> {
     let probe = socket::udp(Domain::IPV4)?;
     let accepts = |option| socket::set_number(&probe, libc::SOL_UDP, option, 1).is_ok();
     Ok(Features {

@@ -1,29 +1,27 @@
-//! Passing on what the kernel delivered to the wrong slot.
+//! Forwarding of packets that the kernel delivered to the wrong slot.
 //!
-//! UDP_GRO, and a segmented send that stays on the machine, put packets of one
-//! flow into one buffer, and the group's BPF program looks only at the first of
-//! them. When packets to different slots share a source port, a slot finds
-//! packets of others behind its own. It must not drop them: the sender would
-//! merge the repetition just the same.
+//! UDP_GRO, and a segmented send over loopback, merge packets of one flow into one
+//! buffer. The group's BPF program looks at the first packet only. If packets to different
+//! slots share a source port, a slot receives packets of other slots behind its own. The
+//! slot must not drop them: the sender would merge the retransmitted packets again.
 //!
-//! They cannot simply be sent again, since a UDP socket cannot send under
-//! somebody else's address. So they travel with their addresses in front, from
-//! the slot's own socket to 127.0.0.1, port 4791, where the same BPF program
-//! steers them:
+//! A UDP socket cannot send from another host's address. So the slot puts the addresses in
+//! front of the packet and sends both from its own socket to 127.0.0.1, port 4791. There
+//! the same BPF program steers them:
 //!
 //! ```text
 //!   0        4     5      6    7    8       10       11  12        16       32       48
 //!   | "\xffFWD" | 1 | slot | tc | hl | port | family | 0 | ifindex | source | dest. | packet
 //! ```
 //!
-//! The receiver knows them by their own source, 127.0.0.1 and port 4791. Nobody
-//! else can send from there: port 4791 belongs to the group, whose sockets only
-//! the daemon hands out, and packets from 127.0.0.1 never come from a network. So
-//! a wrapped source address is as good as one from an IP header. (The first byte
-//! is an opcode that no standard packet has, for those who look at captures.)
+//! The receiver recognises forwarded packets by their source, 127.0.0.1 and port 4791. No
+//! other process can send from there: only ferroced hands out sockets of the group, and
+//! packets from 127.0.0.1 never come from a network. So a source address in this header
+//! is as trustworthy as one in an IP header. The first byte is an opcode that no standard
+//! packet has, so that packet captures show the difference.
 //!
-//! A packet is passed on at most once, and the first of a buffer never: that one
-//! the kernel did steer, so if it is foreign its slot does not exist.
+//! A packet is forwarded at most once. The first packet of a buffer is never forwarded:
+//! the kernel did steer that one, so if it names another slot, that slot does not exist.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
@@ -39,17 +37,17 @@ use crate::syscall::{self, Outgoing};
 
 const MAGIC: [u8; 5] = *b"\xffFWD\x01";
 const HEADER: usize = 48;
-/// What fits into one UDP datagram, and so into one segmented send.
+/// Most bytes of a UDP datagram, and so of a segmented send.
 const ROOM: usize = 65_507;
 
-/// Whether a datagram is, by where it came from, one that a slot passed on.
+/// Returns true if addresses and port say that another slot forwarded the datagram.
 pub(crate) fn is_forwarded(source: IpAddr, source_port: u16, destination: IpAddr) -> bool {
     source_port == ROCE_PORT
         && source == IpAddr::V4(Ipv4Addr::LOCALHOST)
         && destination == IpAddr::V4(Ipv4Addr::LOCALHOST)
 }
 
-/// Reads a packet that another slot passed on.
+/// Decodes a packet that another slot forwarded.
 pub(crate) fn unwrap(bytes: &[u8]) -> Option<Incoming<'_>> {
     let (header, payload) = bytes.split_first_chunk::<HEADER>()?;
     if header[..5] != MAGIC {
@@ -95,17 +93,17 @@ fn write_address(out: &mut [u8], address: IpAddr) {
     }
 }
 
-/// Collects packets for one slot, of one size, to pass them on in one go.
+/// Collects packets of one size for one slot, and forwards them in one system call.
 pub(crate) struct Forwarder {
     wrapped: Vec<u8>,
     slot: u8,
     segment: usize,
     count: usize,
     gso: bool,
-    complained: bool,
+    warned: bool,
 }
 
-/// How many packets left and how many could not.
+/// Number of packets that were forwarded and that could not be.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Flushed {
     pub(crate) sent: usize,
@@ -120,11 +118,12 @@ impl Forwarder {
             segment: 0,
             count: 0,
             gso,
-            complained: false,
+            warned: false,
         }
     }
 
-    /// Adds a packet; sends those before it if it does not fit to them.
+    /// Adds a packet. If it cannot share a system call with the packets before it, this
+    /// sends those first.
     pub(crate) fn push(&mut self, fd: &impl AsFd, packet: &Incoming<'_>) -> Flushed {
         let slot = steering::slot_of(packet.payload);
         let len = HEADER + packet.payload.len();
@@ -136,7 +135,7 @@ impl Forwarder {
             return flushed.plus(Flushed { sent: 0, lost: 1 });
         }
         if self.count == 0 {
-            // The first foreign packet of all is the only one to allocate.
+            // Only the first packet ever forwarded allocates.
             self.wrapped.reserve(ROOM);
             self.slot = slot;
             self.segment = len;
@@ -158,7 +157,7 @@ impl Forwarder {
                 && self.wrapped.len() + len <= ROOM
     }
 
-    /// Sends what has been collected.
+    /// Sends the collected packets.
     pub(crate) fn flush(&mut self, fd: &impl AsFd) -> Flushed {
         if self.count == 0 {
             return Flushed::default();
@@ -172,12 +171,12 @@ impl Forwarder {
                 lost: 0,
             },
             Err(error) => {
-                if !std::mem::replace(&mut self.complained, true) {
+                if !std::mem::replace(&mut self.warned, true) {
                     tracing::warn!(
                         %error,
                         slot = self.slot,
-                        "a packet that arrived at the wrong slot could not be passed on \
-                         over 127.0.0.1; is the interface lo up?"
+                        "cannot forward a packet of another slot over 127.0.0.1; \
+                         is the interface lo up?"
                     );
                 }
                 Flushed {
@@ -219,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrapped_can_be_unwrapped() {
+    fn wrapped_packet_is_unwrapped_to_itself() {
         for (source, destination) in [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "ff02::9")] {
             let packet = Incoming {
                 datagram: Datagram {
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_groups_own_port_on_loopback_is_believed() {
+    fn only_loopback_and_the_groups_port_mark_a_forwarded_packet() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let local = ip("127.0.0.1");
         assert!(is_forwarded(local, ROCE_PORT, local));

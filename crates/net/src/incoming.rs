@@ -1,16 +1,16 @@
-//! What was received: datagrams, and runs of them.
+//! Received datagrams, and runs of them.
 
 use core::ops::Deref;
 
 use ferroce_transport::Datagram;
 
-/// A datagram to port 4791, as the engine takes it, and where it came in. A UDP socket
-/// is not shown the identification.
+/// A datagram to port 4791, as the engine takes it, and its interface. A UDP socket does
+/// not see the IPv4 identification.
 #[derive(Copy, Clone, Debug)]
 pub struct Incoming<'a> {
-    /// Addresses, what else the IP header said, and the packet.
+    /// The packet, with the fields of its IP header.
     pub datagram: Datagram<'a>,
-    /// The interface it came by.
+    /// Index of the interface that received the datagram.
     pub ifindex: u32,
 }
 
@@ -22,18 +22,18 @@ impl<'a> Deref for Incoming<'a> {
     }
 }
 
-/// One datagram, or several of one flow that the kernel merged: they stand one behind the
-/// other in the payload, `segment` bytes each but perhaps the last, which may be shorter.
+/// One datagram, or several of one flow that the kernel merged. In the payload they follow
+/// each other, each of `segment` bytes; the last may be shorter.
 #[derive(Copy, Clone, Debug)]
 pub struct IncomingRun<'a> {
-    /// All of them as if they were one.
+    /// All datagrams as one.
     pub merged: Incoming<'a>,
-    /// Bytes of each.
+    /// Bytes of each datagram.
     pub segment: usize,
 }
 
 impl<'a> IncomingRun<'a> {
-    /// The datagrams one by one.
+    /// Returns the datagrams one by one.
     pub fn datagrams(&self) -> impl Iterator<Item = Incoming<'a>> {
         let Incoming { datagram, ifindex } = self.merged;
         let segment = self.segment;

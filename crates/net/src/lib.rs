@@ -1,33 +1,33 @@
-//! How packets travel: UDP port 4791, shared by every process of the machine.
+//! UDP sockets for RoCEv2: one port, 4791, shared by all processes of the machine.
 //!
 //! ```text
 //!                     UDP port 4791, one group of sockets per IP family
 //!   network --> BPF: byte 5 of the payload, the top byte of the destination QPN
 //!                 |        |        |
-//!              slot 0   slot 1   slot 2  ...   SlotSockets, made in order by the daemon,
-//!                 |        |        |          passed to their owners
-//!              Receiver Receiver Receiver      batches in, runs of datagrams out
+//!              slot 0   slot 1   slot 2  ...   SlotSockets, created in order by ferroced,
+//!                 |        |        |          sent to the programs that own them
+//!              Receiver Receiver Receiver      reads batches, returns runs of datagrams
 //!                          |        ^
-//!                          '--------'          forward: foreign packets of merged buffers
+//!                          '--------'          forward: packets of another slot
 //!
 //!   Sender: sockets of their own, one per UDP source port --> network
 //! ```
 //!
-//! This is the only layer with sockets. It knows addresses, ports, system calls
-//! and which slot a packet is for (one byte); what else is in a packet, who
-//! acknowledges it and whether it was lost is the transport's business. It has no
-//! threads, no clock and no memory of peers.
+//! This is the only layer with sockets that carry packets. It knows addresses, ports,
+//! system calls, and one byte of each packet: the slot. Headers, checksums,
+//! acknowledgements and losses are the transport's. The layer has no threads, no clock
+//! and no state per peer.
 //!
-//! * [`create_slot`] makes the sockets of a slot.
-//! * [`Receiver`] reads one slot's sockets: `recvmmsg`, `UDP_GRO`, and for each
-//!   datagram what its IP header said.
-//! * [`Sender`] writes runs of packets: `UDP_SEGMENT`, source port, address,
-//!   traffic class and hop limit as the [`Path`](ferroce_transport::Path) says.
-//! * [`Wire`] is what a shard needs of all this; [`UdpWire`] is its implementation.
-//! * [`Features`] says what the kernel lacks; everything has a fallback except the
-//!   steering itself.
+//! * [`create_slot`] creates the sockets of a slot.
+//! * [`Receiver`] reads one slot's sockets with `recvmmsg` and `UDP_GRO`, and returns the
+//!   fields of the IP header with each datagram.
+//! * [`Sender`] sends runs of packets with `UDP_SEGMENT`. Source port, addresses, traffic
+//!   class and hop limit come from the [`Path`](ferroce_transport::Path).
+//! * [`Wire`] is the interface of a shard to the network; [`UdpWire`] implements it.
+//! * [`Features`] lists the kernel features in use. Each has a fallback, except the BPF
+//!   program that steers packets to slots.
 //!
-//! No packet costs an allocation. Nothing blocks.
+//! Sending and receiving allocate nothing and never block.
 
 mod address;
 mod bind_error;

@@ -1,14 +1,13 @@
 //! Multicast groups of a slot's sockets.
 //!
-//! For multicast the kernel does not ask the BPF program: every socket that has
-//! joined the group gets a copy. A membership ends with its socket, but slots'
-//! sockets outlive their users, so [`leave_all`] ends what a dead program left.
+//! The kernel does not run the BPF program for multicast: every socket that has joined the
+//! group receives a copy. A membership ends with its socket, but a slot's sockets outlive
+//! the programs that use them. So [`leave_all`] ends the memberships of a dead program.
 //!
-//! There is one exception. If a single socket wants an IPv4 multicast packet, a
-//! shortcut of newer kernels ("early demux") finds it first, and then lets the BPF
-//! program choose among its group after all. The QPN of multicast says nothing
-//! about slots, so the packet would end up anywhere. Therefore slot 0 stands by as
-//! a second taker of all IPv4 multicast, and a filter throws its copies away.
+//! There is one exception. If only one socket wants an IPv4 multicast packet, newer kernels
+//! find that socket early ("early demux"), and then run the BPF program of its group after
+//! all. The multicast QPN names no slot, so the packet would reach the wrong socket.
+//! Therefore slot 0 also receives all IPv4 multicast, and a filter drops its copies.
 
 use std::fs;
 use std::io;
@@ -20,13 +19,13 @@ use socket2::{InterfaceIndexOrAddress, SockRef, Socket};
 use crate::slot::SlotSockets;
 use crate::{socket, steering};
 
-/// Makes the IPv4 socket of slot 0 a taker of all multicast that gets none.
-pub(crate) fn stand_by(socket: &Socket) -> io::Result<()> {
+/// Makes the IPv4 socket of slot 0 receive all multicast, and drop it in a filter.
+pub(crate) fn match_all_groups(socket: &Socket) -> io::Result<()> {
     socket::set_number(socket, libc::SOL_IP, libc::IP_MULTICAST_ALL, 1)?;
     steering::drop_multicast(socket)
 }
 
-/// Joins a group on an interface; being in it already is fine.
+/// Joins a group on an interface. A socket that is a member already stays one.
 pub(crate) fn join(sockets: &SlotSockets, group: IpAddr, ifindex: u32) -> io::Result<()> {
     let result = match group {
         IpAddr::V4(group) => {
@@ -40,8 +39,8 @@ pub(crate) fn join(sockets: &SlotSockets, group: IpAddr, ifindex: u32) -> io::Re
         Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Err(io::Error::new(
             e.kind(),
             format!(
-                "cannot join multicast group {group}: this slot is in as many groups as \
-                 net.ipv4.igmp_max_memberships allows"
+                "cannot join multicast group {group}: this slot is a member of as many groups as \
+                 net.ipv4.igmp_max_memberships allows; `sysctl -w` raises the limit"
             ),
         )),
         Err(e) => Err(io::Error::new(
@@ -52,7 +51,7 @@ pub(crate) fn join(sockets: &SlotSockets, group: IpAddr, ifindex: u32) -> io::Re
     }
 }
 
-/// Leaves a group; not being in it is fine.
+/// Leaves a group. A socket that is no member stays none.
 pub(crate) fn leave(sockets: &SlotSockets, group: IpAddr, ifindex: u32) -> io::Result<()> {
     let result = match group {
         IpAddr::V4(group) => {
@@ -62,14 +61,14 @@ pub(crate) fn leave(sockets: &SlotSockets, group: IpAddr, ifindex: u32) -> io::R
         IpAddr::V6(group) => SockRef::from(v6_of(sockets)?).leave_multicast_v6(&group, ifindex),
     };
     match result {
-        // Not a member; or the interface is gone, and the membership with it.
+        // Not a member, or the interface is gone and its memberships with it.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => Ok(()),
         result => result,
     }
 }
 
-/// Leaves whatever groups the sockets are in. A socket does not tell which, so
-/// this tries all that anybody in the network namespace has joined.
+/// Leaves all groups of the sockets. The kernel does not list the groups of a socket, so
+/// this tries all groups that any socket of the network namespace has joined.
 pub(crate) fn leave_all(sockets: &SlotSockets) {
     let v4 = fs::read_to_string("/proc/thread-self/net/igmp").unwrap_or_default();
     for (ifindex, group) in parse_igmp(&v4) {
@@ -89,8 +88,8 @@ fn v6_of(sockets: &SlotSockets) -> io::Result<&OwnedFd> {
     sockets.v6.as_ref().ok_or_else(missing)
 }
 
-/// A line per interface, beginning with its index; under it, indented, a line
-/// per group, beginning with its address in hexadecimal, bytes as in memory.
+/// Parses `/proc/net/igmp`: a line per interface, which starts with its index; below it an
+/// indented line per group, which starts with the address in hexadecimal, in native order.
 fn parse_igmp(table: &str) -> Vec<(u32, Ipv4Addr)> {
     let mut ifindex = 0;
     let mut found = Vec::new();
@@ -107,7 +106,8 @@ fn parse_igmp(table: &str) -> Vec<(u32, Ipv4Addr)> {
     found
 }
 
-/// A line per group: interface index, interface, address in hexadecimal, ...
+/// Parses `/proc/net/igmp6`: a line per group with interface index, interface name, address
+/// in hexadecimal, and more.
 fn parse_igmp6(table: &str) -> Vec<(u32, Ipv6Addr)> {
     let parse = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn the_kernels_tables_are_understood() {
+    fn memberships_are_read_from_the_kernels_tables() {
         let igmp = "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n\
                     1\tlo        :     1      V3\n\t\t\t\t010000E0     1 0:00000000\t\t0\n\
                     4\teth0      :     2      V3\n\t\t\t\t070101EF     1 0:00000000\t\t0\n\

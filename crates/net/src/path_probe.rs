@@ -1,9 +1,9 @@
-//! Which packets reach another machine: what `ferroce ping` finds out about MTUs.
+//! Path MTU probes, for `ferroce ping`.
 //!
-//! A datagram to a port where nobody listens, never to be fragmented: if it arrives,
-//! the other machine says that nobody is there, and if the way is too narrow, the
-//! kernel or a router may say so. It needs no privilege, and no help from the other side
-//! but what every IP stack gives.
+//! A probe is a datagram to a closed UDP port, with fragmentation forbidden. If it arrives,
+//! the other host answers with ICMP "port unreachable". If it is too long for the path, the
+//! kernel or a router may answer with "fragmentation needed". A probe needs no privilege
+//! and no software on the other host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,29 +13,31 @@ use socket2::{Domain, SockAddr};
 
 use crate::socket;
 
-/// Where nobody listens: traceroute counts on that as well.
+/// A port that is closed on most hosts; traceroute uses the same.
 const CLOSED_PORT: u16 = 33434;
-/// Bytes of UDP's header, and those of IP.
+/// Length of the UDP header.
 const UDP: usize = 8;
+/// Length of the IPv4 header.
 const IPV4: usize = 20;
+/// Length of the IPv6 header.
 const IPV6: usize = 40;
 
-/// What became of a packet.
+/// Result of a probe.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Passage {
-    /// It has arrived.
+    /// The packet has arrived.
     Arrived,
-    /// It does not fit.
+    /// The packet is longer than the path MTU.
     TooLarge,
-    /// Nobody said anything.
+    /// There was no answer within the timeout.
     Silence,
 }
 
-/// Sends one IP packet of `size` bytes, and waits for what is said about it.
+/// Sends one IP packet of `size` bytes and waits up to `timeout` for the answer.
 ///
 /// # Errors
-/// If there is no way to the address at all.
-pub fn probe_path(to: IpAddr, size: usize, patience: Duration) -> io::Result<Passage> {
+/// If there is no route to the address.
+pub fn probe_path(to: IpAddr, size: usize, timeout: Duration) -> io::Result<Passage> {
     let (domain, level, option, probe, headers) = match to {
         IpAddr::V4(_) => (
             Domain::IPV4,
@@ -55,7 +57,7 @@ pub fn probe_path(to: IpAddr, size: usize, patience: Duration) -> io::Result<Pas
     let socket = socket::udp(domain)?;
     socket::set_number(&socket, level, option, probe)?;
     socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(patience))?;
+    socket.set_read_timeout(Some(timeout))?;
     socket.connect(&SockAddr::from(SocketAddr::new(to, CLOSED_PORT)))?;
     let payload = vec![0; size.saturating_sub(headers)];
     match socket.send(&payload) {
@@ -66,7 +68,7 @@ pub fn probe_path(to: IpAddr, size: usize, patience: Duration) -> io::Result<Pas
         Ok(_) => {}
     }
     match std::io::Read::read(&mut &socket, &mut [0; 64]) {
-        // Somebody listens after all: then it has arrived as well.
+        // A process listens on the port and has answered: the packet has arrived.
         Ok(_) => Ok(Passage::Arrived),
         Err(error) => match error.raw_os_error() {
             Some(libc::ECONNREFUSED) => Ok(Passage::Arrived),

@@ -1,27 +1,28 @@
-//! Who holds a UDP port, as `/proc/net/udp` shows it.
+//! The sockets on a UDP port, from `/proc/net/udp`.
 //!
-//! Read when a slot is created and when binding fails; never on the data path.
+//! Creating a slot reads the table; sending and receiving never do.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Of the calling thread's network namespace, which need not be the process's.
+/// The table of the calling thread's network namespace, which may differ from the
+/// process's.
 const V4: &str = "/proc/thread-self/net/udp";
 const V6: &str = "/proc/thread-self/net/udp6";
 
 /// A UDP socket bound to the port.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bound {
-    /// Bound to no particular address.
+    /// True if the socket is bound to the wildcard address.
     pub(crate) wildcard: bool,
-    /// Who created it.
+    /// The user who created the socket.
     pub(crate) uid: u32,
-    /// Its number in the socket file system.
+    /// The socket's inode.
     pub(crate) inode: u64,
 }
 
-/// The sockets on a port, of one IP family.
+/// Returns the sockets on a port, of one IP family.
 pub(crate) fn sockets_on(port: u16, v6: bool) -> io::Result<Vec<Bound>> {
     let table = fs::read_to_string(if v6 { V6 } else { V4 })?;
     Ok(parse(&table, port))
@@ -35,7 +36,7 @@ fn parse(table: &str, port: u16) -> Vec<Bound> {
         .collect()
 }
 
-/// `sl local_address remote st queues timer retransmits uid timeout inode ...`
+/// Parses `sl local_address remote st queues timer retransmits uid timeout inode ...`
 fn parse_line(line: &str, port: u16) -> Option<Bound> {
     let mut fields = line.split_ascii_whitespace();
     let (address, bound_port) = fields.nth(1)?.rsplit_once(':')?;
@@ -49,8 +50,7 @@ fn parse_line(line: &str, port: u16) -> Option<Bound> {
     })
 }
 
-/// The process that has a socket open, as far as we may look: its number and
-/// its name.
+/// Returns PID and name of a process that has a socket open, if this user may inspect it.
 pub(crate) fn process_with(inode: u64) -> Option<(u32, String)> {
     let wanted = format!("socket:[{inode}]");
     let processes = fs::read_dir("/proc").ok()?.flatten();
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_table_is_understood() {
+    fn sockets_on_a_port_are_read_from_the_kernels_table() {
         let v4 = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n \
              1047: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 22530 2 0000000000000000 0\n \
              1047: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 22531 2 0000000000000000 0\n \

@@ -1,4 +1,4 @@
-//! A network of one's own: a namespace in which only a loopback interface exists.
+//! Private network namespaces, in which only a loopback interface exists.
 
 use std::fs;
 use std::io;
@@ -8,12 +8,11 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use socket2::{Domain, Socket, Type};
 
-/// Moves this process, which must have one thread only, into a new network
-/// namespace whose loopback interface is up. Whoever may not do that by
-/// themselves gets a user namespace for it, in which they are root.
+/// Moves this process, which must have a single thread, into a new network namespace whose
+/// loopback interface is up. An ordinary user also enters a new user namespace, as root.
 ///
 /// # Errors
-/// If the system does not let users have namespaces, or there are several threads.
+/// If the system does not permit user namespaces, or the process has several threads.
 pub fn enter_private_network() -> io::Result<()> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let flags = match uid {
@@ -30,11 +29,11 @@ pub fn enter_private_network() -> io::Result<()> {
     set_loopback_up()
 }
 
-/// Switches the loopback interface of this network namespace on, which gives it 127.0.0.1
-/// and ::1. In a new namespace it is off.
+/// Sets the loopback interface of this network namespace up, which gives it 127.0.0.1 and
+/// ::1. In a new namespace the interface is down.
 ///
 /// # Errors
-/// If this user may not change interfaces here.
+/// If this user may not configure interfaces in the namespace.
 pub fn set_loopback_up() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     // SAFETY: an all-zero ifreq is valid, and what is set fits; the call reads

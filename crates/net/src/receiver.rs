@@ -1,4 +1,4 @@
-//! Receiving on one slot: batches in, one run of datagrams at a time out.
+//! Receives on the sockets of one slot.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,58 +14,58 @@ use crate::slot::SlotSockets;
 use crate::sorter::Sorter;
 use crate::{multicast, socket};
 
-/// Messages asked for in light traffic, and of large ones: their bytes shall still be in
-/// the cache when they are handed over.
+/// Messages per system call in light traffic, and in a stream of large messages: so their
+/// bytes are still in the cache when the caller reads them.
 const FEW: usize = 2;
-/// Bytes of a large message: merged datagrams, as they come in a fast stream.
+/// Bytes of a large message. Fast streams arrive as merged datagrams of this size.
 const LARGE: usize = 1 << 14;
 
-/// So many messages, each found when one looked, are not light traffic.
+/// Polls in a row that find a message, from which on traffic is not light.
 const STREAK: u8 = 3;
 
-/// Reads the sockets of one slot.
+/// The receiving end of one slot.
 ///
-/// It does not block. [`Receiver::fds`] are for `epoll`, level-triggered.
+/// It never blocks. [`Receiver::fds`] are for `epoll`, level-triggered.
 pub struct Receiver {
     sockets: SlotSockets,
     ring: RecvRing,
     sorter: Sorter,
     mmsg: bool,
-    /// The family that spoke last.
+    /// True if the last message came over IPv6.
     busy_v6: bool,
-    /// Several messages came at a time, last time, and no large ones.
+    /// True if the last system call returned several messages and no large ones.
     many_small: bool,
-    /// How often in a row [`Receiver::receive_busy`] found something.
+    /// Calls in a row in which [`Receiver::receive_busy`] found a message.
     streak: u8,
-    /// What the sockets had lost when they came here.
+    /// Datagrams that the kernel had dropped at the sockets before.
     dropped_before: u32,
 }
 
-/// What a receiver has counted besides the datagrams it handed over.
+/// Counts of a receiver, besides the datagrams that it returned.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct ReceiveStats {
-    /// Packets of other slots, found in merged buffers and passed on.
+    /// Packets of other slots that arrived in merged buffers and were forwarded.
     pub forwarded: u64,
-    /// Such packets that could not be passed on.
+    /// Packets of other slots that could not be forwarded.
     pub forward_failed: u64,
-    /// Our packets that another slot found and passed on to us; they are among
-    /// those handed over.
+    /// Packets that another slot received and forwarded to this one. They are among the
+    /// returned datagrams.
     pub adopted: u64,
-    /// Datagrams thrown away because they made no sense: longer than a
-    /// buffer, or passed on to the wrong slot.
+    /// Datagrams dropped because they were empty, longer than a buffer, or forwarded to
+    /// the wrong slot.
     pub discarded: u64,
-    /// Datagrams, merged ones counted as one, that the kernel dropped because the
-    /// socket's buffer was full.
+    /// Datagrams that the kernel dropped because the socket buffer was full. Merged
+    /// datagrams count as one.
     pub overflowed: u64,
 }
 
 impl Receiver {
-    /// Reads the sockets of `slot`.
+    /// Returns a receiver for the sockets of `slot`.
     pub fn new(slot: u8, sockets: SlotSockets) -> Receiver {
         Receiver::with_features(slot, sockets, &features::probe())
     }
 
-    /// As [`Receiver::new`], with less than the kernel offers.
+    /// Like [`Receiver::new`], with only some of the kernel's features.
     pub fn with_features(slot: u8, sockets: SlotSockets, features: &Features) -> Receiver {
         Receiver {
             dropped_before: sockets.dropped(),
@@ -79,28 +79,28 @@ impl Receiver {
         }
     }
 
-    /// The descriptors to wait on: IPv4 and, where there is one, IPv6.
+    /// Returns the descriptors to wait on: IPv4 and, if there is one, IPv6.
     pub fn fds(&self) -> (RawFd, Option<RawFd>) {
         let v6 = self.sockets.v6.as_ref();
         (self.sockets.v4.as_raw_fd(), v6.map(AsRawFd::as_raw_fd))
     }
 
-    /// Whose packets it reads.
+    /// Returns the slot.
     pub fn slot(&self) -> u8 {
         self.sorter.slot()
     }
 
-    /// Bytes that wait in a socket before it drops more, as the kernel counts them:
-    /// with what it needs itself.
+    /// Returns the size of the socket's receive buffer, as the kernel counts it: packets
+    /// are charged with the kernel's bookkeeping.
     pub fn buffer(&self) -> usize {
         socket::receive_buffer(&self.sockets.v4)
     }
 
-    /// Has the kernel show hop limits, as it does at first, or spares it that: then all
-    /// are 0.
+    /// Switches reporting of hop limits on or off. At first it is on. While it is off,
+    /// datagrams have a hop limit of 0, and receiving is cheaper.
     ///
     /// # Errors
-    /// If the kernel refuses, which it has no reason to.
+    /// If a system call fails.
     pub fn show_hop_limits(&self, show: bool) -> io::Result<()> {
         let show = i32::from(show);
         let v4 = &self.sockets.v4;
@@ -111,17 +111,17 @@ impl Receiver {
         })
     }
 
-    /// The sockets themselves.
+    /// Returns the sockets.
     pub fn sockets(&self) -> &SlotSockets {
         &self.sockets
     }
 
-    /// Hands over datagrams that wait, until there is none left or `max` have been
-    /// handed over (the last buffer is finished, so it may be some more). Returns
-    /// how many it were.
+    /// Passes received datagrams to `each`, until the sockets are empty or `max` datagrams
+    /// are delivered; the last buffer is always finished, so it may be some more. Returns
+    /// the number of datagrams delivered.
     ///
     /// # Errors
-    /// If the kernel fails; that nothing waits is no error.
+    /// If a system call fails. An empty socket is no error.
     pub fn receive(
         &mut self,
         max: usize,
@@ -129,16 +129,16 @@ impl Receiver {
     ) -> io::Result<usize> {
         let first = self.busy_v6;
         let count = self.drain(first, max, &mut each)?;
-        // However much there is of one family, the other has its turn.
+        // The other family gets its turn even if the first one is a flood.
         let rest = max.saturating_sub(count).max(max.min(1));
         Ok(count + self.drain(!first, rest, &mut each)?)
     }
 
-    /// As [`Receiver::receive`], but looks only at the IP family that spoke last, for
-    /// those who have just received much and expect more.
+    /// Like [`Receiver::receive`], but reads only the IP family of the last datagram: for
+    /// callers that expect more of a stream.
     ///
     /// # Errors
-    /// If the kernel fails; that nothing waits is no error.
+    /// If a system call fails. An empty socket is no error.
     pub fn receive_more(
         &mut self,
         max: usize,
@@ -147,13 +147,13 @@ impl Receiver {
         self.drain(self.busy_v6, max, &mut each)
     }
 
-    /// As [`Receiver::receive`], but looks only at the IP family that spoke last, which
-    /// spares those who call it over and over one of two system calls. Zero does not
-    /// mean that nothing waits; now and then they must look at both. In light traffic it
-    /// takes one message and does not ask whether there is another.
+    /// Like [`Receiver::receive`], but reads only the IP family of the last datagram. That
+    /// saves a caller that polls in a loop one of two system calls. The caller must now and
+    /// then read both families. In light traffic this reads one message and does not check
+    /// for another.
     ///
     /// # Errors
-    /// If the kernel fails; that nothing waits is no error.
+    /// If a system call fails. An empty socket is no error.
     pub fn receive_busy(
         &mut self,
         max: usize,
@@ -168,13 +168,13 @@ impl Receiver {
         Ok(count)
     }
 
-    /// Also counts in `counters` from now on, except overflows: those the kernel counts.
-    /// `counters` must have no other writer while this receiver receives.
+    /// Counts in `counters` as well from now on. Overflows are not among these counts: the
+    /// kernel counts them. `counters` must have no other writer while this receiver receives.
     pub fn report_to(&mut self, counters: Arc<Counters>) {
         self.sorter.report_to(counters);
     }
 
-    /// What has been counted so far. Asks the kernel, so not after every packet.
+    /// Returns the counts. This makes a system call per socket.
     pub fn stats(&self) -> ReceiveStats {
         let overflowed = self.sockets.dropped().wrapping_sub(self.dropped_before);
         ReceiveStats {
@@ -183,15 +183,14 @@ impl Receiver {
         }
     }
 
-    /// Receives what is sent to a multicast group on an interface. Joining twice
-    /// is once.
+    /// Joins a multicast group on an interface. Joining a second time changes nothing.
     ///
     /// # Errors
-    /// If there is no such interface or group, or one socket is in as many groups
-    /// as the system allows. Slot 0 is in no groups.
+    /// If there is no such interface or group, or the socket is a member of as many groups
+    /// as the system allows, or this is slot 0.
     pub fn join_multicast(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         if self.sorter.slot() == 0 {
-            let why = "slot 0 is the daemon's and joins no multicast groups";
+            let why = "slot 0 belongs to ferroced and joins no multicast groups";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         multicast::join(&self.sockets, group, ifindex)
@@ -200,12 +199,12 @@ impl Receiver {
     /// Ends [`Receiver::join_multicast`].
     ///
     /// # Errors
-    /// If the kernel refuses; that it is not in the group is no error.
+    /// If a system call fails. Leaving a group without being a member is no error.
     pub fn leave_multicast(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         multicast::leave(&self.sockets, group, ifindex)
     }
 
-    /// All that waits on one socket, up to about `max`.
+    /// Reads one socket until it is empty or about `max` datagrams are delivered.
     fn drain(
         &mut self,
         v6: bool,
@@ -220,7 +219,7 @@ impl Receiver {
             },
         };
         let mut count = 0;
-        // What is not handed over counts here too, lest a flood of it keeps us.
+        // Counts discarded messages too, so that a flood of them cannot hold the caller.
         let mut seen = 0;
         while seen < max {
             let want = if self.many_small { BUFFERS } else { FEW };

@@ -1,8 +1,7 @@
-//! Receive buffers, filled several at a time.
+//! Receive buffers, of which one system call fills several.
 //!
-//! A buffer takes what UDP_GRO may merge into one, 64 KiB; the kernel fills as
-//! many as there are datagrams, or merged runs of them, waiting. Always from the
-//! first on, so that light traffic stays in the cache.
+//! A buffer holds 64 KiB, the most that UDP_GRO merges. Each call fills buffers from the
+//! first one on, so that light traffic uses one buffer, which stays in the cache.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -11,15 +10,17 @@ use crate::address::{NAME_LEN, Name};
 use crate::control::{ControlBuf, Messages};
 use crate::syscall::empty_header;
 
-/// Buffers, and so most messages per system call.
+/// Number of buffers, and so most messages per system call.
 pub(crate) const BUFFERS: usize = 16;
-/// The longest a merged buffer gets.
+/// Longest merged message.
 const BUFFER_LEN: usize = 1 << 16;
-/// A little more, lest the beginnings of all buffers share a cache set.
+/// Distance between buffers. The extra lines keep the starts of buffers in different
+/// cache sets.
 const STRIDE: usize = BUFFER_LEN + 9 * 64;
-/// Address, traffic class, hop limit and segment size, and some to spare.
+/// Space for the control messages with address, traffic class, hop limit and segment size.
 const CONTROL_LEN: usize = 192;
 
+/// The buffers, and the lengths that the last call returned.
 pub(crate) struct RecvRing {
     data: Box<[u8]>,
     names: Box<[Name; BUFFERS]>,
@@ -27,7 +28,7 @@ pub(crate) struct RecvRing {
     filled: [Filled; BUFFERS],
 }
 
-/// How much the kernel wrote where.
+/// Lengths and flags that the kernel returned for one buffer.
 #[derive(Copy, Clone, Default)]
 struct Filled {
     data: usize,
@@ -42,7 +43,7 @@ pub(crate) struct Received<'a> {
     pub(crate) name: &'a Name,
     pub(crate) name_len: usize,
     pub(crate) control: Messages<'a>,
-    /// Not all of it fit.
+    /// True if data or control messages did not fit.
     pub(crate) truncated: bool,
 }
 
@@ -56,8 +57,8 @@ impl RecvRing {
         }
     }
 
-    /// Takes up to `want` messages from a socket, at most [`BUFFERS`]; none if
-    /// there is none. `mmsg`: whether the kernel gives several per call.
+    /// Receives up to `want` messages, at most [`BUFFERS`], and returns how many; 0 if the
+    /// socket is empty. `mmsg` is true if the kernel returns several per call.
     pub(crate) fn fill(&mut self, fd: &impl AsFd, want: usize, mmsg: bool) -> io::Result<usize> {
         match (want, mmsg) {
             (0 | 1, _) | (_, false) => self.fill_some::<1>(fd, 1, false),
@@ -66,7 +67,7 @@ impl RecvRing {
         }
     }
 
-    /// Has room for up to `N` messages: preparing for few costs less.
+    /// Receives with `N` headers: preparing a few costs less than preparing all.
     fn fill_some<const N: usize>(
         &mut self,
         fd: &impl AsFd,
@@ -106,7 +107,7 @@ impl RecvRing {
         Ok(got)
     }
 
-    /// A message that the last [`RecvRing::fill`] brought.
+    /// Returns a message of the last [`RecvRing::fill`].
     pub(crate) fn message(&self, index: usize) -> Received<'_> {
         let filled = &self.filled[index];
         Received {
@@ -119,7 +120,7 @@ impl RecvRing {
     }
 }
 
-/// The system call: how many of the headers were filled, 0 if nothing waits.
+/// Makes the system call. Returns how many headers it filled; 0 if the socket is empty.
 fn receive(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr], mmsg: bool) -> io::Result<usize> {
     loop {
         let got = match mmsg {
@@ -150,7 +151,8 @@ fn receive_many(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io::Result
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Not by the function of that name, which is a cancellation point and takes its time.
+/// Receives one message by a raw system call: libc's `recvmsg` is a cancellation point,
+/// which costs time.
 fn receive_one(fd: BorrowedFd<'_>, header: &mut libc::mmsghdr) -> io::Result<usize> {
     // SAFETY: as in `receive_many`.
     let got = unsafe {
@@ -165,7 +167,7 @@ fn receive_one(fd: BorrowedFd<'_>, header: &mut libc::mmsghdr) -> io::Result<usi
     Ok(1)
 }
 
-/// Whether `recvmmsg` works, tried on a socket on which nothing waits.
+/// Returns true if `recvmmsg` works. The socket must be empty.
 pub(crate) fn can_receive_many(fd: BorrowedFd<'_>) -> bool {
     let mut header = libc::mmsghdr {
         msg_hdr: empty_header(),

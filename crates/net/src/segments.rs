@@ -1,43 +1,43 @@
-//! The segment size that a socket knows without being told.
+//! The segment size of a socket, for messages that do not carry one.
 //!
-//! It can be said with each message, which the kernel takes some time to read, or once for
-//! all that follow. Who sends small messages back and forth says the same again and again,
-//! and so does, every other time, who sends a stream of long ones.
+//! A segment size can be given with each message, as a control message that the kernel has
+//! to parse, or once as a socket option for all messages. A ping-pong of small messages
+//! uses one size all the time, and so does every second message of a long stream.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 
 use crate::socket;
 
-/// So many messages must have wanted another size, and none that which is set.
+/// Messages in a row that need another size before the option is changed.
 const STREAK: u8 = 8;
 
-/// What a socket has been told, and whether that is still of use.
+/// The segment size option of a socket.
 #[derive(Default)]
 pub(crate) struct Segments {
-    /// Longer messages are cut into segments of this size; 0: none is.
+    /// Value of the option; 0 if the kernel does not segment by itself.
     set: Cell<u16>,
-    /// How many messages wanted another, since the last that wanted this.
+    /// Messages since the last one that used this size.
     others: Cell<u8>,
 }
 
 impl Segments {
-    /// What must be said with a message that is to be cut, or not to be cut, like that:
-    /// nothing, or the size, 0 for one that stays whole. `alone`: there is nothing else to
-    /// say with it, so that telling the socket would spare something.
+    /// Returns the segment size to give with a message: `None` if the option has it already,
+    /// 0 for a message that must not be segmented. `plain` is true if the message needs no
+    /// other control message, so that changing the option saves the control buffer.
     #[inline]
-    pub(crate) fn to_say(
+    pub(crate) fn to_send(
         &self,
         socket: &OwnedFd,
         segment: Option<u16>,
-        alone: bool,
+        plain: bool,
     ) -> Option<u16> {
         let wanted = segment.unwrap_or(0);
         if wanted == self.set.get() {
             self.others.set(0);
             return None;
         }
-        if alone && wanted != 0 {
+        if plain && wanted != 0 {
             self.others.set(self.others.get() + 1);
             if self.others.get() >= STREAK && self.change(socket, wanted) {
                 return None;
@@ -46,7 +46,7 @@ impl Segments {
         Some(wanted)
     }
 
-    /// Tells the socket. Whether that worked.
+    /// Sets the option. Returns true on success.
     #[cold]
     fn change(&self, socket: &OwnedFd, segment: u16) -> bool {
         self.others.set(0);
@@ -58,8 +58,9 @@ impl Segments {
         changed
     }
 
-    /// Nothing is cut any more, unless it is said with the message. Whether that is new.
-    pub(crate) fn forget(&self, socket: &OwnedFd) -> bool {
+    /// Clears the option: only messages that carry a size are segmented. Returns true if it
+    /// was set.
+    pub(crate) fn clear(&self, socket: &OwnedFd) -> bool {
         self.others.set(0);
         self.set.get() != 0 && self.change(socket, 0)
     }

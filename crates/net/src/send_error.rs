@@ -1,43 +1,43 @@
-//! Why packets did not leave.
+//! Errors of sending.
 
 use std::io;
 use std::net::IpAddr;
 
-/// Why a run did not leave.
+/// Reason why a run was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The socket's buffer is full: send it again when it has drained.
-    #[error("the send buffer is full")]
+    /// The socket's send buffer is full. Send the run again when the socket is writable.
+    #[error("the send buffer of the socket is full")]
     WouldBlock,
-    /// The packets are longer than the way to the peer carries.
-    #[error("packets of {0} bytes are longer than the way to the peer carries")]
+    /// The packets are longer than the MTU of the route.
+    #[error("packets of {0} bytes are longer than the MTU of the route to the peer")]
     TooBig(usize),
-    /// No way to the peer, now.
-    #[error("{destination} cannot be reached: {error}")]
+    /// There is no route to the peer at present.
+    #[error("{destination} is unreachable: {error}")]
     Unreachable {
         /// The peer.
         destination: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// The source address is not, or no longer, one of this machine's.
-    #[error("{0} is not an address of this machine, or not of the interface to be used")]
+    /// The source address does not, or no longer, belong to this machine.
+    #[error("{0} is not an address of this machine, or not of the interface of the route")]
     NotOurAddress(IpAddr),
     /// [`Sender::bind`](crate::Sender::bind) did not return this source port.
     #[error("no socket is open on UDP source port {0}")]
     NotBound(u16),
-    /// Thrown away on this machine, by a firewall or for want of memory: the same
-    /// to the peer as being lost on the way.
-    #[error("thrown away by the system: {0}")]
+    /// This machine dropped the packets, because of a firewall or lack of memory. For the
+    /// peer that is the same as a loss in the network.
+    #[error("the system dropped the packets: {0}")]
     Dropped(io::Error),
 }
 
-/// Of several runs, one did not leave.
+/// Error of sending several runs.
 #[derive(Debug, thiserror::Error)]
 #[error("after {sent} runs: {error}")]
 pub struct PartialSend {
-    /// How many left before it.
+    /// Number of runs sent before the error.
     pub sent: usize,
-    /// Why this one did not. Those behind it have not been tried.
+    /// The error of the next run. Later runs have not been tried.
     pub error: SendError,
 }

@@ -1,11 +1,11 @@
-//! Sending runs of packets.
+//! Sends runs of packets.
 //!
-//! A run of equal packets is one system call, by UDP_SEGMENT. Over IPv4 its packets
-//! travel under the identifications 0, 1, 2, ..., which their ICRCs must have been
-//! computed for. Where the kernel cannot segment, each packet is a datagram of its
-//! own, under identification 0: [`Sender::ids_in_run`] tells beforehand which it
-//! will be. Some ways cannot be segmented although the kernel can (IPsec); those
-//! packets get new ICRCs here.
+//! A run of packets of equal size takes one system call, by UDP_SEGMENT. Over IPv4 the
+//! kernel gives the segments the identifications 0, 1, 2, ..., and the trailers of the
+//! packets must match. A kernel without UDP_SEGMENT sends each packet as a datagram of its
+//! own, with identification 0. [`Sender::ids_in_run`] tells which of the two applies. Some
+//! routes do not support segmentation although the kernel does (IPsec). There the sender
+//! replaces the trailers by those for identification 0, with [`Path::clear_ip_id`].
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::features::{self, Features};
 use crate::send_error::{PartialSend, SendError};
 use crate::steering::SLOT_MASK;
 use crate::syscall::{self, MAX_MESSAGES, Outgoing};
-use crate::tx_message::Way;
+use crate::tx_message::Route;
 use crate::tx_ports::{TxPort, TxPorts};
 
 /// The longest run that one segmented send takes, on every kernel that has UDP_SEGMENT,
@@ -28,10 +28,10 @@ pub const RUN_LIMITS: RunLimits = RunLimits {
     qpn_mask: SLOT_MASK,
 };
 
-/// Sockets per IP family, unless said otherwise.
+/// Most sockets per IP family, by default.
 const PORT_LIMIT: usize = 64;
 
-/// Sends packets to port 4791 of other machines, or of this one.
+/// Sends packets to port 4791 of other machines, or of this machine.
 pub struct Sender {
     gso: bool,
     mmsg: bool,
@@ -39,28 +39,28 @@ pub struct Sender {
     v6: TxPorts,
 }
 
-/// A run to be sent: packets one behind the other.
+/// A run to send.
 #[derive(Copy, Clone, Debug)]
 pub struct TxRun<'a> {
-    /// The way. The source port must be one that [`Sender::bind`] returned.
+    /// The path. Its source port must be one that [`Sender::bind`] returned.
     pub path: &'a Path,
-    /// Bytes of each packet but perhaps the last, which may be shorter.
+    /// Bytes of each packet; the last may be shorter.
     pub segment: usize,
-    /// The packets, ICRCs included.
+    /// The packets, with their trailers, without gaps.
     pub bytes: &'a [u8],
-    /// The interface to leave by. A must for multicast and link-local addresses; a
-    /// wish for others.
+    /// The outgoing interface. Multicast and link-local addresses need one. For other
+    /// addresses the sender falls back to routing.
     pub ifindex: Option<u32>,
 }
 
 impl Sender {
-    /// A sender with no sockets yet.
+    /// Returns a sender without sockets.
     pub fn new() -> Sender {
         Sender::with_features(&features::probe(), PORT_LIMIT)
     }
 
-    /// As [`Sender::new`], with less than the kernel offers, and with up to
-    /// `ports` sockets per IP family.
+    /// Like [`Sender::new`], with only some of the kernel's features and at most `ports`
+    /// sockets per IP family.
     pub fn with_features(features: &Features, ports: usize) -> Sender {
         Sender {
             gso: features.gso,
@@ -70,38 +70,39 @@ impl Sender {
         }
     }
 
-    /// Opens a socket on a UDP source port and returns the port to use: another
-    /// one if this is taken, or shared with others if there are many already. The
-    /// same question has the same answer, at the cost of an array access.
+    /// Opens a socket on UDP source port `want` and returns the port to use. That is another
+    /// port if `want` is in use, or a shared one if the limit of sockets is reached. The
+    /// same `want` returns the same port again, for the cost of an array access.
     ///
     /// # Errors
-    /// If no socket can be had.
+    /// If no socket can be opened.
     pub fn bind(&mut self, want: u16, v6: bool) -> io::Result<u16> {
         let ports = if v6 { &mut self.v6 } else { &mut self.v4 };
         ports.bind(want, None)
     }
 
-    /// As [`Sender::bind`], for flows from one address, which need not say so with each
-    /// packet if the socket can be bound to it. It may serve others all the same.
+    /// Like [`Sender::bind`], for flows from one address. If the socket can be bound to that
+    /// address, its messages need no control message with the source. Flows from other
+    /// addresses may use the socket too.
     ///
     /// # Errors
-    /// If no socket can be had.
+    /// If no socket can be opened.
     pub fn bind_from(&mut self, want: u16, source: IpAddr) -> io::Result<u16> {
         match source.to_canonical() {
-            // The kernel checks the source of each packet, wherever it is said.
+            // The kernel checks the source of each packet, bound or in a control message.
             IpAddr::V4(source) => self.v4.bind(want, Some(source)),
-            // Here it checks only what is said with the packet.
+            // For IPv6 the kernel checks only a source in a control message.
             IpAddr::V6(_) => self.v6.bind(want, None),
         }
     }
 
-    /// Whether the packets of a run travel over IPv4 under identifications 0, 1,
-    /// 2, ... If not, all do under 0. Compute the ICRCs accordingly.
+    /// Returns true if the packets of a run have the IPv4 identifications 0, 1, 2, ..., and
+    /// false if all have 0. The trailers of the packets must match.
     pub fn ids_in_run(&self) -> bool {
         self.gso
     }
 
-    /// The descriptor to wait on after [`SendError::WouldBlock`].
+    /// Returns the descriptor to wait on after [`SendError::WouldBlock`].
     pub fn fd(&self, path: &Path) -> Option<RawFd> {
         Some(self.port(path).ok()?.socket.as_raw_fd())
     }
@@ -109,8 +110,8 @@ impl Sender {
     /// Sends a run.
     ///
     /// # Errors
-    /// If none of it was sent. Where the kernel cannot segment, and refuses a
-    /// packet in the middle, the rest counts as lost.
+    /// If no packet was sent. If the kernel does not segment and refuses a packet in the
+    /// middle, the rest of the run counts as lost.
     pub fn send_run(
         &self,
         path: &Path,
@@ -125,27 +126,26 @@ impl Sender {
             ifindex,
         };
         let port = self.port(path)?;
-        let way = Way::new(path, ifindex, port.source);
+        let route = Route::new(path, ifindex, port.source);
         let single = bytes.len() <= segment;
         if !single && !self.gso {
-            return self.send_each(&port.socket, &run, &way, false);
+            return self.send_each(&port.socket, &run, &route, false);
         }
-        let (socket, plain) = (&port.socket, way.is_plain());
-        let sent = match port.segments.to_say(socket, run.segmented(), plain) {
-            None if plain => syscall::send_plainly(socket, way.name(), bytes),
-            segment => syscall::send(socket, &way.message(bytes, segment)),
+        let (socket, plain) = (&port.socket, route.is_plain());
+        let sent = match port.segments.to_send(socket, run.segmented(), plain) {
+            None if plain => syscall::send_to(socket, route.name(), bytes),
+            segment => syscall::send(socket, &route.message(bytes, segment)),
         };
         match sent {
             Ok(()) => Ok(()),
-            Err(error) => self.retry(port, &run, &way, error),
+            Err(error) => self.retry(port, &run, &route, error),
         }
     }
 
-    /// Sends several runs, in order, with as few system calls as possible: one if
-    /// they all have the same source port.
+    /// Sends several runs in order. Runs with the same source port share a system call.
     ///
     /// # Errors
-    /// If one was not sent; says how many were before it.
+    /// If a run was not sent. The error tells how many were sent before.
     pub fn send_runs(&self, runs: &[TxRun<'_>]) -> Result<(), PartialSend> {
         let mut sent = 0;
         while sent < runs.len() {
@@ -164,7 +164,7 @@ impl Sender {
         Ok(())
     }
 
-    /// How many of the first runs leave from one socket as one message each.
+    /// Returns how many of the first runs use one socket and are one message each.
     fn sendable_together(&self, runs: &[TxRun<'_>]) -> usize {
         let first = runs[0].path.flow;
         runs.iter()
@@ -178,40 +178,42 @@ impl Sender {
             .count()
     }
 
-    /// Sends runs from one socket; says how many left. If the first did not, it
-    /// is tried again by itself.
+    /// Sends runs from one socket and returns how many were sent. If the first one was not,
+    /// this retries it alone.
     fn send_together(&self, runs: &[TxRun<'_>]) -> Result<usize, SendError> {
         let port = self.port(runs[0].path)?;
         let (socket, source) = (&port.socket, port.source);
-        port.segments.forget(socket);
+        port.segments.clear(socket);
         let mut messages = [Outgoing::EMPTY; MAX_MESSAGES];
         for (message, run) in messages.iter_mut().zip(runs) {
-            *message = Way::new(run.path, run.ifindex, source).message(run.bytes, run.segmented());
+            *message =
+                Route::new(run.path, run.ifindex, source).message(run.bytes, run.segmented());
         }
         match syscall::send_many(socket, &messages[..runs.len()], self.mmsg) {
             Ok(sent) => Ok(sent),
             Err(error) => {
                 let run = &runs[0];
-                let way = Way::new(run.path, run.ifindex, source);
-                self.retry(port, run, &way, error).map(|()| 1)
+                let route = Route::new(run.path, run.ifindex, source);
+                self.retry(port, run, &route, error).map(|()| 1)
             }
         }
     }
 
-    /// What can be done about an error: another interface, or no segmentation.
+    /// Retries after an error: without the segment size option, without the interface, or
+    /// without segmentation.
     #[cold]
     fn retry(
         &self,
         port: &TxPort,
         run: &TxRun<'_>,
-        way: &Way,
+        route: &Route,
         error: io::Error,
     ) -> Result<(), SendError> {
         let socket = &port.socket;
-        let (mut way, mut error) = (*way, error);
-        if error.kind() != io::ErrorKind::WouldBlock && port.segments.forget(socket) {
-            // What the socket had been told may not do on this way.
-            match syscall::send(socket, &way.message(run.bytes, run.segmented())) {
+        let (mut route, mut error) = (*route, error);
+        if error.kind() != io::ErrorKind::WouldBlock && port.segments.clear(socket) {
+            // The segment size option may not suit this route.
+            match syscall::send(socket, &route.message(run.bytes, run.segmented())) {
                 Ok(()) => return Ok(()),
                 Err(e) => error = e,
             }
@@ -224,31 +226,32 @@ impl Sender {
             libc::ENODEV,
         ];
         if code.is_some_and(|code| unroutable.contains(&code))
-            && let Some(other) = way.any_interface()
+            && let Some(other) = route.any_interface()
         {
-            way = other;
-            match syscall::send(socket, &way.message(run.bytes, run.segmented())) {
+            route = other;
+            match syscall::send(socket, &route.message(run.bytes, run.segmented())) {
                 Ok(()) => return Ok(()),
                 Err(e) => error = e,
             }
         }
-        // EIO: not on this way. EINVAL: that too, or what each packet will tell.
+        // EIO: this route does not support segmentation. EINVAL: the same, or an error that
+        // each single packet reports again.
         let segmentation = [libc::EIO, libc::EINVAL, libc::EOPNOTSUPP];
         let code = error.raw_os_error();
         if run.segmented().is_some() && code.is_some_and(|code| segmentation.contains(&code)) {
-            return self.send_each(socket, run, &way, true);
+            return self.send_each(socket, run, &route, true);
         }
-        Err(way.explain(error, run.segment))
+        Err(route.explain(error, run.segment))
     }
 
-    /// Sends each packet by itself. `numbered`: their ICRCs are for the
-    /// identifications of a segmented run.
+    /// Sends each packet as a datagram. `numbered` is true if the trailers are those for the
+    /// identifications 0, 1, 2, ...
     #[cold]
     fn send_each(
         &self,
         socket: &OwnedFd,
         run: &TxRun<'_>,
-        way: &Way,
+        route: &Route,
         numbered: bool,
     ) -> Result<(), SendError> {
         let mut messages = [Outgoing::EMPTY; MAX_MESSAGES];
@@ -258,7 +261,7 @@ impl Sender {
             let rest = run.bytes[gone * run.segment..].chunks(run.segment);
             let mut count = 0;
             for (message, packet) in messages.iter_mut().zip(rest) {
-                *message = way.message(packet, None);
+                *message = route.message(packet, None);
                 let ip_id = if numbered { gone + count } else { 0 };
                 if let Some((body, trailer)) = run.path.clear_ip_id(ip_id as u16, packet) {
                     message.body = body;
@@ -269,11 +272,11 @@ impl Sender {
             }
             match syscall::send_many(socket, &messages[..count], self.mmsg) {
                 Ok(sent) => gone += sent,
-                // The first ones cannot be taken back, and must not be sent twice.
+                // The first packets are sent and must not be sent twice.
                 Err(_) if gone > 0 => return Ok(()),
-                Err(error) => match way.any_interface() {
-                    Some(way) => return self.send_each(socket, run, &way, numbered),
-                    None => return Err(way.explain(error, run.segment)),
+                Err(error) => match route.any_interface() {
+                    Some(route) => return self.send_each(socket, run, &route, numbered),
+                    None => return Err(route.explain(error, run.segment)),
                 },
             }
         }
@@ -298,7 +301,7 @@ impl Default for Sender {
 }
 
 impl TxRun<'_> {
-    /// The segment size to tell the kernel, if there is more than one.
+    /// Returns the segment size to give to the kernel, if there are several packets.
     fn segmented(&self) -> Option<u16> {
         debug_assert!(self.bytes.len() <= self.segment * RUN_LIMITS.packets);
         (self.bytes.len() > self.segment).then_some(self.segment as u16)

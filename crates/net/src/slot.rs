@@ -1,13 +1,13 @@
 //! The sockets of a slot.
 //!
-//! A slot is one index in two groups of sockets, IPv4 and IPv6, all bound to
-//! the wildcard address and port 4791 with SO_REUSEPORT. The kernel numbers the
-//! members of a group in the order they were bound, and the group's BPF program
-//! returns the number. So slots are created in order, and closing one moves the
-//! last socket of the group into its place: whoever created them keeps them and
-//! parks those that nobody uses.
+//! A slot is one index in two groups of sockets, IPv4 and IPv6, all bound to the wildcard
+//! address and port 4791 with SO_REUSEPORT. The kernel numbers the members of a group in
+//! the order they were bound, and the group's BPF program returns that number. So slots
+//! are created in order. Closing a socket would move the last one of the group into its
+//! place. So ferroced keeps all sockets, and parks those that no program uses.
 //!
-//! A group belongs to one user. Members may be passed to processes of others.
+//! All members of a group are created by one user. Processes of other users may receive
+//! descriptors of them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,25 +25,25 @@ use crate::{multicast, port_table, socket, steering};
 /// The sockets of one slot.
 #[derive(Debug)]
 pub struct SlotSockets {
-    /// For IPv4.
+    /// The IPv4 socket.
     pub v4: OwnedFd,
-    /// For IPv6, where the kernel has it.
+    /// The IPv6 socket, if the kernel has IPv6.
     pub v6: Option<OwnedFd>,
 }
 
-/// Creates the sockets of a slot. All lower slots of this network namespace must
-/// exist, and no higher one.
+/// Creates the sockets of a slot. In this network namespace all lower slots must exist,
+/// and no higher one.
 ///
 /// # Errors
-/// If the port is taken, or the slot would not be the next one.
+/// If another process has the port, or the slot is not the next one.
 pub fn create_slot(slot: u8) -> Result<SlotSockets, BindError> {
     create_slot_with(slot, &features::probe())
 }
 
-/// As [`create_slot`], with less than the kernel offers.
+/// Like [`create_slot`], with only some of the kernel's features.
 ///
 /// # Errors
-/// If the port is taken, or the slot would not be the next one.
+/// If another process has the port, or the slot is not the next one.
 pub fn create_slot_with(slot: u8, features: &Features) -> Result<SlotSockets, BindError> {
     let v4 = Member { slot, v6: false }.create(features)?;
     let v6 = match features.ipv6 {
@@ -54,10 +54,10 @@ pub fn create_slot_with(slot: u8, features: &Features) -> Result<SlotSockets, Bi
 }
 
 impl SlotSockets {
-    /// More descriptors of the same sockets.
+    /// Duplicates the descriptors.
     ///
     /// # Errors
-    /// If there are too many open files.
+    /// If the process has too many open files.
     pub fn try_clone(&self) -> io::Result<SlotSockets> {
         Ok(SlotSockets {
             v4: self.v4.try_clone()?,
@@ -65,12 +65,12 @@ impl SlotSockets {
         })
     }
 
-    /// Puts a slot out of use: leaves its multicast groups, throws away what has
-    /// arrived and what still arrives. The sockets keep their places. Not for slot
-    /// 0, which is always in use.
+    /// Parks a slot: leaves its multicast groups, discards the received datagrams and
+    /// drops all later ones. The sockets keep their places in the group. Slot 0 is always
+    /// in use and is never parked.
     ///
     /// # Errors
-    /// If the kernel refuses, which it has no reason to.
+    /// If a system call fails.
     pub fn park(&self) -> io::Result<()> {
         for fd in self.each() {
             steering::drop_all(fd)?;
@@ -84,10 +84,10 @@ impl SlotSockets {
         Ok(())
     }
 
-    /// Puts a parked slot into use again: from now on packets arrive.
+    /// Ends [`SlotSockets::park`]: the sockets receive packets again.
     ///
     /// # Errors
-    /// If the kernel refuses, which it has no reason to.
+    /// If a system call fails.
     pub fn unpark(&self) -> io::Result<()> {
         self.each().try_for_each(steering::drop_none)
     }
@@ -104,7 +104,7 @@ impl SlotSockets {
     }
 }
 
-/// A member of a group in the making.
+/// A socket to be created, as a member of its group.
 struct Member {
     slot: u8,
     v6: bool,
@@ -117,17 +117,18 @@ impl Member {
         self.prepare(&socket, features).map_err(|e| self.error(e))?;
         self.bind(&socket)?;
         self.check_place(&socket)?;
-        // Only the first needs to, the program is the group's; it does no harm.
+        // The program belongs to the group: the first member attaches it, others replace
+        // it with the same.
         steering::steer_by_slot(&socket).map_err(BindError::NoSteering)?;
         Ok(socket.into())
     }
 
-    /// A group of survivors from an earlier life may have taken the new socket in,
-    /// at another index than the slot's. As its last member it can leave again
-    /// without moving another.
+    /// Checks that the socket's index in its group is the slot's number. The index differs
+    /// if programs still hold the group of an earlier ferroced. Closing the new socket
+    /// then moves no other, because it is the last member.
     ///
-    /// The kernel's table is no snapshot: a line can be missing, or come twice, while
-    /// sockets come and go elsewhere. A wrong number is believed only if it stays.
+    /// The kernel's table is not a snapshot: a line can be missing or appear twice while
+    /// other sockets are opened and closed. So this reads a wrong number again, 50 times.
     fn check_place(&self, socket: &Socket) -> Result<(), BindError> {
         const READS: usize = 50;
         let mut found = 0;
@@ -151,13 +152,13 @@ impl Member {
         })
     }
 
-    /// The process that has another socket of the group open.
+    /// Finds a process that has another socket of the group open.
     fn holder_of_group(&self, socket: &Socket) -> Option<(u32, String)> {
         let others = self.others_in_group(socket).ok()?;
         others.into_iter().find_map(port_table::process_with)
     }
 
-    /// Inodes of the other sockets of the group that the kernel's table shows now.
+    /// Returns the inodes of the group's other sockets, as the kernel's table shows them.
     fn others_in_group(&self, socket: &Socket) -> io::Result<BTreeSet<u64>> {
         let own = rustix::fs::fstat(socket)?.st_ino;
         let uid = rustix::process::geteuid().as_raw();
@@ -168,27 +169,27 @@ impl Member {
         Ok(others.map(|other| other.inode).collect())
     }
 
-    /// Everything that must hold before the first datagram arrives.
+    /// Sets all options that must be set before the first datagram arrives.
     fn prepare(&self, socket: &Socket, features: &Features) -> io::Result<()> {
         socket.set_reuse_port(true)?;
         let on = |level, option| socket::set_number(socket, level, option, 1);
         let off = |level, option| socket::set_number(socket, level, option, 0);
         if self.v6 {
             socket.set_only_v6(true)?;
-            // rxe and NICs send no UDP checksum; the ICRC covers the rest.
+            // rxe and NICs send no UDP checksum, because RoCEv2 has a CRC of its own.
             on(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX)?;
             on(libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)?;
             on(libc::SOL_IPV6, libc::IPV6_RECVTCLASS)?;
             on(libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT)?;
-            // Multicast only of the groups this very socket has joined. Before
-            // Linux 4.20 the transport ignores what is too much.
+            // Receive only groups that this socket has joined. Before Linux 4.20 the
+            // option does not exist, and the transport drops other groups.
             let _ = off(libc::SOL_IPV6, libc::IPV6_MULTICAST_ALL);
         } else {
             on(libc::SOL_IP, libc::IP_PKTINFO)?;
             on(libc::SOL_IP, libc::IP_RECVTOS)?;
             on(libc::SOL_IP, libc::IP_RECVTTL)?;
             if self.slot == 0 {
-                multicast::stand_by(socket)?;
+                multicast::match_all_groups(socket)?;
             } else {
                 off(libc::SOL_IP, libc::IP_MULTICAST_ALL)?;
             }

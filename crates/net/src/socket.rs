@@ -1,16 +1,16 @@
-//! Options that `socket2` has no name for.
+//! Creation of UDP sockets, and socket options that `socket2` does not have.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// What we ask for; the kernel grants an ordinary user `net.core.rmem_max` and
-/// `wmem_max`, and doubles either for its own bookkeeping.
+/// Requested buffer sizes. The kernel grants an ordinary user at most `net.core.rmem_max`
+/// and `wmem_max`, and doubles either for its own bookkeeping.
 const RECEIVE_BUFFER: usize = 8 << 20;
 const SEND_BUFFER: usize = 4 << 20;
 
-/// A UDP socket that neither blocks nor survives `exec`.
+/// Creates a UDP socket that is non-blocking and close-on-exec.
 pub(crate) fn udp(domain: Domain) -> io::Result<Socket> {
     Socket::new(
         domain,
@@ -38,12 +38,12 @@ pub(crate) fn set<T: Copy>(fd: &impl AsFd, level: i32, name: i32, value: &T) -> 
     Ok(())
 }
 
-/// Sets an option that is a number.
+/// Sets an option to a number.
 pub(crate) fn set_number(fd: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     set(fd, level, name, &value)
 }
 
-/// How many datagrams the kernel has dropped at a socket; 0 before Linux 4.12.
+/// Returns how many datagrams the kernel has dropped at a socket; 0 before Linux 4.12.
 pub(crate) fn dropped(fd: &impl AsFd) -> u32 {
     const SO_MEMINFO: i32 = 55;
     const DROPS: usize = 8;
@@ -63,21 +63,21 @@ pub(crate) fn dropped(fd: &impl AsFd) -> u32 {
     values[DROPS]
 }
 
-/// Raises the receive buffer as far as the kernel lets us.
+/// Raises the receive buffer as far as the kernel permits.
 pub(crate) fn raise_receive_buffer(fd: &impl AsFd) {
     let bytes = RECEIVE_BUFFER as i32;
     if set_number(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
-        // What the kernel does not grant it cuts down; it does not fail.
+        // The kernel reduces the size to its limit and does not fail.
         let _ = SockRef::from(fd).set_recv_buffer_size(RECEIVE_BUFFER);
     }
 }
 
-/// Bytes, kernel bookkeeping included, that the receive buffer holds.
+/// Returns the size of the receive buffer, which includes the kernel's bookkeeping.
 pub(crate) fn receive_buffer(fd: &impl AsFd) -> usize {
     SockRef::from(fd).recv_buffer_size().unwrap_or(0)
 }
 
-/// Raises the send buffer as far as the kernel lets us.
+/// Raises the send buffer as far as the kernel permits.
 pub(crate) fn raise_send_buffer(fd: &impl AsFd) {
     let bytes = SEND_BUFFER as i32;
     if set_number(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes).is_err() {

@@ -1,4 +1,4 @@
-//! Splitting received buffers into datagrams, and deciding whose they are.
+//! Splits received buffers into runs of this slot, and forwards packets of other slots.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -13,17 +13,17 @@ use crate::receiver::ReceiveStats;
 use crate::recv_ring::Received;
 use crate::{address, steering};
 
-/// Splits buffers into datagrams and decides whose they are.
+/// Splits received buffers by slot.
 pub(crate) struct Sorter {
     slot: u8,
     forwarder: Forwarder,
     stats: ReceiveStats,
-    /// Where else to count, if anywhere.
+    /// Shared counters, updated beside `stats`.
     counters: Option<Arc<Counters>>,
 }
 
-/// What the IP header said, and how long the merged datagrams are.
-struct Envelope {
+/// Fields of the IP header of a buffer, and the size of its merged datagrams.
+struct PacketInfo {
     source: IpAddr,
     source_port: u16,
     destination: IpAddr,
@@ -55,21 +55,22 @@ impl Sorter {
         self.counters = Some(counters);
     }
 
-    /// Counts in the shared counters as well.
+    /// Adds to a shared counter.
     fn report(&self, counter: Counter, n: usize) {
         if let Some(counters) = self.counters.as_ref().filter(|_| n > 0) {
             counters.add(counter, n as u64);
         }
     }
 
+    /// Counts a discarded message. Returns 0, the number of datagrams delivered.
     fn discard(&mut self) -> usize {
         self.stats.discarded += 1;
         self.report(Counter::RxDiscarded, 1);
         0
     }
 
-    /// Hands over our datagrams of a message, and passes on others' by a socket of
-    /// ours. Returns how many were handed over.
+    /// Passes this slot's datagrams of a message to `each`, and forwards those of other slots
+    /// from socket `forward_by`. Returns the number of datagrams delivered.
     pub(crate) fn sort<'a>(
         &mut self,
         message: Received<'a>,
@@ -77,25 +78,25 @@ impl Sorter {
         each: &mut impl FnMut(&IncomingRun<'_>),
     ) -> usize {
         let (data, truncated) = (message.data, message.truncated);
-        let Some(envelope) = Envelope::read(message) else {
+        let Some(info) = PacketInfo::read(message) else {
             return self.discard();
         };
         if truncated || data.is_empty() {
             return self.discard();
         }
-        let segment = envelope.segment.clamp(1, data.len());
+        let segment = info.segment.clamp(1, data.len());
         let segments = data.chunks(segment);
-        if envelope.is_forwarded() {
+        if info.is_forwarded() {
             return segments.map(|bytes| self.adopt(bytes, each)).sum();
         }
-        // Group members get their copy whatever queue pair it is for.
-        let multicast = envelope.destination.is_multicast();
+        // A member of a multicast group receives packets for any queue pair.
+        let multicast = info.destination.is_multicast();
         let mut run = IncomingRun {
-            merged: envelope.incoming(),
+            merged: info.incoming(),
             segment,
         };
         let (mut count, mut begun) = (0, 0);
-        let mut hand_over = |run: &mut IncomingRun<'a>, packets: Range<usize>| {
+        let mut deliver = |run: &mut IncomingRun<'a>, packets: Range<usize>| {
             if !packets.is_empty() {
                 count += packets.len().div_ceil(segment);
                 run.merged.datagram.payload = &data[packets];
@@ -105,20 +106,20 @@ impl Sorter {
         for (index, payload) in segments.enumerate() {
             if index > 0 && !multicast && steering::slot_of(payload) != self.slot {
                 let at = index * segment;
-                hand_over(&mut run, begun..at);
+                deliver(&mut run, begun..at);
                 begun = at + payload.len();
                 run.merged.datagram.payload = payload;
                 let flushed = self.forwarder.push(forward_by, &run.merged);
-                self.note_forwarded(flushed);
+                self.count_forwarded(flushed);
             }
         }
-        hand_over(&mut run, begun..data.len());
+        deliver(&mut run, begun..data.len());
         let flushed = self.forwarder.flush(forward_by);
-        self.note_forwarded(flushed);
+        self.count_forwarded(flushed);
         count
     }
 
-    /// Takes a packet that another slot has passed on to us.
+    /// Delivers a packet that another slot has forwarded to this one.
     fn adopt(&mut self, bytes: &[u8], each: &mut impl FnMut(&IncomingRun<'_>)) -> usize {
         match forward::unwrap(bytes) {
             Some(packet) if steering::slot_of(packet.payload) == self.slot => {
@@ -134,7 +135,7 @@ impl Sorter {
         }
     }
 
-    fn note_forwarded(&mut self, flushed: Flushed) {
+    fn count_forwarded(&mut self, flushed: Flushed) {
         self.stats.forwarded += flushed.sent as u64;
         self.stats.forward_failed += flushed.lost as u64;
         self.report(Counter::RxForwarded, flushed.sent);
@@ -142,10 +143,10 @@ impl Sorter {
     }
 }
 
-impl Envelope {
-    fn read(message: Received<'_>) -> Option<Envelope> {
+impl PacketInfo {
+    fn read(message: Received<'_>) -> Option<PacketInfo> {
         let (source, source_port) = message.name.parse(message.name_len)?;
-        let mut envelope = Envelope {
+        let mut info = PacketInfo {
             source,
             source_port,
             destination: source,
@@ -155,41 +156,41 @@ impl Envelope {
             segment: usize::MAX,
         };
         let mut addressed = false;
-        for note in message.control {
-            let number = note.number().unwrap_or(0);
-            match (note.level, note.kind) {
+        for item in message.control {
+            let number = item.number().unwrap_or(0);
+            match (item.level, item.kind) {
                 (libc::SOL_IP, libc::IP_PKTINFO) => {
-                    // ifindex, local address, destination in the header.
-                    envelope.ifindex = number as u32;
-                    envelope.destination = address::v4(note.data.get(8..)?)?.into();
+                    // ifindex, local address, destination address of the header.
+                    info.ifindex = number as u32;
+                    info.destination = address::v4(item.data.get(8..)?)?.into();
                     addressed = true;
                 }
                 (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
-                    envelope.destination = address::v6(note.data)?.into();
-                    let ifindex = note.data.get(16..)?.first_chunk()?;
-                    envelope.ifindex = u32::from_ne_bytes(*ifindex);
+                    info.destination = address::v6(item.data)?.into();
+                    let ifindex = item.data.get(16..)?.first_chunk()?;
+                    info.ifindex = u32::from_ne_bytes(*ifindex);
                     addressed = true;
                 }
                 (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
-                    envelope.traffic_class = number as u8;
+                    info.traffic_class = number as u8;
                 }
                 (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
-                    envelope.hop_limit = number as u8;
+                    info.hop_limit = number as u8;
                 }
                 (libc::SOL_UDP, libc::UDP_GRO) => {
-                    envelope.segment = usize::try_from(number).ok()?;
+                    info.segment = usize::try_from(number).ok()?;
                 }
                 _ => {}
             }
         }
-        addressed.then_some(envelope)
+        addressed.then_some(info)
     }
 
     fn is_forwarded(&self) -> bool {
         forward::is_forwarded(self.source, self.source_port, self.destination)
     }
 
-    /// A datagram that has yet to get its payload.
+    /// Returns a datagram with an empty payload.
     fn incoming(&self) -> Incoming<'static> {
         Incoming {
             datagram: Datagram {

@@ -1,6 +1,6 @@
-//! The BPF programs: which slot gets a packet, and which socket gets none.
+//! The slot of a QPN, and the BPF programs that steer packets to slots.
 //!
-//! Classic BPF may be attached without privilege.
+//! Classic BPF needs no privilege.
 
 use std::io;
 use std::ops::Range;
@@ -21,10 +21,10 @@ const INDEX_BITS: u32 = 16;
 /// Bits of a QPN that hold its slot.
 pub(crate) const SLOT_MASK: u32 = 0xff << INDEX_BITS;
 
-/// Where the top byte of the destination QPN lies in the UDP payload.
+/// Offset of the top byte of the destination QPN in the UDP payload.
 pub(crate) const SLOT_OFFSET: usize = 5;
 
-/// The top byte of the QPN that stands for all members of a multicast group.
+/// Top byte of the multicast QPN, 0xffffff.
 const MULTICAST_SLOT: u32 = 0xff;
 
 /// Returns the slot of a queue pair: the top byte of its number.
@@ -38,14 +38,14 @@ pub const fn qpns_of_slot(slot: u8) -> Range<u32> {
     first..first + (1 << INDEX_BITS)
 }
 
-/// The slot a packet is for. What is too short to say goes to slot 0, as the
-/// kernel decides it.
+/// Returns the slot that a packet is for; slot 0 if the packet is too short, as in the
+/// kernel.
 pub(crate) fn slot_of(payload: &[u8]) -> u8 {
     payload.get(SLOT_OFFSET).copied().unwrap_or(0)
 }
 
-/// Makes the group that `fd` belongs to choose the socket by the top byte of the
-/// destination QPN: the socket's index in the group is its slot.
+/// Attaches the program that steers packets to the group of `fd`. It returns the top byte of
+/// the destination QPN, and the kernel chooses the socket with that index.
 pub(crate) fn steer_by_slot(fd: &impl AsFd) -> io::Result<()> {
     attach(
         fd,
@@ -57,7 +57,7 @@ pub(crate) fn steer_by_slot(fd: &impl AsFd) -> io::Result<()> {
     )
 }
 
-/// Makes a socket throw away what arrives.
+/// Makes a socket drop all datagrams.
 pub(crate) fn drop_all(fd: &impl AsFd) -> io::Result<()> {
     attach(
         fd,
@@ -66,9 +66,9 @@ pub(crate) fn drop_all(fd: &impl AsFd) -> io::Result<()> {
     )
 }
 
-/// Makes a socket throw away what is for the QPN of multicast groups.
+/// Makes a socket drop datagrams for the multicast QPN.
 pub(crate) fn drop_multicast(fd: &impl AsFd) -> io::Result<()> {
-    // This kind of program is shown the UDP header too.
+    // A socket filter sees the UDP header too.
     let slot = (UDP_LEN + SLOT_OFFSET) as u32;
     let mut branch = instruction(JUMP_IF_EQUAL, MULTICAST_SLOT);
     branch.jf = 1;

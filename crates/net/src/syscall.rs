@@ -1,7 +1,7 @@
-//! Sending, one datagram or run per message, several messages per call.
+//! The system calls that send: one datagram or run per message, several messages per call.
 //!
-//! The system calls want structures full of pointers. They are built here, from
-//! borrowed parts, right before the call, so that no pointer is ever kept.
+//! The structures with pointers that the kernel reads are built from borrowed parts right
+//! before the call. No pointer outlives the call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,12 +10,12 @@ use std::ptr;
 use crate::address::Name;
 use crate::control::ControlBuf;
 
-/// Room for every control message that is ever sent with one datagram.
+/// Space for all control messages that a message can carry.
 pub(crate) const CONTROL_LEN: usize = 128;
 /// Most messages in one call.
 pub(crate) const MAX_MESSAGES: usize = 16;
 
-/// A message ready to be sent: where to, beside what, and what.
+/// A message to send: destination, control messages and data.
 #[derive(Copy, Clone)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) name: Name,
@@ -23,7 +23,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) control: ControlBuf<CONTROL_LEN>,
     pub(crate) control_len: usize,
     pub(crate) body: &'a [u8],
-    /// Follows the body; mostly empty.
+    /// Data behind the body; empty in most messages.
     pub(crate) tail: [u8; 4],
     pub(crate) tail_len: usize,
 }
@@ -50,7 +50,7 @@ impl Outgoing<'_> {
         })
     }
 
-    /// The message as the kernel takes it. It points to `parts` and to `self`.
+    /// Returns the `msghdr`. It points to `parts` and to `self`.
     fn header(&self, parts: &mut [libc::iovec; 2]) -> libc::msghdr {
         let mut header = empty_header();
         header.msg_name = self.name.0.as_ptr().cast_mut().cast();
@@ -63,8 +63,8 @@ impl Outgoing<'_> {
     }
 }
 
-/// Sends one message. Not by the function of that name, which is a cancellation point and
-/// takes its time.
+/// Sends one message by a raw system call: libc's `sendmsg` is a cancellation point, which
+/// costs time.
 pub(crate) fn send(fd: &impl AsFd, message: &Outgoing<'_>) -> io::Result<()> {
     let mut parts = message.parts();
     let header = message.header(&mut parts);
@@ -89,9 +89,9 @@ pub(crate) fn send(fd: &impl AsFd, message: &Outgoing<'_>) -> io::Result<()> {
     }
 }
 
-/// Sends bytes beside which there is nothing to say.
+/// Sends a message without control messages.
 #[inline]
-pub(crate) fn send_plainly(fd: &impl AsFd, to: (Name, usize), bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn send_to(fd: &impl AsFd, to: (Name, usize), bytes: &[u8]) -> io::Result<()> {
     let (name, name_len) = to;
     loop {
         // SAFETY: pointers and lengths describe `bytes` and the front of `name`, which
@@ -117,8 +117,8 @@ pub(crate) fn send_plainly(fd: &impl AsFd, to: (Name, usize), bytes: &[u8]) -> i
     }
 }
 
-/// Sends the first [`MAX_MESSAGES`] of `messages`, in order, until one fails;
-/// says how many went out. The error is that of the first message.
+/// Sends the first [`MAX_MESSAGES`] of `messages` in order, until one fails. Returns how
+/// many were sent, or the error of the first message.
 pub(crate) fn send_many(
     fd: &impl AsFd,
     messages: &[Outgoing<'_>],
@@ -175,8 +175,8 @@ const EMPTY_PART: libc::iovec = libc::iovec {
     iov_len: 0,
 };
 
-/// A header without anything. It has private padding on some platforms, so it
-/// cannot be written as a literal.
+/// Returns an empty `msghdr`. It has private padding on some platforms, so there is no
+/// literal for it.
 pub(crate) fn empty_header() -> libc::msghdr {
     // SAFETY: `msghdr` is plain data, for which all zeroes (null pointers,
     // lengths 0) is a valid value.

@@ -1,4 +1,4 @@
-//! A run as one message to the kernel.
+//! Routes of runs, and the messages that send them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,27 +12,27 @@ use crate::send_error::SendError;
 use crate::socket;
 use crate::syscall::Outgoing;
 
-/// The hop limit of sockets to send from.
-pub(crate) const USUAL_HOPS: u8 = 64;
+/// Default hop limit of the sending sockets.
+pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// The way of a message: canonical addresses and the interface to leave by.
+/// The route of a message: canonical addresses, IP fields and the outgoing interface.
 #[derive(Copy, Clone)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     source: IpAddr,
     destination: IpAddr,
     traffic_class: u8,
     hop_limit: u8,
-    /// Meant for this interface; 0 if routing decides.
+    /// The outgoing interface; 0 if routing decides.
     ifindex: u32,
-    /// The socket sends from `source` anyway.
+    /// True if the socket is bound to `source`.
     bound: bool,
 }
 
-impl Way {
-    /// By a socket that is bound to `bound`, if to any address.
-    pub(crate) fn new(path: &Path, ifindex: Option<u32>, bound: Option<Ipv4Addr>) -> Way {
+impl Route {
+    /// Returns the route of a path. `bound` is the address that the socket is bound to.
+    pub(crate) fn new(path: &Path, ifindex: Option<u32>, bound: Option<Ipv4Addr>) -> Route {
         let source = path.flow.source.to_canonical();
-        Way {
+        Route {
             source,
             bound: bound.is_some_and(|bound| source == IpAddr::V4(bound)),
             destination: path.flow.destination.to_canonical(),
@@ -42,20 +42,20 @@ impl Way {
         }
     }
 
-    /// The same, left to routing, if the interface was no more than a wish. Where
-    /// addresses mean something only on an interface there is no choice.
-    pub(crate) fn any_interface(&self) -> Option<Way> {
+    /// Returns the same route with the interface left to routing. Returns `None` if there is
+    /// no interface, or if the destination is valid on that interface only.
+    pub(crate) fn any_interface(&self) -> Option<Route> {
         let scoped = match self.destination {
             IpAddr::V4(v4) => v4.is_multicast(),
             IpAddr::V6(v6) => v6.is_multicast() || v6.is_unicast_link_local(),
         };
-        (self.ifindex != 0 && !scoped).then_some(Way {
+        (self.ifindex != 0 && !scoped).then_some(Route {
             ifindex: 0,
             ..*self
         })
     }
 
-    /// Sorts an error of `sendmsg` for packets of `segment` bytes.
+    /// Converts an error of `sendmsg` for packets of `segment` bytes.
     pub(crate) fn explain(&self, error: io::Error, segment: usize) -> SendError {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => SendError::WouldBlock,
@@ -69,8 +69,8 @@ impl Way {
                 | libc::ENXIO
                 | libc::EACCES,
             ) => {
-                // IPv4 has one error for "no such way" and "not from there".
-                if self.source.is_ipv4() && !is_ours(self.source) {
+                // IPv4 has one error for "no route" and "not a local source address".
+                if self.source.is_ipv4() && !is_local(self.source) {
                     return SendError::NotOurAddress(self.source);
                 }
                 SendError::Unreachable {
@@ -82,30 +82,31 @@ impl Way {
         }
     }
 
-    /// Whether the hop limit is another than the socket's own, which does not serve
-    /// multicast. 0 would be refused; the default serves whoever did not care.
-    fn must_say_hops(&self) -> bool {
+    /// Returns true if the message must carry the hop limit: it differs from the socket's,
+    /// or the destination is multicast, which has another default. The kernel refuses 0, so
+    /// 0 means the default.
+    fn sets_hop_limit(&self) -> bool {
         match self.hop_limit {
             0 => false,
-            USUAL_HOPS => self.destination.is_multicast(),
+            DEFAULT_HOP_LIMIT => self.destination.is_multicast(),
             _ => true,
         }
     }
 
-    /// Whether there is nothing to say that its socket does not do anyway.
+    /// Returns true if the message needs no control messages but the segment size.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.bound && self.ifindex == 0 && self.traffic_class == 0 && !self.must_say_hops()
+        self.bound && self.ifindex == 0 && self.traffic_class == 0 && !self.sets_hop_limit()
     }
 
-    /// Where it leads.
+    /// Returns the destination.
     #[inline]
     pub(crate) fn name(&self) -> (Name, usize) {
         Name::new(self.destination, ROCE_PORT, self.ifindex)
     }
 
-    /// A message of one datagram, or with `segment` of several. What its socket does
-    /// anyway is not said again: the source, traffic class 0, the usual hop limit.
+    /// Returns a message with one datagram or, with `segment`, several. Control messages for
+    /// values that the socket already has are left out.
     pub(crate) fn message<'a>(&self, body: &'a [u8], segment: Option<u16>) -> Outgoing<'a> {
         let (name, name_len) = self.name();
         let mut message = Outgoing {
@@ -130,7 +131,7 @@ impl Way {
                 if self.traffic_class != 0 {
                     at = control.put(at, libc::SOL_IP, libc::IP_TOS, class);
                 }
-                if self.must_say_hops() {
+                if self.sets_hop_limit() {
                     at = control.put(at, libc::SOL_IP, libc::IP_TTL, hops);
                 }
             }
@@ -142,7 +143,7 @@ impl Way {
                 if self.traffic_class != 0 {
                     at = control.put(at, libc::SOL_IPV6, libc::IPV6_TCLASS, class);
                 }
-                if self.must_say_hops() {
+                if self.sets_hop_limit() {
                     at = control.put(at, libc::SOL_IPV6, libc::IPV6_HOPLIMIT, hops);
                 }
             }
@@ -156,8 +157,8 @@ impl Way {
     }
 }
 
-/// Whether an IPv4 address is one of this machine's.
-fn is_ours(address: IpAddr) -> bool {
+/// Returns true if an IPv4 address belongs to this machine.
+fn is_local(address: IpAddr) -> bool {
     socket::udp(Domain::IPV4)
         .and_then(|socket| socket.bind(&SocketAddr::new(address, 0).into()))
         .is_ok()

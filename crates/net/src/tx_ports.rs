@@ -1,14 +1,13 @@
-//! Sockets to send from, one per UDP source port.
+//! The sending sockets, one per UDP source port.
 //!
-//! They are apart from those of the slot: a socket has one source port, and flows
-//! want different ones, to be spread over network paths and receive queues. They
-//! are not connected, and forbid fragmentation, so that their IPv4 identification
-//! is known: 0, and counting up within a segmented send. Nothing is received on
-//! them. One for flows from a single IPv4 address is bound to it, which spares each
-//! packet to say it.
+//! They are not the slot's sockets: a socket has one source port, and flows use different
+//! ones, so that the network spreads them over paths and receive queues. The sockets are
+//! not connected and forbid fragmentation. Then the IPv4 identification is known: 0, and
+//! counting up within a segmented send. They receive nothing. A socket for flows from one
+//! IPv4 address is bound to it, which saves a control message per packet.
 //!
-//! There are at most as many as the limit says. Once they are all open, queue
-//! pairs share them; none is ever closed under a queue pair that uses it.
+//! The number of sockets is limited. When the limit is reached, queue pairs share sockets.
+//! No socket is closed while the sender exists.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,20 +16,21 @@ use std::os::fd::OwnedFd;
 use socket2::{Domain, Socket};
 
 use crate::segments::Segments;
-use crate::tx_message::USUAL_HOPS;
+use crate::tx_message::DEFAULT_HOP_LIMIT;
 use crate::{socket, steering};
 
-/// The dynamic ports, from which RoCEv2 sends.
+/// The first of the dynamic ports, which RoCEv2 uses as source ports.
 const FIRST: u16 = 0xc000;
+/// Number of dynamic ports.
 const PORTS: usize = 0x4000;
 
-/// A socket to send from.
+/// A sending socket.
 pub(crate) struct TxPort {
     port: u16,
-    /// What it is bound to, if not to any address.
+    /// The address that the socket is bound to, if not the wildcard address.
     pub(crate) source: Option<Ipv4Addr>,
     pub(crate) socket: OwnedFd,
-    /// Keeps the port on all other addresses, if the socket has one address only.
+    /// Socket that keeps the port on all other addresses, if this one has a single address.
     _guard: Option<Socket>,
     pub(crate) segments: Segments,
 }
@@ -40,8 +40,8 @@ pub(crate) struct TxPorts {
     v6: bool,
     limit: usize,
     open: Vec<TxPort>,
-    /// For each dynamic port that was asked for, which of `open` serves it, plus
-    /// one. Empty until somebody asks.
+    /// For each requested dynamic port the index of its socket in `open`, plus one. Empty
+    /// until the first request.
     serves: Vec<u16>,
 }
 
@@ -55,32 +55,32 @@ impl TxPorts {
         }
     }
 
-    /// The port that serves `want`; opens a socket if there is none yet, bound to `source`
-    /// if that is given and possible. The same question has the same answer ever after.
+    /// Returns the port that serves `want`, always the same one. Opens a socket if there is
+    /// none yet, bound to `source` if that is given and possible.
     pub(crate) fn bind(&mut self, want: u16, source: Option<Ipv4Addr>) -> io::Result<u16> {
         if self.serves.is_empty() {
             self.serves = vec![0; PORTS];
         }
-        let place = place(want);
-        if self.serves[place] == 0 {
+        let entry = table_index(want);
+        if self.serves[entry] == 0 {
             let index = self.choose(want | FIRST, source)?;
-            self.serves[place] = index as u16 + 1;
+            self.serves[entry] = index as u16 + 1;
         }
-        Ok(self.open[usize::from(self.serves[place]) - 1].port)
+        Ok(self.open[usize::from(self.serves[entry]) - 1].port)
     }
 
-    /// The one on exactly this port.
+    /// Returns the socket on this port.
     pub(crate) fn port(&self, port: u16) -> Option<&TxPort> {
-        let served_by = *self.serves.get(place(port))?;
+        let served_by = *self.serves.get(table_index(port))?;
         let open = self.open.get(usize::from(served_by).checked_sub(1)?)?;
         (open.port == port).then_some(open)
     }
 
-    /// An index into `open` for a port that is asked for the first time.
+    /// Returns an index into `open` for a port that is requested for the first time.
     fn choose(&mut self, want: u16, source: Option<Ipv4Addr>) -> io::Result<usize> {
         if self.open.len() < self.limit {
             let opened = match source {
-                // It may have gone meanwhile, and may come again.
+                // The address may be gone at present, and may come back.
                 Some(_) => self
                     .open_near(want, source)
                     .or_else(|_| self.open_near(want, None)),
@@ -91,30 +91,30 @@ impl TxPorts {
                     let port = opened.port;
                     self.open.push(opened);
                     let index = self.open.len() - 1;
-                    self.serves[place(port)] = index as u16 + 1;
+                    self.serves[table_index(port)] = index as u16 + 1;
                     return Ok(index);
                 }
                 Err(error) if self.open.is_empty() => return Err(error),
                 Err(error) => {
-                    tracing::debug!(%error, "no further source port: sharing those open");
+                    tracing::debug!(%error, "cannot open another source port; queue pairs share the open ones");
                 }
             }
         }
-        Ok(place(want) % self.open.len())
+        Ok(table_index(want) % self.open.len())
     }
 
-    /// Opens a socket on a port, or on the next one that is free.
+    /// Opens a socket on a port, or on the next free one.
     fn open_near(&self, want: u16, source: Option<Ipv4Addr>) -> io::Result<TxPort> {
         let mut socket = self.prepare()?;
         for step in 0..PORTS as u16 {
             let port = want.wrapping_add(step) | FIRST;
-            if self.serves[place(port)] != 0 {
+            if self.serves[table_index(port)] != 0 {
                 continue;
             }
             let bound = socket.bind(&self.address(port, source).into());
             let guarded = bound.and_then(|()| source.map(|_| guard(&socket, port)).transpose());
             match guarded {
-                // A socket that is bound cannot be bound again.
+                // A bound socket cannot be bound again.
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => socket = self.prepare()?,
                 Err(error) => return Err(error),
                 Ok(_guard) => {
@@ -139,7 +139,7 @@ impl TxPorts {
         let socket = if self.v6 {
             let s = socket::udp(Domain::IPV6)?;
             s.set_only_v6(true)?;
-            s.set_unicast_hops_v6(USUAL_HOPS.into())?;
+            s.set_unicast_hops_v6(DEFAULT_HOP_LIMIT.into())?;
             on(
                 &s,
                 libc::SOL_IPV6,
@@ -149,7 +149,7 @@ impl TxPorts {
             s
         } else {
             let s = socket::udp(Domain::IPV4)?;
-            s.set_ttl_v4(USUAL_HOPS.into())?;
+            s.set_ttl_v4(DEFAULT_HOP_LIMIT.into())?;
             on(
                 &s,
                 libc::SOL_IP,
@@ -159,7 +159,7 @@ impl TxPorts {
             s
         };
         socket::raise_send_buffer(&socket);
-        // Peers answer to port 4791. Whatever else comes would only lie around.
+        // Peers send to port 4791. Other datagrams would fill the receive buffer.
         let _ = steering::drop_all(&socket);
         Ok(socket)
     }
@@ -172,13 +172,13 @@ impl TxPorts {
     }
 }
 
-/// Binds the port that a socket has on one IPv4 address on all others, too. Another user
-/// with the port on any address could send from ours: the source address may be said with
-/// each packet. Peers on this host know us by our port.
+/// Binds the port of a socket, which has one IPv4 address, on all other addresses too. A
+/// user who has the port on any address could send from ours, because a control message can
+/// name the source. Peers on this host identify us by our port.
 fn guard(socket: &Socket, port: u16) -> io::Result<Socket> {
     let guard = socket::udp(Domain::IPV4)?;
     let _ = steering::drop_all(&guard);
-    // Sockets of one user can share a port if both want to, for the moment of the bind.
+    // During the bind, sockets of one user can share the port if both permit it.
     socket.set_reuse_port(true)?;
     guard.set_reuse_port(true)?;
     let bound = guard.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into());
@@ -187,6 +187,7 @@ fn guard(socket: &Socket, port: u16) -> io::Result<Socket> {
     bound.map(|()| guard)
 }
 
-fn place(port: u16) -> usize {
+/// Returns the index of a dynamic port in `serves`.
+fn table_index(port: u16) -> usize {
     usize::from(port | FIRST) - usize::from(FIRST)
 }

@@ -1,4 +1,4 @@
-//! What is sent arrives, with everything its IP header said.
+//! Datagrams arrive whole, with the fields of their IP headers.
 
 mod common;
 
@@ -20,8 +20,8 @@ fn receiver(features: &Features) -> Receiver {
     Receiver::with_features(0, sockets, features)
 }
 
-/// Sends runs of many shapes over both families and expects every packet to
-/// arrive whole, in order, and with an ICRC that fits.
+/// Sends runs of many shapes over both families. Checks that every packet arrives whole,
+/// in order, and with a correct ICRC.
 fn round_trip(features: &Features) {
     let mut receiver = receiver(features);
     let mut sender = Sender::with_features(features, 8);
@@ -111,8 +111,8 @@ fn runs_arrive_on_an_old_kernel() {
 }
 
 #[test]
-fn a_kernel_without_ipv6_will_do() {
-    isolated("a_kernel_without_ipv6_will_do", || {
+fn receiver_works_without_ipv6() {
+    isolated("receiver_works_without_ipv6", || {
         let mut receiver = receiver(&Features {
             ipv6: false,
             ..probe()
@@ -137,7 +137,7 @@ fn traffic_class_and_hop_limit_arrive() {
         for address in ["127.0.0.1", "::1"] {
             let port = sender.bind(0xc000, address == "::1").expect("a port");
             let flow = path(address, address, port).flow;
-            // DSCP with each ECN codepoint; and a hop limit of nobody's care.
+            // DSCP with each ECN codepoint; and hop limit 0, which means the default.
             for (class, hops, arrives) in [
                 (0x69, 1, 1),
                 (0xc2, 255, 255),
@@ -161,8 +161,8 @@ fn traffic_class_and_hop_limit_arrive() {
 }
 
 #[test]
-fn hop_limits_are_shown_to_those_who_want_them() {
-    isolated("hop_limits_are_shown_to_those_who_want_them", || {
+fn hop_limits_are_reported_only_if_switched_on() {
+    isolated("hop_limits_are_reported_only_if_switched_on", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         for address in ["127.0.0.1", "::1"] {
@@ -181,16 +181,16 @@ fn hop_limits_are_shown_to_those_who_want_them() {
 }
 
 #[test]
-fn a_socket_for_one_source_serves_others_too() {
-    isolated("a_socket_for_one_source_serves_others_too", || {
+fn socket_bound_to_one_source_serves_other_sources() {
+    isolated("socket_bound_to_one_source_serves_other_sources", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         let bind = |sender: &mut Sender, source: &str| {
             let source: IpAddr = source.parse().expect("an address");
             sender.bind_from(0xc000, source).expect("a port")
         };
-        // The second and third are served by the socket of the first; one that is not
-        // ours gets a socket too, and its packets do not leave.
+        // The second and third share the socket of the first. A foreign address gets a
+        // socket too, and sending from it fails.
         for source in ["127.0.0.7", "127.0.0.1", "127.0.0.9", "::1"] {
             let port = bind(&mut sender, source);
             let path = path(source, source, port);
@@ -210,8 +210,8 @@ fn a_socket_for_one_source_serves_others_too() {
 }
 
 #[test]
-fn a_source_that_comes_later_is_sent_from() {
-    isolated("a_source_that_comes_later_is_sent_from", || {
+fn source_address_added_later_is_used() {
+    isolated("source_address_added_later_is_used", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         let address = "192.0.2.1";
@@ -226,8 +226,8 @@ fn a_source_that_comes_later_is_sent_from() {
 }
 
 #[test]
-fn receiving_stops_at_the_maximum() {
-    isolated("receiving_stops_at_the_maximum", || {
+fn receive_stops_at_the_maximum() {
+    isolated("receive_stops_at_the_maximum", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");
@@ -248,16 +248,16 @@ fn receiving_stops_at_the_maximum() {
         }
         assert_eq!(marks, (0..40).collect::<Vec<u8>>());
         assert_eq!(
-            receiver.receive(0, |_| panic!("none asked for")).unwrap(),
+            receiver.receive(0, |_| panic!("the maximum is 0")).unwrap(),
             0
         );
     });
 }
 
 #[test]
-fn a_busy_receiver_looks_at_the_family_that_spoke_last() {
+fn busy_receiver_reads_the_family_of_the_last_datagram() {
     isolated(
-        "a_busy_receiver_looks_at_the_family_that_spoke_last",
+        "busy_receiver_reads_the_family_of_the_last_datagram",
         || {
             let mut receiver = receiver(&probe());
             let mut sender = Sender::new();
@@ -268,7 +268,7 @@ fn a_busy_receiver_looks_at_the_family_that_spoke_last() {
                 sender.send_run(&path, 64, &bytes, None).expect("sent");
                 let mut sources: Vec<IpAddr> = Vec::new();
                 let count = receiver.receive_busy(64, |_| {}).unwrap();
-                assert_eq!(count, 0, "that of the other is not seen");
+                assert_eq!(count, 0, "the other family is not read");
                 receiver
                     .receive(64, |run| sources.push(run.merged.source))
                     .unwrap();
@@ -281,9 +281,9 @@ fn a_busy_receiver_looks_at_the_family_that_spoke_last() {
 }
 
 #[test]
-fn a_busy_receiver_takes_one_message_until_there_are_many() {
+fn busy_receiver_reads_one_message_until_traffic_is_heavy() {
     isolated(
-        "a_busy_receiver_takes_one_message_until_there_are_many",
+        "busy_receiver_reads_one_message_until_traffic_is_heavy",
         || {
             let mut receiver = receiver(&probe());
             let mut sender = Sender::new();
@@ -302,8 +302,8 @@ fn a_busy_receiver_takes_one_message_until_there_are_many() {
 }
 
 #[test]
-fn overflow_is_counted() {
-    isolated("overflow_is_counted", || {
+fn socket_overflow_is_counted() {
+    isolated("socket_overflow_is_counted", || {
         let mut receiver = receiver(&probe());
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");

@@ -1,5 +1,4 @@
-//! Packets that the kernel delivered to the wrong slot, because they shared a
-//! buffer with one that was right.
+//! Packets that the kernel delivered to the wrong slot, in a merged buffer.
 
 mod common;
 
@@ -22,8 +21,8 @@ fn receivers(count: u8, features: &Features) -> Vec<Receiver> {
         .collect()
 }
 
-/// One run with packets for three slots: each slot gets its own, in order,
-/// looking as if it had come straight from the peer.
+/// Sends one run with packets for three slots. Each slot receives its own in order, with
+/// the addresses of the peer.
 fn mixed_run(features: &Features) {
     let mut receivers = receivers(3, features);
     let counters: Vec<_> = (0..3).map(|_| Arc::new(Counters::default())).collect();
@@ -75,20 +74,25 @@ fn mixed_run(features: &Features) {
 }
 
 #[test]
-fn foreign_packets_are_passed_on() {
-    isolated("foreign_packets_are_passed_on", || mixed_run(&probe()));
-}
-
-#[test]
-fn foreign_packets_are_passed_on_without_privilege() {
-    isolated_as_nobody("foreign_packets_are_passed_on_without_privilege", || {
-        mixed_run(&probe());
+fn packets_of_other_slots_are_forwarded() {
+    isolated("packets_of_other_slots_are_forwarded", || {
+        mixed_run(&probe())
     });
 }
 
 #[test]
-fn foreign_packets_are_passed_on_one_by_one() {
-    isolated("foreign_packets_are_passed_on_one_by_one", || {
+fn packets_of_other_slots_are_forwarded_without_privilege() {
+    isolated_as_nobody(
+        "packets_of_other_slots_are_forwarded_without_privilege",
+        || {
+            mixed_run(&probe());
+        },
+    );
+}
+
+#[test]
+fn packets_of_other_slots_are_forwarded_one_by_one() {
+    isolated("packets_of_other_slots_are_forwarded_one_by_one", || {
         mixed_run(&Features {
             gso: false,
             ..probe()
@@ -97,8 +101,8 @@ fn foreign_packets_are_passed_on_one_by_one() {
 }
 
 #[test]
-fn packets_for_slots_that_do_not_exist_do_not_circle() {
-    isolated("packets_for_slots_that_do_not_exist_do_not_circle", || {
+fn packets_of_missing_slots_are_forwarded_once() {
+    isolated("packets_of_missing_slots_are_forwarded_once", || {
         let mut receivers = receivers(2, &probe());
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");
@@ -119,10 +123,10 @@ fn packets_for_slots_that_do_not_exist_do_not_circle() {
     });
 }
 
-/// Anybody can write the same bytes; only the port they come from proves them.
+/// Any process can send these bytes, but not from port 4791.
 #[test]
-fn a_forged_forward_is_only_a_strange_packet() {
-    isolated("a_forged_forward_is_only_a_strange_packet", || {
+fn forged_forwarding_header_is_an_ordinary_packet() {
+    isolated("forged_forwarding_header_is_an_ordinary_packet", || {
         let mut receivers = receivers(2, &probe());
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");
@@ -143,25 +147,22 @@ fn a_forged_forward_is_only_a_strange_packet() {
 }
 
 #[test]
-fn without_127_0_0_1_a_foreign_packet_is_counted_as_lost() {
-    isolated(
-        "without_127_0_0_1_a_foreign_packet_is_counted_as_lost",
-        || {
-            let (go, far) = common::veth::connect(1500, || {
-                let mut sender = Sender::new();
-                let port = sender.bind(0xc000, false).expect("a port");
-                let path = path("10.9.0.2", "10.9.0.1", port);
-                let packets = run(&path.flow, true, &[1 << 16, 0, 1 << 16], 64, 64);
-                sender
-                    .send_run(&path, 64, &packets.concat(), None)
-                    .expect("sent");
-            });
-            let mut receivers = receivers(2, &probe());
-            common::veth::ip("addr flush dev lo");
-            go.send(()).expect("the thread lives");
-            far.join().expect("no panic");
-            assert_eq!(receive(&mut receivers[1], 2).len(), 2);
-            assert_eq!(receivers[1].stats().forward_failed, 1);
-        },
-    );
+fn failed_forwarding_is_counted() {
+    isolated("failed_forwarding_is_counted", || {
+        let (go, far) = common::veth::connect(1500, || {
+            let mut sender = Sender::new();
+            let port = sender.bind(0xc000, false).expect("a port");
+            let path = path("10.9.0.2", "10.9.0.1", port);
+            let packets = run(&path.flow, true, &[1 << 16, 0, 1 << 16], 64, 64);
+            sender
+                .send_run(&path, 64, &packets.concat(), None)
+                .expect("sent");
+        });
+        let mut receivers = receivers(2, &probe());
+        common::veth::ip("addr flush dev lo");
+        go.send(()).expect("the thread lives");
+        far.join().expect("no panic");
+        assert_eq!(receive(&mut receivers[1], 2).len(), 2);
+        assert_eq!(receivers[1].stats().forward_failed, 1);
+    });
 }

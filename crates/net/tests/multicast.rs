@@ -10,7 +10,7 @@ use common::{receive, receive_rest};
 use ferroce_net::{Receiver, Sender, create_slot};
 use ferroce_testnet::{isolated, netdev};
 
-/// Packets from as many ports, lest luck decides.
+/// Source ports to send from, so that no result depends on a flow's hash.
 const ROUNDS: usize = 16;
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
@@ -21,9 +21,9 @@ fn receivers(count: u8) -> Vec<Receiver> {
 }
 
 #[test]
-fn members_get_a_copy_each() {
-    isolated("members_get_a_copy_each", || {
-        // IPv4 groups work on `lo`; for IPv6 it has no route to any.
+fn each_member_receives_a_copy() {
+    isolated("each_member_receives_a_copy", || {
+        // IPv4 groups work on `lo`; for IPv6 groups it has no route.
         let (_go, _far) = common::veth::connect(1500, || ());
         let mut receivers = receivers(4);
         let mut sender = Sender::new();
@@ -72,10 +72,10 @@ fn members_get_a_copy_each() {
     });
 }
 
-/// A single member, to which kernels take a shortcut that leads elsewhere.
+/// Early demux of a group's single member must not end in another slot.
 #[test]
-fn a_group_of_one_reaches_over_a_cable() {
-    isolated("a_group_of_one_reaches_over_a_cable", || {
+fn single_member_receives_over_a_veth_pair() {
+    isolated("single_member_receives_over_a_veth_pair", || {
         let (tell_ready, ready) = mpsc::channel();
         let (go, far) = common::veth::connect(1500, move || {
             let mut receivers = receivers(4);
@@ -109,8 +109,8 @@ fn a_group_of_one_reaches_over_a_cable() {
 }
 
 #[test]
-fn refusals_say_why() {
-    isolated("refusals_say_why", || {
+fn refused_join_names_the_reason() {
+    isolated("refused_join_names_the_reason", || {
         let receiver = receivers(2).pop().unwrap();
         let join = |group: &str, ifindex| receiver.join_multicast(group.parse().unwrap(), ifindex);
         let error = join("239.1.2.3", 999).expect_err("no such interface");

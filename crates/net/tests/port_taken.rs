@@ -1,4 +1,4 @@
-//! Port 4791 in the hands of others.
+//! Errors if another process has port 4791.
 
 mod common;
 
@@ -9,7 +9,7 @@ use ferroce_net::{BindError, Holder, create_slot};
 use ferroce_testnet::{isolated, isolated_as_root, role};
 use socket2::{Domain, Socket, Type};
 
-/// Somebody else's socket on the port.
+/// Binds a socket to the port.
 fn squat(shared: bool) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
     socket.set_reuse_port(shared).expect("set");
@@ -19,8 +19,8 @@ fn squat(shared: bool) -> Socket {
 }
 
 #[test]
-fn a_process_that_has_the_port_is_named() {
-    isolated("a_process_that_has_the_port_is_named", || {
+fn error_names_the_process_that_has_the_port() {
+    isolated("error_names_the_process_that_has_the_port", || {
         let squatter = squat(false);
         let error = create_slot(0).expect_err("the port is taken");
         let said = error.to_string();
@@ -36,7 +36,7 @@ fn a_process_that_has_the_port_is_named() {
     });
 }
 
-/// Not a test: a process that has the port.
+/// Role of a process that has the port; not a test by itself.
 #[test]
 fn squatter() {
     let mut held = Vec::new();
@@ -46,13 +46,13 @@ fn squatter() {
     }
 }
 
-/// Sharing the port needs one user: root's group is closed to others.
+/// Only sockets of one user can share the port.
 #[test]
-fn another_user_who_has_the_port_is_named() {
-    isolated_as_root("another_user_who_has_the_port_is_named", || {
+fn error_names_the_user_who_has_the_port() {
+    isolated_as_root("error_names_the_user_who_has_the_port", || {
         let mut squatter = role::start("squatter", "", None);
         assert_eq!(squatter.ask("squat"), "done");
-        #[allow(clippy::disallowed_methods, reason = "a thread may be another user")]
+        #[allow(clippy::disallowed_methods, reason = "a thread can have its own user")]
         let refused = std::thread::spawn(|| {
             become_nobody();
             create_slot(0).expect_err("the port is taken")

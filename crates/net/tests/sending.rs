@@ -1,4 +1,4 @@
-//! Source ports, several runs at once, and what can go wrong.
+//! Source ports, several runs at once, and errors.
 
 mod common;
 
@@ -15,14 +15,14 @@ fn receiver() -> Receiver {
 }
 
 #[test]
-fn several_runs_leave_together() {
-    isolated("several_runs_leave_together", || {
+fn several_runs_are_sent_together() {
+    isolated("several_runs_are_sent_together", || {
         let mut receiver = receiver();
         let mut sender = Sender::new();
         let port = sender.bind(0xc001, false).expect("a port");
         let other = sender.bind(0xc002, false).expect("another port");
         let v6 = sender.bind(0xc001, true).expect("an IPv6 port");
-        // More than one call takes, three sources, single packets among them.
+        // More runs than one call takes, three sources, single packets among them.
         let paths = [
             path("127.0.0.1", "127.0.0.1", port),
             path("127.0.0.2", "127.0.0.2", port),
@@ -80,15 +80,15 @@ fn several_runs_leave_together() {
 }
 
 #[test]
-fn packets_keep_their_sizes_whatever_was_sent_before() {
-    isolated("packets_keep_their_sizes_whatever_was_sent_before", || {
+fn packet_sizes_do_not_depend_on_earlier_messages() {
+    isolated("packet_sizes_do_not_depend_on_earlier_messages", || {
         let mut receiver = receiver();
         let mut sender = Sender::new();
         let from = "127.0.0.1".parse().expect("an address");
         let port = sender.bind_from(0xc000, from).expect("a port");
         let usual = path("127.0.0.1", "127.0.0.1", port);
         let marked = Path::new(usual.flow, 0x02, 64);
-        // The same often enough for the socket to be told once for all, and then others:
+        // One shape often enough for the socket option to be set, and then another:
         // packets, bytes of each, bytes of the last.
         let others = [
             (1, 20),
@@ -119,8 +119,8 @@ fn packets_keep_their_sizes_whatever_was_sent_before() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
-    isolated("errors_say_what_is_wrong", || {
+fn send_errors_name_their_cause() {
+    isolated("send_errors_name_their_cause", || {
         let mut sender = Sender::new();
         for address in ["127.0.0.1", "::1"] {
             let v6 = address == "::1";
@@ -145,8 +145,8 @@ fn errors_say_what_is_wrong() {
 }
 
 #[test]
-fn the_interface_is_a_wish_where_it_can_be() {
-    isolated("the_interface_is_a_wish_where_it_can_be", || {
+fn unusable_interface_falls_back_to_routing() {
+    isolated("unusable_interface_falls_back_to_routing", || {
         common::veth::ip("link add near type veth peer name far");
         common::veth::ip("addr add 10.9.0.1/24 dev near");
         common::veth::ip("link set near up");
@@ -155,9 +155,9 @@ fn the_interface_is_a_wish_where_it_can_be() {
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");
         let packets = |path: &Path| run(&path.flow, true, &[QPN; 3], 64, 64).concat();
-        // Our own address on `near`, reached over `lo`, whichever is asked for.
+        // The own address on `near` is reached over `lo`, whatever interface is given.
         let to_self = path("10.9.0.1", "10.9.0.1", port);
-        // An address that `near` knows nothing about.
+        // An address that is not on `near`.
         let to_lo = path("127.0.0.1", "127.0.0.1", port);
         for path in [to_self, to_lo] {
             for ifindex in [None, Some(near), Some(1), Some(999)] {
@@ -171,13 +171,13 @@ fn the_interface_is_a_wish_where_it_can_be() {
 }
 
 #[test]
-fn source_ports_are_bounded_and_shared() {
-    isolated("source_ports_are_bounded_and_shared", || {
+fn source_ports_are_limited_and_shared() {
+    isolated("source_ports_are_limited_and_shared", || {
         let mut receiver = receiver();
         let mut sender = Sender::with_features(&probe(), 4);
         let first = sender.bind(0xc100, false).expect("a port");
         assert_eq!(first, 0xc100);
-        // A port that somebody else has is not to be had.
+        // A port that another sender has is not available.
         let mut other = Sender::new();
         let evasive = other.bind(0xc100, false).expect("another port");
         assert_eq!(evasive, 0xc101);
@@ -213,11 +213,11 @@ fn source_ports_are_bounded_and_shared() {
     });
 }
 
-/// The source address may be said with each packet: who has the port on one address could
-/// send from all others.
+/// A control message can name the source address: a user who has the port on one address
+/// could send from all others.
 #[test]
-fn a_port_is_taken_on_all_addresses() {
-    isolated("a_port_is_taken_on_all_addresses", || {
+fn source_port_is_bound_on_all_addresses() {
+    isolated("source_port_is_bound_on_all_addresses", || {
         let mut sender = Sender::new();
         let here = "127.0.0.1".parse().expect("an address");
         let port = sender.bind_from(0xc005, here).expect("a port");

@@ -1,4 +1,4 @@
-//! Which socket gets a packet, and that it stays so.
+//! Steering of packets to the sockets of their slots.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn receivers(sockets: Vec<SlotSockets>) -> Vec<Receiver> {
         .collect()
 }
 
-/// Sends a packet to every slot over both families and expects each to get its own.
+/// Sends a packet to every slot over both families. Checks that each receives its own.
 fn assert_steering(receivers: &mut [Receiver], mark: u8) {
     let mut sender = Sender::new();
     for address in ["127.0.0.1", "::1"] {
@@ -45,8 +45,8 @@ fn assert_steering(receivers: &mut [Receiver], mark: u8) {
 }
 
 #[test]
-fn every_slot_gets_its_packets() {
-    isolated("every_slot_gets_its_packets", || {
+fn each_slot_receives_its_packets() {
+    isolated("each_slot_receives_its_packets", || {
         let mut receivers = receivers(create(5));
         assert_steering(&mut receivers, 1);
         for receiver in &mut receivers {
@@ -57,8 +57,8 @@ fn every_slot_gets_its_packets() {
 }
 
 #[test]
-fn no_privilege_is_needed() {
-    isolated_as_nobody("no_privilege_is_needed", || {
+fn steering_needs_no_privilege() {
+    isolated_as_nobody("steering_needs_no_privilege", || {
         assert!(!rustix::process::geteuid().is_root());
         assert_steering(&mut receivers(create(4)), 1);
     });
@@ -73,27 +73,24 @@ fn all_256_slots_work() {
 }
 
 #[test]
-fn a_packet_to_a_slot_that_does_not_exist_goes_no_further() {
-    isolated(
-        "a_packet_to_a_slot_that_does_not_exist_goes_no_further",
-        || {
-            let mut receivers = receivers(create(2));
-            let mut sender = Sender::new();
-            let port = sender.bind(0xc000, false).expect("a port");
-            let path = path("127.0.0.1", "127.0.0.1", port);
-            let bytes = packet(&path.flow, 0, 9 << 16, 64, 0);
-            sender.send_run(&path, 64, &bytes, None).expect("sent");
-            // The kernel picks one of the two; that one tells the engine, which counts it.
-            let got: Vec<_> = receivers.iter_mut().flat_map(receive_rest).collect();
-            assert_eq!(got.len(), 1);
-            assert!(receivers.iter().all(|r| r.stats().forwarded == 0));
-        },
-    );
+fn packet_of_a_missing_slot_is_not_forwarded() {
+    isolated("packet_of_a_missing_slot_is_not_forwarded", || {
+        let mut receivers = receivers(create(2));
+        let mut sender = Sender::new();
+        let port = sender.bind(0xc000, false).expect("a port");
+        let path = path("127.0.0.1", "127.0.0.1", port);
+        let bytes = packet(&path.flow, 0, 9 << 16, 64, 0);
+        sender.send_run(&path, 64, &bytes, None).expect("sent");
+        // The kernel picks one of the two sockets; its engine counts the packet.
+        let got: Vec<_> = receivers.iter_mut().flat_map(receive_rest).collect();
+        assert_eq!(got.len(), 1);
+        assert!(receivers.iter().all(|r| r.stats().forwarded == 0));
+    });
 }
 
 #[test]
-fn a_slot_out_of_order_is_refused() {
-    isolated("a_slot_out_of_order_is_refused", || {
+fn slot_out_of_order_is_refused() {
+    isolated("slot_out_of_order_is_refused", || {
         let sockets = create(2);
         for (slot, text) in [(0, "slot 0"), (1, "slot 1"), (3, "slot 3")] {
             let error = create_slot(slot).expect_err("not the next one");
@@ -104,39 +101,42 @@ fn a_slot_out_of_order_is_refused() {
             let said = error.to_string();
             assert!(said.contains(text) && said.contains("ferroced"), "{said}");
         }
-        // Nothing has been moved by the attempts.
+        // The attempts have moved no socket.
         let mut sockets = sockets;
         sockets.push(create_slot(2).expect("the next one"));
         assert_steering(&mut receivers(sockets), 1);
     });
 }
 
-/// The kernel's table of sockets is read in pieces and shifts in between.
+/// The kernel's table of sockets is read in pieces and changes in between.
 #[test]
 #[allow(
     clippy::disallowed_methods,
-    reason = "the crowd is made of threads and ordinary sockets"
+    reason = "the test opens sockets in threads"
 )]
-fn slots_are_created_while_other_sockets_come_and_go() {
-    isolated("slots_are_created_while_other_sockets_come_and_go", || {
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    while !done.load(Ordering::Relaxed) {
-                        let any = || UdpSocket::bind("127.0.0.1:0").expect("a socket");
-                        let _crowd: Vec<_> = (0..50).map(|_| any()).collect();
-                    }
-                });
-            }
-            let rounds = std::panic::catch_unwind(|| (0..20).for_each(|_| drop(create(40))));
-            done.store(true, Ordering::Relaxed);
-            rounds.expect("every slot of every round");
-        });
-    });
+fn slots_are_created_while_other_sockets_open_and_close() {
+    isolated(
+        "slots_are_created_while_other_sockets_open_and_close",
+        || {
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            let any = || UdpSocket::bind("127.0.0.1:0").expect("a socket");
+                            let _crowd: Vec<_> = (0..50).map(|_| any()).collect();
+                        }
+                    });
+                }
+                let rounds = std::panic::catch_unwind(|| (0..20).for_each(|_| drop(create(40))));
+                done.store(true, Ordering::Relaxed);
+                rounds.expect("every slot of every round");
+            });
+        },
+    );
 }
 
-/// Why all this care: what happens when a socket in the middle is closed.
+/// The kernel's behaviour for which slots are parked and never closed.
 #[test]
 fn closing_a_socket_moves_the_last_one_into_its_place() {
     isolated("closing_a_socket_moves_the_last_one_into_its_place", || {
@@ -156,8 +156,8 @@ fn closing_a_socket_moves_the_last_one_into_its_place() {
 }
 
 #[test]
-fn a_parked_slot_keeps_its_place_and_nothing_else() {
-    isolated("a_parked_slot_keeps_its_place_and_nothing_else", || {
+fn parked_slot_keeps_its_place_and_drops_packets() {
+    isolated("parked_slot_keeps_its_place_and_drops_packets", || {
         let mut receivers = receivers(create(3));
         let mut sender = Sender::new();
         let port = sender.bind(0xc000, false).expect("a port");

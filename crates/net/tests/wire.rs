@@ -1,5 +1,5 @@
-//! What is really on the wire, seen by a capture at the other end of a cable; and
-//! what other machines put there.
+//! Packets on the wire, captured at the other end of a veth pair, and packets of other
+//! stacks.
 
 mod common;
 
@@ -17,7 +17,7 @@ use ferroce_wire::ip::{Frame, ipv4_header, ipv6_header, udp_header};
 use ferroce_wire::{Flow, icrc};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// A frame, kept.
+/// A copy of a captured frame.
 struct Seen {
     flow: Flow,
     id: u16,
@@ -26,7 +26,7 @@ struct Seen {
     payload: Vec<u8>,
 }
 
-/// Sees every frame of the current namespace.
+/// A packet socket that sees every frame of the current namespace.
 struct Capture(Socket);
 
 impl Capture {
@@ -44,7 +44,7 @@ impl Capture {
         Capture(socket)
     }
 
-    /// RoCEv2 frames, until none has come for a while.
+    /// Returns the RoCEv2 frames, after none has arrived for 500 ms.
     fn finish(self) -> Vec<Seen> {
         let mut seen = Vec::new();
         let mut bytes = vec![0; 1 << 17];
@@ -63,9 +63,9 @@ impl Capture {
     }
 }
 
-/// Sends a run over a cable that carries single packets only, and returns what was
-/// seen at the other end, on the wire and by the receiver there.
-fn over_the_cable(path: Path, features: Features, packets: Vec<Vec<u8>>) -> (Vec<Seen>, Vec<Kept>) {
+/// Sends a run over a veth pair that carries single packets only. Returns the frames and
+/// the datagrams at the other end.
+fn over_veth(path: Path, features: Features, packets: Vec<Vec<u8>>) -> (Vec<Seen>, Vec<Kept>) {
     let (tell_ready, ready) = mpsc::channel();
     let count = packets.len();
     let (go, far) = connect(4200, move || {
@@ -75,7 +75,7 @@ fn over_the_cable(path: Path, features: Features, packets: Vec<Vec<u8>>) -> (Vec
         let kept = receive(&mut receiver, count);
         (capture.finish(), kept)
     });
-    // The kernel must segment what the device cannot.
+    // The device segments nothing, so the kernel must.
     ip("link set near gso_max_segs 1");
     drop(go);
     ready.recv().expect("the thread lives");
@@ -93,12 +93,12 @@ fn over_the_cable(path: Path, features: Features, packets: Vec<Vec<u8>>) -> (Vec
 }
 
 #[test]
-fn segments_are_numbered_from_zero() {
-    isolated("segments_are_numbered_from_zero", || {
+fn segments_have_identifications_from_zero() {
+    isolated("segments_have_identifications_from_zero", || {
         let flow = path("10.9.0.1", "10.9.0.2", 0xd00d).flow;
         let path = Path::new(flow, 0x6a, 33);
         let packets = run(&flow, true, &[0x11; 64], 1000, 500);
-        let (seen, kept) = over_the_cable(path, probe(), packets.clone());
+        let (seen, kept) = over_veth(path, probe(), packets.clone());
         assert_eq!(seen.len(), 64, "single packets on the wire");
         for (index, (seen, packet)) in (0..).zip(seen.iter().zip(&packets)) {
             assert_eq!(seen.id, index, "counting up from 0");
@@ -116,15 +116,15 @@ fn segments_are_numbered_from_zero() {
 }
 
 #[test]
-fn packets_by_themselves_have_number_zero() {
-    isolated("packets_by_themselves_have_number_zero", || {
+fn single_packets_have_identification_zero() {
+    isolated("single_packets_have_identification_zero", || {
         let path = path("10.9.0.1", "10.9.0.2", 0xd00d);
         let features = Features {
             gso: false,
             ..probe()
         };
         let packets = run(&path.flow, false, &[0x11; 20], 4120, 4120);
-        let (seen, kept) = over_the_cable(path, features, packets);
+        let (seen, kept) = over_veth(path, features, packets);
         assert_eq!((seen.len(), kept.len()), (20, 20));
         for seen in &seen {
             assert_eq!(seen.id, 0);
@@ -134,12 +134,12 @@ fn packets_by_themselves_have_number_zero() {
 }
 
 #[test]
-fn ipv6_segments_arrive_over_a_cable() {
-    isolated("ipv6_segments_arrive_over_a_cable", || {
+fn ipv6_segments_arrive_over_a_veth_pair() {
+    isolated("ipv6_segments_arrive_over_a_veth_pair", || {
         let flow = path("fd09::1", "fd09::2", 0xd00d).flow;
         let path = Path::new(flow, 0x6a, 33);
         let packets = run(&flow, true, &[0x11; 15], 4120, 4120);
-        let (seen, kept) = over_the_cable(path, probe(), packets.clone());
+        let (seen, kept) = over_veth(path, probe(), packets.clone());
         let seen: Vec<_> = seen
             .into_iter()
             .map(|s| (s.flow, s.tos, s.ttl, s.payload))
@@ -155,8 +155,8 @@ fn ipv6_segments_arrive_over_a_cable() {
 }
 
 #[test]
-fn what_is_too_long_is_refused() {
-    isolated("what_is_too_long_is_refused", || {
+fn packets_longer_than_the_mtu_are_refused() {
+    isolated("packets_longer_than_the_mtu_are_refused", || {
         let (_go, _far) = connect(1500, || ());
         let mut sender = Sender::new();
         for (source, destination, longest) in [
@@ -200,7 +200,7 @@ fn link_local_addresses_need_their_interface() {
             .send_run(&path, 100, &packets, None)
             .expect_err("which link?");
         let near = Some(netdev::index("near"));
-        // Fresh addresses have to find each other; until then packets are lost.
+        // Packets are lost until neighbour discovery has finished.
         while !far.is_finished() {
             sender.send_run(&path, 100, &packets, near).expect("sent");
             #[allow(clippy::disallowed_methods, reason = "there is nothing to wait on")]
@@ -218,10 +218,10 @@ fn link_local_addresses_need_their_interface() {
     });
 }
 
-/// rxe and NICs send any identification, and no UDP checksum.
+/// rxe and NICs use any identification, and send no UDP checksum.
 #[test]
-fn packets_of_other_machines_are_taken() {
-    isolated("packets_of_other_machines_are_taken", || {
+fn packets_of_other_stacks_are_received() {
+    isolated("packets_of_other_stacks_are_received", || {
         let mut receiver = Receiver::new(0, create_slot(0).expect("slot 0"));
         for address in ["127.0.0.1", "::1"] {
             let flow = path(address, address, 0xc5c5).flow;
@@ -236,7 +236,7 @@ fn packets_of_other_machines_are_taken() {
     });
 }
 
-/// Puts a packet with headers of our own on the loopback interface.
+/// Sends a packet with its own IP header over the loopback interface.
 fn inject(flow: &Flow, id: u16, payload: &[u8]) {
     let udp = udp_header(flow.source_port, payload.len() as u16);
     let udp_len = (udp.len() + payload.len()) as u16;

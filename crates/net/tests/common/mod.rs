@@ -1,9 +1,9 @@
-//! Tests of real sockets, each in a network namespace of its own, so that they
-//! all have port 4791 to themselves.
+//! Helpers for tests of real sockets. Each test has a network namespace of its own, and
+//! so port 4791 for itself.
 //!
-//! A test starts this program again, in a fresh namespace, to run just itself.
-//! Root needs nothing for that; others use a user namespace. Where neither works
-//! the test says loudly that it was skipped, and fails if it was root who ran it.
+//! A test runs its program again in a fresh namespace, with only that test. An ordinary
+//! user needs a user namespace for that. If the system permits none, the test prints that
+//! it was skipped; for root it fails.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -16,11 +16,10 @@ use std::time::Duration;
 
 use ferroce_net::{Incoming, Receiver};
 
-/// How long an expected packet may take: neighbour discovery repeats itself after
-/// a second.
+/// Timeout for an expected packet. Neighbour discovery retransmits after a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What was received, kept.
+/// A copy of a received datagram.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Kept {
     pub(crate) source: std::net::IpAddr,
@@ -46,7 +45,7 @@ impl From<Incoming<'_>> for Kept {
     }
 }
 
-/// Receives `count` datagrams, or as many as come in time.
+/// Receives `count` datagrams, or those that arrive before the timeout.
 pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Kept> {
     let mut kept = Vec::new();
     while kept.len() < count {
@@ -60,7 +59,7 @@ pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Kept> {
     kept
 }
 
-/// Receives what is there, after waiting a little for stragglers.
+/// Receives until no datagram has arrived for 100 ms.
 pub(crate) fn receive_rest(receiver: &mut Receiver) -> Vec<Kept> {
     let mut kept = Vec::new();
     while readable(receiver, Duration::from_millis(100)) {
@@ -74,19 +73,19 @@ pub(crate) fn receive_rest(receiver: &mut Receiver) -> Vec<Kept> {
     kept
 }
 
-/// Whether something waits, or comes soon.
-pub(crate) fn readable(receiver: &Receiver, patience: Duration) -> bool {
+/// Waits until a socket is readable. Returns false after the timeout.
+pub(crate) fn readable(receiver: &Receiver, timeout: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (v4, v6) = receiver.fds();
     let fds: Vec<RawFd> = std::iter::once(v4).chain(v6).collect();
     let mut polled: Vec<PollFd<'_>> = fds
         .iter()
         .map(|fd| {
-            // SAFETY: the receiver, borrowed meanwhile, keeps its sockets open.
+            // SAFETY: the receiver is borrowed and keeps its sockets open.
             let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
             PollFd::from_borrowed_fd(fd, PollFlags::IN)
         })
         .collect();
-    let timeout = Timespec::try_from(patience).expect("short");
+    let timeout = Timespec::try_from(timeout).expect("short");
     poll(&mut polled, Some(&timeout)).expect("poll works") > 0
 }

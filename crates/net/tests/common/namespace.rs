@@ -1,10 +1,10 @@
-//! Running a test in a network namespace of its own.
+//! Runs a test as a user without privileges.
 
 use ferroce_testnet::isolated_as_root;
 use rustix::process::{Gid, Uid};
 
-/// Runs `body` in a fresh network namespace with `lo` up, as a user without privileges,
-/// even there. `name` is that of the test function that calls.
+/// Runs `body` in a fresh network namespace with `lo` up, as a user without privileges in
+/// that namespace. `name` is the name of the calling test function.
 pub(crate) fn isolated_as_nobody(name: &str, body: impl FnOnce()) {
     isolated_as_root(name, || {
         become_nobody();
@@ -12,7 +12,7 @@ pub(crate) fn isolated_as_nobody(name: &str, body: impl FnOnce()) {
     });
 }
 
-/// This thread, and those that it starts, are of a user without privileges from now on.
+/// Makes this thread, and threads that it starts, run as the user nobody.
 pub(crate) fn become_nobody() {
     const NOBODY: u32 = 65_534;
     let gone = rustix::thread::set_thread_groups(&[])

@@ -1,11 +1,11 @@
-//! Packets to send, and ways to send them.
+//! Packets and paths for tests.
 
 use std::net::IpAddr;
 
 use ferroce_transport::Path;
 use ferroce_wire::{Flow, icrc};
 
-/// A way from one address to another.
+/// Returns a path from one address to another.
 pub(crate) fn path(source: &str, destination: &str, source_port: u16) -> Path {
     let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
     let flow = Flow {
@@ -16,8 +16,8 @@ pub(crate) fn path(source: &str, destination: &str, source_port: u16) -> Path {
     Path::new(flow, 0, 64)
 }
 
-/// A packet of `len` bytes from BTH to ICRC, for identification `id`. `mark`
-/// tells it from others.
+/// Returns a packet of `len` bytes from BTH to ICRC, for identification `id`. `mark` tells
+/// it from others.
 pub(crate) fn packet(flow: &Flow, id: u16, qpn: u32, len: usize, mark: u8) -> Vec<u8> {
     assert!(len >= 16, "BTH and ICRC");
     let [_, q0, q1, q2] = qpn.to_be_bytes();
@@ -29,8 +29,8 @@ pub(crate) fn packet(flow: &Flow, id: u16, qpn: u32, len: usize, mark: u8) -> Ve
     bytes
 }
 
-/// Packets for a run, numbered from 0 if `numbered`: of `len` bytes but the last,
-/// which has `last`.
+/// Returns the packets of a run, for the identifications 0, 1, 2, ... if `numbered`. Each
+/// has `len` bytes, the last one `last`.
 pub(crate) fn run(
     flow: &Flow,
     numbered: bool,

@@ -1,4 +1,4 @@
-//! A second network namespace at the other end of a virtual cable.
+//! A second network namespace at the other end of a veth pair.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -23,8 +23,8 @@ pub(crate) fn ip(arguments: &str) {
 }
 
 /// Connects this namespace (`near`, 10.9.0.1 and fd09::1) to a new one (`far`,
-/// 10.9.0.2 and fd09::2), in which a thread runs `there` as soon as the returned
-/// sender, dropped or used, says so.
+/// 10.9.0.2 and fd09::2). There a thread runs `there`, after the returned sender is used
+/// or dropped.
 pub(crate) fn connect<T: Send + 'static>(
     mtu: u32,
     there: impl FnOnce() -> T + Send + 'static,
@@ -35,7 +35,7 @@ pub(crate) fn connect<T: Send + 'static>(
     let (tell_ready, ready) = mpsc::channel();
     #[allow(
         clippy::disallowed_methods,
-        reason = "a thread is the cheapest holder of a namespace"
+        reason = "the thread keeps the namespace alive"
     )]
     let far = std::thread::spawn(move || {
         leave_namespace();
@@ -63,14 +63,15 @@ pub(crate) fn connect<T: Send + 'static>(
     (go, far)
 }
 
-/// A cable is plugged in when the kernel finds the time, and loses packets until
-/// then. So one end calls until the other has heard it, over both IP families.
+/// Addresses of datagrams that test the veth pair. The kernel sets the carrier some time
+/// after the command and drops packets until then. So one end sends until the other has
+/// received, over both IP families.
 const CALLS: [(&str, &str); 2] = [
     ("10.9.0.1:7777", "10.9.0.2:7777"),
     ("[fd09::1]:7777", "[fd09::2]:7777"),
 ];
 
-#[allow(clippy::disallowed_methods, reason = "ordinary sockets will do")]
+#[allow(clippy::disallowed_methods, reason = "plain sockets suffice")]
 fn hear() {
     for socket in CALLS.map(|(_, here)| UdpSocket::bind(here).expect("bound")) {
         socket.set_read_timeout(Some(PATIENCE)).expect("set");
@@ -78,7 +79,7 @@ fn hear() {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "ordinary sockets will do")]
+#[allow(clippy::disallowed_methods, reason = "plain sockets suffice")]
 fn call(heard: &mpsc::Receiver<()>) {
     let sockets = CALLS.map(|(here, to)| (UdpSocket::bind(here).expect("bound"), to));
     while heard.recv_timeout(PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {
