@@ -239,6 +239,11 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         !self.unmatched.is_empty()
     }
 
+    /// Returns the number of received packets that the engine has not seen yet.
+    pub fn held_packets(&self) -> usize {
+        self.unmatched.len() + usize::from(!self.received_ack.is_empty())
+    }
+
     /// Returns true if neither a packet nor an ACK is waiting here.
     pub fn is_idle(&self) -> bool {
         !self.is_blocked()

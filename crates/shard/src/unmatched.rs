@@ -39,6 +39,10 @@ struct Packet {
 }
 
 impl UnmatchedPackets {
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }

@@ -1,162 +1,239 @@
-//! The device of a host: receives packets, sends packets and handles timers.
+//! The device of a host: turns of its shard, packets in and out, and timers.
 
-use ferroce_transport::{Datagram, Event, IpId, QpState, Received};
+use core::net::IpAddr;
+
+use ferroce_shard::Caller;
+use ferroce_transport::{QpState, Received, Time};
 use ferroce_wire::{ICRC_LEN, icrc};
 
 use crate::event_queue::SimEvent;
-use crate::network::{Fate, InFlight};
+use crate::host::SimCore;
+use crate::network::{Fate, Flaw, InFlight};
+use crate::observer::Observer;
+use crate::sim_wire::SentPacket;
 use crate::wire_check;
 use crate::world::{Check, World};
 
 /// The partition key of a partition that no host belongs to.
 const OTHER_PARTITION: u16 = 0x8001;
-/// Most batches that a device sends at once. More are reported as a livelock.
-const MOST_PORTIONS: u32 = 100_000;
-/// Longest time that a socket buffer stays full: too short for the peers' timers
-/// to expire.
-const LONGEST_BLOCK_NS: u64 = 5_000;
+/// A turn with this many datagrams is part of a stream.
+const STREAM: usize = 8;
+/// Longest time that a shard may defer work.
+const LONGEST_DEFERRAL_NS: u64 = 200_000;
 
 impl World {
     /// Puts a packet into a host's receive buffer, or drops it if the buffer is full.
-    pub(crate) fn arrive(&mut self, host: usize, packet: InFlight) -> Check {
-        self.in_flight -= 1;
-        let full = self.hosts[host].rx.len() >= self.scenario.rx_capacity;
+    pub(crate) fn arrive(&mut self, host: usize, packet: InFlight) {
+        if packet.bytes.is_empty() {
+            return; // the kernel delivers it, and a wire discards it
+        }
+        let side = &mut self.hosts[host];
+        let mut inbox = side.inbox.borrow_mut();
+        let full = inbox.waiting.len() >= self.scenario.rx_capacity;
         if full && !packet.protected && !self.healed {
+            side.ledger.note_lost(&packet);
             self.network.count_loss(host, &packet);
             self.trace.host(self.now, host, || {
                 format!("packet {} lost: the receive buffer is full", packet.number)
             });
-            return Ok(());
+            return;
         }
-        self.hosts[host].rx.push_back(packet);
-        if !self.hosts[host].serving {
-            self.hosts[host].serving = true;
+        inbox.waiting.push_back(packet);
+        drop(inbox);
+        if !side.serving {
+            side.serving = true;
             let at = self.now.after_nanos(self.scenario.service_ns);
             self.event_queue.schedule(at, SimEvent::Serve { host });
         }
-        Ok(())
     }
 
-    /// Processes one packet of the receive buffer, or several.
+    /// Does a turn that receives one packet of the receive buffer, or several.
     pub(crate) fn serve(&mut self, host: usize) -> Check {
-        let burst = match self.device_rng.chance(0.3) {
-            true => self.device_rng.range(2..=16),
-            false => 1,
+        let burst = match self.device_rng.below(10) {
+            0..=4 => 1,
+            5..=7 => self.device_rng.range(2..=16),
+            _ => u64::MAX,
         };
-        let mut taken = 0;
-        while taken < burst
-            && let Some(packet) = self.hosts[host].rx.pop_front()
-        {
-            taken += 1;
-            self.deliver(host, &packet)?;
-        }
-        self.after_engine(host)?;
-        let busy = !self.hosts[host].rx.is_empty();
+        let side = &self.hosts[host];
+        let caller = match self.device_rng.chance(side.polls) {
+            true => Caller::Poller,
+            false if side.streams && self.device_rng.chance(0.5) => Caller::Stream,
+            false => Caller::ProgressThread,
+        };
+        let taken = self.turn(host, caller, burst as usize)?;
+        let busy = !self.hosts[host].inbox.borrow().waiting.is_empty();
         self.hosts[host].serving = busy;
         if busy {
-            let at = self.now.after_nanos(self.scenario.service_ns * taken);
+            let ns = self.scenario.service_ns * (taken as u64).max(1);
+            let at = self.now.after_nanos(ns);
             self.event_queue.schedule(at, SimEvent::Serve { host });
         }
         Ok(())
     }
 
-    fn deliver(&mut self, host: usize, packet: &InFlight) -> Check {
-        let flow = packet.path.flow;
-        // The ICRC covers the IP identification. A receiver is sure to detect an
-        // invalid packet only if it knows this field.
-        let knows_id = flow.is_ipv4() && (packet.invalid || self.device_rng.chance(0.5));
-        let datagram = Datagram {
-            source: flow.source,
-            destination: flow.destination,
-            source_port: flow.source_port,
-            traffic_class: packet.path.traffic_class,
-            hop_limit: packet.path.hop_limit,
-            ip_id: match knows_id {
-                true => IpId::Seen(packet.ip_id),
-                false => IpId::UNSEEN,
-            },
-            payload: &packet.bytes,
-        };
-        let to = wire_check::destination(&packet.bytes)
-            .and_then(|qpn| self.by_number.get(&(host, qpn)))
-            .copied();
-        if !packet.invalid {
-            self.expect_datagrams(host, packet);
+    /// Does a turn of a host's shard, which receives up to `budget` packets. Returns their
+    /// number.
+    pub(crate) fn turn(
+        &mut self,
+        host: usize,
+        caller: Caller,
+        budget: usize,
+    ) -> Result<usize, String> {
+        let now = self.now;
+        let received = self.with_core(host, |core, observer| {
+            core.wire_mut().budget = budget;
+            core.turn(now, observer, caller)
+        })?;
+        self.hosts[host].streams = received >= STREAM;
+        if caller == Caller::Poller && received > 0 && !self.hosts[host].core().is_idle() {
+            self.coverage.mark("poller deferred ACKs");
         }
-        let side = &mut self.hosts[host];
-        let (now, memory, length) = (self.now, &side.arena, packet.bytes.len());
-        let received = match side
-            .engine
-            .receive_predicted(now, memory, &datagram, length)
-        {
-            0 => side.engine.receive(now, memory, &datagram),
-            _ => Received::Accepted,
-        };
-        self.trace.host(self.now, host, || {
-            let what = wire_check::describe(&packet.bytes);
-            match received {
-                Received::Accepted => format!("<- packet {} {what}", packet.number),
-                Received::Dropped(why) => {
-                    format!("<- packet {} dropped, {why:?}: {what}", packet.number)
-                }
-            }
-        });
-        if let Received::Dropped(why) = received {
-            self.coverage.dropped(why);
+        if self.hosts[host].core().has_unmatched() {
+            self.coverage.mark("packet waited for a receive");
         }
-        if packet.invalid && received == Received::Accepted {
-            return Err(format!(
-                "host {host} accepted the invalid packet {}",
-                packet.number
-            ));
+        self.note_turn(host, caller, received);
+        // A poller that has received something mostly comes again at once.
+        if caller == Caller::Poller && received > 0 && self.device_rng.chance(0.8) {
+            let at = now.after_nanos(self.device_rng.range(100..=5_000));
+            self.event_queue.schedule(at, SimEvent::Poll { host });
         }
-        self.check_memory(host)?;
-        if let Some(qp) = to
-            && received == Received::Accepted
-        {
-            self.note_received(qp, &packet.bytes)?;
-        }
-        self.drain_events(host)
+        self.settle(host)?;
+        Ok(received)
     }
 
+    /// Does a turn of a poller who finds nothing in its completion queues.
+    pub(crate) fn poll_turn(&mut self, host: usize) -> Check {
+        self.turn(host, Caller::Poller, usize::MAX).map(|_| ())
+    }
+
+    /// Does a turn of the progress thread at a deadline.
     pub(crate) fn timer(&mut self, host: usize) -> Check {
-        let side = &mut self.hosts[host];
-        side.timer = None;
+        self.hosts[host].timer = None;
         self.trace.host(self.now, host, || "timer".into());
-        side.engine.handle_timeout(self.now);
-        self.after_engine(host)
+        let turn = self.turn(host, Caller::ProgressThread, usize::MAX);
+        turn.map(|_| ())
     }
 
     /// Sends packets, handles events and schedules timers after a call into an engine.
     pub(crate) fn after_engine(&mut self, host: usize) -> Check {
-        self.drain_events(host)?;
-        let mut out = Vec::new();
-        let mut portions = 0;
-        while self.hosts[host].transmit(self.now, &mut self.device_rng, &mut out)? {
-            portions += 1;
-            if portions > MOST_PORTIONS {
-                return Err(format!("host {host} does not stop sending"));
-            }
-        }
+        let now = self.now;
+        self.with_core(host, |core, observer| core.transmit(now, observer))?;
+        self.settle(host)
+    }
+
+    /// Calls a host's shard under observation.
+    fn with_core<T>(
+        &mut self,
+        host: usize,
+        call: impl FnOnce(&mut SimCore, &mut Observer<'_>) -> T,
+    ) -> Result<T, String> {
+        let mut core = self.hosts[host].core.take().expect("calls do not nest");
+        core.wire_mut().begin(self.now);
+        let mut observer = Observer {
+            arena: self.hosts[host].arena.clone(),
+            world: self,
+            host,
+            current: None,
+            check: Ok(()),
+        };
+        let result = call(&mut core, &mut observer);
+        let check = observer.check;
+        self.hosts[host].core = Some(core);
+        check?;
+        Ok(result)
+    }
+
+    /// Passes sent packets to the network, checks the host and plans its next turn.
+    fn settle(&mut self, host: usize) -> Check {
         self.check_memory(host)?;
-        for packet in &out {
-            self.note_sent(host, packet)?;
-            self.send_to_network(host, packet);
+        let sent = core::mem::take(&mut self.hosts[host].core_mut().wire_mut().sent);
+        for packet in &sent {
+            let next = self.hosts[host].assembled.pop_front();
+            if next.is_none_or(|next| next != packet.bytes) {
+                let what = wire_check::describe(&packet.bytes);
+                return Err(format!("host {host} sent out of order: {what}"));
+            }
+            self.send_to_network(host, packet)?;
         }
-        self.drain_events(host)?;
+        let side = &mut self.hosts[host];
+        side.blocked = side.core().is_blocked();
+        if side.blocked && side.core().wire().blocked_until <= self.now {
+            self.coverage.mark("sender waited for credits");
+        }
+        if !side.blocked && !side.assembled.is_empty() {
+            let count = side.assembled.len();
+            return Err(format!(
+                "host {host} lost {count} packets before it sent them"
+            ));
+        }
+        let undelivered = side.inbox.borrow().undelivered.len();
+        if undelivered != side.core().held_packets() {
+            return Err(format!(
+                "host {host} holds {} packets, but {undelivered} have not reached its engine",
+                side.core().held_packets()
+            ));
+        }
+        self.check_deadline(host)?;
+        self.check_credits(host)?;
         self.refresh_states(host)?;
-        if self.hosts[host].is_blocked() {
-            let at = self
-                .now
-                .after_nanos(self.device_rng.range(1..=LONGEST_BLOCK_NS));
+        let wire = self.hosts[host].core().wire();
+        if self.hosts[host].blocked && self.now < wire.blocked_until {
+            let at = wire.blocked_until;
             self.event_queue.schedule(at, SimEvent::Serve { host });
         }
         self.plan_timer(host);
         Ok(())
     }
 
+    /// Checks that a shard with deferred work names a time for it.
+    fn check_deadline(&self, host: usize) -> Check {
+        let core = self.hosts[host].core();
+        let latest = self.now.after_nanos(LONGEST_DEFERRAL_NS);
+        let deadline = core.next_deadline(self.now);
+        match core.is_idle() || deadline.is_some_and(|deadline| deadline <= latest) {
+            true => Ok(()),
+            false => Err(format!(
+                "host {host} has work, but its deadline is {deadline:?}"
+            )),
+        }
+    }
+
+    /// Checks the result of a packet that an engine received.
+    pub(crate) fn packet_received(
+        &mut self,
+        host: usize,
+        packet: &InFlight,
+        result: Received,
+    ) -> Check {
+        self.trace.host(self.now, host, || {
+            let what = wire_check::describe(&packet.bytes);
+            match result {
+                Received::Accepted => format!("<- packet {} {what}", packet.number),
+                Received::Dropped(why) => {
+                    format!("<- packet {} dropped, {why:?}: {what}", packet.number)
+                }
+            }
+        });
+        self.hosts[host].ledger.note_received(packet);
+        if let Received::Dropped(why) = result {
+            self.coverage.dropped(why);
+        }
+        if let (Some(flaw), Received::Accepted) = (packet.flaw, result) {
+            let number = packet.number;
+            return Err(format!("host {host} accepted packet {number}: {flaw:?}"));
+        }
+        self.check_memory(host)?;
+        let to = wire_check::destination(&packet.bytes)
+            .and_then(|qpn| self.by_number.get(&(host, qpn)))
+            .copied();
+        match to {
+            Some(qp) if result == Received::Accepted => self.note_received(qp, &packet.bytes),
+            _ => Ok(()),
+        }
+    }
+
     /// Hands a packet to the network.
-    fn send_to_network(&mut self, host: usize, packet: &crate::host::Outgoing) {
+    fn send_to_network(&mut self, host: usize, packet: &SentPacket) -> Check {
         let number = self.packets;
         self.packets += 1;
         self.coverage.sent(&packet.bytes);
@@ -169,17 +246,23 @@ impl World {
             path: packet.path,
             ip_id: packet.ip_id,
             bytes: packet.bytes.clone(),
-            invalid: false,
+            flaw: None,
             protected: false,
         };
         let destination = packet.path.flow.destination;
+        let qpn = wire_check::destination(&packet.bytes);
         let mut fates = Vec::new();
-        if self.scenario.features.strays && self.device_rng.chance(0.1) {
-            self.forge(&in_flight);
+        let forge = self.scenario.features.strays && self.device_rng.chance(0.1);
+        let mut forged_before = false;
+        if forge {
+            forged_before = self.device_rng.chance(0.5);
+            if !forged_before {
+                let at = self.now.after_nanos(self.device_rng.range(1..=30_000));
+                self.forge(&in_flight, at);
+            }
         }
         for to in 0..self.hosts.len() {
-            let side = &self.hosts[to];
-            if side.address != destination && !side.joined.contains(&destination) {
+            if !self.hosts[to].takes(destination, qpn) {
                 continue;
             }
             self.network
@@ -187,41 +270,56 @@ impl World {
             for fate in fates.drain(..) {
                 match fate {
                     Fate::Lost(why) => {
+                        self.hosts[to].ledger.note_lost(&in_flight);
                         self.trace
                             .line(self.now, || format!("network: packet {number} {why}"));
                     }
                     Fate::Arrives(at, packet) => {
-                        if packet.invalid {
+                        if packet.flaw.is_some() {
                             self.trace
                                 .line(self.now, || format!("network: packet {number} corrupted"));
                         }
-                        self.in_flight += 1;
-                        self.event_queue
-                            .schedule(at, SimEvent::Arrive { host: to, packet });
+                        if core::mem::take(&mut forged_before) {
+                            self.forge(&in_flight, at);
+                        }
+                        self.schedule_arrival(to, at, packet);
                     }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Lets a packet arrive at a time. On one machine it arrives at once.
+    fn schedule_arrival(&mut self, host: usize, at: Time, packet: InFlight) {
+        if at == self.now {
+            return self.arrive(host, packet);
+        }
+        self.in_flight += 1;
+        self.event_queue
+            .schedule(at, SimEvent::Arrive { host, packet });
     }
 
     /// Sends a copy that its receiver must drop although its ICRC is right: with the
     /// key of another partition, or (for connections) from another host.
-    fn forge(&mut self, genuine: &InFlight) {
+    fn forge(&mut self, genuine: &InFlight, at: Time) {
         let mut forged = genuine.clone();
+        let qpn = wire_check::destination(&genuine.bytes);
         let mut bytes = genuine.bytes.to_vec();
         let Some(to) = self
             .hosts
             .iter()
-            .position(|h| h.address == genuine.path.flow.destination)
+            .position(|h| h.takes(genuine.path.flow.destination, qpn))
         else {
             return;
         };
         let connected = wire_check::is_connected(&bytes);
-        if connected && self.device_rng.chance(0.5) {
-            let others = (0..self.hosts.len()).filter(|&h| h != genuine.from);
-            let others: Vec<usize> = others.collect();
-            let from = self.device_rng.pick(&others);
-            forged.path.flow.source = self.hosts[from].address;
+        let addresses = self.hosts.iter().map(|host| host.address);
+        let others: Vec<IpAddr> = addresses
+            .filter(|&address| address != genuine.path.flow.source)
+            .collect();
+        if connected && !others.is_empty() && self.device_rng.chance(0.5) {
+            forged.path.flow.source = self.device_rng.pick(&others);
         } else {
             bytes[2..4].copy_from_slice(&OTHER_PARTITION.to_be_bytes());
         }
@@ -229,16 +327,8 @@ impl World {
         let icrc = icrc::compute(&forged.path.flow, forged.ip_id, &bytes[..body]);
         bytes[body..].copy_from_slice(&icrc);
         forged.bytes = bytes.into();
-        forged.invalid = true;
-        let at = self.now.after_nanos(self.device_rng.range(1..=30_000));
-        self.in_flight += 1;
-        self.event_queue.schedule(
-            at,
-            SimEvent::Arrive {
-                host: to,
-                packet: forged,
-            },
-        );
+        forged.flaw = Some(Flaw::Forged);
+        self.schedule_arrival(to, at, forged);
     }
 
     pub(crate) fn check_memory(&mut self, host: usize) -> Check {
@@ -248,24 +338,13 @@ impl World {
         }
     }
 
-    fn drain_events(&mut self, host: usize) -> Check {
-        while let Some(event) = self.hosts[host].engine.poll_event() {
-            self.trace.host(self.now, host, || match &event {
-                Event::Failure(failure) => format!("failure: {failure}"),
-                other => format!("event: {other:?}"),
-            });
-            self.note_event(host, &event)?;
-        }
-        Ok(())
-    }
-
     /// Queries the state of each queue pair of a host and updates the model.
     pub(crate) fn refresh_states(&mut self, host: usize) -> Check {
         for qp in 0..self.qps.len() {
             if self.qps[qp].host != host || self.qps[qp].state.is_none() {
                 continue;
             }
-            let query = self.hosts[host].engine.query_qp(self.qps[qp].qpn);
+            let query = self.hosts[host].engine().query_qp(self.qps[qp].qpn);
             let state = query.map_err(|e| e.to_string())?.attr.state;
             if self.qps[qp].state != Some(state) {
                 let name = self.qp_name(qp);
@@ -282,7 +361,7 @@ impl World {
 
     fn plan_timer(&mut self, host: usize) {
         let side = &mut self.hosts[host];
-        let Some(due) = side.engine.next_timeout() else {
+        let Some(due) = side.core().next_deadline(self.now) else {
             return;
         };
         if side.timer.is_none_or(|planned| due < planned) {

@@ -71,7 +71,7 @@ impl World {
         self.trace
             .host(self.now, host, || format!("destroy qp {qpn:#x}"));
         self.leave_groups(qp)?;
-        let destroyed = self.hosts[host].engine.destroy_qp(qpn);
+        let destroyed = self.hosts[host].engine_mut().destroy_qp(qpn);
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
         self.coverage.mark("destroyed");
         self.by_number.remove(&(host, qpn));
@@ -86,13 +86,13 @@ impl World {
         let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
         let groups = std::mem::take(&mut self.qps[qp].groups);
         let side = &mut self.hosts[host];
-        if !groups.is_empty() && side.engine.destroy_qp(qpn).is_ok() {
+        if !groups.is_empty() && side.engine_mut().destroy_qp(qpn).is_ok() {
             return Err(format!(
                 "qp {qpn:#x} was destroyed while attached to a group"
             ));
         }
         for group in groups {
-            let detached = side.engine.detach_multicast(qpn, group);
+            let detached = side.engine_mut().detach_multicast(qpn, group);
             let last = detached.map_err(|e| format!("detach_multicast: {e}"))?;
             let here =
                 |other: &crate::model::QpModel| other.host == host && other.groups.contains(&group);
@@ -102,7 +102,8 @@ impl World {
                 ));
             }
             if last {
-                side.joined.remove(&group);
+                let left = side.core_mut().leave_multicast(group);
+                left.map_err(|e| format!("leave_multicast: {e}"))?;
             }
         }
         Ok(())

@@ -14,7 +14,9 @@ pub(crate) enum SimEvent {
     Arrive { host: usize, packet: InFlight },
     /// A host processes packets from its receive buffer.
     Serve { host: usize },
-    /// A host's timer expires.
+    /// The program on a host polls again after it has received something.
+    Poll { host: usize },
+    /// A deadline of a host's shard.
     Timer { host: usize },
     /// The program on a host takes a step.
     Program { host: usize },

@@ -3,6 +3,7 @@
 
 use ferroce_transport::{QpEvent, QpState, QpType, WcStatus};
 
+use crate::host::Host;
 use crate::model::{Drain, End, Kind, SendRecord};
 use crate::scenario::Family;
 use crate::slot::{send_wr_id, wr_name};
@@ -16,7 +17,7 @@ impl World {
     /// Returns true once no packet, work request or planned step is outstanding.
     pub(crate) fn is_finished(&self) -> bool {
         self.in_flight == 0
-            && self.hosts.iter().all(|host| host.rx.is_empty())
+            && self.hosts.iter().all(Host::is_idle)
             && (0..self.qps.len()).all(|qp| self.is_idle(qp))
     }
 
@@ -115,7 +116,7 @@ impl World {
         }
         let query = |qp: usize| {
             let model = &self.qps[qp];
-            let query = self.hosts[model.host].engine.query_qp(model.qpn);
+            let query = self.hosts[model.host].engine().query_qp(model.qpn);
             query.map_err(|e| e.to_string())
         };
         let own = query(qp)?;
@@ -216,12 +217,12 @@ impl World {
     fn check_timers(&mut self) -> Check {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             let mut fired = 0;
-            while let Some(due) = host.engine.next_timeout() {
+            while let Some(due) = host.engine().next_timeout() {
                 fired += 1;
                 if fired > MOST_IDLE_TIMERS {
                     return Err(format!("host {index} sets timers with nothing outstanding"));
                 }
-                host.engine.handle_timeout(due.max(self.now));
+                host.engine_mut().handle_timeout(due.max(self.now));
             }
         }
         Ok(())

@@ -1,74 +1,80 @@
-//! A host: an engine, its memory, and its send and receive buffers.
-//!
-//! After every call into the engine the host transmits all packets, in batches of
-//! random size, and schedules the engine's next timer. In 2% of the cases it
-//! finishes a batch only later, as if the socket buffer were full.
+//! A host: a shard with its engine, its memory and its receive buffer.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::collections::{BTreeSet, VecDeque};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ferroce_transport::{
-    Access, Batch, Bug, Config, Counters, Engine, MemRef, Path, Pd, Regions, RunLimits, Time,
-};
+use ferroce_shard::{Core, CreditPage};
+use ferroce_transport::{Access, Config, Counters, Engine, MemRef, Path, Pd, Regions, Time};
 
 use crate::arena::Arena;
-use crate::network::InFlight;
+use crate::bug::Bug;
+use crate::credit_check::Ledger;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
+use crate::sim_wire::{Inbox, SimWire};
 use crate::zone::{Place, Purpose, Zone};
 
-/// Limits of a run: those of a UDP socket, and the top byte of the QPN as its slot.
-const RUN_LIMITS: RunLimits = RunLimits {
-    packets: 64,
-    bytes: 65_000,
-    qpn_mask: 0xff_0000,
-};
 /// Unregistered bytes between zones.
 const GUARD: u64 = 4096;
-/// Size of the transmit buffer: more than the longest packet.
-const BUFFER: usize = 4096 + 256;
+
+/// The shard of a host.
+pub(crate) type SimCore = Core<SimWire, Arc<CreditPage>>;
 
 /// A host.
 pub(crate) struct Host {
     pub(crate) address: IpAddr,
-    pub(crate) engine: Engine,
+    /// Number of the slot: the top byte of its queue pair numbers.
+    pub(crate) slot: u8,
+    /// The shard; none while a call into it is in progress.
+    pub(crate) core: Option<SimCore>,
     pub(crate) regions: Arc<Regions>,
-    pub(crate) arena: Arena,
+    pub(crate) arena: Rc<Arena>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) zones: Vec<Zone>,
-    /// The receive buffer.
-    pub(crate) rx: VecDeque<InFlight>,
+    /// Packets that have reached the host, shared with its wire.
+    pub(crate) inbox: Rc<RefCell<Inbox>>,
+    /// Packets that the shard has assembled but not sent, in order.
+    pub(crate) assembled: VecDeque<Rc<[u8]>>,
+    /// Credits of the machine.
+    pub(crate) credits: Arc<CreditPage>,
+    pub(crate) ledger: Ledger,
+    /// Probability that the program, not the progress thread, does a turn.
+    pub(crate) polls: f64,
+    /// The last turn received many datagrams.
+    pub(crate) streams: bool,
     /// An event that processes the receive buffer is scheduled.
     pub(crate) serving: bool,
+    /// Runs waited for room when the last call into the shard ended.
+    pub(crate) blocked: bool,
     pub(crate) paused_until: Time,
     /// Time of the earliest scheduled timer event.
     pub(crate) timer: Option<Time>,
-    /// Multicast groups that the host has joined.
-    pub(crate) joined: BTreeSet<IpAddr>,
-    batches: Vec<Batch>,
-    /// The batch that waits for room in the socket buffer. No other batch is sent
-    /// before it.
-    held: Option<usize>,
-    buffer: Vec<u8>,
 }
 
-/// A packet that a host sends.
+/// A packet that a host has assembled.
 pub(crate) struct Outgoing {
     /// Number of the queue pair that sends the packet.
     pub(crate) qpn: u32,
     pub(crate) path: Path,
-    pub(crate) ip_id: u16,
     pub(crate) bytes: Rc<[u8]>,
 }
 
 impl Host {
-    pub(crate) fn new(id: usize, s: &Scenario, rng: &mut Rng, bug: Option<Bug>) -> Host {
-        let mut seed = [0; 32];
-        rng.fill(&mut seed);
-        let regions = Arc::new(Regions::new(seed));
-        let first = rng.range(16..=0x20_0000) as u32;
+    pub(crate) fn new(
+        id: usize,
+        (seed, s): (u64, &Scenario),
+        rng: &mut Rng,
+        credits: Arc<CreditPage>,
+        bug: Option<Bug>,
+    ) -> Host {
+        let mut keys = [0; 32];
+        rng.fill(&mut keys);
+        let regions = Arc::new(Regions::new(keys));
+        let slot = id as u8 + 1;
+        let first = u32::from(slot) << 16 | rng.range(16..=0xff00) as u32;
         let config = Config {
             qpns: first..first + 64,
             skip_qpns: first % 64,
@@ -80,90 +86,69 @@ impl Host {
         };
         let counters = Arc::new(Counters::default());
         let mut engine = Engine::new(config, Arc::clone(&regions), counters);
-        engine.set_bug(bug);
+        engine.set_bug(bug.and_then(Bug::of_engine));
+        let wire = SimWire::new(seed, slot, s.receive_buffer);
+        let inbox = Rc::clone(&wire.inbox);
+        let batch = rng.pick(&[1, 3, 64, 256]);
+        let core = Core::with_batch(engine, wire, Arc::clone(&credits), batch);
+        let mut core = core.expect("a simulated wire has no errors");
+        core.set_bug(bug.and_then(Bug::of_shard));
         let pd = regions.alloc_pd();
         let (arena, zones) = make_memory(id, s, rng, &regions, &pd);
         Host {
-            address: address(id, s.ipv6),
-            engine,
+            address: address(s.machines[id], s.ipv6),
+            slot,
+            core: Some(core),
             regions,
-            arena,
+            arena: Rc::new(arena),
             pd,
             zones,
-            rx: VecDeque::new(),
+            inbox,
+            assembled: VecDeque::new(),
+            credits,
+            ledger: Ledger::default(),
+            polls: rng.pick(&[0.0, 0.5, 0.95]),
+            streams: false,
             serving: false,
+            blocked: false,
             paused_until: Time::ZERO,
             timer: None,
-            joined: BTreeSet::new(),
-            batches: [1, 3, 64, 200]
-                .map(|limit| Batch::with_run_limits(limit, RUN_LIMITS))
-                .into(),
-            held: None,
-            buffer: vec![0; BUFFER],
         }
     }
 
-    /// Transmits one batch. Returns true if there may be more to send.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Time,
-        rng: &mut Rng,
-        out: &mut Vec<Outgoing>,
-    ) -> Result<bool, String> {
-        if let Some(which) = self.held.take() {
-            self.engine.finish_transmit(now, &mut self.batches[which]);
-        }
-        let which = rng.below(self.batches.len() as u64) as usize;
-        let batch = &mut self.batches[which];
-        let more = self.engine.poll_transmit(now, batch);
-        let mut faults = Vec::new();
-        for run in batch.runs() {
-            if run.packets.len() > RUN_LIMITS.packets {
-                return Err(format!("a run of {} packets", run.packets.len()));
-            }
-            let mut bytes = 0;
-            for (ip_id, index) in run.packets.clone().enumerate() {
-                let want = batch.packet(index).wire_len();
-                let whole = index + 1 < run.packets.end;
-                if want > run.segment || whole && want != run.segment {
-                    return Err(format!(
-                        "a packet of {want} bytes in a run of {}",
-                        run.segment
-                    ));
-                }
-                bytes += want;
-                let (path, ip_id) = (run.path, ip_id as u16);
-                match batch.assemble(index, &path, ip_id, &self.arena, &mut self.buffer) {
-                    Ok(len) if len != want => return Err(format!("{len} bytes, not {want}")),
-                    Ok(len) => out.push(Outgoing {
-                        qpn: batch.packet(index).qpn(),
-                        path,
-                        ip_id,
-                        bytes: self.buffer[..len].into(),
-                    }),
-                    Err(fault) => faults.push((index, fault)),
-                }
-            }
-            if bytes > RUN_LIMITS.bytes {
-                return Err(format!("a run of {bytes} bytes"));
-            }
-        }
-        let sent = !batch.is_empty();
-        for (index, fault) in faults {
-            batch.fault(index, fault);
-        }
-        if sent && rng.chance(0.02) {
-            self.engine.fail_unreadable(now, batch);
-            self.held = Some(which);
-            return Ok(false);
-        }
-        self.engine.finish_transmit(now, batch);
-        Ok(sent || more)
+    /// Returns the shard. No call into it is in progress.
+    pub(crate) fn core(&self) -> &SimCore {
+        self.core.as_ref().expect("no call is in progress")
     }
 
-    /// Returns true while a batch waits for room in the socket buffer.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.held.is_some()
+    /// Returns the shard, to change it. No call into it is in progress.
+    pub(crate) fn core_mut(&mut self) -> &mut SimCore {
+        self.core.as_mut().expect("no call is in progress")
+    }
+
+    /// Returns the engine of the shard.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.core().engine
+    }
+
+    /// Returns the engine of the shard, to change it.
+    pub(crate) fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.core_mut().engine
+    }
+
+    /// True if the wire delivers packets of an address and queue pair number to this host.
+    pub(crate) fn takes(&self, destination: IpAddr, qpn: Option<u32>) -> bool {
+        if destination.is_multicast() {
+            return self.core().wire().joined.contains(&destination);
+        }
+        // Queue pair 1 has no slot; only one host of a machine has it.
+        let slot = qpn.map(|qpn| (qpn >> 16) as u8).filter(|&slot| slot != 0);
+        self.address == destination && slot.is_none_or(|slot| slot == self.slot)
+    }
+
+    /// True if no packet waits here.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.core().is_idle() && self.inbox.borrow().waiting.is_empty()
     }
 
     /// Allocates memory in a registered zone of this purpose.

@@ -85,14 +85,14 @@ impl World {
                 if flushed {
                     return Ok(()); // in ERR any receive is accepted and flushed
                 }
-                self.hosts[host].engine.post_recv(self.now, qpn, &wr)
+                self.hosts[host].engine_mut().post_recv(self.now, qpn, &wr)
             }
             NoSuchTransition => {
                 let attr = QpAttr {
                     state: QpState::Rtr,
                     ..QpAttr::default()
                 };
-                let engine = &mut self.hosts[host].engine;
+                let engine = self.hosts[host].engine_mut();
                 engine.modify_qp(self.now, qpn, &attr, AttrMask::STATE)
             }
         };
@@ -110,7 +110,7 @@ impl World {
 
     fn queue_lengths(&self, qp: usize) -> Result<(usize, usize, QpState), String> {
         let model = &self.qps[qp];
-        let query = self.hosts[model.host].engine.query_qp(model.qpn);
+        let query = self.hosts[model.host].engine().query_qp(model.qpn);
         let query = query.map_err(|e| e.to_string())?;
         Ok((query.sends, query.receives, query.attr.state))
     }
@@ -127,6 +127,6 @@ impl World {
             ud: None,
             xrc_srq: 0,
         };
-        self.hosts[host].engine.post_send(self.now, qpn, wr)
+        self.hosts[host].engine_mut().post_send(self.now, qpn, wr)
     }
 }

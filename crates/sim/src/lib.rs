@@ -31,8 +31,10 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod bug;
 mod completions;
 mod coverage;
+mod credit_check;
 mod device;
 mod disrupt;
 mod event_queue;
@@ -42,6 +44,7 @@ mod host;
 mod invalid_calls;
 mod model;
 mod network;
+mod observer;
 mod payload;
 mod post;
 mod program;
@@ -53,6 +56,7 @@ mod runner;
 mod scenario;
 mod send_oracle;
 mod setup;
+mod sim_wire;
 mod slot;
 mod trace;
 mod windows;
@@ -60,7 +64,7 @@ mod wire_check;
 mod world;
 mod zone;
 
+pub use bug::Bug;
 pub use coverage::{Coverage, DROPS, EVENTS, STATUSES};
-pub use ferroce_transport::Bug;
 pub use runner::{Outcome, replay_command, run_seed, run_seed_with_trace, run_seeds};
 pub use scenario::Family;

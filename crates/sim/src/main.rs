@@ -40,9 +40,9 @@ struct Args {
 }
 
 fn parse_bug(name: &str) -> Result<Bug, String> {
-    let names: Vec<String> = Bug::ALL.iter().map(bug_name).collect();
+    let names: Vec<String> = Bug::all().map(|bug| bug_name(&bug)).collect();
     match names.iter().position(|known| known == name) {
-        Some(at) => Ok(Bug::ALL[at]),
+        Some(at) => Ok(Bug::all().nth(at).expect("as many as names")),
         None => Err(format!("no such bug; known bugs: {}", names.join(", "))),
     }
 }

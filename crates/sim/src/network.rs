@@ -26,10 +26,19 @@ pub(crate) struct InFlight {
     pub(crate) path: Path,
     pub(crate) ip_id: u16,
     pub(crate) bytes: Rc<[u8]>,
-    /// Corrupted or forged: no receiver may accept it.
-    pub(crate) invalid: bool,
+    /// Set if no receiver may accept the packet.
+    pub(crate) flaw: Option<Flaw>,
     /// Lost `most_losses` times already: it must arrive.
     pub(crate) protected: bool,
+}
+
+/// The reason why a receiver must drop a packet.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Flaw {
+    /// Bits are changed or missing.
+    Corrupted,
+    /// The ICRC is right, but the sender, the partition or the addresses are not.
+    Forged,
 }
 
 /// Delays and fault probabilities of one direction between two hosts.
@@ -62,6 +71,8 @@ pub(crate) struct Network {
     last: Vec<Vec<Time>>,
     /// End of the current outage of each link.
     outage: Vec<Vec<Time>>,
+    /// Machine of each host. A machine has a lossless loopback without delay.
+    machines: Vec<usize>,
     /// Number of losses by receiver, queue pair, PSN and whether it is a response.
     losses: BTreeMap<(usize, u32, u32, bool), u8>,
     /// Most losses of the same packet.
@@ -70,13 +81,19 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(seed: u64, links: Vec<Vec<Link>>, most_losses: u8) -> Network {
+    pub(crate) fn new(
+        seed: u64,
+        links: Vec<Vec<Link>>,
+        machines: Vec<usize>,
+        most_losses: u8,
+    ) -> Network {
         let n = links.len();
         Network {
             rng: Rng::new(seed, Stream::Network),
             links,
             last: vec![vec![Time::ZERO; n]; n],
             outage: vec![vec![Time::ZERO; n]; n],
+            machines,
             losses: BTreeMap::new(),
             most_losses,
             healed: false,
@@ -110,6 +127,10 @@ impl Network {
         let link = if self.healed { link.healed() } else { link };
         if now < self.outage[packet.from][to] {
             fates.push(Fate::Lost("the link is down"));
+            return;
+        }
+        if self.machines[packet.from] == self.machines[to] {
+            fates.push(Fate::Arrives(now, packet));
             return;
         }
         packet.protected = self.is_protected(to, &packet);
@@ -163,7 +184,7 @@ impl Network {
     /// The byte that the ICRC does not cover stays unchanged.
     fn corrupt(&mut self, packet: &mut InFlight) {
         const NOT_COVERED: usize = 4;
-        packet.invalid = true;
+        packet.flaw = Some(Flaw::Corrupted);
         let mut bytes = packet.bytes.to_vec();
         if self.rng.chance(0.1) {
             bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
@@ -229,13 +250,13 @@ mod tests {
             path: Path::new(flow, 0, 0),
             ip_id: 0,
             bytes: bytes.into(),
-            invalid: false,
+            flaw: None,
             protected: false,
         }
     }
 
     fn network(link: Link) -> Network {
-        Network::new(1, vec![vec![link; 2]; 2], 3)
+        Network::new(1, vec![vec![link; 2]; 2], vec![0, 1], 3)
     }
 
     #[test]
@@ -287,7 +308,7 @@ mod tests {
             let Some(Fate::Arrives(_, arrived)) = fates.pop() else {
                 panic!("one packet, one arrival");
             };
-            assert!(arrived.invalid);
+            assert_eq!(arrived.flaw, Some(Flaw::Corrupted));
             let genuine = packet(psn);
             assert_ne!(arrived.bytes, genuine.bytes);
             assert_eq!(

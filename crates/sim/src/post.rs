@@ -121,7 +121,7 @@ impl World {
             ud,
             xrc_srq: draft.xrc_srq.map_or(0, |srq| self.srqs[srq].srq.number()),
         };
-        let posted = self.hosts[host].engine.post_send(self.now, qpn, wr);
+        let posted = self.hosts[host].engine_mut().post_send(self.now, qpn, wr);
         posted.map_err(|e| format!("{} on qp {qpn:#x} refused: {e}", wr_name(wr_id)))?;
         let can_receive = self
             .peer_of(qp)
@@ -319,7 +319,7 @@ impl World {
         let (number, posted) = match owner {
             RecvOwner::Qp(qp) => {
                 let qpn = self.qps[qp].qpn;
-                let posted = side.engine.post_recv(self.now, qpn, &wr);
+                let posted = side.engine_mut().post_recv(self.now, qpn, &wr);
                 self.qps[qp].recvs.push(index);
                 (self.qps[qp].recvs.len() - 1, posted)
             }

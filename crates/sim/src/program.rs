@@ -29,6 +29,10 @@ pub(crate) enum Choice {
 impl World {
     /// Runs one step of the program on a host.
     pub(crate) fn program(&mut self, host: usize) -> Check {
+        if self.device_rng.chance(self.hosts[host].polls / 4.0) {
+            self.poll_turn(host)?;
+        }
+        let posted = (self.sends.len(), self.recvs.len());
         for cq in 0..self.cqs.len() {
             if self.cqs[cq].host == host {
                 self.poll_as_program(cq)?;
@@ -57,7 +61,10 @@ impl World {
         if self.rng.chance(0.01) {
             self.resize_queues(host)?;
         }
-        self.after_engine(host)?;
+        // A program that posts nothing does not call its device.
+        if posted != (self.sends.len(), self.recvs.len()) {
+            self.after_engine(host)?;
+        }
         let busy = self.qps.iter().any(|qp| qp.host == host && qp.todo > 0);
         let step = self.scenario.step_ns * if busy { 1 } else { 4 };
         let at = self.now.after_nanos(step / 2 + self.rng.below(step));
@@ -150,7 +157,7 @@ impl World {
     /// Returns the number of work requests that the send queue has room for.
     fn room(&self, qp: usize) -> Result<u32, String> {
         let model = &self.qps[qp];
-        let query = self.hosts[model.host].engine.query_qp(model.qpn);
+        let query = self.hosts[model.host].engine().query_qp(model.qpn);
         let query = query.map_err(|e| e.to_string())?;
         if query.sends > model.pending() {
             return Err(format!("{} holds {} sends", self.qp_name(qp), query.sends));

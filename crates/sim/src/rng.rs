@@ -18,8 +18,10 @@ pub(crate) enum Stream {
     Program,
     /// Loss, delay and corruption of packets.
     Network,
-    /// Batch sizes in which hosts send and receive.
+    /// Times and callers of the turns of devices.
     Device,
+    /// Merged runs, source ports and full socket buffers.
+    Wire,
 }
 
 pub(crate) struct Rng(ChaCha8Rng);

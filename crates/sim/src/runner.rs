@@ -6,8 +6,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use ferroce_transport::Bug;
-
+use crate::bug::Bug;
 use crate::coverage::Coverage;
 use crate::scenario::Family;
 use crate::trace::Trace;

@@ -6,6 +6,7 @@
 mod draw;
 mod family;
 
+use ferroce_shard::STANDBY_NS;
 use ferroce_transport::{QpType, Time};
 use ferroce_wire::Mtu;
 
@@ -13,6 +14,9 @@ pub use family::Family;
 
 use crate::model::Setup;
 use crate::network::Link;
+
+/// Longest delay of a turn behind its deadline.
+pub(crate) const LATEST_TURN_NS: u64 = 20_000;
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -136,6 +140,10 @@ pub(crate) struct Scenario {
     pub(crate) family: Family,
     pub(crate) features: Features,
     pub(crate) hosts: usize,
+    /// Machine of each host. Hosts on one machine are programs with one address.
+    pub(crate) machines: Vec<usize>,
+    /// Bytes of a receive buffer, for the credits of unreliable senders; 0 for no limit.
+    pub(crate) receive_buffer: usize,
     pub(crate) ipv6: bool,
     pub(crate) links: Vec<Vec<Link>>,
     pub(crate) most_losses: u8,
@@ -177,7 +185,8 @@ impl Scenario {
     pub(crate) fn longest_trip_ns(&self) -> u64 {
         let links = self.links.iter().flatten();
         let link = links.map(Link::longest_ns).max().unwrap_or(0);
-        link + self.rx_capacity as u64 * self.service_ns
+        // A poller's ACKs, and its received ACKs, may each wait for the next turn.
+        link + self.rx_capacity as u64 * self.service_ns + STANDBY_NS + LATEST_TURN_NS
     }
 
     /// Returns the longest ACK timeout of all queue pairs.

@@ -1,9 +1,10 @@
 //! Creation of counters, queue pairs and connections at the start of a run.
 
+use ferroce_net::Source;
 use ferroce_transport::{
     Access, AddressVector, AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Time,
 };
-use ferroce_wire::Psn;
+use ferroce_wire::{Psn, rc_source_port, ud_source_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -107,7 +108,7 @@ impl World {
             },
             sq_sig_all: plan.signals_all,
         };
-        let created = self.hosts[host].engine.create_qp(&init);
+        let created = self.hosts[host].engine_mut().create_qp(&init);
         let (qpn, cap) = created.map_err(|e| format!("create_qp: {e}"))?;
         let recv_size = srq.map_or(plan.recv_size, |srq| self.srqs[srq].recv_size);
         self.by_number.insert((host, qpn), self.qps.len());
@@ -178,12 +179,17 @@ impl World {
             let address = group_address(group, self.scenario.ipv6);
             let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
             let side = &mut self.hosts[host];
-            let attached = side.engine.attach_multicast(qpn, address);
+            let attached = side.engine_mut().attach_multicast(qpn, address);
             let first = attached.map_err(|e| format!("attach_multicast: {e}"))?;
-            if first != side.joined.insert(address) {
+            let joined = &side.core().wire().joined;
+            if first == joined.contains(&address) {
                 return Err(format!(
                     "attach_multicast is wrong about the first queue pair in {address}"
                 ));
+            }
+            if first {
+                let joined = side.core_mut().join_multicast(address);
+                joined.map_err(|e| format!("join_multicast: {e}"))?;
             }
             self.qps[qp].groups.insert(address);
         }
@@ -214,11 +220,35 @@ impl World {
         self.trace.host(self.now, host, || {
             format!("modify qp {qpn:#x} to {state:?}")
         });
-        let engine = &mut self.hosts[host].engine;
+        let engine = self.hosts[host].engine_mut();
         engine
             .modify_qp(self.now, qpn, &attr, mask)
             .map_err(|e| format!("qp {qpn:#x} from {from:?} to {state:?}: {e}"))?;
+        self.choose_port(qp, state, &attr)?;
         self.after_engine(host)
+    }
+
+    /// Chooses the UDP source port of a queue pair when it gets its path, as devices do.
+    fn choose_port(&mut self, qp: usize, state: QpState, attr: &QpAttr) -> Check {
+        let model = &self.qps[qp];
+        let (host, qpn) = (model.host, model.qpn);
+        let (want, source) = match (model.is_datagram(), state, attr.av) {
+            (true, QpState::Init, _) => (ud_source_port(qpn), Source::Any),
+            (false, QpState::Rtr, Some(av)) => (
+                rc_source_port(av.flow_label, qpn, attr.dest_qpn),
+                Source::Address(av.source),
+            ),
+            _ => return Ok(()),
+        };
+        let core = self.hosts[host].core_mut();
+        core.choose_port(qpn, want, source)
+            .map_err(|e| format!("choose_port: {e}"))?;
+        let on_this_machine = attr.av.is_some_and(|av| av.source == av.destination);
+        if on_this_machine && !self.qps[qp].is_datagram() {
+            let pinned = self.hosts[host].engine_mut().pin_peer_port(qpn);
+            pinned.map_err(|e| format!("pin_peer_port: {e}"))?;
+        }
+        Ok(())
     }
 
     fn attributes(&self, qp: usize, state: QpState) -> (QpAttr, AttrMask) {

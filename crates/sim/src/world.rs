@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferroce_transport::{Bug, Time, WcStatus, Xrcd};
+use ferroce_shard::CreditPage;
+use ferroce_transport::{Time, WcStatus, Xrcd};
 
+use crate::bug::Bug;
 use crate::coverage::Coverage;
 use crate::event_queue::{EventQueue, SimEvent};
 use crate::host::Host;
@@ -61,14 +63,24 @@ impl World {
     pub(crate) fn new(seed: u64, bug: Option<Bug>, trace: Trace) -> World {
         let scenario = Scenario::draw(seed);
         let mut rng = Rng::new(seed, Stream::Program);
+        let pages: Vec<Arc<CreditPage>> =
+            scenario.machines.iter().map(|_| Arc::default()).collect();
         let hosts = (0..scenario.hosts)
-            .map(|id| Host::new(id, &scenario, &mut rng, bug))
+            .map(|id| {
+                let credits = Arc::clone(&pages[scenario.machines[id]]);
+                Host::new(id, (seed, &scenario), &mut rng, credits, bug)
+            })
             .collect();
         World {
             seed,
             now: Time::ZERO,
             hosts,
-            network: Network::new(seed, scenario.links.clone(), scenario.most_losses),
+            network: Network::new(
+                seed,
+                scenario.links.clone(),
+                scenario.machines.clone(),
+                scenario.most_losses,
+            ),
             event_queue: EventQueue::default(),
             trace,
             rng,
@@ -115,10 +127,15 @@ impl World {
 
     fn handle(&mut self, what: SimEvent) -> Check {
         let host = match what {
-            SimEvent::Serve { host } | SimEvent::Timer { host } | SimEvent::Program { host } => {
-                host
+            SimEvent::Serve { host }
+            | SimEvent::Poll { host }
+            | SimEvent::Timer { host }
+            | SimEvent::Program { host } => host,
+            SimEvent::Arrive { host, packet } => {
+                self.in_flight -= 1;
+                self.arrive(host, packet);
+                return Ok(());
             }
-            SimEvent::Arrive { host, packet } => return self.arrive(host, packet),
             SimEvent::Disrupt { index } => return self.disrupt(index),
             SimEvent::Resume { qp } => return self.resume(qp),
             SimEvent::Heal => return self.heal(),
@@ -130,6 +147,7 @@ impl World {
         }
         match what {
             SimEvent::Serve { .. } => self.serve(host),
+            SimEvent::Poll { .. } => self.poll_turn(host),
             SimEvent::Timer { .. } => self.timer(host),
             _ => self.program(host),
         }

@@ -12,8 +12,14 @@ use ferroce_sim::{Bug, Outcome, run_seeds};
 const BUDGET: u64 = 400;
 /// Bugs that few scenarios reveal, and the seeds within which each must be found.
 const RARE: &[(Bug, u64)] = &[
-    (Bug::SkipRemoteInvalidate, 800),
-    (Bug::ProbeUnseenReadInPart, 2000),
+    (
+        Bug::Engine(ferroce_transport::Bug::SkipRemoteInvalidate),
+        800,
+    ),
+    (
+        Bug::Engine(ferroce_transport::Bug::ProbeUnseenReadInPart),
+        2000,
+    ),
 ];
 
 #[test]
@@ -23,7 +29,7 @@ fn every_deliberate_bug_is_found() {
         "{:<26} {:>6} {:>6}  family: violation",
         "bug", "seeds", "of"
     );
-    for &bug in Bug::ALL {
+    for bug in Bug::all() {
         let rare = RARE.iter().find(|(rare, _)| *rare == bug);
         let budget = rare.map_or(BUDGET, |(_, budget)| *budget);
         let name = format!("{bug:?}");

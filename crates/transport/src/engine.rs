@@ -78,6 +78,12 @@ impl Context {
         self.counters.count(counter);
     }
 
+    /// Returns true if the ICRC of received packets is to be checked.
+    #[inline]
+    pub(crate) fn checks_icrc(&self) -> bool {
+        self.config.check_icrc && !self.has_bug(Bug::SkipIcrcCheck)
+    }
+
     /// The program's address of local memory.
     #[inline]
     pub(crate) fn local(
@@ -114,17 +120,6 @@ impl Context {
     #[cfg(not(feature = "bugs"))]
     pub(crate) const fn has_bug(&self, _: Bug) -> bool {
         false
-    }
-
-    /// Whether it has none.
-    #[cfg(feature = "bugs")]
-    pub(crate) fn is_sound(&self) -> bool {
-        self.bug.is_none()
-    }
-
-    #[cfg(not(feature = "bugs"))]
-    pub(crate) const fn is_sound(&self) -> bool {
-        true
     }
 }
 
@@ -288,8 +283,7 @@ impl Engine {
         run: &Datagram<'_>,
         segment: usize,
     ) -> usize {
-        let Some(qpn) = prediction::candidate_qpn(run.payload).filter(|_| self.cx.is_sound())
-        else {
+        let Some(qpn) = prediction::candidate_qpn(run.payload) else {
             return 0;
         };
         let Some(qp) = self.qps.get_mut(qpn) else {

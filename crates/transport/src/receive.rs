@@ -9,7 +9,6 @@ use core::net::IpAddr;
 use ferroce_wire::{Flow, FlowIcrc, Opcode, Operation, Packet, Transport, icrc};
 
 use crate::attr::{QpState, QpType};
-use crate::bugs::Bug;
 use crate::counters::Counter;
 use crate::engine::Context;
 use crate::memory::Memory;
@@ -321,7 +320,7 @@ fn check_icrc(
     datagram: &Datagram<'_>,
     packet: &Packet<'_>,
 ) -> Result<(), Drop> {
-    if !cx.config.check_icrc || cx.has_bug(Bug::SkipIcrcCheck) {
+    if !cx.checks_icrc() {
         return Ok(());
     }
     let flush = packet.opcode().operation() == Operation::Flush;

@@ -20,6 +20,14 @@ pub(super) fn draw(seed: u64) -> Scenario {
     let mut scenario = Scenario {
         family,
         hosts,
+        machines: match family {
+            Family::SameMachine => (0..hosts).map(|host| host.saturating_sub(1)).collect(),
+            _ => (0..hosts).collect(),
+        },
+        receive_buffer: match family {
+            Family::SameMachine => rng.pick(&[8_000, 40_000, 400_000]),
+            _ => 0,
+        },
         ipv6: rng.chance(0.4),
         links: draw_links(&mut rng, &features, hosts),
         most_losses: if features.pauses { 2 } else { 3 },
@@ -116,6 +124,8 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
     for _ in 0..pairs {
         let kind = match s.family {
             Family::Unreliable if rng.chance(0.8) => QpType::Uc,
+            // A full receiver blocks all packets of a host, and reliable ones would time out.
+            Family::SameMachine => QpType::Uc,
             Family::Xrc if rng.chance(0.8) => QpType::XrcInitiator,
             _ => rng.pick(&[
                 QpType::Rc,
@@ -132,7 +142,7 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
         s.pairs.push(pair);
     }
     let datagrams = match s.family {
-        Family::Datagrams | Family::Multicast => rng.range(2..=6),
+        Family::Datagrams | Family::Multicast | Family::SameMachine => rng.range(2..=6),
         _ if rng.chance(0.1) => 2,
         _ => 0,
     };
@@ -148,7 +158,7 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
             false => Vec::new(),
         };
         s.datagrams.push(DatagramPlan {
-            general_services: index == 0 && rng.chance(0.3),
+            general_services: index == 0 && rng.chance(0.3) && s.family != Family::SameMachine,
             end,
             groups,
         });

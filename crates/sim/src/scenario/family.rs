@@ -32,11 +32,12 @@ pub enum Family {
     Big,
     Outage,
     FewRetries,
+    SameMachine,
 }
 
 impl Family {
     /// All families. Their order determines the scenario of each seed.
-    pub const ALL: [Family; 25] = [
+    pub const ALL: [Family; 26] = [
         Family::Clean,
         Family::Lossy,
         Family::Disorder,
@@ -62,6 +63,7 @@ impl Family {
         Family::Big,
         Family::Outage,
         Family::FewRetries,
+        Family::SameMachine,
     ];
 
     /// Draws the features of the family, and some more at random.
@@ -133,6 +135,7 @@ impl Family {
                 f.loss = true;
                 f.few_retries = true;
             }
+            Family::SameMachine => f.late_receives = rng.chance(0.5),
         }
         f
     }

@@ -26,7 +26,7 @@ impl Qp {
         };
         let packet = self.req.sent;
         let middle_packets = wqe.packets.saturating_sub(packet + 1);
-        if wqe.num_sge != 1 || !cx.is_sound() {
+        if wqe.num_sge != 1 {
             return;
         }
         let cost = self.mtu + PACKET_OVERHEAD;
@@ -43,10 +43,7 @@ impl Qp {
         if count < 2 {
             return;
         }
-        let addr = wqe
-            .sge
-            .addr
-            .wrapping_add(wqe.bytes_before(packet, self.mtu));
+        let addr = wqe.sge.addr.wrapping_add(self.offset_of(cx, wqe, packet));
         let length = count * self.mtu;
         let Ok(address) = cx.local(wqe.sge.lkey, pd, Access::empty(), addr, length) else {
             return;

@@ -121,7 +121,7 @@ impl Qp {
             packets: run.payload.chunks_exact(segment),
             prefix,
             psn,
-            icrc: cx.config.check_icrc.then(|| {
+            icrc: cx.checks_icrc().then(|| {
                 let flow = self.rx_icrc(run.source_port);
                 UniformIcrc::new(flow, segment, &prefix)
             }),

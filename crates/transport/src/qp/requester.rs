@@ -291,21 +291,25 @@ impl Qp {
         let Some(wqe) = self.sq.get(index) else {
             return Ok(());
         };
-        let offset = wqe.bytes_before(packet, self.mtu);
-        let payload = (wqe.bytes_before(packet + 1, self.mtu) - offset) as u32;
-        let resumed = packet > 0 && self.req.psn == self.req.una;
-        let again = self.req.retrying || self.req.probe == PsnMark::at(self.req.psn);
-        let from = if resumed && again && cx.has_bug(Bug::LoseOffsetOnResume) {
-            0
-        } else {
-            offset
-        };
+        let payload = wqe.bytes_before(packet + 1, self.mtu) - wqe.bytes_before(packet, self.mtu);
+        let (payload, from) = (payload as u32, self.offset_of(cx, wqe, packet));
         if wqe.is_inline() {
             batch.push_inline(&self.sq.inline(index)[from as usize..][..payload as usize]);
             return Ok(());
         }
         let mark = batch.mark();
         gather(cx, self, index, wqe, from, payload, batch).inspect_err(|_| batch.rollback(mark))
+    }
+
+    /// Returns the place of a packet in its message, in bytes.
+    #[inline(always)]
+    pub(super) fn offset_of(&self, cx: &Context, wqe: &Wqe, packet: u32) -> u64 {
+        let resumed = packet > 0 && self.req.psn == self.req.una;
+        let again = self.req.retrying || self.req.probe == PsnMark::at(self.req.psn);
+        match resumed && again && cx.has_bug(Bug::LoseOffsetOnResume) {
+            true => 0,
+            false => wqe.bytes_before(packet, self.mtu),
+        }
     }
 
     /// Returns how many more middle packets the last run of the batch has room for.

@@ -1,0 +1,227 @@
+//! The wire of a simulated host: a receive buffer, and runs on their way to the network.
+//!
+//! Received packets of one flow are merged into runs, as the kernel does with UDP_GRO. The
+//! seed decides where a run ends early. Now and then a send finds no room, as with a full
+//! socket buffer.
+
+use core::net::IpAddr;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use ferroce_net::{
+    Incoming, IncomingRun, IpIds, Properties, RUN_LIMITS, Scope, SendError, Source, Wire,
+};
+use ferroce_transport::{Datagram, IpId, Path, Time};
+
+use crate::network::{Flaw, InFlight};
+use crate::rng::{Rng, Stream};
+
+/// Longest time that a socket buffer stays full: too short for the peers' timers
+/// to expire.
+const LONGEST_BLOCK_NS: u64 = 5_000;
+/// Most runs that a host sends in one call. More are reported as a livelock.
+const MOST_RUNS: usize = 100_000;
+
+/// Packets that have reached a host.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    /// The receive buffer.
+    pub(crate) waiting: VecDeque<InFlight>,
+    /// Packets that the shard has received from the wire, but not yet passed to the engine.
+    pub(crate) undelivered: VecDeque<InFlight>,
+}
+
+/// A packet that a host sends.
+pub(crate) struct SentPacket {
+    pub(crate) path: Path,
+    pub(crate) ip_id: u16,
+    pub(crate) bytes: Rc<[u8]>,
+}
+
+/// The wire of one host.
+pub(crate) struct SimWire {
+    pub(crate) inbox: Rc<RefCell<Inbox>>,
+    /// Packets sent since the world last took them.
+    pub(crate) sent: Vec<SentPacket>,
+    /// Multicast groups that the host has joined.
+    pub(crate) joined: BTreeSet<IpAddr>,
+    pub(crate) now: Time,
+    /// End of the time in which the socket buffer is full.
+    pub(crate) blocked_until: Time,
+    /// Most packets that the next call receives.
+    pub(crate) budget: usize,
+    rng: Rng,
+    properties: Properties,
+    /// Number of UDP source ports; queue pairs share them.
+    ports: u16,
+    runs: usize,
+    merged: Vec<u8>,
+}
+
+impl SimWire {
+    pub(crate) fn new(seed: u64, slot: u8, receive_buffer: usize) -> SimWire {
+        let mut rng = Rng::new(seed ^ u64::from(slot) << 56, Stream::Wire);
+        let segments = rng.chance(0.8);
+        SimWire {
+            inbox: Rc::default(),
+            sent: Vec::new(),
+            joined: BTreeSet::new(),
+            now: Time::ZERO,
+            blocked_until: Time::ZERO,
+            budget: 0,
+            properties: Properties {
+                slot,
+                receive_buffer,
+                ip_ids: match segments {
+                    true => IpIds::Numbered,
+                    false => IpIds::Zero,
+                },
+                segments,
+                run_limits: RUN_LIMITS,
+            },
+            ports: rng.pick(&[1, 2, 0x4000]),
+            rng,
+            runs: 0,
+            merged: Vec::new(),
+        }
+    }
+
+    /// Begins a call into the shard.
+    pub(crate) fn begin(&mut self, now: Time) {
+        self.now = now;
+        self.runs = 0;
+    }
+
+    /// Moves packets of the receive buffer that form a run to the merged buffer. Returns the
+    /// first of them, and the length of each but the last.
+    fn merge(&mut self) -> Option<(InFlight, usize)> {
+        let mut inbox = self.inbox.borrow_mut();
+        let first = inbox.waiting.pop_front()?;
+        let segment = first.bytes.len();
+        self.merged.clear();
+        self.merged.extend_from_slice(&first.bytes);
+        inbox.undelivered.push_back(first.clone());
+        let mut packets = 1;
+        let mergeable = first.is_mergeable() && segment > 0;
+        while let Some(next) = inbox.waiting.front()
+            && mergeable
+            && next.is_mergeable()
+            && next.path == first.path
+            && (1..=segment).contains(&next.bytes.len())
+            && packets < RUN_LIMITS.packets
+            && self.merged.len() + next.bytes.len() <= RUN_LIMITS.bytes
+            && self.merged.len() == packets * segment
+            && packets < self.budget
+            && self.rng.chance(0.9)
+        {
+            self.merged.extend_from_slice(&next.bytes);
+            packets += 1;
+            let next = inbox.waiting.pop_front().expect("it is the front");
+            inbox.undelivered.push_back(next);
+        }
+        self.budget = self.budget.saturating_sub(packets);
+        Some((first, segment))
+    }
+}
+
+impl InFlight {
+    /// True if the packet may be one of a merged run. A corrupted packet over IPv4 is sure
+    /// to be detected only if the receiver knows its IP identification, and that of merged
+    /// packets is unknown.
+    fn is_mergeable(&self) -> bool {
+        self.flaw != Some(Flaw::Corrupted) || !self.path.flow.is_ipv4()
+    }
+}
+
+impl Wire for SimWire {
+    fn receive(
+        &mut self,
+        scope: Scope,
+        max: usize,
+        mut each: impl FnMut(&IncomingRun<'_>),
+    ) -> io::Result<usize> {
+        let mut count = 0;
+        while count < max
+            && self.budget > 0
+            && let Some((first, segment)) = self.merge()
+        {
+            let flow = first.path.flow;
+            let packets = self.merged.len().div_ceil(segment.max(1)).max(1);
+            let single = packets == 1 && flow.is_ipv4();
+            let knows_id = single && (!first.is_mergeable() || self.rng.chance(0.3));
+            let datagram = Datagram {
+                source: flow.source,
+                destination: flow.destination,
+                source_port: flow.source_port,
+                traffic_class: first.path.traffic_class,
+                hop_limit: first.path.hop_limit,
+                ip_id: match knows_id {
+                    true => IpId::Seen(first.ip_id),
+                    false => IpId::UNSEEN,
+                },
+                payload: &self.merged,
+            };
+            let merged = Incoming {
+                datagram,
+                ifindex: 1,
+            };
+            each(&IncomingRun { merged, segment });
+            count += packets;
+            if scope == Scope::OneMessage {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
+        self.runs += 1;
+        assert!(self.runs < MOST_RUNS, "a host does not stop sending");
+        if self.now < self.blocked_until {
+            return Err(SendError::WouldBlock);
+        }
+        if self.rng.chance(0.02) {
+            let ns = self.rng.range(1..=LONGEST_BLOCK_NS);
+            self.blocked_until = self.now.after_nanos(ns);
+            return Err(SendError::WouldBlock);
+        }
+        for (number, packet) in bytes.chunks(segment).enumerate() {
+            let numbered = self.properties.ip_ids == IpIds::Numbered;
+            self.sent.push(SentPacket {
+                path: *path,
+                ip_id: if numbered { number as u16 } else { 0 },
+                bytes: packet.into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
+        Ok(0xc000 | want % self.ports)
+    }
+
+    fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(Vec::new())
+    }
+
+    fn join_multicast(&mut self, group: IpAddr) -> io::Result<()> {
+        self.joined.insert(group);
+        Ok(())
+    }
+
+    fn leave_multicast(&mut self, group: IpAddr) -> io::Result<()> {
+        self.joined.remove(&group);
+        Ok(())
+    }
+
+    fn report_hop_limits(&mut self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn properties(&self) -> Properties {
+        self.properties
+    }
+}
