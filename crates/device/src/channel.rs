@@ -13,6 +13,16 @@ use std::sync::{Mutex, MutexGuard};
 use crate::token_pipe::TokenPipe;
 
 /// A queue of records with a descriptor.
+///
+/// ```
+/// use ferroce_device::Channel;
+///
+/// let channel: Channel<&str> = Channel::new()?;
+/// channel.put("first");
+/// channel.put("second");
+/// assert_eq!(channel.take()?, "first");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Channel<T = u64> {
     pipe: TokenPipe,

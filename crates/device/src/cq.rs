@@ -9,6 +9,26 @@ use crate::channel::Channel;
 use crate::shard::Shard;
 
 /// A completion queue.
+///
+/// A program polls it, or arms it and sleeps on its [`Channel`]. It polls once more after
+/// arming: a completion that came before makes no event.
+///
+/// ```no_run
+/// # fn example(device: &ferroce_device::Device) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use ferroce_device::transport::Arm;
+///
+/// let channel = device.create_channel()?;
+/// let cq = device.create_cq(64, Some(Arc::clone(&channel)))?;
+/// loop {
+///     while cq.poll(16, |wc| println!("{}: {}", wc.wr_id, wc.status)) > 0 {}
+///     cq.arm(Arm::Any);
+///     if cq.poll(16, |wc| println!("{}: {}", wc.wr_id, wc.status)) == 0 {
+///         channel.take()?; // sleeps
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Cq {
     queue: Arc<Queue>,

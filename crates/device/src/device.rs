@@ -29,6 +29,16 @@ use crate::shard::{Core, Shard};
 use crate::supervisor::Supervisor;
 
 /// An open device.
+///
+/// ```no_run
+/// use ferroce_device::{Device, list_links};
+///
+/// for link in list_links()? {
+///     let device = Device::open(&link.name)?;
+///     println!("{}: active MTU {}", link.name, device.link().active_mtu);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Device {
     link: Arc<RwLock<LinkInfo>>,

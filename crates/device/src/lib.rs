@@ -13,6 +13,43 @@
 //!
 //! This is the only place that touches the program's memory, and the only one
 //! with threads and clocks. It decides nothing about the protocol.
+//!
+//! # Using it
+//!
+//! The objects and their rules are those of verbs. A program opens a [`Device`], registers
+//! memory, creates a [`Cq`] and a [`Qp`], moves the queue pair to RTS, posts work requests and
+//! polls for completions. `examples/write.rs` is a whole program: an RDMA WRITE between two
+//! processes.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use std::sync::atomic::AtomicU8;
+//! use ferroce_device::Device;
+//! use ferroce_device::transport::{Access, QpCap, QpInit, QpType};
+//!
+//! let device = Device::open("rxe0")?;
+//! let pd = device.alloc_pd();
+//! // The device writes to registered memory at any time, so it consists of atomics.
+//! let memory: Vec<AtomicU8> = (0..4096).map(|_| AtomicU8::new(0)).collect();
+//! let addr = memory.as_ptr().expose_provenance() as u64;
+//! let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+//! let mr = device.register(&pd, addr, 4096, addr, access)?;
+//! let cq = device.create_cq(16, None)?;
+//! let init = QpInit {
+//!     qp_type: QpType::Rc,
+//!     pd: Some(pd),
+//!     send_cq: Some(Arc::clone(cq.queue())),
+//!     recv_cq: Some(Arc::clone(cq.queue())),
+//!     srq: None,
+//!     xrcd: None,
+//!     cap: QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
+//!     sq_sig_all: true,
+//! };
+//! let qp = device.create_qp(&init, &[&cq])?;
+//! println!("queue pair {:#x}, rkey {:#x}", qp.qpn(), mr.rkey());
+//! # device.deregister(&mr)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod address;
 mod channel;

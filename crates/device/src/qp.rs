@@ -15,6 +15,22 @@ use crate::host;
 use crate::shard::Shard;
 
 /// A queue pair. Dropping it destroys it.
+///
+/// ```no_run
+/// # fn example(qp: &ferroce_device::Qp, remote_addr: u64, rkey: u32) -> Result<(), Box<dyn std::error::Error>> {
+/// use ferroce_device::transport::{SendData, SendFlags, SendOp, SendWr};
+///
+/// qp.post_send(SendWr {
+///     wr_id: 1,
+///     op: SendOp::Write { remote_addr, rkey, imm: None },
+///     flags: SendFlags::SIGNALED,
+///     data: SendData::Inline(b"hello"),
+///     ud: None,
+///     xrc_srq: 0,
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Qp {
     device: Arc<Device>,

@@ -5,6 +5,7 @@ mod cables;
 mod crowd;
 mod death;
 mod events;
+mod example;
 mod forged;
 mod memory;
 mod opening;
