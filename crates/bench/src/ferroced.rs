@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
+use clap::Parser;
 use ferroce_control::{
     LinkConfig, RUNTIME_DIR_VARIABLE, Request, Watch, find_daemon, runtime_dirs, temporary,
 };
@@ -67,8 +68,24 @@ impl Drop for Ferroced {
     }
 }
 
+/// Runs the main function of a benchmark whose processes are all this executable: ferroced if
+/// it was started under that name, the role that `play` finds in the command line, or the
+/// coordinator with a runtime directory of its own.
+pub fn run_roles<C: Parser>(name: &str, play: impl FnOnce(&C) -> Option<Result<()>>) -> ExitCode {
+    if let Some(code) = run_as_ferroced() {
+        return code;
+    }
+    match play(&C::parse()).unwrap_or_else(|| run_coordinator(name)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Runs ferroced and returns its exit code, if this process was started under that name.
-pub fn run_as_ferroced() -> Option<ExitCode> {
+fn run_as_ferroced() -> Option<ExitCode> {
     let name = std::env::args_os().next().unwrap_or_default();
     let ferroced = Path::new(&name).file_name() == Some(OsStr::new("ferroced"));
     ferroced.then(ferroce_daemon::main)
@@ -94,10 +111,7 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
 
 /// Runs this executable again as the coordinator of a measurement (`--role coordinator`),
 /// with its own runtime directory.
-///
-/// # Errors
-/// If the coordinator cannot be started, or fails.
-pub fn run_coordinator(name: &str) -> Result<()> {
+fn run_coordinator(name: &str) -> Result<()> {
     let base = std::env::temp_dir();
     let directory = temporary::make(&base, &format!("ferroce-{name}-"));
     let directory =

@@ -38,7 +38,7 @@ pub use arena::Arena;
 pub use baseline::baseline;
 pub use clock::{Clock, Stage};
 pub use comparison::{Figures, measure_alternately, median};
-pub use ferroced::{Ferroced, add_link, end_with_parent, run_as_ferroced, run_coordinator};
+pub use ferroced::{Ferroced, add_link, end_with_parent, run_roles};
 pub use heap::{Heap, bytes_per_qp};
 pub use pair::Pair;
 pub use report::{Goal, Report, Row};

@@ -231,20 +231,7 @@ fn slots_of_others_cannot_be_resumed() {
 fn parent() {
     let Some(_) = role::order() else { return };
     let _attachment = attach("rxe0", 1).expect("attached");
-    // SAFETY: the child does nothing but wait for its end, which comes by itself if the
-    // test forgets it.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: as above.
-        unsafe {
-            libc::alarm(60);
-            libc::pause();
-            libc::_exit(0);
-        }
-    }
-    role::say(&child.to_string());
-    // SAFETY: ends the process as if it had been killed.
-    unsafe { libc::_exit(0) };
+    role::end_and_leave_a_child();
 }
 
 /// No process can hand the group over, so the error names the one that holds it.

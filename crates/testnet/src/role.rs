@@ -132,3 +132,21 @@ impl Drop for Actor {
         self.kill();
     }
 }
+
+/// Ends this process as SIGKILL would, and leaves a child behind that keeps copies of all its
+/// descriptors. Says the child's PID. The child ends after a minute if the test forgets it.
+pub fn end_and_leave_a_child() -> ! {
+    // SAFETY: the child only waits for its end, which takes no lock.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: these have no preconditions.
+        unsafe {
+            libc::alarm(60);
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    say(&child.to_string());
+    // SAFETY: runs no destructors, as if the process had been killed.
+    unsafe { libc::_exit(0) }
+}

@@ -108,20 +108,7 @@ fn a_child_lives_on() {
 fn parent() {
     let Some(_) = role::order() else { return };
     let _device = Device::open(LINK).expect("the link is there");
-    // SAFETY: the child does nothing but wait for its end, which comes by itself if the
-    // test forgets it.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: as above.
-        unsafe {
-            libc::alarm(60);
-            libc::pause();
-            libc::_exit(0);
-        }
-    }
-    role::say(&child.to_string());
-    // SAFETY: ends the process as if it had been killed.
-    unsafe { libc::_exit(0) };
+    role::end_and_leave_a_child();
 }
 
 #[test]

@@ -61,21 +61,11 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = ferroce_bench::run_as_ferroced() {
-        return code;
-    }
-    let cli = Cli::parse();
-    let result = match cli.role {
-        None => ferroce_bench::run_coordinator("connections"),
-        Some(Role::Coordinator) => coordinator::run(&cli),
-        Some(Role::Client) => client::run(),
-        Some(Role::Server) => server::run(),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ferroce_bench::run_roles("connections", |cli: &Cli| {
+        Some(match cli.role? {
+            Role::Coordinator => coordinator::run(cli),
+            Role::Client => client::run(),
+            Role::Server => server::run(),
+        })
+    })
 }

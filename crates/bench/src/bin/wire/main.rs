@@ -93,20 +93,10 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = ferroce_bench::run_as_ferroced() {
-        return code;
-    }
-    let cli = Cli::parse();
-    let result = match cli.role {
-        None => ferroce_bench::run_coordinator("wire"),
-        Some(Role::Coordinator) => coordinator::run(&cli),
-        Some(Role::Worker) => worker::run(),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ferroce_bench::run_roles("wire", |cli: &Cli| {
+        Some(match cli.role? {
+            Role::Coordinator => coordinator::run(cli),
+            Role::Worker => worker::run(),
+        })
+    })
 }
