@@ -20,7 +20,7 @@ pub(crate) fn connect() -> Result<Option<Connection>> {
     if let Some(connection) = find_daemon()? {
         return Ok(Some(connection));
     }
-    match own_dirs()?.iter().any(|dir| dir.has_notes()) {
+    match own_dirs()?.iter().any(|dir| dir.has_state()) {
         true => Ok(Some(connect_or_start()?)),
         false => Ok(None),
     }

@@ -1,5 +1,4 @@
-//! What the device layer needs: slots of a link, and getting them back when ferroced
-//! was restarted.
+//! Attaches a program to a link, and resumes the attachment after a restart of ferroced.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,38 +10,38 @@ use crate::counters::CounterPage;
 use crate::credit_page::CreditPage;
 use crate::error::Error;
 use crate::link::LinkInfo;
-use crate::parcel::Parcel;
 use crate::protocol::{Reply, Request, SlotGrant};
+use crate::socket_escrow::SocketEscrow;
 
-/// A program's share of a link. It lasts as long as the connection is open: ferroced
-/// takes the slots back when the connection closes or the process ends. So stop using
-/// the sockets before dropping the connection.
+/// A program's slots of a link. ferroced takes the slots back when the connection closes or
+/// the process ends. So stop using the sockets before dropping the connection.
 #[derive(Debug)]
 pub struct Attachment {
-    /// The link when it was attached; events bring newer versions.
+    /// The link at the time of the attachment; events carry newer versions.
     pub link: LinkInfo,
-    /// The slots, one for each shard asked for.
+    /// The slots, one per requested shard.
     pub slots: Vec<AttachedSlot>,
-    /// Keep it until all slots are given up, and hand it to [`resume`].
-    pub parcel: Parcel,
-    /// Memory shared with all programs; hand it to [`resume`] as well.
+    /// Keeps the socket group open. Keep it until the program has stopped using the slots,
+    /// and pass it to [`resume`].
+    pub escrow: SocketEscrow,
+    /// Memory shared with all programs; pass it to [`resume`] as well.
     pub credits: CreditPage,
-    /// Events of the link arrive here.
+    /// The connection, on which events of the link arrive.
     pub connection: Connection,
 }
 
-/// One slot: QPNs `slot << 16` to `(slot << 16) + 0xFFFF`, and what belongs to them.
+/// One slot: the QPNs `slot << 16` to `(slot << 16) + 0xFFFF`, with sockets and counters.
 #[derive(Debug)]
 pub struct AttachedSlot {
     /// The top byte of the QPNs.
     pub slot: u8,
-    /// The IPv4 socket of the slot, and the IPv6 one where the kernel has IPv6.
+    /// The IPv4 socket of the slot, and the IPv6 socket if the kernel has IPv6.
     pub sockets: (OwnedFd, Option<OwnedFd>),
-    /// Shared memory of one page for the counters, all zero.
+    /// The page of counters in shared memory, all zero.
     pub counters: CounterPage,
 }
 
-/// All links that this user can use here; none if no ferroced runs.
+/// Returns all links that this user can use here; none if no ferroced runs.
 pub fn list_links() -> Result<Vec<LinkInfo>, Error> {
     match find_daemon()? {
         None => Ok(Vec::new()),
@@ -50,13 +49,13 @@ pub fn list_links() -> Result<Vec<LinkInfo>, Error> {
     }
 }
 
-/// Takes `shards` slots of a link.
+/// Connects to ferroced and attaches to a link, with `shards` slots.
 pub fn attach(link: &str, shards: u8) -> Result<Attachment, Error> {
     let connection = find_daemon()?.ok_or(Error::NoDaemon)?;
     attach_on(connection, link, shards)
 }
 
-/// The same on a connection that is open already.
+/// Attaches to a link on an open connection.
 pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<Attachment, Error> {
     let request = Request::Attach {
         link: link.into(),
@@ -64,11 +63,11 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
     };
     match connection.request(&request)? {
         (Reply::Attached { link, slots }, fds) => {
-            let (parcel, credits, slots) = unpack(&slots, fds)?;
+            let (escrow, credits, slots) = unpack(&slots, fds)?;
             Ok(Attachment {
                 link,
                 slots,
-                parcel,
+                escrow,
                 credits,
                 connection,
             })
@@ -77,17 +76,18 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
     }
 }
 
-/// Registers slots anew with a ferroced that has been restarted: `dir` is that of the
-/// old connection, `link`, `slots`, `parcel` and `credits` those of the attachment. Returns the
-/// new connection and the link as it is now, or none if it exists no more.
+/// Registers slots with a ferroced that has been restarted. `dir` is the directory of the
+/// old connection; `link`, `slots`, `escrow` and `credits` are those of the attachment. Returns
+/// the new connection and the present state of the link, or `None` if the link is gone.
 ///
-/// [`Error::NoDaemon`]: not yet; [`Watch`] tells when to try again. Until then
-/// everything but events and new attachments works as before.
+/// # Errors
+/// [`Error::NoDaemon`] if no ferroced runs yet; [`Watch`] tells when to try again. Until then
+/// everything but events and new attachments works.
 pub fn resume(
     dir: &Path,
     link: &str,
     slots: &[u8],
-    parcel: &Parcel,
+    escrow: &SocketEscrow,
     credits: &CreditPage,
 ) -> Result<(Connection, Option<LinkInfo>), Error> {
     let mut connection = Connection::connect(dir)?;
@@ -95,20 +95,20 @@ pub fn resume(
         link: link.into(),
         slots: slots.into(),
     };
-    let [rx, tx] = parcel.fds();
+    let [rx, tx] = escrow.fds();
     match connection.request_with(&request, &[rx, tx, credits.as_fd()])? {
         (Reply::Resumed { link }, _) => Ok((connection, link)),
         (other, _) => Err(unexpected(&other)),
     }
 }
 
-/// Tells when a new ferroced may have come: its descriptor becomes readable when a
-/// control socket appears. Make it first, then try [`resume`] once, then wait.
+/// A watch on a runtime directory. Its descriptor becomes readable when a control socket
+/// appears. Create it first, then try [`resume`] once, then wait.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Watches a runtime directory.
+    /// Starts to watch a runtime directory.
     pub fn new(dir: &Path) -> Result<Watch, Error> {
         let what = || format!("cannot watch {}", dir.display());
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
@@ -118,7 +118,7 @@ impl Watch {
         Ok(Watch(fd))
     }
 
-    /// Forgets what has been seen so far; call it before trying [`resume`] again.
+    /// Discards pending events. Call this before trying [`resume`] again.
     pub fn clear(&self) {
         let mut buffer = [0; 4096];
         while rustix::io::read(&self.0, &mut buffer).is_ok_and(|read| read > 0) {}
@@ -131,7 +131,7 @@ impl AsFd for Watch {
     }
 }
 
-type Unpacked = (Parcel, CreditPage, Vec<AttachedSlot>);
+type Unpacked = (SocketEscrow, CreditPage, Vec<AttachedSlot>);
 
 fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
     let expected = |g: &SlotGrant| 2 + usize::from(g.v6);
@@ -140,7 +140,7 @@ fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
         return Err(Error::DescriptorsLost);
     }
     let mut next = || fds.next().ok_or(Error::DescriptorsLost);
-    let parcel = Parcel::from_fds([next()?, next()?]);
+    let escrow = SocketEscrow::from_fds([next()?, next()?]);
     let credits = next()?;
     let credits = CreditPage::from_fd(credits).map_err(|e| Error::system("the credit page", e))?;
     let mut slots = Vec::with_capacity(grants.len());
@@ -154,5 +154,5 @@ fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
             })?,
         });
     }
-    Ok((parcel, credits, slots))
+    Ok((escrow, credits, slots))
 }

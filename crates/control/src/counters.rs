@@ -115,23 +115,23 @@ impl CounterValues {
         }
     }
 
-    /// Counts one more.
+    /// Adds one to a counter.
     pub fn count(&mut self, counter: Counter) {
         self.add_to(counter, 1);
     }
 
-    /// Counts `n` more.
+    /// Adds `n` to a counter.
     pub fn add_to(&mut self, counter: Counter, n: u64) {
         let value = &mut self.0[counter as usize];
         *value = value.wrapping_add(n);
     }
 
-    /// Names and values.
+    /// Returns names and values.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Counter::ALL.iter().map(|c| c.name()).zip(self.0)
     }
 
-    /// The values with these names; others are left out.
+    /// Returns the values with these names. Unknown names are ignored.
     pub fn from_named<'a>(named: impl IntoIterator<Item = (&'a str, u64)>) -> CounterValues {
         let mut values = CounterValues::default();
         for (name, value) in named {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_holder_writes_the_other_reads() {
+    fn ferroced_reads_what_the_program_counts() {
         let page = CounterPage::new().unwrap();
         assert_eq!(page.read().unwrap(), CounterValues::default());
         let program = page.as_fd().try_clone_to_owned().unwrap();
@@ -309,18 +309,18 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_shrink_it() {
+    fn page_cannot_shrink() {
         let page = CounterPage::new().unwrap();
         assert!(rustix::fs::ftruncate(page.as_fd(), 0).is_err());
     }
 
     #[test]
-    fn values_go_by_name() {
+    fn values_are_restored_by_name() {
         let mut values = CounterValues::default();
         values.count(Counter::LinkDowned);
         let named: Vec<_> = values.named().collect();
         assert!(named.contains(&("link_downed", 1)));
-        let unknown = [("of_tomorrow", 5)];
+        let unknown = [("of_a_later_release", 5)];
         let back = CounterValues::from_named(named.into_iter().chain(unknown));
         assert_eq!(back, values);
     }

@@ -1,5 +1,4 @@
-//! What can go wrong between a program and ferroced, in words for people and as
-//! an errno for C.
+//! Errors of control operations, each with a message for users and an errno for C.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,18 +6,17 @@ use std::path::PathBuf;
 use crate::counters::PageError;
 use crate::{ANSWER_TIMEOUT, PROTOCOL};
 
-/// A control operation that failed. Messages are whole: none has a source that would be
-/// told again behind it.
+/// Error of a control operation. The messages are complete: no error has a `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens.
+    /// No ferroced listens.
     #[error(
         "no ferroced runs in this network namespace for this user; \
          `ferroce link add rxe0 type rxe netdev lo` starts one and adds a link"
     )]
     NoDaemon,
 
-    /// There is a control socket, and its permissions keep us out.
+    /// The permissions of the control socket deny access.
     #[error(
         "{}: permission denied; the system-wide ferroced serves root and the members \
          of its group (by default `ferroce`): join it, or run a ferroced of your own in \
@@ -27,44 +25,44 @@ pub enum Error {
     )]
     NotPermitted(PathBuf),
 
-    /// ferroced understood, and said no.
+    /// ferroced refused the request.
     #[error("{message}")]
     Refused {
         /// The reason as an errno.
         errno: i32,
-        /// The reason in words, with the remedy.
+        /// The reason, with the remedy.
         message: String,
     },
 
-    /// The two ends were built from different versions.
+    /// The program and ferroced are of different versions.
     #[error(
         "ferroced speaks version {theirs} of the control protocol and this program \
          version {PROTOCOL}: install both from one release, and restart ferroced \
          (running programs survive that)"
     )]
     Version {
-        /// What the daemon speaks.
+        /// The version of ferroced.
         theirs: u32,
     },
 
-    /// The connection is gone; [`crate::resume`] when ferroced is back.
+    /// The connection is closed; call [`crate::resume`] when ferroced is back.
     #[error("the connection to ferroced is closed")]
     Closed,
 
-    /// ferroced runs, and has not answered in time.
+    /// ferroced runs, but has not answered in time.
     #[error("{}", silence(*.pid, *.stopped))]
     Timeout {
-        /// Its process; 0 if it is in a pid namespace that we cannot see into.
+        /// Its PID; 0 if it is in a PID namespace that is not visible here.
         pid: u32,
-        /// Whether a signal or a debugger has stopped it.
+        /// True if a signal or a debugger has stopped it.
         stopped: bool,
     },
 
-    /// An answer that does not fit the question.
-    #[error("ferroced answered something unexpected: {0}")]
+    /// A reply that does not match the request.
+    #[error("ferroced sent an unexpected reply: {0}")]
     Unexpected(String),
 
-    /// Our descriptors did not all fit into this process.
+    /// Some of the descriptors that ferroced sent were lost.
     #[error(
         "descriptors from ferroced were lost: this process has too many files open \
          (`ulimit -n` raises the limit)"
@@ -80,16 +78,16 @@ pub enum Error {
         error: PageError,
     },
 
-    /// Someone else could have put a socket there.
+    /// Another user could have put a socket into the directory.
     #[error("{}: {reason}; remove it, or set FERROCE_RUNTIME_DIR", .path.display())]
     UnsafeDirectory {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: &'static str,
     },
 
-    /// No directory can be had for ferroced's socket and files.
+    /// No directory for ferroced's socket and files can be created.
     #[error(
         "there is no directory for ferroced's files ({0}); set FERROCE_RUNTIME_DIR to a \
          directory of yours"
@@ -100,18 +98,18 @@ pub enum Error {
     #[error("cannot start ferroced: {0}")]
     Start(String),
 
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What we were about to do.
+        /// The failed operation.
         what: String,
-        /// The system's reason.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// A system error with what it was about.
+    /// Returns a system error of the operation `what`.
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
         Error::System {
             what: what.into(),
@@ -119,7 +117,7 @@ impl Error {
         }
     }
 
-    /// The error for a ferroced that does not answer.
+    /// Returns the error for a ferroced that does not answer.
     pub(crate) fn silence(pid: u32) -> Error {
         Error::Timeout {
             pid,
@@ -127,7 +125,7 @@ impl Error {
         }
     }
 
-    /// The errno that a C interface would report.
+    /// Returns the errno for a C interface.
     pub fn errno(&self) -> i32 {
         match self {
             Error::NoDaemon => libc::ENODEV,
@@ -160,10 +158,10 @@ fn silence(pid: u32, stopped: bool) -> String {
     }
 }
 
-/// Whether a process is stopped, by a signal or by a debugger.
+/// Returns true if a signal or a debugger has stopped a process.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may have anything in it.
+    // The name in parentheses may contain any character, `)` included.
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }

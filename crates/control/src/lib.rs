@@ -1,19 +1,19 @@
-//! What programs and ferroced say to each other.
+//! The control protocol between programs and ferroced.
 //!
 //! ```text
 //!   program (device layer)                                ferroced
 //!   ----------------------                                --------
 //!   attach(link, shards)   -- Hello, Attach ------------>  picks slots
-//!      Attachment          <- Attached + descriptors ----  sockets, counters, parcel
+//!      Attachment          <- Attached + descriptors ----  sockets, counters, escrow
 //!   Connection::try_event  <- Event ---------------------  netlink: addresses, MTU, carrier
 //!        ...                                               killed
-//!   Watch, resume(parcel)  -- Hello, Resume + parcel --->  a new one: same slots, same group
+//!   Watch, resume(escrow)  -- Hello, Resume + escrow --->  a new ferroced: same slots and group
 //! ```
 //!
-//! The layer knows messages ([`Request`], [`Reply`]), where the socket lies ([`path`]),
-//! how descriptors travel, the [`Parcel`] that keeps a socket group alive, and the
-//! [`counters`] in shared memory. It does not know what ferroced decides, nor what
-//! a program does with its slots.
+//! This crate holds the messages ([`Request`], [`Reply`]), the path of the control socket
+//! ([`path`]), the transfer of descriptors, the [`SocketEscrow`] that keeps a socket group
+//! open, and the [`counters`] in shared memory. It makes no decisions of ferroced and does
+//! not use the slots.
 //!
 //! Programs use [`attach()`], [`list_links`], [`resume`] and [`Connection`]; ferroced uses
 //! the parts.
@@ -28,11 +28,11 @@ pub mod error;
 pub mod link;
 pub mod name;
 pub mod packet;
-pub mod parcel;
 pub mod path;
 pub mod protocol;
 pub mod resources;
 mod runtime_dir;
+pub mod socket_escrow;
 pub mod sockopt;
 pub mod start;
 pub mod temporary;
@@ -48,8 +48,8 @@ pub use credit_page::{CREDIT_ENTRY_SIZE, CREDIT_PAGE_SIZE, CreditPage};
 pub use error::Error;
 pub use link::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PhysicalState, PortState};
 pub use name::{NameError, check_name};
-pub use parcel::{Parcel, SlotFds};
 pub use path::{RUNTIME_DIR_VARIABLE, RuntimeDir, create_own_dir, runtime_dirs};
 pub use protocol::{LinkCounters, MAX_SHARDS, PROTOCOL, Process, Reply, Request, RequestNumber};
 pub use resources::{Reporter, Resources};
+pub use socket_escrow::{SlotFds, SocketEscrow};
 pub use start::{find_or_start, start};

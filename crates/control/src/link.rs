@@ -1,36 +1,36 @@
-//! A link as others see it: an RDMA device with one port on top of a netdev.
+//! Links: RDMA devices with one port, on top of a netdev.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a netdev's MTU that headers take, as rxe counts them.
+/// Bytes of a netdev's MTU that are reserved for headers, as in rxe.
 pub const HEADERS: u32 = 80;
-/// Entries of a port's GID table.
+/// Number of entries of a port's GID table.
 pub const GID_TABLE_LEN: u32 = 1024;
-/// The payload sizes that IBTA knows.
+/// The path MTUs of IBTA.
 pub const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// What `ferroce link add` asks for.
+/// The options of `ferroce link add`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
     /// The name of the link, such as `rxe0`.
     pub name: String,
-    /// `rxe`, or one day `siw`.
+    /// The type: `rxe`.
     pub kind: String,
-    /// The netdev it shall use.
+    /// The netdev.
     pub netdev: String,
-    /// The largest packet payload, one of [`MTUS`]; by default what the netdev allows.
+    /// The largest packet payload, one of [`MTUS`]; by default the largest for the netdev.
     pub mtu: Option<u32>,
-    /// Whether ICRCs are computed and checked.
+    /// True if ICRCs are computed and checked.
     pub crc: bool,
-    /// Whether LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
+    /// True if LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub lids: bool,
-    /// Seconds of silence after which a peer may be declared dead at the earliest; 0 if
-    /// only the queue pair's timeout and retry count decide.
+    /// Seconds that a silent peer is kept at least; 0 if only the queue pair's timeout and
+    /// retry count apply.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub patience: u32,
 }
@@ -39,39 +39,39 @@ fn is_zero(value: &u32) -> bool {
     *value == 0
 }
 
-/// A link and its port, at one moment.
+/// The present state of a link and its port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkInfo {
     /// The name of the link, such as `rxe0`.
     pub name: String,
-    /// The number of the RDMA device, never used twice while ferroced keeps its state.
+    /// The index of the RDMA device, unique while ferroced keeps its state.
     pub index: u32,
-    /// `rxe`.
+    /// The type: `rxe`.
     pub kind: String,
-    /// The netdev's name now.
+    /// The present name of the netdev.
     pub netdev: String,
-    /// The netdev's number, which does not change.
+    /// The index of the netdev, which does not change.
     pub ifindex: u32,
-    /// Whether the netdev is switched on.
+    /// True if the netdev is up.
     pub up: bool,
-    /// Whether it has a carrier.
+    /// True if the netdev has a carrier.
     pub carrier: bool,
     /// The netdev's own MTU.
     pub netdev_mtu: u32,
     /// The limit that `link add ... mtu N` set.
     pub mtu: Option<u32>,
-    /// The largest packet payload now, one of [`MTUS`].
+    /// The present largest packet payload, one of [`MTUS`].
     pub active_mtu: u32,
-    /// The netdev's speed, if it knows.
+    /// The netdev's speed, if known.
     pub speed_mbps: Option<u32>,
-    /// The netdev's MAC address; zeros where it has none.
+    /// The netdev's MAC address; zeros if it has none.
     pub mac: [u8; 6],
-    /// Whether ICRCs are computed and checked.
+    /// True if ICRCs are computed and checked.
     pub crc: bool,
-    /// Whether LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
+    /// True if LIDs stand for IPv4 addresses: see [`LinkInfo::lid`].
     #[serde(default)]
     pub lids: bool,
-    /// Seconds of silence after which a peer may be declared dead at the earliest.
+    /// Seconds that a silent peer is kept at least.
     #[serde(default)]
     pub patience: u32,
     /// Populated entries of the GID table, by index.
@@ -79,8 +79,7 @@ pub struct LinkInfo {
 }
 
 impl LinkInfo {
-    /// A link of which no more is known yet: the first, of kind `rxe`, on a netdev that is
-    /// down.
+    /// Returns a link with index 0 and type `rxe`, on a netdev that is down.
     pub fn new(name: &str, netdev: &str, ifindex: u32) -> LinkInfo {
         LinkInfo {
             name: name.into(),
@@ -106,7 +105,7 @@ impl LinkInfo {
 /// One entry of a GID table. All are of type RoCE v2.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Where it stands in the table.
+    /// Index in the table.
     pub index: u32,
     /// The address.
     pub address: IpAddr,
@@ -128,43 +127,43 @@ pub enum PortState {
 /// The physical state of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhysicalState {
-    /// 2: switched on, no carrier.
+    /// 2: up, without carrier.
     Polling,
-    /// 3: switched off.
+    /// 3: down.
     Disabled,
     /// 5
     LinkUp,
 }
 
-/// A change that programs hear about.
+/// A change of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkEvent {
-    /// What happened.
+    /// The kind of change.
     pub kind: LinkEventKind,
-    /// The link as it is now; as it last was if it has been removed.
+    /// The present state of the link; the last state if it was removed.
     pub link: LinkInfo,
 }
 
-/// What happened to a link.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkEventKind {
-    /// The link has been added (heard by subscribers only).
+    /// The link was added. Only subscribers receive this.
     Added,
     /// IBV_EVENT_PORT_ERR: the port went down.
     PortErr,
     /// IBV_EVENT_PORT_ACTIVE: the port came up.
     PortActive,
-    /// IBV_EVENT_GID_CHANGE: an entry of the GID table is new, gone or different.
+    /// IBV_EVENT_GID_CHANGE: an entry of the GID table was added, removed or changed.
     GidChange,
-    /// Something else is different: MTU, speed, MAC or the netdev's name.
+    /// The MTU, speed, MAC address or netdev name changed.
     Changed,
-    /// IBV_EVENT_DEVICE_FATAL: the link is gone, by force or with its netdev.
+    /// IBV_EVENT_DEVICE_FATAL: the link was deleted by force, or its netdev is gone.
     Removed,
 }
 
 impl LinkInfo {
-    /// The logical state: active if the netdev is up and has a carrier.
+    /// Returns the logical state: active if the netdev is up and has a carrier.
     pub fn state(&self) -> PortState {
         if self.up && self.carrier {
             PortState::Active
@@ -173,7 +172,7 @@ impl LinkInfo {
         }
     }
 
-    /// The physical state.
+    /// Returns the physical state.
     pub fn physical_state(&self) -> PhysicalState {
         match (self.up, self.carrier) {
             (true, true) => PhysicalState::LinkUp,
@@ -182,43 +181,42 @@ impl LinkInfo {
         }
     }
 
-    /// The node's GUID: the modified EUI-64 of the MAC address.
+    /// Returns the node GUID: the modified EUI-64 of the MAC address.
     pub fn guid(&self) -> [u8; 8] {
         let m = self.mac;
         [m[0] ^ 2, m[1], m[2], 0xFF, 0xFE, m[3], m[4], m[5]]
     }
 
-    /// The port's LID: zero, as for every RoCE port. With the option `lids` it is the
-    /// lower half of the port's usual IPv4 address, for programs that know InfiniBand
-    /// only, and no GIDs.
+    /// Returns the port's LID: zero, as for every RoCE port. With the option `lids` it is the
+    /// lower half of the port's first IPv4 address, for programs that do not use GIDs.
     pub fn lid(&self) -> u16 {
-        let usual = self.usual_ipv4().filter(|_| self.lids);
-        usual.map_or(0, |(_, address)| address.to_bits() as u16)
+        let first = self.first_ipv4().filter(|_| self.lids);
+        first.map_or(0, |(_, address)| address.to_bits() as u16)
     }
 
-    /// The GID index and the address that a LID of another port in our IPv4 network
-    /// stands for: `(ours, theirs)`. None without the option `lids`.
+    /// Returns our GID and the IPv4 address of the peer that a LID stands for. Returns `None`
+    /// without the option `lids`.
     pub fn by_lid(&self, lid: u16) -> Option<(&Gid, Ipv4Addr)> {
-        let (gid, ours) = self.usual_ipv4().filter(|_| self.lids && lid != 0)?;
+        let (gid, ours) = self.first_ipv4().filter(|_| self.lids && lid != 0)?;
         let theirs = ours.to_bits() & 0xffff_0000 | u32::from(lid);
         Some((gid, Ipv4Addr::from_bits(theirs)))
     }
 
-    fn usual_ipv4(&self) -> Option<(&Gid, Ipv4Addr)> {
+    fn first_ipv4(&self) -> Option<(&Gid, Ipv4Addr)> {
         self.gids.iter().find_map(|gid| match gid.address {
             IpAddr::V4(address) => Some((gid, address)),
             IpAddr::V6(_) => None,
         })
     }
 
-    /// The entry at `index` of the GID table.
+    /// Returns the entry at `index` of the GID table.
     pub fn gid(&self, index: u32) -> Option<&Gid> {
         self.gids.iter().find(|gid| gid.index == index)
     }
 }
 
 impl Gid {
-    /// The address as the 16 bytes of a GID: IPv4 addresses as `::ffff:a.b.c.d`.
+    /// Returns the 16 bytes of the GID; IPv4 addresses as `::ffff:a.b.c.d`.
     pub fn raw(&self) -> [u8; 16] {
         let v6: Ipv6Addr = match self.address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -247,8 +245,7 @@ impl fmt::Display for PhysicalState {
     }
 }
 
-/// The largest IBTA MTU that fits a netdev's, and never less than 256: what rxe
-/// makes of it.
+/// Returns the largest path MTU for a netdev's MTU, at least 256, as in rxe.
 pub fn largest_mtu(netdev_mtu: u32) -> u32 {
     let room = netdev_mtu.saturating_sub(HEADERS);
     let fitting = MTUS.iter().rev().find(|mtu| **mtu <= room);
@@ -260,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lids_are_an_option() {
+    fn lids_stand_for_ipv4_addresses_if_enabled() {
         let mut link = LinkInfo::new("rxe0", "eth0", 2);
         link.gids.push(Gid {
             index: 1,
@@ -277,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn mtus_follow_the_netdev_as_in_rxe() {
+    fn path_mtu_follows_the_netdev_as_in_rxe() {
         for (netdev, expected) in [
             (0, 256),
             (300, 256),

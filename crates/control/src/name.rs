@@ -1,27 +1,30 @@
-//! Names of links: what `ferroce link add` takes.
+//! Names of links.
 
 /// The longest name, as in the kernel.
 pub const MAX_NAME: usize = 63;
 
-/// Why a name will not do.
+/// Reason why a name is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// No name at all.
+    /// The name is empty.
     #[error("the name of a link cannot be empty")]
     Empty,
-    /// Too long.
+    /// The name is longer than [`MAX_NAME`].
     #[error("link name `{0}` is too long: at most {MAX_NAME} characters")]
     TooLong(String),
-    /// A character that would hurt in a path, a command line or a table.
+    /// The name contains a character that is unsafe in a path, a command line or a table.
     #[error(
-        "link name `{0}` is not valid: letters, digits, `_`, `-` and `.` will do, \
-         beginning with a letter, a digit or `_` (for example rxe0)"
+        "link name `{0}` is not valid: use letters, digits, `_`, `-` and `.`, \
+         and start with a letter, a digit or `_` (for example rxe0)"
     )]
     Invalid(String),
 }
 
-/// Checks the name of a link. Names appear in paths, in tables separated by
-/// spaces and as `NAME/PORT`, so they are kept to what is harmless there.
+/// Checks the name of a link. Names appear in paths, in tables with spaces between columns,
+/// and as `NAME/PORT`.
+///
+/// # Errors
+/// If the name is empty, too long or has an unsafe character.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     let shown = || name.chars().take(80).collect::<String>();
     if name.is_empty() {
@@ -45,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_from_guides_are_fine() {
+    fn names_from_guides_are_accepted() {
         for name in ["rxe0", "rxe_ens3", "siw0", "roce.100", "r-1", "0", "_x"] {
             assert_eq!(check_name(name), Ok(()), "{name}");
         }
@@ -53,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn harmful_names_are_not() {
+    fn unsafe_names_are_refused() {
         for name in ["a/1", "..", ".", "-j", "a b", "a\n", "é", "a%d", "\0"] {
             assert!(
                 matches!(check_name(name), Err(NameError::Invalid(_))),

@@ -1,4 +1,4 @@
-//! One packet on a unix socket: bytes, and descriptors beside them.
+//! Packets of a unix socket: bytes and descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,21 +9,21 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Most descriptors that the kernel carries in one message.
+/// Most descriptors that the kernel transfers in one message.
 pub const MAX_DESCRIPTORS: usize = 253;
 
 const CONTROL: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
-/// A packet that has arrived.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// How many bytes of the buffer it fills. 0: the other end has closed.
+    /// Bytes received; 0 if the other end has closed.
     pub len: usize,
-    /// The descriptors that came with it, close-on-exec.
+    /// The received descriptors, close-on-exec.
     pub fds: Vec<OwnedFd>,
-    /// It did not fit into the buffer.
+    /// True if the packet was longer than the buffer.
     pub truncated: bool,
-    /// Not all of its descriptors could be taken.
+    /// True if some descriptors were lost, because the process has too many open files.
     pub fds_lost: bool,
 }
 

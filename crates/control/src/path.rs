@@ -1,8 +1,8 @@
-//! Where ferroced keeps its socket and its notes: the runtime directory.
+//! Runtime directories, in which ferroced keeps its socket, state and log.
 //!
 //! | for | directory |
 //! | --- | --- |
-//! | everybody, if set | `$FERROCE_RUNTIME_DIR/<netns>/` |
+//! | all users, if set | `$FERROCE_RUNTIME_DIR/<netns>/` |
 //! | root (system-wide) | `/run/ferroce/<netns>/` |
 //! | a user | `$XDG_RUNTIME_DIR/ferroce/<netns>/` |
 //! | a user without the variable | `ferroce/<netns>/` in the user's directory in `/run/user` |
@@ -10,10 +10,10 @@
 //!
 //! `<netns>` is the inode number of the network namespace.
 //!
-//! Directories are told apart by their owner and never by a user number in their name:
-//! in a user namespace the same user has another number. A directory that somebody else
-//! could have made is skipped. `/tmp` is open to everybody, so no name there can be
-//! reserved: the name is random, and found again as a directory of mode 0700 of this user.
+//! A directory belongs to a user by its owner, never by a UID in its name: in a user
+//! namespace the same user has another UID. Directories that another user could have
+//! created are skipped. Every user can write to `/tmp`, so no name there can be reserved:
+//! the name is random, and the directory is found by its owner and its mode 0700.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,34 +25,34 @@ pub use crate::runtime_dir::RuntimeDir;
 use crate::runtime_dir::{Kind, Viewer};
 use crate::temporary;
 
-/// The environment variable that replaces all of the above.
+/// Environment variable with the base directory, in place of the others.
 pub const RUNTIME_DIR_VARIABLE: &str = "FERROCE_RUNTIME_DIR";
-/// The environment variable that tells the preload library where [`SYSFS_DIR`] is.
+/// Environment variable with the path of [`SYSFS_DIR`], for the preload library.
 pub const SYSFS_VARIABLE: &str = "FERROCE_SYSFS";
-/// The control socket in a runtime directory.
+/// Name of the control socket in a runtime directory.
 pub const SOCKET: &str = "control.sock";
-/// Added to the name of a socket while it is made: the kernel goes on listing it so.
+/// Suffix of a socket's name while it is created. The kernel keeps listing this name.
 pub const NEW_SUFFIX: &str = ".new";
-/// The file whose lock says that a ferroced runs; holds its process number.
+/// Name of the file with ferroced's PID. ferroced holds a lock on it.
 pub const PID_FILE: &str = "ferroced.pid";
-/// What a ferroced leaves for the next one.
+/// Name of the file with the state for the next ferroced.
 pub const STATE_FILE: &str = "state.json";
-/// What a ferroced in the background has to say.
+/// Name of the log file of a ferroced in the background.
 pub const LOG_FILE: &str = "ferroced.log";
-/// Files that look like those of sysfs and /dev, for programs that look there.
+/// Name of the directory with files that mirror those in sysfs and /dev.
 pub const SYSFS_DIR: &str = "sysfs";
-/// Whoever connects to it finds the counters in [`SYSFS_DIR`] up to date when the connection
-/// has been closed.
+/// Name of a socket that refreshes counters: ferroced updates [`SYSFS_DIR`] and then closes
+/// each connection to it.
 pub const REFRESH: &str = "refresh.sock";
 
 const SYSTEM_BASE: &str = "/run/ferroce";
-/// Where login sessions have one directory for each user.
+/// Directory with one directory per logged-in user.
 const SESSIONS: &str = "/run/user";
 const TEMPORARY: &str = "/tmp";
 
-/// All that counts in the choice, as an argument so that it can be tested.
+/// Inputs of the choice of a directory. Tests supply their own.
 #[derive(Debug)]
-struct Surroundings {
+struct Environment {
     viewer: Viewer,
     netns: u64,
     override_dir: Option<OsString>,
@@ -62,21 +62,21 @@ struct Surroundings {
     temporary: PathBuf,
 }
 
-/// Lists the directories where a ferroced of this user would be, the preferred one first.
+/// Returns the runtime directories for a ferroced of this user, the preferred one first.
 pub fn own_dirs() -> Result<Vec<RuntimeDir>, Error> {
-    Ok(Surroundings::here()?.own())
+    Ok(Environment::here()?.own())
 }
 
-/// Lists the directories where a ferroced may be that serves this user: their own, then
-/// the system-wide one.
+/// Returns the runtime directories of a ferroced that may serve this user: the user's own,
+/// then the system-wide one.
 pub fn runtime_dirs() -> Result<Vec<RuntimeDir>, Error> {
-    Ok(Surroundings::here()?.all())
+    Ok(Environment::here()?.all())
 }
 
-/// Makes the directory for a ferroced of this user: where an earlier one has left its
-/// notes, else the first that can be had.
+/// Creates the runtime directory for a ferroced of this user: the one with the state of an
+/// earlier ferroced, else the first that can be created.
 pub fn create_own_dir() -> Result<RuntimeDir, Error> {
-    Surroundings::here()?.create()
+    Environment::here()?.create()
 }
 
 /// Returns the inode number of this thread's network namespace.
@@ -88,10 +88,10 @@ pub fn netns_inode() -> Result<u64, Error> {
     }
 }
 
-impl Surroundings {
-    fn here() -> Result<Surroundings, Error> {
+impl Environment {
+    fn here() -> Result<Environment, Error> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Ok(Surroundings {
+        Ok(Environment {
             viewer: Viewer::here(),
             netns: netns_inode()?,
             override_dir: variable(RUNTIME_DIR_VARIABLE),
@@ -104,7 +104,7 @@ impl Surroundings {
 
     fn own(&self) -> Vec<RuntimeDir> {
         if let Some(base) = &self.override_dir {
-            // ferroced leaves the directory it is started in.
+            // ferroced changes its working directory later.
             let base = std::path::absolute(base).unwrap_or_else(|_| base.into());
             return vec![self.dir(base, Kind::Chosen)];
         }
@@ -112,25 +112,25 @@ impl Surroundings {
         if self.viewer.uid == 0 {
             dirs.push(self.dir(self.system.clone(), Kind::System));
         }
-        // Root of a user namespace cannot write to /run, and goes on like a user.
+        // Root of a user namespace cannot write to /run, and uses a user's directories.
         let named = self.xdg_dir.iter().map(PathBuf::from);
-        // A program without a login session finds what was started in one.
+        // A program without a login session finds a ferroced that was started in one.
         for session in named.chain(self.sessions()) {
             dirs.push(self.dir(session.join("ferroce"), Kind::Private));
         }
-        for base in temporary::find(&self.temporary, self.viewer.uid).unwrap_or_default() {
+        for base in temporary::find(&self.temporary, self.viewer).unwrap_or_default() {
             dirs.push(self.dir(base, Kind::Temporary));
         }
         dirs.dedup();
         dirs
     }
 
-    /// The directories of this user's login sessions.
+    /// Returns the session directories of this user.
     fn sessions(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.sessions).into_iter().flatten().flatten();
         let ours = |path: &Path| {
             let metadata = fs::symlink_metadata(path);
-            metadata.is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == self.viewer.uid)
+            metadata.is_ok_and(|metadata| metadata.is_dir() && self.viewer.owns(path, &metadata))
         };
         let mut ours: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| ours(p)).collect();
         ours.sort();
@@ -148,8 +148,8 @@ impl Surroundings {
 
     fn create(&self) -> Result<RuntimeDir, Error> {
         let mut dirs = self.own();
-        // Programs that run watch the directory where the last ferroced has been.
-        dirs.sort_by_key(|dir| !dir.has_notes());
+        // Running programs watch the directory of the last ferroced.
+        dirs.sort_by_key(|dir| !dir.has_state());
         let mut tried = Vec::new();
         for dir in dirs {
             match dir.create() {
@@ -167,10 +167,10 @@ impl Surroundings {
 
     fn create_temporary(&self) -> Result<RuntimeDir, Error> {
         let failed = |error| {
-            let what = format!("cannot make a directory in {}", self.temporary.display());
+            let what = format!("cannot create a directory in {}", self.temporary.display());
             Error::system(what, error)
         };
-        let base = temporary::create(&self.temporary, self.viewer.uid).map_err(failed)?;
+        let base = temporary::create(&self.temporary, self.viewer).map_err(failed)?;
         let dir = self.dir(base, Kind::Temporary);
         dir.create()?;
         Ok(dir)
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// Empty directories in the place of `/run`, `/run/user` and `/tmp`.
+    /// Empty directories in place of `/run`, `/run/user` and `/tmp`.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -200,13 +200,13 @@ mod tests {
             Scratch(path)
         }
 
-        /// A user who is not root, whoever runs the tests.
-        fn surroundings(&self) -> Surroundings {
+        /// Returns the environment of a user who is not root.
+        fn environment(&self) -> Environment {
             let viewer = Viewer {
                 root: u32::MAX,
                 ..Viewer::here()
             };
-            Surroundings {
+            Environment {
                 viewer,
                 netns: 77,
                 override_dir: None,
@@ -233,9 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn a_user_looks_in_sessions_then_system_wide() {
+    fn user_searches_sessions_then_the_system_wide_directory() {
         let scratch = Scratch::new();
-        let mut user = scratch.surroundings();
+        let mut user = scratch.environment();
         user.viewer.uid = user.viewer.uid.max(1);
         assert_eq!(scratch.shown(&user.all()), ["run/ferroce/77"]);
         user.xdg_dir = Some("/x".into());
@@ -245,26 +245,26 @@ mod tests {
     }
 
     #[test]
-    fn root_is_system_wide() {
+    fn root_uses_the_system_wide_directory() {
         let scratch = Scratch::new();
-        let mut root = scratch.surroundings();
+        let mut root = scratch.environment();
         root.viewer.uid = 0;
         assert_eq!(scratch.shown(&root.all())[0], "run/ferroce/77");
         assert_eq!(root.all(), root.own());
     }
 
     #[test]
-    fn the_variable_rules() {
+    fn variable_replaces_all_directories() {
         let scratch = Scratch::new();
-        let mut any = scratch.surroundings();
+        let mut any = scratch.environment();
         any.override_dir = Some("/elsewhere".into());
         assert_eq!(scratch.shown(&any.all()), ["/elsewhere/77"]);
     }
 
     #[test]
-    fn a_session_directory_is_found_by_its_owner() {
+    fn session_directory_is_found_by_its_owner() {
         let scratch = Scratch::new();
-        let user = scratch.surroundings();
+        let user = scratch.environment();
         let session = scratch.0.join("user/4242");
         fs::create_dir(&session).unwrap();
         let own = user.own();
@@ -272,16 +272,16 @@ mod tests {
             own.iter()
                 .any(|dir| dir.path() == session.join("ferroce/77"))
         );
-        let mut other = scratch.surroundings();
+        let mut other = scratch.environment();
         other.viewer.uid += 1;
         assert_eq!(scratch.shown(&other.own()), [] as [&str; 0]);
     }
 
     #[test]
-    fn without_a_session_the_directory_is_temporary_and_found_again() {
+    fn temporary_directory_is_created_without_a_session_and_found_again() {
         let scratch = Scratch::new();
-        let user = scratch.surroundings();
-        // Nothing can be made there, as for an ordinary user.
+        let user = scratch.environment();
+        // Without the parent nothing can be created, as for an ordinary user.
         fs::remove_dir(scratch.0.join("run")).unwrap();
         let made = user.create().unwrap();
         assert!(made.path().starts_with(scratch.0.join("tmp")));
@@ -292,10 +292,10 @@ mod tests {
     }
 
     #[test]
-    fn a_squatter_keeps_nobody_out() {
+    fn directories_writable_by_others_are_skipped() {
         let scratch = Scratch::new();
-        let user = scratch.surroundings();
-        // Everybody may write to these, so they count for nothing.
+        let user = scratch.environment();
+        // All users may write to these.
         for squatted in ["run/ferroce", "tmp/ferroce.0", "tmp/ferroce-0"] {
             let path = scratch.0.join(squatted);
             fs::create_dir(&path).unwrap();
@@ -307,9 +307,9 @@ mod tests {
     }
 
     #[test]
-    fn the_next_ferroced_goes_where_notes_are() {
+    fn next_ferroced_uses_the_directory_with_the_state() {
         let scratch = Scratch::new();
-        let mut user = scratch.surroundings();
+        let mut user = scratch.environment();
         fs::remove_dir(scratch.0.join("run")).unwrap();
         let made = user.create().unwrap();
         fs::write(made.path().join(STATE_FILE), "").unwrap();
@@ -318,9 +318,9 @@ mod tests {
     }
 
     #[test]
-    fn every_place_that_was_tried_is_named() {
+    fn error_names_all_directories_that_were_tried() {
         let scratch = Scratch::new();
-        let mut user = scratch.surroundings();
+        let mut user = scratch.environment();
         fs::remove_dir(scratch.0.join("run")).unwrap();
         fs::remove_dir(scratch.0.join("tmp")).unwrap();
         user.xdg_dir = Some("/proc".into());

@@ -1,12 +1,12 @@
 //! The objects of a program on a link, as `rdma resource` shows them.
 //!
-//! Only the program knows them. Who asks ferroced gets the end of a stream for each
-//! program; the program gets the other end, and its control thread writes a
-//! [`Resources`] into it as JSON. ferroced waits for nobody, and a program that nobody
-//! asks has nothing to do.
+//! Only the program has this data. A client of `rdma resource` receives one end of a socket
+//! pair per program. The program receives the other end, and its control thread writes a
+//! [`Resources`] as JSON. ferroced does not wait for programs, and a program does this work
+//! only when a client asks.
 //!
-//! Numbers of objects are those of the program, below the number of its first slot:
-//! no two programs of a link have the same.
+//! The numbers of objects are those of the program, with its first slot in the upper bits:
+//! they are unique among the programs of a link.
 
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::Process;
 
-/// The longest report that is read.
+/// Longest report that a client reads.
 const MAX_REPORT: u64 = 256 << 20;
-/// How long a program may say nothing. One that is stopped says nothing at all.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time to wait for data of a program, which may be stopped.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a program has.
+/// The objects of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // they are what they are called
+#[allow(missing_docs)] // the names say it
 pub struct Resources {
     /// The number of the open device.
     pub ctxn: u32,
@@ -50,9 +50,9 @@ pub struct PdResource {
 pub struct CqResource {
     /// Its number.
     pub cqn: u32,
-    /// How many completions it holds.
+    /// Capacity in completions.
     pub cqe: u32,
-    /// Queues that complete in it.
+    /// Queues that use it.
     pub users: u32,
 }
 
@@ -70,15 +70,15 @@ pub struct QpResource {
     pub kind: String,
     /// The state, in iproute2's words.
     pub state: String,
-    /// The PSN that is expected next; datagrams have none.
+    /// The next expected PSN; none for datagram queue pairs.
     pub rq_psn: Option<u32>,
-    /// The PSN that is sent next.
+    /// The next PSN to send.
     pub sq_psn: u32,
     /// Its shared receive queue.
     pub srqn: Option<u32>,
-    /// Sends that are posted and not done.
+    /// Posted sends that are not completed.
     pub sends: u32,
-    /// Receives that are posted and not done.
+    /// Posted receives that are not completed.
     pub receives: u32,
 }
 
@@ -87,7 +87,7 @@ pub struct QpResource {
 pub struct MrResource {
     /// Its number.
     pub mrn: u32,
-    /// Its keys and address, for those who may know.
+    /// Keys and address, if the client may see them.
     pub keys: Option<MrKeys>,
     /// Its length in bytes.
     pub mrlen: u64,
@@ -95,7 +95,7 @@ pub struct MrResource {
     pub pdn: u32,
 }
 
-/// What lets a peer reach memory.
+/// Keys and address of a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as in libibverbs
 pub struct MrKeys {
@@ -109,11 +109,11 @@ pub struct MrKeys {
 pub struct SrqResource {
     /// Its number.
     pub srqn: u32,
-    /// Whether it is one for XRC.
+    /// True for an XRC shared receive queue.
     pub xrc: bool,
     /// Its protection domain.
     pub pdn: u32,
-    /// Where its receives complete, if it is one for XRC.
+    /// Completion queue of an XRC shared receive queue.
     pub cqn: Option<u32>,
 }
 
@@ -132,36 +132,36 @@ pub struct CmIdResource {
     pub state: String,
     /// The port space, in iproute2's words.
     pub ps: String,
-    /// Whose it is.
+    /// PID of the program.
     pub pid: u32,
     /// The program's name.
     pub comm: String,
-    /// Our address, and the port where it is known.
+    /// The local address, and the port if known.
     pub source: Option<(IpAddr, Option<u16>)>,
-    /// The peer's.
+    /// The peer's address, and the port if known.
     pub destination: Option<(IpAddr, Option<u16>)>,
 }
 
-/// A program on a link, and the stream of what it has.
+/// A program on a link, and the stream of its report.
 #[derive(Debug)]
 pub struct Reporter {
     /// The name of the link.
     pub link: String,
-    /// Who.
+    /// The program.
     pub process: Process,
-    /// Where the report comes from; none if the program does not listen.
+    /// The stream of the report; none if the program has no control thread.
     pub stream: Option<OwnedFd>,
 }
 
 impl Reporter {
-    /// Reads the report.
+    /// Reads the report of the program.
     ///
     /// # Errors
-    /// If the program does not answer, or with something else.
+    /// If the program does not answer in time, or sends an invalid report.
     pub fn read(self) -> io::Result<Resources> {
-        let silent = || io::Error::new(io::ErrorKind::TimedOut, "it does not answer");
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the program does not answer");
         let stream = self.stream.ok_or_else(silent)?;
-        set_socket_timeout(&stream, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&stream, Timeout::Recv, Some(TIMEOUT))?;
         let stream = std::os::unix::net::UnixStream::from(stream);
         let mut text = Vec::new();
         match stream.take(MAX_REPORT).read_to_end(&mut text) {

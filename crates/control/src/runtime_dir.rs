@@ -1,48 +1,51 @@
-//! One runtime directory: making it, and whether it can be trusted.
+//! A runtime directory: its creation, and the check that only this user or root can write
+//! to it.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, AtFlags, CWD};
+
 use crate::error::Error;
 use crate::path::{SOCKET, STATE_FILE};
 
-/// How often a directory is made that another process removes again.
+/// Attempts to create a directory that another process removes at the same time.
 const ATTEMPTS: u32 = 100;
-/// The user number of everybody who has none in this user namespace.
+/// UID of all users that have no UID in this user namespace.
 const OVERFLOW_UID: u32 = 65534;
 
-/// The runtime directory of one ferroced, whether it exists or not.
+/// The runtime directory of one ferroced. It need not exist.
 #[derive(Debug, Clone)]
 pub struct RuntimeDir {
     /// The directory for all network namespaces.
     base: PathBuf,
-    /// The one for ours.
+    /// The directory for this network namespace.
     path: PathBuf,
     kind: Kind,
     viewer: Viewer,
 }
 
-/// Where a runtime directory lies, and so whom it is for.
+/// The location of a runtime directory, which decides who may use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Where FERROCE_RUNTIME_DIR says: there is no other, so trouble with it is an error.
+    /// Named by FERROCE_RUNTIME_DIR. There is no other directory, so a problem is an error.
     Chosen,
-    /// Root's, below `/run`, which serves other users as well.
+    /// Root's directory below `/run`, which serves other users as well.
     System,
-    /// A user's, in a directory of that user.
+    /// A user's directory, in another directory of that user.
     Private,
-    /// A user's, in a directory that is open to everybody. The base is not made here.
+    /// A user's directory in `/tmp`. [`temporary`](crate::temporary) creates its base.
     Temporary,
 }
 
-/// User numbers as this process sees them: a user namespace changes them.
+/// UIDs as this process sees them: a user namespace changes them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Viewer {
     /// This user.
     pub(crate) uid: u32,
-    /// Root of the machine: 0, or [`OVERFLOW_UID`] where root has no number.
+    /// Root of the machine: 0, or [`OVERFLOW_UID`] if root has no UID here.
     pub(crate) root: u32,
 }
 
@@ -50,16 +53,32 @@ impl Viewer {
     pub(crate) fn here() -> Viewer {
         Viewer {
             uid: rustix::process::geteuid().as_raw(),
-            // The kernel makes /proc as root of the machine, in every namespace.
+            // In every namespace root of the machine owns /proc.
             root: fs::metadata("/proc").map_or(0, |metadata| metadata.uid()),
         }
     }
 
-    /// True if this user or root serves a control socket. Only they can have put one
-    /// into a directory that is trusted.
+    /// Returns true if a directory belongs to this user. Users without a UID in this
+    /// namespace all appear as [`OVERFLOW_UID`]. If this user does too, the kernel must tell
+    /// by permissions: it compares the real UIDs.
+    pub(crate) fn owns(self, path: &Path, metadata: &Metadata) -> bool {
+        metadata.uid() == self.uid && (self.uid != OVERFLOW_UID || is_writable_by_owner(path))
+    }
+
+    /// Returns true if the owner of a control socket is this user or root. Only they can
+    /// create a socket in a trusted directory.
     pub(crate) fn trusts_peer(self, uid: u32) -> bool {
         uid == self.uid || uid == self.root
     }
+}
+
+/// Returns true if this process may write to a directory because it is the owner. The
+/// directory must deny writing to group and others.
+fn is_writable_by_owner(path: &Path) -> bool {
+    let denied = |metadata: Metadata| metadata.mode() & 0o022 == 0;
+    let flags = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::accessat(CWD, path, Access::WRITE_OK, flags).is_ok()
+        && fs::symlink_metadata(path).is_ok_and(denied)
 }
 
 impl PartialEq for RuntimeDir {
@@ -80,29 +99,32 @@ impl RuntimeDir {
         }
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The control socket in it.
+    /// Returns the path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
 
-    /// True if it has a random name in a directory that is open to everybody.
+    /// Returns true if the directory is in `/tmp`.
     pub fn is_temporary(&self) -> bool {
         self.kind == Kind::Temporary
     }
 
-    /// True if a ferroced was killed and has left its notes there for the next one.
-    pub fn has_notes(&self) -> bool {
+    /// Returns true if a killed ferroced has left its state there for the next one.
+    pub fn has_state(&self) -> bool {
         self.is_usable().unwrap_or(false) && self.path.join(STATE_FILE).exists()
     }
 
-    /// Makes it, and makes sure that it is ours alone to write to.
+    /// Creates the directory.
+    ///
+    /// # Errors
+    /// If it cannot be created, or other users can write to it.
     pub fn create(&self) -> Result<(), Error> {
-        // A ferroced that ends removes its directory, perhaps at this moment.
+        // A ferroced that ends may remove its directory at the same time.
         for _ in 0..ATTEMPTS {
             if self.make()? {
                 return Ok(());
@@ -113,23 +135,23 @@ impl RuntimeDir {
         Err(Error::system(format!("cannot create {path}"), error))
     }
 
-    /// False if it was removed meanwhile.
+    /// Creates base and directory. Returns false if another process removed one meanwhile.
     fn make(&self) -> Result<bool, Error> {
         if self.kind == Kind::Temporary {
             self.check_base()?;
         }
         let mode = self.mode();
-        // In a directory that is open to everybody the base is not made a second time:
-        // its name may be another user's by now.
-        let made_elsewhere = usize::from(self.kind == Kind::Temporary);
-        for path in [&self.base, &self.path].into_iter().skip(made_elsewhere) {
+        // The base in `/tmp` is not created a second time: another user may have taken its
+        // name.
+        let existing = usize::from(self.kind == Kind::Temporary);
+        for path in [&self.base, &self.path].into_iter().skip(existing) {
             let failed = |error| Error::system(format!("cannot create {}", path.display()), error);
             let is_base = path == &self.base;
             let made = match DirBuilder::new().mode(mode).create(path) {
-                // Whatever the umask says.
+                // The umask may have cleared bits.
                 Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                // The parent of the base is not ours to make.
+                // The parent of the base must exist.
                 Err(error) if is_base => return Err(failed(error)),
                 Err(error) => Err(error),
             };
@@ -149,7 +171,8 @@ impl RuntimeDir {
         self.check(&self.base, &metadata)
     }
 
-    /// Root's serves others, too: the socket in it has permissions of its own.
+    /// Returns the mode. Root's directory serves other users: its socket has permissions of
+    /// its own.
     fn mode(&self) -> u32 {
         match self.kind {
             Kind::Chosen | Kind::System if self.viewer.uid == 0 => 0o755,
@@ -157,12 +180,12 @@ impl RuntimeDir {
         }
     }
 
-    /// True if it exists and only this user or root can have put anything there. One
-    /// that anybody else could have made counts as absent, or else everybody could keep
-    /// others from using Ferroce.
+    /// Returns true if the directory exists and only this user or root can write to it. A
+    /// directory that another user could have created counts as absent. Otherwise any user
+    /// could deny Ferroce to others.
     ///
     /// # Errors
-    /// If it was chosen by FERROCE_RUNTIME_DIR and is not safe.
+    /// If FERROCE_RUNTIME_DIR names the directory and it is not safe.
     pub fn is_usable(&self) -> Result<bool, Error> {
         for path in [&self.base, &self.path] {
             let Ok(metadata) = fs::symlink_metadata(path) else {
@@ -177,7 +200,7 @@ impl RuntimeDir {
         Ok(true)
     }
 
-    /// Removes it if it is empty, and the base if that is empty then.
+    /// Removes the directory if it is empty, and then the base if it is empty.
     pub fn remove_if_empty(&self) {
         if fs::remove_dir(&self.path).is_ok() {
             let _others_use_it = fs::remove_dir(&self.base);
@@ -188,7 +211,7 @@ impl RuntimeDir {
         let owner = metadata.uid();
         let reason = if !metadata.is_dir() {
             "is not a directory"
-        } else if owner != self.viewer.uid && !self.is_roots(owner) {
+        } else if !self.viewer.owns(path, metadata) && !self.is_root(owner) {
             "belongs to another user"
         } else if metadata.mode() & 0o022 != 0 {
             "can be written to by other users"
@@ -201,9 +224,9 @@ impl RuntimeDir {
         })
     }
 
-    /// True if the owner is root. Where root has no number other users have none
-    /// either: then only a path below `/run` says that root has made it.
-    fn is_roots(&self, owner: u32) -> bool {
+    /// Returns true if the owner is root. In a user namespace where root has no UID, other
+    /// users may have none either. Then only a directory in root's `/run` is root's.
+    fn is_root(&self, owner: u32) -> bool {
         if owner != self.viewer.root {
             return false;
         }
@@ -227,7 +250,7 @@ mod tests {
         RuntimeDir::new(base.into(), 77, kind, viewer)
     }
 
-    /// Sees this user's directories as another user would.
+    /// Returns another user, for whom this user's directories are foreign.
     fn another() -> Viewer {
         let me = Viewer::here().uid;
         Viewer {
@@ -237,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_takes_nothing_is_given_up_on() {
-        // No process has this number.
+    fn creation_fails_where_nothing_can_be_created() {
+        // No process has this PID.
         let netns = u64::MAX;
         let dir = RuntimeDir::new("/proc".into(), netns, Kind::Private, Viewer::here());
         let error = dir.create().unwrap_err().to_string();
@@ -247,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_user_counts_as_absent() {
+    fn directory_of_another_user_counts_as_absent() {
         let base = temporary::make(&std::env::temp_dir(), "ferroce-runtime-").unwrap();
         let own = dir(&base, Kind::Private, Viewer::here());
         own.create().unwrap();
@@ -260,25 +283,79 @@ mod tests {
         assert!(!base.exists());
     }
 
+    /// Environment variable that tells the test below that it runs in the namespace.
+    const INSIDE: &str = "FERROCE_TEST_OWN_DIRECTORY";
+
+    /// In a user namespace without a map all users appear as the overflow user.
     #[test]
-    fn root_without_a_number_is_trusted_below_run_only() {
+    fn user_without_a_uid_trusts_its_own_directories_only() {
+        if let Some(base) = std::env::var_os(INSIDE) {
+            let viewer = Viewer::here();
+            assert_eq!(viewer.uid, OVERFLOW_UID);
+            let parent = Path::new(&base);
+            assert!(
+                dir(&parent.join("own"), Kind::Private, viewer)
+                    .create()
+                    .is_ok()
+            );
+            let found = temporary::find(&parent.join("own"), viewer).unwrap();
+            assert_eq!(found, [parent.join("own/ferroce.own")]);
+            // An ordinary user can create no foreign directory, but knows one of root's.
+            let foreign = Some(parent.join("foreign")).filter(|path| path.exists());
+            let foreign = foreign.unwrap_or_else(|| "/usr".into());
+            let metadata = fs::symlink_metadata(&foreign).unwrap();
+            assert_eq!(metadata.uid(), OVERFLOW_UID);
+            let checked = dir(parent, Kind::Private, viewer).check(&foreign, &metadata);
+            let error = checked.unwrap_err().to_string();
+            assert!(error.contains("belongs to another user"), "{error}");
+            return;
+        }
+        let parent = temporary::make(&std::env::temp_dir(), "ferroce-runtime-").unwrap();
+        fs::set_permissions(&parent, Permissions::from_mode(0o755)).unwrap();
+        let private = |path: &Path| DirBuilder::new().mode(0o700).create(path).unwrap();
+        private(&parent.join("own"));
+        private(&parent.join("own/ferroce.own"));
+        if Viewer::here().uid == 0 {
+            let foreign = parent.join("foreign");
+            fs::create_dir(&foreign).unwrap();
+            std::os::unix::fs::chown(&foreign, Some(12345), None).unwrap();
+        }
+        let name = "runtime_dir::tests::user_without_a_uid_trusts_its_own_directories_only";
+        let output = std::process::Command::new("unshare")
+            .arg("--user")
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(INSIDE, &parent)
+            .output()
+            .expect("util-linux is installed: this test needs `unshare`");
+        fs::remove_dir_all(parent).unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if stderr.contains("unshare failed") && Viewer::here().uid != 0 {
+            eprintln!("SKIPPED: this system permits no user namespaces: {stderr}");
+            return;
+        }
+        assert!(output.status.success(), "{stderr}");
+    }
+
+    #[test]
+    fn root_without_a_uid_is_trusted_below_run_only() {
         let parent = temporary::make(&std::env::temp_dir(), "ferroce-runtime-").unwrap();
         let base = parent.join("ferroce");
         fs::create_dir(&base).unwrap();
         let owner = Viewer::here().uid;
-        let numberless = |kind| {
+        let is_root = |kind| {
             let root = dir(&base, kind, another());
-            root.is_roots(owner)
+            root.is_root(owner)
         };
-        assert!(!numberless(Kind::System), "root is another");
+        assert!(!is_root(Kind::System), "root is another");
         let viewer = Viewer {
             uid: OVERFLOW_UID - 1,
             root: OVERFLOW_UID,
         };
-        assert!(!dir(&base, Kind::Private, viewer).is_roots(OVERFLOW_UID));
-        assert!(!dir(&base, Kind::Temporary, viewer).is_roots(OVERFLOW_UID));
-        // The parent is not of the user without a number.
-        assert!(!dir(&base, Kind::System, viewer).is_roots(OVERFLOW_UID));
+        assert!(!dir(&base, Kind::Private, viewer).is_root(OVERFLOW_UID));
+        assert!(!dir(&base, Kind::Temporary, viewer).is_root(OVERFLOW_UID));
+        // The owner of the parent has a UID.
+        assert!(!dir(&base, Kind::System, viewer).is_root(OVERFLOW_UID));
         fs::remove_dir_all(parent).unwrap();
     }
 }

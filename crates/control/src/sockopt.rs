@@ -1,4 +1,4 @@
-//! The few socket options that rustix does not have, or not for every case.
+//! Socket options that rustix does not have, or not for every case.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -7,18 +7,18 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 /// SO_PEERPIDFD, Linux 6.5 and newer; not in every libc crate yet.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Who is at the other end of a unix socket, as the kernel saw it when it connected.
+/// The process at the other end of a unix socket, as of the time it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The process; 0 if it is in a pid namespace that we cannot see into.
+    /// The PID; 0 if the process is in a PID namespace that is not visible here.
     pub pid: u32,
-    /// Its effective user.
+    /// The effective user.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group.
     pub gid: u32,
 }
 
-/// SO_PEERCRED. rustix cannot express a process number of 0.
+/// Returns the peer (SO_PEERCRED). rustix cannot express PID 0.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     let cred: libc::ucred = get(socket, libc::SO_PEERCRED)?;
     Ok(Peer {
@@ -28,13 +28,13 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     })
 }
 
-/// SO_PEERGROUPS: the supplementary groups of the peer.
+/// Returns the supplementary groups of the peer (SO_PEERGROUPS).
 pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
         let mut bytes = (groups.len() * size_of::<u32>()) as libc::socklen_t;
         // SAFETY: the pointer is valid for `bytes` bytes of u32, which have no
-        // invalid values; the kernel says how many it has written.
+        // invalid values; the kernel returns how many it has written.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -50,7 +50,7 @@ pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // ERANGE comes with the size that would have been enough.
+        // With ERANGE the kernel returns the size that suffices.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Err(error);
         }
@@ -58,20 +58,21 @@ pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     }
 }
 
-/// SO_PEERPIDFD: a descriptor for the peer's process, immune to reuse of its number.
+/// Returns a descriptor of the peer's process (SO_PEERPIDFD), which stays valid if the PID
+/// is reused.
 pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
     let fd: libc::c_int = get(socket, SO_PEERPIDFD)?;
     // SAFETY: the kernel has just installed this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// SO_NETNS_COOKIE (Linux 5.14): a number for the socket's network namespace that is
-/// never given to another one until the machine reboots.
+/// Returns the number of the socket's network namespace (SO_NETNS_COOKIE, Linux 5.14),
+/// which is unique until the machine reboots.
 pub fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
     get(socket, libc::SO_NETNS_COOKIE)
 }
 
-/// SO_PEEK_OFF: where MSG_PEEK looks next; it moves on by what was seen.
+/// Sets the offset at which MSG_PEEK reads next (SO_PEEK_OFF). Each read advances it.
 pub fn set_peek_offset(socket: impl AsFd, offset: i32) -> io::Result<()> {
     // SAFETY: the pointer is valid for the size given, and only read.
     let result = unsafe {
@@ -102,7 +103,7 @@ pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
     }
 }
 
-/// Plain data of C for which any bytes are a value.
+/// C types for which any bytes are a valid value.
 trait Plain: Copy {}
 impl Plain for libc::c_int {}
 impl Plain for u64 {}
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_ones_own_peer() {
+    fn peer_of_a_socket_pair_is_this_process() {
         let (one, _other) = pair();
         let peer = peer(&one).unwrap();
         assert_eq!(peer.pid, std::process::id());
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peers_groups_are_known() {
+    fn peer_groups_are_returned() {
         let (one, _other) = pair();
         let expected = rustix::process::getgroups().unwrap();
         let expected: Vec<u32> = expected.into_iter().map(|gid| gid.as_raw()).collect();
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_have_cookies_and_sockets_know_them() {
+    fn sockets_of_one_namespace_have_one_cookie() {
         let flags = SocketFlags::CLOEXEC;
         let udp = || {
             rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).unwrap()

@@ -1,4 +1,4 @@
-//! Starting ferroced.
+//! Starts ferroced.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -9,17 +9,16 @@ use crate::clock::{now, pause};
 use crate::connection::{Connection, find_daemon};
 use crate::error::Error;
 
-/// How long one is looked for that comes and goes.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long until the next is started if one has gone at once.
-const AGAIN: Duration = Duration::from_millis(20);
+/// Time until this gives up on a ferroced that starts and ends again.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before ferroced is started again.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Connects to ferroced, and starts it first if none runs. `program` is the executable
-/// to start, which is called as `ferroced`; it goes to the background by itself and
-/// returns when it is ready.
+/// Connects to ferroced, and starts it first if none runs. `program` is the executable to
+/// start under the name `ferroced`. It goes to the background and returns when it is ready.
 pub fn find_or_start(program: &OsStr) -> Result<Connection, Error> {
-    // One with nothing to do may end between our steps: then begin again.
-    let until = now() + PATIENCE;
+    // A ferroced without clients may end between the start and the connect: then retry.
+    let until = now() + TIMEOUT;
     let mut wait = Duration::ZERO;
     loop {
         match find_daemon()? {
@@ -28,11 +27,11 @@ pub fn find_or_start(program: &OsStr) -> Result<Connection, Error> {
             None => return Err(Error::NoDaemon),
         }
         start(program)?;
-        wait = AGAIN;
+        wait = RETRY_DELAY;
     }
 }
 
-/// Runs `program` as `ferroced`, one that ends when it is no longer needed.
+/// Runs `program` as a `ferroced` that ends when it is unused.
 pub fn start(program: &OsStr) -> Result<(), Error> {
     let output = Command::new(program)
         .arg0("ferroced")
@@ -45,12 +44,12 @@ pub fn start(program: &OsStr) -> Result<(), Error> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim();
-    let said = said.strip_prefix("error: ").unwrap_or(said);
-    Err(Error::Start(if said.is_empty() {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = stderr.trim();
+    let message = stderr.strip_prefix("error: ").unwrap_or(stderr);
+    Err(Error::Start(if message.is_empty() {
         output.status.to_string()
     } else {
-        said.into()
+        message.into()
     }))
 }

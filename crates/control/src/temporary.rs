@@ -1,8 +1,8 @@
-//! Directories in `/tmp`, where anybody can make anything: random names, found again by
-//! their owner.
+//! Runtime directories in `/tmp`, which have random names and are found by their owner.
 //!
-//! Two processes of a user that find none may both make one. Each looks again after it
-//! has made its own, so at least one of them sees the other's and withdraws.
+//! Two processes of a user that find no directory may both create one. Each searches again
+//! after it has created its own. So at least one of them finds the other's directory and
+//! removes its own.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -13,13 +13,14 @@ use std::time::Duration;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::clock::pause;
+use crate::runtime_dir::Viewer;
 
 const PREFIX: &str = "ferroce.";
-/// How often a process withdraws before it gives up.
+/// Attempts to create a directory before giving up.
 const ATTEMPTS: u32 = 100;
 
-/// Lists the directories that [`create`] has made for this user, in order.
-pub(crate) fn find(parent: &Path, uid: u32) -> io::Result<Vec<PathBuf>> {
+/// Returns the directories that [`create`] has created for this user, sorted.
+pub(crate) fn find(parent: &Path, viewer: Viewer) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(parent)? {
         let entry = entry?;
@@ -27,8 +28,12 @@ pub(crate) fn find(parent: &Path, uid: u32) -> io::Result<Vec<PathBuf>> {
             .file_name()
             .as_encoded_bytes()
             .starts_with(PREFIX.as_bytes());
-        // Without following links, which anybody can make.
-        if named && entry.metadata().is_ok_and(|m| is_private(&m, uid)) {
+        // Does not follow symbolic links, which any user can create.
+        if named
+            && entry
+                .metadata()
+                .is_ok_and(|m| is_private(&entry.path(), &m, viewer))
+        {
             found.push(entry.path());
         }
     }
@@ -36,15 +41,15 @@ pub(crate) fn find(parent: &Path, uid: u32) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the first directory of this user in `parent`, and makes one if there is none.
-pub(crate) fn create(parent: &Path, uid: u32) -> io::Result<PathBuf> {
+/// Returns the first directory of this user in `parent`. Creates one if there is none.
+pub(crate) fn create(parent: &Path, viewer: Viewer) -> io::Result<PathBuf> {
     for _ in 0..ATTEMPTS {
-        if let Some(first) = find(parent, uid)?.into_iter().next() {
+        if let Some(first) = find(parent, viewer)?.into_iter().next() {
             return Ok(first);
         }
         let path = make(parent, PREFIX)?;
-        // One that cannot be removed is in use: another process has found it.
-        if find(parent, uid)? == [path.clone()] || fs::remove_dir(&path).is_err() {
+        // If the directory cannot be removed, another process has found and used it.
+        if find(parent, viewer)? == [path.clone()] || fs::remove_dir(&path).is_err() {
             return Ok(path);
         }
         pause(Duration::from_millis(random()? % 8));
@@ -52,27 +57,26 @@ pub(crate) fn create(parent: &Path, uid: u32) -> io::Result<PathBuf> {
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
-/// Makes a directory of mode 0700 that did not exist before, with a name that nobody
-/// can guess.
+/// Creates a directory of mode 0700 with a random name that cannot be guessed.
 ///
 /// # Errors
-/// If nothing can be made in `parent`.
+/// If nothing can be created in `parent`.
 pub fn make(parent: &Path, prefix: &str) -> io::Result<PathBuf> {
     let path = parent.join(format!("{prefix}{:016x}", random()?));
     DirBuilder::new().mode(0o700).create(&path)?;
-    // Whatever the umask says.
+    // The umask may have cleared bits.
     fs::set_permissions(&path, Permissions::from_mode(0o700))?;
     Ok(path)
 }
 
-fn is_private(metadata: &fs::Metadata, uid: u32) -> bool {
-    metadata.is_dir() && metadata.uid() == uid && metadata.mode() & 0o777 == 0o700
+fn is_private(path: &Path, metadata: &fs::Metadata, viewer: Viewer) -> bool {
+    metadata.is_dir() && metadata.mode() & 0o777 == 0o700 && viewer.owns(path, metadata)
 }
 
 fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let got = getrandom(&mut bytes, GetRandomFlags::empty())?;
-    assert_eq!(got, bytes.len(), "so few bytes are never cut short");
+    assert_eq!(got, bytes.len(), "8 random bytes are always returned whole");
     Ok(u64::from_ne_bytes(bytes))
 }
 
@@ -80,12 +84,19 @@ fn random() -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    fn me() -> u32 {
-        rustix::process::geteuid().as_raw()
+    fn me() -> Viewer {
+        Viewer::here()
+    }
+
+    fn another() -> Viewer {
+        Viewer {
+            uid: me().uid + 1,
+            ..me()
+        }
     }
 
     #[test]
-    fn a_directory_is_made_once_and_found_again() {
+    fn directory_is_created_once_and_found_again() {
         let parent = make(&std::env::temp_dir(), "ferroce-temporary-").unwrap();
         assert_eq!(find(&parent, me()).unwrap(), [] as [PathBuf; 0]);
         let first = create(&parent, me()).unwrap();
@@ -97,7 +108,7 @@ mod tests {
     fn only_private_directories_of_the_user_are_found() {
         let parent = make(&std::env::temp_dir(), "ferroce-temporary-").unwrap();
         let own = create(&parent, me()).unwrap();
-        assert_eq!(find(&parent, me() + 1).unwrap(), [] as [PathBuf; 0]);
+        assert_eq!(find(&parent, another()).unwrap(), [] as [PathBuf; 0]);
         let link = parent.join("ferroce.0-link");
         std::os::unix::fs::symlink(&own, link).unwrap();
         let open = parent.join("ferroce.0-open");
@@ -108,10 +119,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "threads in the place of processes"
-    )]
+    #[allow(clippy::disallowed_methods, reason = "threads stand for processes")]
     fn processes_that_start_together_agree_on_one_directory() {
         let parent = make(&std::env::temp_dir(), "ferroce-temporary-").unwrap();
         let chosen = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Unix sockets by path, of any length.
+//! Unix sockets with paths of any length.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,10 +11,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use crate::ANSWER_TIMEOUT;
 use crate::path::NEW_SUFFIX;
 
-/// A socket address holds 108 bytes of path.
+/// Longest path that a socket address holds.
 const MAX_PATH: usize = 107;
 
-/// A new control socket, close-on-exec.
+/// Creates a control socket, close-on-exec.
 pub fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
     let kind = SocketType::SEQPACKET;
@@ -26,8 +26,8 @@ pub fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Connects to the socket at `path`. The other end may be stopped: EAGAIN if it has not
-/// taken the connection, or later a packet, within [`ANSWER_TIMEOUT`].
+/// Connects to the socket at `path`. If the other end is stopped, connecting and sending
+/// fail with EAGAIN after [`ANSWER_TIMEOUT`].
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_TIMEOUT))?;
@@ -37,13 +37,13 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Gives `socket` the name `path`, which must not exist.
+/// Binds `socket` to `path`, which must not exist.
 pub fn bind(socket: &OwnedFd, path: &Path) -> io::Result<()> {
     with_address(path, |address| rustix::net::bind(socket, address))
 }
 
-/// False if no socket of this network namespace has the name `path`, so that a file there
-/// is what a killed process has left. True if that cannot be known.
+/// Returns false if no socket of this network namespace is bound to `path`: then a file
+/// there is a leftover of a killed process. Returns true if that is unknown.
 pub fn is_bound(path: &Path) -> bool {
     let Ok(table) = std::fs::read_to_string("/proc/thread-self/net/unix") else {
         return true;
@@ -54,7 +54,8 @@ pub fn is_bound(path: &Path) -> bool {
     names.any(|bound| bound == name || bound == new)
 }
 
-/// Calls `f` with the address of `path`; of a long path by way of its directory.
+/// Calls `f` with the address of `path`. A long path is shortened through
+/// `/proc/self/fd`.
 fn with_address(
     path: &Path,
     f: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>,

@@ -1,13 +1,13 @@
 //! The group of sockets on UDP port 4791: one member per slot, in slot order.
 //!
 //! It grows when a slot is needed that does not exist yet, and never shrinks. Every
-//! program holds all of it by its parcel, so it outlives ferroced; then a new ferroced
+//! program holds all of it by its escrow, so it outlives ferroced; then a new ferroced
 //! adopts it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ferroce_control::{CounterPage, CounterValues, CreditPage, PageError, Parcel};
+use ferroce_control::{CounterPage, CounterValues, CreditPage, PageError, SocketEscrow};
 use ferroce_net::{BindError, SlotSockets, create_slot};
 use ferroce_transport::Counter;
 use ferroce_wire::ROCE_PORT;
@@ -20,7 +20,7 @@ use crate::slots::Slots;
 #[derive(Debug)]
 pub(crate) struct Group {
     members: Vec<Member>,
-    parcel: Parcel,
+    escrow: SocketEscrow,
     credits: CreditPage,
     pub(crate) slots: Slots,
 }
@@ -77,7 +77,7 @@ impl Group {
     pub(crate) fn create() -> Result<Group, GroupError> {
         let mut group = Group {
             members: Vec::new(),
-            parcel: Parcel::new()?,
+            escrow: SocketEscrow::new()?,
             credits: CreditPage::new()?,
             slots: Slots::default(),
         };
@@ -87,14 +87,14 @@ impl Group {
 
     /// The group that a surviving program has kept. All slots are without an owner at
     /// first.
-    pub(crate) fn adopt(parcel: Parcel, credits: CreditPage) -> io::Result<Group> {
+    pub(crate) fn adopt(escrow: SocketEscrow, credits: CreditPage) -> io::Result<Group> {
         let mut group = Group {
             members: Vec::new(),
             slots: Slots::default(),
-            parcel,
+            escrow,
             credits,
         };
-        for slot in group.parcel.contents()? {
+        for slot in group.escrow.contents()? {
             check_socket(&slot.v4)?;
             slot.v6.as_ref().map_or(Ok(()), check_socket)?;
             group.members.push(Member {
@@ -119,7 +119,7 @@ impl Group {
         let sockets = create_slot(slot)?;
         let fds = (sockets.v4.as_fd(), sockets.v6.as_ref().map(AsFd::as_fd));
         // If this fails the new sockets close, as the last ones of the group.
-        self.parcel.append(slot, fds, &counters).map_err(|error| {
+        self.escrow.append(slot, fds, &counters).map_err(|error| {
             let what = format!("cannot keep the sockets of slot {slot}");
             GroupError::Refused(Refusal::system(&what, &error))
         })?;
@@ -173,9 +173,9 @@ impl Group {
         self.member(0).sockets.try_clone()
     }
 
-    /// Whether a program's parcel is the one of this group.
-    pub(crate) fn is_held_by(&self, parcel: &Parcel) -> bool {
-        self.parcel.is_same(parcel).unwrap_or(false)
+    /// Whether a program's escrow is the one of this group.
+    pub(crate) fn is_held_by(&self, escrow: &SocketEscrow) -> bool {
+        self.escrow.is_same(escrow).unwrap_or(false)
     }
 
     /// Whether the slot has an IPv6 socket.
@@ -183,9 +183,9 @@ impl Group {
         self.member(slot).sockets.v6.is_some()
     }
 
-    /// The descriptors of the parcel, the credit page, then those of each slot, as the protocol wants them.
+    /// The descriptors of the escrow, the credit page, then those of each slot, as the protocol wants them.
     pub(crate) fn descriptors(&self, slots: &[u8]) -> io::Result<Vec<OwnedFd>> {
-        let mut fds: Vec<BorrowedFd<'_>> = self.parcel.fds().into();
+        let mut fds: Vec<BorrowedFd<'_>> = self.escrow.fds().into();
         fds.push(self.credits.as_fd());
         for member in slots.iter().map(|slot| self.member(*slot)) {
             fds.push(member.sockets.v4.as_fd());

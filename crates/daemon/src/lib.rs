@@ -20,7 +20,7 @@
 //! It holds links, GID tables, slots and counters of one network namespace, and connects
 //! queue pairs for programs. It carries no payload. It has one thread and sleeps unless somebody wants something. It can be
 //! killed at any moment: programs keep the sockets alive (see
-//! [`ferroce_control::parcel`]), the state file says who has what, and the next one goes
+//! [`ferroce_control::socket_escrow`]), the state file says who has what, and the next one goes
 //! on.
 //!
 //! `links`, `gids`, `netdevs`, `slots`, `connections`, `sysfs` and `access` decide and do no

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ferroce_control::{CreditPage, Parcel, Reply};
+use ferroce_control::{CreditPage, Reply, SocketEscrow};
 
 use crate::attachments::PATIENCE;
 use crate::client::ClientId;
@@ -25,8 +25,8 @@ impl Server {
     ) -> Result<Reply, Refusal> {
         let wrong = |why: &str| Refusal::new(libc::EINVAL, format!("cannot resume: {why}"));
         let [rx, tx, credits] = <[OwnedFd; 3]>::try_from(fds)
-            .map_err(|_| wrong("a parcel and a credit page are three descriptors"))?;
-        let parcel = Parcel::from_fds([rx, tx]);
+            .map_err(|_| wrong("an escrow and a credit page are three descriptors"))?;
+        let escrow = SocketEscrow::from_fds([rx, tx]);
         let credits = CreditPage::from_fd(credits).map_err(|error| wrong(&error.to_string()))?;
         let (peer, program) = match self.clients.get(&client) {
             Some(c) if c.owner.is_none() => (c.peer, c.program.clone().unwrap_or_default()),
@@ -44,8 +44,8 @@ impl Server {
             return Err(wrong("these slots are not known to be yours"));
         }
         match &self.group {
-            None => self.adopt(parcel, credits)?,
-            Some(group) if group.is_held_by(&parcel) => {}
+            None => self.adopt(escrow, credits)?,
+            Some(group) if group.is_held_by(&escrow) => {}
             Some(_) => return Err(wrong("these sockets are not of the group there is now")),
         }
         let owner = match known {
@@ -117,8 +117,8 @@ impl Server {
     }
 
     /// Takes over the group that a surviving program has kept.
-    fn adopt(&mut self, parcel: Parcel, credits: CreditPage) -> Result<(), Refusal> {
-        let mut group = Group::adopt(parcel, credits)
+    fn adopt(&mut self, escrow: SocketEscrow, credits: CreditPage) -> Result<(), Refusal> {
+        let mut group = Group::adopt(escrow, credits)
             .map_err(|error| Refusal::system("cannot take the sockets over", &error))?;
         tracing::info!(
             slots = group.slots.existing(),

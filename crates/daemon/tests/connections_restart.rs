@@ -22,7 +22,7 @@ fn come_back(program: &mut Program) {
         dir().path(),
         &kept.link.name,
         &slots,
-        &kept.parcel,
+        &kept.escrow,
         &kept.credits,
     );
     let (connection, link) = resumed.expect("resumed");

@@ -145,7 +145,7 @@ fn slots_stay_with_a_living_process() {
             "1 and 2 are taken"
         );
         let (connection, link) =
-            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.parcel, &user.credits)
+            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.escrow, &user.credits)
                 .unwrap();
         assert_eq!(link.unwrap().name, "rxe0");
         user.connection = connection;

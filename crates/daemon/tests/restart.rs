@@ -190,7 +190,7 @@ fn slots_of_others_cannot_be_resumed() {
             dir().path(),
             "rxe0",
             &one.slots,
-            &mine.parcel,
+            &mine.escrow,
             &mine.credits,
         );
         let error = theirs.unwrap_err();
@@ -204,7 +204,7 @@ fn slots_of_others_cannot_be_resumed() {
             ),
             "{error}"
         );
-        let foreign = ferroce_control::Parcel::new().unwrap();
+        let foreign = ferroce_control::SocketEscrow::new().unwrap();
         let credits = &mine.credits;
         let error =
             ferroce_control::resume(dir().path(), "rxe0", &[9], &foreign, credits).unwrap_err();

@@ -75,7 +75,7 @@ impl Device {
         let mut numbers = Vec::new();
         let mut all_counters = Vec::new();
         let mut not_for_children = NotForChildren::default();
-        for fd in attachment.parcel.fds() {
+        for fd in attachment.escrow.fds() {
             not_for_children.add(fd);
         }
         for slot in attachment.slots {
@@ -110,7 +110,7 @@ impl Device {
         let supervisor = Supervisor::start(
             Arc::clone(&link),
             numbers.clone(),
-            (attachment.parcel, attachment.credits),
+            (attachment.escrow, attachment.credits),
             attachment.connection,
             Arc::clone(&event_queue),
             Arc::clone(&shards),

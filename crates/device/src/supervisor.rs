@@ -9,8 +9,8 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 use ferroce_control::{
-    Connection, CreditPage, Error, LinkEvent, LinkEventKind, LinkInfo, Parcel, PortState, Watch,
-    resume,
+    Connection, CreditPage, Error, LinkEvent, LinkEventKind, LinkInfo, PortState, SocketEscrow,
+    Watch, resume,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -38,7 +38,7 @@ struct Work {
     link: Arc<RwLock<LinkInfo>>,
     slots: Vec<u8>,
     /// What keeps the sockets, and what programs share: for the next ferroced.
-    kept: (Parcel, CreditPage),
+    kept: (SocketEscrow, CreditPage),
     event_queue: Arc<EventQueue>,
     shards: Arc<[Arc<Shard>]>,
     inventory: Inventory,
@@ -49,7 +49,7 @@ impl Supervisor {
     pub(crate) fn start(
         link: Arc<RwLock<LinkInfo>>,
         slots: Vec<u8>,
-        kept: (Parcel, CreditPage),
+        kept: (SocketEscrow, CreditPage),
         connection: Connection,
         event_queue: Arc<EventQueue>,
         shards: Arc<[Arc<Shard>]>,

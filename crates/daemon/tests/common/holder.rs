@@ -117,7 +117,7 @@ fn come_back(attachment: &mut Attachment) -> String {
             &dir,
             &attachment.link.name,
             &slots,
-            &attachment.parcel,
+            &attachment.escrow,
             &attachment.credits,
         ) {
             Ok((connection, link)) => {

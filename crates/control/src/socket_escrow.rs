@@ -1,19 +1,18 @@
-//! The parcel: how every program keeps the whole socket group alive.
+//! The socket escrow, with which every program keeps the whole socket group open.
 //!
-//! The kernel steers packets by a socket's place in its SO_REUSEPORT group, and
-//! closing one socket moves another into its place. So no socket may close while any
-//! program uses the group, not even when ferroced is killed. ferroced holds them all,
-//! and so that its death changes nothing, each program holds them all as well, at the
-//! price of two descriptors: a unix socket pair in whose queue lie, unread, duplicates
-//! of every socket of the group, and of the pages with the counters of each slot.
+//! The kernel steers packets by a socket's index in its SO_REUSEPORT group, and closing a
+//! socket moves another one to its index. So no socket may close while any program uses
+//! the group, even if ferroced is killed. ferroced holds all sockets. Each program holds
+//! them too, for the price of two descriptors: a unix socket pair. In its queue lie,
+//! unread, duplicates of every socket of the group and of each slot's counter page.
 //!
-//! There is one parcel for the life of a group; everybody has duplicates of the same
-//! pair. When the group grows, ferroced puts the new sockets into the queue, and all
-//! holders hold them from then on. A new ferroced that is handed the parcel looks
-//! without taking (MSG_PEEK), and goes on where the other one stopped.
+//! A group has one escrow, and all holders have duplicates of the same socket pair. When
+//! the group grows, ferroced sends the new sockets into the queue, and so to all holders.
+//! A new ferroced receives the escrow from a program, reads the queue without consuming it
+//! (MSG_PEEK), and continues with the same group.
 //!
-//! Whoever holds the parcel could take the sockets out: programs served by one
-//! ferroced trust each other as far as that, which is why it asks who they are.
+//! A holder of the escrow could take the sockets out. So programs of one ferroced must
+//! trust each other, and ferroced checks the user of each program.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,35 +22,35 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use crate::counters::CounterPage;
 use crate::{packet, sockopt};
 
-/// Room for one message for each of 256 slots, kernel bookkeeping included.
+/// Queue size for one message per slot, with the kernel's bookkeeping.
 const QUEUE_BYTES: usize = 512 << 10;
 
-/// Keeps a socket group alive. Closing it (and ferroced, and all other programs)
-/// ends the group.
+/// Descriptors of a whole socket group, in the queue of a socket pair. The group closes
+/// with its last escrow.
 #[derive(Debug)]
-pub struct Parcel {
-    /// Where the queue is.
+pub struct SocketEscrow {
+    /// The end with the queue.
     rx: OwnedFd,
-    /// Where more can be put in.
+    /// The end that adds to the queue.
     tx: OwnedFd,
 }
 
-/// What a parcel holds for one slot.
+/// The descriptors of one slot.
 #[derive(Debug)]
 pub struct SlotFds {
     /// The slot.
     pub slot: u8,
-    /// Its IPv4 socket.
+    /// The IPv4 socket.
     pub v4: OwnedFd,
-    /// Its IPv6 socket, where the kernel has IPv6.
+    /// The IPv6 socket, if the kernel has IPv6.
     pub v6: Option<OwnedFd>,
-    /// Its counters.
+    /// The page of counters.
     pub counters: CounterPage,
 }
 
-impl Parcel {
-    /// An empty parcel.
-    pub fn new() -> io::Result<Parcel> {
+impl SocketEscrow {
+    /// Creates an empty escrow.
+    pub fn new() -> io::Result<SocketEscrow> {
         let (rx, tx) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -59,21 +58,21 @@ impl Parcel {
             None,
         )?;
         rustix::net::sockopt::set_socket_send_buffer_size(&tx, QUEUE_BYTES)?;
-        Ok(Parcel { rx, tx })
+        Ok(SocketEscrow { rx, tx })
     }
 
-    /// The parcel from the descriptors that [`Parcel::fds`] gave.
-    pub fn from_fds(fds: [OwnedFd; 2]) -> Parcel {
+    /// Returns the escrow of descriptors that another process sent.
+    pub fn from_fds(fds: [OwnedFd; 2]) -> SocketEscrow {
         let [rx, tx] = fds;
-        Parcel { rx, tx }
+        SocketEscrow { rx, tx }
     }
 
-    /// Its descriptors, to be sent to somebody.
+    /// Returns the descriptors to send to another process.
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.rx.as_fd(), self.tx.as_fd()]
     }
 
-    /// Puts one more slot in. All who hold the parcel hold it from now on.
+    /// Adds a slot, for all holders of the escrow.
     pub fn append(
         &self,
         slot: u8,
@@ -88,7 +87,10 @@ impl Parcel {
         packet::send(&self.tx, &label, &fds, SendFlags::DONTWAIT)
     }
 
-    /// Looks at everything inside, in slot order, and leaves it there.
+    /// Returns duplicates of all descriptors, in slot order. The queue keeps its contents.
+    ///
+    /// # Errors
+    /// If the contents are not a whole group, or a counter page has another version.
     pub fn contents(&self) -> io::Result<Vec<SlotFds>> {
         sockopt::set_peek_offset(&self.rx, 0)?;
         let mut slots = Vec::new();
@@ -100,7 +102,7 @@ impl Parcel {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(slots),
                 Err(error) => return Err(error),
             };
-            // Nobody has the other end any more.
+            // All descriptors of the other end are closed.
             if packet.len == 0 {
                 return Ok(slots);
             }
@@ -112,15 +114,15 @@ impl Parcel {
         }
     }
 
-    /// Whether two are the same parcel, and not only alike.
-    pub fn is_same(&self, other: &Parcel) -> io::Result<bool> {
+    /// Returns true if both are the same socket pair.
+    pub fn is_same(&self, other: &SocketEscrow) -> io::Result<bool> {
         let (mine, theirs) = (rustix::fs::fstat(&self.rx)?, rustix::fs::fstat(&other.rx)?);
         Ok((mine.st_dev, mine.st_ino) == (theirs.st_dev, theirs.st_ino))
     }
 
-    /// A second handle to the same parcel.
-    pub fn try_clone(&self) -> io::Result<Parcel> {
-        Ok(Parcel {
+    /// Duplicates the descriptors.
+    pub fn try_clone(&self) -> io::Result<SocketEscrow> {
+        Ok(SocketEscrow {
             rx: self.rx.try_clone()?,
             tx: self.tx.try_clone()?,
         })
@@ -149,7 +151,7 @@ fn unpack(label: [u8; 2], packet: packet::Packet) -> io::Result<SlotFds> {
 fn damaged() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the sockets handed back are not a whole group",
+        "the escrowed sockets are not a whole group",
     )
 }
 
@@ -157,8 +159,8 @@ fn damaged() -> io::Error {
 mod tests {
     use super::*;
 
-    /// Puts a slot with other sockets in; the inode of the first.
-    fn append(parcel: &Parcel, slot: u8, v6: bool) -> u64 {
+    /// Adds a slot with unix sockets. Returns the inode of the first.
+    fn append(escrow: &SocketEscrow, slot: u8, v6: bool) -> u64 {
         let (one, two) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::DGRAM,
@@ -168,16 +170,16 @@ mod tests {
         .unwrap();
         let counters = CounterPage::new().unwrap();
         let sockets = (one.as_fd(), v6.then_some(two.as_fd()));
-        parcel.append(slot, sockets, &counters).unwrap();
+        escrow.append(slot, sockets, &counters).unwrap();
         rustix::fs::fstat(&one).unwrap().st_ino
     }
 
     #[test]
-    fn looking_takes_nothing_out() {
-        let parcel = Parcel::new().unwrap();
-        let inodes: Vec<u64> = (0..4).map(|k| append(&parcel, k, k != 2)).collect();
+    fn reading_the_contents_keeps_them() {
+        let escrow = SocketEscrow::new().unwrap();
+        let inodes: Vec<u64> = (0..4).map(|k| append(&escrow, k, k != 2)).collect();
         for _ in 0..3 {
-            let contents = parcel.contents().unwrap();
+            let contents = escrow.contents().unwrap();
             let seen: Vec<u64> = contents
                 .iter()
                 .map(|s| rustix::fs::fstat(&s.v4).unwrap().st_ino)
@@ -188,29 +190,29 @@ mod tests {
     }
 
     #[test]
-    fn every_holder_sees_what_is_added_later() {
-        let parcel = Parcel::new().unwrap();
-        let program = parcel.try_clone().unwrap();
-        assert!(program.is_same(&parcel).unwrap());
-        append(&parcel, 0, true);
-        drop(parcel);
+    fn all_holders_receive_later_slots() {
+        let escrow = SocketEscrow::new().unwrap();
+        let program = escrow.try_clone().unwrap();
+        assert!(program.is_same(&escrow).unwrap());
+        append(&escrow, 0, true);
+        drop(escrow);
         append(&program, 1, true);
         assert_eq!(program.contents().unwrap().len(), 2);
-        assert!(!program.is_same(&Parcel::new().unwrap()).unwrap());
+        assert!(!program.is_same(&SocketEscrow::new().unwrap()).unwrap());
     }
 
     #[test]
-    fn a_full_machine_fits() {
-        let parcel = Parcel::new().unwrap();
+    fn escrow_holds_256_slots() {
+        let escrow = SocketEscrow::new().unwrap();
         for k in 0..=255 {
-            append(&parcel, k, true);
+            append(&escrow, k, true);
         }
-        assert_eq!(parcel.contents().unwrap().len(), 256);
+        assert_eq!(escrow.contents().unwrap().len(), 256);
     }
 
     #[test]
     fn counter_page_of_another_version_is_refused() {
-        let parcel = Parcel::new().unwrap();
+        let escrow = SocketEscrow::new().unwrap();
         let (one, _two) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::DGRAM,
@@ -220,16 +222,16 @@ mod tests {
         .unwrap();
         let counters = CounterPage::new().unwrap();
         rustix::io::pwrite(counters.as_fd(), &77_u64.to_ne_bytes(), 8).unwrap();
-        parcel.append(0, (one.as_fd(), None), &counters).unwrap();
-        let error = parcel.contents().unwrap_err().to_string();
+        escrow.append(0, (one.as_fd(), None), &counters).unwrap();
+        let error = escrow.contents().unwrap_err().to_string();
         assert!(error.contains("the counter page of slot 0"), "{error}");
         assert!(error.contains("control protocol 77"), "{error}");
     }
 
     #[test]
-    fn a_parcel_with_a_gap_is_refused() {
-        let parcel = Parcel::new().unwrap();
-        append(&parcel, 1, true);
-        assert!(parcel.contents().is_err());
+    fn escrow_with_a_missing_slot_is_refused() {
+        let escrow = SocketEscrow::new().unwrap();
+        append(&escrow, 1, true);
+        assert!(escrow.contents().is_err());
     }
 }
