@@ -88,7 +88,7 @@ pub enum Request {
         shards: u8,
     },
     /// Registers slots that the program had before ferroced was restarted, with the two
-    /// descriptors of its parcel and the credit page: [`Reply::Resumed`].
+    /// descriptors of its socket escrow and the credit page: [`Reply::Resumed`].
     Resume {
         /// Name of the link.
         link: String,
@@ -134,7 +134,7 @@ pub enum Reply {
     Done,
     /// One link of the list.
     Link(LinkInfo),
-    /// The requested slots. Descriptors: the parcel's two, the credit page, then those of each
+    /// The requested slots. Descriptors: the escrow's two, the credit page, then those of each
     /// slot.
     Attached {
         /// Current state of the link.

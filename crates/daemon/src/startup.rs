@@ -145,7 +145,7 @@ fn start_logging(default: LevelFilter) -> Result<Log, BadDirective> {
     Ok(log)
 }
 
-/// A full machine has a thousand descriptors, and as many lie in the parcel.
+/// A full machine has a thousand descriptors, and as many lie in the socket escrow.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
