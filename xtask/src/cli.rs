@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::install::InstallArgs;
@@ -217,8 +219,13 @@ EXAMPLES
   cargo xtask bench engine
   cargo xtask bench engine --quick
   cargo xtask bench engine --csv > engine.csv
+  cargo xtask bench engine --beside old   beside old/engine, a build of another version
   cargo xtask bench engine -- --help      the benchmark's own help")]
     Engine {
+        /// Run DIR/engine by turns with this version, and compare; comes first.
+        #[arg(long, value_name = "DIR")]
+        beside: Option<PathBuf>,
+
         /// Arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
@@ -235,8 +242,13 @@ EXAMPLES
   cargo xtask bench wire
   cargo xtask bench wire --quick
   cargo xtask bench wire --only latency
+  cargo xtask bench wire --beside old     beside old/wire, a build of another version
   cargo xtask bench wire -- --help        the benchmark's own help")]
     Wire {
+        /// Run DIR/wire by turns with this version, and compare; comes first.
+        #[arg(long, value_name = "DIR")]
+        beside: Option<PathBuf>,
+
         /// Arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
@@ -275,10 +287,16 @@ mod tests {
             panic!("not sim");
         };
         assert_eq!(args, ["--seed", "7", "--trace", "--bug", "NAME"]);
-        let Command::Bench(Bench::Engine { args }) = parse("xtask bench engine -- --help") else {
+        let Command::Bench(Bench::Engine { args, .. }) = parse("xtask bench engine -- --help")
+        else {
             panic!("not bench engine");
         };
         assert_eq!(args, ["--help"]);
+        let line = "xtask bench engine --beside old --quick";
+        let Command::Bench(Bench::Engine { beside, args }) = parse(line) else {
+            panic!("not bench engine");
+        };
+        assert_eq!((beside, args), (Some("old".into()), vec!["--quick".into()]));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! long it took. The first that fails ends the run. What the steps print goes
 //! through unchanged; announcements go to standard error.
 
+mod beside;
 mod check;
 mod cli;
 mod deb;
@@ -33,8 +34,8 @@ fn main() -> ExitCode {
         Command::Demo { args } => tasks::demo(&args),
         Command::Sim { args } => tasks::sim(&args),
         Command::Soak { args } => tasks::soak(&args),
-        Command::Bench(Bench::Engine { args }) => tasks::bench_engine(&args),
-        Command::Bench(Bench::Wire { args }) => tasks::bench_wire(&args),
+        Command::Bench(Bench::Engine { beside, args }) => tasks::bench_engine(beside, &args),
+        Command::Bench(Bench::Wire { beside, args }) => tasks::bench_wire(beside, &args),
         Command::Bench(Bench::Connections { args }) => tasks::bench_connections(&args),
     };
     match result {

@@ -1,9 +1,11 @@
 //! Building, testing, simulating, measuring.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::beside;
 use crate::library;
 use crate::packages;
 use crate::step::{cargo, last_step, root, step};
@@ -122,8 +124,23 @@ pub(crate) fn sim(args: &[String]) -> Result<()> {
     tool("Simulate", "ferroce-sim", "ferroce-sim", args)
 }
 
-pub(crate) fn bench_engine(args: &[String]) -> Result<()> {
-    tool("Measure the engine", "ferroce-bench", "engine", args)
+pub(crate) fn bench_engine(beside: Option<PathBuf>, args: &[String]) -> Result<()> {
+    bench("Measure the engine", "engine", beside, args)
+}
+
+/// Builds and runs a benchmark, by turns with the one of that name in the folder `beside`.
+fn bench(title: &str, name: &str, beside: Option<PathBuf>, args: &[String]) -> Result<()> {
+    let Some(folder) = beside else {
+        return tool(title, "ferroce-bench", name, args);
+    };
+    step(&format!("Build {name}"), || {
+        cargo(&build_line("ferroce-bench", name))
+    })?;
+    last_step(title, || {
+        let after = library::target_dir().join("release").join(name);
+        print!("{}", beside::compare(&folder.join(name), &after, args)?);
+        Ok(())
+    })
 }
 
 pub(crate) fn bench_connections(args: &[String]) -> Result<()> {
@@ -135,7 +152,7 @@ pub(crate) fn soak(args: &[String]) -> Result<()> {
     tool(title, "ferroce-bench", "soak", args)
 }
 
-pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
+pub(crate) fn bench_wire(beside: Option<PathBuf>, args: &[String]) -> Result<()> {
     step("iperf3, to compare with", || {
         if let Err(error) = packages::install(&["iperf3"]) {
             // The benchmark says what it leaves out.
@@ -143,7 +160,7 @@ pub(crate) fn bench_wire(args: &[String]) -> Result<()> {
         }
         Ok(())
     })?;
-    tool("Measure the network path", "ferroce-bench", "wire", args)
+    bench("Measure the network path", "wire", beside, args)
 }
 
 /// Builds and runs a tool, optimised.
