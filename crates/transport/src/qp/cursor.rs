@@ -360,7 +360,7 @@ pub(super) fn ack_timeout_ns(cx: &Context, attr: &QpAttr) -> Option<u64> {
     Some(longest.max(patience))
 }
 
-/// Returns the Local ACK Timeout, 4.096 us * 2^timeout (IBTA 9.9.2.1); 0 means no timeout.
+/// Returns the Local ACK Timeout, 4.096 us * 2^timeout; an attribute of 0 means no timeout.
 fn local_ack_timeout_ns(attr: &QpAttr) -> Option<u64> {
     (attr.timeout > 0).then(|| 4096u64 << attr.timeout)
 }

@@ -113,8 +113,11 @@ impl Qp {
             }
             OpClass::Read => {
                 let chunk = u32::from(wqe.chunk);
-                // A READ request that may have been lost is retransmitted unchanged: the peer
-                // would execute a shorter one in its place and expect the PSN behind it next.
+                // A READ request that may have been lost is retransmitted unchanged. A peer
+                // without it would execute a shorter one in its place, and drop the whole
+                // chunk of a later retry, which is longer than the saved request. Retries
+                // cannot be shortened as well: hfi1 drops a duplicate READ that does not
+                // reach to the end of the saved one.
                 // If a response has arrived, the peer has saved the request, and one more
                 // packet shows whether the others were lost.
                 let unseen = packet.is_multiple_of(chunk);

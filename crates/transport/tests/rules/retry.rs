@@ -282,7 +282,8 @@ fn ack_timeout_is_4096_ns_times_a_power_of_two() {
     }
 }
 
-// IBTA 9.7.6.1.3: a timer may run up to four times as long as its attribute says.
+// A timer may run up to four times as long as its attribute says.
+// IBTA 9.7.6.1.3
 #[test]
 fn retry_starts_after_four_times_the_ack_timeout() {
     let mut pair = Pair::rc();
