@@ -21,6 +21,9 @@ pub(crate) struct ProcessId {
     /// The inode number of its process descriptor; 0 before Linux 6.9.
     #[serde(default)]
     inode: u64,
+    /// The user who connected; unknown in the state file of an earlier release.
+    #[serde(default)]
+    uid: Option<u32>,
 }
 
 impl ProcessId {
@@ -32,6 +35,7 @@ impl ProcessId {
             pid: peer.pid,
             start: start_time(peer.pid).unwrap_or(0),
             inode: 0,
+            uid: Some(peer.uid),
         };
         let pidfd = sockopt::peer_pidfd(socket).ok().or_else(|| id.open());
         id.inode = pidfd.as_ref().and_then(inode).unwrap_or(0);
@@ -51,6 +55,16 @@ impl ProcessId {
     /// True if it has a number here, so that [`ProcessId::open`] tells whether it lives.
     pub(crate) fn is_visible(self) -> bool {
         self.pid != 0
+    }
+
+    /// Returns true if the two are the same process. Before Linux 6.9 processes of other PID
+    /// namespaces cannot be told apart. Then this returns true for those of one user.
+    pub(crate) fn is_same(self, other: ProcessId) -> bool {
+        let same = |one: u64, two: u64| one != 0 && one == two;
+        let certain = same(self.inode, other.inode)
+            || self.is_visible() && self.pid == other.pid && same(self.start, other.start);
+        let same_user = self.uid.is_some() && self.uid == other.uid;
+        !self.differs(other) && (certain || same_user)
     }
 
     /// True if the two are certainly not the same process.
@@ -88,6 +102,7 @@ mod tests {
             pid,
             start: start_time(pid).unwrap(),
             inode: 7,
+            uid: Some(1000),
         }
     }
 
@@ -109,12 +124,38 @@ mod tests {
             pid: 0,
             start: 0,
             inode,
+            uid: Some(1000),
         };
         assert!(unseen(1).differs(unseen(2)));
         assert!(!unseen(1).differs(unseen(1)));
         assert!(!unseen(0).differs(unseen(1)), "an old kernel cannot tell");
         assert!(unseen(0).differs(me()));
         assert!(unseen(1).open().is_none() && !unseen(1).is_visible());
+    }
+
+    /// Before Linux 6.9 there are no inode numbers, and PIDs of other namespaces are 0.
+    #[test]
+    fn unidentified_process_is_the_same_for_one_user_only() {
+        let unseen = |inode, uid| ProcessId {
+            pid: 0,
+            start: 0,
+            inode,
+            uid,
+        };
+        let mine = unseen(0, Some(1000));
+        assert!(mine.is_same(mine));
+        assert!(!mine.is_same(unseen(0, Some(1001))), "another user");
+        assert!(!mine.is_same(unseen(0, None)), "an unknown user");
+        assert!(
+            unseen(3, Some(1)).is_same(unseen(3, Some(2))),
+            "after setuid"
+        );
+        let after_setuid = ProcessId {
+            uid: Some(1),
+            inode: 0,
+            ..me()
+        };
+        assert!(me().is_same(after_setuid), "PID and start time suffice");
     }
 
     #[test]
@@ -128,6 +169,7 @@ mod tests {
             pid: child.id(),
             start: start_time(child.id()).unwrap(),
             inode: 0,
+            uid: None,
         };
         child.wait().unwrap();
         assert!(id.open().is_none());

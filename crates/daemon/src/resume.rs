@@ -37,7 +37,7 @@ impl Server {
         };
         let (process, pidfd) = ProcessId::of(peer, socket);
         let known = self.owners.iter().find(|(_, owner)| {
-            !owner.process.differs(process) && owner.slots == slots && owner.client.is_none()
+            owner.process.is_same(process) && owner.slots == slots && owner.client.is_none()
         });
         let known = known.map(|(id, _)| *id);
         if known.is_none() && !self.access.is_admin(peer) {

@@ -71,7 +71,7 @@ impl Tenancy {
             return false;
         }
         self.next = Some(now + self.interval);
-        match is_kept(&self.namespace, std::process::id()) {
+        match is_kept_here(&self.namespace) {
             Ok(false) => self.empty += 1,
             Ok(true) => self.empty = 0,
             Err(error) => {
@@ -83,34 +83,53 @@ impl Tenancy {
     }
 }
 
-/// True if a process other than `own` keeps the namespace; an error if that cannot be
-/// known.
-fn is_kept(namespace: &Path, own: u32) -> io::Result<bool> {
-    // The cheap and frequent case first.
-    let own_mounts = Path::new("/proc/self/mountinfo");
-    if shows_mount(own_mounts, namespace)? {
+/// Returns true if another process keeps the namespace open.
+fn is_kept_here(namespace: &Path) -> io::Result<bool> {
+    let private = belongs_to_our_user_namespace();
+    is_kept(Path::new("/proc"), namespace, std::process::id(), private)
+}
+
+/// Returns true if a process other than `own` keeps the namespace open. `proc` is the path
+/// of procfs. `private` is true if the namespace belongs to ferroced's user namespace.
+///
+/// # Errors
+/// If some processes cannot be inspected and the others do not keep it open.
+fn is_kept(proc: &Path, namespace: &Path, own: u32, private: bool) -> io::Result<bool> {
+    // Most namespaces have a mount in ferroced's own mount namespace.
+    if shows_mount(&proc.join("self/mountinfo"), namespace)? {
         return Ok(true);
     }
-    let mut seen = BTreeSet::from([fs::read_link("/proc/self/ns/mnt")?]);
-    let private = belongs_to_our_user_namespace();
-    for entry in fs::read_dir("/proc")? {
+    let mut processes = Vec::new();
+    for entry in fs::read_dir(proc)? {
         let entry = entry?;
-        let pid = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
-        if pid.is_none_or(|pid: u32| pid == own) {
-            continue;
-        }
-        match keeps(&entry.path(), namespace, &mut seen) {
-            Ok(false) => {}
-            Ok(true) => return Ok(true),
-            Err(error) if is_gone(&error) => {}
-            Err(error) if private && error.kind() == io::ErrorKind::PermissionDenied => {}
-            Err(error) => return Err(error),
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.parse().ok());
+        if pid.is_some_and(|pid: u32| pid != own) {
+            processes.push(entry.path());
         }
     }
-    Ok(false)
+    let is_outsider =
+        |error: &io::Error| private && error.kind() == io::ErrorKind::PermissionDenied;
+    let any = |check: &mut dyn FnMut(&Path) -> io::Result<bool>| {
+        let mut unknown = None;
+        for process in &processes {
+            match check(process) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(error) if is_gone(&error) || is_outsider(&error) => {}
+                Err(error) => unknown = Some(error),
+            }
+        }
+        unknown.map_or(Ok(false), Err)
+    };
+    // Threads first: reading the descriptors of all processes takes much longer.
+    if any(&mut |process| lives_in(process, namespace))? {
+        return Ok(true);
+    }
+    let mut seen = BTreeSet::from([fs::read_link(proc.join("self/ns/mnt"))?]);
+    any(&mut |process| {
+        Ok(has_open(process, namespace)? || has_mount(process, namespace, &mut seen)?)
+    })
 }
 
 /// True if this process is in a user namespace other than the machine's, and that one owns
@@ -123,16 +142,20 @@ fn belongs_to_our_user_namespace() -> bool {
     !of_the_machine && settings.is_ok_and(|settings| settings.uid() == 0)
 }
 
-/// True if this process keeps the namespace. `seen` are mount namespaces that have been
-/// looked at.
-fn keeps(process: &Path, namespace: &Path, seen: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
+/// Returns true if a thread of the process is in the namespace.
+fn lives_in(process: &Path, namespace: &Path) -> io::Result<bool> {
     for thread in fs::read_dir(process.join("task"))? {
         match fs::read_link(thread?.path().join("ns/net")) {
-            Ok(lives_in) if lives_in == namespace => return Ok(true),
+            Ok(net) if net == namespace => return Ok(true),
             Err(error) if !is_gone(&error) => return Err(error),
             _ => {}
         }
     }
+    Ok(false)
+}
+
+/// Returns true if the process has an open descriptor of the namespace.
+fn has_open(process: &Path, namespace: &Path) -> io::Result<bool> {
     for descriptor in fs::read_dir(process.join("fd"))? {
         match fs::read_link(descriptor?.path()) {
             Ok(target) if target == namespace => return Ok(true),
@@ -140,10 +163,20 @@ fn keeps(process: &Path, namespace: &Path, seen: &mut BTreeSet<PathBuf>) -> io::
             _ => {}
         }
     }
-    match seen.insert(fs::read_link(process.join("ns/mnt"))?) {
-        true => shows_mount(&process.join("mountinfo"), namespace),
-        false => Ok(false),
+    Ok(false)
+}
+
+/// Returns true if the process's mount namespace has a mount of the namespace. `seen` holds
+/// the mount namespaces that were searched before.
+fn has_mount(process: &Path, namespace: &Path, seen: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
+    let mounts = fs::read_link(process.join("ns/mnt"))?;
+    if seen.contains(&mounts) {
+        return Ok(false);
     }
+    let found = shows_mount(&process.join("mountinfo"), namespace)?;
+    // Only now: if this process has just ended, another one shows the same mounts.
+    seen.insert(mounts);
+    Ok(found)
 }
 
 /// Lines are `ID PARENT MAJOR:MINOR ROOT PLACE ...`; the root of such a mount is the
@@ -163,6 +196,10 @@ fn is_gone(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
+    use ferroce_control::temporary;
+
     use super::*;
 
     #[test]
@@ -180,7 +217,7 @@ mod tests {
             "not before the time has come"
         );
         assert_eq!(tenancy.deadline(), Some(at(10)));
-        match is_kept(&tenancy.namespace, std::process::id()) {
+        match is_kept_here(&tenancy.namespace) {
             Ok(kept) => assert!(!kept, "there is no such namespace"),
             Err(error) => {
                 eprintln!("*** SKIPPED: not all processes can be seen here: {error} ***");
@@ -193,6 +230,80 @@ mod tests {
         assert!(!tenancy.is_over(at(20), false));
         assert!(!tenancy.is_over(at(30), false), "the first look again");
         assert!(tenancy.is_over(at(40), false));
+    }
+
+    /// A directory that looks like procfs.
+    struct Procfs(PathBuf);
+
+    impl Procfs {
+        fn new() -> Procfs {
+            let path = temporary::make(&std::env::temp_dir(), "ferroce-proc-").unwrap();
+            let procfs = Procfs(path);
+            procfs.add("self", "net:[1]", "mnt:[1]");
+            procfs.mounts("self", "/");
+            procfs
+        }
+
+        /// Adds a process with one thread and no descriptors.
+        fn add(&self, pid: &str, net: &str, mnt: &str) -> PathBuf {
+            let process = self.0.join(pid);
+            for dir in ["ns", "fd", "task/1/ns"] {
+                fs::create_dir_all(process.join(dir)).unwrap();
+            }
+            symlink(mnt, process.join("ns/mnt")).unwrap();
+            symlink(net, process.join("task/1/ns/net")).unwrap();
+            process
+        }
+
+        fn mounts(&self, pid: &str, root: &str) {
+            let line = format!("40 24 0:4 {root} /run/netns/blue rw - nsfs nsfs rw\n");
+            fs::write(self.0.join(pid).join("mountinfo"), line).unwrap();
+        }
+
+        fn is_kept(&self) -> io::Result<bool> {
+            is_kept(&self.0, Path::new("net:[7]"), 1, false)
+        }
+    }
+
+    impl Drop for Procfs {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    /// The mounts of a process that ends while it is inspected cannot be read.
+    #[test]
+    fn mount_is_found_after_a_process_of_the_same_mount_namespace_has_ended() {
+        let procfs = Procfs::new();
+        for pid in 100..150 {
+            procfs.add(&pid.to_string(), "net:[1]", "mnt:[2]");
+        }
+        assert!(!procfs.is_kept().unwrap());
+        procfs.mounts("125", "net:[7]");
+        assert!(procfs.is_kept().unwrap());
+    }
+
+    #[test]
+    fn threads_are_searched_before_descriptors() {
+        let procfs = Procfs::new();
+        for pid in 100..150 {
+            let process = procfs.add(&pid.to_string(), "net:[1]", "mnt:[1]");
+            fs::remove_dir(process.join("fd")).unwrap();
+            fs::write(process.join("fd"), "not a directory").unwrap();
+        }
+        assert!(procfs.is_kept().is_err(), "descriptors cannot be read");
+        procfs.add("200", "net:[7]", "mnt:[1]");
+        assert!(procfs.is_kept().unwrap());
+    }
+
+    #[test]
+    fn open_descriptor_keeps_the_namespace() {
+        let procfs = Procfs::new();
+        let process = procfs.add("100", "net:[1]", "mnt:[1]");
+        symlink("net:[1]", process.join("fd/0")).unwrap();
+        assert!(!procfs.is_kept().unwrap());
+        symlink("net:[7]", process.join("fd/1")).unwrap();
+        assert!(procfs.is_kept().unwrap());
     }
 
     #[test]
