@@ -300,8 +300,9 @@ impl World {
             .schedule(at, SimEvent::Arrive { host, packet });
     }
 
-    /// Sends a copy that its receiver must drop although its ICRC is right: with the
-    /// key of another partition, or (for connections) from another host.
+    /// Sends a copy that its receiver must drop although its ICRC is right: with the key of
+    /// another partition, to a queue pair that does not exist, or (for connections) from
+    /// another host.
     fn forge(&mut self, genuine: &InFlight, at: Time) {
         let mut forged = genuine.clone();
         let qpn = wire_check::destination(&genuine.bytes);
@@ -320,6 +321,9 @@ impl World {
             .collect();
         if connected && !others.is_empty() && self.device_rng.chance(0.5) {
             forged.path.flow.source = self.device_rng.pick(&others);
+        } else if !forged.path.flow.destination.is_multicast() && self.device_rng.chance(0.5) {
+            // No queue pair of the slot has this number.
+            bytes[6..8].fill(0xff);
         } else {
             bytes[2..4].copy_from_slice(&OTHER_PARTITION.to_be_bytes());
         }

@@ -53,6 +53,35 @@ pub enum Bug {
     FlushNewestFirst,
     /// A loss probe asks for one packet of a READ whose request may have been lost.
     ProbeUnseenReadInPart,
+    /// Header prediction accepts a packet of another partition in the middle of a run.
+    PredictOtherPartition,
+    /// Header prediction accepts a packet to another queue pair in the middle of a run.
+    PredictOtherQp,
+    /// Header prediction accepts every PSN.
+    PredictAnyPsn,
+}
+
+/// The active bug, if any. Without the feature `bugs` it has no size.
+#[derive(Copy, Clone, Default, Debug)]
+pub(crate) struct Injected {
+    #[cfg(feature = "bugs")]
+    pub(crate) bug: Option<Bug>,
+}
+
+impl Injected {
+    /// Returns true if this bug is active.
+    #[cfg(feature = "bugs")]
+    #[inline]
+    pub(crate) fn has(self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// Returns false: no bug can be active.
+    #[cfg(not(feature = "bugs"))]
+    #[inline]
+    pub(crate) const fn has(self, _: Bug) -> bool {
+        false
+    }
 }
 
 #[cfg(feature = "bugs")]
@@ -82,5 +111,8 @@ impl Bug {
         Bug::SkipRemoteInvalidate,
         Bug::FlushNewestFirst,
         Bug::ProbeUnseenReadInPart,
+        Bug::PredictOtherPartition,
+        Bug::PredictOtherQp,
+        Bug::PredictAnyPsn,
     ];
 }

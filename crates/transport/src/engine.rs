@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferroce_wire::{Mtu, Packet};
 
 use crate::attr::{AttrMask, QpAttr, QpCap, QpInit, QpType};
-use crate::bugs::Bug;
+use crate::bugs::{Bug, Injected};
 use crate::counters::{Counter, Counters};
 use crate::error::VerbsError;
 use crate::event::Event;
@@ -69,8 +69,7 @@ pub(crate) struct Context {
     pub(crate) events: VecDeque<Event>,
     pub(crate) ready: VecDeque<u32>,
     pub(crate) timers: Timers,
-    #[cfg(feature = "bugs")]
-    bug: Option<Bug>,
+    pub(crate) injected: Injected,
 }
 
 impl Context {
@@ -112,14 +111,9 @@ impl Context {
             .remote(&self.regions, rkey, pd, qpn, need, va, length)
     }
 
-    #[cfg(feature = "bugs")]
+    #[inline]
     pub(crate) fn has_bug(&self, bug: Bug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    #[cfg(not(feature = "bugs"))]
-    pub(crate) const fn has_bug(&self, _: Bug) -> bool {
-        false
+        self.injected.has(bug)
     }
 }
 
@@ -149,8 +143,7 @@ impl Engine {
                 events: VecDeque::new(),
                 ready: VecDeque::new(),
                 timers: Timers::default(),
-                #[cfg(feature = "bugs")]
-                bug: None,
+                injected: Injected::default(),
             },
         }
     }
@@ -158,7 +151,7 @@ impl Engine {
     /// Makes the engine misbehave, to see whether anybody notices.
     #[cfg(feature = "bugs")]
     pub fn set_bug(&mut self, bug: Option<Bug>) {
-        self.cx.bug = bug;
+        self.cx.injected = Injected { bug };
     }
 
     /// The port's MTU has changed.

@@ -17,6 +17,7 @@ use ferroce_wire::{Bth, ICRC_LEN, Opcode, Operation, Psn, Transport};
 
 use super::Qp;
 use crate::attr::QpType;
+use crate::bugs::{Bug, Injected};
 use crate::engine::Context;
 use crate::memory::{MemRef, Memory};
 use crate::receive::{Datagram, IpId, expected_id, is_congested, is_from_peer, is_our_partition};
@@ -54,6 +55,7 @@ struct PredictedPackets<'a> {
     ip_id: u16,
     /// Position of the next packet in the GRO buffer.
     nth: u16,
+    injected: Injected,
 }
 
 impl<'a> Iterator for PredictedPackets<'a> {
@@ -66,10 +68,12 @@ impl<'a> Iterator for PredictedPackets<'a> {
         let (prefix, rest) = packet.split_first_chunk()?;
         let (psn, rest) = rest.split_first_chunk()?;
         // The AckReq bit shares the word with the PSN: a packet with AckReq differs too.
-        if *prefix != self.prefix || u32::from_be_bytes(*psn) != self.psn.value() {
+        if !self.is_prefix(prefix) || !self.is_next_psn(u32::from_be_bytes(*psn)) {
             return None;
         }
-        if let Some(icrc) = &self.icrc {
+        // The checksum of a packet with another prefix, which only an injected bug accepts,
+        // cannot be right.
+        if let Some(icrc) = self.icrc.as_ref().filter(|_| *prefix == self.prefix) {
             let expected = expected_id(self.ip_id, self.nth);
             self.ip_id = icrc.recover_id(expected, packet)?.id;
             self.nth = self.nth.wrapping_add(1);
@@ -127,11 +131,29 @@ impl Qp {
             }),
             ip_id: self.peer_ip_id,
             nth,
+            injected: cx.injected,
         })
     }
 }
 
 impl PredictedPackets<'_> {
+    /// Returns true if a packet begins as all packets of the run must.
+    #[inline(always)]
+    fn is_prefix(&self, prefix: &[u8; UNIFORM_PREFIX_LEN]) -> bool {
+        let [opcode, flags, .., a, b, c] = *prefix;
+        let is_same_kind = (opcode, flags) == (self.prefix[0], self.prefix[1]);
+        *prefix == self.prefix
+            || is_same_kind
+                && (self.injected.has(Bug::PredictOtherPartition) && [a, b, c] == self.prefix[5..]
+                    || self.injected.has(Bug::PredictOtherQp) && prefix[2..4] == self.prefix[2..4])
+    }
+
+    /// Returns true if the last word of a BTH has the next PSN and no AckReq.
+    #[inline(always)]
+    fn is_next_psn(&self, word: u32) -> bool {
+        word == self.psn.value() || self.injected.has(Bug::PredictAnyPsn)
+    }
+
     /// Returns the number of packets in the run.
     fn len(&self) -> usize {
         self.packets.len()
