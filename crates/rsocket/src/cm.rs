@@ -1,133 +1,150 @@
-//! The connection manager as rsockets use it.
+//! An rdma_cm id with an event channel of its own.
 //!
 //! All calls are asynchronous and [`Id::event`] never blocks: a thread that waits polls the
 //! descriptor of the id.
 
-use core::fmt::Debug;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use ferroce_device::transport::Pd;
-use ferroce_device::{Device, Qp};
+use ferroce_device::transport::QpType;
+use ferroce_rdmacm::{
+    ConnParams, Error, EventChannel, EventKind, LinkDevice, PortSpace, RESOLVE_TIMEOUT,
+};
 
 use crate::{Errno, Result};
 
-/// A connection manager.
-pub trait Manager: Debug + Send + Sync {
-    /// Creates an id with an event channel of its own.
-    fn create_id(&self, space: PortSpace) -> Result<Box<dyn Id>>;
-
-    /// Fails if the connection manager does not answer. Blocks until it does, or until a
-    /// timeout.
-    fn probe(&self) -> Result<()>;
+/// An id and its channel. Clones are the same id, which is destroyed with the last of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Id {
+    id: ferroce_rdmacm::Id,
+    channel: EventChannel,
 }
 
-/// The port space of an id.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum PortSpace {
-    /// `RDMA_PS_TCP`: reliable connections.
-    Tcp,
-    /// `RDMA_PS_UDP`: datagrams.
-    Udp,
+/// The id of a connection request. Dropping it rejects the request.
+#[derive(Debug)]
+pub(crate) struct Request(pub(crate) ferroce_rdmacm::Id);
+
+/// Returns the errno of an error of rdma_cm, and logs the error.
+pub(crate) fn errno(error: Error) -> Errno {
+    tracing::debug!("an rsocket's rdma_cm call failed: {error}");
+    Errno::from_raw_os_error(error.errno())
 }
 
-/// An option of an id.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum IdOption<'a> {
-    /// The address may be in use by another id.
-    ReuseAddress(bool),
-    /// An IPv6 address does not stand for IPv4 addresses.
-    V6Only(bool),
-    /// The traffic class of the connection.
-    TypeOfService(u8),
-    /// The path to the peer, as path records; the route counts as resolved.
-    Path(&'a [u8]),
+/// Fails if ferroced does not answer. Blocks until it does, or until a timeout.
+pub(crate) fn probe() -> Result<()> {
+    ferroce_rdmacm::probe().map_err(errno)
 }
 
-/// One end of a connection, or a listener.
-pub trait Id: Debug + Send + Sync {
+fn channel() -> Result<EventChannel> {
+    let channel = EventChannel::new().map_err(errno)?;
+    let set = channel.set_nonblocking(true);
+    set.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(channel)
+}
+
+impl Id {
+    /// Creates an id for streams.
+    pub(crate) fn stream() -> Result<Id> {
+        Id::new(PortSpace::Tcp, QpType::Rc)
+    }
+
+    /// Creates an id for datagrams from an address of a link.
+    pub(crate) fn datagram(source: SocketAddr) -> Result<Id> {
+        let id = Id::new(PortSpace::Udp, QpType::Ud)?;
+        id.bind(source)?;
+        id.id.adopt_device().map_err(errno)?;
+        Ok(id)
+    }
+
+    fn new(space: PortSpace, qp_type: QpType) -> Result<Id> {
+        let channel = channel()?;
+        let id = ferroce_rdmacm::Id::new(&channel, space, qp_type).map_err(errno)?;
+        Ok(Id { id, channel })
+    }
+
+    /// Moves the id of a connection request from the listener's channel to its own.
+    pub(crate) fn from_request(Request(id): Request) -> Result<Id> {
+        let channel = channel()?;
+        id.migrate(&channel).map_err(errno)?;
+        Ok(Id { id, channel })
+    }
+
     /// Returns the descriptor that is readable while an event waits.
-    fn fd(&self) -> BorrowedFd<'_>;
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
 
-    /// Returns the device and the protection domain of the id, once its address is resolved.
-    fn device(&self) -> Option<(Arc<Device>, Arc<Pd>)>;
+    /// Returns the id itself, for queue pairs and options.
+    pub(crate) fn inner(&self) -> &ferroce_rdmacm::Id {
+        &self.id
+    }
+
+    /// Returns the device, once the address is resolved.
+    pub(crate) fn device(&self) -> Option<LinkDevice> {
+        self.id.device()
+    }
 
     /// Returns the local address.
-    fn local_addr(&self) -> Option<SocketAddr>;
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
 
     /// Returns the peer's address.
-    fn peer_addr(&self) -> Option<SocketAddr>;
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        self.id.peer_addr()
+    }
 
     /// Binds the id to a local address.
-    fn bind(&self, addr: &SocketAddr) -> Result<()>;
-
-    /// Binds the id to an address of a link, so that the id has a device at once.
-    fn bind_to_device(&self, addr: &SocketAddr) -> Result<()>;
+    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<()> {
+        self.id.bind(addr).map_err(errno)
+    }
 
     /// Waits for connection requests.
-    fn listen(&self, backlog: i32) -> Result<()>;
+    pub(crate) fn listen(&self, backlog: i32) -> Result<()> {
+        self.id.listen(backlog.cast_unsigned()).map_err(errno)
+    }
 
     /// Resolves the peer's address; an event reports the result.
-    fn resolve_addr(&self, to: &SocketAddr) -> Result<()>;
+    pub(crate) fn resolve_addr(&self, to: SocketAddr) -> Result<()> {
+        let resolving = self.id.resolve_addr(None, to, RESOLVE_TIMEOUT);
+        resolving.map_err(errno)
+    }
 
     /// Resolves the route to the peer; an event reports the result.
-    fn resolve_route(&self) -> Result<()>;
-
-    /// Sets an option.
-    fn set_option(&self, option: IdOption<'_>) -> Result<()>;
-
-    /// Takes a new queue pair: moves it to INIT, or to RTS if it sends datagrams. Events of
-    /// the connection move it further.
-    fn attach(&self, qp: &Arc<Qp>) -> Result<()>;
-
-    /// Gives up the queue pair.
-    fn detach(&self);
+    pub(crate) fn resolve_route(&self) -> Result<()> {
+        self.id.resolve_route().map_err(errno)
+    }
 
     /// Sends a connection request.
-    fn connect(&self, private_data: &[u8]) -> Result<()>;
+    pub(crate) fn connect(&self, private_data: &[u8]) -> Result<()> {
+        self.id.connect(&parameters(private_data)).map_err(errno)
+    }
 
     /// Accepts the connection request that created the id.
-    fn accept(&self, private_data: &[u8]) -> Result<()>;
+    pub(crate) fn accept(&self, private_data: &[u8]) -> Result<()> {
+        self.id.accept(&parameters(private_data)).map_err(errno)
+    }
 
     /// Takes the oldest event, if there is one.
-    fn event(&self) -> Result<Option<Event>>;
+    pub(crate) fn event(&self) -> Result<Option<EventKind>> {
+        match self.channel.next() {
+            Ok(event) => Ok(Some(event.kind)),
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(None),
+                _ => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            },
+        }
+    }
 }
 
-/// A connection request. Dropping it rejects the request.
-pub trait Request: Debug + Send {
-    /// Creates the id of the new connection, with an event channel of its own.
-    fn into_id(self: Box<Self>) -> Result<Box<dyn Id>>;
-}
-
-/// An event of an id.
-#[derive(Debug)]
-pub struct Event {
-    /// The kind of event.
-    pub kind: EventKind,
-    /// The private data of the peer's message, if the event reports one.
-    pub private_data: Vec<u8>,
-}
-
-/// The kind of an event.
-#[derive(Debug)]
-pub enum EventKind {
-    /// The peer's address is resolved.
-    AddressResolved,
-    /// The route is resolved.
-    RouteResolved,
-    /// A peer wants to connect to the listener.
-    ConnectRequest(Box<dyn Request>),
-    /// The connection is established.
-    Established,
-    /// The peer rejected the connection request.
-    Rejected,
-    /// The address, the route or the peer was not found.
-    Unreachable(Errno),
-    /// The peer disconnected, or is gone.
-    Disconnected,
-    /// The link was removed.
-    DeviceRemoved,
-    /// An event without a meaning for rsockets.
-    Other,
+/// Returns the parameters that rdma-core's rsockets use: no READs, 7 retries.
+fn parameters(private_data: &[u8]) -> ConnParams {
+    ConnParams {
+        private_data: private_data.to_vec(),
+        responder_resources: Some(0),
+        initiator_depth: Some(0),
+        flow_control: true,
+        ..ConnParams::default()
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferroce_device::transport::{Access, QpType, SendData, Sge, Wc, WcStatus};
+use ferroce_device::transport::{Access, SendData, Sge, Wc, WcStatus};
 
 use crate::buffer::Buffer;
 use crate::cm::Id;
@@ -72,10 +72,10 @@ const CONTROL: u64 = 3 << 32;
 
 impl Connection {
     /// Creates the queue pair of an id, and its buffers.
-    pub(crate) fn new(id: &Arc<dyn Id>, mut plan: Plan) -> Result<Connection> {
+    pub(crate) fn new(id: &Id, mut plan: Plan) -> Result<Connection> {
         // Announcements of buffers and iomaps are always inline.
         plan.queues.inline = plan.queues.inline.max(IOMAP_LEN as u32);
-        let mut queue = Queue::new(id, QpType::Rc, plan.queues)?;
+        let mut queue = Queue::new(id, plan.queues)?;
         let (device, pd) = queue.device();
         let (local, remote) = (
             Access::LOCAL_WRITE,

@@ -9,7 +9,7 @@
 //!      |    \                     |
 //!      |     flow                 |        credits, rings, regions: counters only
 //!      |     wire  ---------------+        the protocol as bytes
-//!   queue, buffer, cm                      ferroce-device and the connection manager
+//!   queue, buffer, cm                      ferroce-device, ferroce-rdmacm
 //! ```
 //!
 //! The protocol is that of rdma-core's rsockets: the peer may run either. Calls behave like
@@ -19,7 +19,7 @@
 //! makes the socket known under that number, which [`poll`] and [`Epoll`] need.
 
 mod buffer;
-pub mod cm;
+mod cm;
 mod connection;
 mod datagram;
 mod epoll;

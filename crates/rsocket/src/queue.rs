@@ -4,11 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use ferroce_device::transport::{
-    Arm, Pd, QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, Wc,
+    Arm, Pd, QpCap, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, Wc,
 };
 use ferroce_device::{Channel, Cq, Device, Qp};
+use ferroce_rdmacm::{LinkDevice, QpConfig};
 
-use crate::cm::Id;
+use crate::cm::{self, Id};
 use crate::{Errno, Result, error, sys};
 
 /// Sizes of a queue pair.
@@ -25,13 +26,12 @@ pub(crate) struct Sizes {
 /// The queue pair of an id with its completion queue and completion channel.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    id: Arc<dyn Id>,
+    id: Id,
     /// Before `cq`: fields are dropped in this order, and a completion queue goes last.
     qp: Arc<Qp>,
     cq: OwnedCq,
     channel: Arc<Channel>,
-    device: Arc<Device>,
-    pd: Arc<Pd>,
+    link: LinkDevice,
     is_armed: bool,
     pub(crate) sizes: Sizes,
 }
@@ -52,8 +52,9 @@ const MAX_QUEUE: u32 = ((1 << 20) - 1) / 2;
 
 impl Queue {
     /// Creates the queue pair of an id.
-    pub(crate) fn new(id: &Arc<dyn Id>, kind: QpType, wanted: Sizes) -> Result<Queue> {
-        let (device, pd) = id.device().ok_or(Errno::NODEV)?;
+    pub(crate) fn new(id: &Id, wanted: Sizes) -> Result<Queue> {
+        let link = id.device().ok_or(Errno::NODEV)?;
+        let device = link.device();
         let mut sizes = Sizes {
             send: wanted.send.min(MAX_QUEUE),
             receive: wanted.receive.min(MAX_QUEUE),
@@ -65,15 +66,12 @@ impl Queue {
             cq: device
                 .create_cq(sizes.send + sizes.receive, Some(Arc::clone(&channel)))
                 .map_err(error::of_verbs)?,
-            device: Arc::clone(&device),
+            device: Arc::clone(device),
         };
-        let init = QpInit {
-            qp_type: kind,
-            pd: Some(Arc::clone(&pd)),
-            send_cq: Some(Arc::clone(cq.cq.queue())),
-            recv_cq: Some(Arc::clone(cq.cq.queue())),
-            srq: None,
-            xrcd: None,
+        let config = QpConfig {
+            pd: None,
+            send_cq: &cq.cq,
+            recv_cq: &cq.cq,
             cap: QpCap {
                 max_send_wr: sizes.send,
                 max_recv_wr: sizes.receive,
@@ -83,29 +81,22 @@ impl Queue {
             },
             sq_sig_all: true,
         };
-        let qp = device.create_qp(&init, &[&cq.cq]);
-        // It holds the completion queue, which is destroyed if the queue pair was refused.
-        drop(init);
-        let qp = Arc::new(qp.map_err(error::of_verbs)?);
+        let qp = id.inner().create_qp(&config).map_err(cm::errno)?;
         sizes.inline = qp.cap().max_inline_data;
-        let queue = Queue {
-            id: Arc::clone(id),
+        Ok(Queue {
+            id: id.clone(),
             qp,
             cq,
             channel,
-            device,
-            pd,
+            link,
             is_armed: false,
             sizes,
-        };
-        // If this fails, dropping the queue destroys the queue pair.
-        queue.id.attach(&queue.qp)?;
-        Ok(queue)
+        })
     }
 
     /// Returns the device of the queue pair, and its protection domain.
     pub(crate) fn device(&self) -> (&Arc<Device>, &Arc<Pd>) {
-        (&self.device, &self.pd)
+        (self.link.device(), self.link.pd())
     }
 
     /// Returns the descriptor that is readable after a completion, if the queue was armed.
@@ -206,7 +197,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         // The id's reference to the queue pair goes; ours is the last.
-        self.id.detach();
+        self.id.inner().detach_qp();
     }
 }
 

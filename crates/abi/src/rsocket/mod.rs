@@ -5,7 +5,6 @@
 
 mod address;
 mod functions;
-mod manager;
 
 pub use ferroce_rsocket::option::*;
 pub use functions::*;

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ferroce_device::AhAttr;
-use ferroce_device::transport::{Access, AddressHandle, QpType, UdTarget, WcStatus};
+use ferroce_device::transport::{Access, AddressHandle, UdTarget, WcStatus};
 
 use crate::buffer::Buffer;
-use crate::cm::{Id, Manager, PortSpace};
+use crate::cm::Id;
 use crate::queue::{Queue, Sizes};
 use crate::{Errno, Result, error};
 
@@ -43,10 +43,9 @@ pub(super) struct Received {
 
 impl Local {
     /// Creates a queue pair on the link with an address.
-    pub(super) fn new(manager: &dyn Manager, ip: IpAddr, sizes: Sizes) -> Result<Local> {
-        let id: Arc<dyn Id> = Arc::from(manager.create_id(PortSpace::Udp)?);
-        id.bind_to_device(&SocketAddr::new(ip, 0))?;
-        let mut queue = Queue::new(&id, QpType::Ud, sizes)?;
+    pub(super) fn new(ip: IpAddr, sizes: Sizes) -> Result<Local> {
+        let id = Id::datagram(SocketAddr::new(ip, 0))?;
+        let mut queue = Queue::new(&id, sizes)?;
         let (device, pd) = queue.device();
         let sizes = queue.sizes;
         let buffer = |count| Buffer::new(device, pd, count as usize * SLOT, Access::LOCAL_WRITE);

@@ -20,7 +20,6 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::net::AddressFamily;
 
-use crate::cm::Manager;
 use crate::queue::Sizes;
 use crate::settings::Settings;
 use crate::stream::Prepared;
@@ -34,7 +33,6 @@ use self::state::State;
 pub struct Datagram {
     state: Mutex<State>,
     nonblocking: AtomicBool,
-    manager: &'static dyn Manager,
     udp: OwnedFd,
     /// An epoll descriptor for the completion channels of all queue pairs.
     completions: OwnedFd,
@@ -46,7 +44,7 @@ impl Datagram {
     /// # Errors
     ///
     /// EMFILE, ENFILE, ENOMEM.
-    pub fn new(manager: &'static dyn Manager, family: AddressFamily) -> Result<Datagram> {
+    pub fn new(family: AddressFamily) -> Result<Datagram> {
         let settings = Settings::get();
         let sizes = Sizes {
             send: settings.send_queue.into(),
@@ -56,7 +54,6 @@ impl Datagram {
         Ok(Datagram {
             state: Mutex::new(State::new(sizes)),
             nonblocking: AtomicBool::new(false),
-            manager,
             udp: udp::socket(family)?,
             completions: udp::epoll()?,
         })

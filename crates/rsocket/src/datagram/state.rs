@@ -8,7 +8,6 @@ use rustix::event::PollFlags;
 
 use super::local::{Local, Received, Route};
 use super::udp;
-use crate::cm::Manager;
 use crate::queue::Sizes;
 use crate::wait::Waiters;
 use crate::wire::AddressHeader;
@@ -56,17 +55,12 @@ impl State {
     }
 
     /// Returns the index of a local address's queue pair, which is created if needed.
-    pub(super) fn local(
-        &mut self,
-        manager: &dyn Manager,
-        ip: IpAddr,
-        completions: BorrowedFd<'_>,
-    ) -> Result<usize> {
+    pub(super) fn local(&mut self, ip: IpAddr, completions: BorrowedFd<'_>) -> Result<usize> {
         let known = self.locals.iter().position(|local| local.ip == ip);
         if let Some(known) = known {
             return Ok(known);
         }
-        let mut local = Local::new(manager, ip, self.sizes)?;
+        let mut local = Local::new(ip, self.sizes)?;
         udp::watch(completions, local.queue.fd())?;
         local.queue.arm();
         self.locals.push(local);

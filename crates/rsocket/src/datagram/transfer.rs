@@ -92,7 +92,7 @@ impl Datagram {
             Some(bound) if !bound.ip().is_unspecified() => bound.ip(),
             _ => udp::source_for(&to)?.ip(),
         };
-        let local = state.local(self.manager, source, self.completions.as_fd())?;
+        let local = state.local(source, self.completions.as_fd())?;
         state.peer(to, local).map(|_| ())
     }
 
@@ -153,7 +153,7 @@ impl Datagram {
     ) -> Result<()> {
         let local = match state.peers.get(&from) {
             Some(peer) => peer.local,
-            None => state.local(self.manager, header.to, self.completions.as_fd())?,
+            None => state.local(header.to, self.completions.as_fd())?,
         };
         let number = state.locals[local].queue.number();
         let route = state.locals[local].route(from.ip(), header.qpn)?;

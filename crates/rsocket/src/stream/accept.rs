@@ -1,7 +1,5 @@
 //! Listening and accepting.
 
-use std::sync::Arc;
-
 use super::Stream;
 use super::state::{Phase, State};
 use crate::cm::{Id, Request};
@@ -55,19 +53,14 @@ impl Stream {
         }
     }
 
-    fn take(
-        &self,
-        request: Box<dyn Request>,
-        greeting: Greeting,
-        mut state: State,
-    ) -> Result<Stream> {
-        let id: Arc<dyn Id> = Arc::from(request.into_id()?);
+    fn take(&self, request: Request, greeting: Greeting, mut state: State) -> Result<Stream> {
+        let id = Id::from_request(request)?;
         let mut connection = Connection::new(&id, state.options.plan())?;
         connection.begin(greeting);
         id.accept(&connection.greeting().encode())?;
         state.connection = Some(connection);
         state.phase = Phase::Accepting;
         state.bound = true;
-        Ok(Stream::with(self.manager, id, self.family, state))
+        Ok(Stream::with(id, self.family, state))
     }
 }

@@ -83,8 +83,11 @@ impl Stream {
             let _not_connected = self.shutdown(Shutdown::Both);
         }
         let mut state = self.lock();
-        state.requests.clear();
+        let requests = core::mem::take(&mut state.requests);
         state.close(None);
+        drop(state);
+        // Rejecting them asks ferroced, which may take long: not while the socket is locked.
+        drop(requests);
     }
 
     /// Sends a keepalive. A peer that does not acknowledge it is dead.

@@ -7,7 +7,7 @@ use rustix::net::AddressFamily;
 
 use super::Stream;
 use super::state::Phase;
-use crate::{Errno, Result, sys};
+use crate::{Errno, Result, cm, sys};
 
 /// The result of waiting for a connection.
 enum Progress {
@@ -28,7 +28,7 @@ impl Stream {
         if state.phase != Phase::New || state.bound {
             return Err(Errno::INVAL);
         }
-        self.id.bind(addr)?;
+        self.id.bind(*addr)?;
         state.bound = true;
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Stream {
                     };
                 }
             }
-            self.id.resolve_addr(addr)?;
+            self.id.resolve_addr(*addr)?;
             state.phase = Phase::Address;
         }
         loop {
@@ -65,7 +65,7 @@ impl Stream {
                 Ok(Progress::Connected) => return Ok(()),
                 // The peer's answer comes through ferroced, which may be stopped. The probe
                 // blocks, so it runs without the lock: other threads may use the socket.
-                Ok(Progress::Silence) => self.manager.probe()?,
+                Ok(Progress::Silence) => cm::probe()?,
                 Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
                 Err(errno) => return Err(errno),
             }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::net::AddressFamily;
 
-use crate::cm::{Id, Manager, PortSpace};
+use crate::cm::Id;
 use crate::settings::Settings;
 use crate::wait::Waker;
 use crate::{Errno, Result, sys};
@@ -38,8 +38,7 @@ pub struct Stream {
     receiving: Mutex<()>,
     nonblocking: AtomicBool,
     family: AddressFamily,
-    manager: &'static dyn Manager,
-    id: Arc<dyn Id>,
+    id: Id,
 }
 
 /// The result of a condition that a thread waits for; `None` while it does not hold.
@@ -51,30 +50,18 @@ impl Stream {
     /// # Errors
     ///
     /// ENODEV if there is no link; the errors of the connection manager.
-    pub fn new(manager: &'static dyn Manager, family: AddressFamily) -> Result<Stream> {
+    pub fn new(family: AddressFamily) -> Result<Stream> {
         let options = Options::new(Settings::get());
-        let id = manager.create_id(PortSpace::Tcp)?;
-        Ok(Stream::with(
-            manager,
-            Arc::from(id),
-            family,
-            State::new(options),
-        ))
+        Ok(Stream::with(Id::stream()?, family, State::new(options)))
     }
 
-    fn with(
-        manager: &'static dyn Manager,
-        id: Arc<dyn Id>,
-        family: AddressFamily,
-        state: State,
-    ) -> Stream {
+    fn with(id: Id, family: AddressFamily, state: State) -> Stream {
         Stream {
             state: Mutex::new(state),
             sending: Mutex::new(()),
             receiving: Mutex::new(()),
             nonblocking: AtomicBool::new(false),
             family,
-            manager,
             id,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::state::{Phase, State};
 use super::{Stream, keepalive};
-use crate::cm::IdOption;
+use crate::cm;
 use crate::connection::Plan;
 use crate::option::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 use crate::option_value::{OptionValue, int_of};
@@ -105,13 +105,14 @@ impl Stream {
             }
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
                 let only = int_of(value)? != 0;
-                self.id.set_option(IdOption::V6Only(only))?;
+                self.id.inner().set_af_only(only).map_err(cm::errno)?;
                 state.options.v6_only = only;
                 return Ok(());
             }
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 let service = int_of(value)?;
-                self.id.set_option(IdOption::TypeOfService(service as u8))?;
+                let set = self.id.inner().set_type_of_service(service as u8);
+                set.map_err(cm::errno)?;
                 state.options.type_of_service = service;
                 return Ok(());
             }
@@ -132,7 +133,8 @@ impl Stream {
         match name {
             libc::SO_REUSEADDR => {
                 let reuse = int_of(value)? != 0;
-                self.id.set_option(IdOption::ReuseAddress(reuse))?;
+                let set = self.id.inner().set_reuse_address(reuse);
+                set.map_err(cm::errno)?;
                 state.options.reuse_address = reuse;
             }
             // Takes effect with the next connection.

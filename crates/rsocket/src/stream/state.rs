@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 
+use ferroce_rdmacm::{EventKind, Unreachable};
 use rustix::event::PollFlags;
 
 use super::iomap::Iomaps;
 use super::options::Options;
-use crate::cm::{Event, EventKind, Id, IdOption, Request};
+use crate::cm::{Id, Request};
 use crate::connection::{Connection, News};
 use crate::wait::Waiters;
 use crate::wire::Greeting;
@@ -48,7 +48,7 @@ pub(crate) struct State {
     pub(super) error: Option<Errno>,
     pub(super) iomaps: Iomaps,
     pub(super) connection: Option<Connection>,
-    pub(super) requests: VecDeque<(Box<dyn Request>, Greeting)>,
+    pub(super) requests: VecDeque<(Request, Greeting)>,
     pub(super) waiters: Waiters,
     pub(super) options: Options,
 }
@@ -108,7 +108,7 @@ impl State {
 
     /// Takes completions, and events of the connection manager. On an open connection events
     /// are taken only if `events` is set: looking for them costs a system call.
-    pub(super) fn step(&mut self, id: &Arc<dyn Id>, events: bool) {
+    pub(super) fn step(&mut self, id: &Id, events: bool) {
         if events || self.is_opening() {
             self.take_events(id);
         }
@@ -142,7 +142,7 @@ impl State {
         self.waiters.wake_all();
     }
 
-    fn take_events(&mut self, id: &Arc<dyn Id>) {
+    fn take_events(&mut self, id: &Id) {
         while self.requests.is_empty() {
             match id.event() {
                 Ok(Some(event)) => self.event(id, event),
@@ -155,22 +155,23 @@ impl State {
         }
     }
 
-    fn event(&mut self, id: &Arc<dyn Id>, event: Event) {
-        let Event { kind, private_data } = event;
+    fn event(&mut self, id: &Id, kind: EventKind) {
         tracing::debug!("event {kind:?} in phase {:?}", self.phase);
         let result = match (self.phase, kind) {
-            (Phase::Listening, EventKind::ConnectRequest(request)) => {
-                self.request(request, &private_data);
+            (Phase::Listening, EventKind::ConnectRequest { id, params }) => {
+                self.request(Request(id), &params.private_data);
                 Ok(())
             }
             (Phase::Address, EventKind::AddressResolved) => self.find_route(id),
             (Phase::Route, EventKind::RouteResolved) => self.request_connection(id),
-            (Phase::Connecting, EventKind::Established) => self.answered(&private_data),
-            (Phase::Accepting, EventKind::Established) => {
+            (Phase::Connecting, EventKind::Established(reply)) => {
+                self.answered(&reply.unwrap_or_default().private_data)
+            }
+            (Phase::Accepting, EventKind::Established(_)) => {
                 self.open();
                 Ok(())
             }
-            (Phase::Open, EventKind::Disconnected) => {
+            (Phase::Open, EventKind::Disconnected { .. }) => {
                 // The peer's Disconnect message may be among the completions.
                 self.progress();
                 match self.phase {
@@ -178,7 +179,7 @@ impl State {
                     _ => Ok(()),
                 }
             }
-            (Phase::Accepting, EventKind::Disconnected) => {
+            (Phase::Accepting, EventKind::Disconnected { .. }) => {
                 self.progress();
                 Err(Errno::CONNRESET)
             }
@@ -190,7 +191,7 @@ impl State {
         }
     }
 
-    fn request(&mut self, request: Box<dyn Request>, private_data: &[u8]) {
+    fn request(&mut self, request: Request, private_data: &[u8]) {
         match Greeting::decode(private_data) {
             Ok(greeting) => self.requests.push_back((request, greeting)),
             Err(error) => tracing::info!("a connection request is rejected: {}", error.0),
@@ -198,15 +199,16 @@ impl State {
         self.waiters.wake_all();
     }
 
-    fn find_route(&mut self, id: &Arc<dyn Id>) -> Result<()> {
+    fn find_route(&mut self, id: &Id) -> Result<()> {
         self.phase = Phase::Route;
-        match &self.options.route {
-            Some(route) => id.set_option(IdOption::Path(route)),
-            None => id.resolve_route(),
+        // RoCE has one path to a peer, so the program's path records are checked only.
+        if let Some(route) = &self.options.route {
+            check_path(route)?;
         }
+        id.resolve_route()
     }
 
-    fn request_connection(&mut self, id: &Arc<dyn Id>) -> Result<()> {
+    fn request_connection(&mut self, id: &Id) -> Result<()> {
         let connection = Connection::new(id, self.options.plan())?;
         id.connect(&connection.greeting().encode())?;
         self.connection = Some(connection);
@@ -273,10 +275,36 @@ impl State {
 
 /// Returns the error of an event that ends an attempt to connect.
 fn failure(kind: &EventKind) -> Result<()> {
-    match kind {
-        EventKind::Rejected => Err(Errno::CONNREFUSED),
-        EventKind::Unreachable(errno) => Err(*errno),
+    match *kind {
+        EventKind::Rejected { .. } => Err(Errno::CONNREFUSED),
+        EventKind::AddressError { errno }
+        | EventKind::RouteError { errno }
+        | EventKind::ConnectError { errno, .. }
+        | EventKind::Unreachable(Unreachable::Errno(errno))
+            if errno > 0 =>
+        {
+            Err(Errno::from_raw_os_error(errno))
+        }
+        EventKind::AddressError { .. }
+        | EventKind::RouteError { .. }
+        | EventKind::ConnectError { .. }
+        | EventKind::Unreachable(_) => Err(Errno::HOSTUNREACH),
         EventKind::DeviceRemoved => Err(Errno::NETDOWN),
         _ => Ok(()),
+    }
+}
+
+/// Checks path records (`struct ibv_path_data`): one must be usable in both directions.
+fn check_path(records: &[u8]) -> Result<()> {
+    const LENGTH: usize = 72;
+    /// GMP, PRIMARY and BIDIRECTIONAL.
+    const USABLE: u32 = 0b10_1011;
+    let (records, rest) = records.as_chunks::<LENGTH>();
+    let flags =
+        |record: &[u8; LENGTH]| record.first_chunk().map(|flags| u32::from_ne_bytes(*flags));
+    let usable = records.iter().any(|record| flags(record) == Some(USABLE));
+    match usable && rest.is_empty() {
+        true => Ok(()),
+        false => Err(Errno::INVAL),
     }
 }

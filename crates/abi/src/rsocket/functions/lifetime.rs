@@ -11,7 +11,6 @@ use rustix::net::AddressFamily;
 use super::{find, status};
 use crate::errno::{minus_one, set_errno};
 use crate::rsocket::address;
-use crate::rsocket::manager::Manager;
 
 /// `rsocket`
 #[unsafe(no_mangle)]
@@ -25,10 +24,10 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
     };
     let created = match (kind & !flags, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
-            Stream::new(&Manager, family).map(|stream| Socket::Stream(Arc::new(stream)))
+            Stream::new(family).map(|stream| Socket::Stream(Arc::new(stream)))
         }
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
-            Datagram::new(&Manager, family).map(|datagram| Socket::Datagram(Arc::new(datagram)))
+            Datagram::new(family).map(|datagram| Socket::Datagram(Arc::new(datagram)))
         }
         _ => Err(Errno::PROTONOSUPPORT),
     };
