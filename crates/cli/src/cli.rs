@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `ferroce`.
 
 use std::process::ExitCode;
 
@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
+use crate::arguments::arguments;
 use crate::command::Command;
 use crate::output::Format;
 
@@ -16,27 +17,30 @@ use crate::output::Format;
     version,
     infer_subcommands = true,
     long_about = "\
-Ferroce is Soft-RoCE in user space. This command makes links, which are RDMA devices on top of \
-ordinary netdevs, and shows them and their counters, in the words of iproute2's `rdma`.
+Ferroce is Soft-RoCE in user space. This command runs RDMA programs, manages links and shows \
+their state and counters. A link is an RDMA device on top of an ordinary netdev. The syntax of \
+`ferroce link`, `stat` and `resource` is that of iproute2's `rdma`.
 
-Everybody can do this; root is not needed. Links live in a daemon, ferroced, which is started \
-when the first link is added and ends when the last one is deleted. There is one for each network \
-namespace and user.",
+No command needs root. A daemon, ferroced, holds the links. It starts when the first link is \
+added and ends when the last link is deleted. Each network namespace and user has its own \
+ferroced.",
     after_long_help = "\
 ENVIRONMENT
-    FERROCE_RUNTIME_DIR   where to find ferroced's control socket (see `ferroced --help`)
-    FERROCE_CONFIG_DIR    where links.toml is (see `ferroce config --help`)
-    FERROCE_LOG           what a ferroced that is started logs: error, warn, info, debug
+    FERROCE_RUNTIME_DIR   directory of ferroced's control socket (see `ferroced --help`)
+    FERROCE_CONFIG_DIR    directory of links.toml (see `ferroce config --help`)
+    FERROCE_LOG           log level of a ferroced that this command starts: error, warn,
+                          info or debug
 
 EXIT STATUS
-    0 if it worked, 1 if not, 2 if the command line makes no sense
+    0 on success, 1 on failure, 2 if the command line is invalid
 
 OTHER NAMES
-    Called as rdma, rxe_cfg or rxe_init.sh it does what those do; `ferroce run` and `ferroce shell`
-    put these names first on PATH.
+    Called as rdma, rxe_cfg or rxe_init.sh, this program acts as the command of that name.
+    `ferroce run` and `ferroce shell` put these names first on PATH.
 
 EXAMPLES
     ferroce doctor
+    ferroce run -- ibv_devinfo
     ferroce link add rxe0 type rxe netdev eth0
     ferroce link
     ferroce stat rxe0
@@ -50,18 +54,24 @@ struct Cli {
     command: Command,
 }
 
+/// Parses the command line and runs the command.
 pub(crate) fn run() -> Result<ExitCode> {
     let Cli { format, command } = Cli::try_parse().unwrap_or_else(|error| complain(&error));
     command.run(format)
 }
 
-/// Says what is wrong with the command line, as clap does; of commands that are none,
-/// which ones are.
+/// Prints clap's error and exits. For an unknown command, also lists the known ones.
 fn complain(error: &clap::Error) -> ! {
-    if error.kind() != ErrorKind::InvalidSubcommand {
-        error.exit();
+    match (error.kind(), arguments()) {
+        (ErrorKind::InvalidSubcommand, _) => {}
+        (ErrorKind::InvalidUtf8, Err(not_text)) => {
+            eprintln!("error: {not_text}");
+            std::process::exit(error.exit_code());
+        }
+        _ => error.exit(),
     }
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = std::env::args_os().skip(1);
+    let words: Vec<String> = words.map(|word| word.display().to_string()).collect();
     let known = known_commands(&Cli::command(), &words).join(", ");
     let text = error.to_string();
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
@@ -69,7 +79,7 @@ fn complain(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code());
 }
 
-/// The commands that could have stood where an unknown one stands.
+/// Returns the commands that are valid in place of the unknown one.
 fn known_commands(command: &clap::Command, words: &[String]) -> Vec<String> {
     let mut at = command;
     for word in words.iter().filter(|word| !word.starts_with('-')) {
@@ -82,7 +92,7 @@ fn known_commands(command: &clap::Command, words: &[String]) -> Vec<String> {
     visible.map(|c| c.get_name().to_owned()).collect()
 }
 
-/// The whole command line, for man pages.
+/// Returns the definition of the command line, for man pages and completion.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
@@ -92,7 +102,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_definition() {
         super::Cli::command().debug_assert();
     }
 }

@@ -19,10 +19,10 @@ use crate::resource::ResourceArgs;
 use crate::run::{RunArgs, ShellArgs};
 use crate::stat::StatArgs;
 
-/// What to do.
+/// A subcommand with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    // Each brings its own description.
+    // The description of each command is that of its `Args` type.
     #[command(hide = true)]
     Complete(CompleteArgs),
     Config(ConfigArgs),
@@ -42,6 +42,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Runs the command and returns the exit status.
     pub(crate) fn run(self, format: Format) -> Result<ExitCode> {
         let done = match self {
             Command::Doctor(args) => return args.run(format),

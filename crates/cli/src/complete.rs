@@ -1,5 +1,5 @@
-//! `ferroce complete`: the words that may stand next on a command line. The scripts for
-//! shells ask it, so that completion knows the links and netdevs of this moment.
+//! `ferroce complete`: prints the words that may come next on a command line. The completion
+//! scripts of the shells call it, so that completion knows the present links and netdevs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,10 @@ use ferroce_control::list_links;
 
 use crate::{output, rdma};
 
-/// Print the words that may stand next on a command line of ferroce
+/// Print the words that may come next on a command line of ferroce
 #[derive(Debug, Args)]
 pub(crate) struct CompleteArgs {
-    /// The words behind `ferroce`, up to the one that is being typed
+    /// The words after `ferroce`, up to the one that is being typed
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }
@@ -33,11 +33,11 @@ impl CompleteArgs {
     }
 }
 
-/// The names that completion asks the system for.
+/// Source of the names that completion offers. Tests replace it.
 trait Surroundings {
     fn links(&self) -> Vec<String>;
     fn netdevs(&self) -> Vec<String>;
-    /// Programs on PATH whose names begin so.
+    /// Programs on PATH whose names start with `beginning`.
     fn programs(&self, beginning: &str) -> Vec<String>;
 }
 
@@ -72,7 +72,7 @@ impl Surroundings for System {
     }
 }
 
-/// Words that may follow, whatever they begin with. None where any word may stand.
+/// Returns the words that may follow `before`. The list is empty where any word is valid.
 fn next_words(
     mut ferroce: clap::Command,
     before: &[&str],
@@ -98,7 +98,7 @@ fn next_words(
     if last == "--netdev" {
         return system.netdevs();
     }
-    // The words of a program are its own.
+    // Behind `run`, the first word is a program; the words after it belong to that program.
     let program = words.iter().position(|word| *word == "--");
     if path == ["run"] && !typed.starts_with('-') {
         let begun = words.len() - program.map_or(0, |_| 1);
@@ -124,7 +124,7 @@ fn next_words(
     found
 }
 
-/// Words that may stand behind a command and some of its arguments.
+/// Returns the words that may follow a command and some of its arguments.
 fn arguments(path: &[&str], words: &[&str], system: &impl Surroundings) -> Vec<String> {
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match (path, words) {
@@ -147,7 +147,8 @@ fn arguments(path: &[&str], words: &[&str], system: &impl Surroundings) -> Vec<S
     }
 }
 
-/// The next word of pairs of a key and a value.
+/// Returns the words that may follow a list of keys and values: a value for the last key, or
+/// the keys that are not used yet.
 fn pair(keys: &[&str], pairs: &[&str], system: &impl Surroundings) -> Vec<String> {
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match pairs.chunks(2).last() {
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn words_follow_from_those_before() {
+    fn next_words_depend_on_the_words_before() {
         for (line, words) in [
             ("li", "link"),
             ("gen", ""),

@@ -1,4 +1,4 @@
-//! `ferroce config`: links that are there after every start.
+//! `ferroce config`: the links that ferroced creates at every start.
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -7,36 +7,36 @@ use ferroce_daemon::config;
 
 use crate::{daemon, output};
 
-/// Show and change which links are made at every start.
+/// Show and change the links that are created at every start.
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Links that are added vanish with the machine, as those of the kernel do, unless the configuration \
-names them. ferroced makes those when it is started with --configured, as its systemd units do, \
-and as soon as their netdev has an address.",
+A link lasts until it is deleted or the machine restarts, like a link of the kernel. Links in the \
+configuration file are created again at every start: `ferroced --configured`, which the systemd \
+units run, adds each of them as soon as its netdev has an address.",
     after_long_help = "\
 FILES
-    /etc/ferroce/links.toml                root's
-    $XDG_CONFIG_HOME/ferroce/links.toml    a user's (~/.config/ferroce/links.toml)
+    /etc/ferroce/links.toml                for root
+    $XDG_CONFIG_HOME/ferroce/links.toml    for other users (~/.config/ferroce/links.toml)
 
         [[link]]
         name = \"rxe0\"
         netdev = \"eth0\"
         type = \"rxe\"    # the default
-        mtu = 1024      # by default what the netdev allows
+        mtu = 1024      # default: the largest that the netdev allows
         crc = true      # the default
         lids = false    # the default
         patience = 0    # the default
 
 ENVIRONMENT
-    FERROCE_CONFIG_DIR    replaces the directory of the file
+    FERROCE_CONFIG_DIR    directory of links.toml, instead of those above
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
-    ferroce config save               remember all links there are
-    ferroce config check              is the file right?
-    ferroce config apply              make what is missing, now
-    systemctl enable --now ferroced   and at every start"
+    ferroce config save               write all present links to the file
+    ferroce config check              look for mistakes in the file
+    ferroce config apply              add the missing links now
+    systemctl enable --now ferroced   add them at every start"
 )]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
@@ -47,25 +47,25 @@ pub(crate) struct ConfigArgs {
 enum ConfigCommand {
     /// Show the links of the configuration (the default)
     Show,
-    /// Look for mistakes, and name the line
+    /// Check the configuration for mistakes, and name the line of each
     Check {
-        /// Another file
+        /// Check this file instead
         file: Option<std::path::PathBuf>,
     },
-    /// Remember all links there are now, or some of them
+    /// Write the present links to the configuration
     Save {
-        /// Only these
+        /// Save only these links
         links: Vec<String>,
     },
-    /// Forget links, by name or netdev
+    /// Remove links from the configuration
     Forget {
-        /// Which
+        /// Names or netdevs of the links
         #[arg(required = true)]
         links: Vec<String>,
     },
-    /// Make the links of the configuration that are missing
+    /// Add the links of the configuration that do not exist yet
     Apply,
-    /// Show where the file is
+    /// Show the path of the configuration file
     Path,
 }
 
@@ -78,14 +78,18 @@ impl ConfigArgs {
                 output::write(&lines.collect::<String>())
             }
             Some(ConfigCommand::Check { file: Some(file) }) if !file.exists() => {
-                bail!("{}: no such file", file.display())
+                bail!("{}: this file does not exist", file.display())
             }
             Some(ConfigCommand::Check { file }) => check(file.unwrap_or(path)),
             Some(ConfigCommand::Save { links }) => save(&links),
             Some(ConfigCommand::Forget { links }) => {
                 for link in links {
                     if !config::forget(&path, &link)? {
-                        bail!("{}: `{link}` is not in it", path.display());
+                        bail!(
+                            "{}: no link or netdev `{link}` in this file; \
+                             `ferroce config show` lists its links",
+                            path.display()
+                        );
                     }
                 }
                 Ok(())
@@ -96,7 +100,7 @@ impl ConfigArgs {
     }
 }
 
-/// A link as `ferroce link add` would be told.
+/// Formats a link with the words of `ferroce link add`.
 fn line(link: LinkConfig) -> String {
     let mut line = format!(
         "link {} type {} netdev {}",
@@ -119,18 +123,18 @@ fn line(link: LinkConfig) -> String {
 
 fn check(path: std::path::PathBuf) -> Result<()> {
     if !path.exists() {
-        return output::write(&format!("{}: there is none\n", path.display()));
+        return output::write(&format!("{}: this file does not exist\n", path.display()));
     }
     let links = config::load(&path)?;
     let netdevs = ferroce_daemon::survey()?;
     for link in &links {
         match netdevs.iter().find(|netdev| netdev.name == link.netdev) {
             None => eprintln!(
-                "note: netdev {} is not there: link {} will wait for it",
+                "note: netdev {} does not exist: link {} will be added when it appears",
                 link.netdev, link.name
             ),
             Some(netdev) if netdev.addresses.is_empty() => eprintln!(
-                "note: netdev {} has no address: link {} will wait for one",
+                "note: netdev {} has no address: link {} will be added when it has one",
                 link.netdev, link.name
             ),
             Some(_) => {}
@@ -151,7 +155,8 @@ fn save(only: &[String]) -> Result<()> {
     };
     if let Some(name) = only.iter().find(|n| links.iter().all(|l| l.name != **n)) {
         let names: Vec<String> = links.into_iter().map(|link| link.name).collect();
-        bail!("no link `{name}`; {}", crate::link::show::there_is(&names));
+        let links = crate::link::show::there_is(&names);
+        bail!("link {name} does not exist; {links}");
     }
     for link in links {
         if only.is_empty() || only.contains(&link.name) {
@@ -161,7 +166,7 @@ fn save(only: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// How to make a link that is there.
+/// Returns the configuration that recreates a link.
 pub(crate) fn configured(link: LinkInfo) -> LinkConfig {
     LinkConfig {
         name: link.name,

@@ -1,4 +1,4 @@
-//! Reaching ferroced.
+//! Connections to ferroced.
 
 use std::ffi::OsStr;
 
@@ -6,16 +6,18 @@ use anyhow::Result;
 use ferroce_control::path::own_dirs;
 use ferroce_control::{Connection, find_daemon, find_or_start};
 
-/// This very program, whatever has become of its file.
+/// The running executable. This path works even if its file was moved or deleted.
 pub(crate) const OURSELVES: &str = "/proc/self/exe";
 
-/// Connects, and starts a ferroced if none runs.
+/// Connects to ferroced, and starts one if none runs.
 pub(crate) fn connect_or_start() -> Result<Connection> {
     Ok(find_or_start(OsStr::new(OURSELVES))?)
 }
 
-/// Connects to a ferroced that runs, or should: if one was killed and has left its
-/// notes, there are links, and a new one is started to go on with them.
+/// Connects to ferroced. Returns `None` if none runs and no links exist.
+///
+/// A ferroced that was killed leaves its state files. The links of such a ferroced still
+/// exist, so this function starts a new one, which takes them over.
 pub(crate) fn connect() -> Result<Option<Connection>> {
     if let Some(connection) = find_daemon()? {
         return Ok(Some(connection));

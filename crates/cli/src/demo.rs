@@ -1,9 +1,9 @@
-//! `ferroce demo`: everything at once, on one machine, within a minute.
+//! `ferroce demo`: transfers, checks and measures data on one machine, within a minute.
 //!
-//! The command makes a directory for a ferroced of its own and starts the stage:
-//! a process that makes a private network and a link on its loopback interface,
-//! and starts two more. One answers, the other asks, checks every byte,
-//! measures and prints. All of them are this executable.
+//! The command creates a runtime directory for a ferroced of its own and starts a process,
+//! the stage. The stage creates a private network namespace with a link on its loopback
+//! interface and starts a server and a client. The client checks every byte, measures and
+//! prints. All processes run this executable.
 
 mod checks;
 mod measure;
@@ -24,16 +24,16 @@ use serde::{Deserialize, Serialize};
 
 /// The link of the demo.
 const LINK: &str = "rxe0";
-/// Index of 127.0.0.1 in the GID table of a loopback link.
+/// Index of 127.0.0.1 in the GID table of a link on loopback.
 const GID_INDEX: u8 = 1;
 
-/// Show that it works: two processes, every operation, every byte checked
+/// Transfer data between two processes, check every byte and measure
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Sets up a private loopback link, starts two processes that talk RoCEv2 over it, checks every byte \
-of SEND, WRITE, READ and atomics, and prints how fast they were. Needs no root and leaves nothing \
-behind.",
+Adds a private link on loopback, transfers data between two processes with SEND, WRITE, READ and \
+atomics, checks every byte, and prints throughput and latency. It needs no root and leaves nothing \
+behind. An exit status of 0 means that RDMA works on this machine.",
     after_long_help = "\
 EXAMPLES
     ferroce demo
@@ -44,11 +44,11 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     quick: bool,
 
-    /// Check, and measure nothing
+    /// Check only, and skip the measurement
     #[arg(long, hide = true)]
     brief: bool,
 
-    /// What one of the demo's own processes does
+    /// Role of a process that the demo starts
     #[arg(long, hide = true)]
     role: Option<Role>,
 }
@@ -56,8 +56,8 @@ pub(crate) struct DemoArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
     Stage,
-    Asks,
-    Answers,
+    Client,
+    Server,
 }
 
 impl DemoArgs {
@@ -65,20 +65,20 @@ impl DemoArgs {
         match self.role {
             None => perform(self.extent()),
             Some(Role::Stage) => stage(self.extent()),
-            Some(Role::Asks) => {
-                let (endpoint, mut partner) = meet()?;
-                checks::ask(&endpoint, &mut partner)?;
+            Some(Role::Client) => {
+                let (endpoint, mut partner) = connect()?;
+                checks::client(&endpoint, &mut partner)?;
                 match self.brief {
                     true => Ok(()),
-                    false => measure::ask(&endpoint, &mut partner, self.quick),
+                    false => measure::client(&endpoint, &mut partner, self.quick),
                 }
             }
-            Some(Role::Answers) => {
-                let (endpoint, mut partner) = meet()?;
-                checks::answer(&endpoint, &mut partner)?;
+            Some(Role::Server) => {
+                let (endpoint, mut partner) = connect()?;
+                checks::server(&endpoint, &mut partner)?;
                 match self.brief {
                     true => Ok(()),
-                    false => measure::answer(&endpoint, &mut partner),
+                    false => measure::server(&endpoint, &mut partner),
                 }
             }
         }
@@ -95,22 +95,22 @@ impl DemoArgs {
     }
 }
 
-/// The option that says how much of it.
+/// The option that shortens the demo, passed on to its processes.
 type Extent = Option<&'static str>;
 
-/// What the two say to each other once connected.
+/// A message between client and server that keeps them in step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Word {
-    /// The receiver is ready, or memory is as agreed.
+    /// The receive is posted, or memory has the agreed contents.
     Ready,
-    /// What was sent has been checked.
+    /// The received data was checked.
     Checked,
-    /// That was all.
+    /// The measurement is complete.
     Done,
 }
 
 /// Opens a device and connects to the other process.
-fn meet() -> Result<(Endpoint, Partner)> {
+fn connect() -> Result<(Endpoint, Partner)> {
     let mut endpoint = Endpoint::open(LINK, Options::new(QpType::Rc, GID_INDEX))?;
     let mut partner = Partner::on_stdin()?;
     partner.say(&endpoint.introduction()?)?;
@@ -119,14 +119,14 @@ fn meet() -> Result<(Endpoint, Partner)> {
     Ok((endpoint, partner))
 }
 
-/// Runs the stage with a runtime directory of its own, removed at the end.
+/// Runs the stage with a runtime directory of its own, and removes that at the end.
 fn perform(extent: Extent) -> Result<()> {
     let directory = make_directory()?;
     let program = std::env::current_exe().context("cannot find this executable")?;
     let mut stage = command(&program, "stage", extent);
     let status = stage.env(RUNTIME_DIR_VARIABLE, &directory).status();
     let removed = std::fs::remove_dir_all(&directory);
-    succeeded("set the stage", status.context("cannot start a process")?)?;
+    succeeded("stage", status.context("cannot start a process")?)?;
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).context(format!("cannot remove {}", directory.display()))
@@ -141,29 +141,29 @@ fn make_directory() -> Result<PathBuf> {
     made.with_context(|| format!("cannot make a directory in {}", base.display()))
 }
 
-/// Sets everything up, and takes it down again.
+/// Adds the link, runs server and client, and deletes the link.
 fn stage(extent: Extent) -> Result<()> {
     match ferroce_net::enter_private_network() {
-        Ok(()) => println!("A private network, with a link {LINK} on its loopback interface."),
-        Err(error) => {
-            println!("No private network here ({error}): a link {LINK} on the loopback interface.")
-        }
+        Ok(()) => println!("Link {LINK} on the loopback interface of a private network namespace:"),
+        Err(error) => println!(
+            "Link {LINK} on the loopback interface (no private network namespace: {error}):"
+        ),
     }
     let program = std::env::current_exe().context("cannot find this executable")?;
     let _daemon = start_daemon(&program)?;
     let (ours, theirs) = UnixStream::pair()?;
-    let mut answers = command(&program, "answers", extent)
+    let mut server = command(&program, "server", extent)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .spawn()
         .context("cannot start a process")?;
-    let asked = command(&program, "asks", extent)
+    let client = command(&program, "client", extent)
         .stdin(OwnedFd::from(ours))
         .status()
         .context("cannot start a process")?;
-    let answered = answers.wait()?;
-    succeeded("asked", asked)?;
-    succeeded("answered", answered)
+    let server = server.wait()?;
+    succeeded("client", client)?;
+    succeeded("server", server)
 }
 
 fn command(program: &Path, role: &str, extent: Extent) -> Command {
@@ -173,15 +173,16 @@ fn command(program: &Path, role: &str, extent: Extent) -> Command {
     command
 }
 
-fn succeeded(what: &str, status: ExitStatus) -> Result<()> {
+/// Fails if a process of the demo failed. Its own error message is already printed.
+fn succeeded(role: &str, status: ExitStatus) -> Result<()> {
     ensure!(
         status.success(),
-        "the process that {what} ended with {status}"
+        "the demo's {role} process failed ({status})"
     );
     Ok(())
 }
 
-/// Ends ferroced when the demo is over.
+/// The demo's ferroced. Dropping it deletes the link and ends ferroced.
 struct Daemon {
     connection: Connection,
 }

@@ -1,4 +1,4 @@
-//! `ferroce devinfo`: what `ibv_devinfo` shows, without any library.
+//! `ferroce devinfo`: shows what `ibv_devinfo` shows, without loading a library.
 
 use anyhow::Result;
 use clap::Args;
@@ -11,18 +11,22 @@ use crate::link::show::chosen;
 use crate::output::Format;
 use crate::{gids, output};
 
-/// Show links as ibv_devinfo does
+/// Show links in the format of ibv_devinfo
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
+#[command(
+    long_about = "\
+Shows links in the format of ibv_devinfo. It needs neither ibv_devinfo nor `ferroce run`.",
+    after_long_help = "\
 EXAMPLES
     ferroce devinfo
-    ferroce devinfo -v rxe0")]
+    ferroce devinfo -v rxe0"
+)]
 pub(crate) struct DevinfoArgs {
-    /// The GID table as well
+    /// Show the physical state, the netdev and the GID table, too
     #[arg(short, long)]
     verbose: bool,
 
-    /// Only this link
+    /// Show only this link
     link: Option<String>,
 }
 

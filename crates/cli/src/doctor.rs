@@ -1,7 +1,7 @@
-//! `ferroce doctor`: what works here, and what to do about the rest.
+//! `ferroce doctor`: checks what Ferroce needs on this machine, and prints remedies.
 //!
-//! Each check looks at the real thing and says one of three: it works, it could be
-//! better, it does not work. The last is an actual transfer.
+//! Each check has one of three results: it works, it works and could be better, it fails.
+//! The last check transfers data.
 
 mod host;
 mod network;
@@ -15,38 +15,39 @@ use serde::Serialize;
 
 use crate::output::{self, Format};
 
-/// Say what works here, and what to do about the rest
+/// Check whether RDMA works here, and print a remedy for each problem
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Looks at everything that Ferroce needs or likes: the kernel's features, UDP port 4791, netdevs and \
-their MTUs, links and their GIDs, the limits of socket buffers, the libraries, the firewall; and \
-transfers something. What does not work, or could be better, comes with the remedy.
-
-Exit status 0 if RDMA works here, 1 if something must be done first.",
+Checks what Ferroce needs: kernel features, UDP port 4791, netdevs and their MTUs, links and their \
+GIDs, socket buffer limits, the libraries, the firewall. The last check transfers data between two \
+processes. Each check prints `ok`, `note` or `FAILS`, and a remedy where there is one.",
     after_long_help = "\
+EXIT STATUS
+    0 if RDMA works here, 1 if a check failed
+
 EXAMPLES
     ferroce doctor
     ferroce doctor && ib_send_bw
     ferroce -j doctor | jq '.[] | select(.state != \"ok\")'"
 )]
 pub(crate) struct DoctorArgs {
-    /// Transfer nothing
+    /// Skip the transfer
     #[arg(long)]
     no_transfer: bool,
 }
 
-/// How a check went.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
     Ok,
-    /// It works, and could work better, or is worth knowing.
+    /// RDMA works, but could work better, or the text is worth knowing.
     Note,
     Fails,
 }
 
-/// What a check has found.
+/// A check with its result.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -92,7 +93,7 @@ impl DoctorArgs {
         let fails = findings.iter().any(|f| f.state == State::Fails);
         if !format.json && !format.pretty {
             output::write(match fails {
-                true => "\nSomething must be done first: see `FAILS` above.\n",
+                true => "\nRDMA does not work here yet: mend the checks that print `FAILS`.\n",
                 false => "\nRDMA works here.\n",
             })?;
         }

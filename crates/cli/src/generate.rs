@@ -1,4 +1,4 @@
-//! `ferroce generate`: man pages and completions for shells, for who makes packages.
+//! `ferroce generate`: writes man pages and shell completions, for packages.
 
 mod man;
 
@@ -11,15 +11,14 @@ use clap_complete::Shell;
 
 use crate::{rdma, rxe_cfg};
 
-/// Write man pages and completions into a directory
+/// Write man pages and shell completions into a directory
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// The directory: becomes share/man and the like
+    /// The `share` directory: receives man/, bash-completion/ and so on
     dir: PathBuf,
 }
 
-/// Scripts that ask `ferroce complete` which words may follow: where they go, and what they
-/// say.
+/// Completion scripts, with their paths. They call `ferroce complete`.
 const SCRIPTS: [(&str, &str); 3] = [
     (
         "bash-completion/completions/ferroce",
@@ -62,7 +61,7 @@ impl GenerateArgs {
         self.write_pages(ferroce)?;
         for (place, script) in SCRIPTS {
             let file = self.dir.join(place);
-            make(file.parent().context("it has a directory")?)?;
+            make(file.parent().context("a script has a directory")?)?;
             fs::write(&file, script).with_context(|| format!("cannot write {}", file.display()))?;
         }
         let mut ferroced = ferroce_daemon::Options::command();
@@ -74,7 +73,7 @@ impl GenerateArgs {
             let dir = self.dir.join(place);
             let file = clap_complete::generate_to(shell, &mut ferroced, "ferroced", &dir)
                 .context("cannot write completions")?;
-            // Where bash looks, they have no suffix.
+            // bash looks for a file without a suffix.
             if shell == Shell::Bash {
                 fs::rename(file, dir.join("ferroced"))?;
             }
@@ -87,7 +86,7 @@ impl GenerateArgs {
         make(&dir)?;
         man::write_all(ferroce, &dir)?;
         man::write_all(&ferroce_daemon::Options::command(), &dir)?;
-        // Under names of ours: iproute2 has a page rdma(8).
+        // The pages have the prefix ferroce-: iproute2 has a page rdma(8).
         let pages = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let also: Vec<String> = pages(&["ferroce(1)", "ferroce-link(1)", "ferroce-config(1)"]);
         man::write_page(&rxe_cfg::command(), "ferroce-rxe_cfg", &dir, &also)?;

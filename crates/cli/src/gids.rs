@@ -1,4 +1,4 @@
-//! `ferroce gids`: which index means which address.
+//! `ferroce gids`: shows the GID tables of links.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::output::{self, Format};
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Shows which addresses links have, and at which index of the GID table: what programs want to know \
+Shows the GID tables of links: each address of a link with its index. Programs expect this index \
 as `-g INDEX` (ibv_rc_pingpong) or `-x INDEX` (perftest).",
     after_long_help = "\
 EXAMPLES
@@ -24,7 +24,7 @@ EXAMPLES
         rxe0  1     1      0000:0000:0000:0000:0000:ffff:0a00:0001  10.0.0.1  v2   eth0"
 )]
 pub(crate) struct GidsArgs {
-    /// Only this link
+    /// Show only this link
     link: Option<String>,
 }
 
@@ -81,7 +81,7 @@ fn table(entries: &[Entry]) -> String {
     output::columns(&rows)
 }
 
-/// All groups of four digits, as sysfs and `ibv_devinfo` write a GID.
+/// Formats a GID as eight groups of four digits, like sysfs and `ibv_devinfo`.
 pub(crate) fn written(gid: &Gid) -> String {
     let raw = gid.raw();
     let groups = raw.chunks(2).map(|c| format!("{:02x}{:02x}", c[0], c[1]));

@@ -1,4 +1,4 @@
-//! `ferroce link`: like `rdma link` of iproute2.
+//! `ferroce link`: adds, changes, deletes and shows links, like `rdma link` of iproute2.
 
 pub(crate) mod show;
 mod words;
@@ -10,14 +10,14 @@ use ferroce_control::{Error, Request};
 use crate::daemon;
 use crate::output::Format;
 
-/// Add, delete and show links.
+/// Add, change, delete and show links.
 #[derive(Debug, Args)]
 #[command(
     infer_subcommands = true,
     args_conflicts_with_subcommands = true,
     long_about = "\
-A link is an RDMA device on top of a netdev: what `ibv_devices` lists and programs open. Without \
-a subcommand, shows all links.",
+A link is an RDMA device on top of a netdev. `ibv_devices` lists links, and programs open them. \
+Without a subcommand, shows all links.",
     after_long_help = "\
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
@@ -39,23 +39,23 @@ enum LinkCommand {
     #[command(
         override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S]",
         long_about = "\
-Adds a link: an RDMA device called NAME on the netdev IF, which must have an IP address and \
-cannot have another link. Any netdev will do, `lo` included. Starts ferroced if none runs.",
+Adds a link: an RDMA device called NAME on the netdev IF. Any netdev with an IP address and \
+without another link can be used, `lo` included. Starts ferroced if none runs.",
         after_long_help = "\
 WORDS
-    type rxe        RoCEv2, the protocol of the kernel's rdma_rxe and of RoCE NICs
-    type siw        iWARP: not yet
-    netdev IF       the netdev to use
-    mtu N           carry at most N bytes in a packet: 256, 512, 1024, 2048 or 4096;
-                    by default as much as the netdev's MTU, less 80 bytes, allows
-    crc on|off      compute and check the ICRC of packets (on); off helps only
-                    against a peer that has it off, too
+    type rxe        the protocol: RoCEv2, like the kernel's rdma_rxe and RoCE NICs
+    type siw        iWARP: not supported yet
+    netdev IF       the netdev
+    mtu N           largest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes;
+                    default: the largest that fits the netdev's MTU less 80 bytes
+    crc on|off      compute and check the ICRC of packets; default: on. Off works only
+                    if the peer has it off, too
     lids on|off     give the port a LID, the lower half of its IPv4 address, and let
-                    programs address peers by LID (off); for programs that know
-                    InfiniBand only, such as qperf. On RoCE ports elsewhere they fail
-    patience S      keep connections for S seconds at least when the peer is silent
-                    (0: as long as the program's timeout and retry_cnt say, which is 2
-                    seconds for 14 and 7); for peers in a debugger or a paused container
+                    programs address peers by LID; default: off. For programs that
+                    support InfiniBand addressing only, such as qperf
+    patience S      keep connections to a silent peer for at least S seconds, for peers
+                    in a debugger or a paused container; default: 0, which is as long
+                    as timeout and retry_cnt of the program say (2 seconds for 14 and 7)
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
@@ -71,9 +71,10 @@ EXAMPLES
     #[command(
         override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S]",
         long_about = "\
-Changes the name of a link, its largest packet payload (0: what the netdev allows), whether ICRCs \
-are checked, whether LIDs stand for IPv4 addresses, or how long silent peers are waited for. \
-Programs that run go on under a new name, and hear of a new MTU. A change of `crc` or `patience` is for programs that open the link from now on: those that run go on as they began.",
+Changes a link. `ferroce link add --help` describes the words. `mtu 0` selects the largest MTU \
+that the netdev allows. Running programs keep working after a change of the name, and get an \
+event for a new MTU. A change of `crc` or `patience` applies to programs that open the link \
+afterwards.",
         after_long_help = "\
 EXAMPLES
     ferroce link set rxe0 mtu 1024
@@ -89,21 +90,34 @@ EXAMPLES
     },
 
     /// Delete a link
-    #[command(long_about = "\
-Deletes a link. A link that programs use is not deleted, and their process numbers are shown, \
-unless --force is given: then their device goes away, as that of a NIC that is unplugged does.")]
+    #[command(
+        long_about = "\
+Deletes a link. If programs use the link, the command fails and names their processes. With \
+--force it deletes the link anyway: the programs then lose their device, as if a NIC were \
+unplugged.",
+        after_long_help = "\
+EXAMPLES
+    ferroce link delete rxe0
+    ferroce link delete --force rxe0"
+    )]
     Delete {
-        /// The link
+        /// Name of the link
         name: String,
-        /// Even while programs use it
+        /// Delete the link even if programs use it
         #[arg(short, long)]
         force: bool,
     },
 
     /// Show links
-    #[command(visible_alias = "list")]
+    #[command(
+        visible_alias = "list",
+        after_long_help = "\
+EXAMPLES
+    ferroce link show
+    ferroce -d link show rxe0"
+    )]
     Show {
-        /// Only this link: NAME or NAME/PORT
+        /// Show only this link: NAME or NAME/PORT
         link: Option<String>,
     },
 }
@@ -120,6 +134,7 @@ impl LinkArgs {
     }
 }
 
+/// Adds a link. `words` are those after `link add`.
 pub(crate) fn add(words: &[String]) -> Result<()> {
     let config = words::parse(words)?;
     let mut connection = daemon::connect_or_start()?;
@@ -132,6 +147,7 @@ fn set(words: &[String]) -> Result<()> {
     Ok(connection.perform(&request)?)
 }
 
+/// Renames a link.
 pub(crate) fn rename(name: String, new: String) -> Result<()> {
     let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
     let request = Request::LinkSet {
@@ -145,6 +161,7 @@ pub(crate) fn rename(name: String, new: String) -> Result<()> {
     Ok(connection.perform(&request)?)
 }
 
+/// Deletes a link, with `force` even while programs use it.
 pub(crate) fn delete(name: String, force: bool) -> Result<()> {
     let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
     Ok(connection.perform(&Request::LinkDelete { name, force })?)

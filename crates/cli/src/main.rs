@@ -1,9 +1,10 @@
-//! The program `ferroce`: RDMA links, counters, and everything else from the command line.
+//! The program `ferroce`: runs RDMA programs, manages links, shows state and counters.
 //!
 //! One executable has several names. Called as `ferroced` it is the daemon, so that
-//! `ferroce link add` can start one of its own release and nothing has to be installed. As
-//! `rdma`, `rxe_cfg` and `rxe_init.sh` it does what guides tell people to type.
+//! `ferroce link add` can start a daemon of the same release without an installation. Called
+//! as `rdma`, `rxe_cfg` or `rxe_init.sh` it accepts the commands of Soft-RoCE guides.
 
+mod arguments;
 mod cli;
 mod command;
 mod complete;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
     ended(result.map(|()| ExitCode::SUCCESS))
 }
 
+/// Prints the error of a command that failed, and returns the exit status.
 fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,

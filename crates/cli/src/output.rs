@@ -1,4 +1,4 @@
-//! Ways of showing things, as iproute2 has them.
+//! Output formats, with the options of iproute2.
 
 use std::io::{self, Write};
 
@@ -6,18 +6,18 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-/// How to show things.
+/// The output format.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Format {
-    /// Show JSON instead of text
+    /// Print JSON instead of text
     #[arg(short, long, global = true)]
     pub(crate) json: bool,
 
-    /// Show JSON that people can read
+    /// Print indented JSON
     #[arg(short, long, global = true)]
     pub(crate) pretty: bool,
 
-    /// Show more: MTU, speed, GIDs
+    /// Print more details: MTU, speed, GIDs
     #[arg(short, long, global = true)]
     pub(crate) details: bool,
 }
@@ -33,7 +33,7 @@ impl Format {
     }
 }
 
-/// Rows in columns that are as wide as they must, two spaces apart.
+/// Formats rows as a table. Columns are as wide as their widest cell, two spaces apart.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max();
     let widths: Vec<usize> = (0..N).filter_map(width).collect();
@@ -49,7 +49,7 @@ pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// Writes text. Nobody listening any more (`| head`) is no error.
+/// Writes text to standard output. A closed pipe (`| head`) is not an error.
 pub(crate) fn write(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,8 +1,8 @@
-//! `ferroce ping`: is there a RoCE connection manager at the other end?
+//! `ferroce ping`: tests whether a RoCE connection manager answers at the other end.
 //!
-//! The question is for a service that nobody offers (a SIDR_REQ). Every connection
-//! manager, the kernel's as well as ours, answers that it does not know it: that is
-//! the answer we want. It needs no queue pair, and leaves nothing behind.
+//! It sends a SIDR_REQ for a service that does not exist. Every connection manager, the
+//! kernel's as well as Ferroce's, answers that the service is unknown, and that answer is
+//! enough. The exchange needs no queue pair and leaves no state behind.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -18,62 +18,66 @@ use rustix::time::Timespec;
 
 use crate::{daemon, output};
 
-/// A service that nobody offers: it lies in no port space of rdma_cm.
-const NOBODY: u64 = 0x00f0_f0f0_f0f0_f0f0;
+/// A service ID that does not exist: it lies in no port space of rdma_cm.
+const UNKNOWN_SERVICE: u64 = 0x00f0_f0f0_f0f0_f0f0;
 /// The UDP port of RoCEv2.
 const ROCE: u16 = 4791;
-/// Headers of the longest packet, without those of IP.
+/// Bytes of headers and ICRC in the longest packet, without the IP header.
 const ROCE_HEADERS: usize = 8 + 12 + 16 + 4 + 4;
 
-/// Ask whether a host speaks RoCE, and how soon it answers
+/// Test whether a host answers over RoCE, and measure the round trip
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Asks the connection manager of a host for a service that does not exist, and measures how soon it \
-says so: a Ferroce with a link answers, and so does the kernel's Soft-RoCE or a RoCE NIC. The time \
-is that of the whole way through both daemons, not of the network alone. Then it finds out how \
-large packets may be, by datagrams to a closed port.
-
-Exit status 0 if there was an answer, 1 if not.",
+Sends requests to the connection manager of a host and measures the time until each answer. The \
+request is a SIDR_REQ for a service that does not exist; the answer says so. A Ferroce with a link \
+answers, and so do the kernel's Soft-RoCE and RoCE NICs. The time includes both daemons. Then the \
+command finds the largest MTU that arrives, with datagrams to a closed port.",
     after_long_help = "\
+EXIT STATUS
+    0 if at least one answer arrived, 1 if not
+
 EXAMPLES
     ferroce ping 10.0.0.2
     ferroce ping -c 1 -I rxe0 host.example"
 )]
 pub(crate) struct PingArgs {
-    /// Name or address
+    /// Name or address of the host
     host: String,
 
-    /// How many questions
+    /// Number of requests
     #[arg(short, long, default_value_t = 4)]
     count: u32,
 
-    /// Seconds between questions
+    /// Seconds between requests
     #[arg(short, long, default_value_t = 0.5)]
     interval: f64,
 
-    /// Seconds to wait for an answer
+    /// Seconds to wait for each answer
     #[arg(short = 'W', long, default_value_t = 2.0)]
     timeout: f64,
 
-    /// The link to use, if there are several
+    /// Send over this link; default: the link that has the source address
     #[arg(short = 'I', long)]
     link: Option<String>,
 
-    /// Do not look for the largest packet
+    /// Do not search for the largest MTU
     #[arg(long)]
     no_mtu: bool,
 }
 
 impl PingArgs {
     pub(crate) fn run(self) -> Result<()> {
-        ensure!(self.count > 0, "at least one question, please");
+        ensure!(self.count > 0, "count 0 is not valid; use 1 or more");
         let seconds = |value: f64| Duration::try_from_secs_f64(value).ok();
-        let interval = seconds(self.interval).context("the interval is not a time")?;
-        let timeout = seconds(self.timeout).context("the timeout is not a time")?;
+        let interval = seconds(self.interval)
+            .with_context(|| format!("interval {} is not a number of seconds", self.interval))?;
+        let timeout = seconds(self.timeout)
+            .with_context(|| format!("timeout {} is not a number of seconds", self.timeout))?;
         let to = resolve(&self.host)?;
         let mut connection = daemon::connect()?.context(
-            "no ferroced runs here; `ferroce link add rxe0 type rxe netdev IF` starts one",
+            "there is no link to send over: no ferroced runs in this network namespace; \
+             `ferroce link add rxe0 type rxe netdev IF` adds a link",
         )?;
         let (link, from) = choose(connection.links()?, self.link.as_deref(), to)?;
         let (host, name) = (&self.host, &link.name);
@@ -87,7 +91,7 @@ impl PingArgs {
         let mut times = Vec::new();
         for number in 1..=self.count {
             if number > 1 {
-                #[allow(clippy::disallowed_methods)] // a person asked for it
+                #[allow(clippy::disallowed_methods)] // the user asked for this interval
                 std::thread::sleep(interval);
             }
             let line = match ask(&mut connection, link.index, address, timeout)? {
@@ -102,8 +106,8 @@ impl PingArgs {
         output::write(&summary(host, self.count, &times))?;
         if times.is_empty() {
             bail!(
-                "{to} does not answer: is there a link (`ferroce link`, `rdma link`), and does a \
-                 firewall let UDP port {ROCE} through?"
+                "{to} does not answer; check that it has a link (`ferroce link` or `rdma link` \
+                 there) and that no firewall drops UDP port {ROCE}"
             );
         }
         match self.no_mtu {
@@ -116,14 +120,14 @@ impl PingArgs {
 fn resolve(host: &str) -> Result<IpAddr> {
     let mut all = (host, ROCE)
         .to_socket_addrs()
-        .with_context(|| format!("cannot find host `{host}`"))?;
+        .with_context(|| format!("cannot resolve host `{host}`"))?;
     let first = all
         .next()
         .with_context(|| format!("host `{host}` has no address"))?;
     Ok(first.ip())
 }
 
-/// The link that has the address that packets to there would come from.
+/// Returns the link that has the source address for packets to `to`, and that address.
 fn choose(links: Vec<LinkInfo>, wanted: Option<&str>, to: IpAddr) -> Result<(LinkInfo, IpAddr)> {
     let links = crate::link::show::chosen(links, wanted)?;
     let from = source(to).with_context(|| format!("there is no route to {to}"))?;
@@ -137,24 +141,28 @@ fn choose(links: Vec<LinkInfo>, wanted: Option<&str>, to: IpAddr) -> Result<(Lin
         .iter()
         .find_map(|link| Some((link.clone(), of(link)?)))
     {
-        // The user says so.
+        // The user has chosen this link.
         Some(chosen) if wanted.is_some() => Ok(chosen),
-        _ => bail!("packets to {to} come from {from}, and no link has that address"),
+        _ => bail!(
+            "no link has the address {from}, from which packets to {to} are sent; add a link on \
+             the netdev of {from}, or choose one with -I"
+        ),
     }
 }
 
+/// Returns the source address that the kernel chooses for packets to `to`.
 fn source(to: IpAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = match to {
         IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
-    #[allow(clippy::disallowed_methods)] // nothing is sent
+    #[allow(clippy::disallowed_methods)] // sends no packet: connect only looks up the route
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
     socket.connect(SocketAddr::new(to, ROCE))?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// Asks once; how long the answer took, or none.
+/// Sends one request. Returns the time until the answer, or `None` without an answer.
 fn ask(
     connection: &mut Connection,
     link: u32,
@@ -163,7 +171,7 @@ fn ask(
 ) -> Result<Option<Duration>> {
     let request = SidrRequest {
         address,
-        service_id: NOBODY,
+        service_id: UNKNOWN_SERVICE,
         private_data: PrivateData::new(&[])?,
     };
     let request = Box::new(request);
@@ -223,7 +231,7 @@ fn summary(host: &str, sent: u32, times: &[Duration]) -> String {
     text
 }
 
-/// The largest RoCE packets that arrive, as far as can be found out.
+/// Searches for the largest MTU whose packets arrive, and returns the line to print.
 fn largest(to: IpAddr, link: &LinkInfo, patience: Duration) -> Result<String> {
     let ip = if to.is_ipv4() { 20 } else { 40 };
     let size = |mtu: u32| mtu as usize + ROCE_HEADERS + ip;
@@ -232,10 +240,11 @@ fn largest(to: IpAddr, link: &LinkInfo, patience: Duration) -> Result<String> {
         if probe_path(to, size(*mtu), patience)? == Passage::Arrived {
             let bytes = size(*mtu);
             let note = match *mtu == link.active_mtu {
-                true => "all that this link sends".into(),
+                true => "the MTU of this link".into(),
                 false => format!(
-                    "this link sends up to {}: say `mtu {mtu}` when you add it",
-                    link.active_mtu
+                    "larger ones do not, but the MTU of this link is {}: \
+                     run `ferroce link set {} mtu {mtu}`",
+                    link.active_mtu, link.name
                 ),
             };
             return Ok(format!(
@@ -244,7 +253,7 @@ fn largest(to: IpAddr, link: &LinkInfo, patience: Duration) -> Result<String> {
         }
     }
     Ok(format!(
-        "mtu not known: {to} says nothing about datagrams to a closed port; this link sends up to {}\n",
+        "mtu unknown: {to} sends no ICMP answer for a closed port; the MTU of this link is {}\n",
         link.active_mtu
     ))
 }
@@ -253,7 +262,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-#[allow(clippy::disallowed_methods)] // a tool that tells people how long things took
+#[allow(clippy::disallowed_methods)] // measuring time is the purpose of this command
 fn now() -> Instant {
     Instant::now()
 }
@@ -263,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_is_pings() {
+    fn summary_has_the_format_of_ping() {
         let times = [1, 3].map(Duration::from_millis);
         let text = summary("host", 4, &times);
         assert!(text.contains("4 sent, 2 answered, 50% lost\n"), "{text}");

@@ -1,7 +1,7 @@
-//! `rdma`, as iproute2 has it: this executable under that name.
+//! `rdma`: the command of iproute2, if this executable is called by that name.
 //!
-//! Words may be shortened (`rdma res sh qp`), options may stand anywhere, output has
-//! iproute2's words in iproute2's order, and whatever goes wrong ends with status 1.
+//! Words may be shortened (`rdma res sh qp`), and options may come anywhere. The output has
+//! iproute2's words in iproute2's order, and every failure exits with status 1.
 
 mod batch;
 mod dev;
@@ -19,6 +19,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::{CommandFactory, Parser};
 use ferroce_control::LinkInfo;
 
+use crate::arguments::arguments;
 use crate::daemon;
 use crate::link;
 use crate::output::{self, Format};
@@ -33,47 +34,48 @@ use words::Words;
     override_usage = "rdma [OPTIONS] { dev | link | resource | monitor | statistic | system } COMMAND
        rdma [-force] -batch FILE",
     long_about = "\
-Shows and changes RDMA devices and links, and shows what programs have and count, in the words and \
-with the output of iproute2's rdma. `ferroce run` and `ferroce shell` put this command first on \
-PATH; elsewhere it is `ferroce` called by the name rdma. Its links are those of `ferroce link`, not \
-the kernel's.
+Shows and changes RDMA devices and links, and shows the objects and counters of programs. Syntax \
+and output are those of iproute2's rdma. The links are those of `ferroce link`, not the kernel's.
+
+`ferroce run` and `ferroce shell` put this command first on PATH. Elsewhere, call `ferroce` through \
+a symbolic link named rdma.
 
 Words may be shortened, as in `rdma res sh qp`."
 )]
 struct Rdma {
-    /// Details; given twice, those of the driver as well
+    /// Print details; given twice, also those of the driver
     #[arg(short, long, action = clap::ArgAction::Count)]
     details: u8,
 
-    /// JSON
+    /// Print JSON instead of text
     #[arg(short, long)]
     json: bool,
 
-    /// JSON that people can read
+    /// Print indented JSON
     #[arg(short, long)]
     pretty: bool,
 
-    /// Go on after a mistake in a file of commands; delete even while programs use it
+    /// Continue after a command of a batch file fails; delete links that programs use
     #[arg(short, long)]
     force: bool,
 
-    /// Take commands from a file, or from standard input if it is `-`
+    /// Read commands from a file, or from standard input if FILE is `-`
     #[arg(short, long, value_name = "FILE")]
     batch: Option<PathBuf>,
 
-    /// What the driver alone understands: there is none
+    /// Print driver-specific data; this driver has none
     #[arg(short, long, hide = true)]
     raw: bool,
 
-    /// Colours: there are none
+    /// Ignored: the output has no colours
     #[arg(short, long, hide = true, num_args = 0..=1, require_equals = true)]
     color: Option<Option<String>>,
 
-    /// The version
+    /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
 
-    /// Help
+    /// Print the usage
     #[arg(short, long)]
     help: bool,
 
@@ -84,7 +86,7 @@ struct Rdma {
 /// The kinds of objects that `resource` shows.
 pub(crate) const RESOURCES: [&str; 7] = resource::NAMES;
 
-/// The command line, for the manual.
+/// Returns the definition of the command line, for the man page.
 pub(crate) fn command() -> clap::Command {
     let objects = [
         dev::USAGE,
@@ -104,7 +106,7 @@ pub(crate) fn command() -> clap::Command {
     );
     let objects: String = lines.collect();
     Rdma::command().after_long_help(format!(
-        "OBJECTS\n{objects}\nEXIT STATUS\n    0 if it worked, 1 if not\n\nEXAMPLES\n{EXAMPLES}"
+        "OBJECTS\n{objects}\nEXIT STATUS\n    0 on success, 1 on failure\n\nEXAMPLES\n{EXAMPLES}"
     ))
 }
 
@@ -115,7 +117,7 @@ const EXAMPLES: &str = "    \
     rdma statistic show link rxe0/1
     rdma -batch links.txt";
 
-/// What all commands need to know.
+/// The options that all commands share.
 #[derive(Debug, Clone, Copy)]
 struct Manner {
     format: Format,
@@ -127,7 +129,7 @@ Usage: rdma [ OPTIONS ] OBJECT { COMMAND | help }
        rdma [ -f[orce] ] -b[atch] FILE
 where  OBJECT := { dev | link | resource | monitor | statistic | system | help }
        OPTIONS := { -V[ersion] | -d[etails] | -j[son] | -p[retty] | -f[orce] }
-This rdma is Ferroce's: its links are those of `ferroce link`.
+This rdma is part of Ferroce: its links are those of `ferroce link`.
 ";
 
 const LINK_USAGE: &str = "\
@@ -136,9 +138,10 @@ Usage: rdma link show [DEV/PORT_INDEX]
        rdma link delete NAME
 ";
 
-/// Does what the command line says.
+/// Parses the command line and runs the command.
 pub(crate) fn run() -> Result<()> {
-    let arguments = match Rdma::try_parse_from(std::env::args().map(with_two_dashes)) {
+    let typed = arguments()?.into_iter().map(with_two_dashes);
+    let arguments = match Rdma::try_parse_from(std::iter::once("rdma".to_owned()).chain(typed)) {
         Ok(arguments) => arguments,
         Err(error) => {
             let text = error.to_string();
@@ -167,7 +170,7 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// Does what the words of one command say.
+/// Runs one command.
 fn perform(words: &[String], manner: Manner) -> Result<()> {
     let mut words = Words::new(words);
     let objects = [
@@ -190,7 +193,7 @@ fn perform(words: &[String], manner: Manner) -> Result<()> {
     }
 }
 
-/// `ferroce resource`: the same as `rdma resource`.
+/// Runs `ferroce resource`, which is `rdma resource`.
 pub(crate) fn resource(words: &[String], format: Format) -> Result<()> {
     let manner = Manner {
         format,
@@ -199,15 +202,15 @@ pub(crate) fn resource(words: &[String], format: Format) -> Result<()> {
     resource::run(Words::new(words), manner)
 }
 
-/// The option that iproute2's manual writes with one dash (`-batch`, `-Version`), with the
-/// two that a long option has here.
+/// Adds the second dash to a long option. iproute2's manual writes long options with one
+/// dash (`-batch`, `-Version`), and clap expects two.
 fn with_two_dashes(argument: String) -> String {
     let long = [
         "batch", "color", "details", "force", "help", "json", "pretty", "raw", "version",
     ];
     let name = argument.strip_prefix('-').unwrap_or_default();
     let name = name.split('=').next().unwrap_or_default().to_lowercase();
-    // A single letter is a short option, and several may stand together.
+    // One or two letters are short options: `-d`, `-dd`, `-jp`.
     let is_long = name.len() > 2 && long.iter().any(|long| long.starts_with(&name));
     match is_long {
         true => {
@@ -219,7 +222,7 @@ fn with_two_dashes(argument: String) -> String {
     }
 }
 
-/// All links, or the one that is named; a name that is none is an error.
+/// Returns all links, or the link named `only`. Fails if no link has that name.
 fn links(only: Option<&str>) -> Result<Vec<LinkInfo>> {
     let all = match daemon::connect()? {
         Some(mut connection) => connection.links()?,
@@ -233,10 +236,10 @@ fn link(mut words: Words<'_>, manner: Manner) -> Result<()> {
     match words.command("link command", &commands, Some("show"))? {
         Some("add") => match words.rest() {
             [] => bail!("Please provide the name of a link to add\n{LINK_USAGE}"),
-            // So does iproute2.
+            // iproute2 prints the usage, too.
             [_name] => output::write(LINK_USAGE),
             rest => link::add(rest).map_err(|error| {
-                // The words are the same, and the usage is that of this command.
+                // Errors of `ferroce link add` quote its usage: name this command instead.
                 let text = format!("{error:#}");
                 anyhow!("{}", text.replace("ferroce link add", "rdma link add"))
             }),
@@ -263,7 +266,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn long_options_may_have_one_dash() {
+    fn long_options_with_one_dash_are_accepted() {
         for (typed, meant) in [
             ("-batch", "--batch"),
             ("-Version", "--version"),
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_definition() {
         super::Rdma::command().debug_assert();
     }
 }

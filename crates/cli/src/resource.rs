@@ -1,4 +1,4 @@
-//! `ferroce resource`: what programs have, as `rdma resource` shows it.
+//! `ferroce resource`: shows the RDMA objects of programs, like `rdma resource`.
 
 use anyhow::Result;
 use clap::Args;
@@ -13,22 +13,22 @@ use crate::rdma;
        ferroce resource show qp|cm_id [link LINK/PORT] [FILTER VALUE]...
        ferroce resource show cq|pd|mr|ctx|srq [dev LINK] [FILTER VALUE]...",
     long_about = "\
-Shows the objects that programs have on links, and whose they are: how many of each kind, or all \
-of one kind. The words are those of `rdma resource`, and may be shortened. Keys of memory regions \
-are for the user of ferroced and root.",
+Shows the RDMA objects of programs: the number of each kind on each link, or all objects of one \
+kind with the process that owns them. The words are those of `rdma resource` and may be \
+shortened. Only root and the user that runs ferroced see the keys of memory regions.",
     after_long_help = "\
 EXAMPLES
     ferroce resource
         0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1 srq 0
     ferroce resource show qp
-        queue pairs, their states and PSNs
+        all queue pairs with their states and PSNs
     ferroce resource show qp link rxe0/1 state RTS
     ferroce resource show cm_id dst-port 7174
-        connections to a port
+        connections to port 7174
     ferroce -j resource show mr"
 )]
 pub(crate) struct ResourceArgs {
-    /// As behind `rdma resource`
+    /// The words that follow `rdma resource`
     #[arg(hide = true)]
     words: Vec<String>,
 }

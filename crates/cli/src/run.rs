@@ -1,9 +1,8 @@
-//! `ferroce run` and `ferroce shell`: a program with our libraries and a link.
+//! `ferroce run` and `ferroce shell`: run a program with Ferroce's libraries and a link.
 //!
-//! The program takes the place of this process, so signals, exit code and
-//! terminal are its own. If a link had to be made for it, or for one that runs
-//! beside it, a guard stays behind: a process that waits until the program is
-//! gone, however it went, and takes the link down if it was the last.
+//! The program replaces this process (`exec`), so signals, exit status and terminal are its
+//! own. If `ferroce run` added the link, a guard process stays behind. The guard waits until
+//! the program has ended, in whatever way, and deletes the link if no other run shares it.
 
 pub(crate) mod libraries;
 mod program;
@@ -26,29 +25,32 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use self::share::Share;
 use crate::daemon;
 
-/// The exit codes of shells for a program that is not there, and for one that cannot run.
+/// Exit status of shells for a program that does not exist.
 const NOT_FOUND: u8 = 127;
+/// Exit status of shells for a program that cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 
 /// Run a program with Ferroce's libraries and a link
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Runs a program that finds Ferroce's libraries first, the link's files in /sys/class/infiniband \
-and /dev/infiniband (through LD_PRELOAD), Ferroce's `rdma`, `rxe_cfg` and `rxe_init.sh` first on \
-PATH, and, if there is none yet, a link rxe0 on the \
-loopback interface or the one that --netdev names. The link is taken down when the program ends, \
-however it ends. Signals and exit code are the program's own.",
+Runs an unmodified RDMA program with Ferroce. The program and its children load Ferroce's \
+libibverbs and librdmacm (LD_LIBRARY_PATH), see links in /sys/class/infiniband and \
+/dev/infiniband (LD_PRELOAD), and find Ferroce's `rdma`, `rxe_cfg` and `rxe_init.sh` first on PATH.
+
+If no link exists, this command adds rxe0 on the loopback interface, or on the netdev that \
+--netdev names, and deletes it after the program has ended. Signals and exit status are those of \
+the program.",
     after_long_help = "\
 ENVIRONMENT
-    FERROCE_LIB_DIR   where the libraries are, if not beside this executable
-    FERROCE_LOG       what the libraries write to standard error: `debug` tells in
-                      words why each call was refused, `info` why work requests
-                      failed; nothing by default
+    FERROCE_LIB_DIR   directory of the libraries, if not beside this executable
+    FERROCE_LOG       messages of the libraries on standard error: `debug` prints the
+                      reason for each refused call, `info` the reason for each failed
+                      work request; none by default
 
 EXIT STATUS
-    that of the program; 127 if there is no such program, 126 if it cannot be run, 1 if there is
-    no link for it
+    that of the program; 127 if the program does not exist, 126 if it cannot be executed, 1 if no
+    link could be added
 
 EXAMPLES
     ferroce run -- ibv_devinfo
@@ -60,7 +62,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     link: LinkChoice,
 
-    /// Give back the share that is standard input, of this file, when process PID ends
+    /// Release the share (FILE, open as standard input) when process PID ends
     #[arg(long, hide = true, num_args = 2, value_names = ["PID", "FILE"])]
     guard: Option<Vec<String>>,
 
@@ -75,9 +77,15 @@ pub(crate) struct RunArgs {
 
 /// Run a shell with Ferroce's libraries and a link
 #[derive(Debug, Args)]
-#[command(long_about = "\
-As `ferroce run`, with your shell ($SHELL) as the program: what you start from it finds the \
-libraries and the link.")]
+#[command(
+    long_about = "\
+Runs your shell ($SHELL) as `ferroce run` runs a program: every program that you start from this \
+shell loads Ferroce's libraries and finds the link. `exit` ends it.",
+    after_long_help = "\
+EXAMPLES
+    ferroce shell
+    ferroce shell --netdev eth0"
+)]
 pub(crate) struct ShellArgs {
     #[command(flatten)]
     link: LinkChoice,
@@ -85,11 +93,11 @@ pub(crate) struct ShellArgs {
 
 #[derive(Debug, Args)]
 struct LinkChoice {
-    /// The netdev for a link, if one has to be made
+    /// Netdev of the link, if one has to be added
     #[arg(long, value_name = "IF")]
     netdev: Option<String>,
 
-    /// Make no link
+    /// Do not add a link
     #[arg(long, conflicts_with = "netdev")]
     no_link: bool,
 }
@@ -98,13 +106,13 @@ impl RunArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if let Some(guard) = self.guard {
             let [pid, file] = &guard[..] else {
-                bail!("--guard wants a process and a file");
+                bail!("--guard needs a process number and a file");
             };
             stand_guard(pid.parse()?, Path::new(file))?;
             return Ok(ExitCode::SUCCESS);
         }
         let Some((program, arguments)) = self.program.split_first() else {
-            bail!("no program to run; try `ferroce run -- ibv_devinfo`");
+            bail!("the program to run is missing; for example: `ferroce run -- ibv_devinfo`");
         };
         start(&self.link, program, arguments)
     }
@@ -117,8 +125,7 @@ impl ShellArgs {
     }
 }
 
-/// Starts the program, which takes the place of this process. Returns only if that cannot
-/// be.
+/// Replaces this process with the program. Returns only if that fails.
 fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -129,8 +136,8 @@ fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<E
     }
     let Some(file) = program::find(program, &path) else {
         let problem = match program.as_bytes().contains(&b'/') {
-            true => "there is no such file",
-            false => "there is no such program in any directory of PATH",
+            true => "the file does not exist",
+            false => "no directory of PATH has a program of that name",
         };
         eprintln!("error: cannot run {}: {problem}", program.display());
         return Ok(NOT_FOUND.into());
@@ -148,15 +155,17 @@ fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<E
             }
         }
         None => eprintln!(
-            "note: no verbs libraries beside this executable: the program uses the system's"
+            "note: Ferroce's libraries are not beside this executable, so the program uses those \
+             of the system and sees no link of Ferroce; FERROCE_LIB_DIR names their directory"
         ),
     }
     let error = command.exec();
-    // The file is there, so what is missing is the interpreter that it names.
+    // The file exists, so NotFound means that its interpreter does not.
     let (code, cause) = match error.kind() {
         ErrorKind::NotFound => (
             NOT_FOUND,
-            "the interpreter that it names does not exist".into(),
+            "its interpreter (the first line of a script, or the dynamic linker) does not exist"
+                .into(),
         ),
         _ => (NOT_EXECUTABLE, error.to_string()),
     };
@@ -164,8 +173,7 @@ fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<E
     Ok(code.into())
 }
 
-/// Sees to it that there is a link that fits, and leaves a guard with it if it is
-/// not there for good.
+/// Ensures that a suitable link exists. Starts a guard for a link that a run added.
 fn provide_link(netdev: Option<&str>) -> Result<()> {
     let mut share = Share::take()?;
     let mut connection = daemon::connect_or_start()?;
@@ -175,7 +183,7 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
         if let Some(link) = links.iter().find(fits) {
             match share.links()?.contains(&link.name) {
                 true => break,
-                // It stays.
+                // A user added this link: it stays after the program has ended.
                 false => {
                     share.give_back(|links| still_used(&mut Some(connection), links))?;
                     return Ok(());
@@ -185,11 +193,11 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
         let name = (0..)
             .map(|number| format!("rxe{number}"))
             .find(|name| links.iter().all(|link| link.name != *name))
-            .context("all names are taken")?;
+            .context("all link names rxe0, rxe1, ... are taken")?;
         share.add(&name)?;
         if netdev.is_none() {
-            // In a new network namespace `lo` is off. Where we may not switch it on, ferroced
-            // refuses the link with the reason and the remedy.
+            // In a new network namespace `lo` is down. If setting it up is not permitted,
+            // ferroced refuses the link and names the cause and the remedy.
             let _not_permitted = ferroce_net::set_loopback_up();
         }
         let added = connection.perform(&Request::LinkAdd(LinkConfig {
@@ -203,7 +211,7 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
         }));
         match added {
             Ok(()) => break,
-            // Another run was faster: theirs is as good.
+            // Another run has added a link of this name meanwhile: share it.
             Err(_) if connection.links()?.iter().any(|link| link.name == name) => {}
             Err(error) => {
                 share.give_back(|links| still_used(&mut Some(connection), links))?;
@@ -211,9 +219,10 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             }
         }
     }
-    leave_guard(&share).context("cannot start a process that takes the link down")
+    leave_guard(&share).context("cannot start the process that deletes the link afterwards")
 }
 
+/// Starts the guard process.
 fn leave_guard(share: &Share) -> Result<()> {
     let (file, path) = share.hand_over()?;
     let pid = getpid().as_raw_nonzero().to_string();
@@ -228,26 +237,27 @@ fn leave_guard(share: &Share) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a process to end, then gives its share back; if that was the last, the
-/// links go as soon as nobody uses them.
+/// Waits for a process to end, then releases its share. The guard of the last share deletes
+/// the links as soon as no program uses them.
 fn stand_guard(pid: i32, file: &Path) -> Result<()> {
     let mut share = Share::inherit(std::io::stdin(), file)?;
-    let pid = Pid::from_raw(pid).context("no such process")?;
+    let pid = Pid::from_raw(pid).context("0 is not a process number")?;
     if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
         let mut fds = [PollFd::new(&process, PollFlags::IN)];
         while poll(&mut fds, None).is_err() {}
     }
     loop {
-        // ferroced ends with its last client, and then clears up: after us.
+        // Stay connected while the share is released: ferroced removes its directory after
+        // its last client has left.
         let connection = daemon::connect();
         let done = connection
             .and_then(|mut connection| share.give_back(|links| still_used(&mut connection, links)));
         match done {
             Ok(true) => return Ok(()),
-            // The program's own children still use them.
-            #[allow(clippy::disallowed_methods)] // nobody waits for a guard
+            // Children of the program still use the links.
+            #[allow(clippy::disallowed_methods)] // no process waits for the guard
             Ok(false) => std::thread::sleep(Duration::from_millis(500)),
-            // ferroced is stopped, and goes on one day. The attempt has taken its time.
+            // ferroced is stopped (SIGSTOP). Try again: each attempt takes eight seconds.
             Err(error) if is_timeout(&error) => {}
             Err(error) => return Err(error),
         }
@@ -258,10 +268,10 @@ fn is_timeout(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Timeout { .. }))
 }
 
-/// Takes links down; returns those that are in use.
+/// Deletes links. Returns those that are still in use.
 fn still_used(connection: &mut Option<Connection>, links: Vec<String>) -> Result<Vec<String>> {
     let Some(connection) = connection else {
-        return Ok(Vec::new()); // gone with their ferroced
+        return Ok(Vec::new()); // the links ended with their ferroced
     };
     let mut left = Vec::new();
     for link in links {

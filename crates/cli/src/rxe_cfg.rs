@@ -1,8 +1,8 @@
-//! `rxe_cfg`, which people remember from the first years of Soft-RoCE: this executable
-//! under that name.
+//! `rxe_cfg`: the command of early Soft-RoCE releases, if this executable is called by that
+//! name.
 //!
-//! What it adds it remembers, in the file of [`ferroce_daemon::config`], unless told
-//! otherwise with `-n`.
+//! Links that it adds go into the configuration file ([`ferroce_daemon::config`]), unless
+//! `-n` is given.
 
 mod table;
 
@@ -14,29 +14,32 @@ use ferroce_control::link::{MTUS, largest_mtu};
 use ferroce_control::{Connection, LinkConfig, LinkInfo, Request};
 use ferroce_daemon::config;
 
+use crate::arguments::arguments;
 use crate::{daemon, output};
 
 const USAGE: &str = "\
 Usage:
   rxe_cfg [options] [status [rxeN]]      show netdevs and their links (the default)
-  rxe_cfg [options] start                set remembered netdevs up, make their links
+  rxe_cfg [options] start                add the configured links, set their netdevs up
   rxe_cfg [options] stop                 delete all links
-  rxe_cfg [options] persistent           show the netdevs that are remembered
-  rxe_cfg [options] add ethN             make a link on ethN
-  rxe_cfg [options] remove ethN|rxeN|all delete a link
+  rxe_cfg [options] persistent           show the netdevs in the configuration
+  rxe_cfg [options] add ethN             add a link on ethN
+  rxe_cfg [options] remove ethN|rxeN|all delete a link, or all
   rxe_cfg [options] crc enable|disable   compute and check ICRCs, or do not
-  rxe_cfg [options] mtu [rxeN] SIZE      carry at most SIZE bytes in a packet
-  rxe_cfg [options] help                 this text
+  rxe_cfg [options] mtu [rxeN] SIZE      set the largest payload of a packet
+  rxe_cfg [options] help                 show this text
 Options:
-  -n   do not remember, or forget
+  -n   do not change the configuration
   -l   show only netdevs with a carrier
-  -f   even while programs use it; with mtu: the largest that fits
-  -v   say more
-  -h   this text
-This rxe_cfg is Ferroce's: no kernel module is loaded, and root is not needed.
+  -f   remove: also while programs use the link; mtu: at most what the netdev allows
+  -v   report each change
+  -h   show this text
+Example:
+  rxe_cfg add eth0
+This rxe_cfg is part of Ferroce: it loads no kernel module and needs no root.
 ";
 
-/// Make, delete and show links, as the first years of Soft-RoCE did.
+/// Add, delete and show links, with the commands of early Soft-RoCE.
 #[derive(Debug, Parser)]
 #[command(
     name = "rxe_cfg",
@@ -47,48 +50,51 @@ This rxe_cfg is Ferroce's: no kernel module is loaded, and root is not needed.
        rxe_cfg [OPTIONS] crc enable|disable
        rxe_cfg [OPTIONS] mtu [rxeN] SIZE",
     long_about = "\
-Makes, deletes and shows links, and remembers those it makes: `ferroced --configured` makes them \
-at every start. `ferroce run` and `ferroce shell` put this command first on PATH; elsewhere it is \
-`ferroce` called by the name rxe_cfg. No kernel module is loaded, and root is not needed."
+Adds, deletes and shows links. Links that it adds go into the configuration, so that `ferroced \
+--configured` adds them again at every start. It loads no kernel module and needs no root.
+
+`ferroce run` and `ferroce shell` put this command first on PATH. Elsewhere, call `ferroce` through \
+a symbolic link named rxe_cfg."
 )]
 struct RxeCfg {
-    /// Do not remember, or forget
+    /// Do not change the configuration
     #[arg(short = 'n')]
     forgetful: bool,
     /// Show only netdevs with a carrier
     #[arg(short = 'l')]
     with_carrier: bool,
-    /// Even while programs use it; with mtu: the largest that fits
+    /// With remove: also while programs use the link. With mtu: at most what the netdev allows
     #[arg(short = 'f')]
     force: bool,
-    /// Say more
+    /// Report each change
     #[arg(short = 'v')]
     verbose: bool,
     /// Show the usage
     #[arg(short = 'h')]
     help: bool,
-    /// An Ethernet type, from before RoCEv2: means nothing here
+    /// Ignored: the Ethernet type of RoCEv1
     #[arg(short = 'p')]
     protocol: Option<String>,
     #[arg(hide = true)]
     words: Vec<String>,
 }
 
-/// The command line, for the manual.
+/// Returns the definition of the command line, for the man page.
 pub(crate) fn command() -> clap::Command {
     let commands = USAGE.lines().skip(1).take_while(|line| *line != "Options:");
     let commands: String = commands
         .map(|line| format!("    {}\n", line.trim().replace("[options] ", "")))
         .collect();
     RxeCfg::command().after_long_help(format!(
-        "COMMANDS\n{commands}\nEXIT STATUS\n    0 if it worked, 1 if not\n\nEXAMPLES\n    \
+        "COMMANDS\n{commands}\nEXIT STATUS\n    0 on success, 1 on failure\n\nEXAMPLES\n    \
          rxe_cfg add eth0\n    rxe_cfg status\n    rxe_cfg remove rxe0"
     ))
 }
 
-/// Does what the command line says.
+/// Parses the command line and runs the command.
 pub(crate) fn run() -> Result<()> {
-    let options = match RxeCfg::try_parse() {
+    let typed = arguments()?.into_iter();
+    let options = match RxeCfg::try_parse_from(std::iter::once("rxe_cfg".to_owned()).chain(typed)) {
         Ok(options) => options,
         Err(error) => {
             let text = error.to_string();
@@ -100,7 +106,7 @@ pub(crate) fn run() -> Result<()> {
         return output::write(USAGE);
     }
     if let Some(protocol) = &options.protocol {
-        eprintln!("note: -p {protocol} means nothing here: RoCEv2 is UDP, on port 4791");
+        eprintln!("note: -p {protocol} is ignored: it is for RoCEv1, and links use RoCEv2");
     }
     let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
     match words[..] {
@@ -113,13 +119,15 @@ pub(crate) fn run() -> Result<()> {
         ["remove", name] => options.remove(name, !options.forgetful),
         ["crc", "enable"] => options.change(None, |_| Ok((None, Some(true)))),
         ["crc", "disable"] => options.change(None, |_| Ok((None, Some(false)))),
-        ["crc", other] => bail!("crc `{other}` is neither enable nor disable"),
+        ["crc", other] => bail!("crc `{other}` is not valid; use `enable` or `disable`"),
         ["mtu", size] => options.mtu(None, size),
         ["mtu", link, size] => options.mtu(Some(link), size),
         ["help"] => output::write(USAGE),
-        ["debug", ..] => bail!("debug is a matter of FERROCE_LOG (see `ferroced --help`)"),
+        ["debug", ..] => bail!(
+            "rxe_cfg debug is not supported; set FERROCE_LOG=debug instead (see `ferroced --help`)"
+        ),
         ["add" | "remove" | "crc" | "mtu"] => {
-            bail!("`{}` wants to know more\n{USAGE}", words[0])
+            bail!("`rxe_cfg {}` needs an argument\n{USAGE}", words[0])
         }
         [other, ..] => bail!("unknown command `{other}`\n{USAGE}"),
     }
@@ -132,7 +140,7 @@ impl RxeCfg {
         if let Some(name) = only
             && !links.iter().any(|link| link.name == name)
         {
-            bail!("{name}: no such link; {}", there_is(&links));
+            bail!("link {name} does not exist; {}", there_is(&links));
         }
         output::write(&table::text(&netdevs, &links, only, self.with_carrier))
     }
@@ -163,7 +171,7 @@ impl RxeCfg {
         }
     }
 
-    /// Sets a netdev up that is down. Who may not do that is told, and goes on.
+    /// Sets a netdev up that is down. Prints a note if that is not permitted.
     fn set_up(&self, name: &str) {
         let netdevs = ferroce_daemon::survey().unwrap_or_default();
         if !netdevs
@@ -190,7 +198,10 @@ impl RxeCfg {
         let config = add_next(&mut connection, netdev)?;
         self.say(&format!("added {} on {netdev}", config.name));
         if !self.forgetful {
-            config::remember(&config::path(), &config).context("it works, but not for long")?;
+            config::remember(&config::path(), &config).with_context(|| {
+                let name = &config.name;
+                format!("link {name} was added, but will be missing after a restart")
+            })?;
         }
         Ok(())
     }
@@ -203,7 +214,10 @@ impl RxeCfg {
             if !links.iter().any(named) {
                 match forgotten {
                     true => return Ok(()),
-                    false => bail!("{wanted}: no such link or netdev; {}", there_is(&links)),
+                    false => bail!(
+                        "no link is named {wanted} or uses a netdev {wanted}; {}",
+                        there_is(&links)
+                    ),
                 }
             }
             links.retain(named);
@@ -225,7 +239,7 @@ impl RxeCfg {
     fn mtu(&self, link: Option<&str>, size: &str) -> Result<()> {
         let known = MTUS.map(|mtu| mtu.to_string()).join(", ");
         let valid = size.parse().ok().filter(|size| MTUS.contains(size));
-        let size: u32 = valid.with_context(|| format!("mtu `{size}` is none of {known}"))?;
+        let size: u32 = valid.with_context(|| format!("mtu `{size}` is not one of {known}"))?;
         self.change(link, |link| {
             let largest = largest_mtu(link.netdev_mtu);
             let size = if self.force { size.min(largest) } else { size };
@@ -233,7 +247,7 @@ impl RxeCfg {
         })
     }
 
-    /// Changes one link, or all.
+    /// Changes one link, or all. `to` returns the new MTU and ICRC setting of a link.
     fn change(
         &self,
         only: Option<&str>,
@@ -243,9 +257,10 @@ impl RxeCfg {
         let chosen = |link: &&LinkInfo| only.is_none_or(|only| link.name == only);
         if !links.iter().any(|link| chosen(&link)) {
             let name = only.unwrap_or("rxe0");
-            bail!("{name}: no such link; {}", there_is(&links));
+            bail!("link {name} does not exist; {}", there_is(&links));
         }
-        let mut connection = daemon::connect()?.context("ferroced has just ended")?;
+        let mut connection =
+            daemon::connect()?.context("ferroced has just ended, and its links with it")?;
         let path = config::path();
         let remembered = config::load(&path)?;
         for link in links.iter().filter(chosen) {
@@ -272,6 +287,7 @@ impl RxeCfg {
         Ok(())
     }
 
+    /// Prints a line if `-v` is given.
     fn say(&self, line: &str) {
         if self.verbose {
             eprintln!("{line}");
@@ -279,13 +295,13 @@ impl RxeCfg {
     }
 }
 
-/// Adds a link on a netdev, with the first free name of rxe0, rxe1, ...
+/// Adds a link on a netdev under the first free name of rxe0, rxe1, ...
 pub(crate) fn add_next(connection: &mut Connection, netdev: &str) -> Result<LinkConfig> {
     let links = connection.links()?;
     let name = (0..)
         .map(|number| format!("rxe{number}"))
         .find(|name| links.iter().all(|link| link.name != *name))
-        .context("all names are taken")?;
+        .context("all link names rxe0, rxe1, ... are taken")?;
     let config = LinkConfig {
         name,
         kind: "rxe".into(),
@@ -312,11 +328,12 @@ fn links() -> Result<Vec<LinkInfo>> {
     }
 }
 
+/// Returns the end of an error message: the links that exist, or how to add one.
 fn there_is(links: &[LinkInfo]) -> String {
     let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
     match &names[..] {
-        [] => "there is none; `rxe_cfg add ethN` makes one".into(),
-        names => format!("there is {}", names.join(", ")),
+        [] => "there are no links; `rxe_cfg add ethN` adds one".into(),
+        names => format!("existing links: {}", names.join(", ")),
     }
 }
 
@@ -325,7 +342,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_definition() {
         super::RxeCfg::command().debug_assert();
     }
 }

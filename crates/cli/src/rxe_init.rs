@@ -1,22 +1,25 @@
-//! `rxe_init.sh`, as HPE's guide has it: a link for each netdev, `hsn0` if none is named.
+//! `rxe_init.sh` of HPE's guide: adds a link on each named netdev, by default on `hsn0`.
 //!
-//! It may be run again at any time: a netdev that has a link keeps it.
+//! The command may be repeated: a netdev that has a link keeps it.
 
 use anyhow::{Result, bail};
 use ferroce_control::LinkInfo;
 
+use crate::arguments::arguments;
 use crate::{daemon, output, rxe_cfg};
 
 const USAGE: &str = "\
 Usage: rxe_init.sh [NETDEV ...]
-Makes links rxe0, rxe1, ... on the netdevs, hsn0 by default. This one is Ferroce's:
-no kernel module is loaded, root is not needed, and there are no settings to make.
-To have them after every start: `rxe_cfg add NETDEV`, or `ferroce config --help`.
+Adds links rxe0, rxe1, ... on the netdevs, by default on hsn0. For example:
+    rxe_init.sh hsn0 hsn1
+This rxe_init.sh is part of Ferroce: it loads no kernel module and needs no root.
+The links last until the machine restarts. `rxe_cfg add NETDEV` adds one that is
+added again at every start; see also `ferroce config --help`.
 ";
 
-/// Does what the command line says.
+/// Parses the command line and adds the links.
 pub(crate) fn run() -> Result<()> {
-    let mut netdevs: Vec<String> = std::env::args().skip(1).collect();
+    let mut netdevs = arguments()?;
     if netdevs.iter().any(|word| word == "-h" || word == "--help") {
         return output::write(USAGE);
     }

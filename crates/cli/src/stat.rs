@@ -1,4 +1,4 @@
-//! `ferroce stat`: counters, as `rdma statistic` prints them.
+//! `ferroce stat`: prints counters in the format of `rdma statistic`.
 
 mod watch;
 
@@ -12,40 +12,40 @@ use crate::daemon;
 use crate::link::show::{PORT, link_name};
 use crate::output::{self, Format};
 
-/// Show counters of links.
+/// Show the counters of links.
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
-Shows the counters of one link, or of all. They have the names that rxe gives them, and some \
-more; they count everything since the link was added, also what programs did that have ended. \
-Reading them costs running programs nothing.",
+Shows the counters of one link, or of all links. The counters have the names of the kernel's rxe; \
+Ferroce adds some of its own. They count from the time the link was added, and include programs \
+that have ended. Reading them does not slow running programs down.",
     after_long_help = "\
 EXAMPLES
     ferroce stat rxe0
         link rxe0/1 sent_pkts 7 rcvd_pkts 5 duplicate_request 0 ...
     ferroce stat --watch 2
-        rates, every two seconds
+        rates per second, every two seconds
     ferroce stat --processes
-        also the share of each program that runs
+        also the counters of each running program
     ferroce -j stat | jq '.[].rx_socket_overflow'
         datagrams dropped by the kernel because a socket buffer was full
     ferroce -j stat rxe0 | jq '.[0].sent_pkts'"
 )]
 pub(crate) struct StatArgs {
-    /// Only this link: NAME or NAME/PORT. `show` and `link` before it mean nothing:
-    /// `rdma statistic` has them
+    /// Show only this link: NAME or NAME/PORT. The words `show` and `link` of `rdma
+    /// statistic` may precede it
     #[arg(value_name = "LINK", num_args = 0..=3)]
     words: Vec<String>,
 
-    /// Show rates again and again, every so many seconds
+    /// Show rates every SECONDS until interrupted
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     watch: Option<f64>,
 
-    /// With --watch: end after so many lines
+    /// With --watch: stop after this number of intervals
     #[arg(short, long, requires = "watch")]
     count: Option<u64>,
 
-    /// Show what each running program has counted, too
+    /// Also show the counters of each running program
     #[arg(short = 'P', long)]
     processes: bool,
 }
@@ -60,12 +60,15 @@ impl StatArgs {
     }
 }
 
-/// Shows the counters of one link, or of all.
+/// Prints the counters of one link, or of all links.
 pub(crate) fn show(link: Option<&str>, processes: bool, format: Format) -> Result<()> {
     let counters = match daemon::connect()? {
         Some(mut connection) => connection.counters(link, processes)?,
         None => match link {
-            Some(name) => bail!("no link `{name}`: no ferroced runs here"),
+            Some(name) => bail!(
+                "link {name} does not exist: no ferroced runs in this network namespace; \
+                 `ferroce link add {name} type rxe netdev IF` starts it"
+            ),
             None => Vec::new(),
         },
     };
@@ -75,13 +78,13 @@ pub(crate) fn show(link: Option<&str>, processes: bool, format: Format) -> Resul
     output::write(&counters.iter().map(text).collect::<String>())
 }
 
-/// The name of a counter that this release knows.
+/// Returns the static name of a counter, and `None` if this release does not know it.
 pub(crate) fn known_name(name: &str) -> Option<&'static str> {
     let mut known = Counter::ALL.iter().map(|counter| counter.name());
     known.find(|known| *known == name)
 }
 
-/// The link in `[show] [link] [NAME[/PORT]]`.
+/// Returns the link in `[show] [link] [NAME[/PORT]]`.
 fn link_of(words: &[String]) -> Result<Option<&str>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let rest = words.strip_prefix(&["show"]).unwrap_or(&words);
@@ -89,7 +92,7 @@ fn link_of(words: &[String]) -> Result<Option<&str>> {
     match rest {
         [] => Ok(None),
         [link] => Ok(Some(link_name(link)?)),
-        [_, other, ..] => bail!("`{other}` is one word too many: ferroce stat [LINK]"),
+        [_, other, ..] => bail!("unexpected word `{other}`; usage: ferroce stat [LINK]"),
     }
 }
 
@@ -104,7 +107,7 @@ fn text(counters: &LinkCounters) -> String {
     text + "\n"
 }
 
-/// Counters as JSON: one object, in the order of the text.
+/// Counters as one JSON object, in the order of the text.
 struct Shown<'a>(&'a LinkCounters);
 
 impl Serialize for Shown<'_> {
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rdmas_words_are_understood() {
+    fn words_of_rdma_statistic_are_accepted() {
         let of = |line: &str| {
             let words: Vec<String> = line.split_whitespace().map(String::from).collect();
             link_of(&words).map(|link| link.map(String::from))
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_of_pairs() {
+    fn counters_are_one_line_of_pairs() {
         let counters = LinkCounters {
             link: "rxe0".into(),
             process: None,

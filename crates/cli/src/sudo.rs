@@ -1,8 +1,8 @@
-//! `sudo` before a command of a guide, under `ferroce run` and `ferroce shell`.
+//! `sudo` under `ferroce run` and `ferroce shell`, for guides that put it before commands.
 //!
-//! The real one forgets PATH and LD_LIBRARY_PATH, so what it starts would not find
-//! Ferroce; and Ferroce needs no root. So RDMA's commands are run as they are; all else
-//! is left to the real one.
+//! The real sudo resets PATH and LD_LIBRARY_PATH, so a program that it starts would not load
+//! Ferroce's libraries; and Ferroce needs no root. This sudo therefore runs RDMA commands as
+//! the present user and hands all other commands to the real sudo.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,13 +12,13 @@ use std::process::Command;
 
 use anyhow::{Result, anyhow, bail};
 
-/// Programs that need no root with Ferroce, by how their names begin.
+/// Prefixes of the names of programs that need no root with Ferroce.
 const OURS: [&str; 11] = [
     "ferroce", "rdma", "rxe_", "ib_", "ibv_", "ibstat", "ibping", "rping", "ucmatose", "udaddy",
     "qperf",
 ];
 
-/// Runs the command, with or without the real sudo.
+/// Replaces this process with the command, started with or without the real sudo.
 pub(crate) fn run() -> Result<()> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let error = match arguments.split_first() {
@@ -29,11 +29,16 @@ pub(crate) fn run() -> Result<()> {
                 Some((program, rest)) if rustix::process::geteuid().is_root() => {
                     Command::new(program).args(rest).exec()
                 }
-                _ => bail!("sudo is not installed; RDMA's own commands need none here"),
+                _ => bail!(
+                    "sudo is not installed, and this command needs it; RDMA commands (rdma, \
+                     ibv_*, ib_* ...) run without it under Ferroce"
+                ),
             },
         },
     };
-    Err(anyhow!("cannot run it: {error}"))
+    let program = arguments.first().map(|program| program.display());
+    let program = program.map_or_else(|| "sudo".into(), |program| program.to_string());
+    Err(anyhow!("cannot run {program}: {error}"))
 }
 
 fn is_ours(program: &OsStr) -> bool {
@@ -42,7 +47,7 @@ fn is_ours(program: &OsStr) -> bool {
     ours.any(|ours| name.as_bytes().starts_with(ours.as_bytes()))
 }
 
-/// The first sudo on PATH that is not this executable.
+/// Returns the first sudo on PATH that is not this executable.
 fn real() -> Option<PathBuf> {
     let ourselves = std::env::current_exe().ok()?.canonicalize().ok()?;
     let path = std::env::var_os("PATH")?;
@@ -56,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rdmas_commands_need_no_root() {
+    fn rdma_commands_run_without_the_real_sudo() {
         for ours in ["rdma", "/usr/bin/ibv_devinfo", "ib_send_bw", "rxe_cfg"] {
             assert!(is_ours(OsStr::new(ours)), "{ours}");
         }

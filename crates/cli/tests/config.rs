@@ -1,5 +1,5 @@
-//! Links that are remembered: `ferroce config`, `rxe_cfg`, `rxe_init.sh`, and a ferroced
-//! that makes what the configuration names.
+//! Configured links: `ferroce config`, `rxe_cfg`, `rxe_init.sh`, and `ferroced --configured`,
+//! which adds the links of the configuration.
 
 mod common;
 
@@ -10,7 +10,7 @@ use ferroce_testnet::{deadline, isolated, netdev};
 
 use common::{Cleanup, cable, config_dir, end_daemon, fails, ok};
 
-/// Ends ferroced, and forgets what it wrote down: as after a reboot.
+/// Kills ferroced and removes its state files, like a reboot.
 fn reboot() {
     let dir = find_daemon().ok().flatten().map(|c| c.dir().to_owned());
     end_daemon();
@@ -20,8 +20,8 @@ fn reboot() {
 }
 
 #[test]
-fn links_survive_the_machine() {
-    isolated("links_survive_the_machine", || {
+fn saved_links_are_added_after_a_reboot() {
+    isolated("saved_links_are_added_after_a_reboot", || {
         let _cleanup = Cleanup;
         cable("eth0", "far0", "10.0.0.1/24");
         ok("ferroce link add mine type rxe netdev eth0 mtu 512 crc off lids on");
@@ -41,7 +41,7 @@ fn links_survive_the_machine() {
             details.contains(" mtu 512 ") && details.contains(" lids on "),
             "{details}"
         );
-        // And a restart on top.
+        // A restart without a reboot gives the same.
         end_daemon();
         ok("ferroced --configured");
         assert_eq!(ok("ferroce link"), line);
@@ -51,45 +51,57 @@ fn links_survive_the_machine() {
         ok("ferroce config forget eth0");
         assert_eq!(ok("ferroce config"), "");
         let said = fails("ferroce config forget eth0");
-        assert!(said.contains("`eth0` is not in it"), "{said}");
+        assert!(
+            said.contains("no link or netdev `eth0` in this file"),
+            "{said}"
+        );
     });
 }
 
-/// The netdev comes after ferroced, and its address after that.
+/// The netdev appears after ferroced has started, and its address after that.
 #[test]
-fn links_wait_for_their_netdev() {
-    isolated("links_wait_for_their_netdev", || {
-        let _cleanup = Cleanup;
-        fs::create_dir_all(config_dir()).expect("a directory");
-        let file = config_dir().join("links.toml");
-        fs::write(&file, "[[link]]\nname = \"rxe0\"\nnetdev = \"eth0\"\n").expect("written");
-        ok("ferroced --configured");
-        assert_eq!(ok("ferroce link"), "");
-        netdev::add_veth("eth0", "far0");
-        assert_eq!(ok("ferroce link"), "");
-        netdev::add_address("eth0", "10.0.0.1/24");
-        netdev::set_up("eth0");
-        deadline::until("the link is there", || {
-            ok("ferroce link").contains("rxe0/1")
-        });
-        // What somebody deletes stays deleted.
-        ok("ferroce link delete rxe0");
-        netdev::add_address("eth0", "10.0.0.2/24");
-        assert_eq!(ok("ferroce link"), "");
-    });
+fn configured_link_is_added_when_its_netdev_has_an_address() {
+    isolated(
+        "configured_link_is_added_when_its_netdev_has_an_address",
+        || {
+            let _cleanup = Cleanup;
+            fs::create_dir_all(config_dir()).expect("a directory");
+            let file = config_dir().join("links.toml");
+            fs::write(&file, "[[link]]\nname = \"rxe0\"\nnetdev = \"eth0\"\n").expect("written");
+            ok("ferroced --configured");
+            assert_eq!(ok("ferroce link"), "");
+            netdev::add_veth("eth0", "far0");
+            assert_eq!(ok("ferroce link"), "");
+            netdev::add_address("eth0", "10.0.0.1/24");
+            netdev::set_up("eth0");
+            deadline::until("the link is there", || {
+                ok("ferroce link").contains("rxe0/1")
+            });
+            // A link that a user deletes stays deleted.
+            ok("ferroce link delete rxe0");
+            netdev::add_address("eth0", "10.0.0.2/24");
+            assert_eq!(ok("ferroce link"), "");
+        },
+    );
 }
 
 #[test]
-fn a_mistake_in_the_file_is_named_with_its_line() {
-    isolated("a_mistake_in_the_file_is_named_with_its_line", || {
+fn errors_name_the_line_of_the_configuration() {
+    isolated("errors_name_the_line_of_the_configuration", || {
         let _cleanup = Cleanup;
         fs::create_dir_all(config_dir()).expect("a directory");
         let file = config_dir().join("links.toml");
-        assert!(ok("ferroce config check").ends_with("links.toml: there is none\n"));
+        assert!(ok("ferroce config check").ends_with("links.toml: this file does not exist\n"));
         let said = fails("ferroce config check /nowhere/links.toml");
-        assert_eq!(said, "error: /nowhere/links.toml: no such file\n");
+        assert_eq!(
+            said,
+            "error: /nowhere/links.toml: this file does not exist\n"
+        );
         let said = fails("ferroce config save rxe7");
-        assert!(said.contains("no link `rxe7`; there is none"), "{said}");
+        assert!(
+            said.contains("link rxe7 does not exist; there are no links"),
+            "{said}"
+        );
         let text = "[[link]]\nname = \"rxe0\"\nnetdev = \"lo\"\nmtu = 1500\n";
         fs::write(&file, text).expect("written");
         let complaint = "links.toml: line 4: mtu 1500 is none of 256, 512, 1024, 2048, 4096\n";
@@ -110,8 +122,8 @@ fn a_mistake_in_the_file_is_named_with_its_line() {
 }
 
 #[test]
-fn rxe_cfg_as_in_its_time() {
-    isolated("rxe_cfg_as_in_its_time", || {
+fn rxe_cfg_has_the_output_of_early_soft_roce() {
+    isolated("rxe_cfg_has_the_output_of_early_soft_roce", || {
         let _cleanup = Cleanup;
         cable("eno2", "far0", "10.0.0.1/24");
         cable("enp17s0", "far1", "10.0.1.1/24");
@@ -128,7 +140,7 @@ fn rxe_cfg_as_in_its_time() {
         assert_eq!(ok("rxe_cfg status rxe0").lines().count(), 2);
         assert_eq!(ok("rxe_cfg persistent"), "enp17s0\n");
         ok("rxe_cfg add -n eno2");
-        assert_eq!(ok("rxe_cfg persistent"), "enp17s0\n", "-n: not remembered");
+        assert_eq!(ok("rxe_cfg persistent"), "enp17s0\n", "-n: not configured");
         ok("rxe_cfg mtu rxe0 512");
         assert!(
             ok("rxe_cfg").contains(" rxe0  512  (2)\n"),
@@ -152,7 +164,7 @@ fn rxe_cfg_as_in_its_time() {
         let row = "enp17s0  yes   veth    10GigE  1500  10.0.1.1   rxe0  1024  (3)\n";
         assert!(status.contains(row), "set up: {status}");
         let row = "eno2     no    veth    10GigE  1500  10.0.0.1\n";
-        assert!(status.contains(row), "not remembered: {status}");
+        assert!(status.contains(row), "not configured: {status}");
         netdev::set_up("eno2");
         assert!(!status.contains("rxe1"), "{status}");
         ok("rxe_cfg remove enp17s0");
@@ -162,16 +174,25 @@ fn rxe_cfg_as_in_its_time() {
         for (line, complaint) in [
             ("rxe_cfg frobnicate", "unknown command `frobnicate`"),
             ("rxe_cfg add eth7", "no netdev `eth7`; there is lo,"),
-            ("rxe_cfg remove rxe7", "rxe7: no such link or netdev"),
+            (
+                "rxe_cfg remove rxe7",
+                "no link is named rxe7 or uses a netdev rxe7; there are no links",
+            ),
             (
                 "rxe_cfg mtu 1500",
-                "mtu `1500` is none of 256, 512, 1024, 2048, 4096",
+                "mtu `1500` is not one of 256, 512, 1024, 2048, 4096",
             ),
-            ("rxe_cfg mtu rxe7 512", "rxe7: no such link; there is none"),
+            (
+                "rxe_cfg mtu rxe7 512",
+                "link rxe7 does not exist; there are no links",
+            ),
             ("rxe_cfg -x", "'-x'"),
-            ("rxe_cfg crc maybe", "neither enable nor disable"),
-            ("rxe_cfg status rxe7", "rxe7: no such link"),
-            ("rxe_cfg add", "`add` wants to know more"),
+            (
+                "rxe_cfg crc maybe",
+                "crc `maybe` is not valid; use `enable` or `disable`",
+            ),
+            ("rxe_cfg status rxe7", "link rxe7 does not exist"),
+            ("rxe_cfg add", "`rxe_cfg add` needs an argument"),
         ] {
             let said = fails(line);
             assert!(said.contains(complaint), "{line}: {said}");
@@ -180,15 +201,15 @@ fn rxe_cfg_as_in_its_time() {
 }
 
 #[test]
-fn rxe_init_makes_a_link_for_each_netdev() {
-    isolated("rxe_init_makes_a_link_for_each_netdev", || {
+fn rxe_init_adds_a_link_on_each_netdev() {
+    isolated("rxe_init_adds_a_link_on_each_netdev", || {
         let _cleanup = Cleanup;
         let said = fails("rxe_init.sh");
         assert!(
             said.contains("hsn0: No such device: no netdev `hsn0`"),
             "{said}"
         );
-        // Each of them starts a ferroced while that of the last one ends.
+        // Each command starts a ferroced while that of the previous command ends.
         for _ in 0..30 {
             let said = fails("rxe_init.sh");
             assert!(said.contains("no netdev `hsn0`"), "{said}");
@@ -196,7 +217,7 @@ fn rxe_init_makes_a_link_for_each_netdev() {
         cable("hsn0", "far0", "10.0.0.1/24");
         cable("hsn1", "far1", "10.0.1.1/24");
         assert_eq!(ok("rxe_init.sh"), "");
-        assert_eq!(ok("rxe_init.sh hsn0 hsn1"), "", "again, and more");
+        assert_eq!(ok("rxe_init.sh hsn0 hsn1"), "", "hsn0 keeps its link");
         let lines = ok("rdma link");
         assert_eq!(
             lines,
@@ -206,10 +227,10 @@ fn rxe_init_makes_a_link_for_each_netdev() {
     });
 }
 
-/// What a service manager does after somebody has added links by hand.
+/// A service manager does this after a user has added links by hand.
 #[test]
-fn a_ferroced_takes_the_place_of_another() {
-    isolated("a_ferroced_takes_the_place_of_another", || {
+fn replace_takes_over_the_links_of_a_running_ferroced() {
+    isolated("replace_takes_over_the_links_of_a_running_ferroced", || {
         let _cleanup = Cleanup;
         cable("eth0", "far0", "10.0.0.1/24");
         ok("ferroce link add rxe0 type rxe netdev eth0");
@@ -232,7 +253,7 @@ fn a_ferroced_takes_the_place_of_another() {
         ok("ferroced --configured --replace");
         assert_ne!(pid(), before);
         assert_eq!(ok("ferroce link"), links);
-        // Or of nobody.
+        // With no ferroced running, --replace has no effect.
         end_daemon();
         ok("ferroced --configured --replace");
         assert_eq!(ok("ferroce link"), links);

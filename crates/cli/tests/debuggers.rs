@@ -7,10 +7,11 @@ use std::process::{Command, Output, Stdio};
 
 use common::{Cleanup, FERROCE, with_libraries};
 
-/// A WRITE to memory that is gone ends the responder: the queue pair is its own peer.
+/// Completions of the two WRITEs. The queue pair is its own peer: a WRITE to unmapped memory
+/// moves it to the error state, so the work request is flushed.
 const RESULTS: [&str; 2] = ["there: success", "gone: Work Request Flushed Error"];
 
-/// Whether a program is there. A test that needs it says loudly that it was skipped; in CI
+/// Returns true if a program is installed. Otherwise prints that the test is skipped; in CI
 /// that is a failure.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -24,7 +25,7 @@ fn is_installed(program: &str) -> bool {
     false
 }
 
-/// Compiles the program, whose executable goes with the test's directory.
+/// Compiles the program into the test's directory.
 fn compile(options: &[&str]) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/memory_gone.c");
     let dir = std::env::var_os("FERROCE_RUNTIME_DIR").expect("the test is isolated");
@@ -64,8 +65,8 @@ fn valgrind_finds_no_error_in_the_library() {
     }
     with_libraries("valgrind_finds_no_error_in_the_library", || {
         let _cleanup = Cleanup;
-        // Tables of the library look possibly lost to valgrind: it searches for pointers to
-        // their beginning, and they are known by their middle.
+        // valgrind reports tables of the library as possibly lost: it searches for pointers
+        // to their start, and the library keeps pointers into their middle.
         let leaks = "--errors-for-leak-kinds=definite";
         let valgrind = [
             "valgrind",
@@ -82,11 +83,11 @@ fn valgrind_finds_no_error_in_the_library() {
 }
 
 #[test]
-fn valgrind_lets_an_operation_fail_whose_memory_is_gone() {
+fn write_to_unmapped_memory_fails_under_valgrind() {
     if !is_installed("valgrind") {
         return;
     }
-    let name = "valgrind_lets_an_operation_fail_whose_memory_is_gone";
+    let name = "write_to_unmapped_memory_fails_under_valgrind";
     with_libraries(name, || {
         let _cleanup = Cleanup;
         let output = run(&["valgrind", "-q"], compile(&[]), "gone");
@@ -97,8 +98,8 @@ fn valgrind_lets_an_operation_fail_whose_memory_is_gone() {
 }
 
 #[test]
-fn address_sanitizer_works_and_finds_bugs_of_the_program() {
-    let name = "address_sanitizer_works_and_finds_bugs_of_the_program";
+fn address_sanitizer_finds_bugs_of_the_program() {
+    let name = "address_sanitizer_finds_bugs_of_the_program";
     with_libraries(name, || {
         let _cleanup = Cleanup;
         let program = compile(&["-fsanitize=address"]);
@@ -112,11 +113,11 @@ fn address_sanitizer_works_and_finds_bugs_of_the_program() {
 }
 
 #[test]
-fn gdb_passes_faults_of_copies_on() {
+fn write_to_unmapped_memory_fails_under_gdb() {
     if !is_installed("gdb") {
         return;
     }
-    with_libraries("gdb_passes_faults_of_copies_on", || {
+    with_libraries("write_to_unmapped_memory_fails_under_gdb", || {
         let _cleanup = Cleanup;
         let pass = "handle SIGSEGV SIGBUS nostop noprint pass";
         let gdb = ["gdb", "-batch", "-ex", pass, "-ex", "run", "--args"];

@@ -1,8 +1,8 @@
-//! The guides by which people know Soft-RoCE, typed as they are printed.
+//! The commands of guides for Soft-RoCE, as printed.
 //!
-//! Each command runs under `ferroce run`, and what it shows must have the shape that the
-//! guide prints. With `FERROCE_WRITE_GUIDES=docs/GUIDES.md` (a path from the root of the
-//! repository) the transcript is written there.
+//! Each command runs under `ferroce run`, and its output must have the parts that the guide
+//! prints. With `FERROCE_WRITE_GUIDES=docs/GUIDES.md` (a path from the root of the
+//! repository) the test writes the transcript to that file.
 
 mod common;
 
@@ -18,22 +18,22 @@ use common::{Cleanup, FERROCE, PINGPONG_PORT, config_dir, is_listening, with_lib
 
 const WRITE: &str = "FERROCE_WRITE_GUIDES";
 
-/// One guide.
+/// A guide.
 struct Guide {
     title: &'static str,
-    /// What one should know.
+    /// Differences between the guide and Ferroce.
     remark: &'static str,
-    /// Netdevs and their addresses.
+    /// Netdevs of the guide and their addresses.
     netdevs: &'static [(&'static str, &'static str)],
     steps: &'static [Step],
 }
 
-/// One command.
+/// A command of a guide.
 struct Step {
     typed: &'static str,
-    /// Parts of what it shows, in order. None: it shows nothing.
+    /// Parts of the output, in order. Empty: the command prints nothing.
     shows: &'static [&'static str],
-    /// Whether it ends with status 0.
+    /// True if the command exits with status 0.
     works: bool,
 }
 
@@ -68,7 +68,7 @@ const PINGPONG: &[&str] = &[
 const GUIDES: &[Guide] = &[
     Guide {
         title: "LGProxy: Software RDMA Configuration",
-        remark: "iWARP (`type siw`) is not built yet, and says so.",
+        remark: "iWARP (`type siw`) is not supported yet; the command fails with that reason.",
         netdevs: &[("enp4s0f0", "10.1.0.1/24")],
         steps: &[
             shown("ip link", &["enp4s0f0"]),
@@ -87,7 +87,7 @@ const GUIDES: &[Guide] = &[
     },
     Guide {
         title: "A university cloud: Soft-RoCE on Ubuntu 22.04",
-        remark: "The guide compiles a kernel for hours first. Leave that out.",
+        remark: "The guide first compiles a kernel. Skip that part.",
         netdevs: &[("ens3", "10.2.0.1/24")],
         steps: &[
             quiet("sudo rdma link add rxe_ens3 type rxe netdev ens3"),
@@ -104,10 +104,10 @@ const GUIDES: &[Guide] = &[
     },
     Guide {
         title: "Red Hat: Configuring InfiniBand and RDMA networks",
-        remark: "No `modprobe` and no `ulimit -l`: Ferroce needs no module and pins no memory. `ibping`, \
-                 IPoIB and a subnet manager do not exist on RoCE: see above. NFS over RDMA needs the \
-                 kernel's own RDMA. The mode of RoCE is always v2: there is nothing to `mkdir` and \
-                 nothing to write. iWARP (`type siw`) is not built yet.",
+        remark: "Skip `modprobe` and `ulimit -l`: Ferroce needs no module and pins no memory. `ibping`, \
+                 IPoIB and subnet managers do not exist on RoCE (see above). NFS over RDMA uses the \
+                 kernel's own RDMA and does not see Ferroce. Skip the steps that set the RoCE mode: \
+                 it is always v2. iWARP (`type siw`) is not supported yet.",
         netdevs: &[("enp1s0", "10.3.0.1/24")],
         steps: &[
             quiet("rdma link add rxe0 type rxe netdev enp1s0"),
@@ -177,9 +177,9 @@ const GUIDES: &[Guide] = &[
     },
     Guide {
         title: "NVIDIA: How to configure Soft-RoCE",
-        remark: "The guide installs a kernel and libraries first: leave that out. People \
-                 report that `-g 0`, the link-local address, hangs with the kernel's Soft-RoCE; \
-                 here it works as any other.",
+        remark: "The guide first installs a kernel and libraries. Skip that part. With the kernel's \
+                 Soft-RoCE, users report that `-g 0`, the link-local address, hangs. With Ferroce \
+                 it works.",
         netdevs: &[("eth1", "10.6.0.1/24")],
         steps: &[
             shown("rxe_cfg start", &["Name", "RDEV", "eth1"]),
@@ -213,9 +213,9 @@ const GUIDES: &[Guide] = &[
     },
     Guide {
         title: "HPE Slingshot: Configure Soft-RoCE",
-        remark: "`/sys/module/rdma_rxe/parameters` belongs to the kernel's module: there is no \
-                 setting to make. To have the links after every boot, `ferroce config save` and \
-                 `systemctl enable ferroced`.",
+        remark: "Skip the settings in `/sys/module/rdma_rxe/parameters`: they belong to the \
+                 kernel's module. To recreate the links at every boot, run `ferroce config save` \
+                 and `systemctl enable ferroced`.",
         netdevs: &[("hsn0", "10.4.0.1/24"), ("hsn1", "10.4.1.1/24")],
         steps: &[
             quiet("rxe_init.sh"),
@@ -233,7 +233,7 @@ const GUIDES: &[Guide] = &[
     },
     Guide {
         title: "OpenFabrics Workshop 2017: SoftRoCE",
-        remark: "`-p` of `rxe_cfg start` chose an Ethernet type, from before RoCEv2.",
+        remark: "`-p` of `rxe_cfg start` set the Ethernet type of RoCEv1. Ferroce ignores it.",
         netdevs: &[("enp17s0", "10.5.0.1/24"), ("eno2", "10.5.1.1/24")],
         steps: &[
             shown(
@@ -282,26 +282,26 @@ const GUIDES: &[Guide] = &[
     },
 ];
 
-/// Somebody who types commands.
+/// A shell that types commands.
 #[derive(Default)]
 struct Shell {
-    /// What was started with `&`, and not waited for yet.
+    /// The command that was started with `&`, until `wait`.
     background: Option<Child>,
 }
 
 impl Shell {
-    /// Runs a command under `ferroce run`; says whether it worked, and what it showed.
+    /// Runs a command under `ferroce run`. Returns true if it succeeded, and its output.
     fn type_in(&mut self, line: &str) -> (bool, String) {
         if line == "wait" {
             let (works, text) = said(self.background.take().expect("something to wait for"));
-            // rping's server calls the end of the client an error.
+            // rping's server reports the end of its client as an error.
             return (works || text.contains("DISCONNECT EVENT"), text);
         }
         let Some(server) = line.strip_suffix(" &") else {
             return said(start(line));
         };
         self.background = Some(start(server));
-        deadline::until("it listens", || {
+        deadline::until("the server listens", || {
             is_listening(PINGPONG_PORT)
                 || !common::ok("rdma resource show cm_id state LISTEN").is_empty()
         });
@@ -326,7 +326,7 @@ fn said(child: Child) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// The first of the parts that is not there in order.
+/// Returns the first part that the text lacks, in order.
 fn missing<'a>(text: &str, parts: &[&'a str]) -> Option<&'a str> {
     let mut rest = text;
     for part in parts {
@@ -361,7 +361,7 @@ fn play(guide: &Guide) -> String {
             continue;
         }
         if program == "wait" && shell.background.is_none() {
-            continue; // it was skipped
+            continue; // the server was skipped
         }
         let (works, said) = shell.type_in(step.typed);
         assert_eq!(works, step.works, "{}: {said}", step.typed);
@@ -412,41 +412,46 @@ fn every_guide_works_as_printed() {
 }
 
 const BEGINNING: &str = "\
-# Guides, as printed
+# Soft-RoCE guides with Ferroce
 
-What guides for Soft-RoCE tell people to type, in order, and what Ferroce shows, inside `ferroce
-shell`. Each command is run by a test (`crates/cli/tests/guides.rs`), which also wrote this file:
+To follow a guide for Soft-RoCE, start `ferroce shell` and type its commands. They work as printed; `sudo` may stay.
+Skip the steps about kernels and modules (`modprobe rdma_rxe`, `modprobe siw`, `modinfo rdma_rxe`).
+
+Below are the commands of six guides, in order, with the output of Ferroce. A test runs each command
+(`crates/cli/tests/guides.rs`) and writes this file:
 `FERROCE_WRITE_GUIDES=docs/GUIDES.md cargo test -p ferroce-cli --test guides`.
 
-`sudo` does not matter: inside `ferroce shell` it leaves RDMA's commands to you, and hands all others
-on. `modprobe rdma_rxe`, `modprobe siw` and `modinfo rdma_rxe` are not needed: leave them out.
+`sudo` inside `ferroce shell` runs RDMA commands as the present user and hands all other commands to the real sudo.
 
 ## Not on RoCE
 
-RoCE is InfiniBand's transport on Ethernet, without InfiniBand's fabric. No driver has the following on RoCE: the
-kernel's `rdma_rxe` and RoCE NICs refuse it, too.
+RoCE is InfiniBand's transport on Ethernet, without InfiniBand's fabric. The following does not exist on RoCE with any
+driver; the kernel's `rdma_rxe` and RoCE NICs refuse it, too.
 
-| guides say | on RoCE | instead |
+| guides name | on RoCE | use instead |
 | --- | --- | --- |
-| `ibping`, and tools that find ports by their LID: `ibtracert`, `smpquery`, `saquery`, `perfquery`, `ibnetdiscover`, `iblinkinfo` | Ports have no LID, and no management packets travel between them. With the kernel's driver `ibping` says \"only lid routes are supported\". | `ferroce ping HOST` asks the peer's connection manager; `ibstat`, `ibstatus`, `ibv_devinfo` show ports; `ferroce stat` shows counters |
-| IPoIB: an interface `ib0`, datagram and connected mode | `modprobe ib_ipoib` makes no interface. | IP itself: the link's netdev has it already |
-| a subnet manager: `opensm`, partitions, `sminfo` | Ethernet has none: a port is active as soon as its netdev is up. | nothing to do; `rdma_cm` finds peers and paths by IP address |
+| `ibping`, and tools that find ports by their LID: `ibtracert`, `smpquery`, `saquery`, `perfquery`, `ibnetdiscover`, `iblinkinfo` | Ports have no LID and exchange no subnet management packets. With the kernel's driver `ibping` fails with \"only lid routes are supported\". | `ferroce ping HOST` tests the peer's connection manager; `ibstat`, `ibstatus` and `ibv_devinfo` show ports; `ferroce stat` shows counters |
+| IPoIB: an interface `ib0`, datagram and connected mode | `modprobe ib_ipoib` creates no interface. | the IP address of the link's netdev |
+| a subnet manager: `opensm`, partitions, `sminfo` | Ethernet has none. A port is active as soon as its netdev is up. | nothing; `rdma_cm` finds peers and paths by IP address |
 
 ";
 
-/// What the page says is what the test runs.
+/// docs/GUIDES.md has the commands of this test.
 #[test]
-fn the_page_has_every_command() {
+fn document_has_every_command() {
     if std::env::var_os(WRITE).is_some() {
-        return; // it is being written
+        return; // the other test writes the file
     }
     let page = fs::read_to_string(repository().join("docs/GUIDES.md")).expect("docs/GUIDES.md");
     assert!(
         page.starts_with(BEGINNING),
-        "docs/GUIDES.md begins otherwise"
+        "docs/GUIDES.md has another start; write it anew"
     );
     for absent in ["ibping", "IPoIB", "subnet manager"] {
-        assert!(BEGINNING.contains(absent), "not a word about {absent}");
+        assert!(
+            BEGINNING.contains(absent),
+            "BEGINNING does not mention {absent}"
+        );
     }
     for guide in GUIDES {
         assert!(page.contains(guide.title), "{}", guide.title);

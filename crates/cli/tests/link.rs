@@ -1,5 +1,5 @@
-//! `ferroce link` and `ferroce stat` as people type them: exact output, and a ferroced
-//! that comes and goes by itself.
+//! `ferroce link` and `ferroce stat`: exact output, and a ferroced that starts and ends by
+//! itself.
 
 mod common;
 
@@ -27,8 +27,8 @@ fn daemon_pid() -> u32 {
 }
 
 #[test]
-fn a_link_from_beginning_to_end() {
-    isolated("a_link_from_beginning_to_end", || {
+fn link_is_added_shown_and_deleted() {
+    isolated("link_is_added_shown_and_deleted", || {
         let _cleanup = Cleanup;
         assert_eq!(ok("ferroce link"), "", "no link, no daemon, no complaint");
         assert_eq!(ok("ferroce -j link show"), "[]\n");
@@ -65,8 +65,8 @@ fn a_link_from_beginning_to_end() {
 }
 
 #[test]
-fn a_netdev_with_a_cable() {
-    isolated("a_netdev_with_a_cable", || {
+fn link_follows_the_state_of_its_netdev() {
+    isolated("link_follows_the_state_of_its_netdev", || {
         let _cleanup = Cleanup;
         netdev::add_veth("near", "far");
         netdev::add_address("near", "10.0.0.1/24");
@@ -90,7 +90,7 @@ fn a_netdev_with_a_cable() {
         deadline::until("the cable is up", || {
             ok("ferroce link show rxe_near").contains("state ACTIVE physical_state LINK_UP")
         });
-        // The kernel announces it when nobody else on the cable turned out to have it.
+        // The kernel announces the address after duplicate address detection.
         deadline::until("the link-local address is usable", || {
             ok("ferroce -d link show rxe_near").contains("gid 0 fe80")
         });
@@ -130,20 +130,20 @@ fn a_netdev_with_a_cable() {
 }
 
 #[test]
-fn mistakes_are_explained() {
-    isolated("mistakes_are_explained", || {
+fn errors_name_the_cause_and_the_remedy() {
+    isolated("errors_name_the_cause_and_the_remedy", || {
         let _cleanup = Cleanup;
         netdev::add_veth("near", "far");
         for (line, complaint) in [
             ("link delete rxe0", "no ferroced runs"),
             (
                 "link show rxe0",
-                "error: Wrong device name: no link `rxe0`; there is none;",
+                "error: Wrong device name: link rxe0 does not exist; there are no links;",
             ),
-            ("stat rxe0", "no link `rxe0`"),
+            ("stat rxe0", "link rxe0 does not exist"),
             (
                 "link add rxe0 type rxe",
-                "error: `netdev` is missing: ferroce link add NAME",
+                "error: `netdev` is missing; usage: ferroce link add NAME",
             ),
             (
                 "link add rx/e0 type rxe netdev lo",
@@ -180,7 +180,7 @@ fn mistakes_are_explained() {
         let said = fails("ferroce link show rxe7");
         assert_eq!(
             said,
-            "error: Wrong device name: no link `rxe7`; there is rxe0\n"
+            "error: Wrong device name: link rxe7 does not exist; existing links: rxe0\n"
         );
         for (line, complaint) in [
             (
@@ -246,10 +246,10 @@ fn counters_have_rxes_names() {
     });
 }
 
-/// What was there before `kill -9` is there again with the next command.
+/// The next command after `kill -9` finds the same links.
 #[test]
-fn a_killed_ferroced_is_started_again() {
-    isolated("a_killed_ferroced_is_started_again", || {
+fn next_command_restarts_a_killed_ferroced() {
+    isolated("next_command_restarts_a_killed_ferroced", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
         let before = daemon_pid();
@@ -263,10 +263,10 @@ fn a_killed_ferroced_is_started_again() {
     });
 }
 
-/// Several commands at once start one ferroced, and all of them find it.
+/// Several commands at the same time start one ferroced, and all of them find it.
 #[test]
-fn one_is_enough_for_all() {
-    isolated("one_is_enough_for_all", || {
+fn concurrent_commands_start_one_ferroced() {
+    isolated("concurrent_commands_start_one_ferroced", || {
         let _cleanup = Cleanup;
         for n in 0..6 {
             netdev::add_veth(&format!("a{n}"), &format!("b{n}"));
@@ -290,26 +290,26 @@ fn one_is_enough_for_all() {
     });
 }
 
-/// A ferroced that was started at the same time looks whether this one is there, and
-/// leaves again.
+/// A second ferroced connects to see whether one runs, and hangs up. That connection is not
+/// a client, so the first ferroced stays.
 #[test]
-fn a_glance_is_not_a_client() {
-    isolated("a_glance_is_not_a_client", || {
+fn connection_without_hello_does_not_end_ferroced() {
+    isolated("connection_without_hello_does_not_end_ferroced", || {
         let _cleanup = Cleanup;
         start(FERROCE.as_ref()).expect("ferroced starts");
-        let glance = unix::connect(&dir().join(SOCKET)).expect("it listens");
-        shutdown(&glance, Shutdown::Write).expect("ours");
-        deadline::readable(&glance, "it hangs up, too");
+        let stranger = unix::connect(&dir().join(SOCKET)).expect("it listens");
+        shutdown(&stranger, Shutdown::Write).expect("ours");
+        deadline::readable(&stranger, "ferroced closes the connection");
         assert!(find_daemon().expect("reachable").is_some());
     });
 }
 
-/// Everybody finds or starts a ferroced, and leaves it alone at once, so that it ends
-/// while others are about to connect.
+/// Each thread finds or starts a ferroced and disconnects at once, so that ferroced ends
+/// while other threads are about to connect.
 #[test]
-#[allow(clippy::disallowed_methods, reason = "several at once, for real")]
-fn one_that_comes_and_goes_is_always_found() {
-    isolated("one_that_comes_and_goes_is_always_found", || {
+#[allow(clippy::disallowed_methods, reason = "needs real concurrency")]
+fn ferroced_that_ends_at_any_time_is_found_or_started() {
+    isolated("ferroced_that_ends_at_any_time_is_found_or_started", || {
         let _cleanup = Cleanup;
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -324,7 +324,7 @@ fn one_that_comes_and_goes_is_always_found() {
 }
 
 #[test]
-fn a_reason_is_told_once() {
+fn error_states_its_cause_once() {
     let output = command("ferroce link add rxe0 type rxe netdev lo")
         .env("FERROCE_RUNTIME_DIR", "/nonexistent/dir")
         .output()
@@ -337,11 +337,30 @@ fn a_reason_is_told_once() {
 }
 
 #[test]
-fn help_is_a_manual() {
+fn help_has_examples_and_environment() {
     let help = ok("ferroce link add --help");
     for part in ["netdev IF", "mtu N", "crc on|off", "EXAMPLES", "type siw"] {
         assert!(help.contains(part), "{part}: {help}");
     }
     assert!(ok("ferroce --help").contains("FERROCE_RUNTIME_DIR"));
-    assert!(ok("ferroce stat --help").contains("EXAMPLES"));
+    for command in [
+        "config",
+        "demo",
+        "devinfo",
+        "doctor",
+        "gids",
+        "link",
+        "link add",
+        "link set",
+        "link delete",
+        "link show",
+        "ping",
+        "resource",
+        "run",
+        "shell",
+        "stat",
+    ] {
+        let help = ok(&format!("ferroce {command} --help"));
+        assert!(help.contains("EXAMPLES\n    "), "{command}: {help}");
+    }
 }

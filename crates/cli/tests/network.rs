@@ -1,5 +1,5 @@
-//! Two hosts: what `ferroce ping` finds out between them, and over which netdevs they can
-//! talk. The other host is a network namespace with a ferroced of its own.
+//! Two hosts: `ferroce ping` between them, and links on several kinds of netdevs. The other
+//! host is a network namespace with a ferroced of its own.
 
 mod common;
 
@@ -11,7 +11,7 @@ use ferroce_testnet::{deadline, isolated, namespace, netdev};
 
 use common::{Cleanup, PINGPONG_PORT, command, fails, is_listening, ok, run, with_libraries};
 
-/// Another host at the end of a cable from `near`, with an address and a link `far0`.
+/// Another host, connected to netdev `near`, with an address and a link `far0`.
 struct Other(OwnedFd);
 
 impl Other {
@@ -40,8 +40,8 @@ impl Other {
         self.within(|| ok("ferroce link add far0 type rxe netdev far"));
     }
 
-    /// As 10.0.0.2, with a link here on this netdev, which gets an address for it.
-    fn talks_by(&self, netdev: &str) {
+    /// Checks traffic to this host (10.0.0.2) over a link on a local netdev.
+    fn is_reached_over(&self, netdev: &str) {
         netdev::add_address(netdev, "10.0.0.1/24");
         netdev::set_up(netdev);
         ok(&format!("ferroce link add rxe0 type rxe netdev {netdev}"));
@@ -61,7 +61,7 @@ fn is_active(link: &str) -> bool {
     ok(&format!("ferroce link show {link}")).contains("state ACTIVE")
 }
 
-/// Waits until a host answers: addresses of a bridge take a moment.
+/// Waits until a host answers. A new bridge does not forward at once.
 fn until_answered(host: &str) {
     deadline::until("there is an answer", || {
         run(&format!("ferroce ping -c 1 -W 1 {host}"))
@@ -75,7 +75,10 @@ fn ping_is_answered_by_a_connection_manager() {
     isolated("ping_is_answered_by_a_connection_manager", || {
         let _cleanup = Cleanup;
         let said = fails("ferroce ping 127.0.0.1");
-        assert!(said.contains("no ferroced runs here"), "{said}");
+        assert!(
+            said.contains("no ferroced runs in this network namespace"),
+            "{said}"
+        );
         ok("ferroce link add lo0 type rxe netdev lo");
         let said = ok("ferroce ping -c 2 -i 0.01 127.0.0.1");
         let beginning = "PING 127.0.0.1 (127.0.0.1) from 127.0.0.1 lo0: RoCE connection manager\n\
@@ -86,15 +89,18 @@ fn ping_is_answered_by_a_connection_manager() {
             "{said}"
         );
         assert!(
-            said.ends_with("mtu 4096: IP packets of 4160 bytes arrive; all that this link sends\n"),
+            said.ends_with("mtu 4096: IP packets of 4160 bytes arrive; the MTU of this link\n"),
             "{said}"
         );
         for (line, complaint) in [
-            ("ping -c 0 127.0.0.1", "at least one question"),
-            ("ping -I rxe7 127.0.0.1", "no link `rxe7`; there is lo0"),
+            ("ping -c 0 127.0.0.1", "count 0 is not valid"),
+            (
+                "ping -I rxe7 127.0.0.1",
+                "link rxe7 does not exist; existing links: lo0",
+            ),
             (
                 "ping no-such-host.invalid",
-                "cannot find host `no-such-host.invalid`",
+                "cannot resolve host `no-such-host.invalid`",
             ),
             ("ping 192.0.2.7", "there is no route to 192.0.2.7"),
         ] {
@@ -105,8 +111,8 @@ fn ping_is_answered_by_a_connection_manager() {
 }
 
 #[test]
-fn ping_of_another_host() {
-    isolated("ping_of_another_host", || {
+fn ping_reports_answers_and_silence_of_another_host() {
+    isolated("ping_reports_answers_and_silence_of_another_host", || {
         let _cleanup = Cleanup;
         let other = Other::beyond("near", &["10.0.0.2/24", "fd00::2/64"], 1500);
         netdev::add_address("near", "10.0.0.1/24");
@@ -114,7 +120,7 @@ fn ping_of_another_host() {
         ok("ferroce link add near0 type rxe netdev near");
         deadline::until("the cable is up", || is_active("near0"));
 
-        // A host without Ferroce, and one that is not there.
+        // A host without Ferroce, and an address without a host.
         for host in ["10.0.0.2", "10.0.0.3"] {
             let output = run(&format!("ferroce ping -c 1 -W 0.2 {host}"));
             assert_eq!(output.status.code(), Some(1));
@@ -125,10 +131,7 @@ fn ping_of_another_host() {
             );
             assert!(said.contains("1 sent, 0 answered, 100% lost\n"), "{said}");
             let said = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                said.contains("does a firewall let UDP port 4791 through?"),
-                "{said}"
-            );
+            assert!(said.contains("no firewall drops UDP port 4791"), "{said}");
         }
 
         other.add_link();
@@ -136,23 +139,23 @@ fn ping_of_another_host() {
         let said = ok("ferroce ping -c 1 10.0.0.2");
         assert!(said.contains("from 10.0.0.1 near0: "), "{said}");
         assert!(
-            said.contains("mtu 1024: IP packets of 1088 bytes arrive; all that"),
+            said.contains("mtu 1024: IP packets of 1088 bytes arrive; the MTU of"),
             "{said}"
         );
         let said = ok("ferroce ping -c 1 fd00::2");
         assert!(said.contains("from fd00::1 near0: "), "{said}");
         assert!(
-            said.contains("mtu 1024: IP packets of 1108 bytes arrive; all that"),
+            said.contains("mtu 1024: IP packets of 1108 bytes arrive; the MTU of"),
             "{said}"
         );
     });
 }
 
-/// Jumbo frames here, and something on the way that does not pass them: the reason why
-/// small messages work and large ones do not.
+/// The local netdev sends jumbo frames, and the path drops them. Small messages then work
+/// and large ones do not.
 #[test]
-fn ping_finds_the_mtu_that_passes() {
-    isolated("ping_finds_the_mtu_that_passes", || {
+fn ping_finds_the_largest_mtu_that_arrives() {
+    isolated("ping_finds_the_largest_mtu_that_arrives", || {
         let _cleanup = Cleanup;
         let other = Other::beyond("near", &["10.0.0.2/24"], 9000);
         netdev::add_address("near", "10.0.0.1/24");
@@ -169,15 +172,15 @@ fn ping_finds_the_mtu_that_passes() {
             let said = ok("ferroce ping -c 1 -W 0.5 10.0.0.2");
             let bytes = passes + 64;
             let expected = format!(
-                "mtu {passes}: IP packets of {bytes} bytes arrive; this link sends up to 4096: \
-                 say `mtu {passes}` when you add it\n"
+                "mtu {passes}: IP packets of {bytes} bytes arrive; larger ones do not, but the MTU \
+                 of this link is 4096: run `ferroce link set near0 mtu {passes}`\n"
             );
             assert!(said.ends_with(&expected), "far MTU {mtu}: {said}");
         }
     });
 }
 
-/// A real program between two hosts, by a link here.
+/// Runs ibv_rc_pingpong between this host and the other.
 fn pingpong(link: &str, address: &str, other: &Other) {
     if !Path::new("/usr/bin/ibv_rc_pingpong").exists() {
         let line = "*** SKIPPED: ibv_rc_pingpong is not installed ***";
@@ -190,7 +193,7 @@ fn pingpong(link: &str, address: &str, other: &Other) {
             .stdout(Stdio::piped())
             .spawn()
             .expect("ferroce starts");
-        deadline::until("it listens", || is_listening(PINGPONG_PORT));
+        deadline::until("the server listens", || is_listening(PINGPONG_PORT));
         server
     });
     let client = ok(&format!("{program} {link} {address}"));
@@ -199,33 +202,33 @@ fn pingpong(link: &str, address: &str, other: &Other) {
     assert!(server.status.success(), "{server:?}");
 }
 
-/// As hosts of virtual machines and containers have it: the address is the bridge's.
+/// Hosts of virtual machines and containers have the address on the bridge.
 #[test]
-fn a_link_on_a_bridge() {
-    with_libraries("a_link_on_a_bridge", || {
+fn link_on_a_bridge_carries_traffic() {
+    with_libraries("link_on_a_bridge_carries_traffic", || {
         let _cleanup = Cleanup;
         let other = Other::beyond("port", &["10.0.0.2/24"], 1500);
         assert!(netdev::add_bridge("br0"), "kernel without bridges");
         netdev::set_master("port", "br0");
-        other.talks_by("br0");
+        other.is_reached_over("br0");
     });
 }
 
-/// As containers have it that share a NIC.
+/// Containers that share a NIC may have a macvlan.
 #[test]
-fn a_link_on_a_macvlan() {
-    with_libraries("a_link_on_a_macvlan", || {
+fn link_on_a_macvlan_carries_traffic() {
+    with_libraries("link_on_a_macvlan_carries_traffic", || {
         let _cleanup = Cleanup;
         let other = Other::beyond("nic", &["10.0.0.2/24"], 1500);
         assert!(netdev::add_macvlan("mac0", "nic"), "kernel without macvlan");
-        other.talks_by("mac0");
+        other.is_reached_over("mac0");
     });
 }
 
-/// Several links at once, each on its own netdev.
+/// Each link is on its own netdev.
 #[test]
-fn two_links_to_two_hosts() {
-    with_libraries("two_links_to_two_hosts", || {
+fn two_links_carry_traffic_to_two_hosts() {
+    with_libraries("two_links_carry_traffic_to_two_hosts", || {
         let _cleanup = Cleanup;
         let one = Other::beyond("eth0", &["10.0.0.2/24"], 1500);
         let two = Other::beyond("eth1", &["10.0.1.2/24"], 9000);

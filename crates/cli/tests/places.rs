@@ -1,5 +1,5 @@
-//! Where ferroced's files lie: other users cannot take the place, and user namespaces
-//! change nothing.
+//! Runtime directories of ferroced: other users cannot occupy them, and they are found in
+//! user namespaces.
 
 mod common;
 
@@ -7,14 +7,14 @@ use ferroce_testnet::{isolated_as_root, sandbox};
 
 use common::FERROCE;
 
-/// Runs a script in which `$FERROCE` is the command, in a network of its own.
+/// Runs a script in a network namespace of its own. `$FERROCE` is the command.
 fn script(name: &str, text: &'static str) {
     isolated_as_root(name, || {
         sandbox::succeeds(text, &[("FERROCE", FERROCE)]);
     });
 }
 
-/// All that a first user types.
+/// The first commands of a new user.
 const FIRST_STEPS: &str = r#"
 cat > /tmp/first-steps <<'END'
 set -eu
@@ -28,8 +28,8 @@ END
 "#;
 
 #[test]
-fn squatted_names_deny_root_nothing() {
-    isolated_as_root("squatted_names_deny_root_nothing", || {
+fn names_taken_by_another_user_do_not_block_root() {
+    isolated_as_root("names_taken_by_another_user_do_not_block_root", || {
         let text = r#"
             as 60002 mkdir -m 700 /tmp/ferroce-0 /tmp/ferroce.0
             as 60002 ln -s /etc /tmp/ferroce.1
@@ -41,8 +41,8 @@ fn squatted_names_deny_root_nothing() {
 }
 
 #[test]
-fn squatted_names_deny_a_user_nothing() {
-    isolated_as_root("squatted_names_deny_a_user_nothing", || {
+fn names_taken_by_another_user_do_not_block_a_user() {
+    isolated_as_root("names_taken_by_another_user_do_not_block_a_user", || {
         let text = r#"
             as 60002 mkdir -m 777 /tmp/ferroce-60001 /tmp/ferroce.0
             as 60002 ln -s /etc /tmp/ferroce.1
@@ -54,25 +54,25 @@ fn squatted_names_deny_a_user_nothing() {
 }
 
 #[test]
-fn a_users_directory_is_found_without_a_session_variable() {
+fn session_directory_is_found_without_xdg_runtime_dir() {
     script(
-        "a_users_directory_is_found_without_a_session_variable",
+        "session_directory_is_found_without_xdg_runtime_dir",
         r#"
             mkdir /run/user
             install -d -m 700 -o 60001 -g 60001 /run/user/60001
             as 60001 env XDG_RUNTIME_DIR=/run/user/60001 "$FERROCE" link add a type rxe netdev lo
             test -d /run/user/60001/ferroce
             as 60001 "$FERROCE" link | grep -q '^link a/1'
-            # The user's number is 0 there, and the directory still the user's.
+            # In the user namespace the user is 0, and still owns the directory.
             as 60001 unshare --map-root-user "$FERROCE" link | grep -q '^link a/1'
         "#,
     );
 }
 
 #[test]
-fn another_users_session_variable_is_no_obstacle() {
+fn xdg_runtime_dir_of_another_user_is_skipped() {
     script(
-        "another_users_session_variable_is_no_obstacle",
+        "xdg_runtime_dir_of_another_user_is_skipped",
         r#"
             mkdir /run/user
             install -d -m 700 -o 60001 -g 60001 /run/user/60001
@@ -99,9 +99,9 @@ fn user_namespaces_work_after_root_has_used_ferroce() {
 }
 
 #[test]
-fn a_user_namespace_keeps_nobody_from_roots_ferroced() {
+fn ferroced_of_root_is_found_in_a_user_namespace() {
     script(
-        "a_user_namespace_keeps_nobody_from_roots_ferroced",
+        "ferroced_of_root_is_found_in_a_user_namespace",
         r#"
             printf 'ferroce:x:60001:\n' > /tmp/group
             mount --bind /tmp/group /etc/group
@@ -113,9 +113,9 @@ fn a_user_namespace_keeps_nobody_from_roots_ferroced() {
 }
 
 #[test]
-fn the_socket_of_a_killed_ferroced_keeps_nobody_out() {
+fn socket_of_a_killed_ferroced_does_not_block_users() {
     script(
-        "the_socket_of_a_killed_ferroced_keeps_nobody_out",
+        "socket_of_a_killed_ferroced_does_not_block_users",
         r#"
             "$FERROCE" link add of-root type rxe netdev lo
             if as 60001 "$FERROCE" run -- true 2> /tmp/refused; then exit 1; fi
@@ -129,25 +129,25 @@ fn the_socket_of_a_killed_ferroced_keeps_nobody_out() {
 }
 
 #[test]
-fn the_group_of_the_package_is_no_obstacle_to_users() {
+fn group_ferroce_does_not_block_users_outside_it() {
     script(
-        "the_group_of_the_package_is_no_obstacle_to_users",
+        "group_ferroce_does_not_block_users_outside_it",
         r#"
             printf 'ferroce:x:990:\n' > /tmp/group
             mount --bind /tmp/group /etc/group
             as 60001 "$FERROCE" demo --brief
             as 60001 unshare --map-root-user --net "$FERROCE" run -- true
-            # Root of a container that may give no files away.
+            # Root of a container without CAP_CHOWN.
             setpriv --bounding-set=-chown --inh-caps=-chown \
                 "$FERROCE" run -- "$FERROCE" link | grep -q '^link rxe0/1'
         "#,
     );
 }
 
-/// Rsockets of servers that fork take turns by a lock that other users cannot hold.
+/// Rsockets of servers that fork serialise by a lock that other users cannot hold.
 #[test]
-fn a_lock_that_another_user_holds_stops_no_server() {
-    let name = "a_lock_that_another_user_holds_stops_no_server";
+fn lock_held_by_another_user_does_not_stop_a_server() {
+    let name = "lock_held_by_another_user_does_not_stop_a_server";
     if !std::path::Path::new("/usr/bin/rstream").exists() {
         let line = "*** SKIPPED: rstream is not installed ***";
         assert!(std::env::var_os("CI").is_none(), "{line}");
@@ -174,11 +174,11 @@ fn a_lock_that_another_user_holds_stops_no_server() {
     });
 }
 
-/// Two looks of ferroced, ten seconds apart: this takes some twenty seconds.
+/// ferroced checks twice, ten seconds apart, so this test takes about twenty seconds.
 #[test]
-fn a_users_network_is_given_up_when_nothing_lives_in_it() {
+fn ferroced_ends_in_an_abandoned_network_namespace() {
     script(
-        "a_users_network_is_given_up_when_nothing_lives_in_it",
+        "ferroced_ends_in_an_abandoned_network_namespace",
         r#"
             as 60001 unshare --map-root-user --net sh -ec '
                 ip link set lo up

@@ -1,7 +1,9 @@
-//! `rdma` as guides and scripts type it, answered by this executable under that name.
+//! `rdma`: the commands of guides and scripts, with this executable called by that name.
 
 mod common;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Stdio};
 
 use ferroce_cm::PortSpace;
@@ -10,12 +12,13 @@ use ferroce_control::{CmAnswer, CmCall, Reply, Request, find_daemon};
 use ferroce_device::transport::QpType;
 use ferroce_endpoint::{Endpoint, Options};
 use ferroce_testnet::{deadline, isolated, netdev};
+use rustix::process::{Pid, Signal, kill_process};
 
 use common::{Cleanup, cable, fails, ok, with_libraries};
 
 #[test]
-fn links_and_devices() {
-    isolated("links_and_devices", || {
+fn output_for_links_and_devices_is_that_of_iproute2() {
+    isolated("output_for_links_and_devices_is_that_of_iproute2", || {
         let _cleanup = Cleanup;
         assert_eq!(ok("rdma link"), "");
         assert_eq!(ok("rdma dev"), "");
@@ -63,8 +66,8 @@ fn links_and_devices() {
 }
 
 #[test]
-fn a_file_of_commands_is_performed() {
-    isolated("a_file_of_commands_is_performed", || {
+fn batch_stops_at_the_first_error_unless_forced() {
+    isolated("batch_stops_at_the_first_error_unless_forced", || {
         let _cleanup = Cleanup;
         let file = common::config_dir().with_extension("batch");
         let place = file.display();
@@ -78,15 +81,15 @@ fn a_file_of_commands_is_performed() {
         }
         write("link show rxe7\nlink delete rxe0\n");
         let said = fails(&format!("rdma -b {place}"));
-        assert!(said.contains("no link `rxe7`"), "{said}");
+        assert!(said.contains("link rxe7 does not exist"), "{said}");
         assert!(
             said.contains(&format!("Command failed {place}:1")),
             "{said}"
         );
-        assert_eq!(ok("rdma link"), line, "the rest is not performed");
+        assert_eq!(ok("rdma link"), line, "the rest is not executed");
         let said = fails(&format!("rdma -force -batch {place}"));
         assert!(said.contains("1 command failed"), "{said}");
-        assert_eq!(ok("rdma link"), "", "the rest is performed");
+        assert_eq!(ok("rdma link"), "", "the rest is executed");
         let said = fails("rdma -batch /no/such/file");
         assert!(said.contains("/no/such/file"), "{said}");
         for option in ["-V", "-Version", "--version"] {
@@ -97,8 +100,8 @@ fn a_file_of_commands_is_performed() {
 }
 
 #[test]
-fn mistakes_end_with_status_1() {
-    isolated("mistakes_end_with_status_1", || {
+fn errors_exit_with_status_1_and_name_the_mistake() {
+    isolated("errors_exit_with_status_1_and_name_the_mistake", || {
         let _cleanup = Cleanup;
         ok("rdma link add rxe0 type rxe netdev lo");
         assert!(ok("rdma link add x").starts_with("Usage: rdma link show"));
@@ -109,7 +112,7 @@ fn mistakes_end_with_status_1() {
             ("link frobnicate", "Unknown link command 'frobnicate'"),
             (
                 "link show rxe7",
-                "Wrong device name: no link `rxe7`; there is rxe0",
+                "Wrong device name: link rxe7 does not exist; existing links: rxe0",
             ),
             ("link show rxe0/2", "no port `2`"),
             ("dev show rxe7", "Wrong device name"),
@@ -137,11 +140,11 @@ fn mistakes_end_with_status_1() {
             ),
             (
                 "resource show frob",
-                "no link `frob`; there is rxe0; objects are qp, cm_id, cq, mr, pd, ctx, srq",
+                "link frob does not exist; existing links: rxe0; objects are qp, cm_id, cq, mr,",
             ),
             (
                 "statistic frob",
-                "Unknown statistic command 'frob'. Known are",
+                "Unknown statistic command 'frob'. Known: show",
             ),
             (
                 "link add rxe1 type frob netdev lo",
@@ -149,22 +152,22 @@ fn mistakes_end_with_status_1() {
             ),
             (
                 "link add rxe1 type rxe netdev lo mtu big",
-                "mtu `big` is none of 256, 512, 1024, 2048, 4096",
+                "mtu `big` is not one of 256, 512, 1024, 2048, 4096",
             ),
             ("dev set rxe7 name mine", "no link `rxe7`; there is rxe0"),
             ("dev set rxe0 name a/b", "link name `a/b` is not valid"),
-            ("dev set rxe0 name", "a value for 'name' is missing"),
+            ("dev set rxe0 name", "the value of 'name' is missing"),
             ("dev set rxe0 netns blue", "Operation not supported"),
             ("dev set rxe0 colour red", "Unknown parameter 'colour'"),
             ("monitor everything", "Unknown parameter 'everything'"),
             (
                 "link add rxe1 type rxe netdev",
-                "a value for `netdev` is missing: rdma link add NAME",
+                "the value of `netdev` is missing; usage: rdma link add NAME",
             ),
             ("link add", "Usage: rdma link show"),
             (
                 "system set privileged-qkey off",
-                "Operation not supported: any program may use a Q_Key",
+                "Operation not supported: privileged-qkey is always on",
             ),
             (
                 "system set privileged-qkey maybe",
@@ -179,7 +182,7 @@ fn mistakes_end_with_status_1() {
                 "Operation not supported",
             ),
             ("statistic unset link rxe7/1 optional-counters", "rxe7"),
-            ("statistic set", "wants to know a link"),
+            ("statistic set", "needs `link DEV/PORT_INDEX`"),
             ("statistic qp show speed 7", "Unknown filter 'speed'"),
             ("statistic mr show speed 7", "Unknown filter 'speed'"),
             ("--frobnicate", "--frobnicate"),
@@ -190,10 +193,36 @@ fn mistakes_end_with_status_1() {
     });
 }
 
-/// Objects are those of this very process.
+/// All names of the executable report the argument. `rdma` and others used to panic.
 #[test]
-fn resources_come_from_programs() {
-    isolated("resources_come_from_programs", || {
+fn argument_that_is_not_utf8_is_an_error() {
+    let argument = OsStr::from_bytes(b"rxe\xff");
+    for (line, status) in [
+        ("rdma link show", 1),
+        ("rxe_init.sh", 1),
+        ("rxe_cfg status", 1),
+        ("ferroce link show", 2),
+    ] {
+        let output = common::command(line)
+            .arg(argument)
+            .output()
+            .expect("ferroce starts");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(status), "{line}: {said}");
+        assert!(
+            said.contains(r#"("rxe\xFF") is not UTF-8 text"#),
+            "{line}: {said}"
+        );
+    }
+    let unknown = common::command("ferroce").arg(argument).output();
+    let unknown = String::from_utf8(unknown.expect("ferroce starts").stderr).expect("text");
+    assert!(unknown.contains("known are config, demo"), "{unknown}");
+}
+
+/// This process is the program whose objects are shown.
+#[test]
+fn resources_of_programs_are_shown() {
+    isolated("resources_of_programs_are_shown", || {
         let _cleanup = Cleanup;
         ok("rdma link add rxe0 type rxe netdev lo");
         let mut left = Endpoint::open("rxe0", Options::new(QpType::Rc, 1)).expect("a device");
@@ -265,7 +294,7 @@ fn resources_come_from_programs() {
         }
         assert!(
             ok("rdma res show mr").contains(" rkey 0x"),
-            "owners may know keys"
+            "the user of ferroced sees keys"
         );
         let counters = ok("rdma statistic qp show link rxe0/1");
         assert_eq!(counters.matches("\n    LQPN: <").count(), 2, "{counters}");
@@ -308,10 +337,10 @@ fn resources_come_from_programs() {
     });
 }
 
-/// A port that a program listens on, as librdmacm would ask for it.
+/// The test binds and listens with the requests that librdmacm sends.
 #[test]
-fn listening_ports_are_cm_ids() {
-    isolated("listening_ports_are_cm_ids", || {
+fn listening_port_is_shown_as_cm_id() {
+    isolated("listening_port_is_shown_as_cm_id", || {
         let _cleanup = Cleanup;
         ok("rdma link add rxe0 type rxe netdev lo");
         let mut line = find_daemon().expect("reachable").expect("running");
@@ -348,16 +377,16 @@ fn listening_ports_are_cm_ids() {
         assert_eq!(ok("rdma res show cm_id src-port 7175"), "");
         assert_eq!(ok("rdma res show cm_id src-addr 127.0.0.1"), shown);
         drop(line);
-        deadline::until("it has gone with its owner", || {
+        deadline::until("the cm_id ends with its owner", || {
             ok("rdma res show cm_id").is_empty()
         });
     });
 }
 
-/// Programs that use a link do not notice that it has another name, nor do their counters.
+/// A program that uses the link keeps its queue pairs.
 #[test]
-fn a_device_gets_another_name() {
-    isolated("a_device_gets_another_name", || {
+fn renamed_device_keeps_its_programs_across_a_restart() {
+    isolated("renamed_device_keeps_its_programs_across_a_restart", || {
         let _cleanup = Cleanup;
         netdev::add_veth("eth0", "far0");
         netdev::add_address("eth0", "10.0.0.1/24");
@@ -370,11 +399,11 @@ fn a_device_gets_another_name() {
         assert!(ok("rdma res show qp").starts_with("link storage/1 lqpn "));
         let said = fails("rdma dev set storage name rxe1");
         assert!(said.contains("File exists: link rxe1 is there"), "{said}");
-        assert_eq!(ok("rdma dev set storage name storage"), "", "it is so");
-        // The next ferroced knows it by its new name, and so does the program.
+        assert_eq!(ok("rdma dev set storage name storage"), "", "no change");
+        // The next ferroced knows the new name, and the program attaches to it.
         common::end_daemon();
         assert!(ok("rdma link").starts_with("link storage/1 "));
-        deadline::until("the program is back", || {
+        deadline::until("the program is attached again", || {
             ok("rdma res show qp").starts_with("link storage/1 lqpn ")
         });
         drop(user);
@@ -384,8 +413,8 @@ fn a_device_gets_another_name() {
 }
 
 #[test]
-fn the_monitor_tells_what_happens() {
-    isolated("the_monitor_tells_what_happens", || {
+fn monitor_reports_links_across_a_restart() {
+    isolated("monitor_reports_links_across_a_restart", || {
         let _cleanup = Cleanup;
         let place = common::config_dir().with_extension("monitor");
         let file = std::fs::File::create(&place).expect("a file");
@@ -394,8 +423,8 @@ fn the_monitor_tells_what_happens() {
             .stdout(file)
             .spawn()
             .expect("ferroce starts");
-        // Nothing says that it listens but that it tells what it hears.
-        deadline::until("it listens", || {
+        // The monitor prints no line when it is ready, so add links until it reports one.
+        deadline::until("the monitor listens", || {
             ok("rdma link add rxe0 type rxe netdev lo");
             ok("rdma link delete rxe0");
             told().contains("[REGISTER]\tdev ")
@@ -404,7 +433,7 @@ fn the_monitor_tells_what_happens() {
         ok("rdma dev set mine name yours");
         common::end_daemon();
         ok("rdma link delete yours");
-        deadline::until("all is told", || {
+        deadline::until("all events are reported", || {
             told().contains("[UNREGISTER]\tdev ") && told().contains(" yours\n[UN")
         });
         let text = told();
@@ -428,10 +457,20 @@ fn the_monitor_tells_what_happens() {
     });
 }
 
-/// Both ends of a connection that a real program makes, with their ports.
+/// A program that is killed on drop, also if the test fails while the program is stopped.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ended_already = self.0.kill();
+        let _ended_already = self.0.wait();
+    }
+}
+
+/// Both ends of a connection of rping are shown, also after a restart of ferroced.
 #[test]
-fn connections_have_ports() {
-    with_libraries("connections_have_ports", || {
+fn connections_are_shown_with_their_ports() {
+    with_libraries("connections_are_shown_with_their_ports", || {
         if !std::path::Path::new("/usr/bin/rping").exists() {
             let line = "*** SKIPPED: rping is not installed ***";
             assert!(std::env::var_os("CI").is_none(), "{line}");
@@ -445,28 +484,41 @@ fn connections_have_ports() {
                 common::command(&format!("ferroce run -- rping {side} -a 10.0.0.1 -p 7175"))
                     .stdout(Stdio::null())
                     .spawn();
-            child.expect("ferroce starts")
+            Program(child.expect("ferroce starts"))
         };
-        let mut server = rping("-s");
+        let server = rping("-s");
         deadline::until("the server listens", || {
             !ok("rdma res show cm_id state LISTEN").is_empty()
         });
-        let mut client = rping("-c");
-        deadline::until("they are connected", || {
+        // While the server is stopped it cannot accept: its end has no queue pair yet. The
+        // state is CONNECT from the request on, as with the kernel.
+        let server_pid = Pid::from_child(&server.0);
+        kill_process(server_pid, Signal::STOP).expect("ours");
+        let client = rping("-c");
+        deadline::until("the request has arrived", || {
             ok("rdma res show cm_id state CONNECT").lines().count() == 2
         });
+        assert_eq!(ok("rdma res show cm_id qp-type RC").lines().count(), 1);
+        kill_process(server_pid, Signal::CONT).expect("ours");
+        let both_ends_have_queue_pairs = || {
+            ok("rdma res show cm_id state CONNECT qp-type RC")
+                .lines()
+                .count()
+                == 2
+        };
+        deadline::until("the server has accepted", both_ends_have_queue_pairs);
         let check = || {
             let (to, from) = (
                 ok("rdma res show cm_id dst-port 7175"),
                 ok("rdma res show cm_id src-port 7175 state CONNECT"),
             );
-            let owner = |child: &Child| format!(" ps TCP pid {} comm rping ", child.id());
-            for (line, child) in [(&to, &client), (&from, &server)] {
+            let owner = |program: &Program| format!(" ps TCP pid {} comm rping ", program.0.id());
+            for (line, program) in [(&to, &client), (&from, &server)] {
                 assert!(line.starts_with("link rxe0/1 cm-idn "), "{line}");
                 assert!(line.contains(" qp-type RC state CONNECT"), "{line}");
-                assert!(line.contains(&owner(child)), "{line}");
+                assert!(line.contains(&owner(program)), "{line}");
             }
-            // The port that one of them names as the peer's the other has.
+            // Each end's destination is the other end's source.
             let word = |line: &str, name: &str| {
                 let mut words = line.split(' ').skip_while(|word| *word != name);
                 words.nth(1).unwrap_or_default().to_owned()
@@ -477,15 +529,9 @@ fn connections_have_ports() {
             assert!(word(&to, "src-addr").starts_with("10.0.0.1:"), "{to}");
         };
         check();
-        // The next ferroced hears it from the programs.
+        // The next ferroced learns the connections from the programs.
         common::end_daemon();
-        deadline::until("both are known again", || {
-            ok("rdma res show cm_id state CONNECT").lines().count() == 2
-        });
+        deadline::until("both ends are known again", both_ends_have_queue_pairs);
         check();
-        for child in [&mut client, &mut server] {
-            child.kill().expect("ours");
-            child.wait().expect("ours");
-        }
     });
 }

@@ -1,4 +1,4 @@
-//! rdma-core's own librspreload.so over Ferroce's librdmacm: TCP sockets become rsockets.
+//! rdma-core's own librspreload.so with Ferroce's librdmacm: TCP sockets become rsockets.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Cleanup, FERROCE, ok, with_libraries};
 /// Bytes that the program sends in each direction.
 const SIZE: u64 = 1 << 20;
 
-/// The library as Debian's package librdmacm1 installs it.
+/// Returns the path where Debian's package librdmacm1 installs the library.
 fn librspreload() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").expect("a system");
     let mut candidates = folders.map(|folder| {
@@ -47,8 +47,8 @@ fn sent_bytes() -> u64 {
 }
 
 #[test]
-fn the_preload_library_of_rdma_core_moves_bytes() {
-    with_libraries("the_preload_library_of_rdma_core_moves_bytes", || {
+fn librspreload_of_rdma_core_transfers_data() {
+    with_libraries("librspreload_of_rdma_core_transfers_data", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
         let program = compile();
@@ -67,7 +67,7 @@ fn the_preload_library_of_rdma_core_moves_bytes() {
         assert_eq!(line, "ready\n");
         let mut client = start("client");
         let mut said = BufReader::new(client.stdout.take().expect("piped"));
-        // It hung before: a connection that nobody serves would wait for ever.
+        // A regression would hang here: the library's own sockets became rsockets, too.
         if !deadline::readable_within(said.get_ref(), deadline::PATIENCE) {
             client.kill().expect("ours");
             server.kill().expect("ours");

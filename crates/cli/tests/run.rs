@@ -1,4 +1,5 @@
-//! `ferroce run` as people use it: the program is in charge, and nothing stays behind.
+//! `ferroce run`: exit status, signals and output are the program's, and no link stays
+//! behind.
 
 mod common;
 
@@ -27,8 +28,8 @@ fn nothing_is_left() {
 }
 
 #[test]
-fn the_exit_code_is_the_programs() {
-    isolated("the_exit_code_is_the_programs", || {
+fn exit_status_is_that_of_the_program() {
+    isolated("exit_status_is_that_of_the_program", || {
         let output = run(&["run", "--", "sh", "-c", "exit 3"]);
         assert_eq!(output.status.code(), Some(3));
         nothing_is_left();
@@ -36,8 +37,8 @@ fn the_exit_code_is_the_programs() {
 }
 
 #[test]
-fn the_program_sees_a_link_that_is_gone_afterwards() {
-    isolated("the_program_sees_a_link_that_is_gone_afterwards", || {
+fn link_exists_while_the_program_runs() {
+    isolated("link_exists_while_the_program_runs", || {
         let output = run(&["run", "--", FERROCE, "link"]);
         let seen = String::from_utf8_lossy(&output.stdout);
         let line = "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo";
@@ -47,8 +48,8 @@ fn the_program_sees_a_link_that_is_gone_afterwards() {
 }
 
 #[test]
-fn without_a_link_there_is_none_and_no_daemon() {
-    isolated("without_a_link_there_is_none_and_no_daemon", || {
+fn no_link_starts_no_ferroced() {
+    isolated("no_link_starts_no_ferroced", || {
         let output = run(&["run", "--no-link", "--", FERROCE, "link"]);
         assert_eq!(String::from_utf8_lossy(&output.stdout), "");
         assert!(find_daemon().expect("known").is_none());
@@ -56,8 +57,8 @@ fn without_a_link_there_is_none_and_no_daemon() {
 }
 
 #[test]
-fn a_link_that_exists_is_used_and_stays() {
-    isolated("a_link_that_exists_is_used_and_stays", || {
+fn existing_link_is_used_and_stays() {
+    isolated("existing_link_is_used_and_stays", || {
         let add = ["link", "add", "mine", "type", "rxe", "netdev", "lo"];
         assert!(run(&add).status.success());
         let output = run(&["run", "--", FERROCE, "link"]);
@@ -69,8 +70,8 @@ fn a_link_that_exists_is_used_and_stays() {
 }
 
 #[test]
-fn the_link_goes_when_the_program_is_killed() {
-    isolated("the_link_goes_when_the_program_is_killed", || {
+fn link_is_deleted_after_the_program_is_killed() {
+    isolated("link_is_deleted_after_the_program_is_killed", || {
         let mut child = Command::new(FERROCE)
             .args(["run", "--", "sh", "-c", "echo here; exec sleep 1000"])
             .stdout(Stdio::piped())
@@ -81,7 +82,7 @@ fn the_link_goes_when_the_program_is_killed() {
         BufReader::new(stdout).read_line(&mut line).expect("text");
         assert_eq!(line, "here\n");
         assert!(find_daemon().expect("known").is_some());
-        // The program is this very process: the signal needs nobody to pass it on.
+        // The program has replaced `ferroce run`, so the signal reaches it directly.
         let pid = Pid::from_child(&child);
         kill_process(pid, Signal::KILL).expect("ours");
         child.wait().expect("ended");
@@ -90,11 +91,15 @@ fn the_link_goes_when_the_program_is_killed() {
 }
 
 #[test]
-fn what_cannot_be_run_is_named() {
-    isolated("what_cannot_be_run_is_named", || {
+fn error_names_the_program_that_cannot_be_run() {
+    isolated("error_names_the_program_that_cannot_be_run", || {
         for (program, code, problem) in [
-            ("no-such-program", 127, "there is no such program"),
-            ("/no/such/program", 127, "there is no such file"),
+            (
+                "no-such-program",
+                127,
+                "no directory of PATH has a program of that name",
+            ),
+            ("/no/such/program", 127, "the file does not exist"),
             ("/etc/passwd", 126, "denied"),
         ] {
             let output = run(&["run", "--", program]);
@@ -114,7 +119,7 @@ fn what_cannot_be_run_is_named() {
         let output = run(&["run", "--no-link", "--", script.to_str().expect("text")]);
         assert_eq!(output.status.code(), Some(127));
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("the interpreter that it names"), "{error}");
+        assert!(error.contains("its interpreter"), "{error}");
         let output = run(&["run", "--netdev", "nowhere0", "--", "true"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere0"));
@@ -122,9 +127,9 @@ fn what_cannot_be_run_is_named() {
 }
 
 #[test]
-fn runs_side_by_side_share_a_link_until_the_last_ends() {
-    isolated("runs_side_by_side_share_a_link_until_the_last_ends", || {
-        // Each says that it sees the link, and goes on until its input ends.
+fn concurrent_runs_share_a_link_until_the_last_ends() {
+    isolated("concurrent_runs_share_a_link_until_the_last_ends", || {
+        // Each shell prints the link and waits for the end of its input.
         let see = format!("{FERROCE} link; read _; {FERROCE} link");
         let start = || {
             Command::new(FERROCE)
@@ -153,8 +158,8 @@ fn runs_side_by_side_share_a_link_until_the_last_ends() {
 }
 
 #[test]
-fn a_run_right_after_another_has_a_link() {
-    isolated("a_run_right_after_another_has_a_link", || {
+fn run_directly_after_another_has_a_link() {
+    isolated("run_directly_after_another_has_a_link", || {
         for _ in 0..20 {
             let output = run(&["run", "--", FERROCE, "link"]);
             let seen = String::from_utf8_lossy(&output.stdout);
@@ -164,10 +169,10 @@ fn a_run_right_after_another_has_a_link() {
     });
 }
 
-/// The program itself says no more than "Failed to modify QP to INIT".
+/// The program itself prints only "Failed to modify QP to INIT".
 #[test]
-fn debug_messages_tell_why_a_call_was_refused() {
-    with_libraries("debug_messages_tell_why_a_call_was_refused", || {
+fn debug_messages_name_the_cause_of_a_refused_call() {
+    with_libraries("debug_messages_name_the_cause_of_a_refused_call", || {
         let words = ["run", "--", "ibv_rc_pingpong", "-d", "rxe0", "-i", "2"];
         let output = Command::new(FERROCE)
             .args(words)
@@ -176,7 +181,7 @@ fn debug_messages_tell_why_a_call_was_refused() {
             .output()
             .expect("ferroce starts");
         let said = String::from_utf8_lossy(&output.stderr);
-        if said.contains("no such program") {
+        if said.contains("no directory of PATH has a program") {
             let why = "NOT TESTED: ibv_rc_pingpong (ibverbs-utils) is not installed";
             assert!(std::env::var_os("CI").is_none(), "{why}");
             eprintln!("{why}");
@@ -211,7 +216,7 @@ fn a_wrong_log_filter_is_named_with_the_remedy() {
     });
 }
 
-/// A line that the program itself did not write.
+/// Runs a program and returns its standard error, which has the messages of the library.
 fn said_beside(program: &[&str]) -> String {
     let mut line = vec!["run", "--"];
     line.extend(program);
@@ -220,8 +225,8 @@ fn said_beside(program: &[&str]) -> String {
 }
 
 #[test]
-fn a_libibverbs_of_others_is_named() {
-    with_libraries("a_libibverbs_of_others_is_named", || {
+fn foreign_libibverbs_gets_a_warning() {
+    with_libraries("foreign_libibverbs_gets_a_warning", || {
         let others = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
         if !std::path::Path::new(others).exists() {
             let line = "*** SKIPPED: no libibverbs of the distribution ***";
@@ -233,27 +238,27 @@ fn a_libibverbs_of_others_is_named() {
         let beginning = format!("warning: /bin/true has loaded {others}, which is not Ferroce's");
         assert!(said.starts_with(&beginning), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
-        // One that is loaded later.
+        // The warning also comes if the library is loaded later (dlopen).
         if std::path::Path::new("/usr/bin/python3").exists() {
             let load = format!("import ctypes; ctypes.CDLL('{others}')");
             let said = said_beside(&["python3", "-c", &load]);
             assert!(said.contains("which is not Ferroce's"), "{said}");
         }
-        assert_eq!(said_beside(&["ibv_devices"]), "", "ours is fine");
+        assert_eq!(said_beside(&["ibv_devices"]), "", "Ferroce's own gets none");
     });
 }
 
 #[test]
-fn a_device_that_nothing_went_over_is_named() {
-    with_libraries("a_device_that_nothing_went_over_is_named", || {
+fn device_without_traffic_gets_a_note() {
+    with_libraries("device_without_traffic_gets_a_note", || {
         let pingpong = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1"];
         let client = [&pingpong[..], &["127.0.0.1"]].concat();
         let note = "note: ibv_rc_pingpong opened rxe0 and neither sent nor received a byte over it";
         let said = said_beside(&client);
-        if said.contains("no such program") {
+        if said.contains("no directory of PATH has a program") {
             return eprintln!("*** SKIPPED: no ibv_rc_pingpong ***");
         }
-        assert!(said.contains(note), "nobody answers: {said}");
+        assert!(said.contains(note), "no server runs: {said}");
         let mut server = Command::new(FERROCE)
             .args([&["run", "--"], &pingpong[..]].concat())
             .stdout(Stdio::null())
@@ -263,7 +268,11 @@ fn a_device_that_nothing_went_over_is_named() {
         deadline::until("the server listens", || is_listening(PINGPONG_PORT));
         assert_eq!(said_beside(&client), "");
         assert!(server.wait().expect("it ends").success());
-        assert_eq!(said_beside(&["ibv_devinfo"]), "", "who only asks may");
+        assert_eq!(
+            said_beside(&["ibv_devinfo"]),
+            "",
+            "a query needs no traffic"
+        );
         nothing_is_left();
     });
 }

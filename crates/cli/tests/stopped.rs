@@ -1,5 +1,5 @@
-//! Commands while ferroced is stopped, by SIGSTOP, a debugger or a frozen container: each
-//! ends with an error that names ferroced's process.
+//! Commands while ferroced is stopped by SIGSTOP, a debugger or a frozen container. Each
+//! command fails with an error that names ferroced's process.
 
 mod common;
 
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use common::{Cleanup, command, ok};
 
-/// Has the process go on, whatever becomes of the test.
+/// A stopped process. Dropping it continues the process, also if the test fails.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -33,8 +33,8 @@ impl Drop for Stopped {
 }
 
 #[test]
-fn commands_say_that_ferroced_is_stopped() {
-    isolated("commands_say_that_ferroced_is_stopped", || {
+fn commands_fail_and_name_a_stopped_ferroced() {
+    isolated("commands_fail_and_name_a_stopped_ferroced", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
         let connection = find_daemon().expect("reachable").expect("running");
@@ -60,7 +60,7 @@ fn commands_say_that_ferroced_is_stopped() {
             "rxe_cfg status",
             "rxe_cfg add lo",
         ];
-        // All wait at the same time.
+        // All commands wait at the same time.
         let children = lines.map(|line| {
             let mut command = command(line);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,5 +1,5 @@
-//! What programs find in `/sys/class/infiniband` and `/dev/infiniband` under
-//! `ferroce run`: real ones, which know nothing of it.
+//! `/sys/class/infiniband` and `/dev/infiniband` as unmodified programs see them under
+//! `ferroce run`.
 
 mod common;
 
@@ -13,7 +13,7 @@ use ferroce_testnet::{deadline, netdev};
 
 use common::{Cleanup, FERROCE, ok, with_libraries};
 
-/// What a shell says to a line under `ferroce run`; errors too.
+/// Runs a shell command under `ferroce run`. Returns its output with its errors.
 fn said(line: &str) -> String {
     let output = Command::new(FERROCE)
         .args(["run", "--", "sh", "-c", &format!("exec 2>&1; {line}")])
@@ -27,7 +27,7 @@ fn said(line: &str) -> String {
 fn tools_find_the_device() {
     with_libraries("tools_find_the_device", || {
         let _cleanup = Cleanup;
-        // One link for all commands: each of its own would have its own number.
+        // One link for all commands: a link per command would have a new index each time.
         ok("ferroce link add rxe0 type rxe netdev lo");
         assert_eq!(said("ls /sys/class/infiniband"), "rxe0\n");
         assert_eq!(said("ls /dev/infiniband"), "rdma_cm\nuverbs0\n");
@@ -56,11 +56,11 @@ fn tools_find_the_device() {
     });
 }
 
-/// A device is a symbolic link, and `..` leads where it leads with the kernel's driver:
-/// Mooncake and NCCL look for the devices around it that way.
+/// A device is a symbolic link, and `..` resolves as with the kernel's driver. Mooncake and
+/// NCCL find related devices that way.
 #[test]
-fn a_device_resolves_as_a_link_does() {
-    with_libraries("a_device_resolves_as_a_link_does", || {
+fn device_resolves_like_a_symbolic_link() {
+    with_libraries("device_resolves_like_a_symbolic_link", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
         let class = "/sys/class/infiniband";
@@ -72,7 +72,7 @@ fn a_device_resolves_as_a_link_does() {
             (format!("{class}/.."), "/sys/class"),
             (format!("{device}/../rxe0"), device),
         ] {
-            // The command asks with readlink, the function of libc by itself.
+            // The command realpath uses readlink; libc's function makes its own system calls.
             assert_eq!(said(&format!("realpath {path}")), format!("{place}\n"));
             if Path::new("/usr/bin/python3").exists() {
                 let ask = format!(
@@ -93,7 +93,7 @@ fn a_device_resolves_as_a_link_does() {
     });
 }
 
-/// A shell may go there, and commands that it starts find themselves there.
+/// A shell may change into the directories, and its commands start there.
 #[test]
 fn directories_can_be_entered() {
     with_libraries("directories_can_be_entered", || {
@@ -126,7 +126,7 @@ fn directories_can_be_entered() {
     });
 }
 
-/// Counters are those of the moment, while programs run.
+/// A read returns the present value while programs run.
 #[test]
 fn counters_are_live() {
     with_libraries("counters_are_live", || {
@@ -150,21 +150,21 @@ fn counters_are_live() {
             assert_eq!(read("counters/port_xmit_packets"), value);
             assert_eq!(read("counters/port_xmit_data"), value);
         }
-        // By way of their folder as well.
+        // Also if the program lists the directory.
         count(Counter::SentPkts, 701);
         let all = said(&format!("grep -r . {port}/hw_counters"));
         assert!(all.contains("/sent_pkts:701\n"), "{all}");
-        // And by a path that begins there.
+        // Also by a path relative to the directory.
         let folder = format!("cd {port}/hw_counters");
         count(Counter::SentPkts, 702);
         assert_eq!(said(&format!("{folder} && cat sent_pkts")), "702\n");
     });
 }
 
-/// What `ibstat` reads and what `ibv_devinfo` asks for agree.
+/// `ibstat` reads sysfs, and `ibv_devinfo` calls verbs: both show the same LID.
 #[test]
-fn the_lid_is_that_of_the_verbs() {
-    with_libraries("the_lid_is_that_of_the_verbs", || {
+fn lid_in_sysfs_is_that_of_verbs() {
+    with_libraries("lid_in_sysfs_is_that_of_verbs", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
         assert_eq!(said("cat /sys/class/infiniband/rxe0/ports/1/lid"), "0x0\n");
@@ -181,8 +181,8 @@ fn the_lid_is_that_of_the_verbs() {
 }
 
 #[test]
-fn other_paths_are_what_they_were() {
-    with_libraries("other_paths_are_what_they_were", || {
+fn other_paths_are_not_redirected() {
+    with_libraries("other_paths_are_not_redirected", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
         let look = "ls -d /sys/class/* /dev/* /sys/devices/virtual/*; \
@@ -201,7 +201,7 @@ fn other_paths_are_what_they_were() {
 fn python_finds_the_device() {
     with_libraries("python_finds_the_device", || {
         let _cleanup = Cleanup;
-        // One link for all commands: each of its own would have its own number.
+        // One link for all commands: a link per command would have a new index each time.
         ok("ferroce link add rxe0 type rxe netdev lo");
         if !Path::new("/usr/bin/python3").exists() {
             return eprintln!("*** SKIPPED: no Python ***");
@@ -244,8 +244,8 @@ except FileNotFoundError as error: print(error.errno)
 }
 
 #[test]
-fn files_follow_the_link_and_go_with_it() {
-    with_libraries("files_follow_the_link_and_go_with_it", || {
+fn files_follow_the_link_until_it_is_deleted() {
+    with_libraries("files_follow_the_link_until_it_is_deleted", || {
         netdev::add_veth("left", "right");
         netdev::add_address("left", "10.9.0.1/24");
         netdev::set_up("left");
@@ -274,6 +274,6 @@ fn files_follow_the_link_and_go_with_it() {
         drop(connection);
         assert!(dir.join("sysfs").exists());
         ferroce("link delete other");
-        deadline::until("all is cleared away", || !dir.exists());
+        deadline::until("the directory is removed", || !dir.exists());
     });
 }

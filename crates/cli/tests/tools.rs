@@ -7,8 +7,8 @@ use ferroce_testnet::isolated;
 use common::{Cleanup, ok, run};
 
 #[test]
-fn tables_of_gids_and_devices() {
-    isolated("tables_of_gids_and_devices", || {
+fn gids_devinfo_and_watch_have_their_formats() {
+    isolated("gids_devinfo_and_watch_have_their_formats", || {
         let _cleanup = Cleanup;
         assert_eq!(ok("ferroce devinfo"), "No IB devices found\n");
         ok("ferroce link add rxe0 type rxe netdev lo");
@@ -40,7 +40,8 @@ fn tables_of_gids_and_devices() {
             let output = run(&format!("ferroce {line}"));
             assert_eq!(output.status.code(), Some(1));
             let said = String::from_utf8_lossy(&output.stderr);
-            assert!(said.contains("no link `rxe7`; there is rxe0"), "{said}");
+            let expected = "link rxe7 does not exist; existing links: rxe0";
+            assert!(said.contains(expected), "{said}");
         }
         let watched = ok("ferroce stat rxe0 --watch 0.05 --count 2");
         let lines: Vec<&str> = watched.lines().collect();
@@ -54,8 +55,8 @@ fn tables_of_gids_and_devices() {
 }
 
 #[test]
-fn the_doctor_finds_that_it_works() {
-    isolated("the_doctor_finds_that_it_works", || {
+fn doctor_reports_a_working_machine() {
+    isolated("doctor_reports_a_working_machine", || {
         let _cleanup = Cleanup;
         let report = |line: &str| {
             let output = run(&format!("ferroce {line}"));
@@ -65,9 +66,9 @@ fn the_doctor_finds_that_it_works() {
         let (_, text) = report("doctor");
         assert!(text.contains("UDP port 4791 is free"), "{text}");
         assert!(text.contains("SEND    6 sizes"), "{text}");
-        // Without `cargo xtask` there is no library, and that is said.
-        let library = text.contains("no libibverbs.so.1 of Ferroce's");
-        let code = if library { Some(1) } else { Some(0) };
+        // Only `cargo xtask` builds the library. Without it the doctor fails.
+        let is_missing = text.contains("Ferroce's libibverbs.so.1 is not beside");
+        let code = if is_missing { Some(1) } else { Some(0) };
         ok("ferroce link add rxe0 type rxe netdev lo");
         let (status, text) = report("doctor --no-transfer");
         assert_eq!(status, code, "{text}");
@@ -85,21 +86,24 @@ fn the_doctor_finds_that_it_works() {
     });
 }
 
-/// Somebody else has the port: the doctor says so, and ends with status 1.
+/// Another program has the port: the doctor reports it and exits with status 1.
 #[test]
-fn the_doctor_finds_a_taken_port() {
-    isolated("the_doctor_finds_a_taken_port", || {
-        #[allow(clippy::disallowed_methods)] // the stranger
+fn doctor_fails_if_the_port_is_taken() {
+    isolated("doctor_fails_if_the_port_is_taken", || {
+        #[allow(clippy::disallowed_methods)] // the other program
         let _stranger = std::net::UdpSocket::bind("0.0.0.0:4791").expect("free here");
         let output = run("ferroce doctor --no-transfer");
         assert_eq!(output.status.code(), Some(1));
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("FAILS port      UDP port 4791"), "{text}");
-        assert!(text.ends_with("see `FAILS` above.\n"), "{text}");
+        assert!(
+            text.ends_with("mend the checks that print `FAILS`.\n"),
+            "{text}"
+        );
     });
 }
 
-/// What a package brings along: a page for each command, and completions that know them.
+/// A package contains a page for each command, and completions.
 #[test]
 fn man_pages_and_completions_are_written() {
     let dir = std::env::temp_dir().join(format!("ferroce-generate-{}", std::process::id()));
@@ -164,7 +168,7 @@ fn man_pages_and_completions_are_written() {
     std::fs::remove_dir_all(dir).expect("ours");
 }
 
-/// A shell offers links and netdevs that are there, and nothing that is hidden.
+/// bash offers the present links and netdevs, and no hidden command.
 #[test]
 fn bash_completes_links_and_netdevs() {
     isolated("bash_completes_links_and_netdevs", || {

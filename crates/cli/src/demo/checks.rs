@@ -1,4 +1,4 @@
-//! Every operation, every byte.
+//! Checks: every operation in several sizes, every byte compared.
 
 use anyhow::{Result, ensure};
 use ferroce_device::transport::SendOp;
@@ -6,15 +6,16 @@ use ferroce_endpoint::{Endpoint, Partner, pattern};
 
 use super::Word;
 
-/// Sizes that differ in how many packets they are.
+/// Message sizes, from one packet to many.
 const SIZES: [u32; 6] = [1, 100, 4096, 4097, 65_536, 1 << 20];
-/// Where what comes from the other lands.
+/// Offset at which received data is placed.
 const INBOX: u64 = 2 << 20;
-/// The end of a word for atomics.
+/// Offset of the end of the eight bytes that atomics change.
 const WORD: u64 = 4 << 20;
 const ADDITIONS: u64 = 1000;
 
-pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
+/// Runs the client: sends, writes, reads and checks.
+pub(super) fn client(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     for size in SIZES {
         end.pages.put(0, &pattern(size, size))?;
         partner.expect(Word::Ready)?;
@@ -23,7 +24,7 @@ pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
         partner.expect(Word::Checked)?;
     }
     println!(
-        "  SEND    {} sizes from 1 byte to 1 MiB, every byte right",
+        "  SEND    {} sizes from 1 byte to 1 MiB, every byte correct",
         SIZES.len()
     );
     for size in SIZES {
@@ -34,7 +35,7 @@ pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
         partner.expect(Word::Checked)?;
     }
     println!(
-        "  WRITE   {} sizes from 1 byte to 1 MiB, every byte right",
+        "  WRITE   {} sizes from 1 byte to 1 MiB, every byte correct",
         SIZES.len()
     );
     for size in SIZES {
@@ -44,18 +45,18 @@ pub(super) fn ask(end: &Endpoint, partner: &mut Partner) -> Result<()> {
         end.succeed(1)?;
         ensure!(
             end.pages.get(INBOX, size)? == pattern(size + 2, size),
-            "a READ of {size} bytes brought wrong ones"
+            "a READ of {size} bytes returned wrong data"
         );
         partner.say(&Word::Checked)?;
     }
     println!(
-        "  READ    {} sizes from 1 byte to 1 MiB, every byte right",
+        "  READ    {} sizes from 1 byte to 1 MiB, every byte correct",
         SIZES.len()
     );
     atomics(end)?;
     partner.say(&Word::Ready)?;
     partner.expect(Word::Checked)?;
-    println!("  atomics {ADDITIONS} additions and a swap, each exactly once");
+    println!("  atomics {ADDITIONS} additions and a swap, each executed exactly once");
     Ok(())
 }
 
@@ -75,7 +76,11 @@ fn atomics(end: &Endpoint) -> Result<()> {
         )?;
         end.succeed(1)?;
         let before = u64::from_ne_bytes(end.pages.get(0, 8)?.try_into().unwrap_or_default());
-        ensure!(before == 3 * added, "{before} before addition {added}");
+        ensure!(
+            before == 3 * added,
+            "addition {added} found {before} instead of {}",
+            3 * added
+        );
     }
     let (compare, swap) = (3 * ADDITIONS, 42);
     let op = SendOp::CompareSwap {
@@ -89,15 +94,17 @@ fn atomics(end: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn answer(end: &Endpoint, partner: &mut Partner) -> Result<()> {
+/// Runs the server: receives, checks, and provides data for READs.
+pub(super) fn server(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     for size in SIZES {
         end.receive(1, INBOX, size)?;
         partner.say(&Word::Ready)?;
         let wc = end.succeed(1)?[0];
         ensure!(
             wc.byte_len == size && wc.imm == size,
-            "a SEND of {size} bytes arrived as {} bytes",
-            wc.byte_len
+            "a SEND of {size} bytes arrived with {} bytes and immediate data {}",
+            wc.byte_len,
+            wc.imm
         );
         check(end, size, size)?;
         partner.say(&Word::Checked)?;
@@ -114,12 +121,15 @@ pub(super) fn answer(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     }
     partner.expect(Word::Ready)?;
     let word = end.pages.get(WORD - 8, 8)?;
-    ensure!(word == 42u64.to_ne_bytes(), "the swap left {word:?}");
+    ensure!(
+        word == 42u64.to_ne_bytes(),
+        "the compare-and-swap left {word:?} instead of 42"
+    );
     partner.say(&Word::Checked)
 }
 
 fn check(end: &Endpoint, seed: u32, size: u32) -> Result<()> {
     let right = end.pages.get(INBOX, size)? == pattern(seed, size);
-    ensure!(right, "{size} bytes arrived, not all of them right");
+    ensure!(right, "a message of {size} bytes arrived with wrong data");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! How fast, for a first impression: one queue pair, one message size at a time.
+//! Measurements for a first impression: one queue pair, one message size at a time.
 
 use std::time::{Duration, Instant};
 
@@ -10,43 +10,49 @@ use serde::{Deserialize, Serialize};
 
 use super::Word;
 
-/// Work requests on their way at a time.
+/// Outstanding work requests.
 const WINDOW: usize = 32;
 const KIB: u32 = 1024;
 
-/// A measurement, as the one that asks tells the one that answers.
+/// A measurement, as the client announces it to the server.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Round {
-    what: What,
+    operation: Operation,
     size: u32,
     count: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum What {
+enum Operation {
     Send,
     Write,
     Read,
     PingPong,
 }
 
-const ROUNDS: [(What, u32, usize); 7] = [
-    (What::Send, 64 * KIB, 4000),
-    (What::Write, 64 * KIB, 4000),
-    (What::Write, 1024 * KIB, 400),
-    (What::Read, 64 * KIB, 4000),
-    (What::Read, 1024 * KIB, 400),
-    (What::Send, 64, 100_000),
-    (What::PingPong, 8, 10_000),
+/// The measurements: operation, message size, number of messages.
+const ROUNDS: [(Operation, u32, usize); 7] = [
+    (Operation::Send, 64 * KIB, 4000),
+    (Operation::Write, 64 * KIB, 4000),
+    (Operation::Write, 1024 * KIB, 400),
+    (Operation::Read, 64 * KIB, 4000),
+    (Operation::Read, 1024 * KIB, 400),
+    (Operation::Send, 64, 100_000),
+    (Operation::PingPong, 8, 10_000),
 ];
 
-pub(super) fn ask(end: &Endpoint, partner: &mut Partner, quick: bool) -> Result<()> {
+/// Runs the client: measures, and prints the table.
+pub(super) fn client(end: &Endpoint, partner: &mut Partner, quick: bool) -> Result<()> {
     let style = ProgressStyle::with_template("  measuring [{bar:40}] {pos}/{len}")?;
     let bar = ProgressBar::new(ROUNDS.len() as u64).with_style(style);
     let mut lines = Vec::new();
-    for (what, size, count) in ROUNDS {
+    for (operation, size, count) in ROUNDS {
         let count = if quick { count / 20 } else { count };
-        let round = Round { what, size, count };
+        let round = Round {
+            operation,
+            size,
+            count,
+        };
         partner.say(&Some(round))?;
         partner.expect(Word::Ready)?;
         let time = timed(|| perform(end, round))?;
@@ -63,17 +69,20 @@ pub(super) fn ask(end: &Endpoint, partner: &mut Partner, quick: bool) -> Result<
     for line in lines {
         println!("{line}");
     }
-    println!("\nIt works. `ferroce link add rxe0 type rxe netdev eth0` makes a link of your own.");
+    println!(
+        "\nRDMA works on this machine. To run a program with it: ferroce run -- ibv_devinfo\n\
+         To add a link on a network interface: ferroce link add rxe0 type rxe netdev eth0"
+    );
     Ok(())
 }
 
 fn line(round: Round, time: Duration) -> String {
     let each = time.as_secs_f64() / round.count as f64;
-    let (name, each, rate) = match round.what {
-        What::PingPong => ("ping-pong", each / 2.0, None),
-        What::Send => ("SEND", each, Some(each)),
-        What::Write => ("WRITE", each, Some(each)),
-        What::Read => ("READ", each, Some(each)),
+    let (name, each, rate) = match round.operation {
+        Operation::PingPong => ("ping-pong", each / 2.0, None),
+        Operation::Send => ("SEND", each, Some(each)),
+        Operation::Write => ("WRITE", each, Some(each)),
+        Operation::Read => ("READ", each, Some(each)),
     };
     let rate = rate.map_or("-".into(), |each| {
         format!("{:.2}", f64::from(round.size) * 8.0 / each / 1e9)
@@ -85,7 +94,7 @@ fn line(round: Round, time: Duration) -> String {
     )
 }
 
-#[allow(clippy::disallowed_methods)] // measuring is what this is for
+#[allow(clippy::disallowed_methods)] // measuring time is the purpose of this module
 fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let begun = Instant::now();
     work()?;
@@ -94,12 +103,12 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
 
 fn perform(end: &Endpoint, round: Round) -> Result<()> {
     let (remote_addr, rkey) = end.remote(0);
-    let op = || match round.what {
-        What::Send | What::PingPong => SendOp::Send { imm: None },
-        What::Write => end.write_to(0),
-        What::Read => SendOp::Read { remote_addr, rkey },
+    let op = || match round.operation {
+        Operation::Send | Operation::PingPong => SendOp::Send { imm: None },
+        Operation::Write => end.write_to(0),
+        Operation::Read => SendOp::Read { remote_addr, rkey },
     };
-    if round.what == What::PingPong {
+    if round.operation == Operation::PingPong {
         for _ in 0..round.count {
             end.receive(0, 0, round.size)?;
             end.post(0, op(), 4096, round.size)?;
@@ -122,11 +131,12 @@ fn perform(end: &Endpoint, round: Round) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn answer(end: &Endpoint, partner: &mut Partner) -> Result<()> {
+/// Runs the server: answers until the client has no more measurements.
+pub(super) fn server(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     while let Some(round) = partner.hear::<Option<Round>>()? {
-        match round.what {
-            What::Send => receive(end, partner, round)?,
-            What::PingPong => {
+        match round.operation {
+            Operation::Send => receive(end, partner, round)?,
+            Operation::PingPong => {
                 end.receive(0, 0, round.size)?;
                 partner.say(&Word::Ready)?;
                 for left in (0..round.count).rev() {
@@ -138,8 +148,8 @@ pub(super) fn answer(end: &Endpoint, partner: &mut Partner) -> Result<()> {
                     end.succeed(1)?;
                 }
             }
-            // The answering end has nothing to do: that is the point of RDMA.
-            What::Write | What::Read => partner.say(&Word::Ready)?,
+            // RDMA operations need no work from the program at this end.
+            Operation::Write | Operation::Read => partner.say(&Word::Ready)?,
         }
         partner.say(&Word::Done)?;
     }

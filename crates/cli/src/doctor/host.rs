@@ -1,11 +1,12 @@
-//! The kernel and its limits.
+//! Checks of the kernel's features and limits.
 
 use std::fs;
 
 use super::{Finding, State};
 
-/// What sockets ask for: see `ferroce-net`.
+/// Receive buffer size that `ferroce-net` requests for its sockets.
 const WISHED_RECEIVE: u64 = 8 << 20;
+/// Send buffer size that `ferroce-net` requests for its sockets.
 const WISHED_SEND: u64 = 4 << 20;
 
 pub(super) fn findings() -> Vec<Finding> {
@@ -24,7 +25,7 @@ fn kernel() -> Finding {
     let text = format!("Linux {release}, {cpus} processors; no module, no root, no memlock needed");
     match cpus {
         1 => Finding::new("kernel", State::Note, text)
-            .remedy("Both ends of a transfer poll: with one processor they wait for each other."),
+            .remedy("Both ends of a transfer poll, so one processor makes them slow. Use two."),
         _ => Finding::ok("kernel", text),
     }
 }
@@ -45,8 +46,9 @@ fn segmentation() -> Finding {
     match &missing[..] {
         [] => Finding::ok("features", "GSO, GRO, recvmmsg, IPv6"),
         missing => {
-            let text = format!("works without {}", missing.join(", "));
-            let remedy = "It is slower so. A newer kernel, or a sandbox that forbids less, helps.";
+            let text = format!("not available: {}", missing.join(", "));
+            let remedy = "RDMA works without them, but slower. A newer kernel, or a sandbox with \
+                          fewer restrictions, provides them.";
             Finding::new("features", State::Note, text).remedy(remedy)
         }
     }
@@ -55,17 +57,17 @@ fn segmentation() -> Finding {
 fn buffer(name: &'static str, what: &str, wished: u64) -> Finding {
     let path = format!("/proc/sys/net/core/{name}");
     let Some(limit) = read(&path).and_then(|text| text.parse::<u64>().ok()) else {
-        // A network namespace of one's own does not show it.
+        // Network namespaces other than the first do not have this file.
         return Finding::ok(
             "buffers",
-            format!("net.core.{name} cannot be seen from here"),
+            format!("net.core.{name} cannot be read in this network namespace"),
         );
     };
     let text = format!("{what} buffers up to {} KiB (net.core.{name})", limit >> 10);
     match limit >= wished {
         true => Finding::ok("buffers", text),
         false => Finding::new("buffers", State::Note, text).remedy(format!(
-            "Bursts of many queue pairs may be lost and sent again; to avoid it, as root:\n\
+            "Bursts of many queue pairs may overflow the buffer. To avoid retransmissions, as root:\n\
              sysctl -w net.core.{name}={wished}"
         )),
     }

@@ -1,4 +1,4 @@
-//! Port 4791, netdevs, links and the firewall.
+//! Checks of UDP port 4791, netdevs, links and the firewall.
 
 use std::process::{Command, Stdio};
 
@@ -15,8 +15,7 @@ pub(super) fn findings() -> Vec<Finding> {
             let pid = connection.daemon_pid();
             let links = connection.links().unwrap_or_default();
             let count = links.len();
-            let text =
-                format!("process {pid} runs, with {count} link(s); UDP port 4791 is its own");
+            let text = format!("process {pid} runs, has {count} link(s) and owns UDP port 4791");
             findings.push(Finding::ok("ferroced", text));
             links
         }
@@ -35,12 +34,12 @@ pub(super) fn findings() -> Vec<Finding> {
     findings
 }
 
-/// Whether the port could be had, steering of packets included.
+/// Checks that the port can be bound and that packets can be steered to slots.
 fn port() -> Finding {
     match ferroce_net::create_slot(0) {
         Ok(_) => Finding::ok(
             "port",
-            "UDP port 4791 is free, and packets can be steered (cBPF)",
+            "UDP port 4791 is free, and the kernel can steer its packets (cBPF)",
         ),
         Err(error @ BindError::PortTaken { .. }) => {
             Finding::new("port", State::Fails, error.to_string())
@@ -66,7 +65,7 @@ fn netdevs(links: &[LinkInfo]) -> Vec<Finding> {
         let (mtu, ib) = (netdev.mtu, largest_mtu(netdev.mtu));
         let address = netdev.addresses[0];
         let text = format!("{name} ({address}): MTU {mtu}, so IB MTU {ib}; has no link");
-        let remedy = format!("ferroce link add NAME type rxe netdev {name}");
+        let remedy = format!("To add one: ferroce link add NAME type rxe netdev {name}");
         let state = match netdev.loopback {
             true => State::Ok,
             false => State::Note,
@@ -92,15 +91,16 @@ fn link(link: &LinkInfo) -> Finding {
     match (active, link.gids.is_empty()) {
         (true, false) => Finding::ok("link", text),
         (false, _) => Finding::new("link", State::Note, text).remedy(format!(
-            "The port is down: ip link set {netdev} up, or look at the cable."
+            "The port is down. Set it up (ip link set {netdev} up), or check the cable."
         )),
         (true, true) => Finding::new("link", State::Note, text).remedy(format!(
-            "No address, so no GID: ip address add ADDRESS/PREFIX dev {netdev}"
+            "The netdev has no address, so the link has no GID. To add one, as root:\n\
+             ip address add ADDRESS/PREFIX dev {netdev}"
         )),
     }
 }
 
-/// Whether packets to port 4791 are let in, as far as it can be seen.
+/// Checks whether the firewall accepts packets to port 4791, if its rules can be read.
 fn firewall() -> Finding {
     let rules = |program: &str, arguments: &[&str]| {
         let output = Command::new(program)
@@ -112,13 +112,13 @@ fn firewall() -> Finding {
     };
     let nft = rules("nft", &["list", "ruleset"]);
     let iptables = rules("iptables", &["-S", "INPUT"]);
-    let remedy = "To let RoCE in from other machines, as root, one of:\n\
+    let remedy = "To accept RoCE packets from other machines, as root, one of:\n\
                   nft add rule inet filter input udp dport 4791 accept\n\
                   iptables -I INPUT -p udp --dport 4791 -j ACCEPT\n\
                   firewall-cmd --add-port=4791/udp";
     let seen: Vec<String> = nft.into_iter().chain(iptables).collect();
     if seen.is_empty() {
-        let text = "cannot be seen from here (that takes root, and nft or iptables)";
+        let text = "rules cannot be read (this needs root, and nft or iptables)";
         return Finding::new("firewall", State::Note, text).remedy(remedy);
     }
     let closes = |rules: &String| {
@@ -127,8 +127,9 @@ fn firewall() -> Finding {
     };
     match seen.iter().any(closes) && !seen.iter().any(|rules| rules.contains("4791")) {
         true => {
-            Finding::new("firewall", State::Note, "incoming packets are dropped").remedy(remedy)
+            let text = "the rules drop incoming packets and do not mention UDP port 4791";
+            Finding::new("firewall", State::Note, text).remedy(remedy)
         }
-        false => Finding::ok("firewall", "no rule seen that keeps UDP port 4791 out"),
+        false => Finding::ok("firewall", "no rule found that drops UDP port 4791"),
     }
 }

@@ -1,4 +1,4 @@
-//! Our libraries, and an actual transfer.
+//! Checks of Ferroce's libraries, and of a data transfer.
 
 use std::process::{Command, Stdio};
 
@@ -8,8 +8,8 @@ use crate::run::libraries;
 
 pub(super) fn findings() -> Vec<Finding> {
     let Some(folder) = libraries::folder() else {
-        let text = "no libibverbs.so.1 of Ferroce's beside this executable";
-        let remedy = "cargo xtask build makes it; FERROCE_LIB_DIR says where it is otherwise";
+        let text = "Ferroce's libibverbs.so.1 is not beside this executable";
+        let remedy = "Build it with `cargo xtask build`, or set FERROCE_LIB_DIR to its directory.";
         return vec![Finding::new("library", State::Fails, text).remedy(remedy)];
     };
     let mut findings = Vec::new();
@@ -20,27 +20,30 @@ pub(super) fn findings() -> Vec<Finding> {
     findings.push(match used {
         true => Finding::ok(
             "library",
-            format!("{shown}, which programs started here load"),
+            format!("{shown}; programs started from this shell load it"),
         ),
-        false => Finding::ok("library", format!("{shown}; programs load it under"))
-            .remedy("ferroce run -- PROGRAM, or ferroce shell (they set LD_LIBRARY_PATH)"),
+        false => Finding::ok(
+            "library",
+            format!("{shown}; programs load it if started with"),
+        )
+        .remedy("ferroce run -- PROGRAM, or from ferroce shell (they set LD_LIBRARY_PATH)"),
     });
     for (name, what) in [
-        ("librdmacm.so.1", "programs that connect through rdma_cm"),
+        ("librdmacm.so.1", "programs that use rdma_cm"),
         (
             "libferroce-preload.so",
-            "programs that look into /sys/class/infiniband",
+            "programs that read /sys/class/infiniband",
         ),
     ] {
         if !folder.join(name).exists() {
-            let text = format!("no {name}: {what} do not find Ferroce");
+            let text = format!("{name} is missing: {what} will not find Ferroce's links");
             findings.push(Finding::new("library", State::Note, text));
         }
     }
     findings
 }
 
-/// Two processes on a private link, every byte checked.
+/// Runs `ferroce demo --brief`: two processes on a private link, every byte checked.
 pub(super) fn transfer() -> Finding {
     let output = Command::new(daemon::OURSELVES)
         .args(["demo", "--brief"])

@@ -1,8 +1,8 @@
-//! A manual page for each command, from the same text as its `--help`.
+//! Man pages, made from the same text as `--help`.
 //!
-//! clap_mangen writes options and subcommands. The rest is written here: the synopsis is
-//! the usage that people see, headings in the text become sections, and each page names
-//! the pages beside it.
+//! clap_mangen writes the options and subcommands. This module writes the rest: the synopsis
+//! is the usage of `--help`, headings in the text become sections, and each page lists
+//! related pages.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::Command;
 
-/// Pages of others that readers of the main page may look for.
+/// Pages that the main page lists under SEE ALSO.
 const RELATED: [&str; 4] = [
     "ferroced(1)",
     "ferroce-rdma(1)",
@@ -19,7 +19,7 @@ const RELATED: [&str; 4] = [
     "ibv_devices(1)",
 ];
 
-/// Writes the pages of a command and all its subcommands that are not hidden.
+/// Writes the pages of a command and of its visible subcommands.
 pub(super) fn write_all(command: &Command, dir: &Path) -> Result<()> {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();
@@ -66,7 +66,7 @@ fn title(name: &str) -> String {
     format!("{name}(1)")
 }
 
-/// The page in roff.
+/// Returns a page in roff.
 fn page(command: &Command, name: &str, see_also: &[String]) -> Result<String> {
     let mut command = command.clone();
     let version = env!("CARGO_PKG_VERSION");
@@ -115,7 +115,7 @@ fn text_of(text: Option<&clap::builder::StyledStr>) -> String {
     text.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Text with headings in capitals, as `--help` shows it.
+/// Converts text with headings in capitals, as in `--help`, to sections in roff.
 fn sections(text: &str) -> String {
     let mut page = String::new();
     let mut open = false;
@@ -129,7 +129,7 @@ fn sections(text: &str) -> String {
             continue;
         }
         if !open {
-            // Lines before the first heading.
+            // The text has lines before its first heading.
             page += ".SH NOTES\n.nf\n";
             open = true;
         }
@@ -139,12 +139,12 @@ fn sections(text: &str) -> String {
     page + if open { ".fi\n" } else { "" }
 }
 
-/// Text in which hyphens are those that people type.
+/// Escapes backslashes, and hyphens so that they stay ASCII hyphens.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }
 
-/// A line that roff takes for text, whatever it begins with.
+/// Escapes a line so that roff does not take its start for a request.
 fn literal(line: &str) -> String {
     let guard = if line.starts_with(['.', '\'']) {
         "\\&"
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn headings_become_sections() {
         let page =
-            sections("EXIT STATUS\n    0 if it worked\n\nEXAMPLES\n    ferroce -j link\n    .x");
+            sections("EXIT STATUS\n    0 on success\n\nEXAMPLES\n    ferroce -j link\n    .x");
         assert_eq!(
             page,
-            ".SH \"EXIT STATUS\"\n.nf\n0 if it worked\n\n.fi\n.SH \"EXAMPLES\"\n.nf\n\
+            ".SH \"EXIT STATUS\"\n.nf\n0 on success\n\n.fi\n.SH \"EXAMPLES\"\n.nf\n\
              ferroce \\-j link\n\\&.x\n.fi\n"
         );
     }

@@ -1,4 +1,4 @@
-//! `ferroce link show`: text and JSON as `rdma link show` prints them.
+//! `ferroce link show`: prints links in the text and JSON formats of `rdma link show`.
 
 use anyhow::{Result, bail};
 use ferroce_control::{Gid, LinkInfo};
@@ -10,6 +10,7 @@ use crate::output::{self, Format};
 /// The only port of a link.
 pub(crate) const PORT: u32 = 1;
 
+/// Prints all links, or the link `only`.
 pub(crate) fn run(only: Option<&str>, format: Format) -> Result<()> {
     let links = match daemon::connect()? {
         Some(mut connection) => connection.links()?,
@@ -24,37 +25,40 @@ pub(crate) fn run(only: Option<&str>, format: Format) -> Result<()> {
     output::write(&lines.collect::<String>())
 }
 
-/// Those that are wanted; a name that is none is an error.
+/// Returns all links, or the link `only`. Fails if no link has that name.
 pub(crate) fn chosen(mut links: Vec<LinkInfo>, only: Option<&str>) -> Result<Vec<LinkInfo>> {
     if let Some(wanted) = only {
         let name = link_name(wanted)?;
         let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
         links.retain(|link| link.name == name);
         if links.is_empty() {
-            bail!("Wrong device name: no link `{name}`; {}", there_is(&names));
+            bail!(
+                "Wrong device name: link {name} does not exist; {}",
+                there_is(&names)
+            );
         }
     }
     Ok(links)
 }
 
-/// The name in `NAME` or `NAME/PORT`.
+/// Returns the name in `NAME` or `NAME/PORT`.
 pub(crate) fn link_name(wanted: &str) -> Result<&str> {
     match wanted.split_once('/') {
         None => Ok(wanted),
         Some((name, "" | "1")) => Ok(name),
-        Some((name, port)) => bail!("link {name} has no port `{port}`: its port is {PORT}"),
+        Some((name, port)) => bail!("link {name} has no port `{port}`; its only port is {PORT}"),
     }
 }
 
-/// What there is instead, for people.
+/// Returns the end of an error message: the links that exist, or how to add one.
 pub(crate) fn there_is(names: &[String]) -> String {
     match names {
-        [] => "there is none; `ferroce link add NAME type rxe netdev IF` adds one".into(),
-        names => format!("there is {}", names.join(", ")),
+        [] => "there are no links; `ferroce link add NAME type rxe netdev IF` adds one".into(),
+        names => format!("existing links: {}", names.join(", ")),
     }
 }
 
-/// One line for each link, with a space behind each field: exactly as iproute2 does it.
+/// Formats a link as one line with a space after each field, exactly as iproute2 does.
 fn text(link: &LinkInfo, format: Format) -> String {
     let LinkInfo { name, netdev, .. } = link;
     let (state, physical) = (link.state(), link.physical_state());
@@ -81,8 +85,8 @@ fn text(link: &LinkInfo, format: Format) -> String {
     text + "\n"
 }
 
-/// A link as JSON. Keys and their order are those of iproute2; what it does not have
-/// comes last.
+/// A link as JSON. Keys and their order are those of iproute2. Keys that iproute2 does not
+/// have come last.
 #[derive(Serialize)]
 struct Shown<'a> {
     ifindex: u32,
@@ -131,7 +135,7 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
     }
 }
 
-/// A link for tests: `rxe0`, up, on a netdev of this name and number.
+/// Returns a link for tests: `rxe0`, up, on a netdev with this name and index.
 #[cfg(test)]
 pub(crate) fn sample(netdev: &str, ifindex: u32) -> LinkInfo {
     LinkInfo {
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_may_be_named() {
+    fn name_may_have_port_1() {
         assert_eq!(link_name("rxe0").unwrap(), "rxe0");
         assert_eq!(link_name("rxe0/1").unwrap(), "rxe0");
         assert!(link_name("rxe0/2").is_err());

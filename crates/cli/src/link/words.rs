@@ -1,4 +1,5 @@
-//! The words after `link add`: a name, then pairs of a key and a value, as in iproute2.
+//! Parser for the words after `link add` and `link set`: a name, then pairs of a key and a
+//! value, as in iproute2.
 
 use anyhow::{Context, Result, bail};
 use ferroce_control::link::MTUS;
@@ -7,15 +8,17 @@ use ferroce_control::{LinkConfig, Request, check_name};
 const USAGE: &str = "ferroce link add NAME type rxe netdev IF \
                      [mtu N] [crc on|off] [lids on|off] [patience SECONDS]";
 
-/// What the words ask for.
+/// Parses the words after `link add`.
 pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
-    let (name, pairs) = words.split_first().context("a name is missing")?;
+    let (name, pairs) = words
+        .split_first()
+        .context("the name of the link is missing")?;
     check_name(name)?;
     let (mut kind, mut netdev, mut mtu) = (None, None, None);
     let (mut crc, mut lids, mut patience) = (None, None, None);
     for pair in pairs.chunks(2) {
         let [key, value] = pair else {
-            bail!("a value for `{}` is missing: {USAGE}", pair[0]);
+            bail!("the value of `{}` is missing; usage: {USAGE}", pair[0]);
         };
         let seen = match key.as_str() {
             "type" => kind.replace(value.clone()).is_some(),
@@ -24,16 +27,16 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
             "crc" => crc.replace(switch(key, value)?).is_some(),
             "lids" => lids.replace(switch(key, value)?).is_some(),
             "patience" => patience.replace(seconds(value)?).is_some(),
-            other => bail!("`{other}` is not known here: {USAGE}"),
+            other => bail!("unknown word `{other}`; usage: {USAGE}"),
         };
         if seen {
-            bail!("`{key}` is there twice");
+            bail!("`{key}` is given twice; remove one of them");
         }
     }
     Ok(LinkConfig {
         name: name.clone(),
-        kind: kind.with_context(|| format!("`type` is missing: {USAGE}"))?,
-        netdev: netdev.with_context(|| format!("`netdev` is missing: {USAGE}"))?,
+        kind: kind.with_context(|| format!("`type` is missing; usage: {USAGE}"))?,
+        netdev: netdev.with_context(|| format!("`netdev` is missing; usage: {USAGE}"))?,
         mtu,
         crc: crc.unwrap_or(true),
         lids: lids.unwrap_or(false),
@@ -41,11 +44,13 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
     })
 }
 
-/// What the words after `link set` ask for: a name, and what to change.
+/// Parses the words after `link set`.
 pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
     let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] \
                  [patience SECONDS]";
-    let (name, pairs) = words.split_first().context("a name is missing")?;
+    let (name, pairs) = words
+        .split_first()
+        .context("the name of the link is missing")?;
     let (mut rename, mut mtu, mut crc, mut lids, mut patience) = (None, None, None, None, None);
     for pair in pairs.chunks(2) {
         match pair {
@@ -54,8 +59,8 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
             [key, value] if key == "crc" => crc = Some(switch(key, value)?),
             [key, value] if key == "lids" => lids = Some(switch(key, value)?),
             [key, value] if key == "patience" => patience = Some(seconds(value)?),
-            [key, _] => bail!("`{key}` is not known here: {usage}"),
-            _ => bail!("a value for `{}` is missing: {usage}", pair[0]),
+            [key, _] => bail!("unknown word `{key}`; usage: {usage}"),
+            _ => bail!("the value of `{}` is missing; usage: {usage}", pair[0]),
         }
     }
     Ok(Request::LinkSet {
@@ -71,7 +76,7 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
 fn number(value: &str) -> Result<u32> {
     let known = MTUS.map(|mtu| mtu.to_string()).join(", ");
     let number = value.parse().ok();
-    number.with_context(|| format!("mtu `{value}` is none of {known}"))
+    number.with_context(|| format!("mtu `{value}` is not one of {known}"))
 }
 
 fn seconds(value: &str) -> Result<u32> {
@@ -83,7 +88,7 @@ fn switch(key: &str, value: &str) -> Result<bool> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        other => bail!("{key} `{other}` is neither on nor off"),
+        other => bail!("{key} `{other}` is not valid; use `on` or `off`"),
     }
 }
 
@@ -97,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn as_guides_write_it() {
+    fn syntax_of_guides_is_accepted() {
         let config = parsed("rxe_ens3 type rxe netdev ens3").unwrap();
         assert_eq!(
             (config.name, config.kind),
@@ -110,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn in_any_order() {
+    fn keys_may_come_in_any_order() {
         let config = parsed("r crc off mtu 1024 netdev lo lids on type rxe").unwrap();
         assert_eq!(
             (config.mtu, config.crc, config.lids),
@@ -123,19 +128,19 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_mistake() {
         for (line, complaint) in [
-            ("", "a name is missing"),
+            ("", "the name of the link is missing"),
             ("rxe0 netdev lo", "`type` is missing"),
             ("rxe0 type rxe", "`netdev` is missing"),
-            ("rxe0 type rxe netdev", "a value for `netdev` is missing"),
+            ("rxe0 type rxe netdev", "the value of `netdev` is missing"),
             (
                 "rxe0 type rxe netdev lo mtu big",
-                "mtu `big` is none of 256, 512, 1024, 2048, 4096",
+                "mtu `big` is not one of 256, 512, 1024, 2048, 4096",
             ),
             (
                 "rxe0 type rxe netdev lo crc maybe",
-                "crc `maybe` is neither on nor off",
+                "crc `maybe` is not valid; use `on` or `off`",
             ),
             (
                 "rxe0 type rxe netdev lo patience long",
@@ -143,15 +148,12 @@ mod tests {
             ),
             (
                 "rxe0 type rxe netdev lo lids maybe",
-                "lids `maybe` is neither on nor off",
+                "lids `maybe` is not valid; use `on` or `off`",
             ),
-            (
-                "rxe0 type rxe netdev lo speed 9",
-                "`speed` is not known here",
-            ),
+            ("rxe0 type rxe netdev lo speed 9", "unknown word `speed`"),
             (
                 "rxe0 type rxe netdev lo netdev eth0",
-                "`netdev` is there twice",
+                "`netdev` is given twice",
             ),
             ("a/b type rxe netdev lo", "link name `a/b` is not valid"),
         ] {

@@ -1,7 +1,7 @@
-//! `rdma -batch FILE`: one command on each line.
+//! `rdma -batch FILE`: runs the commands of a file, one per line.
 //!
-//! As in iproute2: what follows a `#` is a remark, a backslash at the end of a line goes
-//! on with the next, and quotes keep words together.
+//! The syntax is iproute2's: `#` starts a comment, a backslash at the end of a line joins it
+//! with the next, and quotes keep words together.
 
 use std::fs;
 use std::io::{self, Read};
@@ -9,8 +9,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Performs the commands of a file, or of standard input if it is `-`. The first that fails
-/// is the last, unless `force` is given.
+/// Runs the commands of a file, or of standard input if the file is `-`. Stops at the first
+/// command that fails, unless `force` is set.
 pub(super) fn run(
     file: &Path,
     force: bool,
@@ -48,7 +48,7 @@ pub(super) fn run(
     }
 }
 
-/// Lines without remarks, put together where one goes on, with the number of their first.
+/// Removes comments and joins continued lines. Each line has the number of its first part.
 fn lines(text: &str) -> Vec<(usize, String)> {
     let mut all = Vec::new();
     let mut open: Option<(usize, String)> = None;
@@ -69,7 +69,7 @@ fn lines(text: &str) -> Vec<(usize, String)> {
     all
 }
 
-/// The words of a line.
+/// Splits a line into words.
 fn words(line: &str) -> Result<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -86,7 +86,7 @@ fn words(line: &str) -> Result<Vec<String>> {
         }
     }
     if let Some(quote) = quote {
-        bail!("a {quote} is not closed: {}", line.trim());
+        bail!("the quote {quote} is not closed in: {}", line.trim());
     }
     words.extend(word);
     Ok(words)
@@ -97,8 +97,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_iproute2_does() {
-        let text = "link\n# a remark\nlink add rxe0 \\\n  type rxe # more\n\ndev\n";
+    fn batch_syntax_is_that_of_iproute2() {
+        let text = "link\n# a comment\nlink add rxe0 \\\n  type rxe # more\n\ndev\n";
         let read: Vec<(usize, Vec<String>)> = lines(text)
             .into_iter()
             .map(|(number, line)| (number, words(&line).unwrap()))

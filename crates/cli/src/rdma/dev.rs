@@ -1,4 +1,4 @@
-//! `rdma dev`.
+//! `rdma dev`: shows and renames devices.
 
 use anyhow::{Context, Result, bail};
 use ferroce_control::LinkInfo;
@@ -13,7 +13,7 @@ Usage: rdma dev show [DEV]
        rdma dev set [DEV] name DEVNAME
 ";
 
-/// The capabilities of the kernel's rxe, which are ours, by iproute2's names.
+/// The device capabilities, by iproute2's names. They are those of the kernel's rxe.
 const CAPABILITIES: [&str; 12] = [
     "BAD_PKEY_CNTR",
     "BAD_QKEY_CNTR",
@@ -44,21 +44,22 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
 }
 
 fn set(mut words: Words<'_>) -> Result<()> {
-    let name = words.next().context("a device is missing")?.to_owned();
+    let name = words.next().context("the name of a device is missing")?;
+    let name = name.to_owned();
     let parameter = words.command("parameter", &["name", "netns", "adaptive-moderation"], None)?;
     let value = words.next().map(str::to_owned);
     words.end()?;
     match (parameter, value) {
         (Some("name"), Some(new)) => link::rename(name, new),
         (Some("netns"), Some(_)) => bail!(
-            "Operation not supported: a device serves the network namespace where it was added; \
-             add one there"
+            "Operation not supported: device {name} cannot leave its network namespace; \
+             add another device in the other namespace"
         ),
         (Some("adaptive-moderation"), Some(_)) => {
-            bail!("Operation not supported: there are no interrupts to moderate")
+            bail!("Operation not supported: device {name} has no interrupts to moderate")
         }
-        (Some(parameter), None) => bail!("a value for '{parameter}' is missing\n{USAGE}"),
-        _ => bail!("a parameter is missing\n{USAGE}"),
+        (Some(parameter), None) => bail!("the value of '{parameter}' is missing\n{USAGE}"),
+        _ => bail!("the parameter to set is missing\n{USAGE}"),
     }
 }
 
@@ -82,7 +83,7 @@ fn device(link: &LinkInfo, manner: Manner) -> Row {
     row.with_tail("caps", caps, &text)
 }
 
-/// Four groups of four digits.
+/// Formats the node GUID as four groups of four hexadecimal digits.
 fn guid(link: &LinkInfo) -> String {
     let guid = link.guid();
     let groups = guid.chunks(2).map(|c| format!("{:02x}{:02x}", c[0], c[1]));

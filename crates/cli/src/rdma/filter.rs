@@ -1,4 +1,4 @@
-//! Words that choose lines: `lqpn 0-6`, `pid 30489`, `state RTS`.
+//! Filters: the words that select rows, such as `lqpn 0-6`, `pid 30489` or `state RTS`.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -6,28 +6,30 @@ use serde_json::Value;
 use super::row::Row;
 use super::words::Words;
 
-/// All conditions that the command line names.
+/// The conditions on the command line. A row must satisfy all of them.
 #[derive(Debug)]
 pub(super) struct Filter<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Filter<'a> {
-    /// Pairs of a name out of `known` and a value.
+    /// Parses pairs of a name and a value. Each name must be one of `known`.
     pub(super) fn parse(mut words: Words<'a>, known: &[&str]) -> Result<Filter<'a>> {
         let mut conditions = Vec::new();
         while let Some(name) = words.next() {
             if !known.contains(&name) {
                 bail!(
-                    "Unknown filter '{name}'. Known are link, dev, {}",
+                    "Unknown filter '{name}'. Known filters: link, dev, {}",
                     known.join(", ")
                 );
             }
             let value = words.next();
-            let value = value.with_context(|| format!("a value for '{name}' is missing"))?;
+            let value =
+                value.with_context(|| format!("the value of filter '{name}' is missing"))?;
             conditions.push((name, value));
         }
         Ok(Filter(conditions))
     }
 
+    /// Returns true if the row satisfies all conditions.
     pub(super) fn admits(&self, row: &Row) -> bool {
         let fits = |(name, wanted): &(&str, &str)| {
             row.get(name)
@@ -52,7 +54,7 @@ fn matches(value: &Value, wanted: &str) -> bool {
             }
         }
         Value::String(text) => text.eq_ignore_ascii_case(wanted),
-        // One of several will do.
+        // A list matches if one of its values does.
         Value::Array(values) => values.iter().any(|value| matches(value, wanted)),
         _ => false,
     }
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_ranges_and_words_do_not() {
+    fn numbers_match_ranges_and_text_matches_exactly() {
         let row = Row::of_port(0, "rxe0", 1)
             .with("lqpn", 17)
             .with("state", "RTS")

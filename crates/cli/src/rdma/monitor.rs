@@ -1,4 +1,4 @@
-//! `rdma monitor`: links as they come, go and change their names.
+//! `rdma monitor`: reports links that are added, removed or renamed.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::output::{self, Format};
 
 pub(super) const USAGE: &str = "Usage: rdma monitor [ -j ]\n";
 
-/// Links by their numbers.
+/// Links by their index.
 type Known = BTreeMap<u32, LinkInfo>;
 
-/// Something to tell.
+/// A reported event.
 #[derive(Debug, PartialEq, Eq)]
 struct News<'a> {
     what: &'static str,
     link: &'a LinkInfo,
-    /// Whether it is about the netdev as well.
+    /// True if the event also names the netdev.
     netdev: bool,
 }
 
-/// Shows what happens until it is ended.
+/// Prints events until the process is killed.
 pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
     if words.one_of(&["help"]).is_some() {
         return output::write(USAGE);
@@ -54,7 +54,7 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         let Error::Closed = ended else {
             return Err(ended.into());
         };
-        // It has been restarted, or will be by us.
+        // ferroced ended. Connect to its successor, or start one, and report the difference.
         connection = daemon::connect_or_start()?;
         let now = subscribe(&mut connection)?;
         tell(&known, &now, manner.format)?;
@@ -62,7 +62,7 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
     }
 }
 
-/// Events from now on, and what there is now.
+/// Subscribes to events and returns the present links.
 fn subscribe(connection: &mut Connection) -> Result<Known> {
     connection.perform(&Request::Subscribe)?;
     let links = connection.links()?.into_iter();
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    fn told(before: &[&LinkInfo], now: &[&LinkInfo]) -> String {
+    fn reported(before: &[&LinkInfo], now: &[&LinkInfo]) -> String {
         let known = |links: &[&LinkInfo]| -> Known {
             links.iter().map(|l| (l.index, (*l).clone())).collect()
         };
@@ -146,22 +146,25 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_those_of_iproute2() {
+    fn text_is_that_of_iproute2() {
         let (zero, one) = (link(0, "rxe0", "eth0"), link(1, "rxe1", "eth1"));
         assert_eq!(
-            told(&[], &[&zero]),
+            reported(&[], &[&zero]),
             "[REGISTER]\tdev 0 rxe0\n[NETDEV_ATTACH]\tdev 0 rxe0 port 1 netdev 5 eth0\n"
         );
-        assert_eq!(told(&[&zero, &one], &[&one]), "[UNREGISTER]\tdev 0 rxe0\n");
         assert_eq!(
-            told(&[&zero], &[&link(0, "mine", "eth0")]),
+            reported(&[&zero, &one], &[&one]),
+            "[UNREGISTER]\tdev 0 rxe0\n"
+        );
+        assert_eq!(
+            reported(&[&zero], &[&link(0, "mine", "eth0")]),
             "[RENAME]\tdev 0 mine\n"
         );
         assert_eq!(
-            told(&[&zero], &[&link(0, "rxe0", "lan0")]),
+            reported(&[&zero], &[&link(0, "rxe0", "lan0")]),
             "[NETDEV_RENAME]\tdev 0 rxe0 port 1 netdev 5 lan0\n"
         );
-        assert_eq!(told(&[&zero], &[&zero]), "");
+        assert_eq!(reported(&[&zero], &[&zero]), "");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `rdma resource`: what programs have.
+//! `rdma resource`: shows the RDMA objects of programs.
 
 use anyhow::{Context, Result, anyhow};
 use ferroce_control::LinkInfo;
@@ -20,7 +20,7 @@ Usage: rdma resource
           resource show cq|pd|mr|ctx|srq dev [DEV] [FILTER-NAME FILTER-VALUE]
 ";
 
-/// The kinds of objects, and what they can be chosen by.
+/// The kinds of objects, and the filters of each.
 const KINDS: [(&str, &[&str]); 7] = [
     (
         "qp",
@@ -61,14 +61,14 @@ pub(super) const NAMES: [&str; KINDS.len()] = {
     names
 };
 
-/// A program on a link, and what it has.
+/// A program that uses a link, and its objects.
 struct Holding {
     pid: u32,
     comm: String,
     has: Resources,
 }
 
-/// A link, and who has what on it.
+/// A link, the programs that use it, and its connections.
 struct Place {
     link: LinkInfo,
     holdings: Vec<Holding>,
@@ -84,22 +84,26 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         // `rdma resource show DEV`
         let only = words.next();
         words.end()?;
-        let places = look(only);
+        let places = look(only, Objects::All);
         let places = places.map_err(|e| anyhow!("{e:#}; objects are {}", kinds.join(", ")))?;
         let rows: Vec<Row> = places.iter().map(summary).collect();
         return row::show(&rows, manner.format);
     };
     let mut only = None;
     if words.one_of(&["link", "dev"]).is_some() {
-        only = Some(words.next().context("a link is missing")?);
+        only = Some(words.next().context("the name of a link is missing")?);
     }
     let known = KINDS.iter().find(|(name, _)| *name == kind);
     let filter = Filter::parse(words, known.map_or(&[], |(_, known)| *known))?;
-    // `DEV/-` are queue pairs without a port: ours always have one.
+    // `DEV/-` selects queue pairs without a port. Ferroce's queue pairs always have one.
     let without_port = only.is_some_and(|only| only.ends_with("/-"));
     let only = only.map(|only| only.trim_end_matches("/-"));
     let mut rows = Vec::new();
-    for place in look(only)? {
+    let wanted = match kind {
+        "cm_id" => Objects::Connections,
+        _ => Objects::All,
+    };
+    for place in look(only, wanted)? {
         if !without_port {
             rows.extend(lines(kind, &place, manner));
         }
@@ -108,10 +112,10 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
     row::show(&rows, manner.format)
 }
 
-/// Memory regions, by their numbers.
+/// Returns a row for each memory region.
 pub(super) fn regions(only: Option<&str>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for place in look(only)? {
+    for place in look(only, Objects::All)? {
         for holding in &place.holdings {
             rows.extend(holding.has.mrs.iter().map(|mr| {
                 Row::of_device(place.link.index, &place.link.name)
@@ -123,8 +127,17 @@ pub(super) fn regions(only: Option<&str>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Asks all programs.
-fn look(only: Option<&str>) -> Result<Vec<Place>> {
+/// The objects to collect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Objects {
+    /// Connections, and the objects of every program.
+    All,
+    /// Connections only. ferroced knows them, so a program that does not answer is no obstacle.
+    Connections,
+}
+
+/// Collects the objects on the links.
+fn look(only: Option<&str>, wanted: Objects) -> Result<Vec<Place>> {
     let links = links(only)?;
     let Some(mut connection) = daemon::connect()? else {
         return Ok(Vec::new());
@@ -133,13 +146,16 @@ fn look(only: Option<&str>) -> Result<Vec<Place>> {
     for link in links {
         let (programs, connections) = connection.resources(Some(&link.name))?;
         let mut holdings = Vec::new();
-        for program in programs {
+        let programs = programs.into_iter();
+        for program in programs.filter(|_| wanted == Objects::All) {
             let (pid, comm) = (program.process.pid, program.process.program.clone());
             match program.read() {
                 Ok(has) => holdings.push(Holding { pid, comm, has }),
-                // One that has just ended has nothing any more.
+                // The program has just ended, and its objects with it.
                 Err(_) if gone(pid) => {}
-                Err(error) => eprintln!("note: process {pid} ({comm}) is left out: {error}"),
+                Err(error) => {
+                    eprintln!("note: the objects of process {pid} ({comm}) are missing: {error}");
+                }
             }
         }
         places.push(Place {
@@ -297,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_receive_queues_are_chosen_by_their_queue_pairs() {
+    fn filter_lqpn_selects_the_srq_of_that_queue_pair() {
         let qp = |lqpn, srqn| QpResource {
             lqpn,
             pdn: Some(1),

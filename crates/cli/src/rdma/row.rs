@@ -1,4 +1,4 @@
-//! A line of output: pairs of a name and a value, as text or as JSON.
+//! A row of output: pairs of a name and a value, printed as text or as JSON.
 
 use anyhow::Result;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -6,23 +6,24 @@ use serde_json::Value;
 
 use crate::output::{self, Format};
 
-/// A line.
+/// A row of output.
 #[derive(Debug, Default)]
 pub(super) struct Row {
-    /// What the text begins with, instead of the first pairs.
+    /// Start of the text. It replaces the first `hidden` pairs.
     head: String,
+    /// Number of pairs that only JSON shows, because `head` has them.
     hidden: usize,
     pairs: Vec<(&'static str, Value)>,
-    /// What the text ends with.
+    /// End of the text.
     tail: String,
-    /// What only JSON shows.
+    /// Pairs that only JSON shows.
     asides: Vec<(&'static str, Value)>,
-    /// What can be asked for and is not shown: it goes before what is.
+    /// Values for filters that are not printed. They take precedence over printed pairs.
     keys: Vec<(&'static str, Value)>,
 }
 
 impl Row {
-    /// A line about a device: `dev rxe0`.
+    /// Creates a row about a device: `dev rxe0`.
     pub(super) fn of_device(index: u32, name: &str) -> Row {
         Row::new(
             format!("dev {name} "),
@@ -30,7 +31,7 @@ impl Row {
         )
     }
 
-    /// A line about a port: `link rxe0/1`.
+    /// Creates a row about a port: `link rxe0/1`.
     pub(super) fn of_port(index: u32, name: &str, port: u32) -> Row {
         Row::new(
             format!("link {name}/{port} "),
@@ -42,7 +43,7 @@ impl Row {
         )
     }
 
-    /// A line that begins with `head`, which in JSON is these pairs.
+    /// Creates a row that starts with `head` in text and with `pairs` in JSON.
     pub(super) fn new<const N: usize>(head: String, pairs: [(&'static str, Value); N]) -> Row {
         Row {
             head,
@@ -52,11 +53,13 @@ impl Row {
         }
     }
 
+    /// Adds a pair.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Row {
         self.pairs.push((name, value.into()));
         self
     }
 
+    /// Adds a pair if there is a value.
     pub(super) fn with_some(self, name: &'static str, value: Option<impl Into<Value>>) -> Row {
         match value {
             Some(value) => self.with(name, value),
@@ -64,7 +67,7 @@ impl Row {
         }
     }
 
-    /// Adds what only JSON shows as a pair; the text ends with `text`.
+    /// Adds a pair that only JSON shows, and `text` at the end of the text.
     pub(super) fn with_tail(
         mut self,
         name: &'static str,
@@ -76,13 +79,13 @@ impl Row {
         self
     }
 
-    /// Adds what lines are chosen by.
+    /// Adds a value that filters see and that is not printed.
     pub(super) fn with_key(mut self, name: &'static str, value: Option<impl Into<Value>>) -> Row {
         self.keys.extend(value.map(|value| (name, value.into())));
         self
     }
 
-    /// The value of a name.
+    /// Returns the value that filters compare with.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
         let mut all = self.keys.iter().chain(&self.pairs).chain(&self.asides);
         all.find(|(known, _)| *known == name)
@@ -113,7 +116,7 @@ impl Serialize for Row {
     }
 }
 
-/// Shows lines.
+/// Prints rows.
 pub(super) fn show(rows: &[Row], format: Format) -> Result<()> {
     if format.json || format.pretty {
         return format.write_json(rows);

@@ -1,4 +1,4 @@
-//! `rdma statistic`: counters of links, and of the queue pairs of each program.
+//! `rdma statistic`: shows the counters of links, and of the queue pairs of each program.
 
 use anyhow::{Context, Result, bail};
 use ferroce_control::LinkCounters;
@@ -31,7 +31,7 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         Some("mode") => optional_counters(words, manner),
         Some(change @ ("set" | "unset")) => change_optional(change, words),
         Some("link") => show(words.next(), words, manner),
-        // `statistic show mr` is `statistic mr show`.
+        // iproute2 accepts `statistic show mr` for `statistic mr show`.
         _ => match words.one_of(&["link", "qp", "mr"]) {
             Some("qp") => of_queue_pairs(words, manner),
             Some("mr") => of_regions(words, manner),
@@ -45,16 +45,16 @@ fn show(link: Option<&str>, rest: Words<'_>, manner: Manner) -> Result<()> {
     stat::show(link.map(link_name).transpose()?, false, manner.format)
 }
 
-/// The link after `link` or `dev`, if one of them comes next.
+/// Parses `link NAME` or `dev NAME`, if one of them comes next.
 fn named_link<'a>(words: &mut Words<'a>) -> Result<Option<&'a str>> {
     match words.one_of(&["link", "dev"]) {
-        Some(_) => Ok(Some(words.next().context("a link is missing")?)),
+        Some(_) => Ok(Some(words.next().context("the name of a link is missing")?)),
         None => Ok(None),
     }
 }
 
-/// Optional counters are those that a driver can switch on. As with the kernel's rxe, there
-/// are none, so no link has a line.
+/// Shows optional counters, which a driver can switch on. Like the kernel's rxe, Ferroce has
+/// none, so the output is empty.
 fn optional_counters(mut words: Words<'_>, manner: Manner) -> Result<()> {
     words.one_of(&["supported"]);
     let only = named_link(&mut words)?;
@@ -65,22 +65,22 @@ fn optional_counters(mut words: Words<'_>, manner: Manner) -> Result<()> {
 
 fn change_optional(change: &str, mut words: Words<'_>) -> Result<()> {
     let Some(only) = named_link(&mut words)? else {
-        bail!("`statistic {change}` wants to know a link\n{USAGE}");
+        bail!("`rdma statistic {change}` needs `link DEV/PORT_INDEX`\n{USAGE}");
     };
     links(Some(only))?;
     if words.next() != Some("optional-counters") {
-        bail!("Unknown parameter: `optional-counters` goes behind the link\n{USAGE}");
+        bail!("`optional-counters` must follow `link {only}`\n{USAGE}");
     }
     bail!(
         "Operation not supported: {only} has no optional counters; \
-         `rdma statistic show link {only}` shows those it has, which are always on"
+         `rdma statistic show link {only}` shows its counters, which are always on"
     );
 }
 
-/// Memory regions. As with the kernel's rxe, they count nothing by themselves.
+/// Shows memory regions. Like those of the kernel's rxe, they have no counters.
 fn of_regions(mut words: Words<'_>, manner: Manner) -> Result<()> {
     let commands = ["show", "list", "help"];
-    // A link or a filter may follow at once.
+    // The command may be missing: a link or a filter may come first.
     if words.one_of(&commands) == Some("help") {
         return output::write(USAGE);
     }
@@ -91,17 +91,20 @@ fn of_regions(mut words: Words<'_>, manner: Manner) -> Result<()> {
     row::show(&rows, manner.format)
 }
 
-/// All queue pairs of a program share its counters: what iproute2 calls a counter that
-/// they are bound to.
+/// Shows the counters of queue pairs. All queue pairs of a program share its counters, which
+/// iproute2 calls a counter that they are bound to.
 fn of_queue_pairs(mut words: Words<'_>, manner: Manner) -> Result<()> {
     let commands = ["show", "list", "mode", "set", "bind", "unbind", "help"];
-    // A link or a filter may follow at once.
+    // The command may be missing: a link or a filter may come first.
     let command = words.one_of(&commands);
     if command == Some("help") {
         return output::write(USAGE);
     }
     if matches!(command, Some("set" | "bind" | "unbind")) {
-        bail!("Operation not supported: queue pairs are bound to the counters of their program");
+        bail!(
+            "Operation not supported: all queue pairs of a program are bound to the counters of \
+             that program"
+        );
     }
     let link = named_link(&mut words)?;
     let filter = Filter::parse(words, &["cntn", "lqpn", "pid", "qp-type"])?;

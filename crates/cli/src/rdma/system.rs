@@ -1,4 +1,4 @@
-//! `rdma system`: how devices and network namespaces belong together.
+//! `rdma system`: shows how devices and network namespaces are related.
 
 use anyhow::{Result, bail};
 
@@ -32,21 +32,21 @@ fn set(mut words: Words<'_>) -> Result<()> {
     let parameter = words.command("parameter", &["netns", "privileged-qkey"], None)?;
     match (parameter, words.next()) {
         (None, _) => output::write(USAGE),
-        // It is so already.
+        // This is always the case.
         (Some("netns"), Some("exclusive")) => words.end(),
         (Some("netns"), Some("shared")) => bail!(
-            "Operation not supported: a link serves the network namespace where it was added; \
-             others can have links of their own"
+            "Operation not supported: a link serves only the network namespace where it was \
+             added; add another link in the other namespace"
         ),
         (Some("netns"), other) => bail!(
             "netns '{}': valid options are: {{ shared | exclusive }}",
             other.unwrap_or_default()
         ),
-        // It is so already.
+        // This is always the case.
         (_, Some("on")) => words.end(),
         (_, Some("off")) => bail!(
-            "Operation not supported: any program may use a Q_Key with its highest bit set, for \
-             ferroced serves programs of one user; privileged-qkey is always on"
+            "Operation not supported: privileged-qkey is always on; any program may use a Q_Key \
+             with its highest bit set, because ferroced serves the programs of one user"
         ),
         (_, other) => bail!(
             "privileged-qkey '{}': valid options are: {{ on | off }}",

@@ -1,8 +1,8 @@
-//! The words of a command line, one after the other, each of which may be shortened.
+//! Parser for the words of a command line. Each keyword may be shortened.
 
 use anyhow::{Result, bail};
 
-/// What is left of the command line.
+/// The words that are not parsed yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Words<'a>(&'a [String]);
 
@@ -25,22 +25,22 @@ impl<'a> Words<'a> {
         Some(first)
     }
 
-    /// Nothing may follow.
+    /// Fails if words are left.
     pub(super) fn end(self) -> Result<()> {
         match self.peek() {
             None => Ok(()),
-            Some(word) => bail!("Unknown parameter '{word}'."),
+            Some(word) => bail!("Unknown parameter '{word}'."), // as iproute2
         }
     }
 
-    /// The next word, if it is the beginning of one of these: the first of them.
+    /// Consumes the next word if it is the start of a known word. Returns the first match.
     pub(super) fn one_of(&mut self, known: &[&'static str]) -> Option<&'static str> {
         let found = completed(self.peek()?, known)?;
         self.next();
         Some(found)
     }
 
-    /// The next word, which must be one of these; `default` if there is none.
+    /// Consumes the next word, which must be a known one. Returns `default` at the end.
     pub(super) fn command(
         &mut self,
         what: &str,
@@ -51,7 +51,7 @@ impl<'a> Words<'a> {
             None => Ok(default),
             Some(word) => match completed(word, known) {
                 Some(found) => Ok(Some(found)),
-                None => bail!("Unknown {what} '{word}'. Known are {}", known.join(", ")),
+                None => bail!("Unknown {what} '{word}'. Known: {}", known.join(", ")),
             },
         }
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_may_be_shortened() {
+    fn keywords_may_be_shortened() {
         let line = ["res".to_owned(), "sh".to_owned(), "rxe0".to_owned()];
         let mut words = Words::new(&line);
         let known = ["dev", "resource"];
@@ -80,7 +80,7 @@ mod tests {
         let error = words.command("object", &known, None).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "Unknown object 'rxe0'. Known are dev, resource"
+            "Unknown object 'rxe0'. Known: dev, resource"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a program's environment needs so that it finds our libraries.
+//! Environment variables that make a program load Ferroce's libraries.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,16 +9,17 @@ use ferroce_control::path::{SYSFS_DIR, SYSFS_VARIABLE};
 use ferroce_control::{create_own_dir, find_daemon};
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// `rdma` and the like, in the folder of the libraries.
+/// Directory of `rdma`, `rxe_cfg` and `rxe_init.sh`, below that of the libraries.
 const COMMANDS: &str = "bin";
 const PATH: &str = "PATH";
 const PRELOAD: &str = "LD_PRELOAD";
 const PRELOAD_LIBRARY: &str = "libferroce-preload.so";
 const ASAN: &str = "ASAN_OPTIONS";
-/// Programs built with AddressSanitizer refuse to start if anything is preloaded before it.
+/// Programs built with AddressSanitizer refuse to start if a library is preloaded before
+/// its runtime, unless this option is 0.
 const ASAN_OPTION: &str = "verify_asan_link_order";
 
-/// Where libibverbs.so.1 of ours is.
+/// Returns the directory of Ferroce's libibverbs.so.1.
 pub(crate) fn folder() -> Option<PathBuf> {
     let chosen = std::env::var_os("FERROCE_LIB_DIR").map(PathBuf::from);
     let beside = || {
@@ -30,7 +31,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     candidates.find(|dir| dir.join("libibverbs.so.1").exists())
 }
 
-/// Variables and their values.
+/// Returns the variables to set, with their values.
 pub(super) fn environment(folder: &Path) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![(LIBRARY_PATH, with_first(folder, LIBRARY_PATH)?)];
     variables.push((PATH, search_path(folder)?));
@@ -43,7 +44,7 @@ pub(super) fn environment(folder: &Path) -> Result<Vec<(&'static str, OsString)>
     Ok(variables)
 }
 
-/// Where the program and what it starts look for commands.
+/// Returns PATH for the program: Ferroce's commands come first.
 pub(super) fn search_path(folder: &Path) -> Result<OsString> {
     let commands = folder.join(COMMANDS);
     match commands.exists() {
@@ -52,21 +53,24 @@ pub(super) fn search_path(folder: &Path) -> Result<OsString> {
     }
 }
 
-/// A list of directories with one more in front.
+/// Puts a directory in front of the list in a variable.
 fn with_first(dir: &Path, variable: &str) -> Result<OsString> {
     let before = std::env::var_os(variable).unwrap_or_default();
     let rest = std::env::split_paths(&before);
     let rest = rest.filter(|path| !path.as_os_str().is_empty() && path != dir);
-    std::env::join_paths(std::iter::once(dir.to_owned()).chain(rest))
-        .context("a directory's name has a colon in it")
+    std::env::join_paths(std::iter::once(dir.to_owned()).chain(rest)).with_context(|| {
+        let dir = dir.display();
+        format!("cannot put {dir} into {variable}: its name contains a colon; move it")
+    })
 }
 
-/// A list of libraries with one more in front, once.
+/// Puts a library in front of the list in LD_PRELOAD, unless it is there already.
 fn preload(library: &Path, before: Option<OsString>) -> OsString {
     let before = before.unwrap_or_default();
     let separates = |byte: &u8| matches!(byte, b':' | b' ');
     let path = library.as_os_str();
-    // In a path that cannot stand in a list, the dynamic linker looks by itself.
+    // A path with a separator cannot be listed. The dynamic linker then finds the library by
+    // its name in LD_LIBRARY_PATH.
     let name = match path.as_bytes().iter().any(separates) {
         true => OsStr::new(PRELOAD_LIBRARY),
         false => path,
@@ -81,8 +85,8 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     list
 }
 
-/// Options that let AddressSanitizer start, with those of the user; none if the user has
-/// decided.
+/// Returns options that let AddressSanitizer start, followed by those of the user. Returns
+/// `None` if the user has set the option.
 fn asan(before: Option<OsString>) -> Option<OsString> {
     let before = before.unwrap_or_default();
     if before.to_string_lossy().contains(ASAN_OPTION) {
@@ -96,13 +100,15 @@ fn asan(before: Option<OsString>) -> Option<OsString> {
     Some(options)
 }
 
-/// Where ferroced keeps its files, or will: the path as the kernel would say it.
+/// Returns the directory of ferroced's sysfs files, with symbolic links resolved. ferroced
+/// may create it later.
 fn sysfs() -> Result<PathBuf> {
     let dir = match find_daemon().ok().flatten() {
         Some(connection) => connection.dir().to_owned(),
         None => {
             let dir = create_own_dir()?;
-            // A directory in /tmp would have another name the next time.
+            // A directory in /tmp must stay: its name is random, so ferroced would create
+            // another one.
             if !dir.is_temporary() {
                 dir.remove_if_empty();
             }
@@ -117,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_preloaded_after_ours() {
+    fn ferroces_library_is_preloaded_first_and_once() {
         let ours = Path::new("/x/libferroce-preload.so");
         let list = |before: &str| preload(ours, Some(before.into()));
         assert_eq!(preload(ours, None), ours.as_os_str());
@@ -129,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn address_sanitizer_keeps_its_options() {
+    fn options_of_address_sanitizer_are_kept() {
         let options = |before: &str| asan(Some(before.into()));
         assert_eq!(asan(None).unwrap(), "verify_asan_link_order=0");
         let more = options("detect_leaks=0").unwrap();

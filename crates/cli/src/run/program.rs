@@ -1,9 +1,9 @@
-//! The program that `ferroce run` starts: where it is, and whether it can load libraries
-//! of ours at all.
+//! The program that `ferroce run` starts: its file, and whether it can load Ferroce's
+//! libraries.
 //!
-//! Libraries reach a program through the dynamic linker of a 64-bit glibc, which reads
-//! LD_LIBRARY_PATH and LD_PRELOAD. A program that has none, or another one, would run
-//! without a word and find no link.
+//! The dynamic linker of a 64-bit glibc loads the libraries: it reads LD_LIBRARY_PATH and
+//! LD_PRELOAD. A program without it, or with another one, finds no link and gives no reason.
+//! So `ferroce run` warns.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -12,13 +12,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// How often an interpreter may be a script itself, as in the kernel.
+/// Nesting limit of scripts whose interpreter is a script. The kernel has the same.
 const DEEPEST: usize = 5;
-/// The longest first line of a script that the kernel reads.
+/// Bytes of a script's first line that the kernel reads.
 const FIRST_LINE: usize = 256;
 
-/// The file of a program: itself if it has a slash, else the first of its name in a list of
-/// directories.
+/// Finds the file of a program. A name with a slash is a path; any other name is looked up
+/// in the directories of `path`.
 pub(super) fn find(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Path::new(name).exists().then(|| name.into());
@@ -32,9 +32,9 @@ pub(super) fn find(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
         })
 }
 
-/// The reason why a program, or the interpreter of a script, cannot load our libraries: a line
-/// for each reason, with its remedy. A file that cannot be read has none: to run it will
-/// say more.
+/// Returns the reasons why a program, or the interpreter of a script, cannot load Ferroce's
+/// libraries, each with its remedy. A file that cannot be read gets none: running it fails
+/// with the cause.
 pub(super) fn warnings(program: &Path, path: &OsStr) -> Vec<String> {
     let mut file = program.to_owned();
     for _ in 0..DEEPEST {
@@ -50,8 +50,8 @@ pub(super) fn warnings(program: &Path, path: &OsStr) -> Vec<String> {
     if fs::metadata(&file).is_ok_and(|metadata| Privilege::of(&metadata).is_gained()) {
         reasons.push(
             "runs with the rights of another user (setuid or setgid), so the dynamic linker \
-             ignores LD_LIBRARY_PATH and it will not see Ferroce's links; run a copy without that \
-             right",
+             ignores LD_LIBRARY_PATH and the program will not see Ferroce's links; run a copy \
+             without the setuid and setgid bits",
         );
     }
     let name = match file == program {
@@ -62,7 +62,7 @@ pub(super) fn warnings(program: &Path, path: &OsStr) -> Vec<String> {
     lines.map(|reason| format!("{name} {reason}")).collect()
 }
 
-/// The program that interprets a script.
+/// Returns the interpreter of a script, and `None` for other files.
 fn interpreter(file: &Path, path: &OsStr) -> io::Result<Option<PathBuf>> {
     let mut start = Vec::new();
     File::open(file)?
@@ -79,7 +79,7 @@ fn interpreter(file: &Path, path: &OsStr) -> io::Result<Option<PathBuf>> {
     let Some(first) = words.next().map(Path::new) else {
         return Ok(None);
     };
-    // `#!/usr/bin/env python3`: the program that env will run.
+    // `#!/usr/bin/env python3`: the interpreter is the program that env runs.
     if first.file_name() == Some(OsStr::new("env")) {
         let is_program = |word: &&OsStr| !word.as_bytes().starts_with(b"-");
         let mut words = words.filter(|word| !word.as_bytes().contains(&b'='));
@@ -88,11 +88,11 @@ fn interpreter(file: &Path, path: &OsStr) -> io::Result<Option<PathBuf>> {
     Ok(Some(first.into()))
 }
 
-/// The dynamic linker that the headers of an executable name.
+/// The ELF headers of an executable, as far as they matter for loading libraries.
 #[derive(Debug, PartialEq, Eq)]
 struct Elf {
     is_64_bit: bool,
-    /// The dynamic linker that it asks for.
+    /// The dynamic linker that the headers name. A static program has none.
     linker: Option<OsString>,
 }
 
@@ -104,7 +104,7 @@ impl Elf {
     const HEADER_COUNT: usize = 0x38;
     const INTERPRETER: u32 = 3;
 
-    /// Reads the headers; none if it is no executable of this machine's byte order.
+    /// Reads the headers. Returns `None` if the file is not an ELF file.
     fn read(path: &Path) -> io::Result<Option<Elf>> {
         let file = File::open(path)?;
         let mut header = [0; 64];
@@ -143,7 +143,7 @@ impl Elf {
         }))
     }
 
-    /// Why it cannot load our libraries.
+    /// Returns the reason why the executable cannot load Ferroce's libraries.
     fn reason(&self) -> Option<&'static str> {
         let linker = self.linker.as_ref().map(|linker| linker.to_string_lossy());
         match linker {
@@ -164,14 +164,14 @@ impl Elf {
     }
 }
 
-/// Eight bytes of a header as a number.
+/// Reads eight bytes of a header as a number.
 fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_ne_bytes(word)
 }
 
-/// The user and group that a program would run as, beside those who start it.
+/// The owner of a program's file, beside the user and group that start it.
 #[derive(Debug)]
 struct Privilege {
     mode: u32,
@@ -191,6 +191,7 @@ impl Privilege {
         }
     }
 
+    /// Returns true if the program runs as another user or group (setuid, setgid).
     fn is_gained(&self) -> bool {
         let user = self.mode & 0o4000 != 0 && self.owner.0 != self.starter.0;
         let group = self.mode & 0o2010 == 0o2010 && self.owner.1 != self.starter.1;
@@ -202,7 +203,7 @@ impl Privilege {
 mod tests {
     use super::*;
 
-    /// A file that is gone at the end.
+    /// A file that is removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_this_machine_is_fine() {
+    fn dynamic_glibc_programs_get_no_warning() {
         let exe = std::env::current_exe().unwrap();
         assert_eq!(warnings(&exe, OsStr::new("")), [""; 0]);
         let script = Scratch::new("script", b"#!/bin/sh\nexit\n");
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_without_our_dynamic_linker_are_named() {
+    fn programs_that_cannot_load_the_libraries_get_a_warning() {
         let mut bytes = ourselves();
         bytes[Elf::CLASS] = 1;
         let file = Scratch::new("32", &bytes);
@@ -270,7 +271,7 @@ mod tests {
         let said = only_warning(&file);
         assert!(said.contains("is linked statically"), "{said}");
 
-        // A script is as good as its interpreter.
+        // The interpreter of a script counts.
         let line = format!("#!{}\n", file.0.display());
         let script = Scratch::new("of-static", line.as_bytes());
         let said = only_warning(&script);
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_gained_from_another_user_only() {
+    fn setuid_counts_only_for_other_users() {
         let gained = |mode, owner, starter| {
             let privilege = Privilege {
                 mode,
@@ -297,6 +298,9 @@ mod tests {
         assert!(gained(0o102755, (0, 0), (0, 1000)));
         assert!(!gained(0o104755, (0, 0), (0, 0)));
         assert!(!gained(0o100755, (0, 0), (1000, 1000)));
-        assert!(!gained(0o102745, (0, 0), (0, 1000)), "no group may run it");
+        assert!(
+            !gained(0o102745, (0, 0), (0, 1000)),
+            "not executable by the group"
+        );
     }
 }

@@ -1,9 +1,8 @@
 //! Links that several runs share.
 //!
-//! Who starts first makes a link, who ends last takes it down; in between others
-//! come and go. All hold a shared lock on one file, in which the links stand that
-//! were made this way. Who gets the lock for itself alone is the last, and
-//! while it has it nobody new can begin.
+//! The first `ferroce run` adds a link, and the last one to end deletes it. All runs hold a
+//! shared lock on one file, which lists the links that were added this way. A run that gets
+//! the exclusive lock is the last one. While it holds that lock, no other run can start.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -16,7 +15,7 @@ use ferroce_control::create_own_dir;
 use rustix::fs::{FlockOperation, flock};
 
 const FILE: &str = "runs";
-/// How often the runtime directory may vanish before the file in it is open.
+/// Attempts to open the file, if a ferroced that ends removes the runtime directory.
 const ATTEMPTS: usize = 100;
 
 /// A share in the links.
@@ -27,31 +26,31 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Waits until nobody takes links down, and sees to it that nobody does.
+    /// Takes a share. Waits until no other run deletes links; from then on none does.
     pub(super) fn take() -> Result<Share> {
         loop {
             let (file, path) = open()?;
             flock(&file, FlockOperation::LockShared).context("cannot lock the list of runs")?;
-            // The last one may have removed it between opening and locking.
+            // Another run may have removed the file between opening and locking.
             if is_at(&file, &path) {
                 return Ok(Share { file, path });
             }
         }
     }
 
-    /// The share that another process has handed over.
+    /// Takes over the share of another process.
     pub(super) fn inherit(file: impl AsFd, path: &Path) -> Result<Share> {
         let file: OwnedFd = file.as_fd().try_clone_to_owned()?;
         let (file, path) = (file.into(), path.to_owned());
         Ok(Share { file, path })
     }
 
-    /// A descriptor that keeps the share, and where the file is.
+    /// Returns a descriptor that holds the share, and the path of the file.
     pub(super) fn hand_over(&self) -> io::Result<(File, &Path)> {
         Ok((self.file.try_clone()?, &self.path))
     }
 
-    /// The links that were made by runs.
+    /// Returns the links that runs have added.
     pub(super) fn links(&mut self) -> io::Result<Vec<String>> {
         let mut text = String::new();
         self.file.rewind()?;
@@ -59,29 +58,29 @@ impl Share {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// Adds a link.
+    /// Adds a link to the list.
     pub(super) fn add(&mut self, link: &str) -> Result<()> {
-        // The file is open for appending: lines of several writers do not mix.
+        // The file is open for appending, so lines of several writers do not mix.
         let written = self.file.write_all(format!("{link}\n").as_bytes());
         written.with_context(|| format!("cannot write to {}", self.path.display()))
     }
 
-    /// Gives the share back. If it was the last, `take_down` is called with the
-    /// links; those that it cannot take down yet it returns. True if all is done.
+    /// Releases the share. If this is the last share, calls `take_down` with the links, which
+    /// returns those that are still in use. Returns true if no link is left to this share.
     pub(super) fn give_back(
         &mut self,
         take_down: impl FnOnce(Vec<String>) -> Result<Vec<String>>,
     ) -> Result<bool> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(true), // somebody else's business
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(true), // another run is the last
             Err(error) => bail!("cannot lock the list of runs: {error}"),
         }
         let links = self.links()?;
         let left = match take_down(links) {
             Ok(left) => left,
             Err(error) => {
-                // Others may begin: they need not wait for us.
+                // Let other runs start: they need not wait for this one.
                 flock(&self.file, FlockOperation::LockShared)?;
                 return Err(error);
             }
@@ -106,15 +105,18 @@ fn open() -> Result<(File, PathBuf)> {
         let mut options = File::options();
         match options.read(true).append(true).create(true).open(&path) {
             Ok(file) => return Ok((file, path)),
-            // A ferroced that ends has just removed the directory.
+            // A ferroced that ended has just removed the directory.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => bail!("cannot open {}: {error}", path.display()),
         }
     }
-    bail!("the runtime directory is removed again and again; is a ferroced ending all the time?")
+    bail!(
+        "cannot open `{FILE}` in the runtime directory: the directory was removed {ATTEMPTS} \
+         times meanwhile; is another program starting and ending ferroced in a loop?"
+    )
 }
 
-/// Whether a path leads to this very file.
+/// Returns true if the path names this file.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),

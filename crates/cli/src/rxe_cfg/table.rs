@@ -1,4 +1,4 @@
-//! The table of `rxe_cfg status`: all netdevs, and the links on them.
+//! The table of `rxe_cfg status`: netdevs and their links.
 
 use ferroce_control::LinkInfo;
 use ferroce_control::link::MTUS;
@@ -17,7 +17,7 @@ const COLUMNS: [&str; 8] = [
     "RMTU",
 ];
 
-/// The table; of one link only, or only of netdevs with a carrier.
+/// Returns the table: of all netdevs, of the link `only`, or of netdevs with a carrier.
 pub(super) fn text(
     netdevs: &[NetdevInfo],
     links: &[LinkInfo],
@@ -29,7 +29,7 @@ pub(super) fn text(
         let link = links.iter().find(|link| link.netdev == netdev.name);
         let shown = match only {
             Some(only) => link.is_some_and(|link| link.name == only),
-            // Nobody thinks of lo as a NIC, until it is one.
+            // The loopback interface is shown only if it has a link.
             None => !netdev.loopback || link.is_some(),
         };
         if shown && (netdev.carrier || !with_carrier) {
@@ -58,7 +58,7 @@ fn row(netdev: &NetdevInfo, link: Option<&LinkInfo>) -> [String; 8] {
     ]
 }
 
-/// As `ibv_devinfo` writes an MTU: `1024  (3)`.
+/// Formats an MTU with its IBTA code, as `ibv_devinfo` does: `1024  (3)`.
 fn mtu(bytes: u32) -> String {
     let code = MTUS.iter().position(|mtu| *mtu == bytes);
     let code = code.map_or(0, |place| place + 1);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_they_must() {
+    fn columns_are_as_wide_as_their_widest_cell() {
         let mut down = netdev("eth0", "mlx4_en");
         down.carrier = false;
         let mut fast = netdev("enp17s0", "mlx5_core");

@@ -1,4 +1,4 @@
-//! `ferroce stat --watch`: what happens now, a line for each interval.
+//! `ferroce stat --watch`: prints rates, one line per link and interval.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use crate::{daemon, output};
 
 const HEADER: &str = "\
 link          sent_pkts/s  rcvd_pkts/s  sent_Gb/s  rcvd_Gb/s  retries/s  errors/s\n";
-/// After so many lines the header comes again.
+/// Intervals after which the header is printed again.
 const SCREEN: u64 = 20;
 
-/// Counters that say that something had to be sent again.
+/// Counters of retransmissions and of their causes.
 const RETRIES: [&str; 5] = [
     "duplicate_request",
     "out_of_seq_request",
@@ -21,7 +21,7 @@ const RETRIES: [&str; 5] = [
     "completer_retry_err",
     "rcvd_rnr_err",
 ];
-/// Counters that say that something went wrong.
+/// Counters of errors that ended a work request.
 const ERRORS: [&str; 3] = ["retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"];
 
 type Values = BTreeMap<String, u64>;
@@ -29,16 +29,19 @@ type Values = BTreeMap<String, u64>;
 pub(super) fn run(link: Option<&str>, seconds: f64, count: Option<u64>) -> Result<()> {
     ensure!(
         (0.01..=86_400.0).contains(&seconds),
-        "an interval of {seconds} s is none: 0.01 to 86400 are"
+        "an interval of {seconds} s is not valid; use 0.01 to 86400"
     );
-    let mut connection = daemon::connect()?.context("no ferroced runs here: there is no link")?;
+    let mut connection = daemon::connect()?.context(
+        "there are no links in this network namespace: no ferroced runs; \
+         `ferroce link add NAME type rxe netdev IF` adds one",
+    )?;
     let mut before = read(&mut connection, link)?;
     let mut last = now();
     for line in 0.. {
         if count.is_some_and(|count| line >= count) {
             break;
         }
-        #[allow(clippy::disallowed_methods)] // a person watches
+        #[allow(clippy::disallowed_methods)] // the user asked for this interval
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let (after, this) = (read(&mut connection, link)?, now());
         let passed = (this - last).as_secs_f64();
@@ -78,7 +81,7 @@ fn rates(link: &str, before: &Values, after: &Values, seconds: f64) -> String {
     )
 }
 
-#[allow(clippy::disallowed_methods)] // a tool that tells people how much in which time
+#[allow(clippy::disallowed_methods)] // rates need a clock
 fn now() -> Instant {
     Instant::now()
 }
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_differences_over_time() {
+    fn rate_is_difference_divided_by_time() {
         let values = |packets, bytes| {
             let pairs = [("sent_pkts", packets), ("sent_bytes", bytes)];
             pairs.map(|(n, v)| (n.to_owned(), v)).into()

@@ -1,6 +1,6 @@
-//! What all tests of the command line need: commands under the names people type, and a
-//! ferroced that never outlives its test.
-#![allow(dead_code, reason = "no test needs all of it")]
+//! Helpers of the command line's tests: commands under all names of the executable, and a
+//! ferroced that ends with its test.
+#![allow(dead_code, reason = "each test uses only a part")]
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
 
-/// This executable under the name that a line begins with.
+/// Returns a command line whose first word is the name that ferroce is called by.
 pub(crate) fn command(line: &str) -> Command {
     let mut words = line.split_whitespace();
     let name = words.next().expect("a name");
@@ -29,7 +29,7 @@ pub(crate) fn run(line: &str) -> Output {
     command(line).output().expect("ferroce starts")
 }
 
-/// What a command prints that must work.
+/// Runs a command that must succeed without messages. Returns its output.
 pub(crate) fn ok(line: &str) -> String {
     let output = run(line);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -38,12 +38,12 @@ pub(crate) fn ok(line: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What a command complains about that must not work.
+/// Runs a command that must fail with status 1. Returns its messages.
 pub(crate) fn fails(line: &str) -> String {
     fails_with(1, line)
 }
 
-/// The same for one that ends with this status.
+/// Runs a command that must fail with this status. Returns its messages.
 pub(crate) fn fails_with(status: i32, line: &str) -> String {
     let output = run(line);
     let errors = String::from_utf8(output.stderr).expect("text");
@@ -52,13 +52,13 @@ pub(crate) fn fails_with(status: i32, line: &str) -> String {
     errors
 }
 
-/// Where the configuration of the test is. A test that is not isolated has none.
+/// Returns the directory of the test's configuration. A test that is not isolated has none.
 pub(crate) fn config_dir() -> PathBuf {
     let runtime = std::env::var_os("FERROCE_RUNTIME_DIR").unwrap_or("/nowhere".into());
     PathBuf::from(runtime).join("config")
 }
 
-/// Ends the ferroced of this namespace, as `kill -9` does.
+/// Kills the ferroced of this network namespace with SIGKILL.
 pub(crate) fn end_daemon() {
     let Ok(Some(connection)) = find_daemon() else {
         return;
@@ -67,13 +67,13 @@ pub(crate) fn end_daemon() {
     drop(connection);
     let process = Pid::from_raw(pid.cast_signed()).expect("a process");
     let _it_may_be_gone = kill_process(process, Signal::KILL);
-    // A command that runs may have started the next one already.
+    // A running command may already have started the next ferroced.
     deadline::until("ferroced is gone", || {
         find_daemon().is_ok_and(|daemon| daemon.is_none_or(|next| next.daemon_pid() != pid))
     });
 }
 
-/// Ends the ferroced of the test whatever happens.
+/// Kills the ferroced of the test on drop, also if the test fails.
 pub(crate) struct Cleanup;
 
 impl Drop for Cleanup {
@@ -82,7 +82,7 @@ impl Drop for Cleanup {
     }
 }
 
-/// A netdev with an address, and a cable to another.
+/// Adds a pair of connected netdevs. The first has an address.
 pub(crate) fn cable(name: &str, far: &str, address: &str) {
     netdev::add_veth(name, far);
     netdev::add_address(name, address);
@@ -90,7 +90,7 @@ pub(crate) fn cable(name: &str, far: &str, address: &str) {
     netdev::set_up(far);
 }
 
-/// Runs a test in a network of its own, if the libraries that programs load are there.
+/// Runs a test in a network namespace of its own, if the libraries for programs are built.
 pub(crate) fn with_libraries(name: &str, test: fn()) {
     let folder = Path::new(FERROCE).with_file_name("lib");
     let all = ["libibverbs.so.1", "libferroce-preload.so", "bin/ferroce"];
@@ -102,10 +102,10 @@ pub(crate) fn with_libraries(name: &str, test: fn()) {
     eprintln!("{line}");
 }
 
-/// Where `ibv_rc_pingpong` listens.
+/// TCP port of `ibv_rc_pingpong`.
 pub(crate) const PINGPONG_PORT: u16 = 18515;
 
-/// Whether somebody in this network listens on a TCP port.
+/// Returns true if a socket in this network namespace listens on a TCP port.
 pub(crate) fn is_listening(port: u16) -> bool {
     let (place, state) = (format!(":{port:04X} "), " 0A ");
     ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]

@@ -1,4 +1,4 @@
-/* Sends a megabyte over TCP, and back. "server" takes one connection; "client" makes it. */
+/* Sends a megabyte over TCP and receives it back. "server" accepts one connection from "client". */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-/* A queue pair connected to itself writes to memory that is there and, if an argument says
- * "gone", to memory that was unmapped. With "bug", the program then reads freed memory. */
+/* A queue pair that is connected to itself writes to mapped memory and, with the argument
+ * "gone", to unmapped memory. With "bug", the program then reads freed memory. */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
