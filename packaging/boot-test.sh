@@ -1,7 +1,7 @@
 #!/bin/sh
-# Inside a system that runs systemd, as root, once after each of three boots: the units
-# of the package, links that stay, and what becomes of programs meanwhile.
-# `cargo xtask package-test` runs this.
+# Tests the units of the package in a system that runs systemd: configured links, and
+# programs across restarts. `cargo xtask package-test` runs this as root after each of
+# three boots.
 set -eu
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 . /common.sh
@@ -30,7 +30,7 @@ as() {
 
 case $boot in
 1)
-    say "installed, and nothing is enabled or started"
+    say "installation enables and starts no unit"
     quietly dpkg --install /ferroce.deb
     not systemctl --quiet is-enabled ferroced
     not systemctl --quiet is-active ferroced
@@ -38,7 +38,7 @@ case $boot in
     useradd --create-home --groups ferroce alice
     useradd --create-home bob
 
-    say "systemd finds no fault with the units"
+    say "systemd-analyze accepts the units"
     verify() { systemd-analyze --man=no "$@" verify ferroced.service >/tmp/verified 2>&1; }
     verify || { cat /tmp/verified; exit 1; }
     not grep ferroced /tmp/verified
@@ -47,7 +47,7 @@ case $boot in
     not grep ferroced /tmp/verified
     unset XDG_RUNTIME_DIR
 
-    say "links added by hand are handed to the unit"
+    say "the unit takes over links that were added by hand"
     ip link add eth0 type veth peer name far0
     ip addr add 10.0.0.1/24 dev eth0
     ip link set eth0 up
@@ -61,7 +61,7 @@ case $boot in
     [ "$(main_pid)" = "$(cat /run/ferroce/*/ferroced.pid)" ]
     systemctl status --no-pager ferroced | grep -q 'active (running)'
 
-    say "members of the group use them; others have none"
+    say "members of the group ferroce use the links, other users do not"
     as alice ferroce link | grep -q '^link rxe0/1 '
     not as alice ferroce link delete rxe0 2>/dev/null
     as bob ferroce link >/tmp/bob 2>/dev/null || true
@@ -73,30 +73,30 @@ case $boot in
     client=$!
     wait_for "packets flow" more_packets 100
 
-    say "programs do not notice a restart of the unit, nor a crash"
+    say "programs keep running over a restart and a crash of the unit"
     old=$(main_pid)
     systemctl restart ferroced
     runs_again "$old"
     link_is_up rxe0
     link_is_up rxe1
-    wait_for "packets flow on" more_packets $(($(packets) + 100))
+    wait_for "packets flow again" more_packets $(($(packets) + 100))
     old=$(main_pid)
     kill -KILL "$old"
-    wait_for "systemd has started another" runs_again "$old"
-    wait_for "packets flow on" more_packets $(($(packets) + 100))
+    wait_for "systemd has restarted ferroced" runs_again "$old"
+    wait_for "packets flow again" more_packets $(($(packets) + 100))
     kill -0 "$server" "$client"
     rdma_of_ferroce resource show cm_id state CONNECT | grep -q 'dst-addr 127.0.0.1:7174'
     kill "$client" "$server"
     wait "$client" "$server" 2>/dev/null || true
 
-    say "after stop and start, links are there"
+    say "stop and start recreates the links"
     systemctl stop ferroced
     not systemctl --quiet is-active ferroced
     systemctl start ferroced
     link_is_up rxe0
     link_is_up rxe1
 
-    say "a mistake in the file is named in the journal"
+    say "the journal names a mistake in links.toml"
     cp /etc/ferroce/links.toml /tmp/links.toml
     printf '[[link]]\nname = "x"\nnetdev = "lo"\nmtu = 1500\n' >/etc/ferroce/links.toml
     not systemctl restart ferroced 2>/dev/null
@@ -108,7 +108,7 @@ case $boot in
     link_is_up rxe0
     ;;
 2)
-    say "after a boot: links are there, and others as soon as their netdev is"
+    say "a boot recreates links, each when its netdev exists"
     link_is_up rxe0
     not ferroce link show rxe1 2>/dev/null
     ip link add eth0 type veth peer name far0
@@ -118,13 +118,13 @@ case $boot in
     wait_for "rxe1 is up" link_is_up rxe1
     ferroce -d link show rxe1 | grep -q ' mtu 512 '
 
-    say "an upgrade restarts it, and removes nothing"
+    say "an upgrade restarts ferroced and keeps the links"
     old=$(main_pid)
     quietly dpkg --install /ferroce.deb
-    wait_for "the new one runs" runs_again "$old"
+    wait_for "the new ferroced runs" runs_again "$old"
     link_is_up rxe0
 
-    say "a user's own unit"
+    say "the unit of a user"
     systemctl disable --now ferroced 2>/dev/null
     ferroce link delete rxe0
     ferroce link delete rxe1
@@ -140,14 +140,14 @@ case $boot in
     as bob ferroce run -- ibv_devices | grep -q mine
     ;;
 3)
-    say "after another boot: the user's links, and not root's"
+    say "another boot recreates the user's link, and not root's links"
     bobs_link() { as bob ferroce link 2>/dev/null | grep -q '^link mine/1 state ACTIVE '; }
-    wait_for "bob's link is there" bobs_link
+    wait_for "bob's link exists" bobs_link
     as bob systemctl --user --quiet is-active ferroced
     not systemctl --quiet is-active ferroced
     as bob systemctl --user disable --now ferroced 2>/dev/null
 
-    say "removed while it runs, and nothing is left"
+    say "removal of the package while ferroced runs leaves nothing behind"
     as bob ferroce link delete mine
     wait_for "bob's ferroced has ended" no_ferroced
     systemctl enable --now ferroced 2>/dev/null
@@ -161,6 +161,6 @@ case $boot in
     systemctl list-unit-files >/tmp/units
     not grep ferroced /tmp/units
     not ls /etc/systemd/system/*/ferroced.service 2>/dev/null
-    say "all is well"
+    say "all checks passed"
     ;;
 esac

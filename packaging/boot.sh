@@ -1,16 +1,16 @@
 #!/bin/sh
-# Boots a system that lies in a folder, as root: `boot.sh ROOT` has the exit status that
-# `systemctl exit N` names inside. It has its own processes, network, mounts and control
-# groups, and shares the kernel and nothing else. `cargo xtask package-test` runs this.
+# Boots the system in directory ROOT as a container: `boot.sh ROOT`, as root. The exit status
+# is that of `systemctl exit N` inside. The system has its own processes, network, mounts and
+# control groups. `cargo xtask package-test` runs this.
 set -eu
 
 case ${2:-} in
 "")
-    # Nothing that is mounted outlives us.
+    # A private mount namespace, so that all mounts end with this script.
     exec unshare --mount --propagation private sh "$0" "$1" outside
     ;;
 outside)
-    # A control group that the system inside takes for the root of all.
+    # The control group that is the root for the system inside.
     mount -t cgroup2 cgroup2 "$1/mnt"
     group=$1/mnt/ferroce-boot-$$
     mkdir "$group"

@@ -1,8 +1,8 @@
-# What the tests of the package share. `. /common.sh`
+# Functions of the package's tests. Use: `. /common.sh`
 
 say() { printf '   %s\n' "$*"; }
 
-# Shows what a command says only if it fails.
+# Runs a command and shows its output only if it fails.
 quietly() {
     if ! "$@" >/tmp/log 2>&1; then
         cat /tmp/log
@@ -10,15 +10,15 @@ quietly() {
     fi
 }
 
-# Fails if a command succeeds: unlike `!`, also under `set -e`.
+# Fails if a command succeeds. Unlike `!`, this works under `set -e`.
 not() {
     if "$@"; then
-        echo "this should have failed: $*" >&2
+        echo "this command succeeded but should fail: $*" >&2
         return 1
     fi
 }
 
-# Waits until a command succeeds, and fails if it does not: wait_for "what" command ...
+# Waits up to 30 seconds until a command succeeds: wait_for "DESCRIPTION" COMMAND ...
 wait_for() {
     what=$1
     shift
@@ -32,12 +32,12 @@ wait_for() {
     done
 }
 
-# Whether somebody listens on a TCP port, given in hexadecimal digits.
+# Succeeds if a socket listens on a TCP port, given in hexadecimal digits.
 listens() { cat /proc/net/tcp /proc/net/tcp6 | grep -q ":$1 [0-9A-F:]* 0A "; }
 
-# `rdma`, as `ferroce run` has it.
+# Ferroce's `rdma`, which `ferroce run` puts on PATH.
 rdma_of_ferroce() { /usr/lib/ferroce/bin/rdma "$@"; }
 rping_listens() { rdma_of_ferroce resource show cm_id state LISTEN | grep -q ':7174 '; }
 
-# Whether no ferroced runs in this system.
+# Succeeds if no ferroced runs in this system.
 no_ferroced() { ! grep -qx ferroced /proc/[0-9]*/comm 2>/dev/null; }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Inside a fresh system, as root: installs the package, uses it as a user, upgrades and
-# removes it. `cargo xtask package-test` runs this.
+# Installs the package in a fresh system, uses it as a user, upgrades and removes it.
+# `cargo xtask package-test` runs this as root.
 set -eu
 . /common.sh
 as_user() { setpriv --reuid=4242 --regid=4242 --clear-groups env HOME=/tmp PATH="$PATH" "$@"; }
@@ -9,17 +9,17 @@ find / -xdev -path /proc -prune -o -path /tmp -prune -o -path /var -prune -o -pr
 
 say "install"
 quietly dpkg --install /ferroce.deb
-# The system's own tools are what they were.
+# The system's rdma is still that of iproute2.
 test "$(command -v rdma)" = "$(dpkg --listfiles iproute2 | grep '/bin/rdma$')"
 
-say "the doctor"
+say "ferroce doctor"
 as_user ferroce doctor >/tmp/doctor || { cat /tmp/doctor; exit 1; }
 
-say "the demo"
+say "ferroce demo"
 as_user ferroce demo --quick >/tmp/demo
 grep -q 'atomics 1000 additions' /tmp/demo
 
-say "ibv_rc_pingpong, which may lock no memory"
+say "ibv_rc_pingpong with ulimit -l 0"
 as_user ferroce run -- sh -c '
     set -e
     . /common.sh
@@ -41,7 +41,7 @@ as_user ferroce run -- sh -c '
     wait' || { cat /tmp/rping-client; exit 1; }
 grep -q 'ping data: rdma-ping-9' /tmp/rping-client
 
-say "rdma, rxe_cfg and sudo, as guides type them"
+say "rdma, rxe_cfg and sudo, as in guides"
 as_user ferroce shell --no-link </dev/null
 as_user ferroce run --no-link -- sh -c '
     set -e
@@ -55,7 +55,7 @@ say "man pages and completions"
 test -s /usr/share/man/man1/ferroce.1
 test -s /usr/share/bash-completion/completions/ferroce
 
-say "a user's files are theirs; root's configuration stays over an upgrade"
+say "an upgrade keeps root's configuration"
 ferroce config path | grep -qx /etc/ferroce/links.toml
 mkdir -p /etc/ferroce
 printf '[[link]]\nname = "rxe0"\nnetdev = "lo"\n' >/etc/ferroce/links.toml
@@ -68,8 +68,8 @@ wait_for "ferroced has ended" no_ferroced
 quietly dpkg --remove ferroce
 test -e /etc/ferroce/links.toml
 
-say "nothing is left"
+say "a purge leaves nothing behind"
 quietly dpkg --purge ferroce
 find / -xdev -path /proc -prune -o -path /tmp -prune -o -path /var -prune -o -print | sort >/tmp/after
 diff /tmp/before /tmp/after
-say "all is well"
+say "all checks passed"

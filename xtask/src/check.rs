@@ -1,4 +1,4 @@
-//! Everything that can be said about the sources without running them.
+//! `cargo xtask check`: static checks of the sources.
 
 use anyhow::{Result, bail};
 
@@ -7,6 +7,7 @@ use crate::step::{cargo, cargo_with, root, step};
 
 const FUZZ: &str = "fuzz/Cargo.toml";
 
+/// Runs all checks and stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     step("Formatting", || {
         cargo(&["fmt", "--all", "--check"])?;
@@ -15,7 +16,8 @@ pub(crate) fn run() -> Result<()> {
     step("Source rules", source_rules)?;
     step("Lints", || {
         clippy(&["--workspace", "--all-targets"])?;
-        // Beside the simulator the transport was built with deliberate bugs.
+        // The simulator enables the feature `bugs` for the whole workspace, so check the
+        // transport again without it.
         clippy(&["--package", "ferroce-transport", "--all-targets"])?;
         clippy(&["--package", "ferroce-wire", "--no-default-features"])
     })?;
@@ -37,8 +39,8 @@ fn clippy(packages: &[&str]) -> Result<()> {
     cargo(&args)
 }
 
-/// Checks the fuzz targets without linking them: naming a library that is not
-/// there spares everyone a C++ compiler, which the real one is built with.
+/// Checks the fuzz targets without linking them. Building libfuzzer needs a C++ compiler;
+/// naming a library file in its place avoids that, and the file need not exist.
 fn fuzz_targets() -> Result<()> {
     cargo_with(
         &["check", "--manifest-path", FUZZ],
@@ -63,8 +65,8 @@ fn source_rules() -> Result<()> {
         broken += complaints.len();
     }
     if broken > 0 {
-        bail!("the sources break their own rules, see above ({broken} places)");
+        bail!("the sources break the rules above in {broken} places");
     }
-    eprintln!("   {} files looked at", files.len());
+    eprintln!("   {} files checked", files.len());
     Ok(())
 }

@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::install::InstallArgs;
 
-/// Everything one does to this repository, under one name.
+/// Build, check, test, measure and package Ferroce.
 ///
-/// CI runs `check`, `test` and `interop --short`; whatever passes here passes there.
+/// CI runs `check`, `test`, `interop --short` and `package-test`, by the same commands.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -22,82 +22,83 @@ EXAMPLES
   cargo xtask check                formatting, lints, source rules, documentation
   cargo xtask test                 all tests
   cargo xtask programs             real programs only
-  cargo xtask interop --short      against the Linux kernel's own driver
-  cargo xtask demo                 RDMA on this machine, now
-  cargo xtask install --prefix P   install it
-  cargo xtask deb                  a Debian package
-  cargo xtask package-test         the package in a fresh system
-  cargo xtask sim --seeds 2000     two thousand simulated networks
-  cargo xtask soak --minutes 5     ferroced killed, stopped and starved, and what is left
-  cargo xtask bench engine         what a packet costs
+  cargo xtask interop --short      tests against the Linux kernel's driver
+  cargo xtask demo                 build, then transfer and measure on this machine
+  cargo xtask install --prefix P   install below P
+  cargo xtask deb                  build a Debian package
+  cargo xtask package-test         test the package in a fresh Debian
+  cargo xtask sim --seeds 2000     simulate two thousand networks
+  cargo xtask soak --minutes 5     kill, stop and starve ferroced, then look for leaks
+  cargo xtask bench engine         time per packet in the protocol engine
   cargo xtask bench wire           bandwidth and latency over real sockets
-  cargo xtask bench connections    how connections come and go
+  cargo xtask bench connections    rate and set-up time of connections
 
 EXIT STATUS
-  0 if every step succeeded, 1 if one failed, 2 if the command line was wrong.
+  0 if every step succeeded, 1 if one failed, 2 if the command line is invalid.
 
 FILES
-  .ci/run       what continuous integration runs: check, test, interop --short
-  clippy.toml   what the sans-IO crates must not call";
+  .ci/run       the steps of continuous integration
+  clippy.toml   functions that the sans-IO crates must not call";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Build everything.
     ///
-    /// First what users run, and the library that programs load instead of
-    /// libibverbs; then each tool by itself: the simulator switches on
-    /// deliberate bugs in the transport, and cargo gives packages that are built
-    /// together one set of features.
+    /// Builds the programs for users first, and the library that replaces
+    /// libibverbs and librdmacm. Then it builds each tool by itself, because the
+    /// simulator enables the transport's feature `bugs`, and cargo gives packages
+    /// that are built together one set of features.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask build
   cargo xtask build --release")]
     Build {
-        /// Optimise; the results are then under target/release.
+        /// Optimise. The results are in target/release.
         #[arg(long)]
         release: bool,
     },
 
     /// Check formatting, lints, source rules and documentation.
     ///
-    /// Changes nothing. Runs rustfmt and clippy with every warning an error,
-    /// also for the transport without its deliberate bugs and for the wire
-    /// formats without the standard library; checks the project's own source
-    /// rules (no unsafe code in the protocol crates, no file of 800 lines, no
-    /// path of somebody's machine, no deliberate bugs outside the simulator);
-    /// builds the documentation and the fuzz targets.
+    /// Changes no file. Runs rustfmt and clippy with every warning an error,
+    /// also for the transport without deliberate bugs and for the wire formats
+    /// without the standard library. Checks the project's source rules: no unsafe
+    /// code in the protocol crates, no file of 800 lines, no absolute path of a
+    /// developer's machine, no deliberate bugs outside the simulator. Builds the
+    /// documentation and checks the fuzz targets.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask check
-  cargo fmt --all && cargo xtask check      mend the formatting first")]
+  cargo fmt --all && cargo xtask check      correct the formatting first")]
     Check,
 
     /// Run all tests.
     ///
-    /// The whole workspace, then the transport once more by itself: together
-    /// with the simulator it is tested with its deliberate bugs compiled in
-    /// (and switched off), alone it is tested as users get it.
+    /// Tests the whole workspace, then the transport again by itself: in the
+    /// workspace its deliberate bugs are compiled in (and switched off), and by
+    /// itself it is tested as users get it.
     ///
-    /// Some tests compare with the distribution's headers or run its programs:
-    /// what is missing is installed first, as root with apt-get, or named.
+    /// Some tests need headers and programs of the distribution. As root, this
+    /// command installs missing packages with apt-get; otherwise it names them.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask test
   cargo test -p ferroce-wire icrc      some tests of one crate")]
     Test,
 
-    /// Run real, unmodified RDMA programs and check what they say.
+    /// Run unmodified RDMA programs and check their output.
     ///
-    /// Part of `test`. Programs of the distribution, server and client on one
-    /// host, as an ordinary user, in a network of their own. What is missing is
-    /// installed first, as root with apt-get. All arguments go to the runner.
+    /// Part of `test`. The programs are those of the distribution. Server and
+    /// client run on one host, as an ordinary user, in a network namespace. As
+    /// root, this command installs missing packages with apt-get. All arguments
+    /// go to the runner.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask programs
   cargo xtask programs --only perftest
   cargo xtask programs --write docs/COMPATIBILITY.md
   FERROCE_RDMA_CORE=~/rdma-core cargo xtask programs --only pyverbs
-                                          with the tests of newer sources
+                                          with the tests of newer rdma-core sources
   cargo xtask programs -- --help          the runner's own help")]
     Programs {
         /// Arguments of the runner.
@@ -107,14 +108,14 @@ EXAMPLES
 
     /// Run Ferroce against the Linux kernel's Soft-RoCE.
     ///
-    /// A virtual machine with Debian's kernel and its `rdma_rxe` at one end,
-    /// Ferroce at the other, unmodified programs at both. Needs root, and
-    /// Debian's packages: those for this host are installed, those for the
-    /// virtual machine are kept in a cache. All arguments go to the runner.
+    /// One end is a virtual machine with Debian's kernel and its `rdma_rxe`, the
+    /// other is Ferroce. Unmodified programs run at both ends. Needs root and
+    /// Debian: packages for this host are installed, packages for the virtual
+    /// machine are kept in a cache. All arguments go to the runner.
     #[command(after_help = "\
 EXAMPLES
-  cargo xtask interop                     the whole matrix: half an hour
-  cargo xtask interop --short             what CI runs: some minutes
+  cargo xtask interop                     all commands: half an hour
+  cargo xtask interop --short             the commands of CI: some minutes
   cargo xtask interop --only perftest
   cargo xtask interop --write docs/INTEROP.md
   cargo xtask interop -- --help           the runner's own help")]
@@ -124,11 +125,12 @@ EXAMPLES
         args: Vec<String>,
     },
 
-    /// Install what users run, below a prefix.
+    /// Install Ferroce below a prefix.
     ///
-    /// PREFIX/bin/ferroce and ferroced; the libraries, and `rdma`, `rxe_cfg` and
-    /// `rxe_init.sh`, in PREFIX/lib/ferroce, where only `ferroce run` and `ferroce
-    /// shell` find them; man pages, completions and systemd units.
+    /// PREFIX/bin receives ferroce and ferroced. PREFIX/lib/ferroce receives the
+    /// libraries, `rdma`, `rxe_cfg` and `rxe_init.sh`, which only `ferroce run` and
+    /// `ferroce shell` use. Man pages, completions and systemd units are installed,
+    /// too.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask install --prefix $HOME/.local
@@ -136,29 +138,37 @@ EXAMPLES
   cargo xtask install --prefix /usr/local --uninstall")]
     Install(InstallArgs),
 
-    /// Make a Debian package, in target/deb.
+    /// Build a Debian package in target/deb.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask deb
+  cargo xtask deb --debug")]
     Deb {
-        /// Pack what is not optimised: quicker to build.
+        /// Package a build without optimisation, which is quicker to build.
         #[arg(long)]
         debug: bool,
     },
 
-    /// Install the package into a fresh Debian, use it there, upgrade and remove it.
+    /// Test the package in a fresh Debian: install, use, upgrade, remove.
     ///
-    /// As root: makes the system with mmdebstrap, in target/deb/fresh, and enters a copy of it
-    /// with a network of its own. Demo, ibv_rc_pingpong and rping run as a user. Then
-    /// another copy is booted three times with systemd: the system's unit and a user's,
-    /// links after a restart and after a boot, programs that run meanwhile.
+    /// Needs root. Creates the system with mmdebstrap in target/deb/fresh and enters a
+    /// copy of it with a network namespace of its own. Runs the demo, ibv_rc_pingpong and
+    /// rping as a user. Then boots another copy three times with systemd and checks the
+    /// units of root and of a user, configured links, and programs across restarts.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask package-test
+  cargo xtask package-test --debug")]
     PackageTest {
-        /// Pack what is not optimised: quicker to build.
+        /// Package a build without optimisation, which is quicker to build.
         #[arg(long)]
         debug: bool,
     },
 
-    /// Show that it works: build `ferroce` and its libraries, and run its demo.
+    /// Build `ferroce` and its libraries, and run `ferroce demo`.
     ///
-    /// Two processes on a private loopback link, every operation, every byte
-    /// checked, and how fast it was. All arguments go to `ferroce demo`.
+    /// The demo transfers data between two processes on a private loopback link,
+    /// checks every byte and measures. All arguments go to `ferroce demo`.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask demo
@@ -169,14 +179,14 @@ EXAMPLES
         args: Vec<String>,
     },
 
-    /// Disturb ferroced and its programs for some minutes, and look for remains.
+    /// Disturb ferroced and its programs for some minutes, then look for leaks.
     ///
     /// Not part of CI. Needs root, or a user namespace. All arguments go to the runner.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask soak                     five minutes
   cargo xtask soak --minutes 60        an hour
-  cargo xtask soak --seed 7            the same disturbances again
+  cargo xtask soak --seed 7            repeat the disturbances of a run
   cargo xtask soak -- --help           the runner's own help")]
     Soak {
         /// Arguments of the runner.
@@ -186,15 +196,15 @@ EXAMPLES
 
     /// Run the simulator, optimised.
     ///
-    /// All arguments go to the simulator. A failing run names its seed, and the
-    /// seed alone replays it.
+    /// A run that fails prints its seed, and that seed replays it. All arguments go
+    /// to the simulator.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask sim --seeds 2000                two thousand networks
   cargo xtask sim --seeds 500 --start 9000    five hundred others
-  cargo xtask sim --seed 4711 --trace         one of them, packet by packet
-  cargo xtask sim --seed 4711 --steps 300     only its beginning
-  cargo xtask sim --seeds 200 --bug NAME      must fail: the bug is deliberate
+  cargo xtask sim --seed 4711 --trace         one network, packet by packet
+  cargo xtask sim --seed 4711 --steps 300     only its first 300 steps
+  cargo xtask sim --seeds 200 --bug NAME      with a deliberate bug: must fail
   cargo xtask sim -- --help                   the simulator's own help")]
     Sim {
         /// Arguments of the simulator.
@@ -202,17 +212,17 @@ EXAMPLES
         args: Vec<String>,
     },
 
-    /// Measure.
+    /// Measure performance.
     #[command(subcommand)]
     Bench(Bench),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// What a packet costs in the protocol engine.
+    /// Measure the time per packet in the protocol engine.
     ///
-    /// Two engines back to back in memory, without a network; each cost stands
-    /// beside that of copying and checksumming the same bytes. All arguments go
+    /// Two engines exchange packets in memory, without a network. Each figure is
+    /// shown beside the time to copy and checksum the same bytes. All arguments go
     /// to the benchmark.
     #[command(after_help = "\
 EXAMPLES
@@ -231,12 +241,12 @@ EXAMPLES
         args: Vec<String>,
     },
 
-    /// What the network path costs: bandwidth, latency, idleness.
+    /// Measure bandwidth, latency and idle cost over real sockets.
     ///
-    /// Two processes over loopback, and over a virtual cable between two network
-    /// namespaces; each figure stands beside that of plain UDP sockets and of
-    /// iperf3 (TCP). Installs iperf3 with apt where that is missing and the user
-    /// is root. All arguments go to the benchmark.
+    /// Two processes exchange messages over loopback, and over a veth pair between
+    /// two network namespaces. Each figure is shown beside that of plain UDP
+    /// sockets and of iperf3 (TCP). As root, installs iperf3 with apt-get if it is
+    /// missing. All arguments go to the benchmark.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask bench wire
@@ -254,11 +264,11 @@ EXAMPLES
         args: Vec<String>,
     },
 
-    /// How connections come and go: rate, set-up time, what is left over.
+    /// Measure the rate and set-up time of connections, and look for leaks.
     ///
     /// Two processes connect and disconnect with rdma_cm, 20,000 times by default, and
-    /// have 1,000 connections open at once. Fails if one of them, or ferroced, is left with
-    /// descriptors or memory it did not have before. All arguments go to the benchmark.
+    /// have 1,000 connections open at once. Fails if a process or ferroced has more
+    /// descriptors or memory than before. All arguments go to the benchmark.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask bench connections
@@ -300,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_definition() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }

@@ -1,5 +1,5 @@
-//! `cargo xtask deb`: a Debian package, and `cargo xtask package-test`, which installs it
-//! into a fresh system and uses it there.
+//! `cargo xtask deb` builds a Debian package; `cargo xtask package-test` tests it in a fresh
+//! system.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,19 +16,19 @@ use crate::step::{last_step, root, step};
 const DESCRIPTION: &str = "\
 RDMA in user space, without a NIC or kernel module
  Ferroce is Soft-RoCE in user space: programs written for RDMA run unmodified
- on any machine with an IP address, and speak RoCEv2 with other Ferroces, with
- the Linux kernel's rdma_rxe and with hardware NICs.
+ on any machine with an IP address. They exchange RoCEv2 packets with other
+ machines that run Ferroce, with the Linux kernel's rdma_rxe and with NICs.
  .
- Programs find it under `ferroce run` and `ferroce shell`; nothing of the
- system is replaced.";
+ Programs use it under `ferroce run` and `ferroce shell`. The package replaces
+ no file of the system.";
 
-/// Builds the package; returns where it is.
+/// Builds the package and returns its path.
 pub(crate) fn build(release: bool) -> Result<PathBuf> {
     install::build(release)?;
     let folder = target_dir().join("deb");
     let stage = folder.join("root");
     let mut package = PathBuf::new();
-    step("Make the package", || {
+    step("Build the package", || {
         let _not_there = fs::remove_dir_all(&stage);
         install::put(&stage.join("usr"), Path::new("/usr"), release)?;
         strip(&stage)?;
@@ -53,7 +53,7 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
             .args([&stage, &package])
             .stdout(Stdio::null())
             .status()
-            .context("cannot start dpkg-deb, which makes packages")?;
+            .context("cannot start dpkg-deb, which builds packages; is this Debian?")?;
         ensure!(status.success(), "dpkg-deb: {status}");
         eprintln!("   {}", package.display());
         Ok(())
@@ -61,7 +61,7 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// Without what only debuggers read, where there is a `strip`.
+/// Removes debug information from the binaries, if `strip` is installed.
 fn strip(stage: &Path) -> Result<()> {
     let libraries = stage.join("usr/lib/ferroce");
     let mut files = vec![stage.join("usr/bin/ferroce")];
@@ -76,13 +76,13 @@ fn strip(stage: &Path) -> Result<()> {
         .args(files)
         .status();
     if !status.is_ok_and(|status| status.success()) {
-        eprintln!("   not stripped: the package is larger than it need be");
+        eprintln!("   not stripped, so the package is larger: is binutils installed?");
     }
     Ok(())
 }
 
 fn control_file(architecture: &str) -> Result<String> {
-    // What it was built with is what it needs at least.
+    // The package needs at least the libc that it was built with.
     let libc = said(
         "dpkg-query",
         &["--show", "--showformat=${Version}", "libc6"],
@@ -98,6 +98,7 @@ fn control_file(architecture: &str) -> Result<String> {
     ))
 }
 
+/// Runs a program and returns its output.
 fn said(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("cannot start {program}; is this Debian?"))?;
@@ -105,22 +106,20 @@ fn said(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What the fresh system has beyond a minimal one: programs to try, and what boots.
+/// Packages of the fresh system beyond a minimal one: test programs, and systemd to boot.
 const FRESH: &str = "ibverbs-utils,rdmacm-utils,iproute2,systemd,systemd-sysv,dbus,\
                      dbus-user-session,libpam-systemd";
-/// How often it is booted.
+/// Number of boots. `boot-test.sh` has a part for each.
 const BOOTS: usize = 3;
 
-/// Installs the package into a fresh system, uses it there as a user, upgrades it and
-/// removes it; then once more in a system that boots.
+/// Installs, uses, upgrades and removes the package in a fresh system, then in a system that
+/// boots.
 pub(crate) fn test(release: bool) -> Result<()> {
     let package = build(release)?;
     let fresh = target_dir().join("deb/fresh");
     let used = target_dir().join("deb/used");
-    step("What makes fresh systems", || {
-        packages::install(&["mmdebstrap"])
-    })?;
-    step("A fresh system", || fresh_system(&fresh))?;
+    step("Install mmdebstrap", || packages::install(&["mmdebstrap"]))?;
+    step("Create a fresh system", || fresh_system(&fresh))?;
     step("Install, use, upgrade, remove", || {
         use_up(&fresh, &used, &package, &["package-test.sh"])?;
         let enter = "mount -t proc proc \"$1/proc\" && mount --rbind /dev \"$1/dev\" \
@@ -135,11 +134,11 @@ pub(crate) fn test(release: bool) -> Result<()> {
             .context("cannot start unshare")?;
         ensure!(
             status.success(),
-            "the package does not do what it should, see above"
+            "package-test.sh failed, see above ({status})"
         );
         Ok(())
     })?;
-    last_step("Boot, and boot again", || {
+    last_step("Boot three times", || {
         use_up(&fresh, &used, &package, &["boot-test.sh"])?;
         let units = used.join("etc/systemd/system");
         let unit = fs::read(install::packaging().join("boot-test.service"))?;
@@ -163,7 +162,7 @@ pub(crate) fn test(release: bool) -> Result<()> {
     })
 }
 
-/// Makes a copy of the fresh system, with the package and scripts at its root.
+/// Copies the fresh system, and puts the package and scripts into its root directory.
 fn use_up(fresh: &Path, used: &Path, package: &Path, scripts: &[&str]) -> Result<()> {
     let _not_there = fs::remove_dir_all(used);
     let status = Command::new("cp")
@@ -180,11 +179,11 @@ fn use_up(fresh: &Path, used: &Path, package: &Path, scripts: &[&str]) -> Result
     Ok(())
 }
 
-/// A small Debian, made once.
+/// Creates a small Debian system, unless it exists.
 fn fresh_system(place: &Path) -> Result<()> {
     let made_of = place.with_extension("packages");
     if fs::read_to_string(&made_of).is_ok_and(|packages| packages == FRESH) {
-        eprintln!("   there already: {}", place.display());
+        eprintln!("   exists already: {}", place.display());
         return Ok(());
     }
     let _half_made = fs::remove_dir_all(place);
@@ -200,7 +199,8 @@ fn fresh_system(place: &Path) -> Result<()> {
         .status()
         .context("cannot start mmdebstrap")?;
     ensure!(status.success(), "mmdebstrap: {status}");
-    fs::write(made_of, FRESH).context("cannot write down what it is made of")
+    let list = made_of.display();
+    fs::write(&made_of, FRESH).with_context(|| format!("cannot write {list}"))
 }
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_of_the_package_are_shell() {
+    fn scripts_of_the_package_parse() {
         for script in [
             "postinst",
             "prerm",
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_says_what_it_needs() {
+    fn control_file_has_dependencies_and_description() {
         let Ok(control) = control_file("amd64") else {
             return eprintln!("*** SKIPPED: this is not Debian ***");
         };
@@ -234,7 +234,7 @@ mod tests {
             "{control}"
         );
         assert!(control.contains("\nDepends: libc6 (>= 2."), "{control}");
-        // Lines of a description are indented, all but the first.
+        // All lines of the description but the first are indented.
         let (_, description) = control.split_once("\nDescription: ").expect("there is one");
         let mut rest = description.lines().skip(1);
         assert!(rest.all(|line| line.starts_with(' ')), "{description}");

@@ -1,8 +1,8 @@
-//! `cargo xtask install`: what has been built, where it belongs.
+//! `cargo xtask install`: builds Ferroce and installs it below a prefix.
 //!
-//! Everything lies below a prefix, and finds the rest relative to the executable: the
-//! libraries in `lib/ferroce`, where no program finds them by accident, and the names
-//! that other packages own (`rdma`, ...) in `lib/ferroce/bin`, which `ferroce run` and
+//! `ferroce` finds the other files relative to its own path. The libraries are in
+//! `lib/ferroce`, where the dynamic linker does not search by itself. Commands whose names
+//! other packages own (`rdma`, ...) are in `lib/ferroce/bin`, which `ferroce run` and
 //! `ferroce shell` put first on PATH.
 
 use std::ffi::OsStr;
@@ -17,34 +17,34 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::library::{self, name_commands, target_dir};
 use crate::step::{cargo, root, step};
 
-/// What to install, and where to.
+/// The arguments of `cargo xtask install`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InstallArgs {
-    /// Below which directory, as programs will see it.
+    /// Directory to install below, as programs will see it.
     #[arg(long, default_value = "/usr/local")]
     prefix: PathBuf,
 
-    /// Put a root before the prefix: for packages.
+    /// Directory to put before the prefix, for building packages.
     #[arg(long)]
     destdir: Option<PathBuf>,
 
-    /// Also give `rdma`, `rxe_cfg` and `rxe_init.sh` to everybody, in PREFIX/bin.
+    /// Also put `rdma`, `rxe_cfg` and `rxe_init.sh` into PREFIX/bin.
     #[arg(long)]
     system_wide: bool,
 
-    /// Install what is not optimised: quicker to build.
+    /// Install a build without optimisation, which is quicker to build.
     #[arg(long)]
     debug: bool,
 
-    /// Take away what was installed there.
+    /// Remove an installation.
     #[arg(long)]
     uninstall: bool,
 }
 
-/// Names in PREFIX/bin with --system-wide. Nobody else's `sudo` is replaced.
+/// Names in PREFIX/bin with --system-wide. `sudo` is not one of them: it stays the system's.
 const SYSTEM_WIDE: [&str; 3] = ["rdma", "rxe_cfg", "rxe_init.sh"];
 
-/// Generated files, below PREFIX/share.
+/// Generated completions, below PREFIX/share.
 const COMPLETIONS: [&str; 6] = [
     "bash-completion/completions/ferroce",
     "bash-completion/completions/ferroced",
@@ -57,11 +57,11 @@ const COMPLETIONS: [&str; 6] = [
 pub(crate) fn run(args: &InstallArgs) -> Result<()> {
     ensure!(
         args.prefix.is_absolute(),
-        "prefix `{}` is not an absolute path",
+        "prefix `{}` is not an absolute path; for example: --prefix /usr/local",
         args.prefix.display()
     );
     if args.uninstall {
-        return step("Take it away", || uninstall(&place(args)));
+        return step("Uninstall", || uninstall(&place(args)));
     }
     build(!args.debug)?;
     step("Install", || {
@@ -72,15 +72,15 @@ pub(crate) fn run(args: &InstallArgs) -> Result<()> {
                 link("ferroce", &place.join("bin").join(name))?;
             }
         }
-        eprintln!("   installed in {}; try", place.display());
+        eprintln!("   installed in {}; to check it, run", place.display());
         eprintln!("   {}/bin/ferroce doctor", args.prefix.display());
         Ok(())
     })
 }
 
-/// Builds what is to be installed.
+/// Builds `ferroce` and the libraries.
 pub(crate) fn build(release: bool) -> Result<()> {
-    step("Build what is to be installed", || {
+    step("Build ferroce and the libraries", || {
         let mut line = vec!["build", "--package", "ferroce-cli"];
         line.extend(release.then_some("--release"));
         cargo(&line)?;
@@ -95,7 +95,7 @@ fn place(args: &InstallArgs) -> PathBuf {
     }
 }
 
-/// Puts everything below `place`, which programs see as `prefix`.
+/// Installs all files below `place`, which programs will see as `prefix`.
 pub(crate) fn put(place: &Path, prefix: &Path, release: bool) -> Result<()> {
     let built = target_dir().join(if release { "release" } else { "debug" });
     copy(&built.join("ferroce"), &place.join("bin/ferroce"), 0o755)?;
@@ -118,8 +118,8 @@ pub(crate) fn put(place: &Path, prefix: &Path, release: bool) -> Result<()> {
         .arg("generate")
         .arg(&share)
         .status()
-        .context("cannot run what was installed")?;
-    ensure!(status.success(), "man pages: {status}");
+        .context("cannot run the installed ferroce")?;
+    ensure!(status.success(), "ferroce generate: {status}");
     let units = [
         ("ferroced.service", "lib/systemd/system/ferroced.service"),
         ("ferroced-user.service", "lib/systemd/user/ferroced.service"),
@@ -137,8 +137,8 @@ pub(crate) fn put(place: &Path, prefix: &Path, release: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file is a library, such as `libferroce.so` or `libibverbs.so.1`, and not one
-/// that a build has left half done.
+/// Returns true for libraries, such as `libferroce.so` and `libibverbs.so.1`, and false for
+/// the `.new` files of an interrupted build.
 fn is_library(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.ends_with(".so") || name.contains(".so.") && !name.ends_with(".new")
@@ -148,11 +148,15 @@ pub(crate) fn packaging() -> PathBuf {
     root().join("packaging")
 }
 
-/// Takes away what [`put`] has put there, and nothing else.
+/// Removes the files that [`put`] installs, and no others.
 fn uninstall(place: &Path) -> Result<()> {
     let ours = fs::read_link(place.join("bin/ferroced"));
     if ours.is_ok_and(|target| target != Path::new("ferroce")) {
-        bail!("{}/bin/ferroced is not ours", place.display());
+        bail!(
+            "{}/bin/ferroced is not a link to ferroce, so this installation was not made by \
+             `cargo xtask install`; remove it by hand",
+            place.display()
+        );
     }
     let mut files: Vec<PathBuf> = ["bin/ferroce", "bin/ferroced"]
         .iter()
@@ -189,6 +193,7 @@ fn uninstall(place: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Treats a file that does not exist as removed.
 fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -197,11 +202,11 @@ fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
 }
 
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
-    let bytes = fs::read(from).with_context(|| format!("{} is not there", from.display()))?;
+    let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
     write(to, bytes, mode)
 }
 
-/// Writes a file at once: somebody may be running it.
+/// Replaces a file atomically, because a process may be running it.
 pub(crate) fn write(to: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<()> {
     let new = to.with_extension("new");
     let written = || {
@@ -220,7 +225,7 @@ fn link(target: &str, at: &Path) -> Result<()> {
     if let Some(dir) = at.parent() {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
-    symlink(target, at).with_context(|| format!("cannot make the link {}", at.display()))
+    symlink(target, at).with_context(|| format!("cannot create the link {}", at.display()))
 }
 
 #[cfg(test)]
@@ -228,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_have_versions_or_none() {
+    fn libraries_may_have_a_version_suffix() {
         for (name, yes) in [
             ("libferroce.so", true),
             ("libibverbs.so.1", true),

@@ -1,17 +1,16 @@
-//! The folder of libraries: libferroce.so, which programs load instead of
-//! libibverbs and librdmacm, libferroce-preload.so, which `ferroce run` loads before
-//! all, and librspreload.so, which turns sockets into rsockets.
+//! Builds the directory of libraries: libferroce.so, which replaces libibverbs and
+//! librdmacm; libferroce-preload.so, which `ferroce run` preloads; and librspreload.so,
+//! which turns sockets into rsockets.
 //!
 //! libibverbs.so.1 and librdmacm.so.1 are *filters* of libferroce.so: they have the names
 //! and versions of the exports, so that the linker records `libibverbs.so.1` in programs
 //! that are linked with this folder, and the loader takes each symbol from libferroce.so.
-//! So all code and state is in a process once, whichever of the two it loads.
+//! So a process has one copy of all code and state, whichever of the two it loads.
 //!
-//! libferroce.so is the one product that cargo alone cannot make.
-//! Its symbols carry the versions of libibverbs and librdmacm. rustc writes a version script of
-//! its own for shared objects, which silently wins over ours; so the crate is
-//! built as an archive, and linked here. The table `crates/abi/exports.txt` is
-//! the version script in a form that tests can read as well.
+//! Cargo alone cannot build libferroce.so. Its symbols carry the versions of libibverbs and
+//! librdmacm, and rustc's own version script for shared objects silently overrides another.
+//! So cargo builds the crate as an archive, and this module links it. The version script is
+//! made from the table `crates/abi/exports.txt`, which tests read as well.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -25,13 +24,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::step::{cargo, root};
 
-/// A library whose place libferroce.so takes.
+/// A library that libferroce.so replaces.
 struct Replaced {
     /// The name that programs record and the loader looks for.
     soname: &'static str,
     /// The name that the linker looks for.
     link: &'static str,
-    /// How the names of its version nodes begin.
+    /// Prefix of the names of its version nodes.
     nodes: &'static str,
 }
 
@@ -48,21 +47,22 @@ const REPLACED: [Replaced; 2] = [
     },
 ];
 
-/// Libraries for LD_PRELOAD, as cargo calls them, and as they are called. Cargo does
-/// not take a name with a hyphen, which such libraries have.
+/// Libraries for LD_PRELOAD: the name that cargo gives them, which cannot have a hyphen, and
+/// their final name.
 const PRELOADED: [(&str, &str); 2] = [
     ("libferroce_preload.so", "libferroce-preload.so"),
     ("librspreload.so", "librspreload.so"),
 ];
 
-/// What the archive wants from the system.
+/// System libraries that the archive needs.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
 
 /// Builds the libraries and their links into `target/<profile>/lib`.
 pub(crate) fn build(release: bool) -> Result<()> {
     let profile = target_dir().join(if release { "release" } else { "debug" });
     let folder = profile.join("lib");
-    fs::create_dir_all(&folder).context("cannot make the folder for the libraries")?;
+    fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {} for the libraries", folder.display()))?;
     build_verbs(release, &profile, &folder)?;
     let mut line = vec!["build", "--package", "ferroce-preload"];
     line.extend(["--package", "ferroce-rspreload"]);
@@ -76,16 +76,17 @@ pub(crate) fn build(release: bool) -> Result<()> {
     name_commands(&folder.join("bin"), "../../ferroce")
 }
 
-/// The other names of `ferroce`, beside the libraries: what guides tell people to type.
+/// Names of `ferroce` in the directory `bin` beside the libraries: the commands of guides.
 pub(crate) const NAMES: [&str; 5] = ["ferroce", "rdma", "rxe_cfg", "rxe_init.sh", "sudo"];
 
-/// Makes a folder in which `ferroce` has its other names.
+/// Creates a directory with links to `ferroce` under its other names.
 pub(crate) fn name_commands(folder: &Path, ferroce: &str) -> Result<()> {
-    fs::create_dir_all(folder).context("cannot make the folder for commands")?;
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create {} for commands", folder.display()))?;
     for name in NAMES {
         match symlink(ferroce, folder.join(name)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("cannot make the link {name}"));
+                return Err(error).with_context(|| format!("cannot create the link {name}"));
             }
             _ => {}
         }
@@ -93,9 +94,9 @@ pub(crate) fn name_commands(folder: &Path, ferroce: &str) -> Result<()> {
     Ok(())
 }
 
-/// Puts a new library in the place of an old one, at once: somebody may be running with it.
+/// Replaces a library atomically, because a process may have it loaded.
 fn replace(new: &Path, old: &Path) -> Result<()> {
-    fs::rename(new, old).with_context(|| format!("cannot put {} in its place", old.display()))
+    fs::rename(new, old).with_context(|| format!("cannot replace {}", old.display()))
 }
 
 fn build_verbs(release: bool, profile: &Path, folder: &Path) -> Result<()> {
@@ -104,7 +105,7 @@ fn build_verbs(release: bool, profile: &Path, folder: &Path) -> Result<()> {
     if release {
         line.push("--release");
     }
-    // Whatever panics must not unwind into a C program.
+    // A panic must not unwind into a C program.
     line.extend(["--", "-C", "panic=abort"]);
     cargo(&line)?;
     let table = root().join("crates/abi/exports.txt");
@@ -118,17 +119,17 @@ fn build_verbs(release: bool, profile: &Path, folder: &Path) -> Result<()> {
                 let new = folder.join(format!("{}.new", replaced.link));
                 let _left_by_a_build_that_was_ended = fs::remove_file(&new);
                 symlink(replaced.soname, &new)
-                    .with_context(|| format!("cannot make the link {}", replaced.link))?;
+                    .with_context(|| format!("cannot create the link {}", replaced.link))?;
                 replace(&new, &name)?;
             }
-            made => made.with_context(|| format!("cannot make the link {}", replaced.link))?,
+            made => made.with_context(|| format!("cannot create the link {}", replaced.link))?,
         }
     }
     Ok(())
 }
 
-/// Links a library that has the versioned names of another, and code of none: the loader
-/// looks for each symbol in libferroce.so first.
+/// Links a filter library. It has the versioned names of the replaced library and no code:
+/// the loader takes each symbol from libferroce.so.
 fn link_filter(replaced: &Replaced, table: &str, folder: &Path) -> Result<()> {
     let all = nodes(table)?;
     let own: Vec<Node> = all
@@ -153,7 +154,7 @@ fn link_filter(replaced: &Replaced, table: &str, folder: &Path) -> Result<()> {
     replace(&new, &folder.join(replaced.soname))
 }
 
-/// A function for each name. None is ever called.
+/// Returns C source with a function for each name. The functions are never called.
 fn filter_source(nodes: &[Node]) -> String {
     let names: BTreeSet<&str> = nodes
         .iter()
@@ -170,7 +171,7 @@ fn compiler() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
-/// One word of an option and its value.
+/// Joins an option and its value to one argument.
 fn option(name: &str, value: impl AsRef<std::ffi::OsStr>) -> std::ffi::OsString {
     let mut word = std::ffi::OsString::from(name);
     word.push(value);
@@ -181,9 +182,9 @@ fn run(mut command: Command, what: &str) -> Result<()> {
     eprintln!("   $ cc -shared -o {what}");
     let status = command
         .status()
-        .context("cannot start the C compiler, which links; is one installed?")?;
+        .context("cannot start the C compiler, which links the library; is one installed?")?;
     if !status.success() {
-        bail!("the link of {what} reported the errors above ({status})");
+        bail!("linking {what} reported the errors above ({status})");
     }
     Ok(())
 }
@@ -199,9 +200,9 @@ fn link(archive: &Path, table: &str, folder: &Path) -> Result<()> {
         .args(["-shared", "-Wl,-soname,libferroce.so", "-o"])
         .arg(&new)
         .arg(option("-Wl,--version-script=", &script))
-        // An export that the code does not define is an error; so is anything unresolved.
+        // Fail on an export that the code does not define, and on an unresolved symbol.
         .args(["-Wl,--no-undefined-version", "-Wl,-z,defs"])
-        // Threads run in it: it must never be unmapped.
+        // Threads run in the library, so dlclose must not unmap it.
         .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"])
         .args(["-Wl,--gc-sections", "-Wl,--whole-archive"])
         .arg(archive)
@@ -226,7 +227,7 @@ fn nodes(table: &str) -> Result<Vec<Node<'_>>> {
         }
         match (line.strip_prefix("    "), nodes.last_mut()) {
             (Some(symbol), Some(node)) => node.symbols.push(symbol),
-            (Some(symbol), None) => bail!("{symbol} stands before any node"),
+            (Some(symbol), None) => bail!("exports.txt: {symbol} comes before any version node"),
             (None, _) => {
                 let (name, parent) = match line.split_once(" < ") {
                     Some((name, parent)) => (name, Some(parent)),
@@ -243,10 +244,10 @@ fn nodes(table: &str) -> Result<Vec<Node<'_>>> {
     Ok(nodes)
 }
 
-/// The linker's version script for nodes of the table of exports.
+/// Returns the linker's version script for nodes of the table of exports.
 ///
-/// A name may stand in one node of a script only. Those that exist in several
-/// are named in the first; the code gives them their other versions.
+/// A script may list a name in one node only. A name with several versions is listed in its
+/// first node; the code gives it the other versions.
 fn script_of(nodes: &[Node]) -> Result<String> {
     let mut script = String::new();
     let mut named = BTreeSet::new();
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_has_each_name_once() {
+    fn filter_has_each_name_once() {
         let nodes = nodes("A_1\n    one\n    two\nA_2\n    one\n").unwrap();
         let source = filter_source(&nodes);
         assert_eq!(source.lines().count(), 2, "{source}");
@@ -294,8 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn a_table_becomes_a_version_script() {
-        let table = "# words\n\nA_1.0\n    one\n    two\n\nA_1.1 < A_1.0\n    three\n\n\
+    fn table_of_exports_becomes_a_version_script() {
+        let table = "# a comment\n\nA_1.0\n    one\n    two\n\nA_1.1 < A_1.0\n    three\n\n\
                      B_1\n    one\n    four\n\nB_2 < B_1\n";
         let script = "A_1.0 {\n    global:\n        one;\n        two;\n    local: *;\n};\n\
                       A_1.1 {\n    global:\n        three;\n} A_1.0;\n\

@@ -1,8 +1,8 @@
-//! Project automation: the same commands for people and CI.
+//! Project automation: the same commands for developers and CI.
 //!
-//! Each command is a list of steps; a step announces itself, runs, and says how
-//! long it took. The first that fails ends the run. What the steps print goes
-//! through unchanged; announcements go to standard error.
+//! Each command is a list of steps. A step prints its title, runs, and prints its duration.
+//! The first step that fails ends the run. Titles go to standard error; the output of the
+//! steps is unchanged.
 
 mod beside;
 mod check;

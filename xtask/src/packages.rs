@@ -1,10 +1,10 @@
-//! Debian packages that tests need: headers to compare with, programs to run.
+//! Debian packages that tests need: headers to compare with, and programs to run.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// What the tests need from the distribution.
+/// Packages that `cargo test` needs.
 pub(crate) const FOR_TESTS: [&str; 6] = [
     "gdb",
     "ibverbs-utils",
@@ -14,7 +14,7 @@ pub(crate) const FOR_TESTS: [&str; 6] = [
     "valgrind",
 ];
 
-/// The programs that Ferroce is tried with.
+/// Packages with the programs of `cargo xtask programs`.
 pub(crate) const PROGRAMS: [&str; 16] = [
     "rdmacm-utils",
     "iperf3",
@@ -34,7 +34,8 @@ pub(crate) const PROGRAMS: [&str; 16] = [
     "qemu-system-x86",
 ];
 
-/// What boots the virtual machine that Ferroce talks to, and looks at what they say.
+/// Packages that build and run the virtual machine of `cargo xtask interop`, and decode its
+/// packets.
 pub(crate) const VIRTUAL_MACHINE: [&str; 7] = [
     "cpio",
     "e2fsprogs",
@@ -45,8 +46,8 @@ pub(crate) const VIRTUAL_MACHINE: [&str; 7] = [
     "tshark",
 ];
 
-/// Installs what is missing, where that is possible: as root, with apt. Elsewhere
-/// it says what is missing, and the tests that need it say so again.
+/// Installs missing packages with apt-get if the user is root. Otherwise names them; each
+/// test that needs one of them reports that it is skipped.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
     let missing: Vec<&str> = packages
         .iter()
@@ -54,12 +55,12 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
         .filter(|package| !is_installed(package))
         .collect();
     if missing.is_empty() {
-        eprintln!("   all there: {}", packages.join(", "));
+        eprintln!("   all installed: {}", packages.join(", "));
         return Ok(());
     }
     if !may_install() {
         eprintln!(
-            "   NOT INSTALLED: {}; what needs them will not run. \
+            "   NOT INSTALLED: {}; tests that need them will be skipped. \
              As root on Debian: apt-get install {}",
             missing.join(", "),
             missing.join(" ")

@@ -1,4 +1,4 @@
-//! The project's own rules for its files.
+//! Source rules that neither rustc nor clippy checks.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 
 /// A text file of the repository.
 pub(crate) struct File {
-    /// From the repository root, with `/`.
+    /// Path from the repository root, separated by `/`.
     path: String,
     text: String,
 }
 
-/// Something that must hold for the files; the complaints say where it does not.
+/// A rule for the files. `check` returns a complaint for each violation.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
     pub(crate) check: fn(&[File]) -> Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) const ALL: &[Rule] = &[
         check: files_are_short,
     },
     Rule {
-        name: "no file names a path of somebody's machine",
+        name: "no file names an absolute path of a developer's machine",
         check: no_machine_paths,
     },
     Rule {
@@ -36,7 +36,7 @@ pub(crate) const ALL: &[Rule] = &[
         check: bugs_stay_in_the_simulator,
     },
     Rule {
-        name: "calls of verbs and rdma_cm that are refused say why",
+        name: "refused calls of verbs and rdma_cm log their cause",
         check: refusals_say_why,
     },
 ];
@@ -44,16 +44,16 @@ pub(crate) const ALL: &[Rule] = &[
 /// Crates in which `unsafe` cannot even be allowed locally.
 const SAFE_CRATES: [&str; 6] = ["wire", "objects", "transport", "cm", "shard", "sim"];
 const MAX_LINES: usize = 800;
-/// Folders that hold products, not sources.
+/// Directories of build products.
 const PRODUCTS: [&str; 5] = [".git", "target", "artifacts", "coverage", "corpus"];
-/// Written in halves, so that this file keeps its own rule.
+/// Forbidden paths, written in halves so that this file does not contain them.
 const MACHINE_PATHS: [&str; 3] = [
     concat!("/ro", "ot"),
     concat!("/ho", "me"),
     concat!("/wo", "rk"),
 ];
 
-/// All text files under `root`, in order.
+/// Reads all text files below `root`, in order of their paths.
 pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
     let mut files = Vec::new();
     collect(root, "", &mut files)?;
@@ -69,7 +69,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<File>) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = format!("{prefix}{name}");
         let kind = entry.file_type().with_context(what)?;
-        // In a work tree of git's, .git is a file.
+        // In a git worktree, .git is a file.
         if PRODUCTS.contains(&name.as_str()) {
             continue;
         }
@@ -77,7 +77,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<File>) -> Result<()> {
             collect(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
             let bytes = fs::read(entry.path()).with_context(|| format!("cannot read {path}"))?;
-            // What is not text is a capture.
+            // Files that are not text are packet captures.
             if let Ok(text) = String::from_utf8(bytes) {
                 files.push(File { path, text });
             }
@@ -110,7 +110,7 @@ fn unsafe_is_forbidden(files: &[File]) -> Vec<String> {
     complaints
 }
 
-/// Whether attributes of a file in `src` govern a whole crate.
+/// Returns true if a file in `src` is the root of a crate, whose attributes govern it all.
 fn is_crate_root(file: &str) -> bool {
     file == "lib.rs" || file == "main.rs" || file.starts_with("bin/")
 }
@@ -139,8 +139,8 @@ fn no_machine_paths(files: &[File]) -> Vec<String> {
     complaints
 }
 
-/// Whether `line` has `path` as an absolute path or the beginning of one, and
-/// not as a part of `some/path/like/this` or of a longer name.
+/// Returns true if `line` contains `path` as an absolute path or the start of one, and not
+/// as a part of `some/path/like/this` or of a longer name.
 fn names_path(line: &str, path: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || "_-.~})*".contains(c);
     line.match_indices(path).any(|(at, _)| {
@@ -165,8 +165,8 @@ fn bugs_stay_in_the_simulator(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// An error number goes through `errno::refuse`, which logs the cause and sets `errno`.
-/// Rsockets do that where their functions return.
+/// Finds error numbers that bypass `errno::refuse`, which logs the cause and sets `errno`.
+/// Rsockets do both where their functions return.
 fn refusals_say_why(files: &[File]) -> Vec<String> {
     const BARE: [&str; 6] = [
         "Err(libc::E",
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_root_of_a_protocol_crate_must_forbid_unsafe_code() {
+    fn roots_of_protocol_crates_must_forbid_unsafe_code() {
         let safe = "//! Docs.\n#![forbid(unsafe_code)]\n";
         let mut files = vec![
             file("crates/wire/src/lib.rs", safe),
@@ -221,13 +221,13 @@ mod tests {
         assert_eq!(unsafe_is_forbidden(&files).len(), 1);
         assert_eq!(
             unsafe_is_forbidden(&[]).len(),
-            5,
-            "a crate that is gone is noticed"
+            6,
+            "a missing crate is a violation"
         );
     }
 
     #[test]
-    fn eight_hundred_lines_are_too_many() {
+    fn file_of_800_lines_is_too_long() {
         let long = |n| file("crates/wire/src/x.rs", "\n".repeat(n));
         assert!(files_are_short(&[long(799)]).is_empty());
         assert_eq!(files_are_short(&[long(800)]).len(), 1);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_paths_are_told_from_parts_of_others() {
+    fn absolute_paths_are_distinguished_from_parts_of_paths() {
         let [root, home, work] = MACHINE_PATHS;
         assert!(names_path(&format!("see {root}/notes"), root));
         assert!(names_path(&format!("\"{home}/me/x\""), home));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_error_number_is_noticed() {
+    fn bare_error_number_is_a_violation() {
         let text = "a\n    return Err(libc::EINVAL);\n#[cfg(test)]\nErr(libc::EINVAL)\n";
         let broken = refusals_say_why(&[file("crates/abi/src/cq.rs", text)]);
         assert_eq!(broken, ["crates/abi/src/cq.rs:2: no cause"]);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn this_repository_is_read() {
+    fn files_of_this_repository_are_found() {
         let files = files(&crate::step::root()).expect("readable");
         assert!(files.iter().any(|f| f.path == "xtask/src/rules.rs"));
         assert!(!files.iter().any(|f| f.path.starts_with("target/")));

@@ -1,4 +1,4 @@
-//! Steps: a heading, something that runs, and how long it took.
+//! Steps of a command, each with a title and its duration.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Announces, runs and times a step.
+/// Runs a step. Prints its title before and its duration after.
 pub(crate) fn step(title: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
     heading(title);
     let start = now();
@@ -15,7 +15,7 @@ pub(crate) fn step(title: &str, body: impl FnOnce() -> Result<()>) -> Result<()>
     Ok(())
 }
 
-/// As [`step`], but whatever it runs has the last word.
+/// Runs a step like [`step`], without printing the duration after the step's own output.
 pub(crate) fn last_step(title: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
     heading(title);
     body().with_context(|| title.to_owned())
@@ -30,7 +30,7 @@ pub(crate) fn cargo(args: &[&str]) -> Result<()> {
 pub(crate) fn cargo_with(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     let line = format!("cargo {}", args.join(" "));
     eprintln!("   $ {line}");
-    // Cargo names itself to what it runs.
+    // Cargo passes its own path to the programs that it runs.
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(program)
         .args(args)
@@ -44,7 +44,7 @@ pub(crate) fn cargo_with(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// The repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent()
@@ -56,7 +56,7 @@ fn heading(title: &str) {
     eprintln!("\n== {title}");
 }
 
-/// A duration as a person would say it.
+/// Formats a duration.
 fn words(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -66,7 +66,7 @@ fn words(duration: Duration) -> String {
     }
 }
 
-#[allow(clippy::disallowed_methods)] // a tool that tells people how long things took
+#[allow(clippy::disallowed_methods)] // measures the duration of steps
 fn now() -> Instant {
     Instant::now()
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_well() {
+    fn durations_have_two_or_three_digits() {
         assert_eq!(words(Duration::from_millis(1234)), "1.2 s");
         assert_eq!(words(Duration::from_secs(59)), "59 s");
         assert_eq!(words(Duration::from_secs(125)), "2 min 5 s");

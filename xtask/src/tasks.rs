@@ -1,4 +1,4 @@
-//! Building, testing, simulating, measuring.
+//! The commands that build, test, simulate and measure.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,12 +10,12 @@ use crate::library;
 use crate::packages;
 use crate::step::{cargo, last_step, root, step};
 
-/// Packages that are built one by one; see the help of `build`.
+/// Packages that are built one by one. The help of `build` explains why.
 const TOOLS: [&str; 2] = ["ferroce-sim", "ferroce-bench"];
 
 pub(crate) fn build(release: bool) -> Result<()> {
     let profile: &[&str] = if release { &["--release"] } else { &[] };
-    step("Build what users run", || {
+    step("Build the programs for users", || {
         let mut args = vec!["build", "--workspace"];
         for tool in TOOLS {
             args.extend(["--exclude", tool]);
@@ -44,14 +44,13 @@ pub(crate) fn test() -> Result<()> {
     })?;
     step("Link the library that tests load", || library::build(false))?;
     step("Test the workspace", || cargo(&["test", "--workspace"]))?;
-    step(
-        "Test the transport as users get it, without its deliberate bugs",
-        || cargo(&["test", "--package", "ferroce-transport"]),
-    )?;
+    step("Test the transport without its deliberate bugs", || {
+        cargo(&["test", "--package", "ferroce-transport"])
+    })?;
     programs(&[])
 }
 
-/// Real programs on what has been built.
+/// Runs unmodified RDMA programs.
 pub(crate) fn programs(args: &[String]) -> Result<()> {
     if !have("real programs", &packages::PROGRAMS)? {
         return Ok(());
@@ -59,17 +58,17 @@ pub(crate) fn programs(args: &[String]) -> Result<()> {
     runner("Run real programs", "ferroce-programs", "programs", args)
 }
 
-/// Real programs, with the kernel's driver at the other end.
+/// Runs unmodified RDMA programs with the kernel's driver at the other end.
 pub(crate) fn interop(args: &[String]) -> Result<()> {
     let packages = [&packages::PROGRAMS[..], &packages::VIRTUAL_MACHINE[..]].concat();
-    if !have("the kernel at the other end", &packages)? {
+    if !have("tests against the kernel", &packages)? {
         return Ok(());
     }
     let title = "Run against the Linux kernel's Soft-RoCE";
     runner(title, "ferroce-interop-kernel", "interop-kernel", args)
 }
 
-/// Installs packages, and tells whether all are there. CI has no excuse.
+/// Installs packages. Returns true if all are installed. In CI a missing package is an error.
 fn have(what: &str, packages: &[&str]) -> Result<bool> {
     step("Programs of the distribution", || {
         packages::install(packages)
@@ -84,9 +83,9 @@ fn have(what: &str, packages: &[&str]) -> Result<bool> {
     Ok(false)
 }
 
-/// Builds what programs run on, and a runner; runs that.
+/// Builds ferroce, the libraries and a runner, and runs the runner.
 fn runner(title: &str, package: &str, name: &str, args: &[String]) -> Result<()> {
-    step("Build what they run on", || {
+    step("Build ferroce, the libraries and the runner", || {
         cargo(&["build", "--package", "ferroce-cli", "--package", package])?;
         library::build(false)
     })?;
@@ -99,12 +98,12 @@ fn runner(title: &str, package: &str, name: &str, args: &[String]) -> Result<()>
             .current_dir(root())
             .status()
             .context("cannot start the runner")?;
-        ensure!(status.success(), "not all is well, see above");
+        ensure!(status.success(), "{name} reported failures, see above");
         Ok(())
     })
 }
 
-/// The demonstration, with all that `ferroce run` needs afterwards.
+/// Runs the demo. Builds the libraries as well, so that `ferroce run` works afterwards.
 pub(crate) fn demo(args: &[String]) -> Result<()> {
     step("Build ferroce and the libraries that programs load", || {
         cargo(&build_line("ferroce-cli", "ferroce"))?;
@@ -112,11 +111,14 @@ pub(crate) fn demo(args: &[String]) -> Result<()> {
     })?;
     let mut line = vec!["demo".to_string()];
     line.extend_from_slice(args);
-    last_step("Demonstrate", || run_built("ferroce", &line))?;
+    last_step("Run the demo", || run_built("ferroce", &line))?;
     let folder = library::target_dir().join("release");
     let ferroce = folder.join("ferroce");
     let ferroce = ferroce.strip_prefix(root()).unwrap_or(&ferroce);
-    eprintln!("\nYour own program: {} run -- PROGRAM", ferroce.display());
+    eprintln!(
+        "\nTo run your own program: {} run -- PROGRAM",
+        ferroce.display()
+    );
     Ok(())
 }
 
@@ -153,9 +155,9 @@ pub(crate) fn soak(args: &[String]) -> Result<()> {
 }
 
 pub(crate) fn bench_wire(beside: Option<PathBuf>, args: &[String]) -> Result<()> {
-    step("iperf3, to compare with", || {
+    step("Install iperf3, to compare with", || {
         if let Err(error) = packages::install(&["iperf3"]) {
-            // The benchmark says what it leaves out.
+            // The benchmark reports rows that it leaves out.
             eprintln!("   {error:#}");
         }
         Ok(())
@@ -171,13 +173,13 @@ fn tool(title: &str, package: &str, name: &str, args: &[String]) -> Result<()> {
     last_step(title, || run_built(name, args))
 }
 
-/// The arguments of cargo that build an executable, optimised. Cargo shows its progress: the
-/// first build takes minutes.
+/// Returns cargo's arguments for an optimised build of an executable. They do not silence
+/// cargo: the first build takes minutes.
 fn build_line<'a>(package: &'a str, name: &'a str) -> [&'a str; 6] {
     ["build", "--release", "--package", package, "--bin", name]
 }
 
-/// Runs an executable that was built optimised.
+/// Runs an executable of the optimised build.
 fn run_built(name: &str, args: &[String]) -> Result<()> {
     let program = library::target_dir().join("release").join(name);
     let status = Command::new(&program)
@@ -196,7 +198,7 @@ fn run_built(name: &str, args: &[String]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The first build takes minutes, in which a silent terminal looks like a hang.
+    /// The first build takes minutes, and without progress it looks like a hang.
     #[test]
     fn builds_show_their_progress() {
         let config = root().join(".cargo/config.toml");
