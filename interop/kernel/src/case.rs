@@ -175,8 +175,8 @@ impl Case {
         }
         let mut name = words.join(" ");
         name.push_str(match self.caller {
-            Caller::Ferroce => ", Ferroce calls",
-            Caller::Kernel => ", Ferroce answers",
+            Caller::Ferroce => ", Ferroce client",
+            Caller::Kernel => ", Ferroce server",
         });
         if self.mtu != 1500 {
             name.push_str(&format!(", MTU {}", self.mtu));

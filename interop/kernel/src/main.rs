@@ -187,41 +187,52 @@ fn try_often(site: &mut run::Site, case: &Case, logs: &Path) -> Result<u32> {
 const HEAD: &str = "\
 # Ferroce and the Linux kernel's Soft-RoCE
 
-Each line below is a command that was run with Ferroce at one end and `rdma_rxe` of Linux {kernel} at the
-other, unmodified programs of the distribution at both, and checked. `Ferroce calls` means that the
-client runs on Ferroce and the server on the kernel's driver, `Ferroce answers` the other way round. GID 1
-is an IPv4 address, GID 2 an IPv6 one. This file is written by `cargo xtask interop --write docs/INTEROP.md`;
-`cargo xtask interop --short` runs the part that continuous integration runs.
+To connect to a machine that runs the kernel's Soft-RoCE, see [USING.md](USING.md). To repeat the tests below:
+`cargo xtask interop`, as root; `cargo xtask interop --short` runs the part that continuous integration runs.
 
-`flows` are what goes wrong, and what each end is told (`interop/kernel/flows.py`); `weather` is a network
-that loses, reorders, duplicates or delays in both directions. At least one capture of every operation is
-judged by tshark and by `interop/kernel/check_capture.py`, which computes the invariant CRC anew.
+Each line below is a command that was run and checked with Ferroce at one end and `rdma_rxe` of Linux {kernel} at
+the other. Both ends run unmodified programs of the distribution. `Ferroce client` means that the client runs on
+Ferroce and the server on the kernel's driver; `Ferroce server` is the other way round. GID 1 is an IPv4 address,
+GID 2 an IPv6 address. `cargo xtask interop --write docs/INTEROP.md` writes this file.
 
-Where rxe is not what the specification says, the flow expects that of rxe, and the specified of Ferroce:
+Groups that are not named after a program:
 
-| what rxe does | shown by |
+- `flows`: errors and unusual cases of verbs, and the completions that each end must see (`interop/kernel/flows.py`).
+- `weather`: a network that loses, reorders, duplicates or delays packets in both directions.
+- `connections`: connections are established, rejected, ended and abandoned (`interop/kernel/connections.py`). Both
+  ends must see the right events, reject reasons and private data.
+- `reboot`: the end at `hold` disappears without a DREQ: the guest by a reset, Ferroce by SIGKILL of the program and
+  ferroced. At the other end requests must fail, the connection must end, and the next connection must work.
+- `iSER`: the guest's `ib_iser` uses a disk of tgt. The disk is found, formatted and mounted; 64 MiB are written, read
+  back and compared, in the guest and in tgt's file.
+
+tshark and `interop/kernel/check_capture.py`, which recomputes the ICRC, check at least one capture of every
+operation.
+
+Where rxe deviates from the specification, a flow expects rxe's behaviour of rxe and the specified behaviour of
+Ferroce:
+
+| behaviour of rxe | shown by |
 | --- | --- |
-| notices a lost READ response by its timer only, and repeats from the middle of a message | `read_replay` |
-| sends a Q_Key with its highest bit set as it is, not that of its queue pair | `qkey_rule` |
-| reports packets behind one that it was not ready for as out of sequence | `rnr_pipeline` |
-| takes `retry_cnt` 7 for \"without end\" | `silent_7` |
+| detects a lost READ response only by its timer, and repeats from the middle of a message | `read_replay` |
+| sends a Q_Key with its highest bit set unchanged, instead of the Q_Key of its queue pair | `qkey_rule` |
+| reports packets that follow an RNR NAK as out of sequence | `rnr_pipeline` |
+| retries without end if `retry_cnt` is 7 | `silent_7` |
 | answers a message longer than the receive with \"remote operational error\" | `short_receive` |
 | acknowledges the invalidation of a key that does not exist | `invalidate_nothing` |
 | marks an invalidation in completions with the wrong bit | `window_invalidate` |
-| checks the range of the region behind a memory window, not the window's | `window_range` |
+| checks the range of the region behind a memory window, not that of the window | `window_range` |
 
-`connections` are made, refused, ended and forgotten (`interop/kernel/connections.py`): both ends must see the
-right events, reasons and private data. In `reboot` the end at `hold` stops without goodbye, the guest by a reset,
-Ferroce by SIGKILL of all that it is; the other end must see its requests fail, its connection end, and the next
-one work. `iSER` is the guest's `ib_iser` on a disk of tgt's: found, formatted, mounted, 64 MiB written, read back
-and compared, in the guest and in tgt's file.
+Some commands may fail and are tried again; the list says so where it happened:
 
-Some rows may fail and are tried again, and the list says so where it happened. UC and UD lose what a busy machine
-has no time for. After loss whoever has all its completions ends, and cannot acknowledge again what the other end
-sends again; rxe then goes on for ever. perftest has a timeout of a second (`-u 18`) and `ibv_srq_pingpong` one queue
-pair for 1 MiB, because an emulated kernel is too slow for their defaults; in bad weather the latter has two, because of its
-sixteen one would mostly lose its last acknowledgement. With perftest's `-R`
-calls arrive in the guest 300 ms late: its client connects twice, does not wait for its server to listen again, and
-crashes if refused.
+- UC and UD lose packets that a busy machine has no time to receive.
+- After loss, an end that has all its completions exits and cannot acknowledge retransmissions of the other end. rxe
+  then retries without end.
+- With perftest's `-R`, connection requests arrive in the guest 300 ms late: perftest's client connects twice, does not
+  wait until the server listens again, and crashes if rejected.
+
+Two programs run with other settings because an emulated kernel is slow: perftest has an ACK timeout of one second
+(`-u 18`), and `ibv_srq_pingpong` with 1 MiB has one queue pair. In `weather` it has two: of its usual sixteen, one would
+mostly lose its last ACK.
 
 ";

@@ -153,20 +153,21 @@ fn try_often(place: &Place, case: &Case, logs: &Path) -> Result<()> {
 const HEAD: &str = "\
 # Programs that run on Ferroce
 
-Each line below is a command that `cargo xtask test` runs, unmodified programs of the distribution,
-server and client on one host, as an ordinary user, and checks what they say. `rxe0` is a link on an
-Ethernet device (GID 0 link-local IPv6, 1 IPv4, 2 IPv6), `rxe1` one on loopback. This file is written
-by `cargo xtask programs --write docs/COMPATIBILITY.md`. What became of each of rdma-core's own
-Python tests is in [PYVERBS.md](PYVERBS.md).
+To run a program yourself: `ferroce run -- PROGRAM`. To repeat the tests below: `cargo xtask programs`.
 
-Mistakes of programs that show here, and with any driver:
+Each line below is a command that `cargo xtask test` runs and checks. The programs are those of the distribution,
+unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
+link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. `cargo xtask programs --write
+docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests.
 
-- `rping -s -P` before rdma-core 61 loses one of two requests that come at once. The clients of such a one
-  connect one after the other; a newer one is called by eight at once, if `FERROCE_RDMA_CORE` says where its
-  sources are.
-- perftest with `-R` tells its client to call before it listens for the second of its connections. A client that
-  is refused uses what it has freed and dies; both are started again then.
-- qperf without `-cm 1` knows LIDs only, which no RoCE port has: it fails on rxe. Its commands run on a link with
-  `lids on`.
+These bugs of programs appear with any driver:
+
+- `rping -s -P` before rdma-core 61 loses one of two connection requests that arrive at the same time. Its clients
+  therefore connect one after the other. Eight clients at the same time connect to a newer rping, if
+  `FERROCE_RDMA_CORE` names the folder of its sources.
+- perftest with `-R` tells its client to connect before it listens for the second connection. A client that is
+  rejected uses freed memory and crashes. Both ends are then started again.
+- qperf without `-cm 1` addresses peers by LID, and RoCE ports have none, so it fails on rxe. Its commands run on a
+  link with `lids on`.
 
 ";

@@ -1,4 +1,4 @@
-//! Writes docs/PYVERBS.md: what became of each of rdma-core's Python tests.
+//! Writes docs/PYVERBS.md: the results of rdma-core's Python tests.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,65 +10,73 @@ use crate::place::Place;
 const HEAD: &str = "\
 # rdma-core's Python tests
 
-Tests for the hardware of one vendor are left out. Written by
-`cargo xtask programs --write docs/COMPATIBILITY.md`; the second part needs a folder with newer sources,
-as `cargo xtask programs -- --help` describes.
+To repeat these tests: `cargo xtask programs --only pyverbs`. The tests of newer sources need a folder with
+rdma-core's sources, as `cargo xtask programs -- --help` describes.
+
+Each test that skips itself is listed below its reason. Tests for the hardware of one vendor are left out.
+`cargo xtask programs --write docs/COMPATIBILITY.md` writes this file, too.
 ";
 
 /// The sections of the document.
 const PACKAGED: &str = "\n## Tests of Debian's python3-pyverbs\n";
 const NEWER: &str = "\n## Tests of newer sources\n";
 
-/// Explanations of the reasons that tests give, by how the reasons begin.
+/// Explanations of the reasons that tests give for skipping, by the start of the reason.
 const WHY: [(&str, &str); 12] = [
     (
         "Allocating dmabuf",
-        "They share memory with a graphics device, and there is none.",
+        "These tests share memory with a graphics device, and the test machine has none.",
     ),
     (
         "DM dmabuf export",
-        "Device memory is memory of the program here; only a driver in the kernel can make a dma-buf of it.",
+        "Ferroce's device memory is memory of the program. Only a kernel driver can create a dma-buf of it.",
     ),
     (
         "Device does not report CC_DMA_BOUNCE",
-        "They are for confidential guests, whose adapters cannot reach the guest's memory.",
+        "These tests are for confidential guests, where an adapter cannot access the guest's memory.",
     ),
     (
         "Device rxe0 doesn't have net interface",
-        "They look for the netdev in the folder `device/net` of the device in sysfs. rxe0 has none, because it is no PCI\n\
-         device; neither has the kernel's rxe. Newer versions of the same tests ask `rdma link`, and pass.",
+        "These tests look for the netdev in the folder `device/net` of the device in sysfs. rxe0 has no such folder, because\n\
+         it is not a PCI device; the kernel's rxe has none either. Newer versions of these tests use `rdma link`, and pass.",
     ),
     (
         "Extended CQ is not supported",
-        "They are about tag matching, which an adapter does in hardware: a completion queue for it is refused.",
+        "These tests need tag matching, a hardware feature. Ferroce refuses to create a completion queue for it.",
     ),
     (
         "Must be run by root on Ethernet",
-        "They send and steer raw Ethernet frames; a program on UDP sockets has none.",
+        "These tests send and steer raw Ethernet frames. Ferroce uses UDP sockets and cannot send such frames.",
     ),
     (
         "No PHC",
-        "They compare time stamps with the PTP clock of an adapter.",
+        "These tests compare time stamps with the PTP clock of an adapter. Ferroce has no such clock.",
     ),
     (
         "Operation not supported (Failed to create DMA Handle",
-        "DMA handles carry hints for the PCIe bus (TPH) to an adapter. rxe refuses them, too.",
+        "DMA handles carry hints for the PCIe bus (TPH) to an adapter. The kernel's rxe refuses them, too.",
     ),
     (
         "The process must have CAP_NET_RAW",
-        "They send and steer raw Ethernet frames. The exception is `test_create_ud_qp_with_privileged_qkey`, which\n\
+        "These tests send and steer raw Ethernet frames. The exception is `test_create_ud_qp_with_privileged_qkey`, which\n\
          passes for a user with CAP_NET_RAW.",
     ),
     (
         "There are no huge pages",
-        "They run where the pool of huge pages is not empty, or root runs `cargo xtask programs`.",
+        "These tests run if huge pages are reserved, or if root runs `cargo xtask programs`.",
     ),
-    ("To Create RAW QP", "Likewise: raw Ethernet frames."),
-    ("cuda-python", "They share memory with a CUDA device."),
+    (
+        "To Create RAW QP",
+        "These tests send raw Ethernet frames. Ferroce uses UDP sockets and cannot send such frames.",
+    ),
+    (
+        "cuda-python",
+        "These tests share memory with a CUDA device, and the test machine has none.",
+    ),
 ];
 
-/// A document about the last runs, if there was one. Sections of tests that have not run
-/// are kept from the `old` document.
+/// Returns the document about the last runs, or `None` if no test has run. Sections of tests
+/// that have not run are copied from the `old` document.
 pub(crate) fn document(place: &Place, old: &str) -> Option<String> {
     let read = |name| fs::read_to_string(place.user.scratch.join(name)).ok();
     let (packaged, newer) = (read(LOG), read(LOG_NEWER));
@@ -90,7 +98,7 @@ fn compose(packaged: Option<String>, newer: Option<String>, old: &str) -> String
     text
 }
 
-/// The text below a heading of the old document.
+/// Returns the text below a heading of the old document.
 fn kept(old: &str, heading: &str) -> String {
     match old.split_once(heading) {
         Some((_, rest)) => rest.split("\n## ").next().unwrap_or(rest).to_owned(),
@@ -98,7 +106,7 @@ fn kept(old: &str, heading: &str) -> String {
     }
 }
 
-/// Numbers, then the tests that were skipped, by reason.
+/// Returns a section: the numbers, then the skipped tests by reason.
 fn section(origin: &str, results: &Results) -> String {
     let (passed, failed, skipped) = (results.passed, results.failed.len(), results.skips());
     let all = passed + failed + skipped;
@@ -107,7 +115,7 @@ fn section(origin: &str, results: &Results) -> String {
         number => format!("{number} fail"),
     };
     let mut text = format!(
-        "\nOf {all} tests{origin}, **{passed} pass, {fail}, {skipped} say that they cannot run here**.\n"
+        "\nOf {all} tests{origin}, **{passed} pass, {fail}, {skipped} skip themselves**.\n"
     );
     for test in &results.failed {
         let _ = writeln!(text, "\n- **fails**: `{test}`");
