@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use crate::deny;
 use crate::rules::{self, Rule};
 use crate::step::{cargo, cargo_with, root, step};
 
@@ -14,6 +15,7 @@ pub(crate) fn run() -> Result<()> {
         cargo(&["fmt", "--manifest-path", FUZZ, "--check"])
     })?;
     step("Source rules", source_rules)?;
+    step("Dependencies", deny::run)?;
     step("Lints", || {
         clippy(&["--workspace", "--all-targets"])?;
         // The simulator enables the feature `bugs` for the whole workspace, so check the

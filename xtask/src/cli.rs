@@ -64,8 +64,10 @@ EXAMPLES
     /// also for the transport without deliberate bugs and for the wire formats
     /// without the standard library. Checks the project's source rules: no unsafe
     /// code in the protocol crates, no file of 800 lines, no absolute path of a
-    /// developer's machine, no deliberate bugs outside the simulator. Builds the
-    /// documentation and checks the fuzz targets.
+    /// developer's machine, no deliberate bugs outside the simulator. Checks licences,
+    /// duplicates and sources of dependencies with cargo-deny, which it builds in
+    /// target/tools if that is missing. Builds the documentation and checks the fuzz
+    /// targets.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask check
@@ -85,6 +87,12 @@ EXAMPLES
   cargo xtask test
   cargo test -p ferroce-wire icrc      some tests of one crate")]
     Test,
+
+    /// List the Debian packages that `test` needs, for an administrator to install.
+    #[command(after_help = "\
+EXAMPLES
+  sudo apt-get install $(cargo xtask packages)")]
+    Packages,
 
     /// Run unmodified RDMA programs and check their output.
     ///

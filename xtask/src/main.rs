@@ -8,6 +8,7 @@ mod beside;
 mod check;
 mod cli;
 mod deb;
+mod deny;
 mod install;
 mod library;
 mod packages;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Build { release } => tasks::build(release),
         Command::Check => check::run(),
         Command::Test => tasks::test(),
+        Command::Packages => packages::list(),
         Command::Programs { args } => tasks::programs(&args),
         Command::Interop { args } => tasks::interop(&args),
         Command::Install(args) => install::run(&args),

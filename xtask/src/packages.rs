@@ -46,6 +46,12 @@ pub(crate) const VIRTUAL_MACHINE: [&str; 7] = [
     "tshark",
 ];
 
+/// Prints the packages that `cargo xtask test` needs, on one line.
+pub(crate) fn list() -> Result<()> {
+    println!("{} {}", FOR_TESTS.join(" "), PROGRAMS.join(" "));
+    Ok(())
+}
+
 /// Installs missing packages with apt-get if the user is root. Otherwise names them; each
 /// test that needs one of them reports that it is skipped.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
