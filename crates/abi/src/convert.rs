@@ -44,7 +44,7 @@ pub(crate) fn qp_type(c: ibv_qp_type) -> Result<QpType, c_int> {
     })
 }
 
-fn qp_state(c: ibv_qp_state) -> Result<QpState, c_int> {
+pub(crate) fn qp_state(c: ibv_qp_state) -> Result<QpState, c_int> {
     Ok(match c {
         IBV_QPS_RESET => QpState::Reset,
         IBV_QPS_INIT => QpState::Init,

@@ -113,6 +113,11 @@ fn device_for(devices: &mut Vec<Pointer>, link: LinkInfo) -> *mut ibv_device {
     device
 }
 
+/// Returns the device of a link for the program.
+pub(crate) fn device_of_link(link: LinkInfo) -> *mut ibv_device {
+    device_for(&mut devices(), link)
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     log::start();

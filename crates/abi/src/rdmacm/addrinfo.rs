@@ -1,20 +1,19 @@
-//! `rdma_getaddrinfo`: names and services, by way of the system's resolver.
+//! `rdma_getaddrinfo`, by way of the system's resolver.
 //!
-//! Lists are made with the C library's allocator, of which programs make use.
+//! The C library allocates the lists: programs free parts of them.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
 use libc::{addrinfo, sockaddr, socklen_t};
 
-use super::channel::Happening;
 use super::event::complete;
 use super::id::{AddrInfo, id_of};
-use super::{Outcome, devices, finish, last_errno};
+use super::{Outcome, finish, last_errno, refused};
 use crate::errno::{minus_one, refuse, set_errno};
 use crate::ffi::*;
 
-/// `AF_IB`, which only ports of InfiniBand have.
+/// `AF_IB`: addresses of InfiniBand ports, which RoCE does not have.
 const AF_IB: c_int = 27;
 
 #[unsafe(no_mangle)]
@@ -30,10 +29,11 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
             "rdma_getaddrinfo: neither node, service nor hints, or no place for the result",
         ));
     }
-    if let Err(errno) = devices::any() {
-        return minus_one(errno);
+    if let Err(error) = ferroce_rdmacm::check_links() {
+        return minus_one(refused("rdma_getaddrinfo")(error));
     }
-    // SAFETY: by contract NULL or valid; the list is ours.
+    // SAFETY: the program passes NULL or whole strings and hints, and a pointer for the
+    // list. The list was just allocated.
     unsafe {
         let hints = hints.as_ref();
         if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
@@ -68,7 +68,8 @@ unsafe fn fill(
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
 ) -> c_int {
-    // SAFETY: by contract; what `getaddrinfo` gives is freed again.
+    // SAFETY: the strings are NULL or end with NUL, and the hints are whole. `found` is the
+    // list of a successful `getaddrinfo`, freed once.
     unsafe {
         if !node.is_null() || !service.is_null() {
             let ask = hints.map(to_system);
@@ -114,10 +115,10 @@ unsafe fn fill(
     }
 }
 
-/// Hints in the words of the system's resolver.
+/// Returns the hints for the system's resolver.
 fn to_system(hints: &rdma_addrinfo) -> addrinfo {
     let passive = hints.ai_flags & RAI_PASSIVE != 0;
-    // SAFETY: zeros mean "anything".
+    // SAFETY: all bytes zero is a valid `addrinfo`, without restrictions.
     let mut ask: addrinfo = unsafe { core::mem::zeroed() };
     if passive {
         ask.ai_flags |= libc::AI_PASSIVE;
@@ -141,7 +142,7 @@ fn to_system(hints: &rdma_addrinfo) -> addrinfo {
     ask
 }
 
-/// The first of what the resolver found; false without memory.
+/// Copies the first result of the resolver. Returns false without memory.
 unsafe fn from_system(
     list: &mut rdma_addrinfo,
     hints: Option<&rdma_addrinfo>,
@@ -161,7 +162,7 @@ unsafe fn from_system(
         (hint, _) => hint,
     };
     list.ai_family = found.ai_family;
-    // SAFETY: strings and addresses of the resolver.
+    // SAFETY: the name is NULL or ends with NUL, and the address has `ai_addrlen` bytes.
     unsafe {
         let name = match found.ai_canonname.is_null() {
             true => ptr::null_mut(),
@@ -179,7 +180,7 @@ unsafe fn from_system(
     }
 }
 
-/// Copies an address, if there is one; false without memory.
+/// Copies an address, if there is one. Returns false without memory.
 unsafe fn copy(
     (to, to_len): (&mut *mut sockaddr, &mut socklen_t),
     from: *const sockaddr,
@@ -188,7 +189,7 @@ unsafe fn copy(
     if from.is_null() || len == 0 {
         return true;
     }
-    // SAFETY: by contract there are `len` bytes.
+    // SAFETY: the address has `len` bytes, and so has the copy.
     unsafe {
         let copy = libc::malloc(len as usize);
         if copy.is_null() {
@@ -202,7 +203,8 @@ unsafe fn copy(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_freeaddrinfo(mut res: *mut rdma_addrinfo) {
-    // SAFETY: by contract a list of ours, or NULL.
+    // SAFETY: the list is NULL, or `rdma_getaddrinfo` made it and the program gives it back.
+    // Each part was allocated on its own, or is NULL.
     unsafe {
         while let Some(one) = res.as_ref() {
             let next = one.ai_next;
@@ -230,7 +232,7 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the program's id, strings and hints.
+    // SAFETY: the program passes NULL or whole strings and hints.
     finish(unsafe { start(id, node, service, hints) })
 }
 
@@ -240,17 +242,18 @@ unsafe fn start(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> Outcome {
-    // SAFETY: by contract.
-    let (id, flags) = unsafe { (id_of(id)?, hints.as_ref().map_or(0, |h| h.ai_flags)) };
+    let id = id_of(id)?;
+    // SAFETY: the hints are NULL or whole.
+    let flags = unsafe { hints.as_ref() }.map_or(0, |hints| hints.ai_flags);
     {
-        let mut inner = id.inner();
-        if inner.addrinfo.is_some() {
+        let mut extra = id.extra();
+        if extra.addrinfo.is_some() {
             return Err(refuse(
                 libc::EBUSY,
                 "rdma_resolve_addrinfo: the id has addresses already",
             ));
         }
-        inner.addrinfo = Some(AddrInfo(ptr::null_mut()));
+        extra.addrinfo = Some(AddrInfo::Resolving);
     }
     let mut list = ptr::null_mut();
     let found = if flags & RAI_SA != 0 {
@@ -260,7 +263,7 @@ unsafe fn start(
         ))
     } else {
         set_errno(0);
-        // SAFETY: by contract.
+        // SAFETY: the strings and hints are NULL or whole, and `list` is a pointer here.
         match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut list) } {
             0 => Ok(()),
             -1 => Err(last_errno()),
@@ -268,12 +271,13 @@ unsafe fn start(
         }
     };
     if found.is_err() {
-        id.inner().addrinfo = None;
+        id.extra().addrinfo = None;
         return found;
     }
-    id.inner().addrinfo = Some(AddrInfo(list));
-    id.post(Happening::Plain(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0));
-    complete(id)
+    id.extra().addrinfo = Some(AddrInfo::Resolved(list));
+    let posted = id.id.post_user_event(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0, 0);
+    posted.map_err(refused("rdma_resolve_addrinfo"))?;
+    complete(&id)
 }
 
 #[unsafe(no_mangle)]
@@ -281,29 +285,27 @@ pub unsafe extern "C" fn rdma_query_addrinfo(
     id: *mut rdma_cm_id,
     info: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    if info.is_null() {
+    // SAFETY: the program passes NULL or a pointer for the list.
+    let Some(info) = (unsafe { info.as_mut() }) else {
         return minus_one(refuse(
             libc::EINVAL,
-            "rdma_query_addrinfo: there is no place for the result: NULL",
+            "rdma_query_addrinfo: the pointer for the result is NULL",
         ));
-    }
-    // SAFETY: the program's id, and a place for the list.
-    finish(unsafe {
-        id_of(id).and_then(|id| {
-            let mut inner = id.inner();
-            match inner.addrinfo.take() {
-                Some(AddrInfo(list)) if !list.is_null() => {
-                    *info = list;
-                    Ok(())
-                }
-                other => {
-                    inner.addrinfo = other;
-                    Err(refuse(
-                        libc::ENOENT,
-                        "rdma_query_addrinfo: the id has no addresses",
-                    ))
-                }
+    };
+    finish(id_of(id).and_then(|id| {
+        let mut extra = id.extra();
+        match extra.addrinfo.take() {
+            Some(AddrInfo::Resolved(list)) => {
+                *info = list;
+                Ok(())
             }
-        })
-    })
+            other => {
+                extra.addrinfo = other;
+                Err(refuse(
+                    libc::ENOENT,
+                    "rdma_query_addrinfo: the id has no addresses",
+                ))
+            }
+        }
+    }))
 }

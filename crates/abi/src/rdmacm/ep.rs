@@ -1,11 +1,13 @@
-//! Endpoints: ids in one step, from what `rdma_getaddrinfo` found.
+//! `rdma_create_ep`: an id in one step, from the result of `rdma_getaddrinfo`.
 
 use core::ffi::c_int;
-use std::sync::Arc;
+use core::ptr;
+
+use ferroce_rdmacm::RESOLVE_TIMEOUT;
 
 use super::address::read;
-use super::id::{Id, QpInitAttr, create, id_of};
-use super::resolve::{RESOLVE_TIMEOUT, bind, resolve, route};
+use super::id::{IdObject, create};
+use super::resolve::{bind, resolve, route};
 use super::{
     Outcome, finish, last_errno, rdma_create_qp, rdma_destroy_id, rdma_destroy_qp, rdma_destroy_srq,
 };
@@ -19,88 +21,83 @@ pub unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    if id.is_null() || res.is_null() {
+    // SAFETY: the program passes NULL, or a pointer for the id and whole structures.
+    let arguments = unsafe { (id.as_mut(), res.as_ref(), qp_init_attr.as_mut()) };
+    let (Some(place), Some(res), init) = arguments else {
         return finish(Err(refuse(
             libc::EINVAL,
             "rdma_create_ep: an argument is NULL",
         )));
-    }
-    // SAFETY: the program's structures, and a place for the id.
-    finish(unsafe {
-        let res = &*res;
-        let null = core::ptr::null_mut();
-        let created = create(
-            null,
-            null.cast(),
-            res.ai_port_space.cast_unsigned(),
-            res.ai_qp_type.cast_unsigned(),
-        );
-        created.and_then(|new| match prepare(new, res, pd, qp_init_attr) {
+    };
+    let (space, qp_type) = (
+        res.ai_port_space.cast_unsigned(),
+        res.ai_qp_type.cast_unsigned(),
+    );
+    let created = create(ptr::null_mut(), ptr::null_mut(), space, qp_type);
+    finish(created.and_then(|object| {
+        // SAFETY: the structures are the program's; the domain is NULL or the program's.
+        match unsafe { prepare(&object, res, pd, init) } {
             Ok(()) => {
-                *id = new;
+                *place = object.as_ptr();
                 Ok(())
             }
             Err(errno) => {
-                rdma_destroy_ep(new);
+                // SAFETY: the program has not seen the id.
+                unsafe { rdma_destroy_ep(object.as_ptr()) };
                 Err(errno)
             }
-        })
-    })
+        }
+    }))
 }
 
+/// # Safety
+/// `res` has NULL or whole addresses, and `ai_connect_len` bytes of private data; `pd` is
+/// NULL or a protection domain of this library.
 unsafe fn prepare(
-    c: *mut rdma_cm_id,
+    id: &IdObject,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
-    init: *mut ibv_qp_init_attr,
+    init: Option<&mut ibv_qp_init_attr>,
 ) -> Outcome {
-    // SAFETY: an id of ours, and the program's structures.
-    unsafe {
-        let id = id_of(c)?;
-        if res.ai_flags & RAI_PASSIVE != 0 {
-            bind(id, read(res.ai_src_addr)?)?;
-            if !pd.is_null() {
-                (*c).pd = pd;
-            }
-            keep(id, res, init);
-            return Ok(());
+    let qp_type = res.ai_qp_type.cast_unsigned();
+    if res.ai_flags & RAI_PASSIVE != 0 {
+        // SAFETY: the caller's word for the address.
+        bind(id, unsafe { read(res.ai_src_addr) }?)?;
+        if !pd.is_null() {
+            id.with_c(|c| c.pd = pd);
         }
+        id.extra().qp_init = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
+        return Ok(());
+    }
+    // SAFETY: the caller's word for the addresses.
+    let (source, destination) = unsafe {
         let source = match res.ai_src_addr.is_null() {
             true => None,
             false => Some(read(res.ai_src_addr)?),
         };
-        resolve(id, source, read(res.ai_dst_addr)?, RESOLVE_TIMEOUT)?;
-        route(id)?;
-        if !init.is_null() {
-            (*init).qp_type = res.ai_qp_type.cast_unsigned();
-            if rdma_create_qp(c, pd, init) != 0 {
-                return Err(last_errno());
-            }
+        (source, read(res.ai_dst_addr)?)
+    };
+    resolve(id, source, destination, RESOLVE_TIMEOUT)?;
+    route(id)?;
+    if let Some(init) = init {
+        init.qp_type = qp_type;
+        // SAFETY: the id is live; the domain and the attributes are the program's.
+        if unsafe { rdma_create_qp(id.as_ptr(), pd, init) } != 0 {
+            return Err(last_errno());
         }
-        if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
-            let data = core::slice::from_raw_parts(res.ai_connect.cast(), res.ai_connect_len);
-            id.inner().connect_data = data.to_vec();
-        }
-        Ok(())
     }
-}
-
-/// How to make queue pairs for those who connect.
-unsafe fn keep(id: &Arc<Id>, res: &rdma_addrinfo, init: *mut ibv_qp_init_attr) {
-    // SAFETY: by contract NULL or valid.
-    if let Some(init) = unsafe { init.as_ref() } {
-        let mut init = *init;
-        init.qp_type = res.ai_qp_type.cast_unsigned();
-        let bytes: *const [u8; size_of::<ibv_qp_init_attr>()] = (&raw const init).cast();
-        // SAFETY: the bytes of the structure, kept to become one again; padding is
-        // made of what `zeroed` or the program left there.
-        id.inner().qp_init = Some(QpInitAttr(Box::new(unsafe { bytes.read() })));
+    if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
+        // SAFETY: the caller's word for the length of the private data.
+        let data =
+            unsafe { core::slice::from_raw_parts(res.ai_connect.cast(), res.ai_connect_len) };
+        id.extra().connect_data = data.to_vec();
     }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the program's id, which it gives back.
+    // SAFETY: the program gives the id and its queues back.
     unsafe {
         rdma_destroy_qp(id);
         rdma_destroy_srq(id);

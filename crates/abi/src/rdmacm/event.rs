@@ -1,88 +1,120 @@
-//! Events as programs get them, and the work that is done when they do.
+//! `rdma_cm_event`.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr;
 use std::sync::Arc;
 
-use ferroce_cm::message::SidrStatus;
-use ferroce_cm::{Closed, Event};
-use ferroce_control::{ANSWER_TIMEOUT, CmAnswer, CmCall, CmEvent, CmId};
+use ferroce_control::ANSWER_TIMEOUT;
+use ferroce_device::AhAttr;
+use ferroce_rdmacm::{Datagrams, Event, EventKind, Id, PeerParams, PendingEvent, Unreachable};
 
-use super::attributes::{to_error, to_ready};
-use super::channel::{Happening, Queued, channel_of};
-use super::datagram;
-use super::id::Id;
-use super::incoming;
-use super::line::Line;
-use super::multicast::Group;
-use super::unexpected;
-use super::{Outcome, finish};
+use super::channel::channel_of;
+use super::id::{IdObject, destroy, hand_out, migrate, object_with_context};
+use super::multicast::Membership;
+use super::{Outcome, finish, refused};
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::object::{Object, into_c, take};
 
-/// Room for the private data of any message.
+/// Room for the private data of every message.
 const ROOM: usize = 256;
 
 /// An event as the program sees it.
 #[repr(C)]
 pub(crate) struct EventObject {
-    pub(crate) c: UnsafeCell<rdma_cm_event>,
+    c: UnsafeCell<rdma_cm_event>,
     private_data: [u8; ROOM],
-    /// Whose acknowledgement is counted; for a request, the listener.
-    id: Arc<Id>,
-    group: Option<Arc<Group>>,
+    /// The id that counts the acknowledgement; for a request, the listener.
+    id: Arc<IdObject>,
+    membership: Option<Arc<Membership>>,
 }
 
-// SAFETY: `repr(C)`, and the C structure comes first, in a transparent cell.
+// SAFETY: the structure is `repr(C)`, and the C structure is its first field, in a
+// transparent cell.
 unsafe impl Object for EventObject {
     type C = rdma_cm_event;
 }
 
 impl EventObject {
-    fn new(id: &Arc<Id>, event: rdma_cm_event_type, status: c_int) -> Box<EventObject> {
+    fn new(id: &Arc<IdObject>, event: rdma_cm_event_type, status: c_int) -> Box<EventObject> {
         Box::new(EventObject {
             c: UnsafeCell::new(rdma_cm_event {
-                id: id.c(),
+                id: id.as_ptr(),
                 event,
                 status,
                 ..zeroed()
             }),
             private_data: [0; ROOM],
             id: Arc::clone(id),
-            group: None,
+            membership: None,
         })
     }
 
-    pub(crate) fn c(&mut self) -> &mut rdma_cm_event {
+    fn c(&mut self) -> &mut rdma_cm_event {
         self.c.get_mut()
     }
 
-    /// Private data of a connection, with the rest of what is said about it.
-    pub(crate) fn conn(&mut self, data: &[u8], rest: rdma_conn_param) {
+    /// Keeps private data, and returns the pointer for the C structure.
+    fn keep(&mut self, data: &[u8]) -> *const u8 {
         self.private_data[..data.len()].copy_from_slice(data);
-        let private_data = self.private_data.as_ptr().cast();
+        self.private_data.as_ptr()
+    }
+
+    /// Sets the parameters of a connection.
+    fn set_connection(&mut self, params: &PeerParams) {
+        let private_data = match params.private_data.is_empty() {
+            true => ptr::null(),
+            false => self.keep(&params.private_data).cast(),
+        };
         self.c().param.conn = rdma_conn_param {
-            private_data: if data.is_empty() {
-                ptr::null()
-            } else {
-                private_data
-            },
-            private_data_len: data.len() as u8,
-            ..rest
+            private_data,
+            private_data_len: params.private_data.len() as u8,
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            flow_control: params.flow_control.into(),
+            retry_count: params.retry_count,
+            rnr_retry_count: params.rnr_retry_count,
+            srq: params.srq.into(),
+            qp_num: params.qpn,
         };
     }
 
-    /// The same for datagrams.
-    pub(crate) fn datagram(&mut self, data: &[u8], rest: rdma_ud_param) {
-        self.private_data[..data.len()].copy_from_slice(data);
-        let private_data = self.private_data.as_ptr().cast();
-        self.c().param.ud = rdma_ud_param {
-            private_data,
-            private_data_len: data.len() as u8,
-            ..rest
-        };
+    /// Sets the parameters of datagrams.
+    fn set_datagrams(&mut self, data: &[u8], to: Option<&Datagrams>) {
+        let mut param = to.map_or_else(zeroed, datagram_param);
+        param.private_data = self.keep(data).cast();
+        param.private_data_len = data.len() as u8;
+        self.c().param.ud = param;
+    }
+}
+
+fn datagram_param(to: &Datagrams) -> rdma_ud_param {
+    rdma_ud_param {
+        ah_attr: c_ah_attr(&to.ah),
+        qp_num: to.qpn,
+        qkey: to.qkey,
+        ..zeroed()
+    }
+}
+
+/// Returns an address as a C structure; zeros for one that is not known.
+pub(crate) fn c_ah_attr(ah: &AhAttr) -> ibv_ah_attr {
+    if *ah == AhAttr::default() {
+        return zeroed();
+    }
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: ah.dgid },
+            flow_label: ah.flow_label,
+            sgid_index: ah.sgid_index,
+            hop_limit: ah.hop_limit,
+            traffic_class: ah.traffic_class,
+        },
+        sl: ah.sl,
+        is_global: 1,
+        port_num: ah.port,
+        ..zeroed()
     }
 }
 
@@ -94,31 +126,36 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     if event.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
-            "rdma_get_cm_event: there is no place for the event: NULL",
+            "rdma_get_cm_event: the pointer for the event is NULL",
         )));
     }
-    // SAFETY: the program's channel.
-    let channel = unsafe { channel_of(channel) }.map(Arc::clone);
-    let Some(channel) = channel else {
-        return finish(Err(refuse(
-            libc::EINVAL,
-            "rdma_get_cm_event: the channel is NULL",
-        )));
-    };
+    let taken = next(channel);
+    // SAFETY: `event` is not NULL, and points to a pointer of the program.
+    finish(taken.map(|taken| unsafe { *event = into_c(taken) }))
+}
+
+/// Takes the next event of a channel. Waits for it unless the channel is non-blocking.
+fn next(channel: *mut rdma_event_channel) -> Outcome<Box<EventObject>> {
+    let channel = channel_of(channel)?;
     loop {
-        let queued = match channel.take() {
-            Ok(queued) => queued,
-            Err(error) => return finish(Err(error.raw_os_error().unwrap_or(libc::EIO))),
-        };
-        let id = Arc::clone(&queued.id);
-        match make(queued) {
-            Some(made) => {
-                // SAFETY: by contract there is a place for it.
-                unsafe { *event = into_c(made) };
-                return 0;
+        // Counted before another thread can destroy the id and find no event.
+        let deliver = |event: PendingEvent| {
+            let object = object_with_context(event.context());
+            if let Some(object) = &object {
+                object.events.deliver();
             }
-            // The program is not told of this one.
-            None => id.events.acknowledge(1),
+            (event, object)
+        };
+        let taken = channel.channel.take_with(deliver);
+        let (event, object) = taken.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        let Some(object) = object else { continue };
+        object.attach_qp();
+        let completed = event.complete();
+        object.update_qp_state();
+        match completed.and_then(|event| translate(&object, event)) {
+            Some(made) => return Ok(made),
+            // The program does not see this one.
+            None => object.events.acknowledge(1),
         }
     }
 }
@@ -131,220 +168,203 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
             "rdma_ack_cm_event: the event is NULL",
         )));
     }
-    // SAFETY: the program gives back what it got.
+    // SAFETY: `rdma_get_cm_event` delivered the event, and the program acknowledges each
+    // event once.
     let event = unsafe { take::<EventObject>(event) };
-    if let Some(group) = &event.group {
-        group.events.acknowledge(1);
+    if let Some(membership) = &event.membership {
+        membership.events.acknowledge(1);
     }
     event.id.events.acknowledge(1);
     0
 }
 
-fn make(queued: Queued) -> Option<Box<EventObject>> {
-    let id = &queued.id;
-    match queued.what {
-        Happening::Cm(event) => from_cm(id, *event),
-        Happening::Plain(event, status) => Some(EventObject::new(id, event, status)),
-        Happening::Joined(group) => {
-            let (event, status) = match group.attach(id) {
-                Ok(()) => (RDMA_CM_EVENT_MULTICAST_JOIN, 0),
-                Err(errno) => (RDMA_CM_EVENT_MULTICAST_ERROR, -errno),
-            };
-            let mut made = EventObject::new(id, event, status);
-            made.c().param.ud = group.param();
-            group.events.deliver();
-            made.group = Some(group);
-            Some(made)
-        }
-        Happening::User(status, arg) => {
-            let mut made = EventObject::new(id, RDMA_CM_EVENT_USER, status);
-            made.c().param.arg = arg;
-            Some(made)
-        }
-    }
-}
-
-fn from_cm(id: &Arc<Id>, event: CmEvent) -> Option<Box<EventObject>> {
-    let none = zeroed::<rdma_conn_param>();
-    let simple = |event, status| Some(EventObject::new(id, event, status));
-    match event.event {
-        Event::Request(incoming) => {
+/// Returns the C structure of an event; None if the program must not see it.
+fn translate(id: &Arc<IdObject>, event: Event) -> Option<Box<EventObject>> {
+    let simple = |event, errno: i32| Some(EventObject::new(id, event, -errno));
+    match event.kind {
+        EventKind::AddressResolved => simple(RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+        EventKind::AddressError { errno } => simple(RDMA_CM_EVENT_ADDR_ERROR, errno),
+        EventKind::RouteResolved => simple(RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
+        EventKind::RouteError { errno } => simple(RDMA_CM_EVENT_ROUTE_ERROR, errno),
+        EventKind::ConnectRequest { id: new, params } => {
             let mut made = EventObject::new(id, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
-            made.conn(
-                incoming.user_data(),
-                rdma_conn_param {
-                    responder_resources: incoming.responder_resources,
-                    initiator_depth: incoming.initiator_depth,
-                    flow_control: incoming.flow_control.into(),
-                    retry_count: incoming.retry_count,
-                    rnr_retry_count: incoming.rnr_retry_count,
-                    srq: incoming.srq.into(),
-                    qp_num: incoming.remote_qpn,
-                    ..none
-                },
-            );
-            let new = incoming::connection(id, event.link, &incoming, event.qp)?;
-            (made.c().listen_id, made.c().id) = (id.c(), new);
+            made.set_connection(&params);
+            made.c().listen_id = id.as_ptr();
+            made.c().id = request_id(id, new)?;
             Some(made)
         }
-        Event::SidrRequest(incoming) => {
-            let mut made = EventObject::new(id, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
-            made.datagram(incoming.user_data(), zeroed());
-            let new = incoming::question(id, event.link, &incoming)?;
-            (made.c().listen_id, made.c().id) = (id.c(), new);
-            Some(made)
-        }
-        Event::Response {
-            conn,
-            responder_resources,
-            initiator_depth,
-            flow_control,
-            srq,
-            ece,
+        EventKind::DatagramRequest {
+            id: new,
             private_data,
         } => {
-            {
-                let mut inner = id.inner();
-                inner.qp = event.qp;
-                inner.remote_ece = ece;
-            }
-            let qp = event.qp.unwrap_or_default();
-            let link = event.link;
-            let (kind, status) = respond(id, CmId { link, id: conn });
-            let mut made = EventObject::new(id, kind, status);
-            made.conn(
-                &private_data[..],
-                rdma_conn_param {
-                    responder_resources,
-                    initiator_depth,
-                    flow_control: flow_control.into(),
-                    rnr_retry_count: qp.rnr_retry_count,
-                    srq: srq.into(),
-                    qp_num: qp.remote_qpn,
-                    ..none
-                },
-            );
+            let mut made = EventObject::new(id, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+            made.set_datagrams(&private_data, None);
+            made.c().listen_id = id.as_ptr();
+            made.c().id = request_id(id, new)?;
             Some(made)
         }
-        Event::Established { .. } => simple(RDMA_CM_EVENT_ESTABLISHED, 0),
-        Event::Rejected {
+        EventKind::ConnectResponse(params) => {
+            let mut made = EventObject::new(id, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+            made.set_connection(&params);
+            Some(made)
+        }
+        EventKind::ConnectError { errno, params } => {
+            let mut made = EventObject::new(id, RDMA_CM_EVENT_CONNECT_ERROR, -errno);
+            if let Some(params) = params {
+                made.set_connection(&params);
+            }
+            Some(made)
+        }
+        EventKind::Unreachable(why) => {
+            let status = match why {
+                Unreachable::Errno(errno) => -errno,
+                Unreachable::Sidr(status) => status.into(),
+            };
+            Some(EventObject::new(id, RDMA_CM_EVENT_UNREACHABLE, status))
+        }
+        EventKind::Rejected {
             reason,
             private_data,
-            ..
         } => {
-            if id.inner().failed {
-                return None;
-            }
-            // As the peer does not want us, what was posted comes back.
-            let _no_queue_pair = to_error(id);
             let mut made = EventObject::new(id, RDMA_CM_EVENT_REJECTED, reason.0.into());
-            made.conn(&private_data[..], none);
+            made.set_connection(&PeerParams {
+                private_data,
+                ..PeerParams::default()
+            });
             Some(made)
         }
-        Event::Unreachable { .. } => simple(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
-        Event::Disconnected { by, .. } => {
-            let status = match by {
-                Closed::TimedOut => -libc::ETIMEDOUT,
-                _ => 0,
-            };
-            let failed = id.inner().failed;
-            (!failed).then(|| EventObject::new(id, RDMA_CM_EVENT_DISCONNECTED, status))
-        }
-        Event::TimewaitExit { .. } => simple(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
-        Event::SidrReply {
-            status: SidrStatus::VALID,
-            qpn,
-            qkey,
-            ece,
-            private_data,
-            ..
-        } => {
-            id.inner().remote_ece = ece;
+        EventKind::Established(params) => {
             let mut made = EventObject::new(id, RDMA_CM_EVENT_ESTABLISHED, 0);
-            made.datagram(
-                &private_data[..],
-                rdma_ud_param {
-                    ah_attr: datagram::way(id).unwrap_or_else(zeroed),
-                    qp_num: qpn,
-                    qkey,
-                    ..zeroed()
-                },
-            );
+            if let Some(params) = params {
+                made.set_connection(&params);
+            }
             Some(made)
         }
-        Event::SidrReply { status, .. } => simple(RDMA_CM_EVENT_UNREACHABLE, status.0.into()),
-        Event::SidrUnreachable { .. } => simple(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+        EventKind::DatagramsEstablished {
+            destination,
+            private_data,
+        } => {
+            let mut made = EventObject::new(id, RDMA_CM_EVENT_ESTABLISHED, 0);
+            made.set_datagrams(&private_data, Some(&destination));
+            Some(made)
+        }
+        EventKind::Disconnected { errno } => simple(RDMA_CM_EVENT_DISCONNECTED, errno),
+        EventKind::DeviceRemoved => simple(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
+        EventKind::MulticastJoined {
+            context,
+            destination,
+        } => multicast(id, RDMA_CM_EVENT_MULTICAST_JOIN, 0, context, &destination),
+        EventKind::MulticastError {
+            context,
+            destination,
+            errno,
+        } => {
+            let kind = RDMA_CM_EVENT_MULTICAST_ERROR;
+            multicast(id, kind, -errno, context, &destination)
+        }
+        EventKind::TimewaitExit => simple(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
+        EventKind::User {
+            code,
+            status,
+            argument,
+        } => {
+            let mut made = EventObject::new(id, code, status);
+            made.c().param.arg = argument;
+            Some(made)
+        }
+        other => {
+            tracing::warn!("an event without a number in C: {other:?}");
+            None
+        }
     }
 }
 
-/// Our request was accepted: the queue pair is moved and the peer told. A program
-/// that moves its queue pair itself does that with `rdma_establish`.
-fn respond(id: &Arc<Id>, conn: CmId<ferroce_cm::ConnId>) -> (rdma_cm_event_type, c_int) {
-    // SAFETY: the program's object; its threads call us.
-    if unsafe { (*id.c()).qp.is_null() } {
-        return (RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
-    }
-    let done = to_ready(id, None).and_then(|()| establish(id, conn));
-    match done {
-        Ok(()) => (RDMA_CM_EVENT_ESTABLISHED, 0),
+/// Creates the program's object of a request. The id of a synchronous listener's request gets
+/// a channel of its own.
+fn request_id(listener: &Arc<IdObject>, id: Id) -> Option<*mut rdma_cm_id> {
+    let (channel, context, qp_type) = listener.with_c(|c| (c.channel, c.context, c.qp_type));
+    let object = hand_out(id, qp_type, channel, context);
+    let synchronous = listener.extra().synchronous;
+    let ready = object.publish().and_then(|()| match synchronous {
+        true => migrate(&object, ptr::null_mut()),
+        false => Ok(()),
+    });
+    match ready {
+        Ok(()) => Some(object.as_ptr()),
         Err(errno) => {
-            let _anyway = to_error(id);
-            id.inner().failed = true;
-            (RDMA_CM_EVENT_CONNECT_ERROR, -errno)
+            tracing::warn!("a request cannot be served: errno {errno}");
+            let _rejected = destroy(object.as_ptr());
+            None
         }
     }
 }
 
-/// Tells the peer that our queue pair is ready.
-pub(crate) fn establish(id: &Arc<Id>, conn: CmId<ferroce_cm::ConnId>) -> Outcome {
-    match Line::get()?.call(CmCall::Establish { conn }, None)? {
-        CmAnswer::Established { snapshot } => {
-            id.inner().snapshot = Some(*snapshot);
-            Ok(())
-        }
-        _ => Err(unexpected()),
-    }
+fn multicast(
+    id: &Arc<IdObject>,
+    event: rdma_cm_event_type,
+    status: c_int,
+    number: u64,
+    destination: &Datagrams,
+) -> Option<Box<EventObject>> {
+    let membership = id.extra().memberships.get(&number).map(Arc::clone)?;
+    let mut made = EventObject::new(id, event, status);
+    made.c().param.ud = rdma_ud_param {
+        private_data: membership.context,
+        ..datagram_param(destination)
+    };
+    membership.events.deliver();
+    made.membership = Some(membership);
+    Some(made)
 }
 
-/// A synchronous id waits for the event that a call of its leads to.
-pub(crate) fn complete(id: &Arc<Id>) -> Outcome {
-    if !id.inner().synchronous {
+/// Waits for the event that a call on a synchronous id leads to; does nothing for other ids.
+pub(crate) fn complete(id: &IdObject) -> Outcome {
+    let synchronous = id.extra().synchronous;
+    if !synchronous {
         return Ok(());
     }
-    let c = id.c();
-    // SAFETY: the program's object; its threads call us.
-    unsafe {
-        if !(*c).event.is_null() {
-            rdma_ack_cm_event((*c).event);
-            (*c).event = ptr::null_mut();
-        }
-        await_event((*c).channel)?;
-        if rdma_get_cm_event((*c).channel, &raw mut (*c).event) != 0 {
-            return Err(super::last_errno());
-        }
-        let event = &*(*c).event;
-        match (event.event, event.status) {
-            (_, 0) => Ok(()),
-            (RDMA_CM_EVENT_REJECTED, _) => Err(refuse(
-                libc::ECONNREFUSED,
-                "the peer rejected the connection",
-            )),
-            (_, status) => Err(status.abs()),
-        }
+    id.acknowledge_own_event();
+    let channel = id.with_c(|c| c.channel);
+    await_event(channel)?;
+    let mut event = next(channel)?;
+    let (kind, status) = (event.c().event, event.c().status);
+    let event = into_c(event);
+    id.with_c(|c| c.event = event);
+    match (kind, status) {
+        (_, 0) => Ok(()),
+        (RDMA_CM_EVENT_REJECTED, _) => Err(refuse(
+            libc::ECONNREFUSED,
+            "the peer rejected the connection",
+        )),
+        (_, status) => Err(status.abs()),
     }
 }
 
-/// Waits for an event that ferroced will send sooner or later, unless it is stopped: then
-/// the event may never come.
-///
-/// # Safety
-/// A live channel of ours.
-unsafe fn await_event(channel: *mut rdma_event_channel) -> Outcome {
-    // SAFETY: by contract.
-    let channel = unsafe { channel_of(channel) };
-    let channel = channel.ok_or_else(|| refuse(libc::EINVAL, "the event channel is NULL"))?;
-    while !channel.is_ready(ANSWER_TIMEOUT) {
-        Line::get()?.probe()?;
+/// Takes the next event of a synchronous listener, and keeps the event in the id that the
+/// program gets.
+pub(crate) fn next_request(
+    listener: &IdObject,
+    usable: impl FnOnce(&mut rdma_cm_event) -> Outcome,
+) -> Outcome<*mut rdma_cm_id> {
+    listener.acknowledge_own_event();
+    let mut event = next(listener.with_c(|c| c.channel))?;
+    let checked = usable(event.c());
+    let id = event.c().id;
+    let keeper = match checked {
+        Ok(()) => super::id::object_of(id)?,
+        Err(_) => Arc::clone(&event.id),
+    };
+    let event = into_c(event);
+    keeper.with_c(|c| c.event = event);
+    checked.map(|()| id)
+}
+
+/// Waits for an event that ferroced will send sooner or later. Fails if ferroced is stopped:
+/// the event may never come then.
+fn await_event(channel: *mut rdma_event_channel) -> Outcome {
+    let channel = channel_of(channel)?;
+    while !channel.channel.wait(ANSWER_TIMEOUT) {
+        ferroce_rdmacm::probe().map_err(refused("rdma_cm"))?;
     }
     Ok(())
 }

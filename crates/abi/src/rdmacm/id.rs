@@ -1,327 +1,226 @@
-//! Ids: the ends of connections, as programs hold them.
+//! `rdma_cm_id`.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::net::SocketAddr;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ferroce_cm::ports::Host;
-use ferroce_cm::{Address, ConnId, Ece, PortSpace, QpParameters, SidrId, Snapshot};
-use ferroce_control::{CmCall, CmId, CmPort};
+use ferroce_device::transport::QpType;
+use ferroce_rdmacm::{Id, PortSpace};
 
-use super::channel::{Channel, Happening, Queued, channel_of};
+use super::address::{gid, storage};
+use super::channel::{self, channel_of};
 use super::devices::{self, CmDevice};
 use super::event::rdma_ack_cm_event;
-use super::line::Line;
-use super::multicast::Group;
-use super::{
-    Outcome, finish, last_errno, lock, rdma_create_event_channel, rdma_destroy_event_channel,
-};
+use super::live::LiveObjects;
+use super::multicast::Membership;
+use super::{Outcome, finish, lock, path, rdma_destroy_event_channel, refused};
 use crate::errno::refuse;
 use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::log;
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c};
+use crate::qp::{QpObject, ibv_query_qp};
 
 /// An id as the program sees it.
 #[repr(C)]
 pub(crate) struct IdObject {
     c: UnsafeCell<rdma_cm_id>,
-    pub(crate) id: Arc<Id>,
+    pub(crate) id: Id,
+    /// Events that the program got, and those that it acknowledged.
+    pub(crate) events: EventCount,
+    extra: Mutex<Extra>,
 }
 
-// SAFETY: `repr(C)`, and the C structure comes first, in a transparent cell.
+// SAFETY: the structure is `repr(C)`, and the C structure is its first field, in a
+// transparent cell.
 unsafe impl Object for IdObject {
     type C = rdma_cm_id;
 }
 
-/// What the library knows of an id.
-#[derive(Debug)]
-pub(crate) struct Id {
-    /// The program's object.
-    c: AtomicPtr<rdma_cm_id>,
-    pub(crate) space: PortSpace,
-    pub(crate) qp_type: ibv_qp_type,
-    /// Events the program got, and those it acknowledged.
-    pub(crate) events: EventCount,
-    channel: Mutex<Arc<Channel>>,
-    inner: Mutex<Inner>,
-}
+// SAFETY: the pointers in it are those of objects that all threads may use, or of the
+// program; `with_c` says how the C structure is shared.
+unsafe impl Send for IdObject {}
+// SAFETY: as for `Send`; the rest is behind a lock.
+unsafe impl Sync for IdObject {}
 
-/// How far an id has come, in the words of the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    Idle,
-    Bound,
-    /// Somebody is looked for on the network.
-    Resolving,
-    AddressResolved,
-    RouteResolved,
-    /// Asked for a connection or was asked, and all that follows.
-    Connect,
-    Listen,
-    /// Its channel is gone.
-    Orphaned,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) state: State,
-    pub(crate) port: Option<Port>,
-    /// How many requests may wait, if it listens.
-    pub(crate) backlog: Option<u32>,
-    pub(crate) device: Option<&'static CmDevice>,
-    pub(crate) conn: Option<CmId<ConnId>>,
-    /// The connection has ended by itself: ferroced does not know it any more.
-    pub(crate) ended: bool,
-    pub(crate) question: Option<CmId<SidrId>>,
-    pub(crate) address: Option<Address>,
-    pub(crate) qp: Option<QpParameters>,
-    /// The record of an established connection.
-    pub(crate) snapshot: Option<Snapshot>,
-    pub(crate) options: Options,
-    pub(crate) local_ece: Ece,
-    pub(crate) remote_ece: Ece,
-    pub(crate) responder_resources: u8,
-    pub(crate) initiator_depth: u8,
-    /// Private data that comes before the program's.
-    pub(crate) connect_data: Vec<u8>,
-    /// Has a channel of its own, and waits for its events.
+/// State that exists in C only.
+#[derive(Default)]
+pub(crate) struct Extra {
+    /// True if the id has a channel of its own and waits for its events.
     pub(crate) synchronous: bool,
-    /// Our end failed after the peer had agreed: what follows is of no interest.
-    pub(crate) failed: bool,
-    pub(crate) groups: Vec<Arc<Group>>,
-    pub(crate) qp_init: Option<QpInitAttr>,
+    /// Private data that precedes the program's in a connection request.
+    pub(crate) connect_data: Vec<u8>,
+    /// Attributes of the queue pairs that `rdma_get_request` creates.
+    pub(crate) qp_init: Option<ibv_qp_init_attr>,
+    /// Result of `rdma_resolve_addrinfo`.
     pub(crate) addrinfo: Option<AddrInfo>,
+    /// Multicast groups by their number.
+    pub(crate) memberships: BTreeMap<u64, Arc<Membership>>,
+    last_membership: u64,
 }
 
-/// What a listening endpoint gives the queue pairs of its connections.
-#[derive(Debug)]
-pub(crate) struct QpInitAttr(pub(crate) Box<[u8; size_of::<ibv_qp_init_attr>()]>);
-
-/// A list for `rdma_query_addrinfo`; NULL while it is looked for.
-#[derive(Debug)]
-pub(crate) struct AddrInfo(pub(crate) *mut rdma_addrinfo);
-
-// SAFETY: owned by whoever takes it out.
-unsafe impl Send for AddrInfo {}
-
-/// A port that is ours.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Port {
-    pub(crate) name: CmPort,
-    pub(crate) number: u16,
-    pub(crate) source: Host,
-    pub(crate) destination: Option<(Host, u16)>,
-    /// Shares the port of a listener and must not give it back.
-    pub(crate) borrowed: bool,
+/// A list for `rdma_query_addrinfo`.
+pub(crate) enum AddrInfo {
+    /// It is being resolved.
+    Resolving,
+    /// The list, until the program takes it.
+    Resolved(*mut rdma_addrinfo),
 }
 
-/// `rdma_set_option`
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Options {
-    pub(crate) tos: u8,
-    pub(crate) reuse: bool,
-    pub(crate) af_only: bool,
-    pub(crate) ack_timeout: Option<u8>,
+impl Extra {
+    /// Adds a multicast group, and returns its number.
+    pub(crate) fn add_membership(&mut self, membership: Membership) -> u64 {
+        self.last_membership += 1;
+        self.memberships
+            .insert(self.last_membership, Arc::new(membership));
+        self.last_membership
+    }
 }
 
-impl Id {
-    pub(crate) fn new(
-        channel: Arc<Channel>,
-        space: PortSpace,
-        qp_type: ibv_qp_type,
-        synchronous: bool,
-    ) -> Arc<Id> {
-        Arc::new(Id {
-            c: AtomicPtr::default(),
-            space,
-            qp_type,
-            events: EventCount::default(),
-            channel: Mutex::new(channel),
-            inner: Mutex::new(Inner {
-                state: State::Idle,
-                port: None,
-                backlog: None,
-                device: None,
-                conn: None,
-                ended: false,
-                question: None,
-                address: None,
-                qp: None,
-                snapshot: None,
-                options: Options::default(),
-                local_ece: Ece::default(),
-                remote_ece: Ece::default(),
-                responder_resources: 0,
-                initiator_depth: 0,
-                connect_data: Vec::new(),
-                synchronous,
-                failed: false,
-                groups: Vec::new(),
-                qp_init: None,
-                addrinfo: None,
-            }),
-        })
+static IDS: LiveObjects<IdObject> = LiveObjects::new();
+
+impl IdObject {
+    /// Calls `f` with the C structure.
+    pub(crate) fn with_c<T>(&self, f: impl FnOnce(&mut rdma_cm_id) -> T) -> T {
+        // SAFETY: only threads of the program come here, in calls that name this id, and
+        // librdmacm has a program make those one after the other. `f` touches fields and
+        // makes no call that comes here again.
+        f(unsafe { &mut *self.c.get() })
     }
 
-    /// Its own; never held while ferroced is asked.
-    pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
+    /// Returns the program's pointer to the id.
+    pub(crate) fn as_ptr(&self) -> *mut rdma_cm_id {
+        self.c.get()
     }
 
-    /// The program's object, for threads of the program.
-    pub(crate) fn c(&self) -> *mut rdma_cm_id {
-        self.c.load(Ordering::Acquire)
+    pub(crate) fn extra(&self) -> MutexGuard<'_, Extra> {
+        lock(&self.extra)
     }
 
-    pub(crate) fn channel(&self) -> Arc<Channel> {
-        Arc::clone(&lock(&self.channel))
+    /// Returns the queue pair in the C structure. Programs may set it themselves.
+    pub(crate) fn qp(&self) -> *mut ibv_qp {
+        self.with_c(|c| c.qp)
     }
 
-    /// Tells the program.
-    pub(crate) fn post(self: &Arc<Id>, what: Happening) {
-        let id = Arc::clone(self);
-        self.channel().put(Queued { id, what });
+    /// Makes the queue pair in the C structure that of the id.
+    pub(crate) fn attach_qp(&self) {
+        // SAFETY: the field is NULL or a queue pair of this library that is not destroyed.
+        let qp = unsafe { from_c::<QpObject>(self.qp()) };
+        self.id.attach_qp(qp.map(|object| &object.qp));
     }
 
-    pub(crate) fn datagrams(&self) -> bool {
-        self.qp_type == IBV_QPT_UD
-    }
-
-    /// Changes the state, if it is the one that is expected.
-    pub(crate) fn advance(&self, from: State, to: State) -> Outcome {
-        let mut inner = self.inner();
-        if inner.state != from {
-            return Err(refuse(
-                libc::EINVAL,
-                format_args!(
-                    "the id is in state {:?}, the call needs {from:?}",
-                    inner.state
-                ),
-            ));
+    /// Updates the state in the C structure of the queue pair after rdma_cm has moved it.
+    pub(crate) fn update_qp_state(&self) {
+        let qp = self.qp();
+        if !qp.is_null() {
+            // SAFETY: the queue pair is one of this library that is not destroyed, and NULL
+            // stands for attributes that the caller does not want.
+            unsafe { ibv_query_qp(qp, ptr::null_mut(), 0, ptr::null_mut()) };
         }
-        inner.state = to;
-        Ok(())
     }
 
-    /// Its device from now on, also for the program.
-    pub(crate) fn set_device(&self, device: &'static CmDevice) {
-        self.inner().device = Some(device);
-        // SAFETY: the program's object is there; its threads call us.
-        unsafe {
-            let c = &mut *self.c();
-            c.verbs = device.verbs;
-            if c.pd.is_null() {
-                c.pd = device.pd;
+    /// Returns the device of the id with its C objects.
+    pub(crate) fn device(&self) -> Outcome<Option<&'static CmDevice>> {
+        let device = self.id.device();
+        device.as_ref().map(devices::context_of).transpose()
+    }
+
+    /// Copies device, addresses and path of the id to the C structure.
+    pub(crate) fn publish(&self) -> Outcome {
+        let device = self.device()?;
+        let (local, peer) = (self.id.local_addr(), self.id.peer_addr());
+        self.with_c(|c| {
+            if let Some(device) = device {
+                c.verbs = device.verbs;
+                if c.pd.is_null() {
+                    c.pd = device.pd;
+                }
+                c.port_num = 1;
+                c.route.addr.addr.ibaddr.pkey = 0xffff;
             }
-            c.port_num = 1;
-            c.route.addr.addr.ibaddr.pkey = 0xffff;
+            if let Some(local) = local {
+                c.route.addr.src.src_storage = storage(local);
+                if !local.ip().is_unspecified() {
+                    c.route.addr.addr.ibaddr.sgid = gid(local.ip());
+                }
+            }
+            if let Some(peer) = peer {
+                c.route.addr.dst.dst_storage = storage(peer);
+                c.route.addr.addr.ibaddr.dgid = gid(peer.ip());
+            }
+        });
+        match self.id.path() {
+            Some(path) => self.with_c(|c| path::set(c, &path)),
+            None => Ok(()),
         }
     }
 
-    /// Its addresses, for the program.
-    pub(crate) fn set_addresses(&self, source: SocketAddr, destination: Option<SocketAddr>) {
-        use super::address::{gid, storage};
-        // SAFETY: the program's object is there; its threads call us.
-        let addr = unsafe { &mut (*self.c()).route.addr };
-        addr.src.src_storage = storage(source);
-        if let Some(destination) = destination {
-            addr.dst.dst_storage = storage(destination);
-        }
-        // SAFETY: the only member of its union.
-        let ib = unsafe { &mut addr.addr.ibaddr };
-        if !source.ip().is_unspecified() {
-            ib.sgid = gid(source.ip());
-        }
-        if let Some(destination) = destination {
-            ib.dgid = gid(destination.ip());
+    /// Acknowledges the event that a synchronous id keeps.
+    pub(crate) fn acknowledge_own_event(&self) {
+        let event = self.with_c(|c| core::mem::replace(&mut c.event, ptr::null_mut()));
+        if !event.is_null() {
+            // SAFETY: an event that this library delivered to the id, and that the field
+            // held until now, so that nothing has acknowledged it.
+            unsafe { rdma_ack_cm_event(event) };
         }
     }
 }
 
-/// The id a program means. EBADF if its channel is gone: the real library has no
-/// descriptor to ask then.
-///
-/// # Safety
-/// NULL, or a live id of ours.
-pub(crate) unsafe fn id_of<'a>(c: *mut rdma_cm_id) -> Outcome<&'a Arc<Id>> {
-    // SAFETY: by contract.
-    let id = unsafe { even_orphaned(c)? };
-    match id.inner().state {
-        State::Orphaned => Err(refuse(
-            libc::EBADF,
-            "the event channel of the id has been destroyed",
-        )),
-        _ => Ok(id),
-    }
+/// Returns the id of a program's pointer for a call, with the queue pair that the program
+/// has set. EBADF if its channel was destroyed: librdmacm has no descriptor for the call then.
+pub(crate) fn id_of(c: *mut rdma_cm_id) -> Outcome<Arc<IdObject>> {
+    let object = object_of(c)?;
+    object.id.check_usable().map_err(refused("rdma_cm"))?;
+    object.attach_qp();
+    Ok(object)
 }
 
-/// The id a program means, to get rid of it or of what is its.
-///
-/// # Safety
-/// NULL, or a live id of ours.
-pub(crate) unsafe fn even_orphaned<'a>(c: *mut rdma_cm_id) -> Outcome<&'a Arc<Id>> {
-    // SAFETY: by contract.
-    let object = unsafe { from_c::<IdObject>(c) };
-    object
-        .map(|object| &object.id)
-        .ok_or_else(|| refuse(libc::EINVAL, "the id is NULL"))
+/// Returns the id of a program's pointer, even if its channel was destroyed.
+pub(crate) fn object_of(c: *mut rdma_cm_id) -> Outcome<Arc<IdObject>> {
+    IDS.get(c)
+        .ok_or_else(|| refuse(libc::EINVAL, "the id is NULL, or has been destroyed"))
 }
 
-/// A channel goes. As the kernel does, all that its ids have on the network ends.
-pub(crate) fn orphan(channel: &Arc<Channel>) {
-    let Some(line) = Line::current() else {
-        return;
-    };
-    let theirs: Vec<Arc<Id>> = {
-        let mut who = line.who();
-        let ids = who.ids.values();
-        let theirs = ids.filter(|id| Arc::ptr_eq(&id.channel(), channel));
-        let theirs: Vec<_> = theirs.cloned().collect();
-        for id in &theirs {
-            who.remove(id);
-        }
-        theirs
-    };
-    for id in theirs {
-        id.inner().state = State::Orphaned;
-        give_up(&id, line);
-        channel.purge(&id);
-    }
+/// Returns the object of an id with this context.
+pub(crate) fn object_with_context(context: u64) -> Option<Arc<IdObject>> {
+    IDS.at(usize::try_from(context).ok()?)
 }
 
-/// Makes the program's object of an id.
+/// Creates the program's object of an id.
 pub(crate) fn hand_out(
-    id: &Arc<Id>,
+    id: Id,
+    qp_type: ibv_qp_type,
     channel: *mut rdma_event_channel,
     context: *mut c_void,
-) -> *mut rdma_cm_id {
-    let c = into_c(Box::new(IdObject {
+) -> Arc<IdObject> {
+    let object = Arc::new(IdObject {
         c: UnsafeCell::new(rdma_cm_id {
             channel,
             context,
-            ps: u32::from(id.space.number()),
-            qp_type: id.qp_type,
+            ps: u32::from(id.port_space().number()),
+            qp_type,
             ..zeroed()
         }),
-        id: Arc::clone(id),
-    }));
-    id.c.store(c, Ordering::Release);
-    c
+        id,
+        events: EventCount::default(),
+        extra: Mutex::default(),
+    });
+    let c = IDS.insert(&object);
+    object.id.set_context(c.addr() as u64);
+    object
 }
 
-/// Makes an id; without a channel, one that waits for its own events.
-pub(crate) unsafe fn create(
+/// Creates an id; one without a channel is synchronous.
+pub(crate) fn create(
     mut channel: *mut rdma_event_channel,
     context: *mut c_void,
     ps: rdma_port_space,
     qp_type: ibv_qp_type,
-) -> Outcome<*mut rdma_cm_id> {
+) -> Outcome<Arc<IdObject>> {
     log::start();
-    devices::any()?;
+    ferroce_rdmacm::check_links().map_err(refused("rdma_create_id"))?;
     let space = u16::try_from(ps).ok().and_then(PortSpace::from_number);
     let space = space.ok_or_else(|| {
         refuse(
@@ -330,18 +229,27 @@ pub(crate) unsafe fn create(
         )
     })?;
     let synchronous = channel.is_null();
-    let line = Line::get()?;
+    ferroce_rdmacm::connect_to_ferroced().map_err(refused("rdma_create_id"))?;
     if synchronous {
-        // SAFETY: it wants nothing.
-        channel = unsafe { rdma_create_event_channel() };
+        channel = channel::create()?;
     }
-    // SAFETY: the program's channel, or ours.
-    let Some(shared) = (unsafe { channel_of(channel) }) else {
-        return Err(last_errno());
-    };
-    let id = Id::new(Arc::clone(shared), space, qp_type, synchronous);
-    line.who().add(&id);
-    Ok(hand_out(&id, channel, context))
+    let events = channel_of(channel)?;
+    let id = Id::new(&events.channel, space, kind(qp_type)).map_err(refused("rdma_create_id"))?;
+    let object = hand_out(id, qp_type, channel, context);
+    object.extra().synchronous = synchronous;
+    Ok(object)
+}
+
+/// Returns the type of queue pair that an id is for. A type that rdma_cm does not know is
+/// refused when the queue pair is created.
+fn kind(qp_type: ibv_qp_type) -> QpType {
+    match qp_type {
+        IBV_QPT_UD => QpType::Ud,
+        IBV_QPT_UC => QpType::Uc,
+        IBV_QPT_XRC_SEND => QpType::XrcInitiator,
+        IBV_QPT_XRC_RECV => QpType::XrcTarget,
+        _ => QpType::Rc,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -354,77 +262,45 @@ pub unsafe extern "C" fn rdma_create_id(
     if id.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
-            "rdma_create_id: there is no place for the id: NULL",
+            "rdma_create_id: the pointer for the id is NULL",
         )));
     }
     let qp_type = match ps {
         RDMA_PS_IPOIB | RDMA_PS_UDP => IBV_QPT_UD,
         _ => IBV_QPT_RC,
     };
-    // SAFETY: the program's channel, and a place for the id.
-    finish(unsafe { create(channel, context, ps, qp_type).map(|new| *id = new) })
+    let created = create(channel, context, ps, qp_type);
+    // SAFETY: `id` is not NULL, and points to a pointer of the program.
+    finish(created.map(|object| unsafe { *id = object.as_ptr() }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program's id, which it gives back.
-    finish(unsafe { destroy(id) })
+    finish(destroy(id))
 }
 
-unsafe fn destroy(c: *mut rdma_cm_id) -> Outcome {
-    // SAFETY: by contract a live id.
-    let id = Arc::clone(unsafe { even_orphaned(c)? });
-    let line = Line::get()?;
-    line.who().remove(&id);
-    give_up(&id, line);
-    id.channel().purge(&id);
-    // SAFETY: the program's object, which nobody else may use any more.
-    unsafe {
-        if !(*c).event.is_null() {
-            rdma_ack_cm_event((*c).event);
-            (*c).event = ptr::null_mut();
-        }
-    }
-    id.events.wait();
-    let synchronous = id.inner().synchronous;
-    if let Some(AddrInfo(list)) = id.inner().addrinfo.take() {
-        // SAFETY: nobody has asked for it.
+pub(crate) fn destroy(c: *mut rdma_cm_id) -> Outcome {
+    let object = object_of(c)?;
+    object.attach_qp();
+    object.id.destroy();
+    object.acknowledge_own_event();
+    object.events.wait();
+    IDS.remove(c);
+    let (synchronous, addrinfo) = {
+        let mut extra = object.extra();
+        (extra.synchronous, extra.addrinfo.take())
+    };
+    if let Some(AddrInfo::Resolved(list)) = addrinfo {
+        // SAFETY: `rdma_getaddrinfo` made the list, and the program has not taken it.
         unsafe { super::rdma_freeaddrinfo(list) };
     }
-    // SAFETY: as above; the path record was made by `path`.
-    unsafe {
-        let object = take::<IdObject>(c);
-        let c = &*object.c.get();
-        libc::free(c.route.path_rec.cast());
-        if synchronous {
-            rdma_destroy_event_channel(c.channel);
-        }
+    let (path, channel) = object.with_c(|c| (c.route.path_rec, c.channel));
+    path::free(path);
+    if synchronous {
+        // SAFETY: the channel was created for this id, and no other id has it.
+        unsafe { rdma_destroy_event_channel(channel) };
     }
     Ok(())
-}
-
-/// Ends all that ferroced and groups know of an id.
-fn give_up(id: &Arc<Id>, line: &'static Line) {
-    let (conn, question, port, groups) = {
-        let mut inner = id.inner();
-        let conn = inner.conn.take().filter(|_| !inner.ended);
-        let port = inner.port.take().filter(|port| !port.borrowed);
-        let groups = core::mem::take(&mut inner.groups);
-        (conn, inner.question.take(), port, groups)
-    };
-    // Whatever it answers: it may have ended by itself.
-    if let Some(conn) = conn {
-        let _gone = line.call(CmCall::Destroy { conn }, None);
-    }
-    if let Some(question) = question {
-        let _gone = line.call(CmCall::SidrDestroy { sidr: question }, None);
-    }
-    if let Some(port) = port {
-        let _gone = line.call(CmCall::Release { port: port.name }, None);
-    }
-    for group in groups {
-        group.leave(id);
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -432,53 +308,33 @@ pub unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
-    // SAFETY: the program's objects.
-    finish(unsafe { migrate(id, channel) })
+    finish(id_of(id).and_then(|id| migrate(&id, channel)))
 }
 
-/// Moves an id to another channel, with the events that wait; without one it gets
-/// its own and becomes synchronous.
-pub(crate) unsafe fn migrate(c: *mut rdma_cm_id, mut channel: *mut rdma_event_channel) -> Outcome {
-    // SAFETY: by contract a live id.
-    let id = unsafe { id_of(c)? };
+/// Moves an id to another channel, with its waiting events. An id that moves to no channel
+/// gets its own and becomes synchronous.
+pub(crate) fn migrate(object: &IdObject, mut channel: *mut rdma_event_channel) -> Outcome {
     let synchronous = channel.is_null();
-    let was_synchronous = id.inner().synchronous;
+    let was_synchronous = object.extra().synchronous;
     if synchronous {
         if was_synchronous {
             return Err(refuse(
                 libc::EINVAL,
-                "rdma_migrate_id: the id has no event channel, and gets none",
+                "rdma_migrate_id: the id has no event channel, and the call names none",
             ));
         }
-        // SAFETY: it wants nothing.
-        channel = unsafe { rdma_create_event_channel() };
+        channel = channel::create()?;
     }
-    // SAFETY: the program's channel, or ours.
-    let new = Arc::clone(unsafe { channel_of(channel) }.ok_or_else(last_errno)?);
-    {
-        // While this is held, no event is queued.
-        let who = Line::get()?.who();
-        let old = id.channel();
-        *lock(&id.channel) = Arc::clone(&new);
-        for queued in old.purge(id) {
-            new.put(queued);
-        }
-        id.inner().synchronous = synchronous;
-        drop(who);
-    }
-    // SAFETY: the program's object.
-    let c = unsafe { &mut *c };
+    let events = channel_of(channel)?;
+    let moved = object.id.migrate(&events.channel);
+    moved.map_err(refused("rdma_migrate_id"))?;
+    object.extra().synchronous = synchronous;
     if was_synchronous {
-        // SAFETY: its own event and channel, which it needs no more.
-        unsafe {
-            if !c.event.is_null() {
-                rdma_ack_cm_event(c.event);
-                c.event = ptr::null_mut();
-            }
-            rdma_destroy_event_channel(c.channel);
-        }
+        object.acknowledge_own_event();
+        // SAFETY: the channel was created for this id, which has left it.
+        unsafe { rdma_destroy_event_channel(object.with_c(|c| c.channel)) };
     }
-    c.channel = channel;
-    id.events.wait();
+    object.with_c(|c| c.channel = channel);
+    object.events.wait();
     Ok(())
 }

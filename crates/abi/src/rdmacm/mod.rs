@@ -1,23 +1,15 @@
-//! librdmacm: connections for programs, made by the connection manager in ferroced.
+//! librdmacm: the C functions and structures of rdma_cm, on top of `ferroce-rdmacm`.
 //!
 //! ```text
-//!   rdma_connect, rdma_accept ...                 rdma_get_cm_event
-//!        |                                              ^  works on it, then hands it out
-//!        v                                              |
-//!   Id: state, addresses, queue pair              Channel: queue + pipe
-//!        |  CmCall, one at a time                       ^
-//!        v                                              |  dispatch
-//!   Line: one connection to ferroced ------> its thread: answers and CmEvents
+//!   rdma_connect, rdma_accept ...        rdma_get_cm_event
+//!        |  read structures                   ^  fill structures
+//!        v                                    |
+//!   ferroce_rdmacm::Id                   ferroce_rdmacm::EventChannel
 //! ```
 //!
-//! The library does what the kernel's rdma_cm and librdmacm do together: addresses
-//! become links and source ports, queue pairs are moved, events are counted. What
-//! needs messages on the network is asked of ferroced. As in librdmacm, the work
-//! that an event brings is done by the thread that takes it: until then a queue
-//! pair has not moved, and a new connection has no id.
-//!
-//! No lock of an id is held while ferroced is asked: the thread that hears the
-//! answer takes those locks, too.
+//! This module translates and decides nothing about connections. It owns what exists only in
+//! C: `rdma_cm_id` and the fields that programs read in it, the count of acknowledged events,
+//! and ids without a channel, which wait for their own events (synchronous ids).
 
 mod accept;
 mod address;
@@ -25,20 +17,15 @@ mod addrinfo;
 mod attributes;
 mod channel;
 mod connect;
-mod datagram;
 mod devices;
 mod ep;
 mod event;
 mod id;
-mod incoming;
-pub(crate) mod line;
-mod lookup;
+mod live;
 mod multicast;
-mod neighbour;
 mod options;
 mod path;
 mod qp;
-mod recover;
 mod resolve;
 mod srq;
 mod strings;
@@ -64,10 +51,10 @@ pub use strings::*;
 
 use crate::errno::{minus_one, refuse};
 
-/// What a call comes to: nothing, or an errno.
+/// The result of a call: a value, or an errno.
 type Outcome<T = ()> = Result<T, c_int>;
 
-/// 0, or -1 and `errno`.
+/// Returns 0, or -1 after setting `errno`.
 fn finish(outcome: Outcome) -> c_int {
     match outcome {
         Ok(()) => 0,
@@ -75,55 +62,16 @@ fn finish(outcome: Outcome) -> c_int {
     }
 }
 
-/// For functions of verbs that return an errno.
-fn checked(code: c_int) -> Outcome {
-    match code {
-        0 => Ok(()),
-        errno => Err(errno),
-    }
-}
-
-/// For functions that return -1 or NULL, and `errno`.
+/// Returns the `errno` that a function which returns -1 or NULL has set.
 fn last_errno() -> c_int {
     std::io::Error::last_os_error()
         .raw_os_error()
         .unwrap_or(libc::EIO)
 }
 
-fn unexpected() -> c_int {
-    refuse(
-        libc::EPROTO,
-        "ferroced answered something else than it was asked",
-    )
-}
-
-fn no_device() -> c_int {
-    refuse(
-        libc::EINVAL,
-        "the id has no device: its address is not resolved",
-    )
-}
-
-fn no_port() -> c_int {
-    refuse(libc::EINVAL, "the id is not bound to a port")
-}
-
-fn no_address() -> c_int {
-    refuse(
-        libc::EINVAL,
-        "the id has no addresses: they are not resolved",
-    )
-}
-
-fn no_destination() -> c_int {
-    refuse(
-        libc::EINVAL,
-        "the id has no destination: it is not resolved",
-    )
-}
-
-fn no_connection() -> c_int {
-    refuse(libc::EINVAL, "the id has no connection")
+/// Returns a function that refuses the call of this name for the reason in an error.
+fn refused(call: &'static str) -> impl Fn(ferroce_rdmacm::Error) -> c_int {
+    move |error| refuse(error.errno(), format_args!("{call}: {error}"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,14 +1,12 @@
-//! Options of ids, and enhanced connection establishment.
+//! `rdma_set_option`, enhanced connection establishment and `rdma_write_cm_event`.
 
 use core::ffi::{c_int, c_void};
-use std::sync::Arc;
 
-use ferroce_cm::Ece;
+use ferroce_rdmacm::Ece;
 
-use super::channel::Happening;
-use super::id::{Id, State, id_of};
+use super::id::{IdObject, id_of};
 use super::resolve::start_route;
-use super::{Outcome, finish};
+use super::{Outcome, finish, refused};
 use crate::errno::refuse;
 use crate::ffi::*;
 
@@ -20,65 +18,31 @@ pub unsafe extern "C" fn rdma_set_option(
     optval: *mut c_void,
     optlen: usize,
 ) -> c_int {
-    // SAFETY: the program's id, and as many bytes as it says.
-    finish(unsafe {
-        id_of(id).and_then(|id| {
-            if optval.is_null() {
-                return Err(refuse(libc::EINVAL, "rdma_set_option: the value is NULL"));
-            }
-            let value = core::slice::from_raw_parts(optval.cast::<u8>(), optlen);
-            set(id, level, optname, value)
-        })
-    })
+    finish(id_of(id).and_then(|id| {
+        if optval.is_null() {
+            return Err(refuse(libc::EINVAL, "rdma_set_option: the value is NULL"));
+        }
+        // SAFETY: the value is not NULL, and has as many bytes as the program says.
+        let value = unsafe { core::slice::from_raw_parts(optval.cast::<u8>(), optlen) };
+        set(&id, level, optname, value)
+    }))
 }
 
-fn set(id: &Arc<Id>, level: c_int, option: c_int, value: &[u8]) -> Outcome {
-    if (level, option) == (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) {
-        return set_path(id, value);
-    }
-    let mut inner = id.inner();
-    match (level, option) {
-        (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => inner.options.tos = byte(value)?,
-        (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
-            let reuse = flag(value)?;
-            if inner.state != State::Idle && !(reuse && inner.state != State::Listen) {
-                return Err(refuse(
-                    libc::EINVAL,
-                    "rdma_set_option: RDMA_OPTION_ID_REUSEADDR comes before the address is bound",
-                ));
-            }
-            inner.options.reuse = reuse;
-        }
-        (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
-            let af_only = flag(value)?;
-            if !matches!(inner.state, State::Idle | State::Bound) {
-                return Err(refuse(
-                    libc::EINVAL,
-                    "rdma_set_option: RDMA_OPTION_ID_AFONLY comes before the address is resolved",
-                ));
-            }
-            inner.options.af_only = af_only;
-        }
-        (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
-            let timeout = byte(value)?;
-            if !matches!(id.qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND) || timeout > 31 {
-                return Err(refuse(
-                    libc::EINVAL,
-                    format_args!(
-                        "rdma_set_option: ACK timeout {timeout}: 0 to 31, for RC and XRC ids"
-                    ),
-                ));
-            }
-            inner.options.ack_timeout = (timeout > 0).then_some(timeout);
-        }
+fn set(id: &IdObject, level: c_int, option: c_int, value: &[u8]) -> Outcome {
+    let set = match (level, option) {
+        (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return set_path(id, value),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => id.id.set_type_of_service(byte(value)?),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => id.id.set_reuse_address(flag(value)?),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => id.id.set_af_only(flag(value)?),
+        (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => id.id.set_ack_timeout(byte(value)?),
         _ => {
             return Err(refuse(
                 libc::ENOSYS,
-                "rdma_set_option: the option is unknown",
+                format_args!("rdma_set_option: option {option} of level {level} is unknown"),
             ));
         }
-    }
-    Ok(())
+    };
+    set.map_err(refused("rdma_set_option"))
 }
 
 fn byte(value: &[u8]) -> Outcome<u8> {
@@ -101,8 +65,8 @@ fn flag(value: &[u8]) -> Outcome<bool> {
     Ok(c_int::from_ne_bytes(value) != 0)
 }
 
-/// A path that the program has found by itself. On RoCE there is one only.
-fn set_path(id: &Arc<Id>, value: &[u8]) -> Outcome {
+/// Sets the path. The program's path must be usable; RoCE has only one.
+fn set_path(id: &IdObject, value: &[u8]) -> Outcome {
     const USABLE: u32 = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
     let records = value.chunks_exact(size_of::<ibv_path_data>());
     if !records.remainder().is_empty() {
@@ -118,7 +82,7 @@ fn set_path(id: &Arc<Id>, value: &[u8]) -> Outcome {
             "rdma_set_option: no path record is usable in both directions",
         ));
     }
-    if id.inner().device.is_none() {
+    if id.id.device().is_none() {
         return Err(refuse(
             libc::EINVAL,
             "rdma_set_option: the id has no device, its address is not resolved",
@@ -129,51 +93,53 @@ fn set_path(id: &Arc<Id>, value: &[u8]) -> Outcome {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program's id, and NULL or its structure.
-    finish(unsafe {
-        id_of(id).and_then(|shared| {
-            let ece = ece.as_ref().ok_or_else(|| refuse(libc::EINVAL, "rdma_set_local_ece: the extension is NULL"))?;
-            if !(*id).qp.is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
-                return Err(refuse(libc::EINVAL, "rdma_set_local_ece: needs an id without a queue pair, a vendor, and a comp_mask of 0"));
-            }
-            shared.inner().local_ece = Ece {
-                vendor_id: ece.vendor_id,
-                options: ece.options,
-            };
-            Ok(())
-        })
-    })
+    // SAFETY: the program passes NULL or a whole structure.
+    let ece = unsafe { ece.as_ref() };
+    finish(id_of(id).and_then(|id| {
+        let ece = ece.ok_or_else(|| {
+            refuse(
+                libc::EINVAL,
+                "rdma_set_local_ece: the structure is NULL",
+            )
+        })?;
+        if !id.qp().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
+            return Err(refuse(
+                libc::EINVAL,
+                "rdma_set_local_ece: needs an id without a queue pair, a vendor, and a comp_mask of 0",
+            ));
+        }
+        let ece = Ece {
+            vendor_id: ece.vendor_id,
+            options: ece.options,
+        };
+        id.id.set_local_ece(ece).map_err(refused("rdma_set_local_ece"))
+    }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program's id, and NULL or its structure.
-    finish(unsafe {
-        id_of(id).and_then(|shared| {
-            let ece = ece.as_mut().ok_or_else(|| {
-                refuse(
-                    libc::EINVAL,
-                    "rdma_get_remote_ece: there is no place for the extension: NULL",
-                )
-            })?;
-            if !(*id).qp.is_null() {
-                return Err(refuse(
-                    libc::EINVAL,
-                    "rdma_get_remote_ece: the id has a queue pair of its own",
-                ));
-            }
-            let theirs = shared.inner().remote_ece;
-            *ece = ibv_ece {
-                vendor_id: theirs.vendor_id,
-                options: theirs.options,
-                comp_mask: 0,
-            };
-            Ok(())
-        })
-    })
+    // SAFETY: the program passes NULL or a whole structure.
+    let ece = unsafe { ece.as_mut() };
+    finish(id_of(id).and_then(|id| {
+        let ece =
+            ece.ok_or_else(|| refuse(libc::EINVAL, "rdma_get_remote_ece: the structure is NULL"))?;
+        if !id.qp().is_null() {
+            return Err(refuse(
+                libc::EINVAL,
+                "rdma_get_remote_ece: the id has a queue pair of its own",
+            ));
+        }
+        let remote = id.id.remote_ece();
+        *ece = ibv_ece {
+            vendor_id: remote.vendor_id,
+            options: remote.options,
+            comp_mask: 0,
+        };
+        Ok(())
+    }))
 }
 
-/// An event of the program's own.
+/// Queues an event of the program's own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
@@ -181,17 +147,14 @@ pub unsafe extern "C" fn rdma_write_cm_event(
     status: c_int,
     arg: u64,
 ) -> c_int {
-    // SAFETY: the program's id.
-    finish(unsafe {
-        id_of(id).and_then(|id| {
-            if event != RDMA_CM_EVENT_USER {
-                return Err(refuse(
-                    libc::EINVAL,
-                    format_args!("rdma_write_cm_event: event {event} is not RDMA_CM_EVENT_USER"),
-                ));
-            }
-            id.post(Happening::User(status, arg));
-            Ok(())
-        })
-    })
+    finish(id_of(id).and_then(|id| {
+        if event != RDMA_CM_EVENT_USER {
+            return Err(refuse(
+                libc::EINVAL,
+                format_args!("rdma_write_cm_event: event {event} is not RDMA_CM_EVENT_USER"),
+            ));
+        }
+        let posted = id.id.post_user_event(event, status, arg);
+        posted.map_err(refused("rdma_write_cm_event"))
+    }))
 }

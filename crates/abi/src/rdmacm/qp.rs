@@ -1,17 +1,18 @@
-//! Queue pairs of ids, with the queues that complete them.
+//! `rdma_create_qp` and `rdma_destroy_qp`, and the completion queues of ids.
 
 use core::ffi::c_int;
 use core::ptr;
 
-use super::attributes::to_init;
-use super::id::{Id, id_of};
-use super::no_device;
-use super::{Outcome, finish, last_errno};
+use ferroce_device::transport::QpType;
+
+use super::id::{IdObject, id_of, object_of};
+use super::{Outcome, finish, last_errno, refused};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::errno::refuse;
 use crate::ffi::*;
-use crate::qp::ibv_destroy_qp;
+use crate::object::from_c;
+use crate::qp::{QpObject, ibv_destroy_qp};
 use crate::qp_create::{create_qp_ex, ibv_create_qp};
 
 #[unsafe(no_mangle)]
@@ -27,7 +28,8 @@ pub unsafe extern "C" fn rdma_create_qp(
         )));
     }
     let mut attr: ibv_qp_init_attr_ex = zeroed();
-    // SAFETY: the extended structure begins with the plain one.
+    // SAFETY: the id and the attributes are not NULL and whole. `ibv_qp_init_attr_ex` begins
+    // with the fields of `ibv_qp_init_attr`, so that `plain` covers the latter.
     unsafe {
         let plain = (&raw mut attr).cast::<ibv_qp_init_attr>();
         *plain = *qp_init_attr;
@@ -50,25 +52,28 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
             "rdma_create_qp_ex: the attributes are NULL",
         )));
     }
-    // SAFETY: the program's id and structure.
-    finish(unsafe { id_of(id).and_then(|shared| create(shared, &mut *id, qp_init_attr)) })
+    // SAFETY: the attributes are not NULL, and have the fields that their mask names.
+    finish(id_of(id).and_then(|id| unsafe { create(&id, qp_init_attr) }))
 }
 
-unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
-    if !c.qp.is_null() || c.verbs.is_null() {
+/// # Safety
+/// `attr` points to attributes that have the fields which their mask names.
+unsafe fn create(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
+    let (verbs, own_pd, srq) = id.with_c(|c| (c.verbs, c.pd, c.srq));
+    if !id.qp().is_null() || verbs.is_null() {
         return Err(refuse(
             libc::EINVAL,
             "rdma_create_qp: the id has a queue pair, or its address is not resolved",
         ));
     }
-    // SAFETY: the program's structure; fields that its mask does not name may lie
-    // beyond the end of an older one, and are touched only after they are named.
+    // SAFETY: fields beyond the end of an older structure are used only after this function
+    // or the mask names them.
     let a = unsafe { &mut *attr };
     if a.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || a.pd.is_null() {
         a.comp_mask |= IBV_QP_INIT_ATTR_PD;
-        a.pd = c.pd;
-    // SAFETY: a protection domain of ours.
-    } else if unsafe { (*a.pd).context } != c.verbs {
+        a.pd = own_pd;
+    // SAFETY: the domain is not NULL, and the program's.
+    } else if unsafe { (*a.pd).context } != verbs {
         return Err(refuse(
             libc::EINVAL,
             "rdma_create_qp: the protection domain is of another context than the id",
@@ -77,15 +82,16 @@ unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) ->
     let differ = |ours: *mut ibv_cq, theirs: *mut ibv_cq| {
         !ours.is_null() && !theirs.is_null() && ours != theirs
     };
-    if differ(c.recv_cq, a.recv_cq) || differ(c.send_cq, a.send_cq) {
+    let (send_cq, recv_cq) = id.with_c(|c| (c.send_cq, c.recv_cq));
+    if differ(recv_cq, a.recv_cq) || differ(send_cq, a.send_cq) {
         return Err(refuse(
             libc::EINVAL,
             "rdma_create_qp: the id has other completion queues",
         ));
     }
     let wants_xrcd = a.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || a.xrcd.is_null();
-    if id.qp_type == IBV_QPT_XRC_RECV && wants_xrcd {
-        a.xrcd = id.inner().device.ok_or_else(no_device)?.xrcd()?;
+    if id.id.qp_type() == QpType::XrcTarget && wants_xrcd {
+        a.xrcd = xrcd(id)?;
         a.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
     }
     let missing = |theirs: *mut ibv_cq, ours: *mut ibv_cq, size: u32| {
@@ -95,124 +101,146 @@ unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) ->
             0
         }
     };
-    let send = missing(a.send_cq, c.send_cq, a.cap.max_send_wr);
-    let receive = missing(a.recv_cq, c.recv_cq, a.cap.max_recv_wr);
-    // SAFETY: an open context.
-    unsafe { create_cqs(c, send, receive)? };
+    let send = missing(a.send_cq, send_cq, a.cap.max_send_wr);
+    let receive = missing(a.recv_cq, recv_cq, a.cap.max_recv_wr);
+    create_cqs(id, send, receive)?;
+    let (send_cq, recv_cq) = id.with_c(|c| (c.send_cq, c.recv_cq));
     if a.send_cq.is_null() {
-        a.send_cq = c.send_cq;
+        a.send_cq = send_cq;
     }
     if a.recv_cq.is_null() {
-        a.recv_cq = c.recv_cq;
+        a.recv_cq = recv_cq;
     }
     if a.srq.is_null() {
-        a.srq = c.srq;
+        a.srq = srq;
     }
-    // SAFETY: objects of ours; the plain structure is the beginning of this one.
+    // SAFETY: the objects in the attributes are the program's or this id's, and the structure
+    // begins with the fields of `ibv_qp_init_attr`.
     let qp = unsafe {
         if a.comp_mask == IBV_QP_INIT_ATTR_PD {
             ibv_create_qp(a.pd, attr.cast())
         } else {
-            create_qp_ex(c.verbs, attr)
+            create_qp_ex(verbs, attr)
         }
     };
-    if qp.is_null() {
+    // SAFETY: the queue pair was just created, or is NULL.
+    let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
         let errno = last_errno();
-        // SAFETY: what was made above, or before by the program.
-        unsafe { destroy_cqs(c) };
+        destroy_cqs(id);
+        return Err(errno);
+    };
+    if let Err(error) = id.id.initialize_qp(&object.qp) {
+        let errno = refused("rdma_create_qp")(error);
+        // SAFETY: the queue pair was just created, and the program has not seen it.
+        unsafe { ibv_destroy_qp(qp) };
+        destroy_cqs(id);
         return Err(errno);
     }
-    if let Err(errno) = to_init(id, qp) {
-        // SAFETY: made above.
-        unsafe {
-            ibv_destroy_qp(qp);
-            destroy_cqs(c);
-        }
-        return Err(errno);
-    }
-    // SAFETY: a queue pair of ours.
-    c.pd = unsafe { (*qp).pd };
-    c.qp = qp;
+    id.with_c(|c| {
+        c.pd = a.pd;
+        c.qp = qp;
+    });
+    id.update_qp_state();
     Ok(())
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: the program's id, and its queue pair or NULL.
-    unsafe {
-        if (*id).qp.is_null() {
-            return;
-        }
-        ibv_destroy_qp((*id).qp);
-        (*id).qp = ptr::null_mut();
-        destroy_cqs(&mut *id);
+    let Ok(id) = object_of(id) else { return };
+    let qp = id.with_c(|c| core::mem::replace(&mut c.qp, ptr::null_mut()));
+    if qp.is_null() {
+        return;
     }
+    // SAFETY: the program's queue pair, which the id held until now.
+    unsafe { ibv_destroy_qp(qp) };
+    destroy_cqs(&id);
 }
 
-/// Completion queues of an id's own, with channels.
-pub(crate) unsafe fn create_cqs(c: &mut rdma_cm_id, send: u32, receive: u32) -> Outcome {
-    let context = ptr::from_mut(c).cast();
-    // SAFETY: by contract an open context.
-    let make = |verbs, size: u32| unsafe {
-        let channel = ibv_create_comp_channel(verbs);
-        if channel.is_null() {
-            return Err((channel, last_errno()));
+/// Returns the XRC domain of an id whose program brings none.
+pub(crate) fn xrcd(id: &IdObject) -> Outcome<*mut ibv_xrcd> {
+    let device = id.device()?.ok_or_else(|| {
+        refuse(
+            libc::EINVAL,
+            "the id has no device: its address is not resolved",
+        )
+    })?;
+    device.xrcd()
+}
+
+/// Creates completion queues of an id's own, with channels; those of size 0 are not wanted.
+pub(crate) fn create_cqs(id: &IdObject, send: u32, receive: u32) -> Outcome {
+    let verbs = id.with_c(|c| c.verbs);
+    let make = |size: u32| {
+        // SAFETY: the context of an id is never closed, and the channel was just created.
+        unsafe {
+            let channel = ibv_create_comp_channel(verbs);
+            if channel.is_null() {
+                return Err((channel, last_errno()));
+            }
+            let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+            let cq = ibv_create_cq(verbs, size, id.as_ptr().cast(), channel, 0);
+            if cq.is_null() {
+                return Err((channel, last_errno()));
+            }
+            Ok((channel, cq))
         }
-        let size = c_int::try_from(size).unwrap_or(c_int::MAX);
-        let cq = ibv_create_cq(verbs, size, context, channel, 0);
-        if cq.is_null() {
-            return Err((channel, last_errno()));
-        }
-        Ok((channel, cq))
     };
     let mut failed = None;
     if receive > 0 {
-        match make(c.verbs, receive) {
-            Ok((channel, cq)) => (c.recv_cq_channel, c.recv_cq) = (channel, cq),
-            Err((channel, errno)) => {
-                c.recv_cq_channel = channel;
-                failed = Some(errno);
-            }
-        }
+        let made = make(receive);
+        failed = id.with_c(|c| keep(made, &mut c.recv_cq_channel, &mut c.recv_cq));
     }
     if send > 0 && failed.is_none() {
-        match make(c.verbs, send) {
-            Ok((channel, cq)) => (c.send_cq_channel, c.send_cq) = (channel, cq),
-            Err((channel, errno)) => {
-                c.send_cq_channel = channel;
-                failed = Some(errno);
-            }
-        }
+        let made = make(send);
+        failed = id.with_c(|c| keep(made, &mut c.send_cq_channel, &mut c.send_cq));
     }
     match failed {
         None => Ok(()),
         Some(errno) => {
-            // SAFETY: by contract.
-            unsafe { destroy_cqs(c) };
+            destroy_cqs(id);
             Err(errno)
         }
     }
 }
 
-/// Gives up an id's own completion queues.
-pub(crate) unsafe fn destroy_cqs(c: &mut rdma_cm_id) {
-    // The shared receive queue completes there.
-    if c.qp_type == IBV_QPT_XRC_RECV && !c.srq.is_null() {
-        return;
+type Made = Result<(*mut ibv_comp_channel, *mut ibv_cq), (*mut ibv_comp_channel, c_int)>;
+
+/// Keeps a completion queue in an id; returns the errno if there is none.
+fn keep(made: Made, channel: &mut *mut ibv_comp_channel, cq: &mut *mut ibv_cq) -> Option<c_int> {
+    match made {
+        Ok(made) => {
+            (*channel, *cq) = made;
+            None
+        }
+        Err((made, errno)) => {
+            *channel = made;
+            Some(errno)
+        }
     }
-    // SAFETY: objects of ours or NULL, each once.
+}
+
+/// Destroys the completion queues of an id's own.
+pub(crate) fn destroy_cqs(id: &IdObject) {
+    let owned = id.with_c(|c| {
+        // The shared receive queue completes there.
+        if c.qp_type == IBV_QPT_XRC_RECV && !c.srq.is_null() {
+            return None;
+        }
+        let cqs = [c.recv_cq, c.send_cq];
+        let channels = [c.recv_cq_channel, c.send_cq_channel];
+        (c.recv_cq, c.send_cq) = (ptr::null_mut(), ptr::null_mut());
+        (c.recv_cq_channel, c.send_cq_channel) = (ptr::null_mut(), ptr::null_mut());
+        Some((cqs, channels))
+    });
+    let Some((cqs, channels)) = owned else { return };
+    // SAFETY: the queues and channels are NULL or were created for this id, whose fields held
+    // them until now. Queues go before their channels.
     unsafe {
-        for cq in [c.recv_cq, c.send_cq] {
-            if !cq.is_null() {
-                ibv_destroy_cq(cq);
-            }
+        for cq in cqs.into_iter().filter(|cq| !cq.is_null()) {
+            ibv_destroy_cq(cq);
         }
-        for channel in [c.recv_cq_channel, c.send_cq_channel] {
-            if !channel.is_null() {
-                ibv_destroy_comp_channel(channel);
-            }
+        for channel in channels.into_iter().filter(|channel| !channel.is_null()) {
+            ibv_destroy_comp_channel(channel);
         }
     }
-    (c.recv_cq, c.send_cq) = (ptr::null_mut(), ptr::null_mut());
-    (c.recv_cq_channel, c.send_cq_channel) = (ptr::null_mut(), ptr::null_mut());
 }

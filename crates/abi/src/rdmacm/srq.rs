@@ -1,11 +1,10 @@
-//! Shared receive queues of ids.
+//! `rdma_create_srq` and `rdma_destroy_srq`.
 
 use core::ffi::c_int;
 use core::ptr;
 
-use super::id::{Id, id_of};
-use super::no_device;
-use super::qp::{create_cqs, destroy_cqs};
+use super::id::{IdObject, id_of, object_of};
+use super::qp::{create_cqs, destroy_cqs, xrcd};
 use super::{Outcome, finish, last_errno};
 use crate::errno::refuse;
 use crate::ffi::*;
@@ -24,7 +23,8 @@ pub unsafe extern "C" fn rdma_create_srq(
         )));
     }
     let mut extended: ibv_srq_init_attr_ex = zeroed();
-    // SAFETY: the extended structure begins with the plain one.
+    // SAFETY: the id and the attributes are not NULL and whole. `ibv_srq_init_attr_ex` begins
+    // with the fields of `ibv_srq_init_attr`, so that `plain` covers the latter.
     unsafe {
         let plain = (&raw mut extended).cast::<ibv_srq_init_attr>();
         *plain = *attr;
@@ -51,65 +51,69 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
             "rdma_create_srq_ex: the attributes are NULL",
         )));
     }
-    // SAFETY: the program's id and structure.
-    finish(unsafe { id_of(id).and_then(|shared| create(shared, &mut *id, attr)) })
+    // SAFETY: the attributes are not NULL, and have the fields that their mask names.
+    finish(id_of(id).and_then(|id| unsafe { create(&id, attr) }))
 }
 
-unsafe fn create(id: &Id, c: &mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
-    // SAFETY: the program's structure; see `rdma_create_qp_ex`.
+/// # Safety
+/// `attr` points to attributes that have the fields which their mask names.
+unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
+    // SAFETY: fields beyond the end of an older structure are used only after this function
+    // or the mask names them.
     let a = unsafe { &mut *attr };
-    if a.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || c.verbs.is_null() {
+    let (verbs, own_pd) = id.with_c(|c| (c.verbs, c.pd));
+    if a.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || verbs.is_null() {
         return Err(refuse(
             libc::EINVAL,
             "rdma_create_srq_ex: the type is not named in comp_mask, or the id has no device",
         ));
     }
     if a.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || a.pd.is_null() {
-        a.pd = c.pd;
+        a.pd = own_pd;
         a.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
     }
     if a.srq_type == IBV_SRQT_XRC {
         if a.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || a.xrcd.is_null() {
-            a.xrcd = id.inner().device.ok_or_else(no_device)?.xrcd()?;
+            a.xrcd = xrcd(id)?;
         }
         if a.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || a.cq.is_null() {
-            // SAFETY: an open context.
-            unsafe { create_cqs(c, 0, a.attr.max_wr)? };
-            a.cq = c.recv_cq;
+            create_cqs(id, 0, a.attr.max_wr)?;
+            a.cq = id.with_c(|c| c.recv_cq);
         }
         a.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     }
     let basic = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-    // SAFETY: objects of ours; the plain structure is the beginning of this one.
+    // SAFETY: the objects in the attributes are the program's or this id's, and the
+    // structure begins with the fields of `ibv_srq_init_attr`.
     let srq = unsafe {
         if a.comp_mask == basic && a.srq_type == IBV_SRQT_BASIC {
             ibv_create_srq(a.pd, attr.cast())
         } else {
-            create_srq_ex(c.verbs, attr)
+            create_srq_ex(verbs, attr)
         }
     };
     if srq.is_null() {
         let errno = last_errno();
-        // SAFETY: made above, or nothing.
-        unsafe { destroy_cqs(c) };
+        destroy_cqs(id);
         return Err(errno);
     }
-    if c.pd.is_null() {
-        c.pd = a.pd;
-    }
-    c.srq = srq;
+    id.with_c(|c| {
+        if c.pd.is_null() {
+            c.pd = a.pd;
+        }
+        c.srq = srq;
+    });
     Ok(())
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: the program's id, and its queue or NULL.
-    unsafe {
-        if (*id).srq.is_null() {
-            return;
-        }
-        ibv_destroy_srq((*id).srq);
-        (*id).srq = ptr::null_mut();
-        destroy_cqs(&mut *id);
+    let Ok(id) = object_of(id) else { return };
+    let srq = id.with_c(|c| core::mem::replace(&mut c.srq, ptr::null_mut()));
+    if srq.is_null() {
+        return;
     }
+    // SAFETY: the queue was created for this id, whose field held it until now.
+    unsafe { ibv_destroy_srq(srq) };
+    destroy_cqs(&id);
 }
