@@ -67,10 +67,18 @@ impl ProcessId {
         !self.differs(other) && (certain || same_user)
     }
 
-    /// True if the two are certainly not the same process.
+    /// Returns true if the two are certainly not the same process. Before Linux 6.9,
+    /// processes without a number here have no inode number either: those of one user then
+    /// count as the same process, those of two users do not. A process that both numbers
+    /// identify may change its user.
     pub(crate) fn differs(self, other: ProcessId) -> bool {
         let differ = |one: u64, two: u64| one != 0 && two != 0 && one != two;
-        self.pid != other.pid || differ(self.start, other.start) || differ(self.inode, other.inode)
+        let anonymous = self.pid == 0 && (self.inode == 0 || other.inode == 0);
+        let users = self.uid.zip(other.uid);
+        self.pid != other.pid
+            || differ(self.start, other.start)
+            || differ(self.inode, other.inode)
+            || anonymous && users.is_some_and(|(one, two)| one != two)
     }
 }
 
@@ -156,6 +164,23 @@ mod tests {
             ..me()
         };
         assert!(me().is_same(after_setuid), "PID and start time suffice");
+    }
+
+    #[test]
+    fn users_tell_processes_apart_that_no_number_identifies() {
+        let process = |pid, inode, uid| ProcessId {
+            pid,
+            start: 0,
+            inode,
+            uid,
+        };
+        let unseen = |uid| process(0, 0, uid);
+        assert!(unseen(Some(1)).differs(unseen(Some(2))));
+        assert!(!unseen(Some(1)).differs(unseen(Some(1))));
+        assert!(!unseen(Some(1)).differs(unseen(None)), "an earlier version");
+        // A process may give up its privileges.
+        assert!(!process(0, 7, Some(0)).differs(process(0, 7, Some(1000))));
+        assert!(!process(9, 0, Some(0)).differs(process(9, 0, Some(1000))));
     }
 
     #[test]

@@ -63,12 +63,20 @@ static DEVICES: Mutex<Devices> = Mutex::new(Devices {
 });
 
 /// Fails with [`ErrorKind::NoDevice`] unless there is a link, or was one earlier.
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] if ferroced does not answer.
 pub fn check_links() -> Result<(), Error> {
     static SEEN: AtomicBool = AtomicBool::new(false);
     if SEEN.load(Ordering::Relaxed) {
         return Ok(());
     }
-    if links(&devices()).unwrap_or_default().is_empty() {
+    let links = match links(&devices()) {
+        // A stopped ferroced may have any number of links.
+        Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error),
+        links => links.unwrap_or_default(),
+    };
+    if links.is_empty() {
         return Err(Error::new(
             ErrorKind::NoDevice,
             "there is no link; `ferroce link` shows them, `ferroce link add NAME type rxe netdev IF` adds one",
