@@ -1,0 +1,191 @@
+//! The safe API with a real ferroced: both ends of a connection are this process.
+
+#[path = "../../abi/tests/common/ferroced.rs"]
+#[allow(dead_code, reason = "shared with other test programs")]
+mod ferroced;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use ferroce_device::transport::{QpCap, QpState, QpType};
+use ferroce_device::{Cq, Qp};
+use ferroce_rdmacm::{
+    ConnParams, Event, EventChannel, EventKind, Id, PortSpace, QpConfig, RESOLVE_TIMEOUT, Reason,
+};
+use ferroce_testnet::{deadline, isolated};
+
+fn on_loopback(name: &str, body: impl FnOnce()) {
+    isolated(name, || {
+        let _ferroced = ferroced::Ferroced::start();
+        ferroced::add_link("rxe0", "lo");
+        body();
+    });
+}
+
+/// Returns the next event, which must come soon.
+fn next(channel: &EventChannel) -> Event {
+    deadline::readable(channel, "an event");
+    channel.next().expect("an event")
+}
+
+fn listener(channel: &EventChannel) -> (Id, SocketAddr) {
+    let id = Id::new(channel, PortSpace::Tcp, QpType::Rc).expect("an id");
+    id.bind(([127, 0, 0, 1], 0).into()).expect("bound");
+    id.listen(4).expect("listening");
+    let address = id.local_addr().expect("bound");
+    (id, address)
+}
+
+fn queue_pair(id: &Id) -> (Arc<Qp>, Arc<Cq>) {
+    let link = id.device().expect("resolved");
+    let cq = link.device().create_cq(8, None).expect("a queue");
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let config = QpConfig {
+        pd: None,
+        send_cq: &cq,
+        recv_cq: &cq,
+        cap,
+        sq_sig_all: true,
+    };
+    (id.create_qp(&config).expect("a queue pair"), cq)
+}
+
+/// Returns an id that has requested a connection.
+fn connect(channel: &EventChannel, to: SocketAddr) -> (Id, Arc<Qp>, Arc<Cq>) {
+    let id = Id::new(channel, PortSpace::Tcp, QpType::Rc).expect("an id");
+    id.resolve_addr(None, to, RESOLVE_TIMEOUT)
+        .expect("resolving");
+    assert!(matches!(next(channel).kind, EventKind::AddressResolved));
+    id.resolve_route().expect("resolving");
+    assert!(matches!(next(channel).kind, EventKind::RouteResolved));
+    let (qp, cq) = queue_pair(&id);
+    let params = ConnParams::with_private_data(b"hello");
+    id.connect(&params).expect("requested");
+    (id, qp, cq)
+}
+
+/// Takes a request of a listener.
+fn request(channel: &EventChannel) -> Id {
+    match next(channel).kind {
+        EventKind::ConnectRequest { id, params } => {
+            assert_eq!(&params.private_data[..6], b"hello\0");
+            id
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn two_ids_connect_and_disconnect() {
+    on_loopback("two_ids_connect_and_disconnect", || {
+        let [here, there] = [(); 2].map(|()| EventChannel::new().expect("a channel"));
+        let (_listener, address) = listener(&there);
+        let (active, qp, _cq) = connect(&here, address);
+        let passive = request(&there);
+        assert_eq!(passive.local_addr(), Some(address));
+        assert_eq!(passive.peer_addr(), active.local_addr());
+        let _queues = queue_pair(&passive);
+        let params = ConnParams::with_private_data(b"welcome");
+        passive.accept(&params).expect("accepted");
+        let established = next(&here);
+        assert!(established.id.is_same(&active));
+        match established.kind {
+            EventKind::Established(Some(params)) => {
+                assert_eq!(&params.private_data[..8], b"welcome\0");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(qp.query().expect("it lives").attr.state, QpState::Rts);
+        assert!(matches!(next(&there).kind, EventKind::Established(None)));
+        active.disconnect().expect("disconnected");
+        assert_eq!(qp.query().expect("it lives").attr.state, QpState::Err);
+        let ended = next(&there);
+        assert!(ended.id.is_same(&passive));
+        assert!(matches!(ended.kind, EventKind::Disconnected { errno: 0 }));
+    });
+}
+
+#[test]
+fn dropping_a_request_rejects_it() {
+    on_loopback("dropping_a_request_rejects_it", || {
+        let [here, there] = [(); 2].map(|()| EventChannel::new().expect("a channel"));
+        let (_listener, address) = listener(&there);
+        let (_active, qp, _cq) = connect(&here, address);
+        drop(request(&there));
+        match next(&here).kind {
+            EventKind::Rejected { reason, .. } => assert_eq!(reason, Reason::CONSUMER),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(qp.query().expect("it lives").attr.state, QpState::Err);
+    });
+}
+
+#[test]
+fn dropping_a_listener_releases_its_port() {
+    on_loopback("dropping_a_listener_releases_its_port", || {
+        let channel = EventChannel::new().expect("a channel");
+        let (first, address) = listener(&channel);
+        let second = Id::new(&channel, PortSpace::Tcp, QpType::Rc).expect("an id");
+        let taken = second.bind(address).unwrap_err();
+        assert_eq!(taken.errno(), libc::EADDRINUSE, "{taken}");
+        let clone = first.clone();
+        drop(first);
+        second.bind(address).expect_err("a clone holds the port");
+        drop(clone);
+        second.bind(address).expect("the port is free");
+    });
+}
+
+#[test]
+fn an_empty_nonblocking_channel_would_block() {
+    on_loopback("an_empty_nonblocking_channel_would_block", || {
+        let channel = EventChannel::new().expect("a channel");
+        channel.set_nonblocking(true).expect("set");
+        let error = channel.next().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    });
+}
+
+/// Returns the program of `examples/echo.rs`, which `cargo test` builds.
+fn echo() -> PathBuf {
+    let test = std::env::current_exe().expect("known");
+    let target = test.parent().and_then(std::path::Path::parent);
+    let echo = target.expect("a target directory").join("examples/echo");
+    assert!(
+        echo.exists(),
+        "{} does not exist; `cargo build -p ferroce-rdmacm --example echo` makes it",
+        echo.display()
+    );
+    echo
+}
+
+#[test]
+fn echo_example_echoes() {
+    on_loopback("echo_example_echoes", || {
+        let mut server = Command::new(echo())
+            .args(["server", "--once", "127.0.0.1:7471"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a server");
+        let mut output = BufReader::new(server.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("it says something");
+        assert_eq!(line, "listening on 127.0.0.1:7471\n");
+        let client = Command::new(echo())
+            .args(["client", "127.0.0.1:7471", "one", "two", "three"])
+            .output()
+            .expect("a client");
+        assert!(client.status.success(), "{client:?}");
+        assert_eq!(String::from_utf8_lossy(&client.stdout), "one\ntwo\nthree\n");
+        assert!(server.wait().expect("a server").success());
+    });
+}
