@@ -3,6 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr;
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use ferroce_control::ANSWER_TIMEOUT;
@@ -309,7 +310,7 @@ fn multicast(
     let membership = id.extra().memberships.get(&number).map(Arc::clone)?;
     let mut made = EventObject::new(id, event, status);
     made.c().param.ud = rdma_ud_param {
-        private_data: membership.context,
+        private_data: membership.context.load(Ordering::Relaxed),
         ..datagram_param(destination)
     };
     membership.events.deliver();

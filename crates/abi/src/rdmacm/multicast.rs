@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::net::SocketAddr;
+use core::sync::atomic::AtomicPtr;
 
 use libc::sockaddr;
 
@@ -17,7 +18,7 @@ use crate::ffi::*;
 #[derive(Debug)]
 pub(crate) struct Membership {
     /// The program's pointer for events of the group; never followed.
-    pub(crate) context: *mut c_void,
+    pub(crate) context: AtomicPtr<c_void>,
     /// Events that the program got, and those that it acknowledged.
     pub(crate) events: EventCount,
 }
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
 
 fn join(id: &IdObject, address: SocketAddr, send_only: bool, context: *mut c_void) -> Outcome {
     let number = id.extra().add_membership(Membership {
-        context,
+        context: AtomicPtr::new(context),
         events: EventCount::default(),
     });
     if let Err(error) = id.id.join_multicast(address, send_only, number) {
