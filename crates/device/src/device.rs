@@ -299,7 +299,7 @@ impl Device {
             if init.qp_type.is_datagram() {
                 core.expect_datagrams();
             }
-            core.engine.create_qp(init)
+            core.adapter().create_qp(init)
         })?;
         let (device, shard) = (Arc::clone(self), Arc::clone(shard));
         Ok(Qp::new(device, shard, qpn, cap, init.qp_type))

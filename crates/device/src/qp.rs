@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ferroce_net::Source;
 use ferroce_transport::{
-    AttrMask, Engine, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
+    Adapter, AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
 };
 use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 
@@ -104,9 +104,10 @@ impl Qp {
         let peer_is_here =
             peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
         self.shard.with_core(|core, now| {
-            core.engine.modify_qp(now, self.qpn, &attr, mask)?;
+            core.adapter().modify_qp(now, self.qpn, &attr, mask)?;
             if peer_is_here {
-                core.engine.pin_peer_port(self.qpn)?;
+                let Adapter::Roce(engine) = core.adapter();
+                engine.pin_peer_port(self.qpn)?;
             }
             if cut {
                 tracing::debug!(
@@ -145,7 +146,7 @@ impl Qp {
 
     /// Attributes, state and sizes.
     pub fn query(&self) -> Result<QpQuery, VerbsError> {
-        let mut query = self.shard.with(|engine, _| engine.query_qp(self.qpn))?;
+        let mut query = self.shard.with(|adapter, _| adapter.query_qp(self.qpn))?;
         let asked = self.asked_mtu.load(Ordering::Relaxed);
         if let Some(asked) = Mtu::from_enum(asked.into()) {
             query.attr.path_mtu = asked;
@@ -156,7 +157,7 @@ impl Qp {
     /// Posts to the send queue; what can leave at once, does.
     pub fn post_send(&self, wr: SendWr<'_>) -> Result<(), VerbsError> {
         self.shard
-            .with(|engine, now| engine.post_send(now, self.qpn, wr))
+            .with(|mut adapter, now| adapter.post_send(now, self.qpn, wr))
     }
 
     /// Posts several, and sends them together. Returns how many were taken, and
@@ -165,10 +166,10 @@ impl Qp {
         &self,
         wrs: impl IntoIterator<Item = SendWr<'a>>,
     ) -> (usize, Option<VerbsError>) {
-        self.shard.with(|engine, now| {
+        self.shard.with(|mut adapter, now| {
             let mut taken = 0;
             for wr in wrs {
-                if let Err(error) = engine.post_send(now, self.qpn, wr) {
+                if let Err(error) = adapter.post_send(now, self.qpn, wr) {
                     return (taken, Some(error));
                 }
                 taken += 1;
@@ -180,9 +181,9 @@ impl Qp {
     /// Holds the queue pair for several posts; what they give to send leaves
     /// together afterwards. `work` must not come back to this device.
     pub fn posting<T>(&self, work: impl FnOnce(&mut Posting<'_>) -> T) -> T {
-        self.shard.with(|engine, now| {
+        self.shard.with(|adapter, now| {
             work(&mut Posting {
-                engine,
+                adapter,
                 now,
                 qpn: self.qpn,
             })
@@ -192,21 +193,22 @@ impl Qp {
     /// Posts to the receive queue.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.shard
-            .with(|engine, now| engine.post_recv(now, self.qpn, wr))
+            .with(|mut adapter, now| adapter.post_recv(now, self.qpn, wr))
     }
 
     /// Destroys it, unless it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.shard.flush_deferred_acks();
-        self.shard.with(|engine, _| engine.destroy_qp(self.qpn))
+        self.shard
+            .with(|mut adapter, _| adapter.destroy_qp(self.qpn))
     }
 
     /// Receives datagrams of a multicast group, or no longer.
     pub fn multicast(&self, group: core::net::IpAddr, join: bool) -> Result<(), VerbsError> {
         self.shard.with_core(|core, _| {
             let changed = match join {
-                true => core.engine.attach_multicast(self.qpn, group)?,
-                false => core.engine.detach_multicast(self.qpn, group)?,
+                true => core.adapter().attach_multicast(self.qpn, group)?,
+                false => core.adapter().detach_multicast(self.qpn, group)?,
             };
             let result = match (changed, join) {
                 (true, true) => core.join_multicast(group),
@@ -215,7 +217,7 @@ impl Qp {
             };
             if let Err(error) = result {
                 if join {
-                    let _undone = core.engine.detach_multicast(self.qpn, group);
+                    let _undone = core.adapter().detach_multicast(self.qpn, group);
                 }
                 return Err(VerbsError::Invalid(format!(
                     "multicast group {group}: {error}"
@@ -228,7 +230,7 @@ impl Qp {
 
 /// A queue pair that is held for several posts.
 pub struct Posting<'a> {
-    engine: &'a mut Engine,
+    adapter: Adapter<'a>,
     now: Time,
     qpn: u32,
 }
@@ -237,18 +239,18 @@ impl Posting<'_> {
     /// Posts to the send queue.
     #[inline]
     pub fn send(&mut self, wr: SendWr<'_>) -> Result<(), VerbsError> {
-        self.engine.post_send(self.now, self.qpn, wr)
+        self.adapter.post_send(self.now, self.qpn, wr)
     }
 
     /// Whether the send queue would take this after `ahead` others.
     pub fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<(), VerbsError> {
-        self.engine.check_send(self.qpn, wr, ahead)
+        self.adapter.check_send(self.qpn, wr, ahead)
     }
 
     /// Posts to the receive queue.
     #[inline]
     pub fn recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        self.engine.post_recv(self.now, self.qpn, wr)
+        self.adapter.post_recv(self.now, self.qpn, wr)
     }
 }
 

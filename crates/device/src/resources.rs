@@ -73,9 +73,9 @@ impl Inventory {
     fn take(&self, keys: bool) -> Resources {
         let mut queries: Vec<(u32, QpQuery)> = Vec::new();
         for shard in self.shards.iter() {
-            shard.with(|engine, _| {
-                let all = engine.qpns();
-                queries.extend(all.filter_map(|qpn| Some((qpn, engine.query_qp(qpn).ok()?))));
+            shard.with(|adapter, _| {
+                let all = adapter.qpns();
+                queries.extend(all.filter_map(|qpn| Some((qpn, adapter.query_qp(qpn).ok()?))));
             });
         }
         let srqs = self.srqs.all();

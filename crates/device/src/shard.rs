@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ferroce_net::{UdpWire, Wire};
 use ferroce_shard::{Caller, STANDBY_NS};
-use ferroce_transport::{Engine, Event, Memory, Time};
+use ferroce_transport::{Adapter, Event, Memory, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock;
@@ -70,9 +70,9 @@ impl Shard {
         })
     }
 
-    /// Calls the engine, and sends the packets that result.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Engine, Time) -> T) -> T {
-        self.with_core(|core, now| work(&mut core.engine, now))
+    /// Makes a verbs call, and sends the packets that result.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(Adapter<'_>, Time) -> T) -> T {
+        self.with_core(|core, now| work(core.adapter(), now))
     }
 
     /// As [`Shard::with`], for calls that also need ports or multicast groups.

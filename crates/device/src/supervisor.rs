@@ -186,7 +186,7 @@ impl Work {
     fn changed(&self, link: LinkInfo) {
         let mtu = port_mtu(&link);
         for shard in self.shards.iter() {
-            shard.with(|engine, _| engine.set_port_mtu(mtu));
+            shard.with(|mut adapter, _| adapter.set_port_mtu(mtu));
         }
         *self
             .link

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ferroce_net::{IncomingRun, Scope, Source, Wire};
-use ferroce_transport::{Datagram, Engine, Time};
+use ferroce_transport::{Adapter, Datagram, Engine, Time};
 
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
@@ -96,6 +96,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             turns: 0,
             injected: Injected::default(),
         })
+    }
+
+    /// Borrows the engine for a verbs call.
+    #[inline]
+    pub fn adapter(&mut self) -> Adapter<'_> {
+        Adapter::Roce(&mut self.engine)
     }
 
     /// Enables one injected bug of the shard.

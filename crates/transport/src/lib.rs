@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod bugs;
 mod congestion;
 mod counters;
@@ -44,6 +45,7 @@ use ferroce_objects::{
     verbs,
 };
 
+pub use adapter::Adapter;
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
 pub use counters::{COUNTERS, Counter, Counters};
