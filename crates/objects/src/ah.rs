@@ -1,7 +1,7 @@
-//! Address handles: the way to a peer.
+//! Address handles: the route to a peer.
 //!
-//! Verbs name a way by GID index and destination GID. The caller, who keeps the
-//! GID table, has turned both into IP addresses before it comes here.
+//! Verbs name a route by the index of the source GID and by the destination GID. The caller
+//! keeps the GID table and has resolved both to IP addresses.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::region::Pd;
 /// `ibv_ah_attr`, resolved to IP addresses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct AddressVector {
-    /// Our address: what `sgid_index` stood for.
+    /// Source address: the GID at `sgid_index`.
     pub source: IpAddr,
-    /// The peer's address, or a multicast group.
+    /// Destination address: the peer's or a multicast group.
     pub destination: IpAddr,
-    /// As the program gave it, to be reported back.
+    /// Index of the source GID, which a query reports back.
     pub sgid_index: u8,
-    /// As the program gave it; chooses the UDP source port if not zero.
+    /// IPv6 flow label. If it is not 0, RoCE derives the UDP source port from it.
     pub flow_label: u32,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
-    /// Service level, reported back.
+    /// Service level, which a query reports back.
     pub sl: u8,
-    /// Port, 1.
+    /// Port number: 1, the only port.
     pub port: u8,
 }
 
@@ -37,18 +37,18 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// An address handle in a protection domain.
+    /// Creates an address handle in a protection domain.
     pub fn new(pd: Arc<Pd>, av: AddressVector) -> Arc<AddressHandle> {
         Arc::new(AddressHandle { pd, av })
     }
 
-    /// The way.
+    /// Returns the route.
     #[inline]
     pub fn av(&self) -> &AddressVector {
         &self.av
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     #[inline]
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd

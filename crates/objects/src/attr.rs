@@ -1,4 +1,4 @@
-//! Queue pair types, states and attributes: the arguments of create, modify and query.
+//! Types, states and attributes of queue pairs: the arguments of create, modify and query.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::region::Pd;
 use crate::srq::{Srq, Xrcd};
 use crate::verbs::Access;
 
-/// `ibv_qp_type`.
+/// The type of a queue pair: `ibv_qp_type`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum QpType {
     /// Reliable connection.
@@ -20,7 +20,7 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Queue pair 1, for management datagrams: UD with a fixed number and Q_Key.
+    /// Queue pair 1 for management datagrams: UD with a fixed number and Q_Key.
     Gsi,
     /// Extended reliable connection, sending side.
     XrcInitiator,
@@ -29,24 +29,24 @@ pub enum QpType {
 }
 
 impl QpType {
-    /// Acknowledged and retried.
+    /// True if requests are acknowledged and retransmitted.
     #[inline]
     pub const fn is_reliable(self) -> bool {
         matches!(self, QpType::Rc | QpType::XrcInitiator | QpType::XrcTarget)
     }
 
-    /// Datagrams, with an address in every request.
+    /// True if every work request has its own destination.
     #[inline]
     pub const fn is_datagram(self) -> bool {
         matches!(self, QpType::Ud | QpType::Gsi)
     }
 }
 
-/// `ibv_qp_state`.
+/// The state of a queue pair: `ibv_qp_state`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum QpState {
-    /// Nothing is set, nothing may be posted.
+    /// No attribute is set, and nothing may be posted.
     Reset = 0,
     /// Receives may be posted.
     Init = 1,
@@ -54,11 +54,11 @@ pub enum QpState {
     Rtr = 2,
     /// Ready to send.
     Rts = 3,
-    /// The send queue drains, then stands still.
+    /// The send queue is draining or drained: no new work request starts.
     Sqd = 4,
-    /// The send queue failed, receives go on (UC and UD).
+    /// The send queue has failed, and the receive queue works on (UC and UD).
     Sqe = 5,
-    /// Everything is flushed.
+    /// The queue pair has failed: all work requests are flushed.
     Err = 6,
 }
 
@@ -72,59 +72,60 @@ impl QpState {
 }
 
 bitflags! {
-    /// `ibv_qp_attr_mask`.
+    /// The valid fields of [`QpAttr`]: `ibv_qp_attr_mask`.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct AttrMask: u32 {
-        /// The state to move to.
+        /// The new state.
         const STATE = 1 << 0;
-        /// The state the caller believes it in.
+        /// The state that the caller expects the queue pair to be in.
         const CUR_STATE = 1 << 1;
-        /// Tell when the send queue has drained.
+        /// Ask for an event once the send queue has drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// What the peer may do.
+        /// Operations that the peer may do.
         const ACCESS_FLAGS = 1 << 3;
-        /// Partition.
+        /// Index of the partition key.
         const PKEY_INDEX = 1 << 4;
-        /// Port.
+        /// Port number.
         const PORT = 1 << 5;
         /// Q_Key.
         const QKEY = 1 << 6;
-        /// The way to the peer.
+        /// Route to the peer.
         const AV = 1 << 7;
-        /// Largest payload of a packet.
+        /// Maximum payload of a packet.
         const PATH_MTU = 1 << 8;
         /// ACK timeout.
         const TIMEOUT = 1 << 9;
-        /// Retries without an answer.
+        /// Number of retries without a response.
         const RETRY_CNT = 1 << 10;
-        /// Retries while the peer is not ready.
+        /// Number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 11;
-        /// First PSN to receive.
+        /// PSN of the first request to receive.
         const RQ_PSN = 1 << 12;
-        /// READs and atomics outstanding as requester.
+        /// Maximum number of outstanding READs and atomics as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// Alternate path.
         const ALT_PATH = 1 << 14;
-        /// How long an unready receiver asks to wait.
+        /// Delay that an RNR NAK asks for.
         const MIN_RNR_TIMER = 1 << 15;
-        /// First PSN to send.
+        /// PSN of the first request to send.
         const SQ_PSN = 1 << 16;
-        /// READs and atomics outstanding as responder.
+        /// Maximum number of outstanding READs and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// Path migration.
         const PATH_MIG_STATE = 1 << 18;
         /// Queue sizes.
         const CAP = 1 << 19;
-        /// The peer queue pair.
+        /// Number of the peer's queue pair.
         const DEST_QPN = 1 << 20;
         /// Rate limit.
         const RATE_LIMIT = 1 << 25;
     }
 }
 
-/// `ibv_qp_attr`: the fields that the mask names are valid, the rest is ignored.
+/// Attributes of a queue pair: `ibv_qp_attr`. Only the fields that the mask names are valid.
 ///
-/// Those that every packet needs stand together, at the end.
+/// The fields that every packet needs are together at the end, in one cache line of a queue
+/// pair.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // as in libibverbs
 #[repr(C)]
@@ -147,7 +148,7 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
-    /// Reported by query: a send queue on its way to SQD.
+    /// True while a send queue drains; only a query reports it.
     pub sq_draining: bool,
 }
 
@@ -177,7 +178,7 @@ impl Default for QpAttr {
     }
 }
 
-/// `ibv_qp_cap`.
+/// Sizes of a queue pair's queues: `ibv_qp_cap`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // as in libibverbs
 pub struct QpCap {
@@ -188,23 +189,23 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// `ibv_qp_init_attr`.
+/// Arguments of the creation of a queue pair: `ibv_qp_init_attr`.
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// The type.
+    /// Type of the queue pair.
     pub qp_type: QpType,
-    /// Protection domain; an XRC target has none.
+    /// Protection domain. An XRC target has none.
     pub pd: Option<Arc<Pd>>,
-    /// Completions of the send queue; an XRC target has none.
+    /// Completion queue of the send queue. An XRC target has none.
     pub send_cq: Option<Arc<Cq>>,
-    /// Completions of the receive queue; XRC queue pairs have none.
+    /// Completion queue of the receive queue. XRC queue pairs have none.
     pub recv_cq: Option<Arc<Cq>>,
-    /// A shared receive queue instead of an own one.
+    /// Shared receive queue, in place of the queue pair's own receive queue.
     pub srq: Option<Arc<Srq>>,
-    /// The XRC domain of an XRC target.
+    /// XRC domain of an XRC target.
     pub xrcd: Option<Arc<Xrcd>>,
-    /// Sizes.
+    /// Requested sizes.
     pub cap: QpCap,
-    /// Every send completes with a completion.
+    /// True if every send work request gets a completion.
     pub sq_sig_all: bool,
 }

@@ -1,4 +1,6 @@
-//! Errors as data: what a verbs call refuses, and why a work request failed.
+//! Errors of verbs calls, and causes of failed work requests.
+//!
+//! Both are data and texts for people. The causes include those of RoCE, which name PSNs.
 
 use core::fmt;
 
@@ -8,19 +10,19 @@ use crate::memory::Fault;
 use crate::region::AccessError;
 use crate::verbs::WcStatus;
 
-/// Why a verbs call was refused. Nothing has changed when one is returned.
+/// The error of a verbs call. A call that returns an error has changed nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum VerbsError {
-    /// A value is out of range or does not fit the object's state (EINVAL).
+    /// A value is out of range or not possible in the object's state (EINVAL).
     #[error("invalid argument: {0}")]
     Invalid(String),
     /// A queue is full or a table has no room (ENOMEM).
     #[error("no room: {0}")]
     NoMemory(String),
-    /// Something else still uses the object (EBUSY).
+    /// Another object still uses this one (EBUSY).
     #[error("busy: {0}")]
     Busy(String),
-    /// The adapter does not do that (EOPNOTSUPP).
+    /// The adapter does not support the call (EOPNOTSUPP).
     #[error("not supported: {0}")]
     NotSupported(String),
     /// The object does not exist (ENOENT).
@@ -35,87 +37,87 @@ impl VerbsError {
     }
 }
 
-/// Why a work request failed, in words a person can act on.
+/// The cause of a failed work request, in words that a person can act on.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Reason {
-    /// A key did not allow the access.
+    /// A key does not allow the access.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The memory behind a valid key is gone.
+    /// The memory behind a valid key is not accessible.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// The peer refused the request.
+    /// The peer answered with a NAK.
     #[error("the peer answered {nak} to {request}")]
     Refused {
-        /// The NAK, in words.
+        /// Name of the NAK.
         nak: &'static str,
-        /// The request, in words.
+        /// Description of the request.
         request: String,
     },
-    /// The peer did not answer.
+    /// The peer did not respond.
     #[error("no answer to PSN {psn:#08x} after {retries} retries, {timeout_us} us each")]
     NoAnswer {
-        /// The oldest PSN without an answer.
+        /// Oldest unacknowledged PSN.
         psn: u32,
-        /// How often it was sent again.
+        /// Number of retries.
         retries: u8,
-        /// How long each of them waited for an answer.
+        /// ACK timeout of each retry.
         timeout_us: u64,
     },
-    /// The network kept losing packets of the same request.
+    /// All retries of a request were lost.
     #[error("gave up after {retries} retries in a row without progress at PSN {psn:#08x}")]
     NoProgress {
-        /// The oldest PSN without an answer.
+        /// Oldest unacknowledged PSN.
         psn: u32,
-        /// How often it was sent again.
+        /// Number of retries.
         retries: u8,
     },
-    /// The peer had no receive posted.
+    /// The peer answered with RNR NAKs: no receive was posted.
     #[error("the peer had no receive posted, {retries} times in a row")]
     ReceiverNotReady {
-        /// How often it was tried.
+        /// Number of retries.
         retries: u8,
     },
-    /// The peer sent something that cannot be an answer to the request.
+    /// The peer sent a response that does not match the request.
     #[error("response does not fit: {0}")]
     BadResponse(String),
-    /// The peer sent a request that breaks the protocol.
+    /// A request breaks the protocol.
     #[error("invalid request: {0}")]
     InvalidRequest(String),
-    /// The message does not fit the receive buffer.
+    /// The message is longer than the receive buffer.
     #[error("message of {message} bytes or more for a receive buffer of {buffer}")]
     ReceiveTooShort {
-        /// Bytes of the message so far.
+        /// Bytes of the message up to this packet.
         message: u64,
-        /// Bytes posted.
+        /// Bytes of the receive.
         buffer: u64,
     },
-    /// The message does not fit a datagram.
+    /// The message is longer than a datagram.
     #[error("datagram of {length} bytes exceeds the port MTU {mtu}")]
     DatagramTooLong {
-        /// Bytes posted.
+        /// Bytes of the message.
         length: u64,
-        /// The port's MTU.
+        /// MTU of the port.
         mtu: u32,
     },
-    /// A memory window could not be bound.
+    /// A memory window cannot be bound.
     #[error("bind: {0}")]
     Bind(AccessError),
-    /// The completion queue had no room.
+    /// The completion queue is full.
     #[error("completion queue overflow")]
     CqOverflow,
 }
 
-/// A failed work request or queue pair: which, how, and why.
+/// The failure of a work request or a queue pair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The queue pair.
+    /// Number of the queue pair.
     pub qpn: u32,
-    /// The work request, if the failure belongs to one.
+    /// Id of the work request, if the failure belongs to one.
     pub wr_id: Option<u64>,
-    /// The status of its completion.
+    /// Status of the completion.
     pub status: WcStatus,
-    /// The reason.
+    /// Cause of the failure.
     pub reason: Reason,
 }
 

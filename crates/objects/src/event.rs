@@ -1,33 +1,33 @@
-//! What the engine has to tell that is not a completion.
+//! Events of an engine: asynchronous events of verbs, notifications and failures.
 
 use crate::error::Failure;
 
-/// Something happened that the program, or a person, may want to know.
+/// An event of an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// An armed completion queue got what it was armed for.
+    /// An armed completion queue got a completion that it was armed for.
     CqNotify {
-        /// The queue's id.
+        /// Id of the completion queue.
         cq: u32,
     },
-    /// `IBV_EVENT_CQ_ERR`: a completion was lost for want of room.
+    /// `IBV_EVENT_CQ_ERR`: a completion was lost because the queue was full.
     CqError {
-        /// The queue's id.
+        /// Id of the completion queue.
         cq: u32,
     },
-    /// `IBV_EVENT_SRQ_LIMIT_REACHED`.
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED`: fewer receives than the limit are left.
     SrqLimitReached {
-        /// The queue's number.
+        /// Number of the shared receive queue.
         srq: u32,
     },
-    /// An event of a queue pair.
+    /// An asynchronous event of a queue pair.
     Qp {
-        /// Its number.
+        /// Number of the queue pair.
         qpn: u32,
         /// The event.
         kind: QpEvent,
     },
-    /// A work request failed, and why: for logs, not part of verbs.
+    /// A work request or queue pair failed. The event is for logs and not part of verbs.
     Failure(Failure),
 }
 
@@ -35,16 +35,16 @@ pub enum Event {
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum QpEvent {
-    /// The queue pair failed for a reason no completion tells.
+    /// The queue pair failed, and no completion reports it.
     Fatal = 1,
     /// The peer sent a request that breaks the protocol.
     RequestError = 2,
-    /// The peer tried something its key does not allow.
+    /// The peer requested an access that its key does not allow.
     AccessError = 3,
-    /// The first packet arrived before the program moved to RTS.
+    /// The first packet arrived before the queue pair was in RTS.
     CommunicationEstablished = 4,
-    /// The send queue has come to rest.
+    /// The send queue has drained.
     SqDrained = 5,
-    /// No more receives will be taken from the shared queue.
+    /// The queue pair takes no more receives from its shared receive queue.
     LastWqeReached = 16,
 }

@@ -1,8 +1,8 @@
-//! Memory keys: how they are made, and how a key leads to its table slot.
+//! Memory keys: their allocation, and the mapping from a key to its table slot.
 //!
-//! A peer that knows a key may touch memory, so keys must not be guessable: a
-//! counter, or an index with a few random bits, tells whoever holds one key
-//! what the next one is. A key here is 32 bits:
+//! A peer that knows a key can access memory, so keys must not be guessable. A counter, or
+//! an index with a few random bits, would reveal the next key to the owner of one. A key has
+//! 32 bits:
 //!
 //! ```text
 //!   31                              8 7           0
@@ -12,24 +12,23 @@
 //! ```
 //!
 //! - *index*, 20 bits: the slot in the table of regions and windows.
-//! - *generation*, 4 bits: random when an index is first used, one more each
-//!   time it is used again. An index is only used again after many others were
-//!   given back, so an old key stays dead for long.
+//! - *generation*, 4 bits: random at the first use of an index, and incremented at each
+//!   reuse. An index is reused only after 1024 others were freed, so an old key stays
+//!   invalid for long.
 //! - *permutation*: a secret bijection of 24 bits, drawn from the seed. It hides
-//!   index and generation; [`Permutation::invert`] finds them again.
-//! - *low byte*: random. The consumer owns it while a type 2 window is bound,
-//!   the adapter changes it whenever it binds a type 1 window: by a secret step that
-//!   leads through all 256, so that a key of the past stays dead for 255 binds.
+//!   index and generation; [`Permutation::invert`] recovers them.
+//! - *low byte*: random. The program chooses it when it binds a type 2 window. The adapter
+//!   changes it at every bind of a type 1 window, by a secret odd step. The step visits all
+//!   256 values, so an old key stays invalid for 255 binds.
 //!
-//! The permutation is a Feistel network of four rounds over two 12-bit halves,
-//! with multiply-shift hashing (strongly universal) as the round function. It
-//! runs backwards as fast as forwards, in four multiplications and without a
-//! table, so that a lookup costs a few nanoseconds. It is no cipher, nor need it
-//! be one: the whole key is compared after the lookup, 12 of its bits are fresh
-//! randomness in any case, and each wrong guess costs the peer its connection.
+//! The permutation is a Feistel network of four rounds over two 12-bit halves, with
+//! multiply-shift hashing (strongly universal) as the round function. Its inverse takes four
+//! multiplications and no table, so a lookup costs a few nanoseconds. It does not have to be
+//! a cipher: the lookup compares the whole key, 12 bits of a key are random in any case, and
+//! each wrong guess costs the peer its connection.
 //!
-//! All randomness comes from one seed: unpredictable if the seed is, and the
-//! same every time under a simulator.
+//! All randomness comes from one seed. Keys are unpredictable if the seed is, and
+//! reproducible under the simulator.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -40,7 +39,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::error::VerbsError;
 use crate::room;
 
-/// How many slots keys can name.
+/// Number of slots that keys can name.
 pub(crate) const INDICES: u32 = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 20;
@@ -49,11 +48,11 @@ const HALF_BITS: u32 = 12;
 const HALF_MASK: u32 = (1 << HALF_BITS) - 1;
 /// The largest value of a key's upper 24 bits.
 const UPPER_MAX: u32 = 0x00ff_ffff;
-/// While unused indices are left, this many must be given back after an index
-/// before it is used again.
+/// Number of indices that must be freed after an index before that one is reused, as long
+/// as unused indices are left.
 const REST: usize = 1024;
 
-/// The upper 24 bits of a key, in place: what belongs to the adapter for ever.
+/// Returns the upper 24 bits of a key, in place. Only the adapter chooses them.
 pub(crate) const fn upper(key: u32) -> u32 {
     key & !0xff
 }
@@ -106,8 +105,8 @@ impl Permutation {
         left << HALF_BITS | right
     }
 
-    /// The index that `key` names, if `key` is one of ours at all: any key
-    /// leads to some index, so compare the whole key with what is found there.
+    /// Returns the index that `key` names. Every number names some index, so the caller
+    /// compares the whole key with the one in the slot.
     #[inline]
     pub(crate) fn index(&self, key: u32) -> u32 {
         self.invert(key >> 8) >> GENERATION_MASK.count_ones()
@@ -120,26 +119,26 @@ impl fmt::Debug for Permutation {
     }
 }
 
-/// A slot of the table, and the key that leads to it.
+/// A slot of the table and its key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NewKey {
     pub(crate) index: u32,
     pub(crate) key: u32,
 }
 
-/// Hands out indices with their keys, and takes them back.
+/// The allocator of indices and their keys.
 pub(crate) struct KeyAllocator {
     rng: ChaCha12Rng,
-    /// From one low byte of a window to the next; odd, so that all come up in turn.
+    /// Step between two low bytes of a window. An odd step visits all 256 values.
     step: u32,
-    /// The generation of each index that was ever used; its length is the next unused one.
+    /// Generation of each index that was ever used. The length is the next unused index.
     generations: Vec<u8>,
-    /// Indices given back, oldest first.
+    /// Freed indices, oldest first.
     resting: VecDeque<u32>,
 }
 
 impl KeyAllocator {
-    /// The permutation and the allocator that belong to a seed.
+    /// Creates the permutation and the allocator of a seed.
     pub(crate) fn new(seed: [u8; 32]) -> (Permutation, KeyAllocator) {
         let mut rng = ChaCha12Rng::from_seed(seed);
         let permutation = Permutation::new(&mut rng);
@@ -152,7 +151,7 @@ impl KeyAllocator {
         (permutation, allocator)
     }
 
-    /// Makes room for one more index, and for giving all of them back.
+    /// Reserves memory for one more index, and for freeing all indices.
     pub(crate) fn reserve(&mut self) -> Result<(), VerbsError> {
         let count = self.generations.len() + 1;
         let in_use = count - self.resting.len().min(count);
@@ -162,15 +161,15 @@ impl KeyAllocator {
             .map_err(|_| room::none(count, "memory keys"))
     }
 
-    /// An index that nobody uses, with a new key. `None` if all are in use.
+    /// Allocates an index with a new key. Returns `None` if all indices are in use.
     pub(crate) fn allocate(&mut self, permutation: &Permutation) -> Option<NewKey> {
         let index = self.take_index()?;
         loop {
             let generation = &mut self.generations[index as usize];
             *generation = (*generation + 1) & GENERATION_MASK as u8;
             let upper = permutation.apply(index << 4 | u32::from(*generation));
-            // Keys 0 and 0xffffffff must not exist whatever low byte a
-            // consumer chooses, so their upper bits are never given out.
+            // Keys 0 and 0xffffffff must not exist, whatever low byte a program
+            // chooses: so their upper bits are never allocated.
             if upper != 0 && upper != UPPER_MAX {
                 let key = upper << 8 | self.rng.next_u32() & 0xff;
                 return Some(NewKey { index, key });
@@ -178,14 +177,14 @@ impl KeyAllocator {
         }
     }
 
-    /// Takes an index back. Its key must already be out of the table.
+    /// Frees an index. The caller has removed its key from the table.
     pub(crate) fn release(&mut self, index: u32) {
         debug_assert!((index as usize) < self.generations.len());
         self.resting.push_back(index);
     }
 
-    /// `key` with another low byte. A key comes again only after all 256: whoever has
-    /// one of the past must not reach what is there now.
+    /// Returns `key` with the next low byte. A key comes again only after 255 others, so
+    /// that a peer with an old key does not reach the present memory.
     pub(crate) fn next_low_byte(&self, key: u32) -> u32 {
         upper(key) | key.wrapping_add(self.step) & 0xff
     }
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_permutation_is_inverted_for_every_value() {
+    fn permutation_is_inverted_for_every_value() {
         for seed in [0, 1, 0xa5] {
             let (permutation, _) = KeyAllocator::new([seed; 32]);
             for value in 0..=UPPER_MAX {
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_leads_to_its_index_whatever_its_low_byte() {
+    fn key_names_its_index_with_any_low_byte() {
         let (permutation, mut allocator) = KeyAllocator::new([7; 32]);
         for _ in 0..10_000 {
             let new = allocator.allocate(&permutation).unwrap();
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn all_indices_can_be_used_at_once_and_their_keys_differ() {
+    fn keys_of_all_indices_differ() {
         let (permutation, mut allocator) = KeyAllocator::new([3; 32]);
         let mut seen = vec![false; 1 << 24];
         for _ in 0..INDICES {
@@ -260,9 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn keys_zero_and_all_ones_never_appear() {
-        // The one index and generation behind upper bits 0 (or all ones) are
-        // reached by force: all 16 generations of that index are asked for.
+    fn keys_zero_and_all_ones_are_never_allocated() {
+        // Upper bits 0 (or all ones) belong to one index and generation. The test allocates
+        // that index in all 16 generations.
         for forbidden in [0, UPPER_MAX] {
             let (permutation, mut allocator) = KeyAllocator::new([9; 32]);
             let index = permutation.invert(forbidden) >> 4;
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_rests_before_it_is_used_again_and_returns_with_another_key() {
+    fn index_is_reused_late_and_with_another_key() {
         let (permutation, mut allocator) = KeyAllocator::new([5; 32]);
         let first = allocator.allocate(&permutation).unwrap();
         allocator.release(first.index);
@@ -287,8 +286,8 @@ mod tests {
             let new = allocator.allocate(&permutation).unwrap();
             if new.index == first.index {
                 again += 1;
-                assert!(round >= REST, "used again after {round} others");
-                assert!(old.insert(upper(new.key)), "the same upper bits again");
+                assert!(round >= REST, "reused after {round} others");
+                assert!(old.insert(upper(new.key)), "the same upper bits twice");
             }
             allocator.release(new.index);
         }
@@ -296,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_no_counter() {
-        // From one key to the next there is no usual step: not in the key, not
-        // in its upper bits, and no bit of it stays or flips every time.
+    fn keys_are_not_predictable_from_one_another() {
+        // No difference between successive keys is frequent, and no bit stays or flips
+        // every time.
         let keys = keys(11, 4096);
         let mut steps: Vec<u32> = keys
             .windows(2)
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_depend_on_the_whole_seed_and_on_nothing_else() {
+    fn keys_depend_on_the_seed_only() {
         assert_eq!(keys(1, 100), keys(1, 100));
         let (one, other) = (keys(1, 100), keys(2, 100));
         let same = one.iter().zip(&other).filter(|(a, b)| a.key == b.key);
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_byte_comes_again_after_all_others() {
+    fn low_byte_repeats_after_all_256_values() {
         let mut steps = BTreeSet::new();
         for seed in 0..100 {
             let (_, allocator) = KeyAllocator::new([seed; 32]);
@@ -340,7 +339,7 @@ mod tests {
             assert_eq!((key, seen.len()), (first, 256));
             steps.insert(allocator.next_low_byte(first));
         }
-        assert!(steps.len() > 50, "only {} ways to go on", steps.len());
+        assert!(steps.len() > 50, "only {} different steps", steps.len());
     }
 
     #[test]

@@ -1,28 +1,27 @@
 //! Protection domains, memory regions and memory windows.
 //!
-//! [`Regions`] knows which keys exist and what each allows. Verbs calls register
-//! and bind; engines ask, for every piece of memory they are about to touch,
-//! whether the key allows it, and get the program's address. Whether there still
-//! is memory at that address is for [`Memory`](crate::memory::Memory) to find out.
+//! [`Regions`] knows all keys and their permissions. Verbs calls register regions and bind
+//! windows. Engines check a key before every access to memory, and get a
+//! [`MemRef`] in the program's memory. [`Memory`](crate::memory::Memory) finds out whether
+//! memory is still mapped there.
 //!
 //! ```text
 //!   verbs: register, bind ...        engines: local, remote
 //!            |                                   |
 //!            v                                   v
 //!   Regions: Control (one lock)        key -> index -> slot
-//!            who uses what                       ^  (no lock)
+//!            all objects                         ^  (no lock)
 //!            |                                   |
 //!            +------ writes one slot ------> Table
 //! ```
 //!
-//! One `Regions` serves all engines of a process, which may run on several
-//! threads. What changes goes through one lock; lookups take none.
+//! One `Regions` serves all engines of a process, which run on several threads. Changes
+//! take one lock; lookups take none.
 //!
-//! A lookup says what holds at that moment. A key that is taken back is unknown
-//! to lookups from then on, but an engine may be about to move bytes after a
-//! lookup it made just before. Whoever hands memory back to the program
-//! (deregistration, re-registration, freeing a window) must afterwards pass once
-//! through the lock of every engine: then none is in the middle of such a copy.
+//! The result of a lookup can be outdated at once: another thread may deregister the key
+//! while an engine copies bytes after its lookup. So a call that returns memory to the
+//! program (deregistration, re-registration, freeing a window) afterwards takes and releases
+//! the lock of every engine. Then no engine is in the middle of such a copy.
 
 mod cache;
 mod error;
@@ -55,12 +54,12 @@ use crate::verbs::Access;
 pub struct Regions {
     permutation: Permutation,
     table: Table,
-    /// Changes with every change of the table.
+    /// Incremented at every change of the table.
     version: AtomicU64,
     control: Mutex<Control>,
 }
 
-/// Who uses what. Its lock also makes its holder the table's only writer.
+/// All objects and their uses. The holder of its lock is the only writer of the table.
 #[derive(Debug)]
 struct Control {
     keys: KeyAllocator,
@@ -68,14 +67,14 @@ struct Control {
     pds: BTreeSet<u32>,
     mrs: BTreeMap<u32, MrEntry>,
     mws: BTreeMap<u32, MwEntry>,
-    /// Bound type 2 windows: queue pair number and window index.
+    /// Bound type 2 windows: number of the queue pair and index of the window.
     by_qp: BTreeSet<(u32, u32)>,
 }
 
 #[derive(Debug)]
 struct MrEntry {
     mr: Arc<Mr>,
-    /// How many windows are bound to it.
+    /// Number of windows that are bound to the region.
     windows: u32,
 }
 
@@ -85,7 +84,7 @@ struct MwEntry {
     bound: Option<Binding>,
 }
 
-/// How many objects there are.
+/// The numbers of objects.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Protection domains.
@@ -99,12 +98,12 @@ pub struct Counts {
 }
 
 impl Regions {
-    /// Most memory regions at a time.
+    /// Maximum number of memory regions.
     pub const MAX_MR: usize = (1 << 19) - 1;
-    /// Most memory windows at a time.
+    /// Maximum number of memory windows.
     pub const MAX_MW: usize = (1 << 19) - 1;
 
-    /// No regions yet. All randomness in keys comes from `seed`.
+    /// Creates an empty set. All randomness of keys comes from `seed`.
     pub fn new(seed: [u8; 32]) -> Regions {
         let (permutation, keys) = KeyAllocator::new(seed);
         Regions {
@@ -122,7 +121,7 @@ impl Regions {
         }
     }
 
-    /// A new protection domain.
+    /// Creates a protection domain.
     pub fn alloc_pd(&self) -> Arc<Pd> {
         let mut control = self.control();
         let id = loop {
@@ -135,7 +134,7 @@ impl Regions {
         Arc::new(Pd { id })
     }
 
-    /// Gives a protection domain back; refused while anybody else holds it.
+    /// Frees a protection domain. Fails while another object holds it.
     pub fn dealloc_pd(&self, pd: Arc<Pd>) -> Result<(), (Arc<Pd>, VerbsError)> {
         match Arc::try_unwrap(pd) {
             Ok(pd) => {
@@ -150,8 +149,8 @@ impl Regions {
         }
     }
 
-    /// Registers memory. Work requests and peers count its addresses from
-    /// `iova`, or from zero if it is [`Access::ZERO_BASED`].
+    /// Registers memory. The addresses of work requests and peers start at `iova`, or at 0
+    /// if `access` has [`Access::ZERO_BASED`].
     pub fn register(
         &self,
         pd: &Arc<Pd>,
@@ -171,8 +170,8 @@ impl Regions {
         self.add(state.checked()?)
     }
 
-    /// A region of no memory, for this side's own use: its only key leads from
-    /// every address to [`NULL_MEMORY`](crate::NULL_MEMORY).
+    /// Registers a null region, for local use only: its key leads from every address to
+    /// [`NULL_MEMORY`](crate::NULL_MEMORY).
     pub fn register_null(&self, pd: &Arc<Pd>) -> Result<Arc<Mr>, VerbsError> {
         self.add(MrState::null(pd))
     }
@@ -194,9 +193,10 @@ impl Regions {
         Ok(mr)
     }
 
-    /// Changes a region: all that is asked, or nothing. Its key stays.
+    /// Changes a region. If the call fails, nothing has changed. The key stays.
     ///
-    /// What bound windows rest on cannot change under them.
+    /// While windows are bound to the region, the properties that they depend on cannot
+    /// change.
     pub fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
         let control = self.control();
         let windows = control.mr(mr)?.windows;
@@ -230,7 +230,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Takes a region's key back; refused while windows are bound to it.
+    /// Deregisters a region. Fails while windows are bound to the region.
     pub fn deregister(&self, mr: &Arc<Mr>) -> Result<(), VerbsError> {
         let mut control = self.control();
         let windows = control.mr(mr)?.windows;
@@ -245,8 +245,9 @@ impl Regions {
         Ok(())
     }
 
-    /// The program's address of local memory that a work request names.
-    /// `need` is [`Access::LOCAL_WRITE`] if it will be written to, else empty.
+    /// Checks a local key. Returns the memory behind `addr`.
+    ///
+    /// `need` is [`Access::LOCAL_WRITE`] for memory that will be written, else empty.
     #[inline]
     pub fn local(
         &self,
@@ -264,8 +265,9 @@ impl Regions {
         view.translate(KeyRole::Lkey, addr, u64::from(length))
     }
 
-    /// The program's address of memory that a peer names. `pd` and `qpn` are
-    /// those of the queue pair that it talks to.
+    /// Checks a peer's key. Returns the memory behind `va`.
+    ///
+    /// `pd` and `qpn` are those of the queue pair that received the request.
     #[inline]
     pub fn remote(
         &self,
@@ -281,7 +283,7 @@ impl Regions {
         view.translate(KeyRole::Rkey, va, length)
     }
 
-    /// All that a peer's key covers: the program's address, and the length.
+    /// Checks a peer's key. Returns the whole memory behind the key, and its length.
     pub fn remote_whole(
         &self,
         rkey: u32,
@@ -294,7 +296,7 @@ impl Regions {
         Ok((view.place(view.start), view.length))
     }
 
-    /// How many objects there are.
+    /// Returns the numbers of objects.
     pub fn counts(&self) -> Counts {
         let control = self.control();
         Counts {
@@ -305,25 +307,25 @@ impl Regions {
         }
     }
 
-    /// The numbers of all protection domains.
+    /// Returns the numbers of all protection domains.
     pub fn pds(&self) -> Vec<u32> {
         self.control().pds.iter().copied().collect()
     }
 
-    /// All memory regions and the slots they are in, which say nothing of their keys.
+    /// Returns all memory regions with their slots. A slot number reveals no key.
     pub fn numbered_mrs(&self) -> Vec<(u32, Arc<Mr>)> {
         let control = self.control();
         let mrs = control.mrs.iter();
         mrs.map(|(slot, e)| (*slot, Arc::clone(&e.mr))).collect()
     }
 
-    /// All memory regions, oldest slot first.
+    /// Returns all memory regions in the order of their slots.
     pub fn mrs(&self) -> Vec<Arc<Mr>> {
         let control = self.control();
         control.mrs.values().map(|e| Arc::clone(&e.mr)).collect()
     }
 
-    /// All memory windows, oldest slot first.
+    /// Returns all memory windows in the order of their slots.
     pub fn mws(&self) -> Vec<Arc<Mw>> {
         let control = self.control();
         control.mws.values().map(|e| Arc::clone(&e.mw)).collect()
@@ -334,34 +336,35 @@ impl Regions {
         let slot = self.table.get(self.permutation.index(key));
         let view = slot.map(|slot| slot.read().unwrap_or_else(|| self.wait_and_read(slot)));
         match view {
-            // A free slot's key is 0, which a peer may well send.
+            // The key of a free slot is 0, which a peer can send.
             Some(view) if view.key == key && !view.users.is_empty() => Ok(view),
             _ => Err(AccessError::Unknown { role, key }),
         }
     }
 
-    /// For a reader that has met a writer, perhaps one whose thread does not run.
+    /// Reads a slot after waiting for its writer, whose thread may not be running.
     #[cold]
     fn wait_and_read(&self, slot: &Slot) -> View {
         let _no_writer = self.control();
         slot.read()
-            .expect("nobody writes while we hold the writers' lock")
+            .expect("no thread writes while this one holds the writers' lock")
     }
 
-    /// Changes a slot. The caller holds the writers' lock.
+    /// Writes a slot. The caller holds the writers' lock.
     fn put(&self, index: u32, view: &View) {
         let slot = self.table.get(index);
-        slot.expect("a key's slot is made with it").write(view);
+        slot.expect("a key is allocated together with its slot")
+            .write(view);
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// What copies of slots were made under: they are stale once it differs.
+    /// Returns the version of the table. A copy of a slot with another version is invalid.
     #[inline]
     fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// A new key, with its slot and room for the object that it is for.
+    /// Allocates a key, its slot and memory for its object.
     fn new_key(&self, control: &mut Control) -> Result<NewKey, VerbsError> {
         room::for_an_object("bytes of a memory region or window")?;
         control.keys.reserve()?;
@@ -389,7 +392,7 @@ impl Regions {
 }
 
 impl Control {
-    /// The entry of a region that is registered, and here.
+    /// Returns the entry of a region that is registered in this set.
     fn mr(&self, mr: &Arc<Mr>) -> Result<&MrEntry, VerbsError> {
         let entry = self.mrs.get(&mr.index);
         entry.filter(|e| Arc::ptr_eq(&e.mr, mr)).ok_or_else(|| {

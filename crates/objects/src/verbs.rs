@@ -1,7 +1,7 @@
-//! The vocabulary of verbs: work requests, completions, flags.
+//! Types of verbs: work requests, completions and flags.
 //!
-//! Names and numeric values follow `libibverbs`, so that the C layer converts
-//! by copying fields. What C expresses with unions is an enum here.
+//! Names and numeric values follow `libibverbs`, so that the C layer converts by copying
+//! fields. A union of C is an enum here.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::ah::AddressHandle;
 use crate::region::{Mr, Mw};
 use crate::time::Time;
 
-/// Most scatter/gather elements a work request may have.
+/// Maximum number of scatter/gather elements of a work request.
 pub const MAX_SGE: usize = 32;
 
 bitflags! {
-    /// What may be done to a memory region, a window, or through a queue pair.
+    /// Permitted accesses to a memory region, a window, or through a queue pair.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Access: u32 {
         /// The local adapter may write.
@@ -30,7 +30,7 @@ bitflags! {
         const MW_BIND = 1 << 4;
         /// Addresses count from zero instead of from the virtual address.
         const ZERO_BASED = 1 << 5;
-        /// Pages may come and go.
+        /// The region is paged on demand.
         const ON_DEMAND = 1 << 6;
         /// The region consists of huge pages.
         const HUGETLB = 1 << 7;
@@ -38,24 +38,24 @@ bitflags! {
         const FLUSH_GLOBAL = 1 << 8;
         /// The peer may flush to persistence.
         const FLUSH_PERSISTENT = 1 << 9;
-        /// Writes may be reordered (accepted, without effect here).
+        /// Writes may be reordered: accepted, without effect.
         const RELAXED_ORDERING = 1 << 20;
     }
 
-    /// `ibv_send_flags`.
+    /// Flags of a send work request: `ibv_send_flags`.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct SendFlags: u32 {
-        /// Wait for earlier READs and atomics.
+        /// Start after earlier READs and atomics have completed.
         const FENCE = 1 << 0;
-        /// Complete with a completion even if the queue pair does not do so by itself.
+        /// Produce a completion, even if the queue pair does not for every send.
         const SIGNALED = 1 << 1;
         /// The receiver's completion counts as solicited.
         const SOLICITED = 1 << 2;
-        /// Data is copied when posted.
+        /// Copy the data when the work request is posted.
         const INLINE = 1 << 3;
     }
 
-    /// `ibv_wc_flags`.
+    /// Flags of a completion: `ibv_wc_flags`.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the receive buffer hold a GRH.
@@ -67,27 +67,27 @@ bitflags! {
     }
 }
 
-/// A piece of local memory: `ibv_sge`, and laid out like it.
+/// A scatter/gather element: `ibv_sge`, with the same layout.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Sge {
-    /// Where it starts, as the region counts addresses.
+    /// Start address, as the region counts addresses.
     pub addr: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// The local key of its region.
+    /// Local key of the region.
     pub lkey: u32,
 }
 
-/// What a send work request asks for.
+/// The operation of a send work request. [`SendOp::info`] describes each.
 #[derive(Clone, Debug)]
 pub enum SendOp {
     /// A message into the peer's next receive buffer.
     Send {
-        /// Immediate data, as it stands in memory.
+        /// Immediate data in memory order.
         imm: Option<u32>,
     },
-    /// A message that also invalidates one of the peer's keys.
+    /// A message that also invalidates a key of the peer.
     SendInvalidate {
         /// The peer's key.
         rkey: u32,
@@ -98,7 +98,7 @@ pub enum SendOp {
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// Immediate data, as it stands in memory; consumes a receive.
+        /// Immediate data in memory order; it consumes a receive of the peer.
         imm: Option<u32>,
     },
     /// A read from the peer's memory.
@@ -108,47 +108,47 @@ pub enum SendOp {
         /// The peer's key.
         rkey: u32,
     },
-    /// Compare and swap of eight bytes.
+    /// An atomic compare and swap of eight bytes.
     CompareSwap {
         /// The peer's address, a multiple of 8.
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// What must be there.
+        /// The expected value.
         compare: u64,
-        /// What replaces it.
+        /// The new value.
         swap: u64,
     },
-    /// Fetch and add of eight bytes.
+    /// An atomic fetch and add of eight bytes.
     FetchAdd {
         /// The peer's address, a multiple of 8.
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// What is added.
+        /// The addend.
         add: u64,
     },
-    /// A write of eight bytes that no reader sees in halves.
+    /// A write of eight bytes in one access: no reader sees a part of them.
     AtomicWrite {
         /// The peer's address, a multiple of 8.
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
     },
-    /// Makes earlier writes visible or persistent.
+    /// A flush that makes earlier writes visible or persistent.
     Flush {
         /// The peer's address.
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// How many bytes; ignored for a whole region.
+        /// Number of bytes; ignored for a whole region.
         length: u32,
-        /// Placement type bits: 1 global visibility, 2 persistence.
+        /// Placement type bits: 1 is global visibility, 2 is persistence.
         placement: u8,
-        /// 0 for the range, 1 for the whole region.
+        /// 0 flushes the range, 1 the whole region.
         selectivity: u8,
     },
-    /// Takes back a local key.
+    /// Invalidates a local key.
     LocalInvalidate {
         /// The key.
         key: u32,
@@ -157,21 +157,21 @@ pub enum SendOp {
     BindMw(Box<BindMw>),
 }
 
-/// A memory-window bind, as a work request.
+/// The arguments of a memory window bind.
 #[derive(Clone, Debug)]
 pub struct BindMw {
     /// The window.
     pub mw: Arc<Mw>,
-    /// The key the window gets; its upper 24 bits are the window's. For type 1
-    /// it comes from [`Regions::next_type1_rkey`](crate::Regions::next_type1_rkey).
+    /// The window's new key. The upper 24 bits stay those of the window. For type 1 the key
+    /// comes from [`Regions::next_type1_rkey`](crate::Regions::next_type1_rkey).
     pub rkey: u32,
-    /// The region under the window; `None` with length zero unbinds a type 1 window.
+    /// The region under the window. `None` with length 0 unbinds a type 1 window.
     pub mr: Option<Arc<Mr>>,
-    /// First address.
+    /// Start address, as the region counts addresses.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What the peer may do through it.
+    /// Accesses that the window permits to the peer.
     pub access: Access,
 }
 
@@ -181,53 +181,53 @@ impl Default for SendOp {
     }
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Debug)]
 pub struct UdTarget {
-    /// The way there.
+    /// Route to the peer.
     pub ah: Arc<AddressHandle>,
-    /// The queue pair there.
+    /// Number of the peer's queue pair.
     pub remote_qpn: u32,
-    /// Its Q_Key; with bit 31 set the queue pair's own is sent instead.
+    /// Q_Key of the peer's queue pair. If bit 31 is set, the sender's own Q_Key is sent.
     pub remote_qkey: u32,
 }
 
 /// A send work request.
 #[derive(Clone, Debug)]
 pub struct SendWr<'a> {
-    /// Returned in the completion.
+    /// Id that the completion returns.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub op: SendOp,
-    /// How.
+    /// Flags.
     pub flags: SendFlags,
     /// Local memory.
     pub data: SendData<'a>,
-    /// For UD and GSI.
+    /// Destination of a datagram (UD and GSI).
     pub ud: Option<UdTarget>,
-    /// For XRC: the shared receive queue at the other end.
+    /// Number of the peer's shared receive queue (XRC).
     pub xrc_srq: u32,
 }
 
 /// The local memory of a send work request.
 #[derive(Copy, Clone, Debug)]
 pub enum SendData<'a> {
-    /// Gathered from, or scattered to, registered memory when the time comes.
+    /// Registered memory, which is read or written while the work request is executed.
     Sges(&'a [Sge]),
-    /// Copied now. The caller has collected it from the program's buffers.
+    /// Inline data, which is copied when the work request is posted.
     Inline(&'a [u8]),
 }
 
 /// A receive work request.
 #[derive(Copy, Clone, Debug)]
 pub struct RecvWr<'a> {
-    /// Returned in the completion.
+    /// Id that the completion returns.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// Memory for the message.
     pub sges: &'a [Sge],
 }
 
-/// `ibv_wc_status`.
+/// The status of a completion: `ibv_wc_status`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names say it
@@ -249,7 +249,7 @@ pub enum WcStatus {
     General = 21,
 }
 
-/// `ibv_wc_opcode`.
+/// The opcode of a completion: `ibv_wc_opcode`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names say it
@@ -267,41 +267,41 @@ pub enum WcOpcode {
     RecvRdmaWithImm = 129,
 }
 
-/// A completion: `ibv_wc`, with the time of its arrival.
+/// A completion: `ibv_wc`, with a timestamp.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Wc {
-    /// From the work request.
+    /// Id of the work request.
     pub wr_id: u64,
-    /// When it was queued.
+    /// Time at which the completion was queued.
     pub timestamp: Time,
-    /// How it went.
+    /// Status.
     pub status: WcStatus,
-    /// What it was; valid on success.
+    /// Opcode; valid on success.
     pub opcode: WcOpcode,
-    /// What `imm` means, and whether a GRH was written.
+    /// Flags, which give the meaning of `imm` and tell whether a GRH was written.
     pub flags: WcFlags,
-    /// Bytes transferred.
+    /// Number of transferred bytes.
     pub byte_len: u32,
-    /// Immediate data as it stands in memory, or the invalidated key.
+    /// Immediate data in memory order, or the invalidated key.
     pub imm: u32,
-    /// The queue pair.
+    /// Number of the queue pair.
     pub qpn: u32,
-    /// The sender's queue pair (UD).
+    /// Number of the sender's queue pair (UD).
     pub src_qp: u32,
-    /// Whose header the GRH holds (UD).
+    /// Network layer of the header in the GRH (UD).
     pub network: NetworkHeader,
 }
 
-/// Which network layer a datagram came through.
+/// The network layer that a datagram arrived through.
 ///
-/// IBTA Annex A17.4.5.1: a completion has a flag for it, since the GRH does not tell.
+/// IBTA Annex A17.4.5.1: a completion has a flag for it, because the GRH does not tell.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum NetworkHeader {
-    /// It was no datagram.
+    /// The completion is not that of a datagram.
     #[default]
     None,
-    /// An IPv6 header, which looks like a GRH.
+    /// IPv6: the header has the layout of a GRH.
     Ipv6,
-    /// An IPv4 header in the second half.
+    /// IPv4: the header is in the last 20 bytes of the GRH.
     Ipv4,
 }

@@ -1,4 +1,4 @@
-//! Why a key did not allow an access, in words a person can act on.
+//! Errors of key checks, in words that a person can act on.
 
 use core::fmt;
 
@@ -6,14 +6,14 @@ use thiserror::Error;
 
 use crate::verbs::Access;
 
-/// What a key was used as.
+/// The use of a key.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum KeyRole {
-    /// By this side, for its own memory.
+    /// Local key: a work request names local memory.
     Lkey,
-    /// By the peer.
+    /// Remote key: a peer names memory.
     Rkey,
-    /// To name a memory window.
+    /// Key of a memory window that is bound.
     Window,
 }
 
@@ -27,24 +27,24 @@ impl fmt::Display for KeyRole {
     }
 }
 
-/// A key does not allow what was tried.
+/// The reason why a key does not allow an access or a bind.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum AccessError {
     /// No region or window has the key.
     #[error("{role} {key:#x} is unknown")]
     Unknown { role: KeyRole, key: u32 },
-    /// The protection domains differ.
+    /// The key belongs to another protection domain than the queue pair.
     #[error("{role} {key:#x} belongs to another protection domain")]
     OtherDomain { role: KeyRole, key: u32 },
-    /// Permissions are missing.
+    /// The key lacks permissions.
     #[error("{role} {key:#x} does not allow {}", Names(*missing))]
     Denied {
         role: KeyRole,
         key: u32,
         missing: Access,
     },
-    /// The range is not wholly inside.
+    /// A part of the range is outside the region or window.
     #[error("{role} {key:#x} does not cover {address:#x}+{length}")]
     OutOfRange {
         role: KeyRole,
@@ -52,10 +52,10 @@ pub enum AccessError {
         address: u64,
         length: u64,
     },
-    /// A window's key was used as a local key.
+    /// The key of a window was used as a local key.
     #[error("lkey {key:#x} is the key of a memory window, which only peers may use")]
     WindowAsLkey { key: u32 },
-    /// The window shows no memory.
+    /// The window is not bound.
     #[error("window {key:#x} is not bound")]
     NotBound { key: u32 },
     /// A type 2 window belongs to the queue pair that bound it.
@@ -70,13 +70,13 @@ pub enum AccessError {
     /// Only a type 1 window is unbound by binding nothing.
     #[error("type 2 window {key:#x} cannot be bound to zero bytes")]
     NothingToBind { key: u32 },
-    /// A bind of more than nothing names no region.
+    /// A bind of a positive length names no region.
     #[error("window {key:#x} cannot be bound to {length} bytes of no region")]
     NoRegion { key: u32, length: u64 },
-    /// Type 1 windows keep the region's addresses.
+    /// Type 1 windows use the region's addresses.
     #[error("type 1 window {key:#x} cannot be ZERO_BASED")]
     ZeroBasedType1 { key: u32 },
-    /// Access flags that have no meaning.
+    /// The bind has unknown access flags.
     #[error("window {key:#x} asks for the unknown access flags {unknown:#x}")]
     UnknownFlags { key: u32, unknown: u32 },
     /// Only type 2 windows are invalidated by work requests.
@@ -84,7 +84,7 @@ pub enum AccessError {
     NotInvalidatable { key: u32, owner: &'static str },
 }
 
-/// Access flags by name.
+/// Displays access flags by name.
 pub(super) struct Names(pub(super) Access);
 
 impl fmt::Display for Names {

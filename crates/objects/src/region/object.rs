@@ -1,7 +1,7 @@
-//! Protection domains, memory regions and memory windows, as verbs see them.
+//! Protection domains, memory regions and memory windows: the handles of verbs.
 //!
-//! These are the handles. What the engine needs to check an access lies in the
-//! [table](super::table); who uses what lies in [`Regions`](super::Regions).
+//! The [table](super::table) holds the data for checks of accesses.
+//! [`Regions`](super::Regions) holds the relations between objects.
 
 use core::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,14 +13,14 @@ use crate::error::VerbsError;
 use crate::memory::MemRef;
 use crate::verbs::Access;
 
-/// A protection domain: `ibv_pd`. Two are the same if their ids are.
+/// A protection domain: `ibv_pd`. Domains are equal if their ids are.
 #[derive(Debug)]
 pub struct Pd {
     pub(super) id: u32,
 }
 
 impl Pd {
-    /// Its number, of no meaning but to tell domains apart.
+    /// Returns the number, which only distinguishes domains.
     #[inline]
     pub fn id(&self) -> u32 {
         self.id
@@ -35,7 +35,7 @@ pub struct Mr {
     state: Mutex<MrState>,
 }
 
-/// What re-registration changes.
+/// The properties of a region that re-registration can change.
 #[derive(Clone, Debug)]
 pub(super) struct MrState {
     pub(super) pd: Arc<Pd>,
@@ -43,11 +43,12 @@ pub(super) struct MrState {
     pub(super) length: u64,
     pub(super) iova: u64,
     pub(super) access: Access,
-    /// Whether there is no memory at all.
+    /// True for a null region.
     pub(super) null: bool,
 }
 
 impl MrState {
+    /// Returns the properties of a null region.
     pub(super) fn null(pd: &Arc<Pd>) -> MrState {
         MrState {
             pd: Arc::clone(pd),
@@ -59,7 +60,7 @@ impl MrState {
         }
     }
 
-    /// What a region shall be, if it can be that.
+    /// Checks and normalises the requested properties.
     pub(super) fn checked(mut self) -> Result<MrState, VerbsError> {
         let unknown = unknown_access(self.access);
         if unknown != 0 {
@@ -89,7 +90,7 @@ impl MrState {
         Ok(self)
     }
 
-    /// What the slot of a region with this key says.
+    /// Returns the slot content of a region with this key.
     pub(super) fn view(&self, key: u32) -> View {
         View {
             key,
@@ -108,8 +109,8 @@ impl MrState {
     }
 }
 
-/// Access bits that are neither known nor, as libibverbs declares some to be,
-/// mere hints.
+/// Returns the unknown bits of access flags. Bits 20 to 29 are hints by the definition of
+/// libibverbs, so they are never unknown.
 pub(crate) fn unknown_access(access: Access) -> u32 {
     const HINTS: u32 = 0x3ff0_0000;
     access.bits() & !(Access::all().bits() | HINTS)
@@ -124,12 +125,12 @@ impl Mr {
         }
     }
 
-    /// The key for this side's own use.
+    /// Returns the local key.
     pub fn lkey(&self) -> u32 {
         self.key
     }
 
-    /// The key for peers: the same.
+    /// Returns the remote key, which equals the local key.
     pub fn rkey(&self) -> u32 {
         self.key
     }
@@ -139,27 +140,27 @@ impl Mr {
         self.state().memory
     }
 
-    /// Its size in bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> u64 {
         self.state().length
     }
 
-    /// Where the memory starts, as work requests and peers count addresses.
+    /// Returns the start address, as work requests and peers count addresses.
     pub fn iova(&self) -> u64 {
         self.state().iova
     }
 
-    /// What may be done to it.
+    /// Returns the permitted accesses.
     pub fn access(&self) -> Access {
         self.state().access
     }
 
-    /// Whether it is a null region, which has no memory.
+    /// True if this is a null region, which has no memory.
     pub fn is_null(&self) -> bool {
         self.state().null
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> Arc<Pd> {
         Arc::clone(&self.state().pd)
     }
@@ -171,26 +172,27 @@ impl Mr {
     }
 }
 
-/// What to change about a region: `ibv_rereg_mr`. What is `None` stays.
+/// The changes of a re-registration: `ibv_rereg_mr`. A field of `None` changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Rereg {
-    /// Other memory: program address, length, and the address that work requests and peers use.
+    /// New memory, its length, and its start address for work requests and peers.
     pub translation: Option<(MemRef, u64, u64)>,
-    /// Another protection domain.
+    /// New protection domain.
     pub pd: Option<Arc<Pd>>,
-    /// Other permissions.
+    /// New permissions.
     pub access: Option<Access>,
 }
 
-/// The kinds of memory windows, which differ in who may use them and how they
-/// are bound and taken back.
+/// The kinds of memory windows. They differ in the queue pairs that may use them, and in the
+/// ways to bind and invalidate them.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum MwKind {
-    /// For every queue pair of the protection domain. Bound by a verb, again and again.
+    /// Usable by every queue pair of the protection domain. A verb binds it, any number of
+    /// times.
     Type1,
-    /// For the queue pair that bound it.
+    /// Usable by the queue pair that bound it.
     Type2A,
-    /// For the queue pair that bound it, as long as its protection domain is the window's.
+    /// Usable by the queue pair that bound it, if that is in the window's protection domain.
     Type2B,
 }
 
@@ -211,7 +213,7 @@ pub struct Mw {
     kind: MwKind,
     pd: Arc<Pd>,
     key: AtomicU32,
-    /// For type 1: the key that the last posted bind will give it.
+    /// Type 1: the key of the last posted bind.
     offered: AtomicU32,
 }
 
@@ -226,17 +228,17 @@ impl Mw {
         }
     }
 
-    /// Its kind.
+    /// Returns the kind.
     pub fn kind(&self) -> MwKind {
         self.kind
     }
 
-    /// The key it has now: what the last executed bind gave it.
+    /// Returns the present key: that of the last executed bind.
     pub fn rkey(&self) -> u32 {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }

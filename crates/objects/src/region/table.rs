@@ -1,17 +1,15 @@
-//! The table behind every memory access: index to what the key allows.
+//! The table of slots: the permissions and the memory of each key, by index.
 //!
-//! Every packet that touches memory asks here, from any engine of the process,
-//! so a lookup must be cheap and must not write to memory that engines share.
-//! A slot is one cache line with all that a check needs. Its fields are atomics
-//! under a version number (a seqlock): a reader copies them and starts again if
-//! the version was odd or has changed. Readers therefore take no lock, and see a
-//! slot before a change or after it, never in between.
+//! Every packet that accesses memory needs a lookup, in any engine of the process. So a
+//! lookup must be cheap and must not write to shared memory. A slot is one cache line with
+//! all data of a check. Its fields are atomics under a version number (a seqlock). A reader
+//! copies the fields and starts again if the version was odd or has changed. So readers take
+//! no lock, and see a slot before or after a change, never in between.
 //!
-//! Slots come in chunks that are allocated when first needed and then stay where
-//! they are, so finding one takes no lock either.
+//! Slots are allocated in chunks when first needed. Chunks never move, so finding a slot
+//! takes no lock either.
 //!
-//! There is one writer at a time: whoever holds the lock of
-//! [`Regions`](super::Regions).
+//! There is one writer at a time: the holder of the lock of [`Regions`](super::Regions).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -28,22 +26,22 @@ use crate::verbs::Access;
 
 const CHUNK_BITS: u32 = 10;
 const CHUNK: usize = 1 << CHUNK_BITS;
-/// How often a reader tries before it waits for the writer instead.
+/// Number of attempts of a reader before it waits for the writer.
 const TRIES: usize = 64;
 
 bitflags! {
-    /// Who may use what a slot describes. All zero: the slot is free.
+    /// The permitted users of a slot, and its kind. Zero means that the slot is free.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
     pub(super) struct Users: u32 {
-        /// This side, for its own memory: a region, not a window.
+        /// Work requests of this process, as local key: a region, not a window.
         const LOCAL = 1 << 0;
-        /// Only queue pairs of its protection domain.
+        /// Only queue pairs of the same protection domain.
         const SAME_DOMAIN = 1 << 1;
-        /// Only the queue pair that bound it.
+        /// Only the queue pair that bound the window.
         const SAME_QP = 1 << 2;
-        /// A window.
+        /// The slot is that of a window.
         const WINDOW = 1 << 3;
-        /// A region without memory.
+        /// The slot is that of a null region.
         const NULL = 1 << 4;
     }
 }
@@ -60,7 +58,7 @@ impl Users {
     }
 }
 
-/// What a slot says. The default is that of a free slot: no key is zero.
+/// The content of a slot. The default is that of a free slot: no key is 0.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct View {
     pub(super) key: u32,
@@ -68,19 +66,18 @@ pub(super) struct View {
     pub(super) pd: u32,
     pub(super) qpn: u32,
     pub(super) access: Access,
-    /// The first address, as work requests and peers count.
+    /// Start address, as work requests and peers count addresses.
     pub(super) start: u64,
-    /// Bytes from there; `start + length` does not overflow. A window without
-    /// any is not bound.
+    /// Length in bytes; `start + length` does not overflow. 0 for a window that is not bound.
     pub(super) length: u64,
-    /// Difference of the program's address and such an address, modulo 2^64.
+    /// Distance from such an address to the program's address, modulo 2^64.
     pub(super) delta: u64,
     /// The space of the memory.
     pub(super) space: MemorySpace,
 }
 
 impl View {
-    /// Whether a queue pair may use the key for `need`, wherever that is.
+    /// Checks that a queue pair may use the key for `need`. The range is not checked.
     #[inline]
     pub(super) fn permit(
         &self,
@@ -99,7 +96,7 @@ impl View {
         Err(self.refusal(role, pd, qpn, need))
     }
 
-    /// The program's address of a range that must lie inside.
+    /// Checks that a range is inside. Returns its memory.
     #[inline]
     pub(super) fn translate(
         &self,
@@ -154,11 +151,11 @@ impl View {
     }
 }
 
-/// One region or window, in one cache line.
+/// A region or window, in one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Slot {
-    /// Odd while the rest is being changed.
+    /// Odd while a writer changes the other fields.
     pub(super) version: AtomicU32,
     key: AtomicU32,
     users: AtomicU32,
@@ -173,7 +170,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// What the slot says now. `None` if it kept changing: then wait for the writer.
+    /// Returns the content. Returns `None` if the slot changed in all attempts: the caller
+    /// then waits for the writer.
     #[inline]
     pub(super) fn read(&self) -> Option<View> {
         for _ in 0..TRIES {
@@ -189,8 +187,8 @@ impl Slot {
                 delta: self.delta.load(Ordering::Relaxed),
                 space: MemorySpace::from_code(self.space.load(Ordering::Relaxed)),
             };
-            // Pairs with the fence in `write`: whoever has seen one of its
-            // stores sees the odd version before it.
+            // Pairs with the fence in `write`: a reader that has seen one of its
+            // stores also sees the odd version before it.
             fence(Ordering::Acquire);
             let after = self.version.load(Ordering::Relaxed);
             if before == after && before & 1 == 0 {
@@ -201,7 +199,7 @@ impl Slot {
         None
     }
 
-    /// Changes the slot. Only one caller at a time: see the module's text.
+    /// Writes the content. The caller is the only writer: see the module's documentation.
     pub(super) fn write(&self, view: &View) {
         let version = self.version.load(Ordering::Relaxed);
         debug_assert!(version & 1 == 0, "two writers");
@@ -236,20 +234,20 @@ impl Table {
         }
     }
 
-    /// The slot of an index, unless no index near it was ever used.
+    /// Returns the slot of an index, or `None` if its chunk was never needed.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&Slot> {
         let chunk = self.chunks.get(index as usize >> CHUNK_BITS)?.get()?;
         chunk.get(index as usize % CHUNK)
     }
 
-    /// Makes the slot of an index, unless it is there.
+    /// Allocates the chunk of an index, unless it exists.
     pub(super) fn make(&self, index: u32) -> Result<(), VerbsError> {
         let chunk = &self.chunks[index as usize >> CHUNK_BITS];
         if chunk.get().is_none() {
             let mut slots = room::vec(CHUNK, "keys")?;
             slots.extend((0..CHUNK).map(|_| Slot::default()));
-            let _another_thread_was_first = chunk.set(slots.into_boxed_slice());
+            let _set_by_another_thread = chunk.set(slots.into_boxed_slice());
         }
         Ok(())
     }
@@ -263,13 +261,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_one_cache_line() {
+    fn slot_is_one_cache_line() {
         assert_eq!(size_of::<Slot>(), 64);
     }
 
     #[test]
-    #[allow(clippy::disallowed_methods)] // a test may bring threads
-    fn readers_see_a_change_whole_or_not_at_all() {
+    #[allow(clippy::disallowed_methods)] // tests may start threads
+    fn readers_see_a_change_completely_or_not_at_all() {
         let slot = Slot::default();
         let view = |n: u32| View {
             key: n,
@@ -290,7 +288,7 @@ mod tests {
                     while !done.load(Ordering::Relaxed) || changes == 0 {
                         let Some(seen) = slot.read() else { continue };
                         assert_eq!(seen, view(seen.key));
-                        assert!(seen.key >= last, "an older state came back");
+                        assert!(seen.key >= last, "an older content was read");
                         changes += u64::from(seen.key != last);
                         last = seen.key;
                     }
@@ -304,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gives_up_on_a_slot_that_stays_odd() {
+    fn reader_gives_up_on_a_slot_that_stays_odd() {
         let slot = Slot::default();
         slot.version.store(1, Ordering::Relaxed);
         assert_eq!(slot.read(), None);
     }
 
     #[test]
-    fn chunks_are_made_when_first_needed() {
+    fn chunks_are_allocated_when_first_needed() {
         let table = Table::new();
         assert!(table.get(5).is_none());
         table.make(5).unwrap();

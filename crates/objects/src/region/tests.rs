@@ -1,4 +1,4 @@
-//! Protection domains and regions. Windows have their own: [`bind`] and [`window`].
+//! Tests of protection domains and regions. [`bind`] and [`window`] test windows.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -56,7 +56,7 @@ fn words<T>(result: Result<T, AccessError>) -> String {
 }
 
 #[test]
-fn a_domain_is_busy_while_anybody_holds_it() {
+fn domain_in_use_cannot_be_freed() {
     let Fixture { regions, pd, .. } = Fixture::new();
     let mr = regions.register(&pd, MemRef::host(0), 10, 0, RW).unwrap();
     let (pd, error) = regions.dealloc_pd(pd).unwrap_err();
@@ -68,7 +68,7 @@ fn a_domain_is_busy_while_anybody_holds_it() {
 }
 
 #[test]
-fn a_null_region_is_everywhere_and_nowhere_and_only_for_us() {
+fn null_region_maps_every_local_address_and_no_remote_one() {
     let f = Fixture::new();
     let mr = f.regions.register_null(&f.pd).unwrap();
     let cache = KeyCache::default();
@@ -90,7 +90,7 @@ fn a_null_region_is_everywhere_and_nowhere_and_only_for_us() {
 }
 
 #[test]
-fn a_region_that_nobody_holds_stays_registered() {
+fn region_without_handle_stays_registered() {
     let f = Fixture::new();
     let key = f.mr(RW).rkey();
     assert!(f.remote(key, Access::REMOTE_READ, 0x5_0000, 1).is_ok());
@@ -106,7 +106,7 @@ fn domain_ids_in_use_are_skipped_when_numbers_wrap() {
 }
 
 #[test]
-fn a_region_reports_what_it_was_registered_with() {
+fn region_reports_its_properties() {
     let f = Fixture::new();
     let mr = f.mr(RW);
     assert_eq!(mr.lkey(), mr.rkey());
@@ -147,7 +147,7 @@ fn unknown_access_bits_are_refused_unless_they_are_hints() {
 }
 
 #[test]
-fn neither_address_nor_iova_may_overflow() {
+fn range_beyond_the_address_space_is_refused() {
     let f = Fixture::new();
     let register = |addr, length, iova| {
         f.regions
@@ -160,7 +160,7 @@ fn neither_address_nor_iova_may_overflow() {
 }
 
 #[test]
-fn a_zero_based_region_counts_from_zero() {
+fn zero_based_region_starts_at_address_0() {
     let f = Fixture::new();
     let mr = f.mr(RW | Access::ZERO_BASED);
     assert_eq!(mr.iova(), 0);
@@ -173,7 +173,7 @@ fn a_zero_based_region_counts_from_zero() {
 }
 
 #[test]
-fn addresses_are_translated_and_ranges_kept() {
+fn addresses_are_translated_and_ranges_checked() {
     let f = Fixture::new();
     let mr = f.mr(RW);
     let at = |va, len| f.remote(mr.rkey(), Access::REMOTE_READ, va, len);
@@ -194,7 +194,7 @@ fn addresses_are_translated_and_ranges_kept() {
 }
 
 #[test]
-fn all_requested_permissions_must_be_there() {
+fn access_needs_all_permissions() {
     let f = Fixture::new();
     let mr = f.mr(Access::LOCAL_WRITE | Access::REMOTE_READ);
     let at = |need| f.remote(mr.rkey(), need, 0x5_0000, 8);
@@ -218,7 +218,7 @@ fn all_requested_permissions_must_be_there() {
 }
 
 #[test]
-fn another_domain_is_refused() {
+fn key_of_another_domain_is_refused() {
     let f = Fixture::new();
     let key = f.mr(RW).rkey();
     let remote = f.regions.remote(key, &f.other_pd, QPN, RW, 0x5_0000, 8);
@@ -255,7 +255,7 @@ fn key_zero_is_unknown_although_free_slots_hold_it() {
 
 #[test]
 #[allow(clippy::disallowed_methods)] // a test may bring threads
-fn a_lookup_waits_for_a_writer_whose_thread_does_not_run() {
+fn lookup_waits_for_a_writer_that_is_not_scheduled() {
     let f = Fixture::new();
     let mr = f.mr(RW);
     let slot = f.regions.table.get(mr.index).unwrap();
@@ -298,7 +298,7 @@ fn a_region_of_another_table_is_not_found() {
 }
 
 #[test]
-fn reregistration_changes_what_is_asked_and_keeps_the_key() {
+fn reregistration_changes_properties_and_keeps_the_key() {
     let f = Fixture::new();
     let mr = f.mr(RW);
     let key = mr.rkey();
@@ -321,7 +321,7 @@ fn reregistration_changes_what_is_asked_and_keeps_the_key() {
 }
 
 #[test]
-fn reregistration_does_all_or_nothing() {
+fn failed_reregistration_changes_nothing() {
     let f = Fixture::new();
     let mr = f.mr(RW);
     let change = Rereg {
@@ -338,7 +338,7 @@ fn reregistration_does_all_or_nothing() {
 }
 
 #[test]
-fn a_whole_region_is_found_for_a_flush() {
+fn remote_whole_returns_the_whole_region() {
     let f = Fixture::new();
     let key = f.mr(Access::FLUSH_GLOBAL).rkey();
     let whole = |pd, need| f.regions.remote_whole(key, pd, QPN, need);
@@ -349,7 +349,7 @@ fn a_whole_region_is_found_for_a_flush() {
 }
 
 #[test]
-fn there_is_room_for_all_regions_and_windows_at_once_and_no_more() {
+fn maximum_numbers_of_regions_and_windows_fit_at_once() {
     let f = Fixture::new();
     for _ in 0..Regions::MAX_MR {
         f.mr(RW);
@@ -368,7 +368,7 @@ fn there_is_room_for_all_regions_and_windows_at_once_and_no_more() {
 
 #[test]
 #[allow(clippy::disallowed_methods)] // a test may bring threads
-fn lookups_go_on_while_others_register_and_deregister() {
+fn lookups_are_right_during_registrations() {
     let f = Fixture::new();
     let stable = f.mr(RW);
     thread::scope(|scope| {

@@ -1,15 +1,14 @@
-//! Memory windows: keys that show a peer part of a region, for a time.
+//! Memory windows: keys that give a peer access to part of a region.
 //!
-//! Windows are bound and invalidated by work requests, when their turn comes;
-//! the engine calls [`Regions::bind`] and [`Regions::invalidate`] then.
+//! Work requests bind and invalidate windows. The engine calls [`Regions::bind`] and
+//! [`Regions::invalidate`] when it executes such a work request.
 //!
-//! A bind gives the window a new key: the upper 24 bits stay, the low 8 bits are
-//! those of [`BindMw::rkey`]. For a type 2 window the consumer chooses them. For
-//! a type 1 window the adapter does, but `ibv_bind_mw` reports the new key when
-//! it posts the bind: so whoever posts asks [`Regions::next_type1_rkey`] and puts
-//! the answer into the work request. Either way the key that counts is the one
-//! in the work request, from the moment it is executed; until then, and for ever
-//! if it fails, the window keeps the key and the memory it has.
+//! A bind gives the window a new key: the upper 24 bits stay, the low 8 bits are those of
+//! [`BindMw::rkey`]. The program chooses them for a type 2 window. The adapter chooses them
+//! for a type 1 window, and `ibv_bind_mw` reports the new key when it posts the bind. So the
+//! caller that posts takes the key from [`Regions::next_type1_rkey`]. The window has the key
+//! of the work request once the bind is executed. Until then, and if the bind fails, the
+//! window keeps its old key and memory.
 
 use std::sync::Arc;
 
@@ -21,15 +20,15 @@ use crate::error::VerbsError;
 use crate::key;
 use crate::verbs::{Access, BindMw};
 
-/// What of a region's permissions a window may rest on.
+/// Permissions of a region that bound windows can depend on.
 pub(super) const NEEDED: Access = Access::MW_BIND.union(Access::LOCAL_WRITE).union(FLUSH);
 
 const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 const FLUSH: Access = Access::FLUSH_GLOBAL.union(Access::FLUSH_PERSISTENT);
-/// What a window can permit.
+/// Permissions that a window can grant.
 const GRANTED: Access = WRITING.union(Access::REMOTE_READ).union(FLUSH);
 
-/// The region that a window is bound to, and for type 2 the queue pair.
+/// The region that a window is bound to and, for type 2, the queue pair.
 #[derive(Debug)]
 pub(super) struct Binding {
     mr: u32,
@@ -37,7 +36,7 @@ pub(super) struct Binding {
 }
 
 impl Regions {
-    /// A new window, not bound.
+    /// Creates a window that is not bound.
     pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>, VerbsError> {
         let mut control = self.control();
         if control.mws.len() >= Regions::MAX_MW {
@@ -55,7 +54,7 @@ impl Regions {
         Ok(mw)
     }
 
-    /// Takes a window's key back, bound or not.
+    /// Frees a window, bound or not.
     pub fn dealloc_mw(&self, mw: &Arc<Mw>) -> Result<(), VerbsError> {
         let mut control = self.control();
         if control.mw(mw).is_none() {
@@ -70,8 +69,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The key that the next bind of a type 1 window shall give it: for
-    /// [`BindMw::rkey`]. Each call returns another key than the 255 before.
+    /// Returns the key for [`BindMw::rkey`] of the next bind of a type 1 window. It differs
+    /// from the results of the last 255 calls.
     pub fn next_type1_rkey(&self, mw: &Mw) -> u32 {
         let control = self.control();
         let key = control.keys.next_low_byte(mw.offered());
@@ -79,8 +78,8 @@ impl Regions {
         key
     }
 
-    /// Binds a window, on a queue pair with the given domain and number.
-    /// Returns the window's new key. If it fails, nothing has changed.
+    /// Binds a window on a queue pair with the given domain and number. Returns the window's
+    /// new key. If the bind fails, nothing has changed.
     pub fn bind(&self, pd: &Pd, qpn: u32, bind: &BindMw) -> Result<u32, AccessError> {
         let mut control = self.control();
         let mw = &bind.mw;
@@ -100,13 +99,12 @@ impl Regions {
         Ok(bind.rkey)
     }
 
-    /// Invalidates a key for a queue pair with the given domain and number: a
-    /// local-invalidate work request, or (`remote`) a peer's send with
-    /// invalidate. Only a bound type 2 window can be: it becomes free to be bound
-    /// again, and keeps its key, which allows nothing until then.
+    /// Invalidates a key for a queue pair with the given domain and number: a local
+    /// invalidate, or (`remote`) a peer's SEND with invalidate. Only a bound type 2 window
+    /// can be invalidated. It keeps its key, which permits nothing until the next bind.
     pub fn invalidate(&self, key: u32, pd: &Pd, qpn: u32, remote: bool) -> Result<(), AccessError> {
         let role = if remote { KeyRole::Rkey } else { KeyRole::Lkey };
-        // Nobody writes while we hold the lock, so `find` does not wait for it.
+        // No thread writes while this one holds the lock, so `find` does not wait for it.
         let mut control = self.control();
         let view = self.find(role, key)?;
         if !view.users.contains(Users::SAME_QP) {
@@ -121,9 +119,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Unbinds all type 2 windows that were bound on a queue pair which is no
-    /// more, so that another queue pair of its number does not inherit them.
-    /// Returns how many there were.
+    /// Unbinds all type 2 windows of a destroyed queue pair, so that the next queue pair with
+    /// its number does not inherit them. Returns the number of windows.
     pub fn release_windows_of(&self, qpn: u32) -> usize {
         let mut control = self.control();
         let bound = control.by_qp.range((qpn, 0)..=(qpn, u32::MAX));
@@ -134,7 +131,7 @@ impl Regions {
         indices.len()
     }
 
-    /// What the slot of a window says once it is bound as asked.
+    /// Returns the slot content of a window after the bind.
     fn bound_view(&self, control: &Control, qpn: u32, bind: &BindMw) -> Result<View, AccessError> {
         let (mw, length) = (&bind.mw, bind.length);
         let Some(mr) = &bind.mr else {
@@ -163,7 +160,7 @@ impl Regions {
         })
     }
 
-    /// Makes a window free, its key known but good for nothing.
+    /// Unbinds a window. Its key stays known and permits nothing.
     fn unbind(&self, control: &mut Control, index: u32) {
         control.unbind(index);
         if let Some(entry) = control.mws.get(&index) {
@@ -174,13 +171,13 @@ impl Regions {
 }
 
 impl Control {
-    /// The entry of a window that is allocated, and here.
+    /// Returns the entry of a window that is allocated in this set.
     fn mw(&self, mw: &Arc<Mw>) -> Option<&MwEntry> {
         let entry = self.mws.get(&mw.index);
         entry.filter(|e| Arc::ptr_eq(&e.mw, mw))
     }
 
-    /// Whether the window itself may be bound as asked, to whatever region.
+    /// Checks a bind without its region.
     fn check_window(&self, pd: &Pd, bind: &BindMw) -> Result<(), AccessError> {
         let (mw, asked) = (&bind.mw, bind.rkey);
         let (role, key) = (KeyRole::Window, mw.rkey());
@@ -233,6 +230,7 @@ impl Control {
     }
 }
 
+/// Returns the slot content of a window that is not bound.
 fn unbound(mw: &Mw, key: u32) -> View {
     View {
         key,
@@ -242,7 +240,7 @@ fn unbound(mw: &Mw, key: u32) -> View {
     }
 }
 
-/// What a region must permit so that a window may permit `asked`.
+/// Returns the permissions that a region needs for a window with the permissions `asked`.
 fn needed(asked: Access) -> Access {
     let mut needed = Access::MW_BIND | asked.intersection(FLUSH);
     if asked.intersects(WRITING) {

@@ -1,4 +1,4 @@
-//! The table, written down once more as text, and each rule against it.
+//! Tests of RoCE's table against a second copy of it, written as text.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,8 +38,8 @@ const STATES: [QpState; 7] = [
     QpState::Err,
 ];
 
-/// Types; transition; required; optional. What is not here is not possible,
-/// except that every state leads to RESET and, but for RESET, to ERR.
+/// Types; transition; required; optional. No other transition exists, except that every
+/// state leads to RESET, and every state but RESET leads to ERR.
 const TABLE: &str = "
 RC UC XRC_INI XRC_TGT; RESET INIT; PKEY_INDEX PORT ACCESS_FLAGS;
 UD;                    RESET INIT; PKEY_INDEX PORT QKEY;
@@ -86,7 +86,7 @@ fn mask(names: &str) -> AttrMask {
         .collect()
 }
 
-/// What the text says about a transition.
+/// Returns the rule of a transition in the text.
 fn expected(qp_type: &str, from: QpState, to: QpState) -> Option<Rule> {
     let transition = [state_name(from), state_name(to)];
     for line in TABLE.lines().filter(|line| !line.is_empty()) {
@@ -116,7 +116,7 @@ fn every_transition() -> impl Iterator<Item = (&'static str, QpType, QpState, Qp
     })
 }
 
-/// Attributes that are all valid, for a queue pair in `from` that goes to `to`.
+/// Returns valid attributes for a queue pair that moves from `from` to `to`.
 fn attr(from: QpState, to: QpState) -> QpAttr {
     QpAttr {
         state: to,
@@ -148,7 +148,7 @@ fn words(result: Result<QpState, VerbsError>) -> String {
 }
 
 #[test]
-fn the_table_is_the_one_written_down() {
+fn table_equals_its_copy() {
     for (name, qp_type, from, to) in every_transition() {
         assert_eq!(
             rule(qp_type, from, to),
@@ -159,7 +159,7 @@ fn the_table_is_the_one_written_down() {
 }
 
 #[test]
-fn a_transition_is_legal_with_what_it_requires_with_or_without_what_is_optional() {
+fn transition_needs_required_and_takes_optional_attributes() {
     for (name, qp_type, from, to) in every_transition() {
         let attr = attr(from, to);
         let Some(rule) = expected(name, from, to) else {
@@ -227,7 +227,7 @@ fn several_names_and_unknown_bits_are_listed() {
 }
 
 #[test]
-fn without_state_the_queue_pair_stays_where_that_is_allowed() {
+fn modify_without_state_keeps_the_state() {
     let attr = attr(QpState::Rts, QpState::Reset); // `state` is not in the mask
     let mask = AttrMask::ACCESS_FLAGS;
     for (from, allowed) in [
@@ -261,7 +261,7 @@ fn cur_state_must_be_the_state() {
 }
 
 #[test]
-fn values_are_checked_to_the_last_bit_if_the_mask_names_them() {
+fn values_are_checked_if_the_mask_names_them() {
     type Set = fn(&mut QpAttr, u32);
     let limits: [(AttrMask, u32, Set); 7] = [
         (AttrMask::PKEY_INDEX, 0, |a, v| a.pkey_index = v as u16),
@@ -294,7 +294,7 @@ fn values_are_checked_to_the_last_bit_if_the_mask_names_them() {
 }
 
 #[test]
-fn there_is_only_port_one() {
+fn port_must_be_1() {
     for port in [0, 2, 255] {
         let mut attr = QpAttr {
             port,
@@ -311,7 +311,7 @@ fn there_is_only_port_one() {
 }
 
 #[test]
-fn access_flags_must_be_known_or_mere_hints() {
+fn access_flags_must_be_known_or_hints() {
     let with = |bits| QpAttr {
         access: Access::from_bits_retain(bits),
         ..QpAttr::default()
@@ -325,7 +325,7 @@ fn access_flags_must_be_known_or_mere_hints() {
 }
 
 #[test]
-fn an_address_vector_must_be_there_and_lead_to_one_peer_of_one_family() {
+fn address_vector_must_name_one_peer_of_one_ip_family() {
     let with = |source: IpAddr, destination: IpAddr| QpAttr {
         av: Some(AddressVector {
             source,

@@ -1,4 +1,4 @@
-//! Which binds of memory windows are possible, and what they do to keys.
+//! Tests of binds: their conditions, and the keys that they produce.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::region::{AccessError, MwKind, Rereg};
 use crate::verbs::{Access, BindMw};
 
 #[test]
-fn a_bind_changes_the_low_byte_of_the_key_and_the_old_key_is_unknown() {
+fn bind_changes_the_low_byte_and_invalidates_the_old_key() {
     let f = Fixture::new();
     for kind in KINDS {
         let (mr, mw) = (f.mr(BINDABLE), f.mw(kind));
@@ -28,7 +28,7 @@ fn a_bind_changes_the_low_byte_of_the_key_and_the_old_key_is_unknown() {
 }
 
 #[test]
-fn the_upper_bits_of_a_new_key_must_be_the_windows() {
+fn upper_bits_of_a_new_key_must_match_the_window() {
     let f = Fixture::new();
     for kind in KINDS {
         let mut wr = f.bind_wr(&f.mw(kind), &f.mr(BINDABLE));
@@ -40,7 +40,7 @@ fn the_upper_bits_of_a_new_key_must_be_the_windows() {
 }
 
 #[test]
-fn next_type1_rkey_offers_another_key_each_time_even_before_binds_execute() {
+fn next_type1_rkey_differs_at_every_call() {
     let f = Fixture::new();
     let mw = f.mw(MwKind::Type1);
     let mut last = mw.rkey();
@@ -53,7 +53,7 @@ fn next_type1_rkey_offers_another_key_each_time_even_before_binds_execute() {
 }
 
 #[test]
-fn a_type_1_window_is_bound_again_and_again_and_unbound_by_length_zero() {
+fn type_1_window_is_rebound_and_unbound_by_length_zero() {
     let f = Fixture::new();
     let (mr, mw) = f.bound(MwKind::Type1);
     let mut wr = f.bind_wr(&mw, &mr);
@@ -101,7 +101,7 @@ fn a_zero_based_type_2_window_counts_from_zero() {
 }
 
 #[test]
-fn a_window_on_a_zero_based_region_names_offsets() {
+fn window_on_a_zero_based_region_starts_at_an_offset() {
     let f = Fixture::new();
     let mr = f.mr(BINDABLE | Access::ZERO_BASED);
     let mut wr = f.bind_wr(&f.mw(MwKind::Type2B), &mr);
@@ -166,7 +166,7 @@ fn a_window_grants_remote_permissions_only() {
 }
 
 #[test]
-fn a_bind_needs_mw_bind_and_what_the_window_rests_on() {
+fn bind_needs_mw_bind_and_the_permissions_of_the_window() {
     let f = Fixture::new();
     let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
     let (atomic, flush) = (Access::REMOTE_ATOMIC, Access::FLUSH_PERSISTENT);
@@ -225,7 +225,7 @@ fn queue_pair_window_and_region_must_be_of_one_domain() {
 }
 
 #[test]
-fn a_bind_that_fails_leaves_the_window_as_it_was() {
+fn failed_bind_changes_nothing() {
     let f = Fixture::new();
     let (mr, mw) = f.bound(MwKind::Type1);
     let key = mw.rkey();

@@ -1,4 +1,4 @@
-//! What memory windows show, to whom, and how they end.
+//! Tests of accesses through windows, and of their invalidation.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::verbs::{Access, BindMw};
 pub(super) const BINDABLE: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
 pub(super) const TYPE2: [MwKind; 2] = [MwKind::Type2A, MwKind::Type2B];
 pub(super) const KINDS: [MwKind; 3] = [MwKind::Type1, MwKind::Type2A, MwKind::Type2B];
-/// What a window of [`bind_wr`] allows.
+/// Permissions of a window of [`bind_wr`].
 pub(super) const ALLOWED: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 impl Fixture {
@@ -47,7 +47,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_window_shows_its_part_of_the_region_and_no_more() {
+fn window_covers_exactly_its_part_of_the_region() {
     let f = Fixture::new();
     for kind in KINDS {
         let (_, mw) = f.bound(kind);
@@ -70,7 +70,7 @@ fn a_window_shows_its_part_of_the_region_and_no_more() {
 }
 
 #[test]
-fn a_window_that_is_not_bound_allows_nothing() {
+fn unbound_window_permits_nothing() {
     let f = Fixture::new();
     for kind in KINDS {
         let key = f.mw(kind).rkey();
@@ -82,7 +82,7 @@ fn a_window_that_is_not_bound_allows_nothing() {
 }
 
 #[test]
-fn a_window_is_no_lkey() {
+fn window_key_is_refused_as_lkey() {
     let f = Fixture::new();
     let (_, mw) = f.bound(MwKind::Type1);
     let got = f.local(mw.rkey(), Access::empty(), 0x5_0400, 1);
@@ -90,7 +90,7 @@ fn a_window_is_no_lkey() {
 }
 
 #[test]
-fn each_kind_is_for_its_domain_or_its_queue_pair_or_both() {
+fn window_kinds_check_domain_and_queue_pair() {
     let f = Fixture::new();
     for (kind, other_domain, other_qp) in [
         (MwKind::Type1, false, true),
@@ -122,7 +122,7 @@ fn a_region_with_bound_windows_cannot_be_deregistered() {
 }
 
 #[test]
-fn what_bound_windows_rest_on_cannot_be_reregistered() {
+fn reregistration_is_refused_if_bound_windows_depend_on_it() {
     let f = Fixture::new();
     let (mr, mw) = f.bound(MwKind::Type2B);
     let translation = Some((MemRef::host(0x1_0000), 0x1000, 0x5_0000));
@@ -180,7 +180,7 @@ fn a_window_is_freed_once_and_its_key_is_unknown() {
 }
 
 #[test]
-fn an_invalidated_type_2_window_is_free_and_keeps_its_key() {
+fn invalidated_type_2_window_keeps_its_key_and_can_be_bound() {
     let f = Fixture::new();
     for kind in TYPE2 {
         for remote in [false, true] {
@@ -217,7 +217,7 @@ fn only_the_queue_pair_that_bound_a_window_can_invalidate_it() {
         let key = f.bound(kind).1.rkey();
         let by = |pd, qpn| f.regions.invalidate(key, pd, qpn, true);
         assert_eq!(by(&f.pd, QPN + 1), Err(AccessError::OtherQueuePair { key }));
-        // 2A asks for the queue pair alone.
+        // Type 2A checks the queue pair, not the domain.
         let other_domain = by(&f.other_pd, QPN).is_ok();
         assert_eq!(other_domain, kind == MwKind::Type2A);
     }
@@ -226,7 +226,7 @@ fn only_the_queue_pair_that_bound_a_window_can_invalidate_it() {
 }
 
 #[test]
-fn the_windows_of_a_queue_pair_that_is_gone_are_free() {
+fn windows_of_a_destroyed_queue_pair_are_unbound() {
     let f = Fixture::new();
     let gone: Vec<_> = TYPE2.map(|kind| f.bound(kind)).into();
     let (mr, stays) = (f.mr(BINDABLE), f.mw(MwKind::Type2B));
