@@ -1,39 +1,39 @@
-//! Deliberate protocol bugs, with which the simulator proves that it can fail.
+//! Injected protocol bugs, by which the simulator proves that it finds bugs.
 //!
-//! Without the `bugs` feature the answer to "is this bug on?" is a constant no,
-//! and the compiler removes the question.
+//! Without the feature `bugs` no bug is active, which is known at compile time: the compiler
+//! removes all checks.
 
-/// A mistake that a protocol engine may make.
+/// An injected bug of the engine.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(not(feature = "bugs"), allow(unreachable_pub))]
 pub enum Bug {
-    /// A duplicate atomic is executed again instead of answered from memory.
+    /// A duplicate atomic is executed again, not answered from history.
     ReexecuteDuplicateAtomic,
-    /// A duplicate SEND is placed into a receive of its own.
+    /// A duplicate SEND consumes another receive.
     ReexecuteDuplicateSend,
     /// Duplicates are dropped without an acknowledgement.
     NeverReackDuplicates,
     /// Every packet ahead of the expected PSN is answered with a NAK.
     ForgetNakOnce,
-    /// A packet ahead of the expected PSN is taken as if it were the next.
+    /// A packet ahead of the expected PSN is executed.
     AcceptPsnAhead,
-    /// PSNs are compared as plain numbers: wrong at the wrap.
+    /// PSNs are compared as integers, which is wrong when they wrap.
     PsnCompareWithoutWrap,
-    /// A READ that is requested again starts at its first address.
+    /// A retried READ request names the first address of the READ.
     LoseReadOffsetOnRetry,
-    /// A SEND or WRITE that is resumed sends its first bytes again.
+    /// A SEND or WRITE that is retried in its middle sends its first bytes.
     LoseOffsetOnResume,
-    /// An acknowledgement behind a READ completes the READ without its data.
+    /// An ACK for a later PSN completes a READ without its data.
     AckCompletesRead,
-    /// A READ response ahead of the expected one is taken as if it were the next.
+    /// A READ response ahead of the expected PSN is accepted.
     AcceptReadResponseAhead,
-    /// An acknowledgement completes a work request that it covers only in part.
+    /// An ACK for a part of a work request completes it.
     CompletePartlyAcked,
-    /// Retries are never used up: a dead peer hangs the queue pair.
+    /// Retries are not counted: a dead peer hangs the queue pair.
     RetryForever,
-    /// Retries are counted over the whole life of the queue pair.
+    /// An ACK does not reset the number of retries left.
     NeverRestoreRetries,
-    /// The RNR wait is skipped and the request counted as received.
+    /// An RNR NAK is handled like an ACK.
     IgnoreRnrNak,
     /// Receives are not flushed when a queue pair fails.
     ForgetToFlushReceives,
@@ -41,17 +41,17 @@ pub enum Bug {
     SkipRangeCheck,
     /// The ICRC is not checked.
     SkipIcrcCheck,
-    /// A fence does not wait.
+    /// The FENCE flag is ignored.
     IgnoreFence,
     /// Immediate data is not delivered.
     LoseImmediate,
-    /// A UC message with a hole is delivered.
+    /// A UC message with a missing packet is delivered.
     UcIgnoreGap,
     /// SEND with invalidate leaves the key valid.
     SkipRemoteInvalidate,
-    /// A failed send queue flushes newest first.
+    /// A failed send queue is flushed in reverse order.
     FlushNewestFirst,
-    /// A loss probe asks for one packet of a READ whose request may have been lost.
+    /// A loss probe requests one packet of a READ whose request may have been lost.
     ProbeUnseenReadInPart,
     /// Header prediction accepts a packet of another partition in the middle of a run.
     PredictOtherPartition,
@@ -86,7 +86,7 @@ impl Injected {
 
 #[cfg(feature = "bugs")]
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: &'static [Bug] = &[
         Bug::ReexecuteDuplicateAtomic,
         Bug::ReexecuteDuplicateSend,

@@ -1,11 +1,13 @@
-//! How much a queue pair may have in flight.
+//! The congestion window: the bytes that a queue pair may have in flight.
 //!
-//! A receiver is often a socket with a small buffer, and a go-back-N sender
-//! that overruns it sends everything again. So the bytes in flight are bounded
-//! by a window that grows while answers come, and shrinks on loss, on a
-//! congestion notification, and when answers take much longer than the
-//! shortest round trip seen, twice in a row: a queue has built up somewhere. Once
-//! may be no more than somebody who had to wait for a processor.
+//! A receiver is often a socket with a small buffer. A go-back-N sender that overruns it
+//! retransmits everything. So a window bounds the bytes in flight. It grows while
+//! acknowledgements arrive, and shrinks
+//!
+//! - on loss,
+//! - on a congestion notification,
+//! - when two successive round trips take much longer than the shortest one: a queue builds
+//!   up. A single long round trip may be a peer that waited for a processor.
 
 use ferroce_wire::Psn;
 
@@ -13,31 +15,33 @@ use crate::psn_mark::PsnMark;
 use crate::round_trip::RoundTrip;
 use crate::time::Time;
 
-/// What a packet costs beyond its payload: headers, and the receiver's
-/// bookkeeping, which is what small socket buffers run out of.
+/// Window cost of a packet beyond its payload: headers, and the receiver's bookkeeping per
+/// packet, which fills small socket buffers.
 pub(crate) const PACKET_OVERHEAD: u32 = 256;
 
-/// Packets that may always be in flight.
+/// Minimum window in packets.
 const FLOOR_PACKETS: u32 = 4;
 
+/// The congestion window of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Window {
     size: u32,
-    /// Below it the window doubles each round trip, above it grows by a packet.
+    /// Below this size the window doubles each round trip; above, it grows by one packet.
     threshold: u32,
     ceiling: u32,
     packet: u32,
-    /// The packet whose round trip is being measured,
+    /// PSN of the packet whose round trip is being measured.
     timed: PsnMark,
-    /// and when it left.
+    /// Time at which that packet was sent.
     timed_since: Time,
-    /// The round trips that were measured.
+    /// Estimate from the measured round trips.
     rtt: RoundTrip,
-    /// No second cut until this PSN is acknowledged.
+    /// The window is not cut again until this PSN is acknowledged.
     cut_until: PsnMark,
 }
 
 impl Window {
+    /// Creates a window for packets of `mtu` bytes payload.
     pub(crate) fn new(mtu: u32, initial: u32, ceiling: u32) -> Window {
         let packet = mtu + PACKET_OVERHEAD;
         let floor = packet * FLOOR_PACKETS;
@@ -54,19 +58,19 @@ impl Window {
         }
     }
 
-    /// Bytes that may be in flight, each packet counted with its overhead.
+    /// Returns the bytes that may be in flight, including [`PACKET_OVERHEAD`] per packet.
     #[inline]
     pub(crate) fn size(&self) -> u32 {
         self.size
     }
 
-    /// How many packets may leave before one must ask for an answer.
+    /// Returns the number of packets after which AckReq must be set.
     #[inline]
     pub(crate) fn ack_interval(&self) -> u32 {
         (self.size / self.packet / 4).clamp(1, 256)
     }
 
-    /// A packet that will be answered leaves.
+    /// Notes that a packet which will be acknowledged is sent.
     #[inline]
     pub(crate) fn sent(&mut self, psn: Psn, now: Time) {
         if self.timed == PsnMark::NONE {
@@ -75,7 +79,8 @@ impl Window {
         }
     }
 
-    /// Returns how long to wait for an answer before a loss probe, at most about `limit`.
+    /// Returns the time without a response before a loss probe. `limit` bounds it before
+    /// backoff.
     pub(crate) fn probe_timeout_ns(&self, limit: u64) -> u64 {
         self.rtt.probe_timeout_ns(limit)
     }
@@ -90,19 +95,21 @@ impl Window {
         self.rtt.back_off();
     }
 
-    /// Forgets the packet whose round trip is being measured.
+    /// Stops the measurement of a round trip.
     pub(crate) fn stop_timing(&mut self) {
         self.timed = PsnMark::NONE;
     }
 
-    /// Notes that packet `psn` is sent again: its answer no longer tells a round trip.
+    /// Notes that packet `psn` is retransmitted: its response no longer measures a round
+    /// trip.
     pub(crate) fn sent_again(&mut self, psn: Psn) {
         if self.timed == PsnMark::at(psn) {
             self.timed = PsnMark::NONE;
         }
     }
 
-    /// Everything before `una` has been answered, `bytes` of it just now.
+    /// Notes that all packets before `una` are acknowledged, `bytes` of them now. The window
+    /// grows only if it was `limited`: if it, not the program, held back packets.
     pub(crate) fn acked(&mut self, una: Psn, next: Psn, bytes: u32, limited: bool, now: Time) {
         if self.cut_until.get().is_some_and(|psn| !una.is_before(psn)) {
             self.cut_until = PsnMark::NONE;
@@ -125,13 +132,13 @@ impl Window {
         }
     }
 
-    /// A gap was reported, or the network said it is congested.
+    /// Halves the window after a reported gap or a congestion notification.
     pub(crate) fn lost(&mut self, next: Psn) {
         self.timed = PsnMark::NONE;
         self.cut(next, 2);
     }
 
-    /// No answer came at all.
+    /// Reduces the window to its minimum after an ACK timeout.
     pub(crate) fn timed_out(&mut self) {
         self.timed = PsnMark::NONE;
         self.threshold = (self.size / 2).max(self.floor());
@@ -139,7 +146,7 @@ impl Window {
         self.cut_until = PsnMark::NONE;
     }
 
-    /// Takes away one `part`th, once in a window.
+    /// Shrinks the window by 1/`part`, at most once per window of packets.
     fn cut(&mut self, next: Psn, part: u32) {
         if self.cut_until != PsnMark::NONE {
             return;
@@ -149,7 +156,7 @@ impl Window {
         self.cut_until = PsnMark::at(next);
     }
 
-    /// What it never falls below.
+    /// Returns the minimum window in bytes.
     fn floor(&self) -> u32 {
         self.packet * FLOOR_PACKETS
     }
@@ -170,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_only_while_it_is_the_limit() {
+    fn window_grows_only_while_it_is_the_limit() {
         let mut w = window();
         w.acked(psn(10), psn(20), 10_000, false, Time::ZERO);
         assert_eq!(w.size(), 64 << 10);
@@ -179,11 +186,11 @@ mod tests {
         for n in 0..1000 {
             w.acked(psn(n), psn(n), 100_000, true, Time::ZERO);
         }
-        assert_eq!(w.size(), 1 << 20, "the ceiling holds");
+        assert_eq!(w.size(), 1 << 20, "the maximum window");
     }
 
     #[test]
-    fn loss_halves_it_once_a_window() {
+    fn loss_halves_the_window_once_per_window() {
         let mut w = window();
         w.lost(psn(50));
         assert_eq!(w.size(), 32 << 10);
@@ -199,12 +206,12 @@ mod tests {
         assert_eq!(
             w.size(),
             FLOOR_PACKETS * (MTU + PACKET_OVERHEAD),
-            "the floor holds"
+            "the minimum window"
         );
     }
 
     #[test]
-    fn long_delays_shrink_it_gently() {
+    fn two_successive_long_delays_shrink_the_window_by_an_eighth() {
         let mut w = window();
         let mut time = 0;
         let mut round_trip = |w: &mut Window, n, took| {
@@ -216,13 +223,13 @@ mod tests {
         round_trip(&mut w, 2, 3_000_000);
         round_trip(&mut w, 3, 20_000);
         round_trip(&mut w, 4, 3_000_000);
-        assert_eq!(w.size(), 64 << 10, "now and then it happens");
+        assert_eq!(w.size(), 64 << 10, "single long delays");
         round_trip(&mut w, 5, 3_000_000);
         assert_eq!(w.size(), (64 << 10) / 8 * 7);
     }
 
     #[test]
-    fn a_timeout_starts_over_from_the_floor() {
+    fn timeout_reduces_the_window_to_its_minimum() {
         let mut w = window();
         w.timed_out();
         assert_eq!(w.size(), FLOOR_PACKETS * (MTU + PACKET_OVERHEAD));

@@ -1,14 +1,14 @@
-//! Statistics, under the names rxe gives them.
+//! Counters, under the names of rxe where rxe has them.
 //!
-//! One engine writes, anybody reads: relaxed loads and stores suffice and cost
-//! the data path no more than plain integers.
+//! One engine writes and any thread reads. So relaxed loads and stores suffice, and cost no
+//! more than plain integers.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($variant:ident = $name:literal: $doc:literal,)*) => {
-        /// What is counted.
+        /// A counter.
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub enum Counter {
@@ -16,10 +16,10 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// All of them.
+            /// All counters.
             pub const ALL: &'static [Counter] = &[$(Counter::$variant,)*];
 
-            /// The name, as it stands in sysfs.
+            /// Returns the name in sysfs.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)* }
             }
@@ -31,29 +31,29 @@ counters! {
     SentPkts = "sent_pkts": "Packets handed to the network.",
     RcvdPkts = "rcvd_pkts": "Packets that passed all checks, ICRC included.",
     DuplicateRequest = "duplicate_request": "Requests with a PSN behind the expected one.",
-    OutOfSeqRequest = "out_of_seq_request": "Sequence NAKs sent, one a gap.",
+    OutOfSeqRequest = "out_of_seq_request": "Sequence NAKs sent, one per gap.",
     RcvdRnrErr = "rcvd_rnr_err": "RNR NAKs received.",
     SendRnrErr = "send_rnr_err": "RNR NAKs sent.",
     RcvdSeqErr = "rcvd_seq_err": "Sequence NAKs received.",
-    AckDeferred = "ack_deferred": "Acknowledgements that a later one covered.",
+    AckDeferred = "ack_deferred": "ACKs that were not sent because a later ACK covered them.",
     RetryExceededErr = "retry_exceeded_err": "Work requests that ran out of retries.",
     RetryRnrExceededErr = "retry_rnr_exceeded_err": "Work requests that ran out of RNR retries.",
     CompleterRetryErr = "completer_retry_err": "Retries started.",
-    SendErr = "send_err": "Packets that the network did not take.",
+    SendErr = "send_err": "Packets that the network refused to send.",
     LinkDowned = "link_downed": "Times the port went down.",
     RdmaSends = "rdma_sends": "SENDs completed.",
     RdmaRecvs = "rdma_recvs": "Receives completed.",
     SentBytes = "sent_bytes": "Bytes of the packets sent, from the BTH on.",
     RcvdBytes = "rcvd_bytes": "Bytes of the packets received, from the BTH on.",
-    BadPkey = "bad_pkey_cntr": "Packets with a foreign P_Key.",
+    BadPkey = "bad_pkey_cntr": "Packets with the P_Key of another partition.",
     BadQkey = "qkey_viol_cntr": "Datagrams with a wrong Q_Key.",
     RxMalformed = "rx_malformed": "Packets too short, of an unknown opcode or version.",
     RxIcrcErr = "rx_icrc_err": "Packets with a wrong ICRC.",
     RxUnknownQp = "rx_unknown_qp": "Packets for a queue pair that does not exist.",
-    RxWrongState = "rx_wrong_state": "Packets that do not fit their queue pair's type or state.",
+    RxWrongState = "rx_wrong_state": "Packets that the queue pair does not accept in its type or state.",
     RxWrongPeer = "rx_wrong_peer": "Packets from an address that is not the peer's.",
-    RxNoReceive = "rx_no_receive": "Unreliable messages dropped for want of a fitting receive.",
-    RxDropped = "rx_dropped": "Packets out of sequence, stale or otherwise of no use.",
+    RxNoReceive = "rx_no_receive": "Unreliable messages dropped because no receive was large enough, or none was posted.",
+    RxDropped = "rx_dropped": "Packets dropped because they were out of sequence or responses to no request.",
     RcvdCnp = "rcvd_cnp": "Congestion notifications received.",
     SentCnp = "sent_cnp": "Congestion notifications sent.",
     RxSocketOverflow = "rx_socket_overflow": "Datagrams that the kernel dropped because the socket buffer was full; merged datagrams count as one. ferroced counts them.",
@@ -63,10 +63,10 @@ counters! {
     RxDiscarded = "rx_discarded": "Datagrams that were empty, truncated, or forwarded to the wrong slot.",
 }
 
-/// How many there are.
+/// Number of counters.
 pub const COUNTERS: usize = Counter::ALL.len();
 
-/// A set of counters, in memory of its own or shared with other processes.
+/// A set of counters, in private memory or in memory shared with other processes.
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
@@ -91,9 +91,10 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counters that live where others can read them, in the order of [`Counter::ALL`].
-    /// `keeper` is dropped with the counters. No reference to `values` lives longer than the
-    /// counters do, so the keeper may free their memory.
+    /// Creates counters in shared memory, in the order of [`Counter::ALL`].
+    ///
+    /// `keeper` is dropped with the counters. No reference to `values` outlives the counters,
+    /// so the keeper may free their memory.
     pub fn shared(
         values: &'static [AtomicU64; COUNTERS],
         keeper: Box<dyn Any + Send + Sync>,
@@ -106,19 +107,19 @@ impl Counters {
         }
     }
 
-    /// The value of one.
+    /// Returns the value of a counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.value(counter).load(Ordering::Relaxed)
     }
 
-    /// Counts `n` more. For the one writer; others would lose counts.
+    /// Adds `n` to a counter. Only one thread may write: the addition is not atomic.
     pub fn add(&self, counter: Counter, n: u64) {
         let value = self.value(counter);
         let sum = value.load(Ordering::Relaxed).wrapping_add(n);
         value.store(sum, Ordering::Relaxed);
     }
 
-    /// Counts one more.
+    /// Adds 1 to a counter.
     pub fn count(&self, counter: Counter) {
         self.add(counter, 1);
     }

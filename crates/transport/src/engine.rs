@@ -1,4 +1,4 @@
-//! The engine: queue pairs of one shard, from datagrams in to packets out.
+//! The engine: the queue pairs of one shard, their timers and their packets.
 
 use core::net::IpAddr;
 use core::ops::Range;
@@ -23,25 +23,25 @@ use crate::timers::Timers;
 use crate::transmit::{Batch, Origin};
 use crate::verbs::{Access, RecvWr, SendWr};
 
-/// What an engine needs to know once.
+/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Queue pair numbers it may give out.
+    /// Range of the queue pair numbers that this engine assigns.
     pub qpns: Range<u32>,
-    /// How many of them come after all others. Peers remember the numbers of
-    /// connections that have ended, and do not take them for new ones: whoever is
-    /// given numbers of somebody else begins anywhere.
+    /// Offset of the first QPN that this engine assigns. Peers remember the QPNs of closed
+    /// connections and refuse them for new ones. So an engine that inherits a range starts
+    /// at a random offset.
     pub skip_qpns: u32,
-    /// The port's active MTU: the largest datagram of UD.
+    /// The port's active MTU, which limits the length of UD messages.
     pub port_mtu: Mtu,
-    /// Whether the ICRC of received packets is checked.
+    /// True if the ICRC of received packets is checked.
     pub check_icrc: bool,
-    /// Shortest silence, in nanoseconds, after which a peer is declared dead, whatever
-    /// timeout and retry count the queue pair has; 0 if these alone decide.
+    /// Minimum time without a response, in nanoseconds, before a peer is declared dead. It
+    /// extends shorter timeouts of queue pairs; 0 leaves them as they are.
     pub patience_ns: u64,
-    /// In-flight bytes that a queue pair starts with.
+    /// Initial window of a queue pair: the bytes that may be in flight.
     pub initial_window: u32,
-    /// In-flight bytes that a queue pair never exceeds.
+    /// Maximum window of a queue pair.
     pub max_window: u32,
 }
 
@@ -59,7 +59,7 @@ impl Default for Config {
     }
 }
 
-/// What all queue pairs of an engine share.
+/// The state that all queue pairs of an engine share.
 pub(crate) struct Context {
     pub(crate) now: Time,
     pub(crate) config: Config,
@@ -83,7 +83,7 @@ impl Context {
         self.config.check_icrc && !self.has_bug(Bug::SkipIcrcCheck)
     }
 
-    /// The program's address of local memory.
+    /// Checks a local key and returns the memory behind the address.
     #[inline]
     pub(crate) fn local(
         &self,
@@ -96,7 +96,7 @@ impl Context {
         self.keys.local(&self.regions, lkey, pd, need, addr, length)
     }
 
-    /// The program's address of memory that a peer names.
+    /// Checks a peer's key and returns the memory behind the address.
     #[inline]
     pub(crate) fn remote(
         &self,
@@ -117,11 +117,11 @@ impl Context {
     }
 }
 
-/// Queue pairs, their timers and their packets.
+/// A RoCE engine: queue pairs, their timers and their packets.
 ///
-/// Every method that may produce packets leaves them for
-/// [`poll_transmit`](Engine::poll_transmit); the caller polls until it says
-/// there is no more, sends, and calls [`finish_transmit`](Engine::finish_transmit).
+/// After a call that can produce packets, the caller fills a batch by
+/// [`poll_transmit`](Engine::poll_transmit), sends it and calls
+/// [`finish_transmit`](Engine::finish_transmit), until no packet is left.
 pub struct Engine {
     qps: QpTable,
     groups: Groups,
@@ -129,7 +129,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without queue pairs, using keys of `regions`.
+    /// Creates an engine without queue pairs that uses the keys of `regions`.
     pub fn new(config: Config, regions: Arc<Regions>, counters: Arc<Counters>) -> Engine {
         Engine {
             qps: QpTable::new(config.qpns.clone(), config.skip_qpns),
@@ -148,18 +148,18 @@ impl Engine {
         }
     }
 
-    /// Makes the engine misbehave, to see whether anybody notices.
+    /// Enables one injected bug.
     #[cfg(feature = "bugs")]
     pub fn set_bug(&mut self, bug: Option<Bug>) {
         self.cx.injected = Injected { bug };
     }
 
-    /// The port's MTU has changed.
+    /// Sets the port's active MTU.
     pub fn set_port_mtu(&mut self, mtu: Mtu) {
         self.cx.config.port_mtu = mtu;
     }
 
-    /// Creates a queue pair in RESET; returns its number and the sizes it got.
+    /// Creates a queue pair in RESET. Returns its number and the granted sizes.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<(u32, QpCap), VerbsError> {
         let qp = Qp::new(init, &self.cx.config)?;
         let cap = qp.cap();
@@ -170,7 +170,7 @@ impl Engine {
         Ok((qpn, cap))
     }
 
-    /// Changes attributes and state.
+    /// Changes attributes and state of a queue pair.
     pub fn modify_qp(
         &mut self,
         now: Time,
@@ -182,28 +182,29 @@ impl Engine {
         self.qps.verb(qpn)?.modify(&mut self.cx, attr, mask)
     }
 
-    /// Chooses the UDP source port of a queue pair's packets, where the caller
-    /// cannot use the one that rxe's rule gives.
+    /// Sets the UDP source port of a queue pair's packets, in place of the port by rxe's
+    /// rule, which may be in use.
     pub fn set_source_port(&mut self, qpn: u32, port: u16) -> Result<(), VerbsError> {
         self.qps.verb(qpn)?.set_source_port(port);
         Ok(())
     }
 
-    /// Has a connected queue pair take packets from one UDP port only: that of the first
-    /// packet, if it has the expected PSN. For peers on the same host, where each process
-    /// can send from every address but not from a port of another process. A change of the
-    /// address ends it.
+    /// Makes a connected queue pair accept packets from one UDP port only: the source port
+    /// of the first packet with the expected PSN.
+    ///
+    /// The call is for a peer on this host: other processes here can send from the peer's
+    /// address, but not from its port. A change of the peer's address ends the restriction.
     pub fn pin_peer_port(&mut self, qpn: u32) -> Result<(), VerbsError> {
         self.qps.verb(qpn)?.pin_peer_port();
         Ok(())
     }
 
-    /// Attributes, state and sizes.
+    /// Returns attributes, state and sizes of a queue pair.
     pub fn query_qp(&self, qpn: u32) -> Result<QpQuery, VerbsError> {
         Ok(self.qps.get(qpn).ok_or_else(|| no_qp(qpn))?.query())
     }
 
-    /// Destroys a queue pair. What is posted vanishes without completion.
+    /// Destroys a queue pair. Posted work requests get no completion.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), VerbsError> {
         self.qps.verb(qpn)?;
         if self.groups.has_member(qpn) {
@@ -223,8 +224,8 @@ impl Engine {
         self.qps.verb(qpn)?.post_send(&mut self.cx, wr)
     }
 
-    /// Whether a post to the send queue would be taken, when `ahead` others are
-    /// posted before it.
+    /// Checks a send work request as [`post_send`](Engine::post_send) does, when `ahead`
+    /// others are posted before it.
     pub fn check_send(&self, qpn: u32, wr: &SendWr<'_>, ahead: usize) -> Result<(), VerbsError> {
         let qp = self.qps.get(qpn).ok_or_else(|| no_qp(qpn))?;
         qp.check_send(wr, ahead).map(|_length| ())
@@ -237,19 +238,20 @@ impl Engine {
         self.qps.verb(qpn)?.post_recv(&mut self.cx, wr)
     }
 
-    /// Delivers a group's datagrams to a UD queue pair. Returns whether it is
-    /// the first member here: then the caller joins the group.
+    /// Attaches a UD queue pair to a multicast group. Returns true if it is the group's first
+    /// member in this engine: the caller then joins the group.
     pub fn attach_multicast(&mut self, qpn: u32, group: IpAddr) -> Result<bool, VerbsError> {
         let kind = self.qps.verb(qpn)?.kind();
         self.groups.attach(qpn, kind, group)
     }
 
-    /// Ends delivery. Returns whether it was the last member here.
+    /// Detaches a queue pair from a multicast group. Returns true if it was the group's last
+    /// member in this engine: the caller then leaves the group.
     pub fn detach_multicast(&mut self, qpn: u32, group: IpAddr) -> Result<bool, VerbsError> {
         self.groups.detach(qpn, group)
     }
 
-    /// Takes in a datagram from the network.
+    /// Processes a received datagram.
     pub fn receive(&mut self, now: Time, memory: &dyn Memory, datagram: &Datagram<'_>) -> Received {
         self.cx.now = now;
         let received =
@@ -265,10 +267,12 @@ impl Engine {
         received
     }
 
-    /// Takes in the first packets of `run`, whose payload is packets of `segment` bytes
-    /// one behind the other, as far as they continue a message in just the way that was to
-    /// be expected. That is cheaper than [`receive`](Engine::receive), which takes the
-    /// rest, one by one, and has the same effect. Returns how many they are.
+    /// Processes the first packets of `run`, as far as each is the predicted next packet of a
+    /// message. Returns their number.
+    ///
+    /// The payload of `run` consists of packets of `segment` bytes. The caller passes the
+    /// remaining packets one by one to [`receive`](Engine::receive), which has the same effect
+    /// and costs more.
     pub fn receive_predicted(
         &mut self,
         now: Time,
@@ -290,8 +294,8 @@ impl Engine {
         taken
     }
 
-    /// Whether [`receive`](Engine::receive) would drop this packet of a UC or UD queue
-    /// pair because no receive is posted. A caller that can wait may ask again later.
+    /// True if [`receive`](Engine::receive) would drop this UC or UD packet because no
+    /// receive is posted. The caller may keep the packet and try again later.
     pub fn lacks_receive(&self, payload: &[u8]) -> bool {
         let packet = Packet::parse(payload).ok();
         packet.is_some_and(|packet| {
@@ -300,10 +304,11 @@ impl Engine {
         })
     }
 
-    /// Adds packets to `batch` until it is full or nothing is left to send.
-    /// Returns whether there is more. The caller sends the batch and then calls
-    /// [`finish_transmit`](Engine::finish_transmit), before the next batch; anything else
-    /// may come in between.
+    /// Adds packets to `batch` until it is full or no packet is left. Returns true if packets
+    /// are left.
+    ///
+    /// The caller sends the batch and calls [`finish_transmit`](Engine::finish_transmit)
+    /// before the next batch. All other calls are possible in between.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut Batch) -> bool {
         self.cx.now = now;
         while batch.has_room() {
@@ -318,9 +323,11 @@ impl Engine {
         !self.cx.ready.is_empty()
     }
 
-    /// The packets whose faults the batch holds are not going to be sent: what they
-    /// belong to fails. For a batch that will not be sent for a while; otherwise
-    /// [`finish_transmit`](Engine::finish_transmit) does it.
+    /// Fails the work requests and responses whose payload could not be read, according to
+    /// the faults of the batch. Their packets are never sent.
+    ///
+    /// [`finish_transmit`](Engine::finish_transmit) includes this call. A caller that sends
+    /// the batch much later calls it first.
     pub fn fail_unreadable(&mut self, now: Time, batch: &mut Batch) {
         self.cx.now = now;
         for (qpn, origin, fault) in batch.faults() {
@@ -336,9 +343,9 @@ impl Engine {
         batch.forget_faults();
     }
 
-    /// The batch has been sent, apart from packets whose faults it holds.
-    /// Completes what completes by being sent, and empties the batch. A fault may
-    /// make new packets ready: poll again until a batch stays empty.
+    /// Ends a batch whose packets, except those with faults, have been sent. Completes UC and
+    /// UD sends, which complete once they are sent, and empties the batch. A fault can
+    /// produce new packets, so the caller polls until a batch stays empty.
     pub fn finish_transmit(&mut self, now: Time, batch: &mut Batch) {
         self.fail_unreadable(now, batch);
         self.cx.counters.add(Counter::SentPkts, batch.len() as u64);
@@ -351,12 +358,12 @@ impl Engine {
         batch.clear();
     }
 
-    /// When [`handle_timeout`](Engine::handle_timeout) wants to be called next.
+    /// Returns the time of the next call of [`handle_timeout`](Engine::handle_timeout).
     pub fn next_timeout(&self) -> Option<Time> {
         self.cx.timers.next()
     }
 
-    /// Lets timers that are due act.
+    /// Handles the timers that have expired.
     pub fn handle_timeout(&mut self, now: Time) {
         self.cx.now = now;
         while let Some((time, qpn)) = self.cx.timers.pop_due(now) {
@@ -366,17 +373,18 @@ impl Engine {
         }
     }
 
-    /// The next event.
+    /// Removes and returns the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.cx.events.pop_front()
     }
 
-    /// The numbers of all queue pairs, in order.
+    /// Returns the numbers of all queue pairs.
     pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
         self.qps.numbers()
     }
 }
 
+/// Returns the error for a queue pair that does not exist.
 pub(crate) fn no_qp(qpn: u32) -> VerbsError {
     VerbsError::NotFound(format!("queue pair {qpn:#x} does not exist"))
 }

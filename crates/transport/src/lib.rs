@@ -1,26 +1,27 @@
-//! The channel adapter as a library: everything the InfiniBand architecture
-//! says a queue pair does, and nothing about how packets travel.
+//! The RoCE protocol as a library: the queue pairs of the InfiniBand architecture, without
+//! the sockets that carry their packets.
 //!
 //! ```text
 //!   post_send, post_recv, modify ...          poll (Cq)      poll_event
 //!              |                                  ^              ^
 //!              v                                  |              |
 //!   +----------------------------- Engine -----------------------------+
-//!   |  requester: work requests -> packets     completer: answers ->   |
-//!   |  responder: requests -> memory, answers             completions  |
+//!   |  requester: work requests -> packets     completer: responses    |
+//!   |  responder: requests -> memory, responses        -> completions  |
 //!   +------------------------------------------------------------------+
 //!      |  poll_transmit            ^ receive             ^ handle_timeout
 //!      v  (headers + references)   | (datagrams)         | (time)
 //! ```
 //!
-//! The engine has no socket, thread, clock or source of randomness. Time and
-//! packets come in as arguments; memory is reached through [`Memory`]; packets
-//! leave as [`Batch`]es of headers and references to memory. So the same code
-//! runs in a program, under a deterministic simulator and in a benchmark.
+//! The engine has no socket, thread, clock or source of randomness. Time and received
+//! packets are arguments. Memory is accessed through [`Memory`]. Packets to send are
+//! [`Batch`]es of headers and references to memory. So the same code runs in a program,
+//! under a deterministic simulator and in a benchmark.
 //!
-//! One [`Engine`] holds the queue pairs of one shard and wants exclusive
-//! access. What shards share has its own, short locks: keys ([`Regions`]),
-//! completion queues ([`Cq`]) and shared receive queues ([`Srq`]).
+//! An [`Engine`] holds the queue pairs of one shard and needs exclusive access. The objects
+//! that shards share come from `ferroce-objects` and have their own short locks: keys
+//! ([`Regions`]), completion queues ([`Cq`]) and shared receive queues ([`Srq`]). This crate
+//! re-exports them.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +40,7 @@ mod send_queue;
 mod timers;
 mod transmit;
 
-// The objects, under the names that the modules of this crate use.
+// The modules of this crate use the objects as `crate::attr`, `crate::cq` and so on.
 use ferroce_objects::{
     attr, cq, error, event, memory, operation, recv_queue, region, room, srq, time, transitions,
     verbs,

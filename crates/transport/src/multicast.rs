@@ -1,4 +1,4 @@
-//! Which queue pairs listen to which multicast group.
+//! The multicast groups of an engine and their members.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -6,17 +6,19 @@ use std::collections::BTreeMap;
 use crate::attr::QpType;
 use crate::error::VerbsError;
 
-/// Most groups of an adapter.
+/// Maximum number of groups of an adapter.
 pub const MAX_GROUPS: usize = 8192;
-/// Most queue pairs of a group.
+/// Maximum number of queue pairs of a group.
 pub const MAX_MEMBERS: usize = 56;
 
+/// Multicast groups with their members.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: BTreeMap<IpAddr, Vec<u32>>,
 }
 
 impl Groups {
+    /// Adds a UD queue pair to a group. Returns true if it is the group's first member.
     pub(crate) fn attach(
         &mut self,
         qpn: u32,
@@ -51,6 +53,7 @@ impl Groups {
         Ok(members.len() == 1)
     }
 
+    /// Removes a queue pair from a group. Returns true if it was the group's last member.
     pub(crate) fn detach(&mut self, qpn: u32, group: IpAddr) -> Result<bool, VerbsError> {
         let not_attached =
             || VerbsError::invalid(format!("queue pair {qpn:#x} is not attached to {group}"));
@@ -67,10 +70,12 @@ impl Groups {
         Ok(last)
     }
 
+    /// Returns the members of a group.
     pub(crate) fn members(&self, group: IpAddr) -> &[u32] {
         self.members.get(&group).map_or(&[], Vec::as_slice)
     }
 
+    /// True if the queue pair is a member of any group.
     pub(crate) fn has_member(&self, qpn: u32) -> bool {
         self.members.values().any(|members| members.contains(&qpn))
     }

@@ -1,10 +1,10 @@
-//! A PSN that may be absent, in no more memory than a PSN.
+//! An optional PSN in the size of a PSN.
 //!
-//! Queue pairs keep several of them, and their size is counted in cache lines.
+//! Queue pairs keep several of them in cache lines that every packet uses.
 
 use ferroce_wire::Psn;
 
-/// A PSN, or none. PSNs have 24 bits, so any larger number can mean "none".
+/// An optional PSN. PSNs have 24 bits, so a larger number means "none".
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PsnMark(u32);
 

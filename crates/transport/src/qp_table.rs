@@ -1,11 +1,11 @@
-//! Queue pairs by number.
+//! The table of queue pairs by number.
 //!
-//! Numbers are given out in turn: one that was freed is not used again until
-//! the range has wrapped, so that stray packets of its past meet nobody. Where the
-//! turn begins is for the caller to say: somebody may have had the range before.
+//! Numbers are assigned in ascending order. A freed number is reused only after the range
+//! has wrapped, so that late packets of the old queue pair are dropped. The caller chooses
+//! the first number, because another process may have used the range before.
 //!
-//! Queue pairs with neighbouring numbers are neighbours in memory, apart from their
-//! queues: ten thousand of them are then on fewer pages, which the processor finds sooner.
+//! Queue pairs with successive numbers are contiguous in memory, without their queues. So
+//! ten thousand of them use fewer pages, which causes fewer TLB misses.
 
 use core::ops::Range;
 
@@ -14,23 +14,24 @@ use crate::error::VerbsError;
 use crate::qp::Qp;
 use crate::room;
 
-/// The number of the queue pair for management datagrams.
+/// The number of the GSI queue pair, for management datagrams.
 pub(crate) const GSI_QPN: u32 = 1;
-/// Numbers below this one are not given out.
+/// The lowest number that is assigned.
 const FIRST_QPN: u32 = 16;
-/// How many queue pairs are neighbours.
+/// Number of queue pairs in a chunk.
 const CHUNK: usize = 16;
 
-/// Some pages of queue pairs. A place that is free holds one without a number; when all
-/// are free, the memory is given back.
+/// Contiguous queue pairs. A free place holds a placeholder with number 0. A chunk with free
+/// places only is deallocated.
 type Chunk = [Qp; CHUNK];
 
+/// The table of queue pairs.
 #[derive(Debug)]
 pub(crate) struct QpTable {
     range: Range<u32>,
-    /// The number that was given out first.
+    /// The number that was assigned first.
     first: u32,
-    /// By how far a number comes after the first, so many at a time.
+    /// Chunks in the order of numbers, from `first` on.
     chunks: Vec<Option<Box<Chunk>>>,
     gsi: Option<Box<Qp>>,
     next: u32,
@@ -38,7 +39,8 @@ pub(crate) struct QpTable {
 }
 
 impl QpTable {
-    /// Numbers are in `range`; the first one comes `skip` after its start.
+    /// Creates an empty table for numbers in `range`. The first one assigned is `skip` after
+    /// the start of the range.
     pub(crate) fn new(range: Range<u32>, skip: u32) -> QpTable {
         let range = range.start.max(FIRST_QPN)..range.end.min(0xff_ffff);
         let first = range.start + skip % range.end.saturating_sub(range.start).max(1);
@@ -52,7 +54,8 @@ impl QpTable {
         }
     }
 
-    /// Where a queue pair is, if it is anywhere: which chunk, and where in it.
+    /// Returns the index of the chunk of a number, and the place in that chunk. The chunk may
+    /// not exist.
     #[inline]
     fn place(&self, qpn: u32) -> (usize, usize) {
         if !self.range.contains(&qpn) {
@@ -66,6 +69,7 @@ impl QpTable {
         (index / CHUNK, index % CHUNK)
     }
 
+    /// Adds a queue pair and returns its number.
     pub(crate) fn insert(&mut self, mut qp: Qp) -> Result<u32, VerbsError> {
         if self.used as usize == self.range.len() {
             return Err(VerbsError::NoMemory(format!(
@@ -97,10 +101,11 @@ impl QpTable {
         Ok(qpn)
     }
 
+    /// Adds the GSI queue pair.
     pub(crate) fn insert_gsi(&mut self, mut qp: Qp) -> Result<u32, VerbsError> {
         if self.gsi.is_some() {
             return Err(VerbsError::Busy(
-                "the port has its one queue pair 1 already".into(),
+                "the port already has its GSI queue pair (number 1)".into(),
             ));
         }
         qp.set_number(GSI_QPN);
@@ -108,6 +113,7 @@ impl QpTable {
         Ok(GSI_QPN)
     }
 
+    /// Removes a queue pair.
     pub(crate) fn remove(&mut self, qpn: u32) {
         if qpn == GSI_QPN {
             self.gsi = None;
@@ -122,6 +128,7 @@ impl QpTable {
         self.chunks[chunk].take_if(|chunk| chunk.iter().all(|qp| qp.number() == 0));
     }
 
+    /// Returns the queue pair with this number.
     pub(crate) fn get(&self, qpn: u32) -> Option<&Qp> {
         if qpn == GSI_QPN {
             return self.gsi.as_deref();
@@ -131,6 +138,7 @@ impl QpTable {
         (qp.number() == qpn).then_some(qp)
     }
 
+    /// Returns the queue pair with this number.
     #[inline]
     pub(crate) fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
         if qpn == GSI_QPN {
@@ -141,12 +149,13 @@ impl QpTable {
         (qp.number() == qpn).then_some(qp)
     }
 
-    /// As `get_mut`, for a verbs call.
+    /// Returns the queue pair with this number, or the error of a verbs call.
     #[inline]
     pub(crate) fn verb(&mut self, qpn: u32) -> Result<&mut Qp, VerbsError> {
         self.get_mut(qpn).ok_or_else(|| no_qp(qpn))
     }
 
+    /// Returns the numbers of all queue pairs: the GSI queue pair first.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         let gsi = self.gsi.iter().map(|_| GSI_QPN);
         let others = self.chunks.iter().flatten();
@@ -155,12 +164,13 @@ impl QpTable {
     }
 }
 
-/// A chunk of free places, made where it stays: it is large for a stack.
+/// Allocates a chunk of free places. It is built on the heap: 16 queue pairs are large for a
+/// stack.
 fn free() -> Result<Box<Chunk>, VerbsError> {
     let mut places = room::vec(CHUNK, "queue pairs")?;
     places.extend((0..CHUNK).map(|_| Qp::placeholder()));
     let places = places.into_boxed_slice().try_into();
-    Ok(places.expect("there are as many as in a chunk"))
+    Ok(places.expect("the vector has as many elements as a chunk"))
 }
 
 #[cfg(test)]
@@ -176,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_leads_to_its_queue_pair_and_no_other() {
+    fn number_finds_its_queue_pair_only() {
         let mut table = table(3 * CHUNK);
         let numbers: Vec<u32> = table.numbers().collect();
         assert_eq!(numbers.len(), 3 * CHUNK);
@@ -192,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_at_the_start_of_the_range() {
+    fn numbers_wrap_to_the_start_of_the_range() {
         let range = FIRST_QPN..FIRST_QPN + 3 * CHUNK as u32;
         let first = range.end - 5;
         let mut table = QpTable::new(range.clone(), first - range.start);
@@ -211,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_when_all_neighbours_are_gone() {
+    fn empty_chunk_is_deallocated() {
         let mut table = table(2 * CHUNK);
         let numbers: Vec<u32> = table.numbers().collect();
         let live = |table: &QpTable| table.chunks.iter().flatten().count();

@@ -1,8 +1,8 @@
-//! Datagrams from the network: every check before a queue pair sees a packet. Predicted
-//! packets take a shorter path: see [`prediction`](crate::qp::prediction).
+//! Received datagrams: all checks before a queue pair gets a packet.
 //!
-//! The order is rxe's. What fails a check is dropped without an answer, counted
-//! under its reason, and changes nothing else.
+//! The order of the checks is that of rxe. A packet that fails a check is dropped without a
+//! response and counted under its reason. Predicted packets take a shorter path: see
+//! [`prediction`](crate::qp::prediction).
 
 use core::net::IpAddr;
 
@@ -16,15 +16,15 @@ use crate::multicast::Groups;
 use crate::qp::Qp;
 use crate::qp_table::QpTable;
 
-/// The queue pair number that stands for a multicast group.
+/// The destination QPN of multicast packets.
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
-/// A UDP datagram to port 4791, with what its IP header said.
+/// A UDP datagram to port 4791, with the fields of its IP header.
 #[derive(Copy, Clone, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it.
+    /// Source address.
     pub source: IpAddr,
-    /// To which of our addresses, or which group.
+    /// Destination address: one of this host's or a multicast group.
     pub destination: IpAddr,
     /// UDP source port.
     pub source_port: u16,
@@ -34,26 +34,26 @@ pub struct Datagram<'a> {
     pub hop_limit: u8,
     /// IPv4 identification.
     pub ip_id: IpId,
-    /// From the BTH to the ICRC.
+    /// Bytes from the BTH to the ICRC.
     pub payload: &'a [u8],
 }
 
-/// What is known of an IPv4 identification. Over IPv6 it does not matter.
+/// The IPv4 identification of a packet, as far as it is known. IPv6 has none.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum IpId {
-    /// The IP header said so.
+    /// Identification from the IP header.
     Seen(u16),
-    /// Nothing, as behind a UDP socket. Segmentation numbers packets from 0: if the sender
-    /// uses it, this is the number.
+    /// Unknown identification: a UDP socket does not deliver it. The number is the position
+    /// of the packet in a merged run; it is the identification if the sender used
+    /// segmentation, which numbers packets from 0.
     Unseen(u16),
 }
 
 impl IpId {
-    /// The identification of a packet behind a socket that came by itself, or as the first
-    /// of several.
+    /// Unknown identification of a single packet, or of the first packet of a merged run.
     pub const UNSEEN: IpId = IpId::Unseen(0);
 
-    /// What the IP header said, if anybody looked.
+    /// Returns the identification if it is known.
     pub(crate) fn seen(self) -> Option<u16> {
         match self {
             IpId::Seen(id) => Some(id),
@@ -61,7 +61,7 @@ impl IpId {
         }
     }
 
-    /// That of a packet `count` behind.
+    /// Returns the identification of the packet `count` positions later.
     fn later(self, count: usize) -> IpId {
         match self {
             IpId::Seen(id) => IpId::Seen(id),
@@ -71,8 +71,8 @@ impl IpId {
 }
 
 impl<'a> Datagram<'a> {
-    /// Takes one that stands for several of `segment` bytes apart: the first, and the
-    /// others. None if it is empty.
+    /// Splits the first segment off a GRO buffer with segments of `segment` bytes. Returns
+    /// the first and the others, or `None` if the buffer is empty.
     #[inline]
     pub fn split_first(&self, segment: usize) -> Option<(Datagram<'a>, Datagram<'a>)> {
         if self.payload.is_empty() {
@@ -87,7 +87,7 @@ impl<'a> Datagram<'a> {
         Some((first, rest))
     }
 
-    /// What is behind the first `count` of them.
+    /// Returns the buffer without its first `count` segments.
     #[inline]
     pub fn skip(&self, count: usize, segment: usize) -> Datagram<'a> {
         let bytes = count * segment.max(1);
@@ -99,42 +99,42 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// What became of a datagram.
+/// The outcome of a received datagram.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Received {
-    /// A queue pair took it.
+    /// A queue pair accepted the datagram.
     Accepted,
-    /// Nobody did.
+    /// The datagram was dropped.
     Dropped(Drop),
 }
 
-/// Why a datagram was dropped.
+/// The reason why a datagram was dropped.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Drop {
-    /// Too short, unknown opcode, wrong version.
+    /// The packet is too short, or has an unknown opcode or version.
     Malformed,
-    /// No queue pair has the number.
+    /// No queue pair has the destination QPN.
     UnknownQp,
-    /// The queue pair is of another type, or not ready.
+    /// The queue pair has another type, or its state accepts no such packet.
     WrongState,
-    /// The addresses, or the pinned UDP port, are not those of the connection.
+    /// The addresses, or the pinned UDP source port, are not those of the connection.
     WrongPeer,
-    /// Another partition.
+    /// The P_Key is that of another partition.
     BadPkey,
-    /// Not the queue pair's Q_Key.
+    /// The Q_Key is not that of the queue pair.
     BadQkey,
-    /// The checksum does not fit.
+    /// The ICRC is wrong.
     BadIcrc,
-    /// An unreliable message found no fitting receive.
+    /// No receive, or none that is large enough, is posted for an unreliable message.
     NoReceive,
-    /// An unreliable message with a hole.
+    /// A packet of an unreliable message is missing.
     OutOfSequence,
-    /// An answer to nothing that is outstanding.
+    /// The packet is a response to no outstanding request.
     Stale,
 }
 
 impl Drop {
-    /// The counter that counts it.
+    /// Returns the counter of this reason.
     pub const fn counter(self) -> Counter {
         match self {
             Drop::Malformed => Counter::RxMalformed,
@@ -191,6 +191,7 @@ fn try_receive(
     Ok(take(cx, qp, memory, datagram, &packet))
 }
 
+/// Passes a checked packet to the datagram, requester or responder side of a queue pair.
 fn take(
     cx: &mut Context,
     qp: &mut Qp,
@@ -205,7 +206,7 @@ fn take(
     }
 }
 
-/// Takes the first packet of a peer whose UDP port is to be pinned.
+/// Passes a packet to a queue pair that will pin the peer's UDP port.
 fn receive_first(
     cx: &mut Context,
     qp: &mut Qp,
@@ -215,9 +216,9 @@ fn receive_first(
 ) -> Received {
     let next = qp.expected_psn();
     let received = take(cx, qp, memory, datagram, packet);
-    // Answers are taken only if they are to something outstanding.
+    // A response is accepted only if it answers an outstanding request.
     let expected = packet.opcode().is_response() || packet.psn() == next;
-    // A request that is out of sequence, or that finds no receive, comes again.
+    // A request that is out of sequence, or finds no receive, will be retransmitted.
     let moved = packet.opcode().is_response() || qp.expected_psn() != next;
     if received == Received::Accepted && moved {
         qp.learn_peer_port(datagram.source_port, expected);
@@ -225,7 +226,7 @@ fn receive_first(
     received
 }
 
-/// A copy for every member that would take it.
+/// Delivers a copy of the datagram to every member that accepts it.
 fn receive_multicast(
     cx: &mut Context,
     qps: &mut QpTable,
@@ -259,7 +260,7 @@ fn receive_multicast(
     result
 }
 
-/// Type, state, addresses, partition and Q_Key.
+/// Checks type, state, addresses, partition and Q_Key.
 fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Drop> {
     let opcode = packet.opcode();
     if !fits(qp, opcode) {
@@ -279,6 +280,7 @@ fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Dr
     Ok(())
 }
 
+/// True if the datagram has the addresses of the connection and the pinned UDP port.
 #[inline]
 pub(crate) fn is_from_peer(qp: &Qp, datagram: &Datagram<'_>) -> bool {
     let flow = &qp.path().flow;
@@ -287,18 +289,20 @@ pub(crate) fn is_from_peer(qp: &Qp, datagram: &Datagram<'_>) -> bool {
         && qp.may_come_from(datagram.source_port)
 }
 
-/// Both are the default partition; of the two membership bits ours is set.
+/// True if the P_Key is that of the default partition, the only one. The top bit is the
+/// sender's membership: a limited member may talk to this port, which is a full member.
 #[inline]
 pub(crate) fn is_our_partition(pkey: u16) -> bool {
     pkey & 0x7fff == 0x7fff
 }
 
-/// Whether a switch on the way marked it.
+/// True if a switch has marked the packet: ECN "congestion experienced".
 #[inline]
 pub(crate) fn is_congested(datagram: &Datagram<'_>) -> bool {
     datagram.traffic_class & 3 == 3
 }
 
+/// True if type and state of the queue pair accept the opcode.
 fn fits(qp: &Qp, opcode: Opcode) -> bool {
     let state = qp.state();
     let sends = matches!(state, QpState::Rts | QpState::Sqd);
@@ -347,7 +351,7 @@ fn icrc_fits(qp: &mut Qp, datagram: &Datagram<'_>) -> bool {
     }
 }
 
-/// Whether it is right as some compute it for this operation.
+/// True if the ICRC of a FLUSH is right as rxe computes it.
 fn flush_icrc_fits(qp: &Qp, datagram: &Datagram<'_>) -> bool {
     let (flow, bytes) = (flow(datagram), datagram.payload);
     match datagram.ip_id {
@@ -359,8 +363,8 @@ fn flush_icrc_fits(qp: &Qp, datagram: &Datagram<'_>) -> bool {
     }
 }
 
-/// The identification that a packet should have, the `nth` of those that came merged:
-/// senders count on and on, or anew each time they send.
+/// Returns the likely IPv4 identification of the `nth` packet of a merged run. A sender
+/// counts all its packets, or restarts at 0 with each segmented send.
 #[inline]
 pub(crate) fn expected_id(last: u16, nth: u16) -> u16 {
     match last < icrc::SEGMENTS {
@@ -369,6 +373,7 @@ pub(crate) fn expected_id(last: u16, nth: u16) -> u16 {
     }
 }
 
+/// Returns the flow of a datagram.
 fn flow(datagram: &Datagram<'_>) -> Flow {
     Flow {
         source: datagram.source,

@@ -1,32 +1,32 @@
-//! How long a peer takes to answer, and so when its silence means a loss.
+//! The round-trip estimator, which decides when a loss probe is sent.
 //!
-//! The estimator is the one of TCP (RFC 6298): a smoothed round trip and its mean
-//! deviation. A round trip of a packet that was sent twice is no sample (Karn's rule), so
-//! the caller drops such measurements, and the backoff lasts until the next true sample.
+//! The estimator is that of TCP (RFC 6298): a smoothed round trip and its mean deviation.
+//! The round trip of a retransmitted packet is no sample (Karn's rule). So the caller drops
+//! such measurements, and the backoff lasts until the next valid sample.
 
-/// Shortest silence before a loss probe. A peer on a busy host waits for a processor that
-/// long; a probe for a peer that is merely late costs one packet.
+/// Minimum time before a loss probe: a peer on a busy host waits about 1 ms for a processor.
+/// A needless probe costs one packet.
 const PROBE_FLOOR_NS: u32 = 1_000_000;
 
-/// Largest backoff: the probe timeout is then 2^16 times the estimate, which is beyond
-/// every ACK timeout in use.
+/// Maximum backoff. The probe timeout is then 2^16 times the estimate, which exceeds every
+/// ACK timeout in use.
 const MAX_BACKOFF: u8 = 16;
 
-/// Delay beyond the shortest round trip that is not yet a sign of a queue.
+/// Tolerated delay beyond the shortest round trip. A longer delay indicates a queue.
 const TOLERATED_DELAY_NS: u32 = 1_000_000;
 
-/// Round trips of one queue pair, in nanoseconds.
+/// Round-trip estimate of one queue pair, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct RoundTrip {
     /// Smoothed round trip; 0 before the first sample.
     smoothed: u32,
     /// Mean deviation from the smoothed round trip.
     deviation: u32,
-    /// Shortest round trip of all.
+    /// Shortest round trip.
     shortest: u32,
-    /// Probes sent since the last sample: each doubles the timeout.
+    /// Number of probes since the last sample. Each doubles the timeout.
     backoff: u8,
-    /// Samples in a row that were much longer than the shortest, at most 2.
+    /// Number of successive samples that were much longer than the shortest, at most 2.
     slow_in_a_row: u8,
 }
 
@@ -45,7 +45,7 @@ impl Default for RoundTrip {
 impl RoundTrip {
     /// Adds a measured round trip.
     pub(crate) fn sample(&mut self, ns: u64) {
-        // A quarter of the range is a second: no sum below overflows.
+        // A quarter of the range is 1.07 s, and no sum below overflows.
         let ns = ns.clamp(1, u64::from(u32::MAX / 4)) as u32;
         if self.smoothed == 0 {
             self.smoothed = ns;
@@ -65,8 +65,8 @@ impl RoundTrip {
         };
     }
 
-    /// True if the last two samples were much longer than the shortest: a queue builds up
-    /// somewhere. A single long sample may be a peer that waited for a processor.
+    /// True if the last two samples were much longer than the shortest: a queue builds up.
+    /// A single long sample may be a peer that waited for a processor.
     pub(crate) fn is_queue_building(&self) -> bool {
         self.slow_in_a_row >= 2
     }
@@ -79,13 +79,13 @@ impl RoundTrip {
         }
     }
 
-    /// Doubles the timeout: a probe leaves.
+    /// Doubles the timeout because a probe is sent.
     pub(crate) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
     }
 
-    /// Returns how long to wait for an answer before a probe is sent. Before the first
-    /// sample, and for slow peers, that is `limit`.
+    /// Returns the time without a response before a probe is sent. Before the first sample,
+    /// and for slow peers, the time before backoff is `limit`.
     pub(crate) fn probe_timeout_ns(&self, limit: u64) -> u64 {
         let estimate = match self.smoothed {
             0 => limit,
@@ -105,12 +105,12 @@ mod tests {
     const LIMIT: u64 = 67_108_864;
 
     #[test]
-    fn unmeasured_round_trips_wait_for_the_ack_timeout() {
+    fn probe_timeout_before_the_first_sample_is_the_ack_timeout() {
         assert_eq!(RoundTrip::default().probe_timeout_ns(LIMIT), LIMIT);
     }
 
     #[test]
-    fn timeout_follows_the_round_trip_between_floor_and_limit() {
+    fn probe_timeout_follows_the_round_trip_within_bounds() {
         let mut rtt = RoundTrip::default();
         for _ in 0..100 {
             rtt.sample(20_000);

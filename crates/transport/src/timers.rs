@@ -1,26 +1,27 @@
-//! Deadlines of many queue pairs, cheap to push back.
+//! The timer queue of an engine, with deadlines that are cheap to postpone.
 //!
-//! Acknowledgements move a deadline all the time; the queue is not told. It
-//! holds at most one entry a queue pair, at or before the true deadline: when
-//! it comes up early, the owner says when to look again.
+//! Every acknowledgement postpones a deadline, and the queue does not follow. It holds at
+//! most one entry per queue pair, at or before the deadline. When an entry expires early,
+//! the queue pair arms its timer again.
 
 use std::collections::BTreeSet;
 
 use crate::time::{Deadline, Time};
 
+/// The timer queue.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     queue: BTreeSet<(Time, u32)>,
 }
 
-/// A queue pair's side: when the queue will look at it.
+/// The time of a queue pair's entry in the timer queue.
 #[derive(Debug, Default)]
 pub(crate) struct TimerSlot {
     queued: Deadline,
 }
 
 impl Timers {
-    /// Makes sure that `qpn` is looked at no later than `deadline`.
+    /// Makes sure that the entry of `qpn` expires no later than `deadline`.
     pub(crate) fn arm(&mut self, slot: &mut TimerSlot, qpn: u32, deadline: Time) {
         if let Some(queued) = slot.queued.get() {
             if queued <= deadline {
@@ -32,12 +33,12 @@ impl Timers {
         self.queue.insert((deadline, qpn));
     }
 
-    /// When to look next.
+    /// Returns the time of the first entry.
     pub(crate) fn next(&self) -> Option<Time> {
         self.queue.first().map(|&(time, _)| time)
     }
 
-    /// The next queue pair whose time has come.
+    /// Removes and returns the first entry if it has expired.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, u32)> {
         if self.next()? > now {
             return None;
@@ -47,8 +48,8 @@ impl Timers {
 }
 
 impl TimerSlot {
-    /// Whether the entry that came up is this queue pair's, and not that of one
-    /// before it with the same number.
+    /// Clears the slot and returns true if the expired entry belongs to this queue pair. An
+    /// entry of an earlier queue pair with the same number has another time.
     pub(crate) fn came_up(&mut self, time: Time) -> bool {
         let live = self.queued == Deadline::at(time);
         if live {
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pushing_back_costs_no_entry_and_an_earlier_deadline_wins() {
+    fn postponed_deadline_adds_no_entry_and_earlier_deadline_replaces_it() {
         let (mut timers, mut slot) = (Timers::default(), TimerSlot::default());
         let at = Time::from_nanos;
         timers.arm(&mut slot, 1, at(100));

@@ -18,28 +18,30 @@ use packet::Piece;
 pub use packet::TxPacket;
 pub use run::{Path, Run, RunLimits};
 
-/// Bytes of the ICRC behind every packet.
+/// Bytes of the ICRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
 
-/// What [`Engine::poll_transmit`](crate::Engine::poll_transmit) fills: reused
-/// from call to call, so that nothing is allocated on the way.
+/// Packets to send, filled by [`Engine::poll_transmit`](crate::Engine::poll_transmit).
+///
+/// A batch is reused, so that sending allocates no memory.
 #[derive(Debug)]
 pub struct Batch {
     limit: usize,
     run_limits: RunLimits,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
-    /// Of which the first `used` count: the others are to be written over.
+    /// The first `used` entries are valid. The others are overwritten by later packets.
     entries: Vec<TxPacket>,
     used: usize,
-    /// Packets.
+    /// Number of packets.
     len: usize,
     runs: Vec<Run>,
     faults: Vec<(usize, Fault)>,
+    /// Messages that complete once the batch is sent: queue pair and number of messages.
     pub(crate) handed_over: Vec<(u32, u32)>,
 }
 
-/// What a packet to be added to a batch has beside its header.
+/// The properties of a new packet that are not in its header.
 #[derive(Copy, Clone)]
 pub(crate) struct NewPacket {
     pub(crate) qpn: u32,
@@ -72,56 +74,58 @@ impl Batch {
         }
     }
 
-    /// The runs, in the order they must leave.
+    /// Returns the runs in sending order.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// How many packets there are.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// True if the batch has no packet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether payload is to be read from the program's memory.
+    /// True if assembling the packets reads the program's memory.
     pub fn reads_memory(&self) -> bool {
         let from_memory = |piece: &Piece| matches!(piece, Piece::Memory { .. });
         self.pieces.iter().any(from_memory)
     }
 
-    /// A packet by its number in the batch.
+    /// Returns a packet by its number in the batch.
     pub fn packet(&self, number: usize) -> TxPacket {
         let entry = self.entry(number);
         entry.step(number as u32 - entry.number)
     }
 
-    /// The entry that a packet is in.
+    /// Returns the entry that contains a packet.
     fn entry(&self, number: usize) -> &TxPacket {
         let entries = &self.entries[..self.used];
         let behind = entries.partition_point(|entry| entry.number as usize <= number);
         &entries[behind - 1]
     }
 
-    /// Reports that a packet's payload could not be read: it did not leave.
+    /// Records that a packet was not sent because its payload could not be read.
     pub fn fault(&mut self, number: usize, fault: Fault) {
         self.faults.push((number, fault));
     }
 
+    /// True if the batch has fewer packets than its limit.
     pub(crate) fn has_room(&self) -> bool {
         self.len < self.limit
     }
 
-    /// How many packets there is room for, if there shall be no more than `limit`.
+    /// Returns the number of packets that fit, up to a total of `limit`.
     pub(crate) fn room(&self, limit: usize) -> usize {
         self.limit.min(limit).saturating_sub(self.len)
     }
 
-    /// How many packets more of `len` bytes the last run would take, if its last packet is
-    /// one of queue pair `qpn`: no limit is worth a run of its own for the rest.
+    /// Returns the number of packets of `len` bytes that fit the last run, if its last packet
+    /// is one of queue pair `qpn`. Such packets may exceed the batch's limit: otherwise the
+    /// rest of a message would need a run of its own.
     pub(crate) fn room_in_run(&self, qpn: u32, len: usize) -> usize {
         let entries = &self.entries[..self.used];
         let ours = entries.last().is_some_and(|entry| entry.qpn == qpn);
@@ -131,16 +135,17 @@ impl Batch {
         run.map_or(0, |run| run.room(limits))
     }
 
-    /// Makes the last packet ask for an acknowledgement.
+    /// Sets AckReq in the last packet.
     pub(crate) fn request_ack_on_last(&mut self) {
         let entry = &mut self.entries[self.used - 1];
         debug_assert_eq!(
             entry.count, 1,
-            "the end of a message is like no other packet"
+            "the last packet of a message is not part of a uniform run"
         );
         entry.header.set_ack_req();
     }
 
+    /// Returns queue pair, origin and fault of each packet that could not be read.
     pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {
         self.faults.iter().map(|&(number, fault)| {
             let packet = self.packet(number);
@@ -152,10 +157,12 @@ impl Batch {
         self.faults.clear();
     }
 
+    /// Returns the bytes of all packets, from BTH to ICRC.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes as u64).sum()
     }
 
+    /// Empties the batch and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.pieces.clear();
@@ -166,12 +173,12 @@ impl Batch {
         self.handed_over.clear();
     }
 
-    /// Adds payload of the next packet, before [`Batch::push`].
+    /// Adds a reference to payload of the packet that [`Batch::push`] adds next.
     pub(crate) fn push_memory(&mut self, at: MemRef, length: u32) {
         self.pieces.push(Piece::Memory { at, length });
     }
 
-    /// Copies payload of the next packet, before [`Batch::push`].
+    /// Copies payload of the packet that [`Batch::push`] adds next.
     pub(crate) fn push_inline(&mut self, data: &[u8]) {
         let offset = self.bytes.len() as u32;
         self.bytes.extend_from_slice(data);
@@ -181,16 +188,17 @@ impl Batch {
         });
     }
 
-    /// How many pieces there are, to take back those of an unfinished packet.
+    /// Returns the number of pieces, for [`Batch::push`] and [`Batch::rollback`].
     pub(crate) fn mark(&self) -> usize {
         self.pieces.len()
     }
 
+    /// Removes the pieces of an unfinished packet: those since `mark`.
     pub(crate) fn rollback(&mut self, mark: usize) {
         self.pieces.truncate(mark);
     }
 
-    /// Starts the header of the next packet, to be followed by [`Batch::push`].
+    /// Starts the header of the packet that [`Batch::push`] adds next.
     #[inline(always)]
     pub(crate) fn header(&mut self, bth: &Bth) -> &mut HeaderBuf {
         if self.used == self.entries.len() {
@@ -204,8 +212,8 @@ impl Batch {
         self.entries.push(TxPacket::blank(bth));
     }
 
-    /// Adds the packet whose header has been written and whose payload pieces
-    /// are those pushed since `mark`.
+    /// Adds the packet whose header was started last. Its payload consists of the pieces
+    /// since `mark`.
     #[inline(always)]
     pub(crate) fn push(&mut self, path: &Path, mark: usize, new: NewPacket) {
         let entry = &mut self.entries[self.used];
@@ -225,8 +233,8 @@ impl Batch {
         self.len += 1;
     }
 
-    /// Adds `count` packets: that whose header has been written, and others that differ
-    /// from it in their PSN only. Their payload lies one behind the other from `at` on.
+    /// Adds `count` packets that differ in their PSNs only. The header of the first was
+    /// started last, and their payload is contiguous from `at` on.
     pub(crate) fn push_uniform(&mut self, path: &Path, new: NewPacket, at: MemRef, count: u32) {
         let (mut new, mut at, mut left) = (new, at, count);
         loop {
@@ -235,7 +243,7 @@ impl Batch {
             self.push(path, mark, new);
             let entry = &mut self.entries[self.used - 1];
             let len = entry.wire_len();
-            // As many as the run has room for are one entry.
+            // An entry holds as many packets as fit the run.
             let run = self.runs.last_mut();
             let limits = &self.run_limits;
             let more = run.map_or(0, |run| run.extend(len, left as usize - 1, limits));
@@ -263,6 +271,8 @@ impl Batch {
             let run = Run::new(path, self.len, self.used, len, dest_qpn);
             self.runs.push(run);
         }
-        self.runs.last_mut().expect("there is one now")
+        self.runs
+            .last_mut()
+            .expect("a run was added if there was none")
     }
 }

@@ -1,4 +1,4 @@
-//! From entries of a batch to bytes.
+//! Assembly: the bytes of packets, from headers and references to payload.
 
 use ferroce_wire::Bth;
 use ferroce_wire::icrc::{self, UniformIcrc};
@@ -7,21 +7,20 @@ use super::packet::Piece;
 use super::{Batch, ICRC_LEN, Path, Run, TxPacket};
 use crate::memory::{Fault, Memory};
 
-/// What the packets of a run end with.
+/// The ICRCs of the packets of a run.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Trailer {
-    /// ICRCs for the IPv4 identifications 0, 1, 2, ..., which segmentation gives them.
+    /// ICRCs for the IPv4 identifications 0, 1, 2, ..., which segmentation assigns.
     Numbered,
     /// ICRCs for identification 0.
     Unnumbered,
-    /// Nothing in particular: for a receiver that does not look.
+    /// Undefined bytes, for a receiver that does not check ICRCs.
     Unset,
 }
 
 impl Batch {
-    /// Writes the packets of a run to `out`, one behind the other, and returns how many
-    /// bytes they are. Those whose payload cannot be read are left out; `faults` gets
-    /// their numbers.
+    /// Writes the packets of a run to `out` without gaps. Returns the number of bytes. A
+    /// packet whose payload cannot be read is left out, and its number is added to `faults`.
     pub fn assemble_run(
         &self,
         run: &Run,
@@ -59,8 +58,8 @@ impl Batch {
         end
     }
 
-    /// Writes one packet to the front of `out`, ICRC included, and returns its length.
-    /// `ip_id` is the IPv4 identification it will travel under.
+    /// Writes one packet with its ICRC to the start of `out`, and returns its length. `ip_id`
+    /// is the IPv4 identification that the packet will have.
     pub fn assemble(
         &self,
         number: usize,
@@ -77,7 +76,7 @@ impl Batch {
         Ok(len + ICRC_LEN)
     }
 
-    /// Writes one of an entry's packets, without ICRC; returns its length.
+    /// Writes packet `step` of an entry without ICRC, and returns its length.
     #[inline]
     fn write(
         &self,
@@ -88,7 +87,7 @@ impl Batch {
     ) -> Result<usize, Fault> {
         let mut at = entry.header.len();
         match out.first_chunk_mut() {
-            // The payload overwrites what is too much.
+            // A copy of constant size is fast. The payload overwrites the excess bytes.
             Some(front) => *front = *entry.header.buffer(),
             None => out[..at].copy_from_slice(entry.header()),
         }

@@ -1,4 +1,4 @@
-//! A packet on its way out.
+//! The packets of a batch.
 
 use ferroce_wire::{Bth, HeaderBuf, Psn};
 
@@ -8,26 +8,28 @@ use crate::memory::MemRef;
 /// A piece of payload.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Piece {
-    /// In the program's memory.
+    /// Payload in the program's memory.
     Memory { at: MemRef, length: u32 },
-    /// In the batch itself.
+    /// Payload that was copied into the batch.
     Inline { offset: u32, length: u32 },
 }
 
-// A batch has one for every packet and more.
+// Every packet with payload has a piece, so its size counts.
 const _: () = assert!(size_of::<Piece>() == 16);
 
-/// Whose packet it is, to know what to do if its payload cannot be read.
+/// The origin of a packet, which decides what fails if its payload cannot be read.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
+    /// A request: its work request fails.
     Request(Psn),
+    /// A response: the queue pair fails.
     Response(Psn),
-    /// An answer given before: nobody minds if it cannot be given again.
+    /// A repeated response: nothing fails.
     Replay,
 }
 
 impl Origin {
-    /// That of a later packet of the same kind.
+    /// Returns the origin of the packet `step` PSNs later.
     fn later(self, step: u32) -> Origin {
         match self {
             Origin::Request(psn) => Origin::Request(psn.add(step)),
@@ -37,9 +39,11 @@ impl Origin {
     }
 }
 
-/// One packet: header, payload pieces, padding; the ICRC follows. Or several that differ
-/// in their PSNs only, which count up, and in the one piece of payload each has: those lie
-/// one behind the other in the program's memory.
+/// A packet, or a uniform run of packets.
+///
+/// A packet has a header, pieces of payload and padding; the ICRC is computed later. The
+/// packets of a uniform run differ in their PSNs, which count up, and in their payload: each
+/// has one piece, and the pieces are contiguous in the program's memory.
 #[derive(Clone, Debug)]
 pub struct TxPacket {
     pub(super) header: HeaderBuf,
@@ -50,23 +54,24 @@ pub struct TxPacket {
     pub(super) payload_len: u32,
     pub(super) qpn: u32,
     pub(super) origin: Origin,
-    /// The number of the first in the batch, and how many they are.
+    /// Number of the first packet in the batch.
     pub(super) number: u32,
+    /// Number of packets.
     pub(super) count: u32,
 }
 
 impl TxPacket {
-    /// Bytes of the packet on the wire, from the BTH to the ICRC.
+    /// Returns the bytes of a packet on the wire, from the BTH to the ICRC.
     pub fn wire_len(&self) -> usize {
         self.header.len() + self.payload_len as usize + self.pad as usize + ICRC_LEN
     }
 
-    /// The header, from the BTH to the payload.
+    /// Returns the header, from the BTH to the payload.
     pub fn header(&self) -> &[u8] {
         self.header.as_bytes()
     }
 
-    /// The queue pair that sends it.
+    /// Returns the number of the queue pair that sends the packet.
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
@@ -77,7 +82,7 @@ impl TxPacket {
         self.header.dest_qpn()
     }
 
-    /// One of several.
+    /// Returns one packet of a uniform run.
     pub(super) fn step(&self, step: u32) -> TxPacket {
         let mut packet = self.clone();
         if step > 0 {
@@ -89,7 +94,7 @@ impl TxPacket {
         packet
     }
 
-    /// A packet to be written over.
+    /// Returns a packet whose fields the caller overwrites.
     pub(super) fn blank(bth: &Bth) -> TxPacket {
         TxPacket {
             header: HeaderBuf::new(bth),
