@@ -5,7 +5,7 @@
 //! | [`region`] | protection domains, memory regions, memory windows and their keys |
 //! | [`memory`] | references to a program's memory, and the trait that moves its bytes |
 //! | [`cq`], [`srq`] | completion queues and shared receive queues |
-//! | [`send_queue`], [`recv_queue`] | the rings behind a queue pair's two queues |
+//! | [`send_queue`], [`recv_queue`], [`sge`] | the rings behind a queue pair's two queues |
 //! | [`verbs`], [`attr`], [`ah`], [`event`], [`error`] | arguments and results of verbs calls |
 //! | [`operation`] | the table of operations of send work requests |
 //! | [`transitions`] | the attributes that each change of state takes, by [`Protocol`] |
@@ -32,6 +32,7 @@ pub mod recv_queue;
 pub mod region;
 pub mod room;
 pub mod send_queue;
+pub mod sge;
 pub mod srq;
 pub mod time;
 pub mod transitions;

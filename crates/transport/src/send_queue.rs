@@ -1,7 +1,8 @@
 //! The send queue of a RoCE queue pair.
 
 use ferroce_objects::send_queue;
-pub(crate) use ferroce_objects::send_queue::{Finished, Phase, spans};
+pub(crate) use ferroce_objects::send_queue::{Finished, Phase};
+pub(crate) use ferroce_objects::sge::spans;
 use ferroce_wire::Psn;
 
 /// RoCE's state of a send work request.
