@@ -50,7 +50,7 @@ impl Surroundings for System {
     }
 
     fn netdevs(&self) -> Vec<String> {
-        let netdevs = ferroce_daemon::survey().unwrap_or_default();
+        let netdevs = ferroce_daemon::list_netdevs().unwrap_or_default();
         netdevs.into_iter().map(|netdev| netdev.name).collect()
     }
 

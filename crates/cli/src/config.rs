@@ -126,7 +126,7 @@ fn check(path: std::path::PathBuf) -> Result<()> {
         return output::write(&format!("{}: this file does not exist\n", path.display()));
     }
     let links = config::load(&path)?;
-    let netdevs = ferroce_daemon::survey()?;
+    let netdevs = ferroce_daemon::list_netdevs()?;
     for link in &links {
         match netdevs.iter().find(|netdev| netdev.name == link.netdev) {
             None => eprintln!(

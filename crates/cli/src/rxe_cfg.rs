@@ -135,7 +135,7 @@ pub(crate) fn run() -> Result<()> {
 
 impl RxeCfg {
     fn status(&self, only: Option<&str>) -> Result<()> {
-        let netdevs = ferroce_daemon::survey().context("cannot list netdevs")?;
+        let netdevs = ferroce_daemon::list_netdevs().context("cannot list netdevs")?;
         let links = links()?;
         if let Some(name) = only
             && !links.iter().any(|link| link.name == name)
@@ -173,7 +173,7 @@ impl RxeCfg {
 
     /// Sets a netdev up that is down. Prints a note if that is not permitted.
     fn set_up(&self, name: &str) {
-        let netdevs = ferroce_daemon::survey().unwrap_or_default();
+        let netdevs = ferroce_daemon::list_netdevs().unwrap_or_default();
         if !netdevs
             .iter()
             .any(|netdev| netdev.name == name && !netdev.up)

@@ -1,4 +1,5 @@
-//! Who may ask what. The kernel says who is at the other end (SO_PEERCRED).
+//! Access rules: the users that ferroced serves, and the requests that they may make. The
+//! kernel identifies the peer (SO_PEERCRED).
 
 use std::os::fd::AsFd;
 
@@ -7,42 +8,42 @@ use ferroce_control::sockopt::{self, Peer};
 
 use crate::refusal::Refusal;
 
-/// The group that a system-wide ferroced serves unless told otherwise.
+/// The group that a system-wide ferroced serves by default.
 pub(crate) const DEFAULT_GROUP: &str = "ferroce";
 
-/// The rules.
+/// The access rules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     /// The user that ferroced runs as.
     pub(crate) uid: u32,
-    /// A group whose members are served as well.
+    /// The group whose members are served, too.
     pub(crate) group: Option<u32>,
     /// True if the command line names the group: then it must be served.
     pub(crate) group_is_chosen: bool,
 }
 
-/// Says that a group cannot be served.
+/// Reason why a group cannot be served.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoGroup {
     #[error("there is no group `{0}`; `getent group` lists the groups")]
     Unknown(String),
     #[error(
-        "group `{0}` (number {1}) has no number in this user namespace, so no file can be \
-         given to it; run ferroced outside of the namespace to serve the group"
+        "group `{0}` (GID {1}) has no GID in this user namespace, so no file can belong \
+         to it; run ferroced outside of the namespace to serve the group"
     )]
     Unmapped(String, u32),
 }
 
 impl Access {
-    /// Determines the rules for this process. `group` is the one that the command line
-    /// names; root serves the group `ferroce` otherwise, where it exists.
+    /// Returns the rules for this process. `group` is the group on the command line. Without
+    /// one, root serves the group `ferroce` if it exists.
     pub(crate) fn new(group: Option<&str>) -> Result<Access, NoGroup> {
         let uid = rustix::process::geteuid().as_raw();
         let group_is_chosen = group.is_some();
         let group = match group {
             Some(name) => Some(find_usable(name)?),
-            // Root of a user namespace is an ordinary user: the group need not have a
-            // number there.
+            // In a user namespace the group may have no GID. Root of a user namespace is
+            // an ordinary user and serves no group then.
             None if uid == 0 => find_usable(DEFAULT_GROUP).ok(),
             None => None,
         };
@@ -53,7 +54,7 @@ impl Access {
         })
     }
 
-    /// Whether this peer is served at all.
+    /// Checks that the peer may connect.
     pub(crate) fn admits(&self, peer: Peer, socket: impl AsFd) -> Result<(), Refusal> {
         let groups = || sockopt::peer_groups(socket).unwrap_or_default();
         if self.is_admin(peer) || self.in_group(peer, groups) {
@@ -69,7 +70,7 @@ impl Access {
         ))
     }
 
-    /// Whether this peer may ask this.
+    /// Checks that the peer may make this request.
     pub(crate) fn permits(&self, peer: Peer, request: &Request) -> Result<(), Refusal> {
         let what = match request {
             Request::LinkAdd(_) => "add links",
@@ -104,12 +105,12 @@ impl Access {
     }
 }
 
-/// Finds a group that files can be given to.
+/// Finds a group that can own files.
 fn find_usable(name: &str) -> Result<u32, NoGroup> {
     let gid = group_id(name).ok_or_else(|| NoGroup::Unknown(name.into()))?;
-    // Without the file there are no user namespaces.
+    // A kernel without this file has no user namespaces.
     let mapped = match std::fs::read_to_string("/proc/self/gid_map") {
-        Ok(map) => has_number(&map, gid),
+        Ok(map) => maps_gid(&map, gid),
         Err(_) => true,
     };
     match mapped {
@@ -118,9 +119,9 @@ fn find_usable(name: &str) -> Result<u32, NoGroup> {
     }
 }
 
-/// True if a user namespace has this number. Lines of the map are
+/// Returns true if a user namespace maps this GID. Lines of the map are
 /// `first-inside first-outside count`.
-fn has_number(map: &str, gid: u32) -> bool {
+fn maps_gid(map: &str, gid: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);
         match (numbers.next(), numbers.nth(1)) {
@@ -132,7 +133,7 @@ fn has_number(map: &str, gid: u32) -> bool {
     })
 }
 
-/// The number of a group given by name or number.
+/// Returns the GID of a group, given by name or number.
 fn group_id(group: &str) -> Option<u32> {
     if let Ok(gid) = group.parse() {
         return Some(gid);
@@ -140,7 +141,7 @@ fn group_id(group: &str) -> Option<u32> {
     find_group(&std::fs::read_to_string("/etc/group").ok()?, group)
 }
 
-/// Lines are `name:password:number:members`.
+/// Finds a group in `/etc/group`, whose lines are `name:password:gid:members`.
 fn find_group(table: &str, name: &str) -> Option<u32> {
     let line = table
         .lines()
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn others_look_and_owners_change() {
+    fn only_admins_change_links() {
         let access = Access {
             uid: 5,
             group: Some(70),
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_the_group_are_let_in() {
+    fn members_of_the_group_are_served() {
         let access = Access {
             uid: 5,
             group: Some(70),
@@ -189,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_a_number_here_is_not_served() {
+    fn group_without_a_gid_is_not_mapped() {
         let all = "         0          0 4294967295\n";
-        assert!(has_number(all, 990));
+        assert!(maps_gid(all, 990));
         let mine = "         0       1000          1\n";
-        assert!(has_number(mine, 0));
-        assert!(!has_number(mine, 990));
+        assert!(maps_gid(mine, 0));
+        assert!(!maps_gid(mine, 990));
         let several = "0 1000 1\n1 100000 65536\n";
-        assert!(has_number(several, 990));
-        assert!(!has_number(several, 70_000));
+        assert!(maps_gid(several, 990));
+        assert!(!maps_gid(several, 70_000));
     }
 
     #[test]
-    fn groups_have_names() {
+    fn group_is_found_by_name_or_number() {
         let table = "root:x:0:\nferroce:x:990:ann,bob\nferroce2:x:991:\n";
         assert_eq!(find_group(table, "ferroce"), Some(990));
         assert_eq!(find_group(table, "nobody"), None);

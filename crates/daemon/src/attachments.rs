@@ -1,4 +1,4 @@
-//! Slots: giving them out and getting them back.
+//! Attachments: assigns slots to programs and takes them back.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::owner::Owner;
 use crate::poller::{Token, now};
 use crate::process::ProcessId;
 use crate::refusal::{Refusal, listed};
-use crate::server::{Farewell, Server};
+use crate::server::{ClosedBy, Server};
 use crate::slots::{FOR_PROGRAMS, OwnerId};
 
-/// How long an attachment waits for programs from before a restart.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+/// Time that programs have to resume after a restart of ferroced, before others get slots.
+pub(crate) const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An attachment that cannot be answered yet.
+/// A request to attach that cannot be answered yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) request: RequestId,
@@ -27,38 +27,38 @@ pub(crate) struct Pending {
     shards: u8,
 }
 
-/// Why an attachment did not work.
-enum Hindrance {
-    /// It may yet.
+/// Reason why a program cannot attach.
+enum AttachError {
+    /// The program can attach later.
     NotYet(String),
-    /// It will not.
-    No(Refusal),
+    /// The request is refused.
+    Refused(Refusal),
 }
 
-impl From<Refusal> for Hindrance {
-    fn from(refusal: Refusal) -> Hindrance {
-        Hindrance::No(refusal)
+impl From<Refusal> for AttachError {
+    fn from(refusal: Refusal) -> AttachError {
+        AttachError::Refused(refusal)
     }
 }
 
-impl From<GroupError> for Hindrance {
-    fn from(error: GroupError) -> Hindrance {
+impl From<GroupError> for AttachError {
+    fn from(error: GroupError) -> AttachError {
         match error {
-            GroupError::Held(why) => Hindrance::NotYet(why),
-            GroupError::Refused(refusal) => Hindrance::No(refusal),
+            GroupError::Held(why) => AttachError::NotYet(why),
+            GroupError::Refused(refusal) => AttachError::Refused(refusal),
         }
     }
 }
 
 impl Server {
-    /// Attaches a program now or, after a restart, when the others have come back.
+    /// Attaches a program now or, after a restart, when other programs have resumed.
     pub(crate) fn attach_or_wait(&mut self, request: RequestId, link: String, shards: u8) {
         let waits = |pending: &Pending| pending.request.client == request.client;
         if self.pending.iter().any(waits) {
             let reason = "an earlier Attach of this connection is not answered yet";
             return self.reply(request, Refusal::new(libc::EBUSY, reason).into());
         }
-        let until = now() + PATIENCE;
+        let until = now() + RESUME_TIMEOUT;
         self.pending.push(Pending {
             request,
             until,
@@ -68,14 +68,14 @@ impl Server {
         self.serve_pending();
     }
 
-    /// Tries again what could not be answered before.
+    /// Retries the requests that could not be answered before.
     pub(crate) fn serve_pending(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             match self.attach(&pending) {
                 Ok((reply, fds)) => self.reply_with(pending.request, &reply, fds),
-                Err(Hindrance::No(refusal)) => self.reply(pending.request, refusal.into()),
-                Err(Hindrance::NotYet(_)) if now() < pending.until => self.pending.push(pending),
-                Err(Hindrance::NotYet(why)) => {
+                Err(AttachError::Refused(refusal)) => self.reply(pending.request, refusal.into()),
+                Err(AttachError::NotYet(_)) if now() < pending.until => self.pending.push(pending),
+                Err(AttachError::NotYet(why)) => {
                     let refusal = self.absent_owners(&why);
                     self.reply(pending.request, refusal.into());
                 }
@@ -83,11 +83,12 @@ impl Server {
         }
     }
 
-    fn attach(&mut self, pending: &Pending) -> Result<(Reply, Vec<OwnedFd>), Hindrance> {
+    fn attach(&mut self, pending: &Pending) -> Result<(Reply, Vec<OwnedFd>), AttachError> {
         let link = self.links.find(&pending.link)?.info.clone();
         let count = check_shards(pending.shards)?;
         let client = self.clients.get(&pending.request.client);
-        let client = client.ok_or_else(|| Refusal::new(libc::ECONNRESET, "gone"))?;
+        let client =
+            client.ok_or_else(|| Refusal::new(libc::ECONNRESET, "the connection is closed"))?;
         if client.owner.is_some() {
             let reason = "this connection is attached already; open another";
             return Err(Refusal::new(libc::EINVAL, reason).into());
@@ -95,9 +96,9 @@ impl Server {
         let peer = client.peer;
         let (process, pidfd) = ProcessId::of(peer, client);
         let program = client.program.clone().unwrap_or_default();
-        if self.hold_until.is_some_and(|until| now() < until) {
-            return Err(Hindrance::NotYet(
-                "other programs may still come back".into(),
+        if self.hold_slots_until.is_some_and(|until| now() < until) {
+            return Err(AttachError::NotYet(
+                "programs from before the restart may still resume".into(),
             ));
         }
         let owner = self.new_id();
@@ -107,7 +108,7 @@ impl Server {
             program,
             ?slots,
             link = link.name,
-            "attached"
+            "program attached"
         );
         self.insert_owner(
             owner,
@@ -133,28 +134,28 @@ impl Server {
         }
     }
 
-    /// Finds or makes slots that nobody has.
-    fn take_slots(&mut self, count: usize, owner: OwnerId) -> Result<Vec<u8>, Hindrance> {
+    /// Takes free slots. Creates them if there are not enough.
+    fn take_slots(&mut self, count: usize, owner: OwnerId) -> Result<Vec<u8>, AttachError> {
         if self.group.is_none() {
             self.begin_with(Group::create()?);
         }
         if self.available_slots() < count {
-            self.release_out_of_sight();
+            self.release_unobservable();
         }
         let available = self.available_slots();
         let group = self.group.as_mut().expect("there is one now");
         if available < count {
             let users = listed(self.owners.values().map(Owner::described));
             let reason = format!(
-                "{count} slots are wanted and {available} of {FOR_PROGRAMS} are left; \
-                 they are in use by process {users}"
+                "{count} slots are requested and {available} of {FOR_PROGRAMS} are free; \
+                 the others are in use by process {users}"
             );
             return Err(Refusal::new(libc::ENOSPC, reason).into());
         }
         for _ in 0..group.slots.missing(count) {
             match group.grow() {
                 Ok(()) => {}
-                // The group is ours: a stranger has joined it.
+                // ferroced created the group: another process has joined it.
                 Err(GroupError::Held(why)) => {
                     return Err(Refusal::new(libc::EADDRINUSE, why).into());
                 }
@@ -169,10 +170,10 @@ impl Server {
         group.map_or(FOR_PROGRAMS, |group| group.slots.available())
     }
 
-    /// Takes slots back from processes of other PID namespaces that have not come back
-    /// after a restart: whether they live cannot be known, and others need slots.
-    fn release_out_of_sight(&mut self) {
-        let owners = self.owners.iter().filter(|(_, o)| o.is_out_of_sight());
+    /// Takes slots back from processes of other PID namespaces that have not resumed after a
+    /// restart. ferroced cannot know whether they live, and other programs need slots.
+    fn release_unobservable(&mut self) {
+        let owners = self.owners.iter().filter(|(_, o)| o.is_unobservable());
         let owners: Vec<OwnerId> = owners.map(|(id, _)| *id).collect();
         for owner in owners {
             self.release(owner);
@@ -181,7 +182,7 @@ impl Server {
 
     fn grant(&self, slots: &[u8]) -> Result<(Vec<SlotGrant>, Vec<OwnedFd>), Refusal> {
         let group = self.group.as_ref().expect("the slots are from it");
-        let failed = |error| Refusal::system("cannot hand out slots", &error);
+        let failed = |error| Refusal::system("cannot prepare the slots", &error);
         for slot in slots {
             group.open(*slot).map_err(failed)?;
         }
@@ -193,10 +194,13 @@ impl Server {
         Ok((grants.collect(), fds))
     }
 
-    /// Starts with a group of our own: nobody has kept another.
+    /// Uses a new group, because no program has kept the group of an earlier ferroced.
     pub(crate) fn begin_with(&mut self, group: Group) {
         for owner in std::mem::take(&mut self.owners).into_values() {
-            tracing::info!(pid = owner.process.pid, "has not kept its slots");
+            tracing::info!(
+                pid = owner.process.pid,
+                "the program has not kept its slots"
+            );
             owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         }
         self.group = Some(group);
@@ -205,7 +209,7 @@ impl Server {
 
     pub(crate) fn insert_owner(&mut self, id: OwnerId, owner: Owner) {
         self.watch_owner(id, owner);
-        // Before anybody can use the slots: a new ferroced must know about them.
+        // The state must be on disk before the program uses the slots.
         self.save();
     }
 
@@ -213,7 +217,7 @@ impl Server {
         if let Some(pidfd) = &owner.pidfd
             && let Err(error) = self.poller.add(pidfd, Token::Process(id))
         {
-            tracing::warn!(%error, "cannot watch a process");
+            tracing::warn!(%error, "cannot watch a process for its end");
         }
         if let Some(client) = owner
             .client
@@ -224,25 +228,25 @@ impl Server {
         self.owners.insert(id, owner);
     }
 
-    /// The connection of an owner has ended.
-    pub(crate) fn on_disconnect(&mut self, id: OwnerId, farewell: Farewell) {
+    /// Handles the end of an owner's connection.
+    pub(crate) fn on_disconnect(&mut self, id: OwnerId, closed_by: ClosedBy) {
         let Some(owner) = self.owners.get_mut(&id) else {
             return;
         };
         owner.client = None;
-        // Without a connection only the end of the process can tell us.
-        if farewell == Farewell::Theirs || owner.pidfd.is_none() {
+        // Without a connection only a pidfd tells when the process ends.
+        if closed_by == ClosedBy::Program || owner.pidfd.is_none() {
             self.release(id);
         }
     }
 
-    /// The process of an owner has ended.
+    /// Handles the end of an owner's process.
     pub(crate) fn on_process_end(&mut self, id: OwnerId) {
         let Some(owner) = self.owners.get_mut(&id) else {
             return;
         };
         if self.group.is_none() {
-            // Its slots can be cleaned up when another program brings the group back.
+            // The slots are released when another program brings the group back.
             owner.dead = true;
             if let Some(pidfd) = owner.pidfd.take() {
                 self.poller.remove(pidfd);
@@ -251,16 +255,16 @@ impl Server {
         }
         let client = owner.client.take();
         self.release(id);
-        // A child of it may have the connection still.
+        // A child of the process may hold the connection.
         if let Some(client) = client {
             if let Some(client) = self.clients.get_mut(&client) {
                 client.owner = None;
             }
-            self.close(client, Farewell::Ours);
+            self.close(client, ClosedBy::Ferroced);
         }
     }
 
-    /// Takes slots back: drained, counted, free for the next one.
+    /// Takes the slots of an owner back: drains their sockets and keeps their counters.
     pub(crate) fn release(&mut self, id: OwnerId) {
         let Some(owner) = self.owners.remove(&id) else {
             return;
@@ -272,7 +276,7 @@ impl Server {
         {
             client.owner = None;
         }
-        tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "released");
+        tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "slots released");
         if let Some(group) = &mut self.group {
             for slot in owner.slots {
                 if !group.slots.exists(slot) {
@@ -293,6 +297,6 @@ fn check_shards(shards: u8) -> Result<usize, Refusal> {
     if (1..=MAX_SHARDS).contains(&shards) {
         return Ok(shards.into());
     }
-    let reason = format!("{shards} shards are wanted: a program can have 1 to {MAX_SHARDS}");
+    let reason = format!("{shards} shards are requested; a program can have 1 to {MAX_SHARDS}");
     Err(Refusal::new(libc::EINVAL, reason))
 }

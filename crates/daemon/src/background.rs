@@ -1,5 +1,5 @@
-//! Going to the background without forking: start another process, and return when
-//! that one says it is ready.
+//! Starts ferroced in the background: another process, without fork. Returns when that
+//! process is ready.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -11,13 +11,13 @@ use anyhow::{Context, Result, bail};
 use crate::log::Log;
 use crate::options::Options;
 
-/// What the process that stays says when programs can connect.
+/// Message of the background process when programs can connect.
 const READY: &[u8] = b"ready\n";
 
-/// Starts the process that stays, and waits until it is ready. Its complaints go to our
-/// standard error.
+/// Starts the background process and waits until it is ready. It shares our standard error
+/// until then.
 pub(crate) fn start(options: &Options) -> Result<()> {
-    // By this name it is the same program even if the file has been replaced.
+    // This name runs the same program even if the file was replaced.
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("ferroced")
@@ -39,29 +39,29 @@ pub(crate) fn start(options: &Options) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start the process for the background")?;
-    let mut said = Vec::new();
+    let mut message = Vec::new();
     let mut stdout = child.stdout.take().context("no pipe to the new process")?;
-    stdout.read_to_end(&mut said)?;
-    if said == READY {
+    stdout.read_to_end(&mut message)?;
+    if message == READY {
         return Ok(());
     }
     let status = child.wait()?;
     if status.code() == Some(1) {
-        // It has said why.
+        // The process has printed its error.
         std::process::exit(1);
     }
     bail!("the process in the background ended: {status}");
 }
 
-/// Leaves the session of whoever started us.
+/// Leaves the session and the working directory of the process that started this one.
 pub(crate) fn leave_session() -> io::Result<()> {
-    // Fails if we lead a session already, and then there is nothing to leave.
+    // Fails if this process leads a session already.
     let _ = rustix::process::setsid();
     rustix::process::chdir("/")?;
     Ok(())
 }
 
-/// Tells the process that waits, and from now on logs to this file.
+/// Reports to the waiting process, and logs to `file` from now on.
 pub(crate) fn report_ready(log: &Log, file: Option<&Path>) -> Result<()> {
     let mut stdout = io::stdout();
     stdout.write_all(READY)?;

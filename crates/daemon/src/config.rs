@@ -1,24 +1,23 @@
-//! Links that are there after every start: a file that people may write, too.
+//! The file `links.toml`: links that ferroced creates at every start. Users may edit it.
 //!
 //! ```toml
 //! [[link]]
 //! name = "rxe0"
 //! netdev = "eth0"
 //! type = "rxe"    # the default
-//! mtu = 1024      # by default what the netdev allows
+//! mtu = 1024      # by default the largest for the netdev
 //! crc = true      # the default
 //! lids = false    # the default
 //! patience = 0    # the default
 //! ```
 //!
-//! | who | file |
+//! | user | file |
 //! | --- | --- |
-//! | everybody, if set | `$FERROCE_CONFIG_DIR/links.toml` |
+//! | all users, if set | `$FERROCE_CONFIG_DIR/links.toml` |
 //! | root | `/etc/ferroce/links.toml` |
 //! | a user | `$XDG_CONFIG_HOME/ferroce/links.toml`, else `~/.config/ferroce/links.toml` |
 //!
-//! A mistake is reported with its line. What programs change is what they were told to;
-//! comments and order stay.
+//! Errors name the line. Edits by `ferroce config` keep comments and order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,21 +31,22 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
 
-/// The environment variable that replaces the directory.
+/// Environment variable with the directory of the file.
 pub const CONFIG_DIR_VARIABLE: &str = "FERROCE_CONFIG_DIR";
-/// The file in it.
+/// Name of the file.
 pub const FILE: &str = "links.toml";
 
 const SYSTEM_DIR: &str = "/etc/ferroce";
+/// First lines of a new file.
 const BEGINNING: &str = "\
-# Links that ferroced makes when it starts, as soon as their netdev is there.
-# `ferroce config check` looks for mistakes; `ferroce config --help` explains.
+# Links that ferroced creates when it starts, as soon as their netdev exists.
+# `ferroce config check` finds mistakes; `ferroce config --help` explains the file.
 ";
 
-/// What is wrong with a file.
+/// Error of the configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{}: {error}", .path.display())]
     File {
         /// The file.
@@ -54,14 +54,14 @@ pub enum ConfigError {
         /// The reason.
         error: io::Error,
     },
-    /// It says something that makes no sense.
+    /// The contents are invalid.
     #[error("{}: line {line}: {reason}", .path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// Where, counted from 1.
+        /// The line, starting with 1.
         line: usize,
-        /// What.
+        /// The reason.
         reason: String,
     },
 }
@@ -86,7 +86,7 @@ struct Entry {
     patience: Option<u32>,
 }
 
-/// The file of this user.
+/// Returns the path of this user's file.
 pub fn path() -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let dir = if let Some(dir) = variable(CONFIG_DIR_VARIABLE) {
@@ -101,10 +101,10 @@ pub fn path() -> PathBuf {
     dir.join(FILE)
 }
 
-/// The links that a file names; none if there is no file.
+/// Reads the links of a file. Returns none if there is no file.
 ///
 /// # Errors
-/// If it cannot be read, or says something that makes no sense.
+/// If the file cannot be read, or is invalid.
 pub fn load(path: &Path) -> Result<Vec<LinkConfig>, ConfigError> {
     let text = read(path)?;
     parse(&text).map_err(|(at, reason)| ConfigError::Content {
@@ -117,7 +117,7 @@ pub fn load(path: &Path) -> Result<Vec<LinkConfig>, ConfigError> {
 /// Adds a link to a file, or replaces the one of that name or on that netdev.
 ///
 /// # Errors
-/// If the file cannot be read, makes no sense, or cannot be written.
+/// If the file cannot be read or written, or is invalid.
 pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     let mut entry = Table::new();
     entry["name"] = value(&link.name);
@@ -145,10 +145,11 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Takes the links of that name, or on that netdev, out of a file. Whether there was one.
+/// Removes the links of that name, or on that netdev, from a file. Returns true if there was
+/// one.
 ///
 /// # Errors
-/// As [`remember`].
+/// If the file cannot be read or written, or is invalid.
 pub fn forget(path: &Path, name: &str) -> Result<bool, ConfigError> {
     edit(path, |links| {
         let before = links.len();
@@ -162,7 +163,7 @@ fn is_about(entry: &Table, name: &str) -> bool {
     has("name") || has("netdev")
 }
 
-/// Changes a file; `change` says whether it has.
+/// Changes a file with `change`, which returns false to leave the file as it is.
 fn edit(path: &Path, change: impl FnOnce(&mut ArrayOfTables) -> bool) -> Result<bool, ConfigError> {
     load(path)?;
     let failed = |error| ConfigError::File {
@@ -189,7 +190,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut ArrayOfTables) -> bool) -> Result<
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).map_err(failed)?;
     }
-    // Whole or not at all: ferroced may be started while we write.
+    // A ferroced that starts now reads the old file or the new one, never a part.
     let new = path.with_extension("toml.new");
     fs::write(&new, document.to_string()).map_err(failed)?;
     fs::rename(&new, path).map_err(failed)?;
@@ -207,7 +208,7 @@ fn read(path: &Path) -> Result<String, ConfigError> {
     }
 }
 
-/// The links in a text, or where it is wrong and why.
+/// Parses the file. Returns the links, or offset and reason of the first error.
 fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
     let contents: Contents = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -225,7 +226,7 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             let key = (what, name.as_ref().clone());
             if let Some(first) = seen.insert(key, name.span().start) {
                 let (name, first) = (name.as_ref(), line_of(text, first));
-                let reason = format!("{what} `{name}` is there twice; first in line {first}");
+                let reason = format!("{what} `{name}` appears twice, first in line {first}");
                 return wrong(entry.name.span(), reason);
             }
         }

@@ -8,7 +8,7 @@ use ferroce_net::Incoming;
 use ferroce_transport::{Counter, Drop};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::attachments::PATIENCE;
+use crate::attachments::RESUME_TIMEOUT;
 use crate::client::{ClientId, RequestId};
 use crate::connections::{Caller, Connections, Output};
 use crate::links::Link;
@@ -118,7 +118,7 @@ impl Server {
 
     /// Programs from before a restart may still come back.
     pub(crate) fn await_survivors(&mut self) {
-        let until = self.cm_time() + PATIENCE;
+        let until = self.cm_time() + RESUME_TIMEOUT;
         self.connections.hold_refusals(until);
     }
 

@@ -1,5 +1,5 @@
-//! The speed of a netdev. Netlink proper does not tell, and sysfs may show another
-//! network namespace: so the ioctl.
+//! Speed and driver of a netdev, by the ethtool ioctl. rtnetlink does not report them, and
+//! sysfs may show another network namespace.
 
 use std::os::fd::AsRawFd;
 
@@ -40,7 +40,7 @@ struct DriverInfo {
     rest: [u8; 160],
 }
 
-/// The driver of a netdev, if it says so.
+/// Returns the driver of a netdev, if it reports one.
 pub(crate) fn driver(netdev: &str) -> Option<String> {
     let mut info = DriverInfo {
         cmd: ETHTOOL_GDRVINFO,
@@ -54,7 +54,7 @@ pub(crate) fn driver(netdev: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The speed in Mb/s, if the netdev has one and knows it.
+/// Returns the speed in Mb/s, if the netdev reports one.
 pub(crate) fn speed(netdev: &str) -> Option<u32> {
     let mut command = EthtoolCmd {
         cmd: ETHTOOL_GSET,
@@ -67,7 +67,7 @@ pub(crate) fn speed(netdev: &str) -> Option<u32> {
     (speed != 0 && speed != 0xFFFF && speed != u32::MAX).then_some(speed)
 }
 
-/// Asks the driver of a netdev; none if that does not work.
+/// Runs an ethtool command. Returns `None` if it fails.
 ///
 /// # Safety
 /// The data must be what the command in its first word reads and writes.
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_is_none() {
+    fn unknown_speed_is_none() {
         assert_eq!(speed("lo"), None);
         assert_eq!(speed("no-such-netdev-at-all"), None);
     }

@@ -1,20 +1,20 @@
-//! The GID table of a link: which address stands at which index.
+//! The GID table of a link: addresses and their indices.
 //!
-//! Two rules of the kernel and two of ours:
+//! Two rules are the kernel's and two are Ferroce's:
 //!
-//! * Index 0 belongs to the link-local IPv6 address; the others come in order of
-//!   arrival, and holes are used again.
+//! * Index 0 is reserved for the link-local IPv6 address. Other addresses get indices in
+//!   order of arrival; free indices are used again.
 //! * An address keeps its index as long as it exists.
-//! * Index 1 belongs to the netdev's first IPv4 address: that is what `-g 1` means in
-//!   guides. On a loopback netdev 0 is ::1 and 1 is 127.0.0.1.
-//! * Every index that people copy from guides works. So while the owner of index 0 or
-//!   1 is missing, another address *stands in*: it has an index of its own
-//!   elsewhere, is shown here as well, and steps back when the owner comes. For
-//!   index 0 the first IPv4 address does that, else the first of all; for index 1 the
-//!   first IPv4 address, else the next IPv6 one, else the one at index 0.
+//! * Index 1 is reserved for the netdev's first IPv4 address, because guides use `-g 1`
+//!   for it. On a loopback netdev index 0 is ::1 and index 1 is 127.0.0.1.
+//! * Indices 0 and 1 always work. If there is no address for one of them, another
+//!   address is its *substitute*: it appears there beside its own index, until the proper
+//!   address arrives. For index 0 that is the first IPv4 address, else the first address.
+//!   For index 1 it is the first IPv4 address, else the next IPv6 address, else the one at
+//!   index 0.
 //!
-//! Unlike the kernel's, the table has no entry for an address that does not exist: the
-//! kernel's default GID is a classic of "index 0 hangs".
+//! Unlike the kernel's table, this one has no entry for an address that does not exist.
+//! With the kernel's default GID at index 0 programs hang.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -28,14 +28,14 @@ pub(crate) struct Entry {
     pub(crate) ifindex: u32,
 }
 
-/// Addresses and their places. Index 0 and 1 are only ever given to their owners;
-/// who stands in is decided when the table is looked at.
+/// The table. Index 0 and 1 hold only the addresses that they are reserved for;
+/// [`GidTable::entries`] adds substitutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GidTable {
     places: Vec<Option<Entry>>,
 }
 
-/// What the table belongs to.
+/// The netdev of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Netdev {
     pub(crate) ifindex: u32,
@@ -43,8 +43,8 @@ pub(crate) struct Netdev {
 }
 
 impl GidTable {
-    /// Brings the table up to date with the addresses that exist, in order of
-    /// arrival: those of the netdev and of netdevs above it.
+    /// Updates the table. `addresses` are those of the netdev and of netdevs above it, in
+    /// order of arrival.
     pub(crate) fn update(&mut self, netdev: Netdev, addresses: &[Entry]) {
         for place in &mut self.places {
             if place.is_some_and(|entry| !addresses.contains(&entry)) {
@@ -61,7 +61,7 @@ impl GidTable {
         }
     }
 
-    /// Populated entries by index, those that stand in included.
+    /// Returns the populated entries by index, with substitutes.
     pub(crate) fn entries(&self) -> Vec<(u32, Entry)> {
         let placed = |from: usize| self.places.iter().skip(from).flatten().copied();
         let owner = |index: usize| self.places.get(index).copied().flatten();
@@ -84,10 +84,10 @@ impl GidTable {
             Some(index) if is_free(&self.places, index) => index,
             _ => (2..)
                 .find(|index| is_free(&self.places, *index))
-                .expect("numbers do not end"),
+                .expect("the range has no end"),
         };
         if index >= GID_TABLE_LEN as usize {
-            tracing::warn!(address = %entry.address, "the GID table is full");
+            tracing::warn!(address = %entry.address, "the GID table is full: the address gets no index");
             return;
         }
         if self.places.len() <= index {
@@ -97,7 +97,7 @@ impl GidTable {
     }
 }
 
-/// The index that an address may claim below 2.
+/// Returns the index, 0 or 1, that is reserved for an address.
 fn reserved(netdev: Netdev, entry: Entry) -> Option<usize> {
     if entry.ifindex != netdev.ifindex {
         return None;

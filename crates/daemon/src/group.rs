@@ -1,8 +1,7 @@
 //! The group of sockets on UDP port 4791: one member per slot, in slot order.
 //!
-//! It grows when a slot is needed that does not exist yet, and never shrinks. Every
-//! program holds all of it by its escrow, so it outlives ferroced; then a new ferroced
-//! adopts it.
+//! The group grows when a new slot is needed, and never shrinks. Every program holds all
+//! sockets through the escrow. So the group outlives ferroced, and a new ferroced adopts it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +15,7 @@ use rustix::net::SocketAddrAny;
 use crate::refusal::Refusal;
 use crate::slots::Slots;
 
-/// The group, and who owns which slot of it.
+/// The group, and the owners of its slots.
 #[derive(Debug)]
 pub(crate) struct Group {
     members: Vec<Member>,
@@ -43,18 +42,21 @@ impl Member {
     }
 }
 
-/// Why the group is not to be had.
+/// Reason why the group cannot be created or extended.
 #[derive(Debug)]
 pub(crate) enum GroupError {
-    /// Programs from before a restart hold it and have not come back yet.
+    /// Programs from before a restart hold the group and have not resumed yet.
     Held(String),
-    /// For good.
+    /// Any other reason.
     Refused(Refusal),
 }
 
 impl From<io::Error> for GroupError {
     fn from(error: io::Error) -> GroupError {
-        GroupError::Refused(Refusal::system("the sockets of a slot", &error))
+        GroupError::Refused(Refusal::system(
+            "cannot create the sockets of a slot",
+            &error,
+        ))
     }
 }
 
@@ -73,7 +75,7 @@ impl From<BindError> for GroupError {
 }
 
 impl Group {
-    /// A new group, with slot 0 in it.
+    /// Creates a group with slot 0.
     pub(crate) fn create() -> Result<Group, GroupError> {
         let mut group = Group {
             members: Vec::new(),
@@ -85,8 +87,10 @@ impl Group {
         Ok(group)
     }
 
-    /// The group that a surviving program has kept. All slots are without an owner at
-    /// first.
+    /// Takes over the group that a program has kept. At first no slot has an owner.
+    ///
+    /// # Errors
+    /// If the descriptors are not those of a group, or of another version.
     pub(crate) fn adopt(escrow: SocketEscrow, credits: CreditPage) -> io::Result<Group> {
         let mut group = Group {
             members: Vec::new(),
@@ -118,13 +122,14 @@ impl Group {
         let counters = CounterPage::new()?;
         let sockets = create_slot(slot)?;
         let fds = (sockets.v4.as_fd(), sockets.v6.as_ref().map(AsFd::as_fd));
-        // If this fails the new sockets close, as the last ones of the group.
+        // If this fails, the new sockets close. They are the last of the group, so no
+        // other socket moves.
         self.escrow.append(slot, fds, &counters).map_err(|error| {
-            let what = format!("cannot keep the sockets of slot {slot}");
+            let what = format!("cannot put the sockets of slot {slot} into the escrow");
             GroupError::Refused(Refusal::system(&what, &error))
         })?;
         if slot > 0 {
-            // Nobody reads it yet.
+            // No program reads the slot yet.
             sockets.park()?;
         }
         self.members.push(Member { sockets, counters });
@@ -132,10 +137,10 @@ impl Group {
         Ok(())
     }
 
-    /// Prepares a slot for its owner: from now on its packets arrive.
+    /// Prepares a slot for its new owner, and lets it receive packets.
     pub(crate) fn open(&self, slot: u8) -> io::Result<()> {
         let member = self.member(slot);
-        // Normally its last owner's end has done this already.
+        // The release of the slot has usually parked it already.
         member.sockets.park()?;
         self.credits.clear(slot)?;
         // A parked socket counts each datagram as dropped: only later ones overflow.
@@ -143,13 +148,13 @@ impl Group {
         member.counters.clear(member.sockets.dropped())
     }
 
-    /// Closes a slot whose owner has gone: nothing arrives any more, and what had
-    /// arrived is gone. What the owner has counted.
+    /// Closes a slot whose owner has ended: drains its sockets and drops later packets.
+    /// Returns the counters of the owner.
     pub(crate) fn close(&self, slot: u8) -> CounterValues {
         let member = self.member(slot);
         let counted = self.counted(slot);
         if let Err(error) = member.sockets.park() {
-            tracing::warn!(slot, %error, "cannot drain the slot");
+            tracing::warn!(slot, %error, "cannot drain the sockets of the slot");
         }
         if let Err(error) = self.credits.clear(slot) {
             tracing::warn!(slot, %error, "cannot clear the entry of the slot");
@@ -168,17 +173,17 @@ impl Group {
         })
     }
 
-    /// The sockets of slot 0, which is ferroced's own.
+    /// Returns the sockets of slot 0, which ferroced uses.
     pub(crate) fn sockets_of_slot_0(&self) -> io::Result<SlotSockets> {
         self.member(0).sockets.try_clone()
     }
 
-    /// Whether a program's escrow is the one of this group.
+    /// Returns true if a program's escrow is that of this group.
     pub(crate) fn is_held_by(&self, escrow: &SocketEscrow) -> bool {
         self.escrow.is_same(escrow).unwrap_or(false)
     }
 
-    /// Whether the slot has an IPv6 socket.
+    /// Returns true if the slot has an IPv6 socket.
     pub(crate) fn has_v6(&self, slot: u8) -> bool {
         self.member(slot).sockets.v6.is_some()
     }
@@ -200,9 +205,14 @@ impl Group {
     }
 }
 
-/// A program could hand us anything.
+/// Checks that a descriptor from a program is a socket of port 4791.
 fn check_socket(fd: &OwnedFd) -> io::Result<()> {
-    let not_ours = || io::Error::new(io::ErrorKind::InvalidData, "not a socket of port 4791");
+    let not_ours = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a descriptor in the escrow is not a socket of UDP port 4791",
+        )
+    };
     let address: SocketAddrAny = rustix::net::getsockname(fd)?;
     let address = std::net::SocketAddr::try_from(address).map_err(|_| not_ours())?;
     if address.port() != ROCE_PORT || !address.ip().is_unspecified() {

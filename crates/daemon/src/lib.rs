@@ -1,4 +1,4 @@
-//! ferroced: what the kernel's RDMA core does for rxe, as a process.
+//! ferroced, the daemon that does for Ferroce what the kernel's RDMA core does for rxe.
 //!
 //! ```text
 //!   ferroce link add ...      programs                     the kernel
@@ -13,24 +13,25 @@
 //!   |                            | slot 0: queue pair 1                |
 //!   |   connections: ports, and one connection manager for each link   |
 //!   +--------------------------------|---------------------------------+
-//!                                 state file: what the next ferroced must know
-//!                                 files as in sysfs, for programs that look there
+//!                                 state file, for the next ferroced
+//!                                 mirror of sysfs, for programs that read sysfs
 //! ```
 //!
-//! It holds links, GID tables, slots and counters of one network namespace, and connects
-//! queue pairs for programs. It carries no payload. It has one thread and sleeps unless somebody wants something. It can be
-//! killed at any moment: programs keep the sockets alive (see
-//! [`ferroce_control::socket_escrow`]), the state file says who has what, and the next one goes
-//! on.
+//! ferroced holds the links, GID tables, slots and counters of one network namespace, and
+//! connects queue pairs for programs. It carries no payload. It has one thread, which sleeps
+//! until a descriptor is ready. It can be killed at any time: programs keep the sockets open
+//! (see [`ferroce_control::socket_escrow`]), the state file records links and owners, and the
+//! next ferroced continues.
 //!
-//! `links`, `gids`, `netdevs`, `slots`, `connections`, `sysfs` and `access` decide and do no
-//! input or output; the rest does it for them.
+//! `links`, `gids`, `netdevs`, `slots`, `connections`, `sysfs` and `access` decide without
+//! input or output; the other modules do the system calls.
 
 mod access;
 mod attachments;
 mod background;
 mod client;
 pub mod config;
+mod configured_links;
 mod connecting;
 mod connections;
 mod ethtool;
@@ -39,11 +40,13 @@ mod group;
 mod links;
 mod listener;
 mod log;
+mod namespace_use;
+mod netdev_list;
 mod netdevs;
 mod netlink;
-mod notes;
 mod options;
 mod owner;
+mod persist;
 mod poller;
 mod process;
 mod qp1;
@@ -56,11 +59,8 @@ mod server;
 mod slots;
 mod startup;
 mod state;
-mod survey;
 mod sysfs;
-mod tenancy;
-mod wanted;
 
+pub use netdev_list::{NetdevInfo, list_netdevs};
 pub use options::Options;
 pub use startup::{main, run};
-pub use survey::{NetdevInfo, survey};

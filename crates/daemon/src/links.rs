@@ -1,4 +1,4 @@
-//! Links: adding, deleting, and what becomes of them when their netdevs change.
+//! The links: creation, deletion, options, and updates when netdevs change.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub(crate) struct Link {
     pub(crate) gids: GidTable,
     /// Counters of programs that have ended, and ferroced's own.
     pub(crate) totals: CounterValues,
-    /// As it was when anybody looked last.
+    /// The state at the last update.
     pub(crate) info: LinkInfo,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Link {
 pub(crate) struct Links {
     links: Vec<Link>,
     next_index: u32,
-    /// How to learn a netdev's speed.
+    /// Returns a netdev's speed in Mb/s.
     speed: fn(&str) -> Option<u32>,
 }
 
@@ -63,13 +63,14 @@ impl Links {
         self.links.iter_mut().find(|link| link.info.index == index)
     }
 
-    /// Whether one of the links has an address.
+    /// Returns true if one of the links has the address.
     pub(crate) fn have_address(&self, address: IpAddr) -> bool {
         let mut gids = self.links.iter().flat_map(|link| &link.info.gids);
         gids.any(|gid| gid.address == address)
     }
 
-    /// The link that has an address; of several, the one whose netdev a packet came by.
+    /// Returns the link that has the address. Of several, prefers the one on netdev
+    /// `ifindex`, which received the packet.
     pub(crate) fn by_address(&mut self, address: IpAddr, ifindex: u32) -> Option<&mut Link> {
         let has = |link: &Link, by: Option<u32>| {
             let mut gids = link.info.gids.iter();
@@ -81,7 +82,7 @@ impl Links {
         self.links.get_mut(at)
     }
 
-    /// The link of that name, or why there is none.
+    /// Returns the link of that name.
     pub(crate) fn find(&self, name: &str) -> Result<&Link, Refusal> {
         let found = self.links.iter().find(|link| link.config.name == name);
         found.ok_or_else(|| {
@@ -112,7 +113,7 @@ impl Links {
         Ok(happened(LinkEventKind::Added, link.info.clone()))
     }
 
-    /// Changes a link; none if it was like that.
+    /// Changes the options of a link. Returns `None` if nothing changed.
     pub(crate) fn set(
         &mut self,
         name: &str,
@@ -141,8 +142,8 @@ impl Links {
         Ok(changed.then(|| happened(LinkEventKind::Changed, link.info.clone())))
     }
 
-    /// Gives a link another name; none if it has that name. Programs that use it do not
-    /// care: to them it is a number.
+    /// Renames a link. Returns `None` if it has that name already. Programs refer to the link
+    /// by its index and are not affected.
     pub(crate) fn rename(&mut self, name: &str, new: &str) -> Result<Option<LinkEvent>, Refusal> {
         let index = self.find(name)?.info.index;
         if name == new {
@@ -171,19 +172,19 @@ impl Links {
         }
     }
 
-    /// Numbers for new links begin here.
+    /// Sets the lowest index for new links.
     pub(crate) fn begin_at(&mut self, index: u32) {
         self.next_index = self.next_index.max(index);
     }
 
-    /// Puts back a link that an earlier ferroced had, if its netdev still exists.
+    /// Restores a link of an earlier ferroced, if its netdev still exists.
     pub(crate) fn restore(&mut self, saved: SavedLink, netdevs: &Netdevs) {
         self.begin_at(saved.index.saturating_add(1));
         let totals = saved.counters();
         if netdevs.get(saved.ifindex).is_none() {
             tracing::info!(
                 link = saved.config.name,
-                "its netdev is gone, so it is, too"
+                "link not restored: its netdev is gone"
             );
             return;
         }
@@ -197,13 +198,13 @@ impl Links {
         self.links.last_mut().expect("just added").totals = totals;
     }
 
-    /// Takes a link away.
+    /// Removes a link.
     pub(crate) fn remove(&mut self, index: u32) -> Option<LinkEvent> {
         let at = self.links.iter().position(|l| l.info.index == index)?;
         Some(happened(LinkEventKind::Removed, self.links.remove(at).info))
     }
 
-    /// Looks at the netdevs again. What has happened to which link, in order.
+    /// Updates all links from their netdevs. Returns the events, in order.
     pub(crate) fn refresh(&mut self, netdevs: &Netdevs) -> Vec<LinkEvent> {
         let mut events = Vec::new();
         let speed = self.speed;
@@ -237,7 +238,7 @@ impl Links {
         netdevs: &Netdevs,
     ) {
         let netdev = netdevs.get(ifindex).expect("checked by the caller");
-        // Looking at the netdev tells the rest.
+        // `look` fills in the rest.
         let info = LinkInfo {
             index,
             kind: config.kind.clone(),
@@ -254,7 +255,7 @@ impl Links {
         self.links.push(link);
     }
 
-    /// Whether such a link can be; its netdev.
+    /// Checks that a link can be created. Returns its netdev.
     fn check<'a>(&self, config: &LinkConfig, netdevs: &'a Netdevs) -> Result<&'a Netdev, Refusal> {
         check_kind(&config.kind)?;
         let netdev = find_netdev(&config.netdev, netdevs)?;
@@ -276,7 +277,7 @@ impl Links {
 }
 
 impl Link {
-    /// Brings everything up to date; returns what it was like before.
+    /// Updates the state of the link. Returns the state before.
     fn look(
         &mut self,
         netdev: &Netdev,
@@ -317,10 +318,10 @@ impl Link {
     }
 }
 
-/// Options of a link that shall change.
+/// Options of a link to change.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Change {
-    /// The largest packet payload; 0 is what the netdev allows.
+    /// The largest packet payload; 0 means the largest for the netdev.
     pub(crate) mtu: Option<u32>,
     pub(crate) crc: Option<bool>,
     pub(crate) lids: Option<bool>,
@@ -331,7 +332,7 @@ fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {
     LinkEvent { kind, link }
 }
 
-/// The events that lie between two looks at a link.
+/// Returns the events that lead from one state of a link to another.
 fn differences(old: &LinkInfo, new: &LinkInfo) -> Vec<LinkEventKind> {
     let mut kinds = Vec::new();
     match (old.state(), new.state()) {

@@ -1,4 +1,4 @@
-//! The runtime directory: one ferroced at a time, and its control socket.
+//! The lock on the runtime directory, and the sockets in it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -18,26 +18,26 @@ use crate::access::Access;
 use crate::state::State;
 use crate::sysfs::tree::Tree;
 
-/// Connections that may wait for us to accept them.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A runtime directory that is ours as long as this lives: its pid file is locked.
+/// The lock on a runtime directory: an exclusive lock on its PID file.
 #[derive(Debug)]
 pub(crate) struct Lock {
     dir: PathBuf,
     _file: File,
 }
 
-/// Why there is no lock.
+/// Reason why the lock cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LockError {
-    /// There is one already.
+    /// Another ferroced has the lock.
     #[error("ferroced runs already{}: {}", pid_note(.0), .0.display())]
     Taken(PathBuf),
-    /// There is one that cannot be ended from here.
+    /// A ferroced that this process cannot signal has the lock.
     #[error(
-        "ferroced runs already in another PID namespace, where it cannot be replaced from \
-         here; stop it there: {}", .0.display()
+        "ferroced runs already in another PID namespace, so this process cannot end it; \
+         stop it there: {}", .0.display()
     )]
     OutOfReach(PathBuf),
     #[error(transparent)]
@@ -47,7 +47,7 @@ pub(crate) enum LockError {
 }
 
 impl Lock {
-    /// Takes the runtime directory of this user.
+    /// Locks the runtime directory of this user.
     pub(crate) fn take() -> Result<Lock, LockError> {
         loop {
             if let Some(lock) = Lock::take_in(create_own_dir()?.path())? {
@@ -56,11 +56,11 @@ impl Lock {
         }
     }
 
-    /// Ends the ferroced that has the lock; its notes are complete at any time. The number
-    /// in its file is not used: in another PID namespace it is another process's.
+    /// Ends the ferroced that has the lock; its state file is complete at any time. The PID in
+    /// the PID file is not used: in another PID namespace it is that of another process.
     pub(crate) fn end_holder(dir: &Path) -> Result<(), LockError> {
         let Ok(peer) = unix::connect(&dir.join(SOCKET)).and_then(sockopt::peer) else {
-            // It does not listen yet, or no longer.
+            // That ferroced does not listen yet, or no longer.
             return Ok(());
         };
         match Pid::from_raw(peer.pid.cast_signed()) {
@@ -72,7 +72,7 @@ impl Lock {
         }
     }
 
-    /// None if whoever had the directory is just taking it away.
+    /// Locks a directory. Returns `None` if another ferroced is removing it.
     fn take_in(dir: &Path) -> Result<Option<Lock>, LockError> {
         let path = dir.join(PID_FILE);
         let failed = |error| LockError::File {
@@ -94,17 +94,17 @@ impl Lock {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(LockError::Taken(dir.into())),
             Err(error) => return Err(failed(error.into())),
         }
-        // A file that has no name any more locks nobody out.
+        // A lock on a deleted file does not exclude another ferroced.
         if file.metadata().map_err(failed)?.nlink() == 0 {
             return Ok(None);
         }
-        // For people only: on a full disk ferroced does without it.
+        // The PID is for users only: on a full disk ferroced continues without it.
         let text = format!("{}\n", std::process::id());
         if let Err(error) = file
             .write_all(text.as_bytes())
             .and_then(|()| file.set_len(text.len() as u64))
         {
-            tracing::warn!(path = %path.display(), %error, "cannot write the process number");
+            tracing::warn!(path = %path.display(), %error, "cannot write the PID file");
         }
         Ok(Some(Lock {
             dir: dir.into(),
@@ -124,12 +124,12 @@ impl Lock {
         self.dir.join(LOG_FILE)
     }
 
-    /// Opens the control socket. Whoever finds it can connect at once.
+    /// Opens the control socket. Programs can connect as soon as it exists.
     pub(crate) fn listen(&self, access: &Access) -> io::Result<Listener> {
         self.listen_at(SOCKET, access)
     }
 
-    /// Opens the socket for those who want the files of sysfs to be up to date.
+    /// Opens the socket that refreshes the mirror of sysfs.
     pub(crate) fn listen_for_readers(&self, access: &Access) -> io::Result<Listener> {
         self.listen_at(REFRESH, access)
     }
@@ -145,17 +145,19 @@ impl Lock {
             match std::os::unix::fs::chown(&new, None, Some(group)) {
                 Ok(()) => fs::set_permissions(&new, Permissions::from_mode(0o660))?,
                 Err(error) if access.group_is_chosen => return Err(error),
-                // Root of a container without CAP_CHOWN: the group is a courtesy.
-                Err(error) => tracing::warn!(group, %error, "members of the group are not served"),
+                // Root of a container without CAP_CHOWN cannot serve the default group.
+                Err(error) => {
+                    tracing::warn!(group, %error, "cannot give the socket to the group; its members are not served")
+                }
             }
         }
         rustix::net::listen(&socket, BACKLOG)?;
-        // Replaces the socket that a killed ferroced has left.
+        // Replaces the socket of a killed ferroced.
         fs::rename(&new, &path)?;
         Ok(Listener { socket, path })
     }
 
-    /// Removes everything, because nobody will come back for it.
+    /// Removes all files, because no program will resume.
     pub(crate) fn clear(self) {
         let _ = fs::remove_file(self.state_file());
         Tree::clear(&self.sysfs_dir());
@@ -165,14 +167,14 @@ impl Lock {
         }
         let _ = fs::remove_file(State::spare(&self.state_file()));
         let _ = fs::remove_file(self.dir.join(PID_FILE));
-        // Both only if they are empty.
+        // Each fails if the directory is not empty.
         if fs::remove_dir(&self.dir).is_ok() {
             let _ = self.dir.parent().map(fs::remove_dir);
         }
     }
 }
 
-/// A socket that others connect to.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
@@ -180,7 +182,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// The next connection, if one waits.
+    /// Accepts a connection, without waiting.
     pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         Ok(rustix::net::accept_with(&self.socket, flags)?)

@@ -1,4 +1,4 @@
-//! The log: bounded, and never in the way. A line that cannot be written now is lost.
+//! The log, which is bounded and never blocks. A line that cannot be written is dropped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,16 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-/// A log file longer than this is put aside, in the place of the one before.
+/// Size at which the log file is renamed, replacing the one before.
 pub(crate) const MAX_LOG: u64 = 512 << 10;
-/// The name that the log file gets then.
+/// Extension of the renamed log file.
 pub(crate) const OLD_SUFFIX: &str = "old";
-/// The longest line. A pipe that can be written to takes so much without blocking
-/// (PIPE_BUF).
+/// Longest line. A writable pipe takes as much without blocking (PIPE_BUF).
 const MAX_LINE: usize = 4096;
 
-/// Where messages go: standard error, which is the log file of a ferroced in the
-/// background.
+/// The log: standard error, which is the log file of a ferroced in the background.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<State>>);
 
@@ -26,19 +24,19 @@ pub(crate) struct Log(Arc<Mutex<State>>);
 struct State {
     /// The log file, if standard error is one.
     file: Option<PathBuf>,
-    /// How long it is.
+    /// Length of the log file.
     length: u64,
-    /// Lines that could not be written since the last one that was.
+    /// Lines dropped since the last written one.
     lost: u64,
 }
 
 impl Log {
-    /// From now on standard output and standard error are this file. Without a file, or
-    /// if it cannot be opened, messages are lost.
+    /// Redirects standard output and standard error to a file. Without a file, or if it cannot
+    /// be opened, messages are dropped.
     pub(crate) fn move_to(&self, path: Option<&Path>) -> io::Result<()> {
         let file = path.map(open);
         if let (Some(path), Some(Err(error))) = (path, &file) {
-            tracing::warn!(path = %path.display(), %error, "cannot open the log");
+            tracing::warn!(path = %path.display(), %error, "cannot open the log file");
         }
         match file.and_then(Result::ok) {
             Some(file) => {
@@ -64,10 +62,10 @@ impl Log {
 impl State {
     fn line(&mut self, line: &[u8]) {
         if self.file.is_some() && self.length + line.len() as u64 > MAX_LOG {
-            self.put_aside();
+            self.rotate();
         }
         if self.lost > 0 {
-            let note = format!("({} messages could not be written here)\n", self.lost);
+            let note = format!("({} messages were dropped here)\n", self.lost);
             if self.write(note.as_bytes()) {
                 self.lost = 0;
             }
@@ -79,7 +77,7 @@ impl State {
 
     fn write(&mut self, line: &[u8]) -> bool {
         let cut = &line[..line.len().min(MAX_LINE)];
-        // A full pipe, or a full disk: ferroced has more to do than to wait.
+        // ferroced does not wait for a full pipe or a full disk.
         let written = is_writable() && rustix::io::write(rustix::stdio::stderr(), cut).is_ok();
         if written {
             self.length += cut.len() as u64;
@@ -87,8 +85,8 @@ impl State {
         written
     }
 
-    /// Begins a new file. A file that cannot be put aside is emptied.
-    fn put_aside(&mut self) {
+    /// Starts a new file. If the old one cannot be renamed, truncates it.
+    fn rotate(&mut self) {
         let Some(path) = &self.file else { return };
         let _full = fs::rename(path, path.with_extension(OLD_SUFFIX));
         let new = open(path).and_then(|file| {

@@ -1,12 +1,12 @@
-//! The netdevs of the network namespace and their addresses, as netlink tells it.
+//! A model of the namespace's netdevs and addresses, updated from netlink messages.
 //!
-//! A model without any input or output: changes come in, questions are answered.
+//! It does no input or output.
 
 use std::collections::BTreeMap;
 
 use crate::gids::Entry;
 
-/// What there is to know about a netdev.
+/// A netdev.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Netdev {
     pub(crate) ifindex: u32,
@@ -16,13 +16,13 @@ pub(crate) struct Netdev {
     pub(crate) loopback: bool,
     pub(crate) mtu: u32,
     pub(crate) mac: [u8; 6],
-    /// The netdev that this one is stacked on, as a VLAN is.
+    /// The netdev below this one, as of a VLAN.
     pub(crate) lower: Option<u32>,
-    /// The bond, team or bridge that this one is a part of.
+    /// The bond, team or bridge that contains this one.
     pub(crate) master: Option<u32>,
 }
 
-/// News.
+/// A change that the kernel reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Netdev(Netdev),
@@ -31,7 +31,7 @@ pub(crate) enum Change {
     AddressGone(Entry),
 }
 
-/// All netdevs.
+/// All netdevs and their addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Netdevs {
     netdevs: BTreeMap<u32, Netdev>,
@@ -40,7 +40,7 @@ pub(crate) struct Netdevs {
 }
 
 impl Netdevs {
-    /// Takes news in. Whether anything is different now.
+    /// Applies a change. Returns true if the model changed.
     pub(crate) fn apply(&mut self, change: Change) -> bool {
         match change {
             Change::Netdev(netdev) => {
@@ -65,8 +65,8 @@ impl Netdevs {
         }
     }
 
-    /// Takes over what a fresh look has found. Addresses known before keep their
-    /// order of arrival.
+    /// Replaces the contents by those of a fresh dump. Known addresses keep their order of
+    /// arrival.
     pub(crate) fn replace(&mut self, fresh: Netdevs) {
         self.addresses
             .retain(|entry| fresh.addresses.contains(entry));
@@ -90,13 +90,13 @@ impl Netdevs {
         self.netdevs.values().find(|netdev| netdev.name == name)
     }
 
-    /// The names of all, for people.
+    /// Returns all names.
     pub(crate) fn names(&self) -> Vec<&str> {
         self.netdevs.values().map(|n| n.name.as_str()).collect()
     }
 
-    /// The addresses that belong into a link's GID table, in order: those of the
-    /// netdev and of all that are stacked on top of it, as in the kernel.
+    /// Returns the addresses for a link's GID table: those of the netdev, then those of all
+    /// netdevs stacked above it, as in the kernel.
     pub(crate) fn addresses_of(&self, ifindex: u32) -> Vec<Entry> {
         let stack = self.stack(ifindex);
         let own = self.addresses.iter().filter(|e| e.ifindex == ifindex);
@@ -107,7 +107,7 @@ impl Netdevs {
         own.chain(above).copied().collect()
     }
 
-    /// The netdev and everything above it.
+    /// Returns the netdev and all netdevs above it.
     fn stack(&self, ifindex: u32) -> Vec<u32> {
         let mut stack = vec![ifindex];
         let mut next = 0;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn netdevs_on_top_count_and_others_do_not() {
+    fn addresses_include_those_of_netdevs_above() {
         let mut all = Netdevs::default();
         let vlan = Netdev {
             lower: Some(2),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_new_is_no_change() {
+    fn repeated_change_changes_nothing() {
         let mut all = Netdevs::default();
         assert!(all.apply(Change::Netdev(netdev(1, "lo"))));
         assert!(!all.apply(Change::Netdev(netdev(1, "lo"))));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_look_keeps_the_order_of_arrival() {
+    fn fresh_dump_keeps_the_order_of_arrival() {
         let (mut known, mut fresh) = (Netdevs::default(), Netdevs::default());
         for a in ["fd00::2", "fd00::1", "fd00::9"] {
             known.apply(address(1, a));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_netdev_takes_its_addresses_along() {
+    fn removed_netdev_removes_its_addresses() {
         let mut all = Netdevs::default();
         all.apply(Change::Netdev(netdev(2, "eth0")));
         all.apply(address(2, "10.0.0.1"));

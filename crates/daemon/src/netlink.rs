@@ -1,7 +1,7 @@
-//! Netlink: the kernel's news about netdevs and addresses.
+//! Netlink: dumps and notifications of netdevs and addresses.
 //!
-//! Subscribe first, then look at everything, then follow the news: what arrives twice
-//! does no harm. If news were lost (ENOBUFS), look at everything again.
+//! ferroced subscribes first, then dumps everything, then applies notifications; applying
+//! one twice changes nothing. If notifications were lost (ENOBUFS), it dumps again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,24 +14,24 @@ use crate::rtnetlink::{self, Message, RTM_GETADDR, RTM_GETLINK};
 
 /// Multicast groups RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR and RTNLGRP_IPV6_IFADDR.
 const GROUPS: u32 = (1 << 0) | (1 << 4) | (1 << 8);
-/// The kernel never fills more in one go.
+/// Size of the receive buffer: the kernel sends no longer packets.
 const BUFFER: usize = 64 << 10;
 
-/// The stream of news.
+/// The subscription to notifications.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     socket: OwnedFd,
     buffer: Vec<u8>,
 }
 
-/// What the news were.
+/// Result of reading notifications.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// These, in order.
+    /// Changes, in order.
     Changes(Vec<Change>),
-    /// Some were lost: [`look`] again.
+    /// Some notifications were lost: call [`look`].
     Lost,
-    /// None at the moment.
+    /// There are none at present.
     None,
 }
 
@@ -43,7 +43,7 @@ impl Monitor {
         })
     }
 
-    /// The next news; never waits.
+    /// Reads notifications, without waiting.
     pub(crate) fn read(&mut self) -> io::Result<News> {
         match receive(&self.socket, &mut self.buffer) {
             Ok(bytes) => Ok(News::Changes(
@@ -66,18 +66,18 @@ impl AsFd for Monitor {
     }
 }
 
-/// Looks at all netdevs and addresses.
+/// Dumps all netdevs and addresses.
 pub(crate) fn look() -> io::Result<Netdevs> {
     let socket = open(0, SocketFlags::empty())?;
     let mut netdevs = Netdevs::default();
     for what in [RTM_GETLINK, RTM_GETADDR] {
-        // A dump that the kernel says was interrupted by a change is made again.
+        // Repeats a dump that the kernel marks as interrupted by a change.
         while !dump(&socket, what, &mut netdevs)? {}
     }
     Ok(netdevs)
 }
 
-/// Asks for a whole table. False if it changed meanwhile.
+/// Dumps a table. Returns false if it changed meanwhile.
 fn dump(socket: &OwnedFd, what: u16, netdevs: &mut Netdevs) -> io::Result<bool> {
     let request = rtnetlink::dump_request(what);
     rustix::net::send(socket, &request, SendFlags::empty())?;
@@ -107,7 +107,7 @@ fn open(groups: u32, flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next packet from the kernel: other processes can send to us as well.
+/// Receives a packet from the kernel. Skips packets from other processes.
 fn receive<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     loop {
         let (_, length, from) = rustix::io::retry_on_intr(|| {
@@ -115,7 +115,7 @@ fn receive<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         })?;
         let from = from.and_then(|address| SocketAddrNetlink::try_from(address).ok());
         if from.is_some_and(|address| address.pid() == 0) {
-            // Never longer than the buffer; if it is, treat it as lost.
+            // A packet longer than the buffer counts as lost.
             return buffer
                 .get(..length)
                 .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS));

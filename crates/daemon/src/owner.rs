@@ -1,4 +1,4 @@
-//! An attachment: a program's slots on a link.
+//! Owners of slots.
 
 use std::os::fd::OwnedFd;
 
@@ -6,19 +6,19 @@ use crate::client::ClientId;
 use crate::process::ProcessId;
 use crate::state::SavedOwner;
 
-/// Who owns some slots.
+/// A program that owns slots of a link.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) process: ProcessId,
     pub(crate) program: String,
-    /// The index of its link, which may be gone.
+    /// Index of the link, which may be deleted.
     pub(crate) link: u32,
     pub(crate) slots: Vec<u8>,
-    /// Readable when the process has ended.
+    /// Descriptor that is readable when the process has ended.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// Its connection. None: it has lost it, and may come back.
+    /// The connection; `None` if it is lost and the program may resume.
     pub(crate) client: Option<ClientId>,
-    /// It has ended while nobody held the group; its slots must still be cleaned up.
+    /// True if the process ended before the group was adopted: its slots must be released.
     pub(crate) dead: bool,
 }
 
@@ -32,7 +32,7 @@ impl Owner {
         }
     }
 
-    /// An owner that an earlier ferroced knew.
+    /// Returns an owner from the state of an earlier ferroced.
     pub(crate) fn restored(saved: SavedOwner) -> Owner {
         let pidfd = saved.process.open();
         Owner {
@@ -40,20 +40,21 @@ impl Owner {
             program: saved.program,
             link: saved.link,
             slots: saved.slots,
-            // One that cannot be seen may live: it comes back, or its slots are taken when
-            // there are no others.
+            // A process without a PID here may live: it resumes, or ferroced takes its slots
+            // when no others are free.
             dead: pidfd.is_none() && saved.process.is_visible(),
             pidfd,
             client: None,
         }
     }
 
-    /// True if it has lost its connection, and nothing will tell when it ends.
-    pub(crate) fn is_out_of_sight(&self) -> bool {
+    /// Returns true if ferroced cannot notice the end of the process: it has neither a
+    /// connection nor a pidfd.
+    pub(crate) fn is_unobservable(&self) -> bool {
         self.client.is_none() && self.pidfd.is_none()
     }
 
-    /// For people.
+    /// Returns PID and program for messages.
     pub(crate) fn described(&self) -> String {
         let program = match self.program.as_str() {
             "" => "unknown",

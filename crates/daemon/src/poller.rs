@@ -1,4 +1,4 @@
-//! Waiting for descriptors: epoll with names.
+//! Waits for descriptors with epoll.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,33 +7,33 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::Timespec;
 
-/// What a descriptor is.
+/// The meaning of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token {
     Listener,
     Netlink,
-    /// Readers of counters.
+    /// The socket that refreshes the mirror of sysfs.
     Readers,
     /// The sockets of slot 0.
     Qp1,
-    /// A connection.
+    /// The connection of a client.
     Client(u64),
-    /// The process of an attachment: readable when it has ended.
+    /// The process of an owner; readable when it has ended.
     Process(u64),
-    /// The process at the other end of a connection: the same.
+    /// The process of a client; readable when it has ended.
     Peer(u64),
 }
 
-/// A descriptor that something happened to.
+/// A ready descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) token: Token,
-    /// There is something to read, or the other end has gone.
+    /// True if there is data to read, or the other end has closed.
     pub(crate) readable: bool,
     pub(crate) writable: bool,
 }
 
-/// Descriptors to wait for.
+/// The descriptors to wait for.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     events: Vec<Event>,
@@ -47,24 +47,24 @@ impl Poller {
         })
     }
 
-    /// Watches for something to read.
+    /// Waits for data to read on `fd`, too.
     pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, token.into(), EventFlags::IN)?)
     }
 
-    /// Watches for room to write as well, or no longer.
+    /// Starts or stops to wait for room to write.
     pub(crate) fn want_write(&self, fd: impl AsFd, token: Token, write: bool) -> io::Result<()> {
         let mut flags = EventFlags::IN;
         flags.set(EventFlags::OUT, write);
         Ok(epoll::modify(&self.epoll, fd, token.into(), flags)?)
     }
 
-    /// Watches no more. Closing a descriptor is not enough: duplicates keep it watched.
+    /// Stops waiting on `fd`. Closing it does not suffice: duplicates stay registered.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits until something happens or the time has come.
+    /// Waits until a descriptor is ready or the time `until` has come.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<Ready>> {
         let timeout = until.map(|until| timespec(until.saturating_duration_since(now())));
         self.events.clear();
@@ -77,7 +77,7 @@ impl Poller {
     }
 }
 
-/// The time. ferroced is a program and not a protocol: it may look at the clock.
+/// Returns the present time.
 #[allow(clippy::disallowed_methods, reason = "deadlines of waiting requests")]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_survive_the_kernel() {
+    fn token_is_decoded_to_itself() {
         for token in [
             Token::Listener,
             Token::Netlink,

@@ -1,5 +1,5 @@
-//! Processes that own slots, told apart even when a process number is used again, and
-//! when they have none here: a process in another PID namespace has number 0.
+//! Identities of processes. They differ even if a PID is reused, or if a process has no PID
+//! here: a process in another PID namespace appears as PID 0.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,17 +8,17 @@ use ferroce_control::sockopt::{self, Peer};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-/// The file system of process descriptors (Linux 6.9), whose inode numbers are used once.
+/// Magic number of pidfs (Linux 6.9), which never reuses inode numbers.
 const PID_FS_MAGIC: i64 = 0x5049_4446;
 
-/// A process, as far as it can be told from others.
+/// The identity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
-    /// Its number; 0 if it is in a PID namespace that we cannot see into.
+    /// The PID; 0 if the process is in a PID namespace that is not visible here.
     pub(crate) pid: u32,
-    /// When it was started, in ticks since boot. 0 if we cannot see it.
+    /// The start time in ticks since boot; 0 if unknown.
     start: u64,
-    /// The inode number of its process descriptor; 0 before Linux 6.9.
+    /// The inode number of its pidfd; 0 before Linux 6.9.
     #[serde(default)]
     inode: u64,
     /// The user who connected; unknown in the state file of an earlier release.
@@ -27,9 +27,8 @@ pub(crate) struct ProcessId {
 }
 
 impl ProcessId {
-    /// Identifies the process at the other end of a connection, and returns a descriptor
-    /// that becomes readable when it ends. None where the kernel has no such descriptor
-    /// for it.
+    /// Identifies the process at the other end of a connection. Also returns a pidfd, which
+    /// becomes readable when the process ends, if the kernel has one.
     pub(crate) fn of(peer: Peer, socket: impl AsFd) -> (ProcessId, Option<OwnedFd>) {
         let mut id = ProcessId {
             pid: peer.pid,
@@ -42,17 +41,17 @@ impl ProcessId {
         (id, pidfd)
     }
 
-    /// A descriptor that becomes readable when the process ends; none if it has, or
-    /// cannot be seen.
+    /// Opens a pidfd. Returns `None` if the process has ended or is not visible.
     pub(crate) fn open(self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(self.pid.cast_signed())?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // Looked at after opening: it is this process that the descriptor means.
+        // The start time is read after the open, so it is that of the opened process.
         let same = |start| self.start == 0 || start == self.start;
         start_time(self.pid).is_none_or(same).then_some(pidfd)
     }
 
-    /// True if it has a number here, so that [`ProcessId::open`] tells whether it lives.
+    /// Returns true if the process has a PID here. Then [`ProcessId::open`] tells whether it
+    /// lives.
     pub(crate) fn is_visible(self) -> bool {
         self.pid != 0
     }
@@ -82,7 +81,7 @@ impl ProcessId {
     }
 }
 
-/// A number that no other process has until the machine reboots.
+/// Returns the inode number of a pidfd, which is unique until the machine reboots.
 fn inode(pidfd: &OwnedFd) -> Option<u64> {
     let file_system = rustix::fs::fstatfs(pidfd).ok()?;
     let unique = file_system.f_type == PID_FS_MAGIC;
@@ -92,8 +91,8 @@ fn inode(pidfd: &OwnedFd) -> Option<u64> {
         .map(|stat| stat.st_ino)
 }
 
-/// Field 22 of `/proc/PID/stat`; the second field is a name in parentheses that may
-/// contain anything.
+/// Returns field 22 of `/proc/PID/stat`. The second field is a name in parentheses that may
+/// contain any character.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
@@ -115,19 +114,19 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_number_and_birth() {
+    fn process_is_identified_by_pid_and_start_time() {
         assert!(me().start > 0);
         assert!(me().open().is_some());
         let other = ProcessId {
             start: me().start + 1,
             ..me()
         };
-        assert!(other.open().is_none(), "the number has been used again");
+        assert!(other.open().is_none(), "the PID was reused");
         assert!(other.differs(me()) && !me().differs(me()));
     }
 
     #[test]
-    fn processes_without_a_number_are_told_apart_by_their_inode() {
+    fn processes_without_a_pid_differ_by_their_inode() {
         let unseen = |inode| ProcessId {
             pid: 0,
             start: 0,
@@ -136,7 +135,10 @@ mod tests {
         };
         assert!(unseen(1).differs(unseen(2)));
         assert!(!unseen(1).differs(unseen(1)));
-        assert!(!unseen(0).differs(unseen(1)), "an old kernel cannot tell");
+        assert!(
+            !unseen(0).differs(unseen(1)),
+            "the old kernel has no inode numbers"
+        );
         assert!(unseen(0).differs(me()));
         assert!(unseen(1).open().is_none() && !unseen(1).is_visible());
     }
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_seen() {
+    fn ended_process_cannot_be_opened() {
         let mut child = std::process::Command::new("/proc/self/exe")
             .arg("--list")
             .stdout(std::process::Stdio::null())

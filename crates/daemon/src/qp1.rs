@@ -1,7 +1,7 @@
-//! Queue pair 1: datagrams that carry the messages of the connection manager.
+//! Queue pair 1, which carries the MADs of the connection manager.
 //!
-//! Packets for it arrive at slot 0. Of everything a queue pair can do it needs little:
-//! one kind of packet each way, checked and built here.
+//! Its packets arrive at slot 0. It needs one kind of packet in each direction, which this
+//! module checks and builds.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,18 +15,18 @@ use ferroce_wire::{
     ud_source_port,
 };
 
-/// Its number, here and at every peer.
+/// The QPN, here and at every peer.
 const QPN: u32 = 1;
 /// The Q_Key of all queue pairs 1.
 const QKEY: u32 = 0x8001_0000;
-/// As the kernel's.
+/// The hop limit, as in the kernel.
 const HOP_LIMIT: u8 = 64;
-/// From BTH to ICRC.
+/// Length of a packet from BTH to ICRC.
 const PACKET_LEN: usize = Bth::LEN + Deth::LEN + MAD_LEN + ICRC_LEN;
-/// Datagrams at a time before others have their turn.
+/// Datagrams to receive before other descriptors are served.
 pub(crate) const TURN: usize = 64;
 
-/// The sockets of slot 0, read.
+/// The receiving end of queue pair 1: the sockets of slot 0.
 pub(crate) struct Qp1(Receiver);
 
 impl Qp1 {
@@ -34,22 +34,22 @@ impl Qp1 {
         Qp1(Receiver::new(0, sockets))
     }
 
-    /// What to wait on.
+    /// Returns the descriptors to wait on.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let sockets = self.0.sockets();
         let v6 = sockets.v6.as_ref().map(AsFd::as_fd);
         std::iter::once(sockets.v4.as_fd()).chain(v6)
     }
 
-    /// Some of the datagrams that have arrived.
+    /// Receives up to about [`TURN`] datagrams.
     pub(crate) fn receive(&mut self, mut each: impl FnMut(&Incoming<'_>)) -> io::Result<usize> {
         self.0
             .receive(TURN, |run| run.datagrams().for_each(|one| each(&one)))
     }
 }
 
-/// The MAD in a packet for queue pair 1, or why there is none. The order of the checks
-/// is that of other queue pairs.
+/// Returns the MAD of a packet for queue pair 1, or the reason to drop it. The order of the
+/// checks is that of other queue pairs.
 pub(crate) fn check<'a>(incoming: &Incoming<'a>, check_icrc: bool) -> Result<&'a [u8], Drop> {
     let packet = Packet::parse(incoming.payload).map_err(|_| Drop::Malformed)?;
     if packet.dest_qpn() != QPN {
@@ -87,19 +87,20 @@ pub(crate) struct MadSender {
 impl MadSender {
     pub(crate) fn new() -> MadSender {
         MadSender {
-            // All leave from one port.
+            // All MADs have one source port.
             sender: Sender::with_features(&probe(), 1),
             psn: Psn::new(0),
         }
     }
 
-    /// Whether MADs leave from this UDP port, which is nobody else's on this machine.
+    /// Returns true if MADs are sent from this UDP port, which no other process of this
+    /// machine can use.
     pub(crate) fn sends_from(&mut self, port: u16, v6: bool) -> bool {
         let own = self.sender.bind(ud_source_port(QPN), v6);
         own.is_ok_and(|own| own == port)
     }
 
-    /// Sends a MAD, by this netdev if its addresses mean something only there.
+    /// Sends a MAD. A link-local destination is reached by netdev `ifindex`.
     pub(crate) fn send(&mut self, transmit: &Transmit, ifindex: u32) -> Result<(), SendError> {
         let (source, destination) = (transmit.address.local, transmit.address.remote);
         let port = self.sender.bind(ud_source_port(QPN), source.is_ipv6());
@@ -118,7 +119,7 @@ impl MadSender {
     }
 }
 
-/// A packet as rxe would build it.
+/// Builds a packet as rxe does.
 fn build(flow: &Flow, psn: Psn, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
     let bth = Bth {
         ack_req: true,
@@ -141,11 +142,11 @@ fn send_only() -> Opcode {
     Opcode::new(Transport::Ud, Operation::SendOnly).expect("there is one")
 }
 
-/// What a packet sent or received counts as, beside its bytes.
+/// Counters of packets and bytes sent.
 pub(crate) const SENT: (Counter, Counter) = (Counter::SentPkts, Counter::SentBytes);
-/// As [`SENT`].
+/// Counters of packets and bytes received.
 pub(crate) const RECEIVED: (Counter, Counter) = (Counter::RcvdPkts, Counter::RcvdBytes);
-/// How many bytes those are.
+/// Bytes of a packet, for the counters.
 pub(crate) const BYTES: u64 = PACKET_LEN as u64;
 
 #[cfg(test)]

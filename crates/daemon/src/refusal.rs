@@ -1,11 +1,11 @@
-//! Why a request is refused: an errno for programs, words and a remedy for people.
+//! Refusals of requests: an errno for programs, and a reason with a remedy for users.
 
 use std::fmt::Display;
 use std::io;
 
 use ferroce_control::Reply;
 
-/// A no.
+/// The refusal of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Refusal {
@@ -14,10 +14,11 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// With the system's words for the errno in front, as iproute2 would print them.
+    /// Returns a refusal whose message starts with the system's text for the errno, as
+    /// iproute2 prints it.
     pub(crate) fn new(errno: i32, reason: impl Display) -> Refusal {
         let words = io::Error::from_raw_os_error(errno).to_string();
-        // std adds " (os error N)", which helps nobody.
+        // Removes " (os error N)", which std adds.
         let words = words.split(" (os error").next().unwrap_or_default();
         Refusal {
             errno,
@@ -25,7 +26,7 @@ impl Refusal {
         }
     }
 
-    /// What the system said about `what`.
+    /// Returns the refusal for a system error of operation `what`.
     pub(crate) fn system(what: &str, error: &io::Error) -> Refusal {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         Refusal {
@@ -35,12 +36,12 @@ impl Refusal {
         .with_remedy()
     }
 
-    /// Adds what helps against this errno, if anything general does.
+    /// Adds the remedy for the errno, if there is a general one.
     pub(crate) fn with_remedy(mut self) -> Refusal {
         if matches!(self.errno, libc::EMFILE | libc::ETOOMANYREFS) {
             self.message += "; ferroced needs a higher limit of open files (`ulimit -n`, or \
-                LimitNOFILE= of its service): raise it and restart ferroced, programs go on \
-                meanwhile";
+                LimitNOFILE= of its service): raise it and restart ferroced; programs keep \
+                running";
         }
         self
     }
@@ -52,7 +53,7 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// A list for people: at most some, and how many more.
+/// Returns a list for messages: at most 12 items, and the number of others.
 pub(crate) fn listed<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     const SHOWN: usize = 12;
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
@@ -68,13 +69,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_read_like_those_of_other_tools() {
+    fn message_starts_with_the_text_of_the_errno() {
         let refusal = Refusal::new(libc::EEXIST, "link rxe0");
         assert_eq!(refusal.message, "File exists: link rxe0");
     }
 
     #[test]
-    fn long_lists_are_cut() {
+    fn long_list_is_cut() {
         assert_eq!(listed(["lo", "eth0"]), "lo, eth0");
         assert_eq!(
             listed(0..14),

@@ -13,7 +13,7 @@ use crate::links::{Change, Link};
 use crate::netlink::{self, News};
 use crate::owner::Owner;
 use crate::refusal::{Refusal, listed};
-use crate::server::{Farewell, Server};
+use crate::server::{ClosedBy, Server};
 
 impl Server {
     /// Handles a request, and replies to it now or later.
@@ -154,8 +154,8 @@ impl Server {
 
     fn refresh(&mut self) {
         let events = self.links.refresh(&self.netdevs);
-        if !self.wanted.is_empty() {
-            self.make_wanted(false);
+        if !self.configured_links.is_empty() {
+            self.add_configured(false);
         }
         if events.is_empty() {
             return;
@@ -175,7 +175,7 @@ impl Server {
         self.reply(id, welcome);
         if protocol != PROTOCOL {
             tracing::warn!(program, protocol, "speaks another version of the protocol");
-            return self.close(id.client, Farewell::Ours);
+            return self.close(id.client, ClosedBy::Ferroced);
         }
         if let Some(client) = self.clients.get_mut(&id.client) {
             let shown = program.chars().filter(|c| !c.is_control());

@@ -1,4 +1,4 @@
-//! `rdma resource`: who asks is put in touch with the programs, which know what they have.
+//! `rdma resource`: connects the client with the programs, which report their objects.
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::server::Server;
 
 impl Server {
-    /// Asks every program on a link, or on all, to report to this client.
+    /// Requests a report of every program on a link, or on all links, for this client.
     pub(crate) fn resources(
         &mut self,
         id: RequestId,
@@ -54,9 +54,9 @@ impl Server {
         Ok(Reply::Done)
     }
 
-    /// Asks one program; returns the end of the stream that its report comes out of.
+    /// Requests the report of one program. Returns the reading end of its stream.
     fn ask_program(&mut self, client: ClientId, keys: bool) -> Option<OwnedFd> {
-        // One that has not read what it was told before would not read this either.
+        // A program that has not read its earlier messages would not read this one.
         if self.clients.get(&client)?.is_behind() {
             return None;
         }
@@ -81,7 +81,7 @@ impl Server {
         }
         changes.extend(self.links.set(&name, change, &self.netdevs)?);
         for event in changes {
-            tracing::info!(link = name, "changed");
+            tracing::info!(link = name, "link changed");
             self.save();
             self.announce(event);
         }

@@ -1,10 +1,10 @@
-//! Programs that come back after ferroced was restarted, with the sockets they kept.
+//! Resumption: programs register their slots after a restart of ferroced.
 
 use std::os::fd::OwnedFd;
 
 use ferroce_control::{CreditPage, Reply, SocketEscrow};
 
-use crate::attachments::PATIENCE;
+use crate::attachments::RESUME_TIMEOUT;
 use crate::client::ClientId;
 use crate::group::Group;
 use crate::owner::Owner;
@@ -15,7 +15,7 @@ use crate::server::Server;
 use crate::slots::OwnerId;
 
 impl Server {
-    /// A program comes back with the slots it had before a restart.
+    /// Registers the slots that a program had before a restart.
     pub(crate) fn resume(
         &mut self,
         client: ClientId,
@@ -41,12 +41,12 @@ impl Server {
         });
         let known = known.map(|(id, _)| *id);
         if known.is_none() && !self.access.is_admin(peer) {
-            return Err(wrong("these slots are not known to be yours"));
+            return Err(wrong("these slots do not belong to this program"));
         }
         match &self.group {
             None => self.adopt(escrow, credits)?,
             Some(group) if group.is_held_by(&escrow) => {}
-            Some(_) => return Err(wrong("these sockets are not of the group there is now")),
+            Some(_) => return Err(wrong("these sockets are not those of the present group")),
         }
         let owner = match known {
             Some(owner) => owner,
@@ -60,12 +60,12 @@ impl Server {
         entry.client = Some(client);
         c.owner = Some(owner);
         let link = self.links.by_index(entry.link).map(|l| l.info.clone());
-        tracing::info!(pid = peer.pid, ?slots, "is back");
+        tracing::info!(pid = peer.pid, ?slots, "program resumed its slots");
         self.save();
         Ok(Reply::Resumed { link })
     }
 
-    /// Registers an owner that the notes do not mention, because there are none.
+    /// Registers an owner that is not in the state file, because that was lost.
     fn admit_unknown(
         &mut self,
         process: ProcessId,
@@ -74,7 +74,7 @@ impl Server {
         slots: &[u8],
     ) -> Result<OwnerId, Refusal> {
         let taken = |slot| {
-            let reason = format!("cannot resume: slot {slot} does not exist or is another's");
+            let reason = format!("cannot resume: slot {slot} does not exist or has another owner");
             Refusal::new(libc::EBUSY, reason)
         };
         let owner = self.new_id();
@@ -103,7 +103,7 @@ impl Server {
         Ok(owner)
     }
 
-    /// Watches the process of an owner, unless it is watched already.
+    /// Watches the process of an owner for its end, unless that is done already.
     fn watch_process(&mut self, id: OwnerId, pidfd: Option<OwnedFd>) {
         let Some(owner) = self.owners.get_mut(&id).filter(|o| o.pidfd.is_none()) else {
             return;
@@ -112,30 +112,34 @@ impl Server {
         if let Some(pidfd) = &owner.pidfd
             && let Err(error) = self.poller.add(pidfd, Token::Process(id))
         {
-            tracing::warn!(%error, "cannot watch a process");
+            tracing::warn!(%error, "cannot watch a process for its end");
         }
     }
 
-    /// Takes over the group that a surviving program has kept.
+    /// Takes over the group of sockets that a program has kept.
     fn adopt(&mut self, escrow: SocketEscrow, credits: CreditPage) -> Result<(), Refusal> {
         let mut group = Group::adopt(escrow, credits)
-            .map_err(|error| Refusal::system("cannot take the sockets over", &error))?;
+            .map_err(|error| Refusal::system("cannot take over the sockets", &error))?;
         tracing::info!(
             slots = group.slots.existing(),
-            "group of sockets taken over"
+            "took over the group of sockets"
         );
         for (id, owner) in &self.owners {
             for slot in &owner.slots {
                 if !group.slots.claim(*slot, *id) {
-                    tracing::warn!(slot, pid = owner.process.pid, "slot is not there");
+                    tracing::warn!(
+                        slot,
+                        pid = owner.process.pid,
+                        "slot of the state file does not exist"
+                    );
                 }
             }
         }
         self.group = Some(group);
         self.await_survivors();
         self.attend_qp1();
-        if !self.has_notes {
-            self.hold_until = Some(now() + PATIENCE);
+        if !self.has_saved_state {
+            self.hold_slots_until = Some(now() + RESUME_TIMEOUT);
         }
         let dead: Vec<OwnerId> = self
             .owners
@@ -149,7 +153,7 @@ impl Server {
         Ok(())
     }
 
-    /// Why an attachment cannot wait any longer.
+    /// Returns the refusal for a program that has waited too long for others to resume.
     pub(crate) fn absent_owners(&self, why: &str) -> Refusal {
         let absent = self
             .owners
@@ -159,8 +163,8 @@ impl Server {
         let reason = match absent.as_str() {
             "" => why.to_owned(),
             pids => format!(
-                "process {pids} holds the sockets since before ferroced was restarted, and \
-                 does not answer; is it stopped? End it, or let it go on"
+                "process {pids} has held the sockets since before ferroced was restarted, and \
+                 does not answer; is it stopped? End it, or continue it (`kill -CONT`)"
             ),
         };
         Refusal::new(libc::EAGAIN, reason)

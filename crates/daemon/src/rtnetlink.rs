@@ -1,7 +1,7 @@
-//! The format of rtnetlink messages, as far as we need it.
+//! The format of rtnetlink messages, as far as ferroced needs it.
 //!
-//! Only the attributes we use are looked at, each on its own: what a newer kernel adds,
-//! or a driver gets wrong elsewhere in the message, does no harm.
+//! The parser reads only the attributes in use, each by itself. Attributes of newer kernels,
+//! and errors elsewhere in the message, have no effect.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,11 +26,11 @@ const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
-/// Kinds of netdevs whose IFLA_LINK is what they are stacked on. (A veth's is its peer,
-/// a tunnel's is where it leaves.)
+/// Kinds of netdevs whose IFLA_LINK is the netdev below. For a veth it is the peer, for a
+/// tunnel the outgoing netdev.
 const STACKED: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b"macsec"];
 
-/// One message of a packet.
+/// A message of a packet.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
     /// A netdev or an address.
@@ -41,11 +41,11 @@ pub(crate) enum Message<'a> {
     },
     /// The end of a dump.
     Done { interrupted: bool },
-    /// No.
+    /// An error.
     Error(io::Error),
 }
 
-/// A request for a whole table.
+/// Returns a request to dump a table.
 pub(crate) fn dump_request(kind: u16) -> Vec<u8> {
     let length = (HEADER + LINK_HEADER) as u32;
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
@@ -53,12 +53,12 @@ pub(crate) fn dump_request(kind: u16) -> Vec<u8> {
     bytes.extend(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // Sequence number, port, and a header that says AF_UNSPEC: all zero.
+    // Sequence number, port, and a header with AF_UNSPEC: all zero.
     bytes.resize(length as usize, 0);
     bytes
 }
 
-/// The messages of a packet, up to the first that is damaged.
+/// Returns the messages of a packet, up to the first invalid one.
 pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32_at(bytes, 0)? as usize;
@@ -82,7 +82,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 impl Message<'_> {
-    /// Whether the table changed while it was dumped.
+    /// Returns true if the table changed during the dump.
     pub(crate) fn interrupted(&self) -> bool {
         match self {
             Message::Route { interrupted, .. } | Message::Done { interrupted } => *interrupted,
@@ -90,14 +90,14 @@ impl Message<'_> {
         }
     }
 
-    /// What it means to us, if anything.
+    /// Returns the change that the message reports, if ferroced uses it.
     pub(crate) fn change(self) -> Option<Change> {
         let Message::Route { kind, payload, .. } = self else {
             return None;
         };
         match kind {
             libc::RTM_NEWLINK => Some(Change::Netdev(netdev(payload)?)),
-            // Bridges announce that a port has left with a DELLINK of their own family.
+            // A bridge reports a removed port by a DELLINK of family AF_BRIDGE.
             libc::RTM_DELLINK if payload.first() == Some(&0) => Some(Change::NetdevGone {
                 ifindex: u32_at(payload, 4)?,
             }),
@@ -114,16 +114,16 @@ impl Message<'_> {
     }
 }
 
-/// Whether packets can be sent from an address: not while the kernel still asks the
-/// neighbours whether one of them has it, nor if one does.
+/// Returns true if packets can be sent from an address: duplicate address detection is
+/// finished and found no duplicate.
 fn is_usable(flags: u32) -> bool {
-    let asking = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
-    !asking && flags & IFA_F_DADFAILED == 0
+    let tentative = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
+    !tentative && flags & IFA_F_DADFAILED == 0
 }
 
 /// `struct ifinfomsg`: family, pad, type (u16), index, flags, change; then attributes.
 fn netdev(payload: &[u8]) -> Option<Netdev> {
-    // Bridge ports are announced a second time, with less said.
+    // A bridge port is reported a second time, with fewer attributes.
     if payload.first() != Some(&0) {
         return None;
     }
@@ -180,7 +180,7 @@ fn address(payload: &[u8]) -> Option<(Entry, u32)> {
 fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(|attribute| {
         let attribute = attribute.ok()?;
-        // The buffer goes on behind the attribute.
+        // The buffer is longer than the attribute.
         let value = attribute.into_inner().get(4..attribute.length().into())?;
         Some((attribute.kind(), value))
     })
@@ -216,15 +216,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn random_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             for message in messages(&bytes) {
                 message.change();
             }
         }
 
-        /// A header that looks right, with garbage behind it.
+        /// A valid header followed by random bytes.
         #[test]
-        fn garbage_in_a_message_does_no_harm(
+        fn random_payload_causes_no_panic(
             kind in 16u16..24,
             payload in prop::collection::vec(any::<u8>(), 0..400),
         ) {

@@ -1,8 +1,8 @@
-//! The loop: one thread, which sleeps until a descriptor has something for it.
+//! The event loop: one thread, which sleeps until a descriptor is ready.
 //!
-//! Nothing happens at regular times, except in a network namespace that may be abandoned
-//! (`tenancy`). A timeout is set only while a request waits for programs from before a
-//! restart, or a connection for an answer.
+//! Nothing happens at regular intervals, except in a network namespace that may be abandoned
+//! (`namespace_use`). A timeout is set only while a request waits for programs from before a
+//! restart, or a connection for a message of its peer.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +22,7 @@ use crate::ethtool;
 use crate::group::Group;
 use crate::links::Links;
 use crate::listener::{Listener, Lock};
+use crate::namespace_use::NamespaceUse;
 use crate::netdevs::Netdevs;
 use crate::netlink::{self, Monitor};
 use crate::owner::Owner;
@@ -30,67 +31,67 @@ use crate::qp1::{MadSender, Qp1};
 use crate::slots::OwnerId;
 use crate::state::{Place, State};
 use crate::sysfs::tree::Tree;
-use crate::tenancy::Tenancy;
 
-/// Connections at a time. Descriptors are reserved for slots.
+/// Most connections. The other descriptors are for slots.
 const MAX_CLIENTS: usize = 1024;
-/// Connections that have not said hello yet.
-const MAX_STRANGERS: usize = 128;
-/// Requests of one connection before others have their turn.
+/// Most connections without a Hello.
+const MAX_UNGREETED: usize = 128;
+/// Requests of one connection to handle before others are served.
 const TURN: usize = 16;
-/// How long a ferroced that was started for somebody waits for them.
+/// Time that a ferroced which ends when unused waits for its first client.
 const FIRST_CLIENT: Duration = Duration::from_secs(30);
 
-/// ferroced.
+/// The state of ferroced.
 pub(crate) struct Server {
     pub(crate) poller: Poller,
     listener: Listener,
-    /// Who wants counters in files to be up to date.
+    /// Clients waiting for refreshed counter files.
     pub(crate) readers: Listener,
     pub(crate) monitor: Monitor,
     pub(crate) lock: Lock,
     pub(crate) access: Access,
     pub(crate) place: Place,
-    /// What programs find that look into sysfs.
+    /// The mirror of sysfs.
     pub(crate) tree: Tree,
     pub(crate) netdevs: Netdevs,
     pub(crate) links: Links,
-    /// Links that are to be made when they can be.
-    pub(crate) wanted: Vec<LinkConfig>,
+    /// Configured links that cannot be created yet.
+    pub(crate) configured_links: Vec<LinkConfig>,
     pub(crate) group: Option<Group>,
     pub(crate) connections: Connections,
-    /// Slot 0 of the group, once there is one.
+    /// The receiving end of slot 0, once the group exists.
     pub(crate) qp1: Option<Qp1>,
     pub(crate) mads: MadSender,
-    /// What the time of connections counts from.
+    /// The zero of the connection manager's clock.
     pub(crate) epoch: Instant,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
     /// Requests that cannot be answered yet.
     pub(crate) pending: Vec<Pending>,
-    /// Whether an earlier ferroced has left notes about who owns what.
-    pub(crate) has_notes: bool,
-    /// No slot is given away before: owners that nobody knows of may still come.
-    pub(crate) hold_until: Option<Instant>,
+    /// True if an earlier ferroced has left a state file with the owners of slots.
+    pub(crate) has_saved_state: bool,
+    /// No slot is assigned before this time: owners that are not in the state file may
+    /// resume.
+    pub(crate) hold_slots_until: Option<Instant>,
     pub(crate) next_id: u64,
     pub(crate) stop: bool,
     buffer: Vec<u8>,
-    /// Closed and opened again to turn a connection away when descriptors run out.
+    /// Spare descriptor, closed to accept and refuse a connection when none are left.
     spare: Option<File>,
-    /// When to give up on a first client; None once there was one, or if we stay anyway.
+    /// Deadline for the first client; `None` after it, or if ferroced stays anyway.
     pub(crate) first_client_until: Option<Instant>,
     exit_when_unused: bool,
-    /// Whether the network namespace is still used, if that matters.
-    tenancy: Option<Tenancy>,
+    /// The check whether the network namespace is in use, if ferroced ends with it.
+    namespace_use: Option<NamespaceUse>,
 }
 
-/// Why a connection ends.
+/// The end that closes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Farewell {
-    /// The program has closed it: it needs its slots no longer.
-    Theirs,
-    /// We close it: the program may still use its slots.
-    Ours,
+pub(crate) enum ClosedBy {
+    /// The program closed it and does not need its slots any more.
+    Program,
+    /// ferroced closes it. The program may still use its slots.
+    Ferroced,
 }
 
 impl Server {
@@ -117,7 +118,7 @@ impl Server {
             tree,
             netdevs,
             links: Links::new(ethtool::speed),
-            wanted: Vec::new(),
+            configured_links: Vec::new(),
             group: None,
             connections: new_connections()?,
             qp1: None,
@@ -126,27 +127,27 @@ impl Server {
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
             pending: Vec::new(),
-            has_notes: state.is_some(),
-            hold_until: None,
+            has_saved_state: state.is_some(),
+            hold_slots_until: None,
             next_id: 1,
             stop: false,
             buffer: vec![0; MAX_REQUEST],
             spare: File::open("/dev/null").ok(),
             first_client_until: exit_when_unused.then(|| now() + FIRST_CLIENT),
             exit_when_unused,
-            tenancy: None,
+            namespace_use: None,
         };
         server.restore(state.unwrap_or_default());
-        tracing::info!(socket = %server.listener.path().display(), "ready");
+        tracing::info!(socket = %server.listener.path().display(), "ferroced is ready");
         Ok(server)
     }
 
-    /// Has it end when nothing else keeps the network namespace.
-    pub(crate) fn leave_with_last_tenant(&mut self, interval: Duration) {
-        self.tenancy = Tenancy::new(interval);
+    /// Makes ferroced end when nothing else keeps the network namespace open.
+    pub(crate) fn end_with_namespace(&mut self, interval: Duration) {
+        self.namespace_use = NamespaceUse::new(interval);
     }
 
-    /// Serves until told to stop, or until nobody needs it any more.
+    /// Serves until a client stops ferroced, or until it is unused.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut abandoned = false;
         while !self.stop && !self.is_unused() && !abandoned {
@@ -159,7 +160,7 @@ impl Server {
             self.serve_pending();
             abandoned = self.is_abandoned();
         }
-        tracing::info!("ends");
+        tracing::info!("ferroced ends");
         let unused = abandoned || self.links.is_empty() && self.owners.is_empty();
         let Server {
             lock,
@@ -181,7 +182,7 @@ impl Server {
             Token::Readers => self.serve_readers(),
             Token::Qp1 => self.read_qp1(),
             Token::Process(owner) => self.on_process_end(owner),
-            Token::Peer(client) => self.close(client, Farewell::Ours),
+            Token::Peer(client) => self.close(client, ClosedBy::Ferroced),
             Token::Client(client) => {
                 if ready.writable {
                     self.flush(client);
@@ -195,17 +196,17 @@ impl Server {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.pending.iter().map(|pending| pending.until);
-        // Once it is past, only who comes or goes can change anything.
+        // Afterwards only a client that connects or disconnects changes anything.
         let others = self.first_client_until.filter(|&until| now() < until);
-        let look = self.tenancy.as_ref().and_then(Tenancy::deadline);
+        let look = self.namespace_use.as_ref().and_then(NamespaceUse::deadline);
         let deadlines = waiting.chain(others).chain(self.cm_deadline());
         deadlines.chain(look).min()
     }
 
     fn is_abandoned(&mut self) -> bool {
         let busy = !self.owners.is_empty() || !self.clients.is_empty();
-        let tenancy = self.tenancy.as_mut();
-        tenancy.is_some_and(|tenancy| tenancy.is_over(now(), busy))
+        let namespace_use = self.namespace_use.as_mut();
+        namespace_use.is_some_and(|check| check.is_abandoned(now(), busy))
     }
 
     fn is_unused(&self) -> bool {
@@ -221,9 +222,9 @@ impl Server {
             match self.listener.accept() {
                 Ok(socket) => self.welcome(socket),
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EMFILE | libc::ENFILE) if self.drop_stranger() => {}
-                    // Or epoll would wake us for ever.
-                    Some(libc::EMFILE | libc::ENFILE) => return self.turn_away(),
+                    Some(libc::EMFILE | libc::ENFILE) if self.drop_ungreeted() => {}
+                    // The connection must be accepted, or epoll would return at once.
+                    Some(libc::EMFILE | libc::ENFILE) => return self.refuse_connection(),
                     Some(libc::ECONNABORTED | libc::EINTR) => {}
                     Some(libc::EAGAIN) => return,
                     _ => return tracing::warn!(%error, "cannot accept a connection"),
@@ -232,8 +233,8 @@ impl Server {
         }
     }
 
-    fn turn_away(&mut self) {
-        tracing::warn!("too many open files: a connection is turned away");
+    fn refuse_connection(&mut self) {
+        tracing::warn!("too many open files: refusing a connection");
         self.spare = None;
         drop(self.listener.accept());
         self.spare = File::open("/dev/null").ok();
@@ -246,56 +247,64 @@ impl Server {
         let admitted = self.access.admits(peer, &socket);
         let mut client = Client::new(socket, peer);
         if let Err(refusal) = admitted {
-            tracing::warn!(pid = peer.pid, uid = peer.uid, "not served: {refusal}");
+            tracing::warn!(pid = peer.pid, uid = peer.uid, "client refused: {refusal}");
             client.send(None, &refusal.into(), Vec::new());
             return;
         }
         self.make_room();
         let id = self.new_id();
         if let Err(error) = self.poller.add(&client, Token::Client(id)) {
-            tracing::warn!(%error, "cannot serve a connection");
+            tracing::warn!(%error, "cannot watch a connection");
             return;
         }
-        tracing::debug!(client = id, pid = peer.pid, uid = peer.uid, "connected");
+        tracing::debug!(
+            client = id,
+            pid = peer.pid,
+            uid = peer.uid,
+            "client connected"
+        );
         self.clients.insert(id, client);
     }
 
-    /// Closes a connection if there are too many: one that says nothing, else one
-    /// that has neither slots nor connections.
+    /// Closes a connection if there are too many: one without a Hello, else one that has
+    /// neither slots nor rdma_cm ids.
     fn make_room(&mut self) {
-        if self.strangers().count() >= MAX_STRANGERS {
-            // Many may have come at once: their hellos have perhaps not been read yet.
-            for id in self.strangers().collect::<Vec<_>>() {
+        if self.ungreeted().count() >= MAX_UNGREETED {
+            // Many may have connected at once: their Hellos may be unread.
+            for id in self.ungreeted().collect::<Vec<_>>() {
                 self.read(id);
             }
-            if self.strangers().count() >= MAX_STRANGERS {
-                self.drop_stranger();
+            if self.ungreeted().count() >= MAX_UNGREETED {
+                self.drop_ungreeted();
             }
         }
-        if self.clients.len() < MAX_CLIENTS || self.drop_stranger() {
+        if self.clients.len() < MAX_CLIENTS || self.drop_ungreeted() {
             return;
         }
         let mut clients = self.clients.iter();
         let idle = clients.find(|(_, c)| c.owner.is_none() && !c.connects);
         if let Some(id) = idle.map(|(id, _)| *id) {
-            tracing::warn!(client = id, "too many connections: one is closed");
-            self.close(id, Farewell::Ours);
+            tracing::warn!(client = id, "too many connections: closing an idle one");
+            self.close(id, ClosedBy::Ferroced);
         }
     }
 
-    /// Connections that have not said hello, the oldest first.
-    fn strangers(&self) -> impl Iterator<Item = ClientId> + '_ {
-        let strangers = self.clients.iter().filter(|(_, c)| c.program.is_none());
-        strangers.map(|(id, _)| *id)
+    /// Returns the connections without a Hello, the oldest first.
+    fn ungreeted(&self) -> impl Iterator<Item = ClientId> + '_ {
+        let ungreeted = self.clients.iter().filter(|(_, c)| c.program.is_none());
+        ungreeted.map(|(id, _)| *id)
     }
 
-    /// Closes the oldest connection that has not said hello. False if there is none.
-    fn drop_stranger(&mut self) -> bool {
-        let Some(id) = self.strangers().next() else {
+    /// Closes the oldest connection without a Hello. Returns false if there is none.
+    fn drop_ungreeted(&mut self) -> bool {
+        let Some(id) = self.ungreeted().next() else {
             return false;
         };
-        tracing::warn!(client = id, "closed to make room: it has not said hello");
-        self.close(id, Farewell::Ours);
+        tracing::warn!(
+            client = id,
+            "too many connections: closing one that has sent no Hello"
+        );
+        self.close(id, ClosedBy::Ferroced);
         true
     }
 
@@ -309,33 +318,33 @@ impl Server {
                     self.handle(RequestId { client: id, number }, request, fds);
                 }
                 Received::Nothing => return,
-                Received::Closed => return self.close(id, Farewell::Theirs),
+                Received::Closed => return self.close(id, ClosedBy::Program),
                 Received::Garbage(what) => return self.reject(id, &what),
             }
         }
     }
 
-    /// Ends a connection that has sent what it should not have.
+    /// Closes a connection that has sent an invalid message.
     pub(crate) fn reject(&mut self, id: ClientId, what: &str) {
         if let Some(client) = self.clients.get(&id) {
             let (pid, uid) = (client.peer.pid, client.peer.uid);
-            tracing::warn!(pid, uid, "connection closed: it sent {what}");
+            tracing::warn!(pid, uid, "connection closed: the client sent {what}");
         }
-        self.close(id, Farewell::Ours);
+        self.close(id, ClosedBy::Ferroced);
     }
 
-    /// Ends a connection.
-    pub(crate) fn close(&mut self, id: ClientId, farewell: Farewell) {
+    /// Closes a connection and releases what belongs to it.
+    pub(crate) fn close(&mut self, id: ClientId, closed_by: ClosedBy) {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
         self.poller.remove(&client);
         client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         self.pending.retain(|pending| pending.request.client != id);
-        tracing::debug!(client = id, ?farewell, "disconnected");
+        tracing::debug!(client = id, ?closed_by, "client disconnected");
         self.end_program(id);
         if let Some(owner) = client.owner {
-            self.on_disconnect(owner, farewell);
+            self.on_disconnect(owner, closed_by);
         }
     }
 
@@ -346,7 +355,7 @@ impl Server {
         }
     }
 
-    /// Sees to it that the rest goes out, or ends the connection.
+    /// Waits for the socket to become writable if data is left, or closes the connection.
     pub(crate) fn after_sending(&mut self, id: ClientId, sent: Sent) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -360,14 +369,14 @@ impl Server {
                 client.writes_watched = waiting;
                 let token = Token::Client(id);
                 if self.poller.want_write(client, token, waiting).is_err() {
-                    self.close(id, Farewell::Ours);
+                    self.close(id, ClosedBy::Ferroced);
                 }
             }
-            Sent::Gone => self.close(id, Farewell::Theirs),
+            Sent::Gone => self.close(id, ClosedBy::Program),
             Sent::Stuck => {
                 let pid = client.peer.pid;
-                tracing::warn!(pid, "connection closed: it does not read");
-                self.close(id, Farewell::Ours);
+                tracing::warn!(pid, "connection closed: the client does not read");
+                self.close(id, ClosedBy::Ferroced);
             }
         }
     }

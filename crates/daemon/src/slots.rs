@@ -1,15 +1,15 @@
-//! Which slot is whose.
+//! The owners of slots.
 //!
-//! Slots 1 to 255 are for programs; slot 0 is ferroced's. A slot that has been given
-//! back rests as long as possible before it is used again, so that peers of its last
-//! owner have time to give up. The group of sockets grows only when no slot rests.
+//! Slots 1 to 255 are for programs; slot 0 is ferroced's. Of the free slots, the one that
+//! has been free longest is assigned first, so that peers of its last owner have time to
+//! give up. The group of sockets grows only when no slot is free.
 
 use std::collections::VecDeque;
 
-/// How many slots programs can have.
+/// Number of slots for programs.
 pub(crate) const FOR_PROGRAMS: usize = 255;
 
-/// Identifies an attachment.
+/// Number of an owner.
 pub(crate) type OwnerId = u64;
 
 /// The slots of a network namespace.
@@ -17,63 +17,64 @@ pub(crate) type OwnerId = u64;
 pub(crate) struct Slots {
     /// The owner of each slot that exists; index 0 is never owned.
     owners: Vec<Option<OwnerId>>,
-    /// Slots without an owner, the one that rested longest first.
-    resting: VecDeque<u8>,
+    /// Slots without an owner, the one that has been free longest first.
+    free: VecDeque<u8>,
 }
 
 impl Slots {
-    /// How many slots exist.
+    /// Returns how many slots exist.
     pub(crate) fn existing(&self) -> usize {
         self.owners.len()
     }
 
-    /// A slot has come into existence: the next one. It rests until it is taken.
+    /// Adds the next slot, which is free. Returns its number.
     pub(crate) fn grow(&mut self) -> u8 {
         let slot = u8::try_from(self.owners.len()).expect("256 slots at most");
         self.owners.push(None);
         if slot > 0 {
-            self.resting.push_back(slot);
+            self.free.push_back(slot);
         }
         slot
     }
 
-    /// How many more slots programs could have, existing or not.
+    /// Returns how many more slots programs can have, existing or not.
     pub(crate) fn available(&self) -> usize {
-        FOR_PROGRAMS + 1 - self.owners.len().max(1) + self.resting.len()
+        FOR_PROGRAMS + 1 - self.owners.len().max(1) + self.free.len()
     }
 
-    /// How many slots must still come into existence before `count` can be taken.
+    /// Returns how many slots must be added before `count` can be taken.
     pub(crate) fn missing(&self, count: usize) -> usize {
-        count.saturating_sub(self.resting.len())
+        count.saturating_sub(self.free.len())
     }
 
-    /// Takes slots that rest. There must be enough of them.
+    /// Assigns free slots to an owner. There must be enough.
     pub(crate) fn take(&mut self, count: usize, owner: OwnerId) -> Vec<u8> {
-        let slots: Vec<u8> = self.resting.drain(..count).collect();
+        let slots: Vec<u8> = self.free.drain(..count).collect();
         for slot in &slots {
             self.owners[usize::from(*slot)] = Some(owner);
         }
         slots
     }
 
-    /// Takes one particular slot, if it exists and has no owner.
+    /// Assigns a particular slot to an owner. Returns false if it does not exist or has an
+    /// owner.
     pub(crate) fn claim(&mut self, slot: u8, owner: OwnerId) -> bool {
-        let Some(at) = self.resting.iter().position(|s| *s == slot) else {
+        let Some(at) = self.free.iter().position(|s| *s == slot) else {
             return false;
         };
-        self.resting.remove(at);
+        self.free.remove(at);
         self.owners[usize::from(slot)] = Some(owner);
         true
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub(crate) fn release(&mut self, slot: u8) {
         if self.owners[usize::from(slot)].take().is_some() {
-            self.resting.push_back(slot);
+            self.free.push_back(slot);
         }
     }
 
-    /// Whether there is such a slot for programs.
+    /// Returns true if the slot exists and is for programs.
     pub(crate) fn exists(&self, slot: u8) -> bool {
         slot > 0 && usize::from(slot) < self.owners.len()
     }
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_0_is_for_nobody() {
+    fn slot_0_is_never_assigned() {
         let mut slots = with(1);
         assert_eq!(slots.missing(1), 1);
         assert!(!slots.claim(0, 1));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_255_and_no_more() {
+    fn programs_get_at_most_255_slots() {
         let mut slots = Slots::default();
         assert_eq!(slots.available(), 255);
         slots.grow();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_rested_goes_first() {
+    fn slot_that_was_free_longest_is_assigned_first() {
         let mut slots = with(5);
         assert_eq!(slots.take(4, 1), [1, 2, 3, 4]);
         slots.release(3);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn survivors_claim_what_is_theirs() {
+    fn free_slot_can_be_claimed_once() {
         let mut slots = with(4);
         assert!(slots.claim(2, 9));
         assert!(!slots.claim(2, 8), "taken");

@@ -1,4 +1,4 @@
-//! From the command line to the loop.
+//! The start of ferroced: options, log, lock and event loop.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -24,25 +24,25 @@ use crate::options::Options;
 use crate::poller::now;
 use crate::server::Server;
 
-/// How long one that was started at the same time as another waits for the other.
-const OTHER: Duration = Duration::from_secs(10);
+/// Time to wait for another ferroced that starts or ends.
+const OTHER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The whole program.
+/// Runs the program `ferroced`.
 pub fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Not by `eprintln`, which panics if it cannot write.
+            // `eprintln` panics if it cannot write.
             let _unheard = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Runs ferroced as the options say: until it ends, or until it is in the background.
+/// Runs ferroced, until it ends or until it is in the background.
 ///
 /// # Errors
-/// If it cannot start, or the system fails it.
+/// If it cannot start, or a system call fails.
 pub fn run(options: &Options) -> Result<()> {
     if !options.foreground {
         return background::start(options);
@@ -53,12 +53,12 @@ pub fn run(options: &Options) -> Result<()> {
     } else {
         LevelFilter::INFO
     })?;
-    // What `ps` shows, whatever the file is called.
+    // The name in `ps`, whatever the file is called.
     let _ = rustix::thread::set_name(c"ferroced");
     let _ = rustix::process::umask(Mode::from_raw_mode(0o077));
     raise_file_limit();
     let Some(lock) = take_lock(options)? else {
-        // Another one was faster, and is ready.
+        // Another ferroced was faster and is ready.
         return background::report_ready(&log, None);
     };
     let log_file = lock.log_file();
@@ -66,27 +66,27 @@ pub fn run(options: &Options) -> Result<()> {
         background::leave_session()?;
     }
     let mut server = Server::new(lock, access, options.exit_when_unused)?;
-    // A service manager knows by itself when to end one in the foreground.
+    // A service manager ends a ferroced in the foreground.
     if options.detached || options.exit_when_unused {
         let interval = Duration::from_millis(options.namespace_check_ms);
-        server.leave_with_last_tenant(interval);
+        server.end_with_namespace(interval);
     }
     if options.configured {
-        server.make_configured()?;
+        server.add_configured_links()?;
     }
     if options.detached {
         background::report_ready(&log, Some(&log_file))?;
     }
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-        tracing::warn!(%error, "the service manager does not hear that we are ready");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
     Ok(server.run()?)
 }
 
-/// Takes the runtime directory, from another ferroced if told so. None if another has it
-/// and is ready; one that was started by hand complains instead.
+/// Locks the runtime directory; with --replace, ends the ferroced that has the lock. With
+/// --exit-when-unused, returns `None` if another ferroced has the lock and is ready.
 fn take_lock(options: &Options) -> Result<Option<Lock>> {
-    let until = now() + OTHER;
+    let until = now() + OTHER_TIMEOUT;
     loop {
         let error = match Lock::take() {
             Ok(lock) => return Ok(Some(lock)),
@@ -101,18 +101,18 @@ fn take_lock(options: &Options) -> Result<Option<Lock>> {
         if options.replace {
             Lock::end_holder(dir)?;
         }
-        // Watching first: what happens between two looks is not missed.
+        // The watch starts before the check, so that no change between them is missed.
         let watch = match Watch::new(dir) {
             Ok(watch) => watch,
-            // The other one is ending, and has just taken it away.
+            // The other ferroced is ending and has removed the directory.
             Err(error) if error.errno() == libc::ENOENT => continue,
             Err(error) => return Err(error.into()),
         };
-        // Without a hello: the other one waits on for whoever it was started for.
+        // This sends no Hello: the other ferroced still waits for its first client.
         if !options.replace && unix::connect(&dir.join(SOCKET)).is_ok() {
             return Ok(None);
         }
-        // The other one may also be about to end, which nothing announces.
+        // The other ferroced may also end, which the watch does not report.
         wait_briefly(&watch)?;
     }
 }
@@ -145,7 +145,8 @@ fn start_logging(default: LevelFilter) -> Result<Log, BadDirective> {
     Ok(log)
 }
 
-/// A full machine has a thousand descriptors, and as many lie in the socket escrow.
+/// Raises the limit of open files: 256 slots need about 1000 descriptors, and as many more
+/// are in the socket escrow.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -1,9 +1,8 @@
-//! What a ferroced leaves behind for the next one: a file in the runtime directory.
+//! The state file, from which the next ferroced continues.
 //!
-//! It is written whenever something in it changes, so ferroced can be killed at any
-//! moment. It says which links there are, which address has which GID index, what
-//! ended programs have counted, and who owns which slots. It is worth nothing after
-//! a reboot or in another network namespace, and says which it was written for.
+//! ferroced writes it at every change, so it can be killed at any time. The file holds the
+//! links, their GID tables, the counters of ended programs, and the owners of slots. It is
+//! valid only until the next reboot and in one network namespace, which it names.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use crate::gids::GidTable;
 use crate::process::ProcessId;
 
-/// The file has a multiple of this length: room for some hundred owners.
+/// The file's length is a multiple of this, enough for some hundred owners.
 const RESERVE: usize = 64 << 10;
-/// Changes whenever the contents do.
+/// Version of the format.
 const FORMAT: u32 = 1;
 
-/// The contents.
+/// The contents of the state file.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
     format: u32,
@@ -34,16 +33,16 @@ pub(crate) struct State {
     pub(crate) owners: Vec<SavedOwner>,
 }
 
-/// Where and when it is valid.
+/// The boot and network namespace for which a state is valid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
-    /// The kernel's number for this boot.
+    /// The kernel's boot ID.
     boot: String,
-    /// The kernel's number for the network namespace.
+    /// The cookie of the network namespace.
     netns: u64,
 }
 
-/// A link.
+/// A saved link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavedLink {
     pub(crate) config: LinkConfig,
@@ -53,23 +52,23 @@ pub(crate) struct SavedLink {
     pub(crate) totals: BTreeMap<String, u64>,
 }
 
-/// A program with slots.
+/// A saved owner of slots.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavedOwner {
     pub(crate) process: ProcessId,
     pub(crate) program: String,
-    /// The index of its link.
+    /// Index of the link.
     pub(crate) link: u32,
     pub(crate) slots: Vec<u8>,
 }
 
 impl Place {
-    /// Here and now.
+    /// Returns the present boot and network namespace.
     pub(crate) fn here() -> Place {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
-        // Before Linux 5.14 the inode in the directory's name must do.
+        // Before Linux 5.14 only the inode in the directory's name identifies it.
         let netns = socket.ok().and_then(|s| sockopt::netns_cookie(s).ok());
         Place {
             boot: boot.trim().to_owned(),
@@ -94,32 +93,31 @@ impl State {
         }
     }
 
-    /// Reads what another ferroced has left here; None if it left nothing that counts.
+    /// Reads the state of an earlier ferroced. Returns `None` if there is no valid one.
     pub(crate) fn load(path: &Path, place: &Place) -> Option<State> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot read the old state");
+                tracing::warn!(path = %path.display(), %error, "cannot read the state file");
                 return None;
             }
         };
         match serde_json::from_slice::<State>(&bytes) {
             Ok(state) if state.format == FORMAT && state.place == *place => Some(state),
             Ok(_) => {
-                tracing::info!("the old state is from another boot, namespace or version");
+                tracing::info!("the state file is of another boot, network namespace or version");
                 None
             }
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the old state is damaged");
+                tracing::warn!(path = %path.display(), %error, "the state file is damaged");
                 None
             }
         }
     }
 
-    /// Writes it, so that a reader sees either the old one or the new one. The two files
-    /// change places and never get shorter, so that a disk that becomes full meanwhile
-    /// keeps nothing from being written.
+    /// Writes the state, so that a reader finds either the old or the new one. Two files are
+    /// written in turn and never get shorter. So saving works even on a full disk.
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
         let spare = State::spare(path);
         let mut text = serde_json::to_vec(self)?;
@@ -127,7 +125,7 @@ impl State {
         overwrite(&spare, &mut text)?;
         match rustix::fs::renameat_with(CWD, &spare, CWD, path, RenameFlags::EXCHANGE) {
             Ok(()) => Ok(()),
-            // There is no other yet, or the file system cannot exchange files.
+            // The first save, or the file system cannot exchange files.
             Err(_) => {
                 fs::rename(&spare, path)?;
                 overwrite(&spare, &mut text)
@@ -135,13 +133,13 @@ impl State {
         }
     }
 
-    /// The file that is written next.
+    /// Returns the path of the file that is written next.
     pub(crate) fn spare(path: &Path) -> PathBuf {
         path.with_extension("new")
     }
 }
 
-/// Replaces the contents of a file without giving up the room that it has.
+/// Overwrites a file without freeing its disk space.
 fn overwrite(path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(false);
@@ -170,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_where_it_counts() {
+    fn saved_state_is_loaded_in_its_namespace_only() {
         let folder = folder("state");
         let path = folder.join("state.json");
         let place = Place::here();

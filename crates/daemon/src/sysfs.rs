@@ -1,19 +1,18 @@
-//! What sysfs and /dev would say about the links, if they were the kernel's.
+//! The mirror of sysfs and /dev: files about the links, as the kernel has them for rxe.
 //!
-//! Some programs read `/sys/class/infiniband/...` or test for
-//! `/dev/infiniband/uverbsN` themselves, past libibverbs. ferroced keeps files for
-//! them in its runtime directory, and the preload library of `ferroce run` leads those
-//! paths there. Contents are as the kernel writes them for rxe, but for one thing: a GID
-//! table has 1024 files in the kernel; here they end with the last GID. As in the kernel,
-//! what stands in `/sys/class` are symbolic links to directories in `/sys/devices/virtual`,
-//! and there is no link `device`: Soft-RoCE belongs to no hardware.
+//! Some programs read `/sys/class/infiniband/...` or look for `/dev/infiniband/uverbsN`
+//! without libibverbs. ferroced keeps these files in its runtime directory, and the preload
+//! library of `ferroce run` redirects the paths there. The contents are those of the kernel
+//! for rxe, with one difference: the kernel's GID table has 1024 files, and this one ends with
+//! the last GID. As in the kernel, the entries of `/sys/class` are symbolic links to
+//! `/sys/devices/virtual`, and there is no link `device`: Soft-RoCE has no hardware.
 //!
-//! Reading a file of sysfs asks the driver, but these are plain files. So the preload
-//! library, before it leads somebody to counters, connects to a socket beside the
-//! files: ferroced brings them up to date and closes the connection. Who does not come
-//! by that way sees counters as they were when somebody did, or a link changed.
+//! In sysfs the driver produces the contents at each read, but these are plain files. So
+//! the preload library connects to a socket beside the files before a program opens a
+//! counter. ferroced updates the files and closes the connection. Other readers see the
+//! counters of the last such update, or of the last change of a link.
 //!
-//! This file decides what there is; [`tree`] writes it.
+//! This module produces the contents; [`tree`] writes the files.
 
 pub(crate) mod tree;
 
@@ -22,10 +21,10 @@ use std::collections::BTreeMap;
 use ferroce_control::{CounterValues, Gid, LinkInfo, PhysicalState, PortState};
 use ferroce_transport::Counter;
 
-/// A file, by its path below the root of the tree.
+/// The files, by their paths below the root of the tree.
 pub(crate) type Files = BTreeMap<String, Node>;
 
-/// What stands at a path.
+/// The file at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A file with this text.
@@ -34,7 +33,7 @@ pub(crate) enum Node {
     Link(String),
 }
 
-/// A link, and what else its files say.
+/// A link with its counters.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) link: &'a LinkInfo,
@@ -49,11 +48,11 @@ const DRIVER_VERSION: u32 = 2;
 const MAJOR: u32 = 231;
 const FIRST_MINOR: u32 = 192;
 
-/// Where device files are that stand for no device of the machine. Programs only look
-/// whether there is a character device that they may open, which the null device always is.
+/// Target of the device files. Programs only check for a character device that they may
+/// open, which the null device always is.
 const NO_DEVICE: &str = "/dev/null";
 
-/// All files of these links.
+/// Returns all files of these links.
 pub(crate) fn files<'a>(subjects: impl IntoIterator<Item = Subject<'a>>) -> Files {
     let mut files = Files::new();
     let version = Node::File(format!("{VERBS_VERSION}\n"));
@@ -73,7 +72,7 @@ pub(crate) fn files<'a>(subjects: impl IntoIterator<Item = Subject<'a>>) -> File
     files
 }
 
-/// A folder to put files in.
+/// A directory of the tree.
 struct Folder<'a> {
     files: &'a mut Files,
     path: String,
@@ -91,7 +90,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// A file of one line.
+    /// Adds a file with one line.
     fn put(&mut self, name: impl AsRef<str>, line: impl std::fmt::Display) {
         let path = format!("{}/{}", self.path, name.as_ref());
         self.files.insert(path, Node::File(format!("{line}\n")));
@@ -103,8 +102,8 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Makes a device of a class: its directory, the link to it in the directory of the class,
-/// and the files that every device has. It belongs to no bus, so it cannot be suspended.
+/// Adds a device of a class: its directory, the link to it in the directory of the class,
+/// and the files that every device has. A device without a bus cannot be suspended.
 fn device<'a>(files: &'a mut Files, class: &str, name: &str) -> Folder<'a> {
     let link = format!("../../devices/virtual/{class}/{name}");
     Folder::new(files, format!("sys/class/{class}")).link(name, link);
@@ -147,7 +146,7 @@ fn port(folder: &mut Folder, link: &LinkInfo, counters: &CounterValues) {
     folder.put("phys_state", physical);
     folder.put("rate", rate(link.speed_mbps.unwrap_or(0)));
     folder.put("link_layer", "Ethernet");
-    // As the verbs say it: see `LinkInfo::lid`.
+    // The same as in verbs: see `LinkInfo::lid`.
     folder.put("lid", format!("{:#x}", link.lid()));
     folder.put("lid_mask_count", 0);
     folder.put("sm_lid", "0x0");
@@ -164,7 +163,7 @@ fn gids(folder: &mut Folder, link: &LinkInfo) {
         let gid = link.gid(index);
         let raw = gid.map_or([0; 16], Gid::raw);
         folder.put(format!("gids/{index}"), colons(&raw));
-        // Of an empty place the kernel has files that cannot be read.
+        // For an empty entry the kernel has files that cannot be read.
         if let Some(gid) = gid {
             folder.put(format!("gid_attrs/types/{index}"), "RoCE v2");
             folder.put(format!("gid_attrs/ndevs/{index}"), &gid.netdev);
@@ -178,7 +177,7 @@ fn count(folder: &mut Folder, counters: &CounterValues) {
     }
     let value = |counter: Counter| counters.0[counter as usize];
     let mut folder = folder.inside("counters");
-    // IBTA counts words of four bytes.
+    // IBTA's counters are in words of four bytes.
     folder.put("port_xmit_data", value(Counter::SentBytes) / 4);
     folder.put("port_rcv_data", value(Counter::RcvdBytes) / 4);
     folder.put("port_xmit_packets", value(Counter::SentPkts));
@@ -186,7 +185,7 @@ fn count(folder: &mut Folder, counters: &CounterValues) {
     folder.put("link_downed", value(Counter::LinkDowned));
 }
 
-/// The verbs device: its class, and its file in /dev.
+/// Adds the verbs device: its class, and its file in /dev.
 fn verbs(files: &mut Files, link: &LinkInfo) {
     let name = format!("uverbs{}", link.index);
     let minor = FIRST_MINOR + link.index;
@@ -199,7 +198,7 @@ fn verbs(files: &mut Files, link: &LinkInfo) {
     Folder::new(files, "dev/infiniband".into()).link(&name, NO_DEVICE.into());
 }
 
-/// Lanes, and the speed of each, for a netdev's Mb/s.
+/// Returns the rate for a netdev's speed in Mb/s: lanes, and the speed of each.
 fn rate(mbps: u32) -> &'static str {
     match mbps {
         0..=1_000 => "2.5 Gb/sec (1X SDR)",
@@ -214,7 +213,7 @@ fn rate(mbps: u32) -> &'static str {
     }
 }
 
-/// Groups of two bytes with colons between them.
+/// Formats groups of two bytes with colons between them.
 fn colons(bytes: &[u8]) -> String {
     let groups = bytes.as_chunks::<2>().0.iter();
     let groups: Vec<String> = groups.map(|[a, b]| format!("{a:02x}{b:02x}")).collect();

@@ -1,5 +1,4 @@
-//! A ferroced that was started for others does not keep a network namespace alive that
-//! nothing else uses.
+//! A ferroced in the background ends with a network namespace that nothing else uses.
 
 mod common;
 
@@ -11,12 +10,12 @@ use common::add;
 use ferroce_control::{find_daemon, runtime_dirs};
 use ferroce_testnet::{deadline, isolated_as_root, namespace, netdev};
 
-/// Set in the process that sees no others but its own.
+/// Environment variable of the process in the PID namespace.
 const SECLUDED: &str = "FERROCE_TEST_SECLUDED";
 
-/// Runs a test in a PID namespace of its own: elsewhere there may be processes that not
-/// even root may look at.
-fn secluded(name: &str, body: fn()) {
+/// Runs a test in a PID namespace of its own: elsewhere there may be processes that even
+/// root may not inspect.
+fn in_pid_namespace(name: &str, body: fn()) {
     isolated_as_root(name, || {
         if std::env::var_os(SECLUDED).is_some() {
             return body();
@@ -32,20 +31,20 @@ fn secluded(name: &str, body: fn()) {
 }
 
 /// A namespace with a ferroced and a link in it.
-struct Tenement {
+struct Namespace {
     namespace: OwnedFd,
     ferroced: Child,
 }
 
-impl Tenement {
-    fn new() -> Tenement {
+impl Namespace {
+    fn new() -> Namespace {
         let namespace = namespace::another().expect("root may");
         let mut command = common::command();
         command.args(["--exit-when-unused", "--namespace-check-ms", "5"]);
         let inside = namespace.try_clone().expect("a descriptor");
         let ferroced = namespace::place(&mut command, inside).spawn();
         namespace::within(&namespace, || {
-            // It ends with its first client if there is no link by then.
+            // ferroced ends with its first client unless there is a link by then.
             let mut first = None;
             deadline::until("ferroced listens", || {
                 first = find_daemon().ok().flatten();
@@ -54,13 +53,13 @@ impl Tenement {
             add("rxe0", "lo").expect("a link");
         })
         .expect("there and back");
-        Tenement {
+        Namespace {
             namespace,
             ferroced: ferroced.expect("ferroced starts"),
         }
     }
 
-    /// Waits until ferroced has looked several times, and has stayed.
+    /// Waits until ferroced has checked several times. Fails if it has ended.
     fn is_kept(&mut self) {
         let status = format!("/proc/{}/status", self.ferroced.id());
         let sleeps = || {
@@ -77,7 +76,7 @@ impl Tenement {
         assert!(ended.is_none(), "{ended:?}");
     }
 
-    /// Lets go of the namespace, and waits until ferroced has ended by itself.
+    /// Leaves the namespace, and waits until ferroced has ended.
     fn abandon(mut self) {
         let dir = namespace::within(&self.namespace, || runtime_dirs().unwrap().remove(0));
         let dir = dir.expect("there and back");
@@ -89,7 +88,7 @@ impl Tenement {
     }
 }
 
-/// A shell that says a line when it is ready, and waits until its input ends.
+/// Returns a shell that prints a line when it is ready, and waits until its input ends.
 fn shell(script: &str) -> (Command, impl FnOnce(&mut Child)) {
     let mut command = Command::new("unshare");
     command
@@ -112,18 +111,18 @@ fn end(mut child: Child) {
 }
 
 #[test]
-fn a_descriptor_keeps_the_namespace() {
-    secluded("a_descriptor_keeps_the_namespace", || {
-        let mut tenement = Tenement::new();
+fn descriptor_keeps_the_namespace() {
+    in_pid_namespace("descriptor_keeps_the_namespace", || {
+        let mut tenement = Namespace::new();
         tenement.is_kept();
         tenement.abandon();
     });
 }
 
 #[test]
-fn a_process_keeps_the_namespace() {
-    secluded("a_process_keeps_the_namespace", || {
-        let mut tenement = Tenement::new();
+fn process_keeps_the_namespace() {
+    in_pid_namespace("process_keeps_the_namespace", || {
+        let mut tenement = Namespace::new();
         let (mut command, ready) = shell("");
         let inside = tenement.namespace.try_clone().expect("a descriptor");
         let mut process = namespace::place(&mut command, inside).spawn().unwrap();
@@ -140,11 +139,11 @@ fn a_process_keeps_the_namespace() {
     });
 }
 
-/// As after `ip netns add`, in a mount namespace that ferroced does not see.
+/// The mount of `ip netns add`, in another mount namespace than ferroced's.
 #[test]
-fn a_mount_keeps_the_namespace() {
-    secluded("a_mount_keeps_the_namespace", || {
-        let mut tenement = Tenement::new();
+fn mount_keeps_the_namespace() {
+    in_pid_namespace("mount_keeps_the_namespace", || {
+        let mut tenement = Namespace::new();
         let fd = tenement.namespace.as_raw_fd();
         let script = format!(
             "mount -t tmpfs tmpfs /mnt; : > /mnt/net; \
@@ -164,11 +163,11 @@ fn a_mount_keeps_the_namespace() {
     });
 }
 
-/// As after `ip netns del`: the other end of the cable goes as well.
+/// After `ip netns del` the other end of the veth pair vanishes as well.
 #[test]
-fn netdevs_go_with_the_last_ferroced() {
-    secluded("netdevs_go_with_the_last_ferroced", || {
-        let tenement = Tenement::new();
+fn netdevs_vanish_with_the_last_ferroced() {
+    in_pid_namespace("netdevs_vanish_with_the_last_ferroced", || {
+        let tenement = Namespace::new();
         netdev::add_veth("near", "far");
         netdev::move_to("far", &tenement.namespace);
         let exists = || {

@@ -6,7 +6,7 @@ use common::{Ferroced, add, await_event, counter, delete, gids, link, next_event
 use ferroce_control::{Error, LinkEventKind, PhysicalState, PortState};
 use ferroce_testnet::{isolated, netdev};
 
-/// A cable with both ends up, and addresses at one.
+/// Creates a veth pair with both ends up, and addresses at one.
 fn cable() {
     netdev::add_veth("near", "far");
     netdev::add_address("near", "10.0.0.1/24");
@@ -22,8 +22,8 @@ fn without_link_local(mut gids: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn loopback_has_its_two_addresses() {
-    isolated("loopback_has_its_two_addresses", || {
+fn loopback_has_two_addresses() {
+    isolated("loopback_has_two_addresses", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let link = link("rxe0");
@@ -35,11 +35,11 @@ fn loopback_has_its_two_addresses() {
     });
 }
 
-/// Every populated entry works: one whose address may still turn out to be somebody
-/// else's does not, and the first IPv4 address stands in.
+/// An address during duplicate address detection does not work yet, so the first IPv4
+/// address is the substitute for it.
 #[test]
-fn an_address_is_listed_when_packets_can_leave_from_it() {
-    let name = "an_address_is_listed_when_packets_can_leave_from_it";
+fn address_is_listed_when_it_can_be_used() {
+    let name = "address_is_listed_when_it_can_be_used";
     isolated(name, || {
         netdev::add_veth("near", "far");
         netdev::add_address("near", "10.0.0.1/24");
@@ -70,8 +70,8 @@ fn an_address_is_listed_when_packets_can_leave_from_it() {
 }
 
 #[test]
-fn indices_stay_while_addresses_come_and_go() {
-    isolated("indices_stay_while_addresses_come_and_go", || {
+fn addresses_keep_their_indices() {
+    isolated("addresses_keep_their_indices", || {
         cable();
         let _ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
@@ -101,8 +101,8 @@ fn indices_stay_while_addresses_come_and_go() {
 }
 
 #[test]
-fn carrier_and_switch_become_events() {
-    isolated("carrier_and_switch_become_events", || {
+fn carrier_and_state_changes_become_events() {
+    isolated("carrier_and_state_changes_become_events", || {
         cable();
         let _ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
@@ -121,8 +121,8 @@ fn carrier_and_switch_become_events() {
 }
 
 #[test]
-fn the_mtu_follows_the_netdev() {
-    isolated("the_mtu_follows_the_netdev", || {
+fn mtu_follows_the_netdev() {
+    isolated("mtu_follows_the_netdev", || {
         cable();
         let _ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
@@ -143,8 +143,8 @@ fn the_mtu_follows_the_netdev() {
 }
 
 #[test]
-fn netdevs_above_lend_their_addresses() {
-    isolated("netdevs_above_lend_their_addresses", || {
+fn addresses_of_netdevs_above_are_listed() {
+    isolated("addresses_of_netdevs_above_are_listed", || {
         cable();
         assert!(
             netdev::add_macvlan("above", "near"),
@@ -173,8 +173,8 @@ fn netdevs_above_lend_their_addresses() {
 }
 
 #[test]
-fn a_link_goes_with_its_netdev() {
-    isolated("a_link_goes_with_its_netdev", || {
+fn link_is_removed_with_its_netdev() {
+    isolated("link_is_removed_with_its_netdev", || {
         cable();
         let _ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
@@ -190,8 +190,8 @@ fn a_link_goes_with_its_netdev() {
 }
 
 #[test]
-fn subscribers_hear_of_links() {
-    isolated("subscribers_hear_of_links", || {
+fn subscribers_receive_events_of_links() {
+    isolated("subscribers_receive_events_of_links", || {
         let _ferroced = Ferroced::start();
         let mut events = subscribe();
         add("rxe0", "lo").unwrap();
@@ -203,11 +203,10 @@ fn subscribers_hear_of_links() {
     });
 }
 
-/// The addresses of a netdev that was given them while ferroced was not there keep
-/// their indices if it knew them before.
+/// Addresses that ferroced knew before a restart keep their indices.
 #[test]
-fn a_restart_keeps_indices() {
-    isolated("a_restart_keeps_indices", || {
+fn restart_keeps_indices() {
+    isolated("restart_keeps_indices", || {
         cable();
         let mut ferroced = Ferroced::start();
         netdev::add_address("near", "10.0.0.2/24");

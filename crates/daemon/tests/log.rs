@@ -1,5 +1,5 @@
-//! Logging never stands in the way: a full disk and a reader that has stopped reading cost
-//! messages and nothing else.
+//! Logging never blocks ferroced: a full disk or a reader that does not read loses messages
+//! and nothing else.
 
 mod common;
 
@@ -15,7 +15,7 @@ use rustix::net::SendFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::UnshareFlags;
 
-/// A ferroced in the background, which tells all it can. Killed when it is dropped.
+/// A ferroced in the background, which logs everything. Killed when it is dropped.
 struct Background;
 
 impl Background {
@@ -49,9 +49,9 @@ impl Drop for Background {
     }
 }
 
-/// Mounts a small file system where ferroced keeps its files, seen by this test alone.
+/// Mounts a small file system at the runtime directory, in a private mount namespace.
 fn small_runtime_dir() {
-    // SAFETY: takes nothing away from other threads.
+    // SAFETY: the call has no effect on the memory of other threads.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.expect("root may");
     let base = std::env::var_os("FERROCE_RUNTIME_DIR").expect("set for each test");
     let mount = |arguments: &[&str], target: &std::ffi::OsStr| {
@@ -72,8 +72,8 @@ fn fill_runtime_dir() {
 }
 
 #[test]
-fn a_full_disk_costs_messages_only() {
-    isolated_as_root("a_full_disk_costs_messages_only", || {
+fn full_disk_loses_only_messages() {
+    isolated_as_root("full_disk_loses_only_messages", || {
         small_runtime_dir();
         let ferroced = Background::start();
         add("rxe0", "lo").unwrap();
@@ -81,7 +81,7 @@ fn a_full_disk_costs_messages_only() {
         fill_runtime_dir();
         let mut two = Holder::start("rxe0", 1);
         let pid = connect().daemon_pid();
-        // The next one finds all of it: links, and who has which slot.
+        // The next ferroced restores links and owners.
         ferroced.kill();
         let _ferroced = Background::start();
         assert_ne!(connect().daemon_pid(), pid);
@@ -98,8 +98,8 @@ fn a_full_disk_costs_messages_only() {
     });
 }
 
-/// Connects `times` times, and says nothing that ferroced could understand.
-fn annoy(times: u32) {
+/// Connects `times` times and sends an invalid message each time.
+fn send_garbage(times: u32) {
     for _ in 0..times {
         let socket = unix::connect(&dir().socket()).expect("ferroced listens");
         let _closed = rustix::net::send(&socket, b"garbage", SendFlags::NOSIGNAL);
@@ -107,19 +107,19 @@ fn annoy(times: u32) {
 }
 
 #[test]
-fn the_log_is_bounded() {
-    isolated("the_log_is_bounded", || {
+fn log_is_bounded() {
+    isolated("log_is_bounded", || {
         let _ferroced = Background::start();
         let length = |name: &str| {
             let metadata = fs::metadata(dir().path().join(name));
             metadata.map_or(0, |metadata| metadata.len())
         };
         let limit = 512 << 10;
-        // Until the second file has been begun for the second time.
+        // Until the log has been rotated twice.
         let mut begun = 0;
         let mut before = 0;
         while begun < 2 {
-            annoy(100);
+            send_garbage(100);
             assert_eq!(connect().links().unwrap().len(), 0);
             let now = length("ferroced.log");
             assert!(now <= limit, "{now}");
@@ -132,8 +132,8 @@ fn the_log_is_bounded() {
 }
 
 #[test]
-fn a_reader_that_has_stopped_reading_stops_nobody() {
-    isolated("a_reader_that_has_stopped_reading_stops_nobody", || {
+fn blocked_reader_of_the_log_blocks_no_client() {
+    isolated("blocked_reader_of_the_log_blocks_no_client", || {
         dir().create().unwrap();
         let mut ferroced = common::command()
             .env("FERROCE_LOG", "debug")
@@ -145,7 +145,7 @@ fn a_reader_that_has_stopped_reading_stops_nobody() {
         });
         // A pipe holds 64 KiB; each of these is some hundred bytes in the log.
         for _ in 0..20 {
-            annoy(100);
+            send_garbage(100);
             assert_eq!(connect().links().unwrap().len(), 0);
         }
         ferroced.kill().unwrap();
@@ -154,8 +154,8 @@ fn a_reader_that_has_stopped_reading_stops_nobody() {
 }
 
 #[test]
-fn a_wrong_filter_is_named_with_the_remedy() {
-    isolated("a_wrong_filter_is_named_with_the_remedy", || {
+fn wrong_filter_is_named_with_the_remedy() {
+    isolated("wrong_filter_is_named_with_the_remedy", || {
         let output = Command::new(env!("CARGO_BIN_EXE_ferroced"))
             .env("FERROCE_LOG", "debgu")
             .stdin(Stdio::null())

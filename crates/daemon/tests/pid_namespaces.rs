@@ -1,5 +1,5 @@
-//! ferroced in another PID namespace than its programs, as the containers of a pod have
-//! it: no process has a number there, and all are told apart even so.
+//! ferroced in another PID namespace than its programs, as in the containers of a pod. No
+//! program has a PID there, and ferroced still tells them apart.
 
 mod common;
 
@@ -15,8 +15,8 @@ use ferroce_testnet::{deadline, isolated_as_root, role};
 const PORT: u16 = 7174;
 const LOOP: (&str, &str) = ("127.0.0.1", "127.0.0.1");
 
-/// The command of a ferroced that sees no process but itself.
-fn secluded() -> Command {
+/// Returns the command of a ferroced in a PID namespace of its own.
+fn in_pid_namespace() -> Command {
     let ferroced = common::command();
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--"]);
@@ -27,20 +27,21 @@ fn secluded() -> Command {
     command
 }
 
-/// A ferroced that sees no process but itself. Killed when it is dropped.
-struct Secluded(Child);
+/// A ferroced in a PID namespace of its own. Killed when it is dropped.
+struct InPidNamespace(Child);
 
-impl Secluded {
-    fn start() -> Secluded {
+impl InPidNamespace {
+    fn start() -> InPidNamespace {
         let dir = dir();
         dir.create().expect("a runtime directory");
         let watch = Watch::new(dir.path()).expect("inotify");
-        let secluded = Secluded(secluded().spawn().expect("unshare of util-linux"));
+        let in_pid_namespace =
+            InPidNamespace(in_pid_namespace().spawn().expect("unshare of util-linux"));
         while find_daemon().expect("no other trouble").is_none() {
             deadline::readable(&watch, "ferroced's control socket");
             watch.clear();
         }
-        secluded
+        in_pid_namespace
     }
 
     fn kill(&mut self) {
@@ -52,15 +53,15 @@ impl Secluded {
     }
 }
 
-impl Drop for Secluded {
+impl Drop for InPidNamespace {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Not a test: a program that is connected, names its queue pair, and disconnects when
-/// it is told to.
+/// Role of a program that connects, prints its queue pair, and disconnects on request; not a
+/// test by itself.
 #[test]
 fn connector() {
     let Some(_) = role::order() else { return };
@@ -75,9 +76,9 @@ fn connector() {
 }
 
 #[test]
-fn the_end_of_one_program_leaves_others_connected() {
-    isolated_as_root("the_end_of_one_program_leaves_others_connected", || {
-        let _ferroced = Secluded::start();
+fn end_of_one_program_leaves_others_connected() {
+    isolated_as_root("end_of_one_program_leaves_others_connected", || {
+        let _ferroced = InPidNamespace::start();
         add("rxe0", "lo").unwrap();
         let mut server = Line::open();
         let port = server.listen("0.0.0.0", PORT);
@@ -91,14 +92,14 @@ fn the_end_of_one_program_leaves_others_connected() {
         let (mut one, first) = established(18);
         let (mut two, second) = established(19);
         let (_, qpn) = (one.hear(), two.hear());
-        // A ferroced that goes by process number 0 closes all three lines now.
+        // A ferroced that compares PIDs, which are all 0, would close all three connections.
         one.kill();
         let by = server.disconnected(first);
         assert_eq!(by, Closed::Peer { answer_owed: true });
         server.done(CmCall::Disconnect { conn: first });
         server.rested(first);
 
-        // Its queue pair is still known to be another's, where the kernel can tell.
+        // The queue pair belongs to another process, if the kernel identifies processes.
         let mut other = Program::start("rxe0");
         match other.connect(LOOP, PORT, qpn.parse().unwrap()) {
             Err(error) => assert!(error.to_string().contains("PID namespace"), "{error}"),
@@ -113,14 +114,14 @@ fn the_end_of_one_program_leaves_others_connected() {
 #[test]
 fn programs_keep_their_slots_over_a_restart() {
     isolated_as_root("programs_keep_their_slots_over_a_restart", || {
-        let mut ferroced = Secluded::start();
+        let mut ferroced = InPidNamespace::start();
         add("rxe0", "lo").unwrap();
         let mut one = Holder::start("rxe0", 1);
         let mut two = Holder::start("rxe0", 1);
         ferroced.kill();
-        let _ferroced = Secluded::start();
+        let _ferroced = InPidNamespace::start();
         one.resume();
-        // The slot of the one that has not come back yet is not given away.
+        // The slot of a program that has not resumed yet is not assigned.
         let three = Holder::start("rxe0", 1);
         assert_eq!(three.slots, [3]);
         two.resume();
@@ -129,7 +130,7 @@ fn programs_keep_their_slots_over_a_restart() {
             send(slot, slot, "127.0.0.1");
             assert_eq!(holder.receive(), slot);
         }
-        // The end of one frees its slot, and no other.
+        // The end of one program frees its slot and no other.
         let slot = two.slots[0];
         two.actor.kill();
         deadline::until("the slot is free", || {
@@ -143,26 +144,23 @@ fn programs_keep_their_slots_over_a_restart() {
 }
 
 #[test]
-fn another_process_is_not_ended_for_a_number_in_a_file() {
-    isolated_as_root(
-        "another_process_is_not_ended_for_a_number_in_a_file",
-        || {
-            let _ferroced = Secluded::start();
-            let mut innocent = role::start("innocent", "", None);
-            assert_eq!(innocent.hear(), "here");
-            let file = dir().path().join("ferroced.pid");
-            std::fs::write(file, format!("{}\n", innocent.pid())).unwrap();
-            let replaced = secluded().arg("--replace").output().unwrap();
-            let errors = String::from_utf8_lossy(&replaced.stderr);
-            assert!(errors.contains("in another PID namespace"), "{errors}");
-            assert_eq!(innocent.ask("still there?"), "yes");
-        },
-    );
+fn pid_file_of_another_namespace_ends_no_process() {
+    isolated_as_root("pid_file_of_another_namespace_ends_no_process", || {
+        let _ferroced = InPidNamespace::start();
+        let mut bystander = role::start("bystander", "", None);
+        assert_eq!(bystander.hear(), "here");
+        let file = dir().path().join("ferroced.pid");
+        std::fs::write(file, format!("{}\n", bystander.pid())).unwrap();
+        let replaced = in_pid_namespace().arg("--replace").output().unwrap();
+        let errors = String::from_utf8_lossy(&replaced.stderr);
+        assert!(errors.contains("in another PID namespace"), "{errors}");
+        assert_eq!(bystander.ask("still there?"), "yes");
+    });
 }
 
-/// Not a test: a process that has nothing to do with ferroced.
+/// Role of a process that has nothing to do with ferroced; not a test by itself.
 #[test]
-fn innocent() {
+fn bystander() {
     let Some(_) = role::order() else { return };
     role::say("here");
     role::hear();

@@ -1,4 +1,4 @@
-//! Whatever is sent to the control socket, nobody but the sender feels it.
+//! Invalid input on the control socket affects only its sender.
 
 mod common;
 
@@ -14,18 +14,18 @@ use ferroce_control::{
 use ferroce_testnet::{deadline, isolated};
 use rustix::net::{RecvFlags, SendFlags};
 
-/// More than may be connected without having said hello.
+/// More connections than may exist without a Hello.
 const CROWD: usize = 200;
 
-/// A bare connection.
-fn stranger() -> OwnedFd {
+/// Opens a connection without a Hello.
+fn bare_connection() -> OwnedFd {
     unix::connect(&dir().socket()).expect("connected")
 }
 
 fn hello() -> Vec<u8> {
     encode(&Request::Hello {
         protocol: PROTOCOL,
-        program: "stranger".into(),
+        program: "bare_connection".into(),
     })
 }
 
@@ -33,7 +33,7 @@ fn say(socket: &OwnedFd, bytes: &[u8]) {
     packet::send(socket, bytes, &[], SendFlags::empty()).expect("sent");
 }
 
-/// The next packet; None if the other end has closed.
+/// Receives a packet; `None` if the other end has closed.
 fn hear(socket: &OwnedFd) -> Option<Reply> {
     deadline::readable(socket, "an answer, or the end");
     let mut buffer = vec![0; 1 << 18];
@@ -45,8 +45,8 @@ fn hear(socket: &OwnedFd) -> Option<Reply> {
 }
 
 #[test]
-fn garbage_closes_that_connection_and_nothing_else() {
-    isolated("garbage_closes_that_connection_and_nothing_else", || {
+fn garbage_closes_only_its_connection() {
+    isolated("garbage_closes_only_its_connection", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut user = attach("rxe0", 1).unwrap();
@@ -78,7 +78,7 @@ fn garbage_closes_that_connection_and_nothing_else() {
             ("second hello", hello()),
         ];
         for (what, bytes) in garbage {
-            let socket = stranger();
+            let socket = bare_connection();
             say(&socket, &hello());
             assert!(
                 matches!(hear(&socket), Some(Reply::Welcome { .. })),
@@ -98,21 +98,21 @@ fn garbage_closes_that_connection_and_nothing_else() {
 }
 
 #[test]
-fn who_does_not_say_hello_is_not_served() {
-    isolated("who_does_not_say_hello_is_not_served", || {
+fn request_before_hello_is_refused() {
+    isolated("request_before_hello_is_refused", || {
         let _ferroced = Ferroced::start();
-        let socket = stranger();
+        let socket = bare_connection();
         say(&socket, &encode_numbered(Some(1), &Request::Links));
         assert_eq!(hear(&socket), None);
     });
 }
 
 #[test]
-fn other_versions_hear_which_one_this_is() {
-    isolated("other_versions_hear_which_one_this_is", || {
+fn other_versions_receive_the_version() {
+    isolated("other_versions_receive_the_version", || {
         let _ferroced = Ferroced::start();
-        let socket = stranger();
-        // A later version says more, and must still be understood.
+        let socket = bare_connection();
+        // The Hello of a later version may have more fields.
         let later = PROTOCOL + 1;
         let hello = format!(r#"{{"hello":{{"protocol":{later},"program":"new","colour":"red"}}}}"#);
         say(&socket, hello.as_bytes());
@@ -128,11 +128,11 @@ fn other_versions_hear_which_one_this_is() {
     });
 }
 
-/// A program that talks nonsense loses its connection, not its slots: it may still be
-/// using them.
+/// A program that sends garbage loses its connection and keeps its slots, which it may still
+/// use.
 #[test]
-fn slots_stay_with_a_living_process() {
-    isolated("slots_stay_with_a_living_process", || {
+fn slots_stay_with_a_running_process() {
+    isolated("slots_stay_with_a_running_process", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut user = attach("rxe0", 2).unwrap();
@@ -160,52 +160,55 @@ fn slots_stay_with_a_living_process() {
     });
 }
 
-/// The end of a process counts even if a child of it still has the connection.
+/// The end of the process counts, even if a child still has the connection.
 #[test]
-fn a_process_ends_and_its_child_does_not() {
-    isolated("a_process_ends_and_its_child_does_not", || {
-        let _ferroced = Ferroced::start();
-        add("rxe0", "lo").unwrap();
-        let mut user = Holder::start("rxe0", 1);
-        // Another process that holds the same open connection: we, by pidfd_getfd.
-        let pid = rustix::process::Pid::from_raw(user.actor.pid().cast_signed()).unwrap();
-        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
-        let pidfd = pidfd.unwrap();
-        let mut kept = Vec::new();
-        for fd in 3..30 {
-            let flags = rustix::process::PidfdGetfdFlags::empty();
-            kept.extend(rustix::process::pidfd_getfd(&pidfd, fd, flags).ok());
-        }
-        assert!(kept.len() > 4, "the connection is among them");
-        user.actor.kill();
-        deadline::until("slot 1 is free", || {
-            attach("rxe0", 1).unwrap().slots[0].slot == 1
-        });
-    });
+fn slots_are_released_although_a_child_holds_the_connection() {
+    isolated(
+        "slots_are_released_although_a_child_holds_the_connection",
+        || {
+            let _ferroced = Ferroced::start();
+            add("rxe0", "lo").unwrap();
+            let mut user = Holder::start("rxe0", 1);
+            // This process duplicates the connection with pidfd_getfd, as a child would hold it.
+            let pid = rustix::process::Pid::from_raw(user.actor.pid().cast_signed()).unwrap();
+            let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+            let pidfd = pidfd.unwrap();
+            let mut kept = Vec::new();
+            for fd in 3..30 {
+                let flags = rustix::process::PidfdGetfdFlags::empty();
+                kept.extend(rustix::process::pidfd_getfd(&pidfd, fd, flags).ok());
+            }
+            assert!(kept.len() > 4, "the connection is among them");
+            user.actor.kill();
+            deadline::until("slot 1 is free", || {
+                attach("rxe0", 1).unwrap().slots[0].slot == 1
+            });
+        },
+    );
 }
 
 #[test]
-fn silent_strangers_keep_nobody_out() {
-    isolated("silent_strangers_keep_nobody_out", || {
+fn silent_connections_do_not_exclude_others() {
+    isolated("silent_connections_do_not_exclude_others", || {
         let ferroced = Ferroced::start();
-        let strangers: Vec<OwnedFd> = (0..300).map(|_| stranger()).collect();
+        let strangers: Vec<OwnedFd> = (0..300).map(|_| bare_connection()).collect();
         connect().links().expect("served");
         assert!(ferroced.descriptors() < 200, "{}", ferroced.descriptors());
         drop(strangers);
     });
 }
 
-/// Many programs start at once, and ferroced sees all of them before it reads anything.
+/// Many programs connect before ferroced reads any Hello.
 #[test]
-fn a_crowd_that_says_hello_is_served() {
-    isolated("a_crowd_that_says_hello_is_served", || {
+fn many_connections_with_hello_are_served() {
+    isolated("many_connections_with_hello_are_served", || {
         let ferroced = Ferroced::start();
         let pid = i32::try_from(ferroced.pid()).ok();
         let pid = pid
             .and_then(rustix::process::Pid::from_raw)
             .expect("a process");
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
-        let crowd: Vec<OwnedFd> = (0..CROWD).map(|_| stranger()).collect();
+        let crowd: Vec<OwnedFd> = (0..CROWD).map(|_| bare_connection()).collect();
         for one in &crowd {
             say(one, &hello());
         }
@@ -216,10 +219,10 @@ fn a_crowd_that_says_hello_is_served() {
     });
 }
 
-/// With hardly a descriptor left, those who say hello come before those who do not.
+/// With few descriptors left, connections with a Hello are preferred.
 #[test]
-fn strangers_do_not_use_up_descriptors() {
-    isolated("strangers_do_not_use_up_descriptors", || {
+fn silent_connections_do_not_use_up_descriptors() {
+    isolated("silent_connections_do_not_use_up_descriptors", || {
         use rustix::process::{Pid, Resource, Rlimit, prlimit};
         let ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
@@ -230,15 +233,15 @@ fn strangers_do_not_use_up_descriptors() {
             maximum: few,
         };
         prlimit(pid, Resource::Nofile, limit).unwrap();
-        let strangers: Vec<OwnedFd> = (0..40).map(|_| stranger()).collect();
+        let strangers: Vec<OwnedFd> = (0..40).map(|_| bare_connection()).collect();
         assert_eq!(connect().links().unwrap().len(), 1);
         let friends: Vec<_> = std::iter::from_fn(|| find_daemon().ok()).take(20).collect();
-        assert!(friends.len() < 20, "some were turned away");
+        assert!(friends.len() < 20, "some were refused");
         assert!(friends.len() > 3, "and some were not");
         let error = attach("rxe0", 1).err();
         drop(friends);
         assert!(error.is_some(), "there was no room for slots");
-        // ferroced has yet to hear that friends have gone.
+        // ferroced has not yet noticed the closed connections.
         let mut full = None;
         deadline::until("a connection", || {
             full = attach("rxe0", 60).err();
@@ -252,8 +255,8 @@ fn strangers_do_not_use_up_descriptors() {
 }
 
 #[test]
-fn descriptors_that_nobody_asked_for_are_closed() {
-    isolated("descriptors_that_nobody_asked_for_are_closed", || {
+fn unexpected_descriptors_are_closed() {
+    isolated("unexpected_descriptors_are_closed", || {
         let ferroced = Ferroced::start();
         let mut connection = connect();
         connection.links().unwrap();
@@ -277,10 +280,10 @@ fn descriptors_that_nobody_asked_for_are_closed() {
     });
 }
 
-/// A subscriber that does not read is let go; others do not even wait.
+/// A subscriber that does not read is closed, and does not delay others.
 #[test]
-fn one_that_does_not_read_is_let_go() {
-    isolated("one_that_does_not_read_is_let_go", || {
+fn client_that_does_not_read_is_closed() {
+    isolated("client_that_does_not_read_is_closed", || {
         let _ferroced = Ferroced::start();
         let mut deaf = subscribe();
         for _ in 0..1000 {
@@ -298,19 +301,19 @@ fn one_that_does_not_read_is_let_go() {
 }
 
 #[test]
-fn idle_means_idle() {
-    isolated("idle_means_idle", || {
+fn idle_ferroced_does_not_wake_up() {
+    isolated("idle_ferroced_does_not_wake_up", || {
         let ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let user = attach("rxe0", 1).unwrap();
-        // Until what this has set in motion is over.
+        // Until ferroced has finished its work for this.
         deadline::until("it sleeps", || {
             let before = ferroced.sleeps();
             !deadline::readable_within(user.connection.as_fd(), Duration::from_millis(50))
                 && ferroced.sleeps() == before
         });
         let before = ferroced.sleeps();
-        // Packets of programs are none of its business.
+        // ferroced does not handle packets of programs.
         for _ in 0..4 {
             send(1, 0, "127.0.0.1");
         }

@@ -1,4 +1,4 @@
-//! ferroced is killed and comes back: no slot, no packet, no link is lost.
+//! Restarts of a killed ferroced lose no slot, packet or link.
 
 mod common;
 
@@ -13,8 +13,8 @@ fn signal(holder: &Holder, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Every slot gets what is for it, on both families.
-fn steering_is_right(holders: &mut [&mut Holder]) {
+/// Checks that each slot receives its packets, on both families.
+fn assert_steering(holders: &mut [&mut Holder]) {
     for holder in holders {
         let slot = holder.slots[0];
         send(slot, slot, "127.0.0.1");
@@ -25,8 +25,8 @@ fn steering_is_right(holders: &mut [&mut Holder]) {
 }
 
 #[test]
-fn the_group_outlives_ferroced() {
-    isolated("the_group_outlives_ferroced", || {
+fn group_outlives_ferroced() {
+    isolated("group_outlives_ferroced", || {
         let mut ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut one = Holder::start("rxe0", 1);
@@ -34,22 +34,22 @@ fn the_group_outlives_ferroced() {
         let mut two = Holder::start("rxe0", 1);
         assert_eq!((one.slots[0], two.slots[0]), (1, 4));
         gone.actor.kill();
-        steering_is_right(&mut [&mut one, &mut two]);
+        assert_steering(&mut [&mut one, &mut two]);
 
         ferroced.kill();
-        steering_is_right(&mut [&mut one, &mut two]);
+        assert_steering(&mut [&mut one, &mut two]);
 
         let mut ferroced = Ferroced::start();
         one.resume();
         two.resume();
-        steering_is_right(&mut [&mut one, &mut two]);
+        assert_steering(&mut [&mut one, &mut two]);
         let mut three = Holder::start("rxe0", 1);
         let mut four = Holder::start("rxe0", 3);
         assert_eq!(three.slots, [2], "of the one that has gone");
         assert_eq!(four.slots, [3, 5, 6], "and the group goes on growing");
-        steering_is_right(&mut [&mut one, &mut two, &mut three, &mut four]);
+        assert_steering(&mut [&mut one, &mut two, &mut three, &mut four]);
 
-        // And once more: the new ones are in the same boat.
+        // A second restart, with programs that attached after the first.
         ferroced.kill();
         let _ferroced = Ferroced::start();
         for holder in [&mut four, &mut three, &mut two, &mut one] {
@@ -57,19 +57,19 @@ fn the_group_outlives_ferroced() {
         }
         let mut five = Holder::start("rxe0", 1);
         assert_eq!(five.slots, [7]);
-        steering_is_right(&mut [&mut one, &mut two, &mut three, &mut four, &mut five]);
+        assert_steering(&mut [&mut one, &mut two, &mut three, &mut four, &mut five]);
     });
 }
 
-/// An attachment right after a restart waits until the others are back.
+/// An attachment right after a restart waits until the other programs have resumed.
 #[test]
-fn newcomers_wait_for_survivors() {
-    isolated("newcomers_wait_for_survivors", || {
+fn attachment_waits_for_programs_to_resume() {
+    isolated("attachment_waits_for_programs_to_resume", || {
         let mut ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut one = Holder::start("rxe0", 1);
         ferroced.kill();
-        // Stopped: it cannot come back yet.
+        // A stopped program cannot resume yet.
         signal(&one, Signal::STOP);
         let _ferroced = Ferroced::start();
         assert_eq!(link("rxe0").name, "rxe0", "links are there at once");
@@ -83,14 +83,14 @@ fn newcomers_wait_for_survivors() {
         let mut two = Holder::start("rxe0", 1);
         assert_eq!(one.actor.hear(), "resumed");
         assert_eq!(two.slots, [2]);
-        steering_is_right(&mut [&mut one, &mut two]);
+        assert_steering(&mut [&mut one, &mut two]);
     });
 }
 
-/// Who dies while ferroced is not there is noticed when it is.
+/// ferroced notices at its start which programs have ended.
 #[test]
-fn the_dead_are_noticed_afterwards() {
-    isolated("the_dead_are_noticed_afterwards", || {
+fn program_that_ended_during_a_restart_is_released() {
+    isolated("program_that_ended_during_a_restart_is_released", || {
         let mut ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut one = Holder::start("rxe0", 1);
@@ -104,14 +104,14 @@ fn the_dead_are_noticed_afterwards() {
         assert_eq!(counter("rxe0", "sent_pkts"), 57, "what it counted is kept");
         let mut three = Holder::start("rxe0", 1);
         assert_eq!(three.slots, [2], "its slot is free");
-        steering_is_right(&mut [&mut one, &mut three]);
+        assert_steering(&mut [&mut one, &mut three]);
     });
 }
 
-/// Nobody is left: a new group begins, and nothing of the old one matters.
+/// If no program is left, ferroced creates a new group.
 #[test]
-fn without_survivors_all_begins_anew() {
-    isolated("without_survivors_all_begins_anew", || {
+fn group_is_created_anew_without_programs() {
+    isolated("group_is_created_anew_without_programs", || {
         let mut ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut one = Holder::start("rxe0", 3);
@@ -120,14 +120,14 @@ fn without_survivors_all_begins_anew() {
         let _ferroced = Ferroced::start();
         let mut two = Holder::start("rxe0", 1);
         assert_eq!(two.slots, [1]);
-        steering_is_right(&mut [&mut two]);
+        assert_steering(&mut [&mut two]);
     });
 }
 
-/// The notes are gone, for whatever reason: survivors come back all the same.
+/// Programs can resume even if the state file is lost.
 #[test]
-fn without_notes_survivors_are_believed() {
-    isolated("without_notes_survivors_are_believed", || {
+fn programs_resume_without_a_state_file() {
+    isolated("programs_resume_without_a_state_file", || {
         let mut ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut one = Holder::start("rxe0", 1);
@@ -140,13 +140,13 @@ fn without_notes_survivors_are_believed() {
         one.resume();
         let mut three = Holder::start("rxe0", 1);
         assert_eq!(three.slots, [3]);
-        steering_is_right(&mut [&mut one, &mut two, &mut three]);
+        assert_steering(&mut [&mut one, &mut two, &mut three]);
     });
 }
 
 #[test]
-fn programs_hear_events_again() {
-    isolated("programs_hear_events_again", || {
+fn resumed_programs_receive_events() {
+    isolated("resumed_programs_receive_events", || {
         netdev::add_veth("near", "far");
         netdev::add_address("near", "10.0.0.1/24");
         let mut ferroced = Ferroced::start();
@@ -161,24 +161,27 @@ fn programs_hear_events_again() {
     });
 }
 
-/// A netdev that went while ferroced was not there has taken its link along.
+/// A netdev may vanish while no ferroced runs.
 #[test]
-fn a_link_whose_netdev_went_is_gone() {
-    isolated("a_link_whose_netdev_went_is_gone", || {
-        netdev::add_veth("near", "far");
-        netdev::add_address("near", "10.0.0.1/24");
-        let mut ferroced = Ferroced::start();
-        add("rxe0", "near").unwrap();
-        let mut one = Holder::start("rxe0", 1);
-        ferroced.kill();
-        netdev::delete("near");
-        let _ferroced = Ferroced::start();
-        assert_eq!(one.actor.ask("resume"), "no link");
-        assert!(connect().links().unwrap().is_empty());
-    });
+fn link_is_gone_if_its_netdev_vanished_during_a_restart() {
+    isolated(
+        "link_is_gone_if_its_netdev_vanished_during_a_restart",
+        || {
+            netdev::add_veth("near", "far");
+            netdev::add_address("near", "10.0.0.1/24");
+            let mut ferroced = Ferroced::start();
+            add("rxe0", "near").unwrap();
+            let mut one = Holder::start("rxe0", 1);
+            ferroced.kill();
+            netdev::delete("near");
+            let _ferroced = Ferroced::start();
+            assert_eq!(one.actor.ask("resume"), "no link");
+            assert!(connect().links().unwrap().is_empty());
+        },
+    );
 }
 
-/// Slots cannot be taken over by someone who never had them.
+/// A program cannot resume slots that it never had.
 #[test]
 fn slots_of_others_cannot_be_resumed() {
     isolated("slots_of_others_cannot_be_resumed", || {
@@ -218,7 +221,7 @@ fn slots_of_others_cannot_be_resumed() {
             ),
             "{error}"
         );
-        // One that died is noticed even though its connection is still with us.
+        // The end of a process is noticed although its connection is still open here.
         drop(mine);
         deadline::until("slot 2 is free", || {
             attach("rxe0", 1).unwrap().slots[0].slot == 2
@@ -226,7 +229,7 @@ fn slots_of_others_cannot_be_resumed() {
     });
 }
 
-/// Not a test: a program whose child keeps all that it had.
+/// Role of a program whose child keeps its descriptors; not a test by itself.
 #[test]
 fn parent() {
     let Some(_) = role::order() else { return };
@@ -234,10 +237,10 @@ fn parent() {
     role::end_and_leave_a_child();
 }
 
-/// No process can hand the group over, so the error names the one that holds it.
+/// If no process can hand over the group, the error names the process that holds it.
 #[test]
-fn a_process_that_keeps_the_group_is_named() {
-    isolated("a_process_that_keeps_the_group_is_named", || {
+fn error_names_the_process_that_keeps_the_group() {
+    isolated("error_names_the_process_that_keeps_the_group", || {
         let mut ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut parent = role::start("parent", "", None);

@@ -1,4 +1,4 @@
-//! Slots are handed out, used, given back and handed out again.
+//! Assignment, use and release of slots.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn refusal(error: Error) -> (i32, String) {
     (error.errno(), error.to_string())
 }
 
-/// The mark of the next packet of an attachment's slot.
+/// Receives a packet of an attachment's slot. Returns its mark.
 fn receive(attachment: &Attachment, slot: usize) -> u8 {
     let socket = &attachment.slots[slot].sockets.0;
     deadline::readable(socket, "a packet");
@@ -35,8 +35,8 @@ fn is_empty(attachment: &Attachment) -> bool {
 }
 
 #[test]
-fn each_slot_gets_its_own_packets() {
-    isolated("each_slot_gets_its_own_packets", || {
+fn each_slot_receives_its_own_packets() {
+    isolated("each_slot_receives_its_own_packets", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let one = attach("rxe0", 1).unwrap();
@@ -57,8 +57,8 @@ fn each_slot_gets_its_own_packets() {
 }
 
 #[test]
-fn a_slot_is_drained_before_the_next_one_gets_it() {
-    isolated("a_slot_is_drained_before_the_next_one_gets_it", || {
+fn slot_is_drained_before_it_is_assigned_again() {
+    isolated("slot_is_drained_before_it_is_assigned_again", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut holder = Holder::start("rxe0", 1);
@@ -82,14 +82,14 @@ fn a_slot_is_drained_before_the_next_one_gets_it() {
     });
 }
 
-/// Also when the program is alive, but has closed its device.
+/// Slots are released even if the program keeps running.
 #[test]
-fn closing_gives_slots_back() {
-    isolated("closing_gives_slots_back", || {
+fn closing_the_connection_releases_slots() {
+    isolated("closing_the_connection_releases_slots", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         drop(attach("rxe0", 5).unwrap());
-        // Slots that have rested longest come first; none has to be made.
+        // Slots that were free longest are assigned first; none is created.
         deadline::until("slots 1 to 5 are free", || {
             slots(&attach("rxe0", 5).unwrap())
                 .iter()
@@ -98,10 +98,10 @@ fn closing_gives_slots_back() {
     });
 }
 
-/// 255 slots, and then a clear word; one given back is one to be had.
+/// There are 255 slots. A released slot can be assigned again.
 #[test]
-fn a_full_machine_says_so() {
-    isolated("a_full_machine_says_so", || {
+fn attachment_without_free_slots_is_refused() {
+    isolated("attachment_without_free_slots_is_refused", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut all: Vec<Attachment> = [60, 60, 60, 60, 14]
@@ -110,8 +110,8 @@ fn a_full_machine_says_so() {
             .collect();
         let (errno, words) = refusal(attach("rxe0", 2).unwrap_err());
         assert_eq!(errno, libc::ENOSPC);
-        let expected = "No space left on device: 2 slots are wanted and 1 of 255 are left; \
-             they are in use by process ";
+        let expected = "No space left on device: 2 slots are requested and 1 of 255 are free; \
+             the others are in use by process ";
         assert!(words.starts_with(expected), "{words}");
         assert!(words.contains(&std::process::id().to_string()), "{words}");
         let last = attach("rxe0", 1).unwrap();
@@ -125,8 +125,8 @@ fn a_full_machine_says_so() {
 }
 
 #[test]
-fn wrong_attachments_are_refused() {
-    isolated("wrong_attachments_are_refused", || {
+fn invalid_attachments_are_refused() {
+    isolated("invalid_attachments_are_refused", || {
         let _ferroced = Ferroced::start();
         let (errno, words) = refusal(attach("rxe0", 1).unwrap_err());
         assert_eq!(errno, libc::ENODEV);
@@ -138,8 +138,8 @@ fn wrong_attachments_are_refused() {
 }
 
 #[test]
-fn counters_survive_the_process() {
-    isolated("counters_survive_the_process", || {
+fn counters_outlive_the_process() {
+    isolated("counters_outlive_the_process", || {
         let mut ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let (mut one, mut two) = (Holder::start("rxe0", 1), Holder::start("rxe0", 2));
@@ -172,7 +172,7 @@ fn counters_survive_the_process() {
     });
 }
 
-/// A program that does not read its socket, as a stopped one does not.
+/// The program does not read its socket.
 #[test]
 fn socket_overflows_are_counted_for_the_owner_of_the_slot() {
     isolated(
@@ -216,7 +216,7 @@ fn overflow(slot: u8) -> u64 {
     let mut packet = [0; 60_000];
     packet[5] = slot;
     let count = 2 * buffer.max(8 << 20) / packet.len() as u64 + 10;
-    #[allow(clippy::disallowed_methods, reason = "a peer of flesh and blood")]
+    #[allow(clippy::disallowed_methods, reason = "an ordinary peer")]
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     for _ in 0..count {
         socket.send_to(&packet, ("127.0.0.1", 4791)).expect("sent");
@@ -225,8 +225,8 @@ fn overflow(slot: u8) -> u64 {
 }
 
 #[test]
-fn programs_hear_of_their_link() {
-    isolated("programs_hear_of_their_link", || {
+fn programs_receive_events_of_their_link() {
+    isolated("programs_receive_events_of_their_link", || {
         netdev::add_veth("near", "far");
         netdev::add_address("near", "10.0.0.1/24");
         let _ferroced = Ferroced::start();
@@ -245,8 +245,8 @@ fn programs_hear_of_their_link() {
 }
 
 #[test]
-fn a_link_in_use_is_deleted_only_by_force() {
-    isolated("a_link_in_use_is_deleted_only_by_force", || {
+fn link_in_use_is_deleted_only_by_force() {
+    isolated("link_in_use_is_deleted_only_by_force", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut user = attach("rxe0", 1).unwrap();

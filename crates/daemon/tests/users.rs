@@ -9,14 +9,14 @@ use common::holder::Holder;
 use common::{Ferroced, add, connect, dir};
 use ferroce_testnet::{deadline, isolated_as_root, role};
 
-/// Users and groups need not exist to be somebody.
+/// UIDs and GIDs, which need no entry in /etc/passwd.
 const ANN: (u32, u32) = (60_001, 60_001);
 const BOB: (u32, u32) = (60_002, 60_002);
 const MEMBERS: u32 = 60_100;
 
-/// Not a test: what another user does. Says how each step went.
+/// Role of another user, who prints the result of each step; not a test by itself.
 #[test]
-fn somebody() {
+fn other_user() {
     let Some(order) = role::order() else { return };
     for step in order.split(',') {
         let result = match step {
@@ -35,14 +35,14 @@ fn somebody() {
 }
 
 fn ask(order: &str, user: (u32, u32)) -> role::Actor {
-    role::start("somebody", order, Some(user))
+    role::start("other_user", order, Some(user))
 }
 
 #[test]
-fn an_ordinary_user_needs_no_root() {
-    isolated_as_root("an_ordinary_user_needs_no_root", || {
+fn ordinary_user_needs_no_root() {
+    isolated_as_root("ordinary_user_needs_no_root", || {
         let base = std::path::PathBuf::from(std::env::var_os("FERROCE_RUNTIME_DIR").unwrap());
-        // A directory of Ann's, where the one of the test is.
+        // A directory of Ann's beside that of the test.
         fs::remove_dir_all(&base).unwrap();
         fs::create_dir(&base).unwrap();
         std::os::unix::fs::chown(&base, Some(ANN.0), Some(ANN.1)).unwrap();
@@ -60,7 +60,7 @@ fn an_ordinary_user_needs_no_root() {
         use std::os::unix::fs::MetadataExt;
         assert_eq!((mode.uid(), mode.mode() & 0o777), (ANN.0, 0o700));
 
-        // Bob is kept out by the directory, and would not believe Ann's socket either.
+        // The directory denies access to Bob, and Bob would not trust Ann's socket.
         let mut bob = ask("show", BOB);
         let said = bob.hear();
         assert!(said.starts_with("show 13 "), "{said}");
@@ -70,8 +70,8 @@ fn an_ordinary_user_needs_no_root() {
 }
 
 #[test]
-fn roots_ferroced_serves_a_group() {
-    isolated_as_root("roots_ferroced_serves_a_group", || {
+fn ferroced_of_root_serves_a_group() {
+    isolated_as_root("ferroced_of_root_serves_a_group", || {
         let _ferroced = Ferroced::start_with(&["--group", &MEMBERS.to_string()]);
         add("rxe0", "lo").unwrap();
         let mut ann = ask("show,add", (ANN.0, MEMBERS));
@@ -94,7 +94,7 @@ fn roots_ferroced_serves_a_group() {
     });
 }
 
-/// The socket's permissions are one lock, SO_PEERCRED is the other.
+/// ferroced checks SO_PEERCRED in addition to the permissions of the socket.
 #[test]
 fn peers_are_checked_even_if_the_socket_is_open() {
     isolated_as_root("peers_are_checked_even_if_the_socket_is_open", || {
@@ -112,10 +112,10 @@ fn peers_are_checked_even_if_the_socket_is_open() {
     });
 }
 
-/// Survivors of root's ferroced that are not root come back as well.
+/// Programs of other users can resume with root's ferroced.
 #[test]
-fn members_come_back_after_a_restart() {
-    isolated_as_root("members_come_back_after_a_restart", || {
+fn members_resume_after_a_restart() {
+    isolated_as_root("members_resume_after_a_restart", || {
         let group = MEMBERS.to_string();
         let mut ferroced = Ferroced::start_with(&["--group", &group]);
         add("rxe0", "lo").unwrap();
@@ -137,17 +137,17 @@ fn members_come_back_after_a_restart() {
     });
 }
 
-/// One user has the port in a network namespace; another hears who.
+/// Only one user can have the port in a network namespace.
 #[test]
-fn the_second_user_hears_who_has_the_port() {
-    isolated_as_root("the_second_user_hears_who_has_the_port", || {
+fn error_names_the_user_who_has_the_port() {
+    isolated_as_root("error_names_the_user_who_has_the_port", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let base = std::env::temp_dir().join(format!("ferroce-ann-{}", std::process::id()));
         let _ = fs::remove_dir_all(&base);
         fs::create_dir(&base).unwrap();
         std::os::unix::fs::chown(&base, Some(ANN.0), Some(ANN.1)).unwrap();
-        // From here on we look where Ann looks.
+        // From here on this process uses Ann's directory.
         // SAFETY: this process runs one test, and its other threads read no variables.
         unsafe { std::env::set_var("FERROCE_RUNTIME_DIR", &base) };
         let mut anns = common::command()

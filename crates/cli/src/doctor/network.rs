@@ -49,7 +49,7 @@ fn port() -> Finding {
 }
 
 fn netdevs(links: &[LinkInfo]) -> Vec<Finding> {
-    let netdevs = match ferroce_daemon::survey() {
+    let netdevs = match ferroce_daemon::list_netdevs() {
         Ok(netdevs) => netdevs,
         Err(error) => {
             let text = format!("cannot list netdevs: {error}");

@@ -13,7 +13,7 @@ fn link(name: &str, netdev: &str) -> LinkConfig {
 }
 
 #[test]
-fn a_file_says_what_links_there_are() {
+fn links_are_read_from_the_file() {
     let text = "\
 # mine
 [[link]]
@@ -37,7 +37,7 @@ crc = false
 }
 
 #[test]
-fn mistakes_have_a_line() {
+fn errors_name_the_line() {
     let beginning = "# one\n[[link]]\nname = \"rxe0\"\n";
     for (rest, line, complaint) in [
         ("netdev = 7\n", 4, "expected a string"),
@@ -54,7 +54,7 @@ fn mistakes_have_a_line() {
         (
             "netdev = \"eth0\"\n[[link]]\nname = \"rxe0\"\nnetdev = \"eth1\"\n",
             6,
-            "name `rxe0` is there twice; first in line 3",
+            "name `rxe0` appears twice, first in line 3",
         ),
         (
             "netdev = \"eth0\"\n[[link]]\nname = \"a/b\"\nnetdev = \"eth1\"\n",
@@ -70,7 +70,7 @@ fn mistakes_have_a_line() {
 }
 
 #[test]
-fn what_people_wrote_stays() {
+fn edits_keep_comments_and_order() {
     let dir = std::env::temp_dir().join(format!("ferroce-config-{}", std::process::id()));
     let path = dir.join(FILE);
     remember(&path, &link("rxe0", "eth0")).unwrap();
@@ -88,7 +88,7 @@ fn what_people_wrote_stays() {
             .unwrap()
             .starts_with("# by hand\n")
     );
-    // The same netdev again is the same link under another name.
+    // The same netdev is the same link under another name.
     remember(&path, &link("mine", "eth0")).unwrap();
     assert_eq!(load(&path).unwrap(), [other, link("mine", "eth0")]);
     assert!(forget(&path, "rxe1").unwrap());

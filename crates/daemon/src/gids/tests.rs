@@ -1,4 +1,4 @@
-//! The order of the table, and that nothing in it moves.
+//! The order of the table, and that addresses keep their indices.
 
 use std::collections::BTreeMap;
 
@@ -40,14 +40,14 @@ fn fresh(netdev: Netdev, addresses: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn link_local_then_ipv4_then_the_rest() {
+fn link_local_is_first_and_ipv4_second() {
     let expected = ["0 fe80::1", "1 10.0.0.1", "2 10.0.0.2", "3 2001:db8::1"];
     let kernels_order = ["10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1"];
     assert_eq!(fresh(ETH, &kernels_order), expected);
 }
 
 #[test]
-fn loopback_has_its_two() {
+fn loopback_has_ipv6_at_0_and_ipv4_at_1() {
     assert_eq!(fresh(LO, &["127.0.0.1", "::1"]), ["0 ::1", "1 127.0.0.1"]);
     let more = fresh(LO, &["10.9.9.9", "127.0.0.1", "::1", "fd00::1"]);
     assert_eq!(more, ["0 ::1", "1 127.0.0.1", "2 10.9.9.9", "3 fd00::1"]);
@@ -70,7 +70,7 @@ fn without_ipv4_index_1_is_the_next_ipv6() {
 }
 
 #[test]
-fn stand_ins_step_back_when_the_owner_comes() {
+fn substitute_gives_way_to_the_reserved_address() {
     let mut table = GidTable::default();
     updated(&mut table, ETH, &["10.0.0.1"]);
     let late_link_local = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
@@ -83,7 +83,7 @@ fn stand_ins_step_back_when_the_owner_comes() {
 }
 
 #[test]
-fn indices_stay_and_holes_are_used_again() {
+fn addresses_keep_their_indices_and_free_ones_are_reused() {
     let mut table = GidTable::default();
     updated(
         &mut table,
@@ -110,7 +110,7 @@ fn indices_stay_and_holes_are_used_again() {
 }
 
 #[test]
-fn netdevs_above_come_after_and_claim_nothing() {
+fn netdevs_above_get_no_reserved_index() {
     let mut table = GidTable::default();
     let vlan = 7;
     table.update(ETH, &[on(vlan, "10.1.0.1"), on(vlan, "fe80::1")]);
@@ -134,7 +134,7 @@ fn netdevs_above_come_after_and_claim_nothing() {
 }
 
 #[test]
-fn a_full_table_takes_no_more() {
+fn full_table_ignores_addresses() {
     let many: Vec<_> = (0..2000u32)
         .map(|n| on(2, &Ipv4Addr::from(0x0A00_0000 + n).to_string()))
         .collect();
@@ -145,8 +145,8 @@ fn a_full_table_takes_no_more() {
     assert_eq!(entries.last().unwrap().0, 1023);
 }
 
-/// The index of each address that has one of its own.
-fn homes(table: &GidTable) -> BTreeMap<String, usize> {
+/// Returns the index of each address, without substitutes.
+fn own_indices(table: &GidTable) -> BTreeMap<String, usize> {
     let places = table.places.iter().enumerate();
     places
         .filter_map(|(index, entry)| Some((format!("{:?}", (*entry)?), index)))
@@ -155,7 +155,7 @@ fn homes(table: &GidTable) -> BTreeMap<String, usize> {
 
 proptest! {
     #[test]
-    fn whatever_comes_and_goes(steps in prop::collection::vec((0usize..12, any::<bool>()), 0..60)) {
+    fn indices_are_stable_for_any_changes(steps in prop::collection::vec((0usize..12, any::<bool>()), 0..60)) {
         let pool = [
             "10.0.0.1", "10.0.0.2", "10.0.0.3", "fe80::1", "fe80::2", "2001:db8::1",
             "2001:db8::2", "fd00::1", "192.168.1.1", "10.0.0.4", "fe80::3", "127.0.0.1",
@@ -164,13 +164,13 @@ proptest! {
         let mut table = GidTable::default();
         for (which, add) in steps {
             let entry = on(2, pool[which]);
-            let before = homes(&table);
+            let before = own_indices(&table);
             present.retain(|e| *e != entry);
             if add {
                 present.push(entry);
             }
             table.update(ETH, &present);
-            let after = homes(&table);
+            let after = own_indices(&table);
             for (address, index) in &before {
                 if let Some(now) = after.get(address) {
                     prop_assert_eq!(now, index, "{} moved", address);

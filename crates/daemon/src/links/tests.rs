@@ -1,4 +1,4 @@
-//! What is refused and in which words; what changes mean.
+//! Refusals with their messages, and the events of changes.
 
 use ferroce_control::PhysicalState;
 
@@ -118,7 +118,7 @@ fn mtus_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn an_unknown_link_is_told_from_those_there_are() {
+fn unknown_link_is_refused_with_the_known_names() {
     let mut links = Links::new(|_| None);
     let words = links.find("rxe0").unwrap_err().message;
     assert!(words.contains("`ferroce link add"), "{words}");
@@ -128,7 +128,7 @@ fn an_unknown_link_is_told_from_those_there_are() {
 }
 
 #[test]
-fn changes_become_events() {
+fn changes_of_netdevs_become_events() {
     let mut all = netdevs();
     let mut links = Links::new(|_| Some(10_000));
     let info = links.add(config("rxe0", "eth0"), &all).unwrap().link;
@@ -163,7 +163,7 @@ fn changes_become_events() {
 }
 
 #[test]
-fn going_down_is_counted_and_shown() {
+fn port_that_goes_down_is_counted() {
     let mut all = netdevs();
     let mut links = Links::new(|_| None);
     links.add(config("rxe0", "eth0"), &all).unwrap();

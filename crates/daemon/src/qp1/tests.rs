@@ -25,7 +25,7 @@ fn incoming(payload: &[u8]) -> Incoming<'_> {
     }
 }
 
-/// With the ICRC that the rest asks for.
+/// Appends the ICRC.
 fn sealed(mut packet: Vec<u8>) -> Vec<u8> {
     let crc = icrc::compute(&flow(), 0, &packet);
     packet.extend(crc);
@@ -40,9 +40,9 @@ fn changed(at: usize, to: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_is_what_rxe_sends() {
+fn packet_is_what_rxe_sends() {
     let packet = build(&flow(), Psn::new(7), &[9; MAD_LEN]);
-    // With the UDP header it is 288 bytes.
+    // 288 bytes with the UDP header.
     assert_eq!(packet.len(), 280);
     // UD SEND_ONLY, P_Key, destination 1, AckReq, PSN; Q_Key, source 1.
     let header = [
@@ -55,7 +55,7 @@ fn a_packet_is_what_rxe_sends() {
 }
 
 #[test]
-fn only_mads_for_queue_pair_1_are_let_in() {
+fn only_mads_for_queue_pair_1_are_accepted() {
     let good = build(&flow(), Psn::new(7), &[9; MAD_LEN]);
     assert_eq!(check(&incoming(&good), true), Ok(&[9; MAD_LEN][..]));
     let limited = changed(2, 0x7f);
@@ -82,7 +82,7 @@ fn only_mads_for_queue_pair_1_are_let_in() {
 }
 
 #[test]
-fn mads_have_one_length() {
+fn mad_of_another_length_is_malformed() {
     for len in [0, 252, 260] {
         let mut packet = build(&flow(), Psn::new(7), &[9; MAD_LEN])[..20].to_vec();
         packet.resize(20 + len, 9);
@@ -92,10 +92,10 @@ fn mads_have_one_length() {
 }
 
 #[test]
-fn the_icrc_counts_if_the_link_says_so() {
+fn icrc_is_checked_if_the_link_checks_icrcs() {
     let mut packet = build(&flow(), Psn::new(7), &[9; MAD_LEN]);
     packet[40] ^= 1;
-    // Some other IPv4 identification may explain a wrong bit, but not all of them do.
+    // Another IPv4 identification explains some wrong bits, but not all.
     packet[140] ^= 0x55;
     packet[240] ^= 0xaa;
     assert_eq!(check(&incoming(&packet), true), Err(Drop::BadIcrc));

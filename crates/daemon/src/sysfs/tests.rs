@@ -1,4 +1,4 @@
-//! Every file of a link, word for word.
+//! The exact contents of a link's files.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn shown(link: &LinkInfo) -> Files {
     files([Subject { link, counters }])
 }
 
-/// Paths and contents, without the counters, which [`Counter`] names.
+/// Returns paths and contents, without the counters.
 fn listing(files: &Files) -> String {
     let rows = files
         .iter()
@@ -45,7 +45,7 @@ fn listing(files: &Files) -> String {
 }
 
 #[test]
-fn a_link_looks_as_the_kernel_shows_it() {
+fn files_of_a_link_are_those_of_the_kernel() {
     let golden = concat!(
         "dev/infiniband/rdma_cm -> /dev/null\n",
         "dev/infiniband/uverbs3 -> /dev/null\n",
@@ -121,10 +121,10 @@ fn every_counter_has_a_file() {
     }
 }
 
-/// Soft-RoCE has no hardware, so the kernel has no link `device`; NCCL and others take one
-/// for the place of a PCI device.
+/// Soft-RoCE has no hardware, so the kernel has no link `device`. NCCL and others take such a
+/// link for that of a PCI device.
 #[test]
-fn there_is_no_link_to_hardware() {
+fn device_has_no_link_to_hardware() {
     let files = shown(&link());
     let device = files.keys().find(|path| {
         let mut parts = path.split('/').skip(2);
@@ -134,7 +134,7 @@ fn there_is_no_link_to_hardware() {
 }
 
 #[test]
-fn ports_that_are_down_say_why() {
+fn physical_state_tells_why_a_port_is_down() {
     let state = |up, carrier| {
         let files = shown(&LinkInfo {
             up,

@@ -1,7 +1,7 @@
-//! Files on disk as they should be.
+//! Writes the mirror of sysfs.
 //!
-//! A file is replaced, never written to, and the folder of a device comes and goes with
-//! all that is in it: who looks at any moment sees something whole.
+//! Files are replaced, never changed in place. The directory of a device appears and
+//! disappears with all its files. So a reader always finds complete files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, Permissions};
@@ -11,61 +11,60 @@ use std::path::{Path, PathBuf};
 
 use super::{Files, Node};
 
-/// Directories of classes, whose devices are links, and of device files. They are there
-/// whether anything is in them or not.
+/// Directories of classes, whose entries are links, and of device files. They always exist.
 const CLASSES: [&str; 3] = [
     "sys/class/infiniband",
     "sys/class/infiniband_verbs",
     "dev/infiniband",
 ];
-/// Directories in which each device has a directory. They, too, are always there.
+/// Directories in which each device has a directory. They always exist, too.
 const DEVICES: [&str; 3] = [
     "sys/devices/virtual/infiniband",
     "sys/devices/virtual/infiniband_verbs",
     "sys/kernel/config/rdma_cm",
 ];
-/// Where things are made before they get their places.
-const WORKSHOP: &str = "new";
+/// Directory in which files are prepared before they are renamed.
+const STAGING: &str = "new";
 
 /// A tree of files.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
-    /// What is there, if `known`.
-    there: Files,
+    /// The files on disk, if `known`.
+    present: Files,
     known: bool,
 }
 
 impl Tree {
-    /// The tree at this path, which another ferroced may have left.
+    /// Returns the tree at this path, which an earlier ferroced may have written.
     pub(crate) fn open(root: PathBuf) -> Tree {
         Tree {
             root,
-            there: Files::new(),
+            present: Files::new(),
             known: false,
         }
     }
 
-    /// Finds out what is there.
+    /// Reads the files on disk.
     fn look(&mut self) {
-        let _not_there = fs::remove_dir_all(self.workshop());
-        self.there.clear();
-        let read = read(&self.root, "", &mut self.there);
-        if read.is_err() || self.there.keys().any(|path| is_of_old(path)) {
-            // What cannot be understood is written again.
+        let _not_there = fs::remove_dir_all(self.staging());
+        self.present.clear();
+        let read = read(&self.root, "", &mut self.present);
+        if read.is_err() || self.present.keys().any(|path| is_old_form(path)) {
+            // An unreadable tree, or one of the old form, is written anew.
             Tree::clear(&self.root);
-            self.there.clear();
+            self.present.clear();
         }
     }
 
-    /// Makes it so, or as much of it as is possible now; the next time does the rest.
+    /// Writes the files that differ. After an error the next call reads the disk again.
     pub(crate) fn update(&mut self, files: Files) -> io::Result<()> {
         if !self.known {
             self.look();
         }
         let written = self.write(&files);
         self.known = written.is_ok();
-        self.there = files;
+        self.present = files;
         written
     }
 
@@ -73,47 +72,51 @@ impl Tree {
         for folder in CLASSES.iter().chain(&DEVICES) {
             make_folder(&self.root.join(folder))?;
         }
-        make_folder(&self.workshop())?;
+        make_folder(&self.staging())?;
         let wanted: BTreeSet<&str> = files.keys().filter_map(|path| device(path)).collect();
-        let old: BTreeSet<&str> = self.there.keys().filter_map(|path| device(path)).collect();
+        let old: BTreeSet<&str> = self
+            .present
+            .keys()
+            .filter_map(|path| device(path))
+            .collect();
         let is_new = |path: &str| device(path).is_some_and(|device| !old.contains(device));
         let goes = |path: &str| device(path).is_some_and(|device| !wanted.contains(device));
-        // Directories of devices come before the links to them, and go after them.
+        // A device's directory is added before the links to it, and removed after them.
         let mut copies = Copies::default();
         for (path, node) in files.iter().filter(|(path, _)| is_new(path)) {
             let device = device(path).expect("it is one of a device");
-            copies.write(self.bench(device).join(&path[device.len() + 1..]), node)?;
+            copies.write(self.staged(device).join(&path[device.len() + 1..]), node)?;
         }
         for device in wanted.difference(&old) {
-            fs::rename(self.bench(device), self.root.join(device))?;
+            fs::rename(self.staged(device), self.root.join(device))?;
         }
         for (path, node) in files {
-            if !is_new(path) && self.there.get(path) != Some(node) {
+            if !is_new(path) && self.present.get(path) != Some(node) {
                 self.replace(path, node)?;
             }
         }
-        for path in self.there.keys() {
+        for path in self.present.keys() {
             if !goes(path) && !files.contains_key(path) {
                 self.remove(path);
             }
         }
         for device in old.difference(&wanted) {
-            fs::rename(self.root.join(device), self.bench(device))?;
-            fs::remove_dir_all(self.bench(device))?;
+            fs::rename(self.root.join(device), self.staged(device))?;
+            fs::remove_dir_all(self.staged(device))?;
         }
         Ok(())
     }
 
-    fn workshop(&self) -> PathBuf {
-        self.root.join(WORKSHOP)
+    fn staging(&self) -> PathBuf {
+        self.root.join(STAGING)
     }
 
-    /// Where the folder of a device is made, and taken apart.
-    fn bench(&self, device: &str) -> PathBuf {
-        self.workshop().join(device.replace('/', "-"))
+    /// Returns the path at which the directory of a device is prepared or removed.
+    fn staged(&self, device: &str) -> PathBuf {
+        self.staging().join(device.replace('/', "-"))
     }
 
-    /// Takes it away.
+    /// Removes a tree.
     pub(crate) fn clear(root: &Path) {
         let _not_there = fs::remove_dir_all(root);
     }
@@ -123,16 +126,16 @@ impl Tree {
         if let Some(folder) = place.parent() {
             make_folder(folder)?;
         }
-        let new = self.workshop().join("file");
+        let new = self.staging().join("file");
         write(&new, node)?;
-        // A link may become a folder, and the other way round.
+        // A link may become a directory, and the other way round.
         if place.is_dir() && !place.is_symlink() {
             fs::remove_dir_all(&place)?;
         }
         fs::rename(new, place)
     }
 
-    /// Removes a file, and folders that are empty without it.
+    /// Removes a file, and the directories that become empty.
     fn remove(&self, path: &str) {
         let mut path = Path::new(path);
         let _gone = fs::remove_file(self.root.join(path));
@@ -147,8 +150,8 @@ impl Tree {
     }
 }
 
-/// Files of a new device. Many say the same, and then they are one file with several
-/// names: files are replaced, so none of them changes with another.
+/// The files of a new device. Files with equal contents are hard links to one file. That is
+/// safe because files are replaced, never changed in place.
 #[derive(Default)]
 struct Copies<'a> {
     places: BTreeMap<&'a str, PathBuf>,
@@ -173,7 +176,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// The folder of the device that a file is about.
+/// Returns the directory of the device that a file belongs to.
 fn device(path: &str) -> Option<&str> {
     let class = DEVICES.iter().find_map(|class| {
         let rest = path.strip_prefix(class)?.strip_prefix('/')?;
@@ -184,15 +187,15 @@ fn device(path: &str) -> Option<&str> {
     Some(&path[..start + name.len()])
 }
 
-/// Whether a ferroced of version 0.1 wrote this file: its devices stood in the directories
-/// of their classes, where links are now.
-fn is_of_old(path: &str) -> bool {
+/// Returns true if a ferroced of version 0.1 wrote this file: the directories of its devices
+/// were in those of their classes, where links are now.
+fn is_old_form(path: &str) -> bool {
     let classes = CLASSES.iter();
     let mut rests = classes.filter_map(|class| path.strip_prefix(class)?.strip_prefix('/'));
     rests.any(|rest| rest.contains('/'))
 }
 
-/// Everybody may look, whatever the umask is.
+/// Creates a directory with mode 0755, whatever the umask is.
 fn make_folder(path: &Path) -> io::Result<()> {
     if path.is_symlink() {
         fs::remove_file(path)?;
@@ -217,16 +220,16 @@ fn write(path: &Path, node: &Node) -> io::Result<()> {
     }
 }
 
-/// Adds what is there below a folder.
+/// Adds all files below a directory.
 fn read(root: &Path, prefix: &str, files: &mut Files) -> io::Result<()> {
     let entries = match fs::read_dir(root.join(prefix)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
-    let strange = || io::Error::from(io::ErrorKind::InvalidData);
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     for entry in entries {
         let entry = entry?;
-        let name = entry.file_name().into_string().map_err(|_| strange())?;
+        let name = entry.file_name().into_string().map_err(|_| invalid())?;
         let path = match prefix {
             "" => name,
             prefix => format!("{prefix}/{name}"),
@@ -236,7 +239,7 @@ fn read(root: &Path, prefix: &str, files: &mut Files) -> io::Result<()> {
             read(root, &path, files)?;
         } else if kind.is_symlink() {
             let target = fs::read_link(entry.path())?.into_os_string();
-            let target = target.into_string().map_err(|_| strange())?;
+            let target = target.into_string().map_err(|_| invalid())?;
             files.insert(path, Node::Link(target));
         } else {
             files.insert(path, Node::File(fs::read_to_string(entry.path())?));
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_there_and_nothing_else() {
+    fn tree_holds_exactly_the_given_files() {
         let root = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
         let mut tree = Tree::open(root.clone());
         let first = Files::from([
@@ -284,7 +287,7 @@ mod tests {
         assert_eq!(mode("sys/devices/virtual/infiniband/a/x") & 0o777, 0o444);
         assert_eq!(mode("sys/devices/virtual/infiniband/a") & 0o777, 0o755);
 
-        // A folder becomes a link, and back; a file changes; a device is gone.
+        // A directory becomes a link, and back; a file changes; a device is removed.
         let second = Files::from([
             file("sys/devices/virtual/infiniband/a/x", "3\n"),
             file("sys/devices/virtual/infiniband/a/same", "1\n"),
@@ -295,10 +298,10 @@ mod tests {
         tree.update(first.clone()).unwrap();
         assert_eq!(seen(&root), first);
 
-        // Another one goes on with what it finds.
+        // Another ferroced continues with the files on disk.
         let mut tree = Tree::open(root.clone());
         tree.look();
-        assert_eq!(tree.there, first);
+        assert_eq!(tree.present, first);
         tree.update(Files::new()).unwrap();
         assert_eq!(seen(&root), Files::new());
         assert!(!root.join("sys/devices/virtual/infiniband/a").exists());
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_of_the_old_form_is_written_anew() {
+    fn tree_of_the_old_form_is_written_anew() {
         let root = std::env::temp_dir().join(format!("ferroce-old-tree-{}", std::process::id()));
         fs::create_dir_all(root.join("sys/class/infiniband/a/ports")).unwrap();
         fs::write(root.join("sys/class/infiniband/a/x"), "old\n").unwrap();

@@ -1,15 +1,15 @@
-//! Two machines, in effect: this network namespace and another, with a cable between.
+//! A second network namespace, connected by a veth pair.
 
 use std::os::fd::OwnedFd;
 
 use ferroce_testnet::{deadline, namespace, netdev};
 
-/// The addresses of the two ends.
+/// Address of this end.
 pub(crate) const HERE: &str = "10.0.0.1";
-/// The other one.
+/// Address of the other end.
 pub(crate) const THERE: &str = "10.0.0.2";
 
-/// The cable: netdev `near` here, `far` there.
+/// The veth pair: netdev `near` here, `far` there.
 pub(crate) struct Cable {
     there: OwnedFd,
 }
@@ -35,13 +35,14 @@ impl Cable {
         self.there(|| settled("far"));
     }
 
-    /// Does something there.
+    /// Runs `work` in the other namespace.
     pub(crate) fn there<T>(&self, work: impl FnOnce() -> T) -> T {
         namespace::within(&self.there, work).expect("there and back")
     }
 }
 
-/// Lines of the table end with the flags and the name; addresses are tentative at first.
+/// Waits until the addresses of a netdev are no longer tentative. Lines of the table end with
+/// the flags and the name.
 fn settled(name: &str) {
     const TENTATIVE: u32 = 0x40;
     deadline::until("a link-local address", || {

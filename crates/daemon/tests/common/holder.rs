@@ -13,12 +13,12 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// A program that has attached to a link.
+    /// Starts a program that attaches to a link.
     pub(crate) fn start(link: &str, shards: u8) -> Holder {
         Holder::start_as(link, shards, None).expect("attached")
     }
 
-    /// The same as another user; or why it could not attach.
+    /// Starts a program as another user. Returns the error if it cannot attach.
     pub(crate) fn start_as(
         link: &str,
         shards: u8,
@@ -36,23 +36,23 @@ impl Holder {
         }
     }
 
-    /// The mark of the next packet that its first slot gets.
+    /// Receives a packet on the first slot. Returns its mark.
     pub(crate) fn receive(&mut self) -> u8 {
         self.actor.ask("receive").parse().expect("a mark")
     }
 
-    /// Counts.
+    /// Sets the counter of sent packets.
     pub(crate) fn count(&mut self, sent_packets: u64) {
         assert_eq!(self.actor.ask(&format!("count {sent_packets}")), "counted");
     }
 
-    /// Waits until ferroced has gone and come back, and resumes.
+    /// Waits for a restart of ferroced, and resumes.
     pub(crate) fn resume(&mut self) {
         assert_eq!(self.actor.ask("resume"), "resumed");
     }
 }
 
-/// Not a test: what a [`Holder`] does.
+/// Role of a [`Holder`]; not a test by itself.
 #[test]
 fn role() {
     let Some(order) = role::order() else { return };

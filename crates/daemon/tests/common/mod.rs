@@ -1,4 +1,4 @@
-//! A real ferroced, and programs that use it, in a network namespace of the test's own.
+//! A real ferroced and programs that use it, in a network namespace of the test.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -49,7 +49,7 @@ impl Ferroced {
         self.0.id()
     }
 
-    /// How often it has gone to sleep so far: with nothing to do it does not even wake.
+    /// Returns how often ferroced has gone to sleep. An idle ferroced does not wake up.
     pub(crate) fn sleeps(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.expect("it runs");
@@ -59,14 +59,14 @@ impl Ferroced {
         line.expect("counted").trim().parse().expect("a number")
     }
 
-    /// How many descriptors it has open.
+    /// Returns the number of open descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         let fds = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
         fds.expect("ours to look at").count()
     }
 }
 
-/// `ferroced --foreground`, with something in the log only if something is wrong.
+/// Returns `ferroced --foreground`, which logs errors only.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferroced"));
     command.arg("--foreground").stdin(Stdio::null());
@@ -111,26 +111,26 @@ pub(crate) fn delete(name: &str, force: bool) -> Result<(), Error> {
     })
 }
 
-/// A link as it is now.
+/// Returns the present state of a link.
 pub(crate) fn link(name: &str) -> LinkInfo {
     let links = connect().links().expect("listed");
     links.into_iter().find(|l| l.name == name).expect("there")
 }
 
-/// `INDEX ADDRESS` of all GIDs of a link.
+/// Returns `INDEX ADDRESS` of all GIDs of a link.
 pub(crate) fn gids(link: &LinkInfo) -> Vec<String> {
     let gids = link.gids.iter();
     gids.map(|g| format!("{} {}", g.index, g.address)).collect()
 }
 
-/// A connection that hears all events.
+/// Returns a connection that receives all events.
 pub(crate) fn subscribe() -> Connection {
     let mut connection = connect();
     connection.perform(&Request::Subscribe).expect("subscribed");
     connection
 }
 
-/// The next event.
+/// Waits for an event.
 pub(crate) fn next_event(connection: &mut Connection) -> LinkEvent {
     loop {
         if let Some(event) = connection.try_event().expect("connected") {
@@ -140,7 +140,7 @@ pub(crate) fn next_event(connection: &mut Connection) -> LinkEvent {
     }
 }
 
-/// Waits for an event of this kind, and returns the link as it is then.
+/// Waits for an event of this kind. Returns the state of the link.
 pub(crate) fn await_event(connection: &mut Connection, kind: LinkEventKind) -> LinkInfo {
     loop {
         let event = next_event(connection);
@@ -150,21 +150,21 @@ pub(crate) fn await_event(connection: &mut Connection, kind: LinkEventKind) -> L
     }
 }
 
-/// One counter of a link.
+/// Returns a counter of a link.
 pub(crate) fn counter(link: &str, name: &str) -> u64 {
     let counters = connect().counters(Some(link), false).expect("counted");
     let values = &counters[0].values;
     values.iter().find(|(n, _)| n == name).expect("known").1
 }
 
-/// Sends a packet that is for `slot`, with `mark` in it, to a local address.
+/// Sends a packet for `slot`, with `mark` as its last byte, to a local address.
 pub(crate) fn send(slot: u8, mark: u8, to: &str) {
     let any = if to.contains(':') {
         "[::]:0"
     } else {
         "0.0.0.0:0"
     };
-    #[allow(clippy::disallowed_methods, reason = "a peer of flesh and blood")]
+    #[allow(clippy::disallowed_methods, reason = "an ordinary peer")]
     let socket = UdpSocket::bind(any).expect("a socket");
     let mut packet = [0; 20];
     packet[5] = slot;

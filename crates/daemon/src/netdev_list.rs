@@ -1,4 +1,4 @@
-//! The netdevs of this network namespace, for people who choose one.
+//! A list of the netdevs of this network namespace, for commands.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,26 +8,26 @@ use crate::{ethtool, netlink};
 /// A netdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetdevInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whether it is switched on.
+    /// True if it is up.
     pub up: bool,
-    /// Whether it has a carrier.
+    /// True if it has a carrier.
     pub carrier: bool,
-    /// Whether it is `lo`.
+    /// True for `lo`.
     pub loopback: bool,
-    /// Its MTU.
+    /// The MTU.
     pub mtu: u32,
-    /// Its driver, if it says so.
+    /// The driver, if known.
     pub driver: Option<String>,
-    /// Its speed in Mb/s, if it knows.
+    /// The speed in Mb/s, if known.
     pub speed_mbps: Option<u32>,
-    /// Its addresses, oldest first.
+    /// The addresses, oldest first.
     pub addresses: Vec<IpAddr>,
 }
 
 impl NetdevInfo {
-    /// The first IPv4 address.
+    /// Returns the first IPv4 address.
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         self.addresses.iter().find_map(|address| match address {
             IpAddr::V4(v4) => Some(*v4),
@@ -36,11 +36,11 @@ impl NetdevInfo {
     }
 }
 
-/// Looks at all netdevs, without ferroced.
+/// Lists all netdevs, without ferroced.
 ///
 /// # Errors
-/// If netlink does not work.
-pub fn survey() -> io::Result<Vec<NetdevInfo>> {
+/// If a netlink call fails.
+pub fn list_netdevs() -> io::Result<Vec<NetdevInfo>> {
     let netdevs = netlink::look()?;
     let all = netdevs.iter().map(|netdev| {
         let addresses = netdevs.addresses_of(netdev.ifindex);

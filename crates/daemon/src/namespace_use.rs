@@ -1,21 +1,19 @@
-//! Whether anything but ferroced keeps its network namespace alive.
+//! The check whether anything but ferroced keeps its network namespace open.
 //!
-//! A process pins the namespace that it lives in, and so does ferroced: after
-//! `ip netns del` namespace, netdevs and links would stay for good. A ferroced that was
-//! started for others therefore looks from time to time, while it has no program to
-//! serve, whether the namespace has
+//! A process keeps the namespace that it is in, and so does ferroced: after `ip netns del`
+//! namespace, netdevs and links would stay for ever. So while a ferroced in the background
+//! serves no program, it checks from time to time whether the namespace has
 //!
 //! - another process, or a thread of one,
 //! - a mount, in the mount namespace of any process (`ip netns add` makes one),
 //! - an open descriptor in any process.
 //!
-//! If two looks in a row find nothing, nobody can reach the namespace any more, and
-//! ferroced ends. When it may not look at some process, it cannot know, and stays. An
-//! exception is a network namespace that belongs to ferroced's own user namespace
-//! (`unshare --map-root-user --net`): ferroced may look at every process of that user
-//! namespace, so a process that it may not look at is an outsider and does not count.
-//! Where the first process of the machine or container lives in the namespace it never looks.
-//! Sockets that a process has taken elsewhere do not count.
+//! If two checks in a row find none of these, the namespace is abandoned and ferroced ends.
+//! If ferroced may not inspect some process, it stays. The exception is a network namespace
+//! that belongs to ferroced's own user namespace (`unshare --map-root-user --net`): ferroced
+//! may inspect every process of that user namespace, so processes that it may not inspect
+//! cannot be in the network namespace. ferroced never checks if PID 1 is in the namespace.
+//! Sockets of the namespace in processes elsewhere do not count.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,29 +22,29 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How many looks must find nothing.
-const LOOKS: u32 = 2;
+/// Checks in a row that must find nothing.
+const CHECKS: u32 = 2;
 
-/// When to look, and what was seen.
+/// The schedule of the checks, and their result.
 #[derive(Debug)]
-pub(crate) struct Tenancy {
+pub(crate) struct NamespaceUse {
     /// The target of symbolic links to the namespace: `net:[NUMBER]`.
     namespace: PathBuf,
     interval: Duration,
     next: Option<Instant>,
-    /// Looks in a row that found nothing.
+    /// Checks in a row that found nothing.
     empty: u32,
 }
 
-impl Tenancy {
-    /// Prepares to look every `interval`. None where that cannot lead to anything.
-    pub(crate) fn new(interval: Duration) -> Option<Tenancy> {
+impl NamespaceUse {
+    /// Returns a schedule with a check per `interval`; `None` if ferroced should never end.
+    pub(crate) fn new(interval: Duration) -> Option<NamespaceUse> {
         let namespace = fs::read_link("/proc/thread-self/ns/net").ok()?;
         let lives_elsewhere = match fs::read_link("/proc/1/ns/net") {
             Ok(first) => first != namespace,
             Err(_) => belongs_to_our_user_namespace(),
         };
-        lives_elsewhere.then_some(Tenancy {
+        lives_elsewhere.then_some(NamespaceUse {
             namespace,
             interval,
             next: None,
@@ -54,14 +52,14 @@ impl Tenancy {
         })
     }
 
-    /// When to look next.
+    /// Returns the time of the next check.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Looks if it is time, and says whether nothing else keeps the namespace. While
-    /// ferroced is `busy` with programs, they do.
-    pub(crate) fn is_over(&mut self, now: Instant, busy: bool) -> bool {
+    /// Checks if the time has come. Returns true if the namespace is abandoned. While
+    /// ferroced is `busy` with clients, it is not.
+    pub(crate) fn is_abandoned(&mut self, now: Instant, busy: bool) -> bool {
         let Some(next) = self.next.filter(|_| !busy) else {
             self.next = (!busy).then(|| now + self.interval);
             self.empty = 0;
@@ -75,11 +73,11 @@ impl Tenancy {
             Ok(false) => self.empty += 1,
             Ok(true) => self.empty = 0,
             Err(error) => {
-                tracing::debug!(%error, "cannot see what keeps the network namespace");
+                tracing::debug!(%error, "cannot check whether the network namespace is in use");
                 self.empty = 0;
             }
         }
-        self.empty >= LOOKS
+        self.empty >= CHECKS
     }
 }
 
@@ -132,7 +130,7 @@ fn is_kept(proc: &Path, namespace: &Path, own: u32, private: bool) -> io::Result
     })
 }
 
-/// True if this process is in a user namespace other than the machine's, and that one owns
+/// Returns true if this process is in a user namespace other than the machine's, which owns
 /// the network namespace: then the network settings in /proc belong to its root.
 fn belongs_to_our_user_namespace() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -179,17 +177,17 @@ fn has_mount(process: &Path, namespace: &Path, seen: &mut BTreeSet<PathBuf>) -> 
     Ok(found)
 }
 
-/// Lines are `ID PARENT MAJOR:MINOR ROOT PLACE ...`; the root of such a mount is the
-/// namespace.
+/// Returns true if a mount table has a mount of the namespace. Lines are
+/// `ID PARENT MAJOR:MINOR ROOT PATH ...`; the root of such a mount is the namespace.
 fn shows_mount(mountinfo: &Path, namespace: &Path) -> io::Result<bool> {
     let mounts = fs::read_to_string(mountinfo)?;
     let mut roots = mounts.lines().filter_map(|line| line.split(' ').nth(3));
     Ok(roots.any(|root| Path::new(root) == namespace))
 }
 
-/// True if the process, or that part of it, has ended meanwhile.
+/// Returns true if the error says that the process or thread has ended.
 fn is_gone(error: &io::Error) -> bool {
-    // A process that is only waited for has no namespaces any more (EINVAL for mounts).
+    // A zombie has no namespaces any more (EINVAL for mounts).
     let errno = error.raw_os_error();
     matches!(errno, Some(libc::ENOENT | libc::ESRCH | libc::EINVAL))
 }
@@ -203,8 +201,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_without_a_tenant_is_over_after_two_looks() {
-        let mut tenancy = Tenancy {
+    fn namespace_is_abandoned_after_two_checks() {
+        let mut check = NamespaceUse {
             namespace: "net:[0]".into(),
             interval: Duration::from_secs(10),
             next: None,
@@ -213,23 +211,23 @@ mod tests {
         let start = crate::poller::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(
-            !tenancy.is_over(at(0), false),
+            !check.is_abandoned(at(0), false),
             "not before the time has come"
         );
-        assert_eq!(tenancy.deadline(), Some(at(10)));
-        match is_kept_here(&tenancy.namespace) {
+        assert_eq!(check.deadline(), Some(at(10)));
+        match is_kept_here(&check.namespace) {
             Ok(kept) => assert!(!kept, "there is no such namespace"),
             Err(error) => {
                 eprintln!("*** SKIPPED: not all processes can be seen here: {error} ***");
                 return;
             }
         }
-        assert!(!tenancy.is_over(at(10), false), "the first look");
-        assert!(!tenancy.is_over(at(15), true), "a program has come");
-        assert_eq!(tenancy.deadline(), None);
-        assert!(!tenancy.is_over(at(20), false));
-        assert!(!tenancy.is_over(at(30), false), "the first look again");
-        assert!(tenancy.is_over(at(40), false));
+        assert!(!check.is_abandoned(at(10), false), "the first check");
+        assert!(!check.is_abandoned(at(15), true), "a program has connected");
+        assert_eq!(check.deadline(), None);
+        assert!(!check.is_abandoned(at(20), false));
+        assert!(!check.is_abandoned(at(30), false), "the first check again");
+        assert!(check.is_abandoned(at(40), false));
     }
 
     /// A directory that looks like procfs.
@@ -307,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_process_keeps_its_namespace() {
+    fn namespace_of_pid_1_is_never_checked() {
         let first = fs::read_link("/proc/1/ns/net");
         let own = fs::read_link("/proc/self/ns/net").unwrap();
-        let watched = Tenancy::new(Duration::ZERO).is_some();
+        let watched = NamespaceUse::new(Duration::ZERO).is_some();
         assert_eq!(watched, first.is_ok_and(|first| first != own));
     }
 }

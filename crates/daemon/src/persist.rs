@@ -1,5 +1,4 @@
-//! Writing down what the next ferroced must know, and reading what the last one wrote;
-//! and writing what programs want to read.
+//! Saves and restores the state, and updates the mirror of sysfs.
 
 use crate::owner::Owner;
 use crate::server::Server;
@@ -7,7 +6,8 @@ use crate::state::{SavedLink, State};
 use crate::sysfs::{self, Subject};
 
 impl Server {
-    /// Writes everything down. Called after each change, before anybody is told.
+    /// Writes the state file and the mirror of sysfs. Called after each change, before clients
+    /// are notified.
     pub(crate) fn save(&mut self) {
         self.show();
         let links = self.links.iter().map(|link| SavedLink {
@@ -30,12 +30,12 @@ impl Server {
         );
         let path = self.lock.state_file();
         if let Err(error) = state.save(&path) {
-            tracing::error!(path = %path.display(), %error, "a restart will not go unnoticed");
+            tracing::error!(path = %path.display(), %error, "cannot write the state file; a restart of ferroced would lose changes");
         }
     }
 
-    /// Brings counters up to date for those who are about to read them: they wait until
-    /// their connections are closed.
+    /// Updates the counters in the mirror of sysfs. The readers wait until their connections
+    /// are closed.
     pub(crate) fn serve_readers(&mut self) {
         let mut waiting = Vec::new();
         while let Ok(reader) = self.readers.accept() {
@@ -46,7 +46,7 @@ impl Server {
         }
     }
 
-    /// Brings the files up to date that look like those of sysfs.
+    /// Updates the mirror of sysfs.
     fn show(&mut self) {
         let subjects = self.links.iter().map(|link| Subject {
             link: &link.info,
@@ -54,11 +54,11 @@ impl Server {
         });
         let files = sysfs::files(subjects);
         if let Err(error) = self.tree.update(files) {
-            tracing::warn!(%error, "programs that look into sysfs may not find their device");
+            tracing::warn!(%error, "cannot update the mirror of sysfs; programs that read sysfs may not find their device");
         }
     }
 
-    /// Goes on where another ferroced stopped.
+    /// Restores the state of an earlier ferroced.
     pub(crate) fn restore(&mut self, state: State) {
         self.links.begin_at(state.next_index);
         for link in state.links {
@@ -71,7 +71,7 @@ impl Server {
             let id = self.new_id();
             self.watch_owner(id, Owner::restored(saved));
         }
-        // Who wants to connect is answered, be it with a no.
+        // With slot 0 ferroced answers connection requests, if only with a REJ.
         if !self.links.is_empty()
             && let Err(refusal) = self.need_port()
         {
