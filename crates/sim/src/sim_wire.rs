@@ -225,3 +225,53 @@ impl Wire for SimWire {
         self.properties
     }
 }
+
+#[cfg(test)]
+#[path = "../../shard/tests/support/connection.rs"]
+mod connection;
+#[cfg(test)]
+#[path = "../../shard/tests/support/drop_tenth.rs"]
+mod drop_tenth;
+
+#[cfg(test)]
+mod tests {
+    use super::connection::{End, write_arrives};
+    use super::drop_tenth::DropTenth;
+    use super::*;
+
+    /// Moves sent packets to the receive buffer of the other end.
+    fn carry(ends: &mut [End<DropTenth<SimWire>>; 2], now: Time) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let wire = &mut ends[from].core.wire_mut().inner;
+            wire.begin(now);
+            wire.budget = usize::MAX;
+            let sent = core::mem::take(&mut wire.sent);
+            let wire = &mut ends[to].core.wire_mut().inner;
+            let mut inbox = wire.inbox.borrow_mut();
+            inbox.undelivered.clear();
+            inbox
+                .waiting
+                .extend(sent.into_iter().map(|packet| InFlight {
+                    number: 0,
+                    from,
+                    path: packet.path,
+                    ip_id: packet.ip_id,
+                    bytes: packet.bytes,
+                    flaw: None,
+                    protected: false,
+                }));
+        }
+    }
+
+    #[test]
+    fn write_arrives_complete_without_every_tenth_packet() {
+        let wires = [1, 2].map(|slot| DropTenth::new(SimWire::new(3, slot, 1 << 20)));
+        let addresses = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+        let ends = write_arrives(wires, addresses, carry);
+        let received = ends[1].core.wire().received;
+        assert!(
+            received > 256,
+            "{received} packets, more than the WRITE has"
+        );
+    }
+}

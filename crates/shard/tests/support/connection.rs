@@ -1,0 +1,240 @@
+//! Two shards in one thread, connected by an RC queue pair each, in virtual time.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferroce_net::{Source, Wire};
+use ferroce_shard::{Caller, Core, CreditPage, Process};
+use ferroce_transport::{
+    Access, AddressVector, AttrMask, Config, Counters, Cq, Engine, Event, Fault, MemRef, Memory,
+    Mr, QpAttr, QpCap, QpInit, QpState, QpType, Regions, SendData, SendFlags, SendOp, SendWr, Sge,
+    Time, WcStatus,
+};
+use ferroce_wire::{Mtu, Psn};
+
+/// Address of an end's memory.
+const BASE: u64 = 0x10_0000;
+/// Bytes of an end's memory, and of the WRITE.
+const SIZE: usize = 256 << 10;
+/// Virtual time of one step.
+const STEP_NS: u64 = 10_000;
+/// Most steps until the WRITE must have completed.
+const STEPS: u64 = 100_000;
+
+/// One end of the connection.
+pub(crate) struct End<W> {
+    pub(crate) core: Core<W, Arc<CreditPage>>,
+    memory: Ram,
+    mr: Arc<Mr>,
+    cq: Arc<Cq>,
+    qpn: u32,
+}
+
+/// Memory that holds bytes from [`BASE`] on; the process of an end.
+struct Ram(RefCell<Vec<u8>>);
+
+impl Ram {
+    fn start(&self, at: MemRef, length: usize) -> Result<usize, Fault> {
+        let start = at.addr.checked_sub(BASE).map(|start| start as usize);
+        start
+            .filter(|start| start + length <= SIZE)
+            .ok_or(Fault::host(at.addr))
+    }
+}
+
+impl Memory for Ram {
+    fn read(&self, at: MemRef, into: &mut [u8]) -> Result<(), Fault> {
+        let start = self.start(at, into.len())?;
+        into.copy_from_slice(&self.0.borrow()[start..start + into.len()]);
+        Ok(())
+    }
+
+    fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
+        let start = self.start(at, data.len())?;
+        self.0.borrow_mut()[start..start + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn compare_swap(&self, at: MemRef, _: u64, _: u64) -> Result<u64, Fault> {
+        Err(Fault::host(at.addr))
+    }
+
+    fn fetch_add(&self, at: MemRef, _: u64) -> Result<u64, Fault> {
+        Err(Fault::host(at.addr))
+    }
+
+    fn store_release(&self, at: MemRef, _: [u8; 8]) -> Result<(), Fault> {
+        Err(Fault::host(at.addr))
+    }
+
+    fn flush(&self, at: MemRef, _: u64, _: bool) -> Result<(), Fault> {
+        Err(Fault::host(at.addr))
+    }
+}
+
+/// A process that ignores events.
+struct Quiet<'a>(&'a Ram);
+
+impl Process for Quiet<'_> {
+    fn memory(&self) -> &dyn Memory {
+        self.0
+    }
+
+    fn report(&mut self, _: Event) {}
+}
+
+impl<W: Wire> End<W> {
+    fn new(wire: W, page: &Arc<CreditPage>, fill: u8) -> End<W> {
+        let slot = wire.properties().slot;
+        let regions = Arc::new(Regions::new([slot; 32]));
+        let pd = regions.alloc_pd();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mr = regions.register(&pd, MemRef::host(BASE), SIZE as u64, BASE, access);
+        let first = u32::from(slot) << 16;
+        let config = Config {
+            qpns: first + 16..first + 32,
+            ..Config::default()
+        };
+        let engine = Engine::new(config, Arc::clone(&regions), Arc::new(Counters::default()));
+        let core = Core::new(engine, wire, Arc::clone(page));
+        let mut core = core.expect("a wire that can be set up");
+        let cq = Cq::new(u32::from(slot), 16).expect("a completion queue");
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: Some(pd),
+            send_cq: Some(Arc::clone(&cq)),
+            recv_cq: Some(Arc::clone(&cq)),
+            srq: None,
+            xrcd: None,
+            cap: QpCap {
+                max_send_wr: 4,
+                max_recv_wr: 4,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: true,
+        };
+        let (qpn, _) = core.engine.create_qp(&init).expect("a queue pair");
+        let bytes = (0..SIZE).map(|n| (n % 251) as u8 ^ fill).collect();
+        End {
+            core,
+            memory: Ram(RefCell::new(bytes)),
+            mr: mr.expect("a region"),
+            cq,
+            qpn,
+        }
+    }
+
+    fn connect(&mut self, peer: u32, source: IpAddr, destination: IpAddr) {
+        use AttrMask as M;
+        let rtr = M::AV
+            | M::PATH_MTU
+            | M::DEST_QPN
+            | M::RQ_PSN
+            | M::MAX_DEST_RD_ATOMIC
+            | M::MIN_RNR_TIMER;
+        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+        let init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+        let mut attr = QpAttr {
+            access: Access::REMOTE_WRITE,
+            path_mtu: Mtu::Mtu1024,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            rq_psn: Psn::new(1000),
+            sq_psn: Psn::new(1000),
+            min_rnr_timer: 12,
+            dest_qpn: peer,
+            av: Some(AddressVector {
+                source,
+                destination,
+                sgid_index: 0,
+                flow_label: 0,
+                hop_limit: 64,
+                traffic_class: 0,
+                sl: 0,
+                port: 1,
+            }),
+            ..QpAttr::default()
+        };
+        for (state, mask) in [
+            (QpState::Init, init),
+            (QpState::Rtr, rtr),
+            (QpState::Rts, rts),
+        ] {
+            attr.state = state;
+            let moved = self
+                .core
+                .engine
+                .modify_qp(Time::ZERO, self.qpn, &attr, M::STATE | mask);
+            moved.expect("a transition");
+        }
+        let port = self
+            .core
+            .choose_port(self.qpn, 0xc123, Source::Address(source));
+        port.expect("a source port");
+    }
+
+    fn turn(&mut self, now: Time, caller: Caller) {
+        let mut process = Quiet(&self.memory);
+        self.core.turn(now, &mut process, caller);
+    }
+}
+
+/// Connects two wires at these addresses, WRITEs 256 KiB from the first end to the second,
+/// and checks that all bytes arrive and one completion reports success. `carry` runs after
+/// each step, for wires that need help to move packets.
+pub(crate) fn write_arrives<W: Wire>(
+    wires: [W; 2],
+    addresses: [IpAddr; 2],
+    mut carry: impl FnMut(&mut [End<W>; 2], Time),
+) -> [End<W>; 2] {
+    let page = Arc::default();
+    let [one, other] = wires;
+    let mut ends = [End::new(one, &page, 0), End::new(other, &page, 0xff)];
+    let [a, b] = [ends[0].qpn, ends[1].qpn];
+    ends[0].connect(b, addresses[0], addresses[1]);
+    ends[1].connect(a, addresses[1], addresses[0]);
+    let sges = [Sge {
+        addr: BASE,
+        length: SIZE as u32,
+        lkey: ends[0].mr.lkey(),
+    }];
+    let wr = SendWr {
+        wr_id: 7,
+        op: SendOp::Write {
+            remote_addr: BASE,
+            rkey: ends[1].mr.rkey(),
+            imm: None,
+        },
+        flags: SendFlags::SIGNALED,
+        data: SendData::Sges(&sges),
+        ud: None,
+        xrc_srq: 0,
+    };
+    let posted = ends[0].core.engine.post_send(Time::ZERO, a, wr);
+    posted.expect("a WRITE");
+    let mut completed = None;
+    for step in 0..STEPS {
+        let now = Time::from_nanos(step * STEP_NS);
+        let caller = match step % 3 {
+            0 => Caller::ProgressThread,
+            1 => Caller::Poller,
+            _ => Caller::Stream,
+        };
+        ends[0].turn(now, caller);
+        carry(&mut ends, now);
+        ends[1].turn(now, caller);
+        carry(&mut ends, now);
+        ends[0].cq.poll(1, |wc| completed = Some(wc));
+        if completed.is_some() {
+            break;
+        }
+    }
+    let completed = completed.expect("the WRITE completes");
+    assert_eq!(completed.status, WcStatus::Success);
+    assert!(ends[0].memory.0 == ends[1].memory.0, "all bytes arrive");
+    ends
+}
