@@ -1,11 +1,11 @@
-//! From GIDs to IP addresses.
+//! Translation of GIDs to IP addresses.
 
 use core::net::{IpAddr, Ipv6Addr};
 
 use ferroce_control::LinkInfo;
 use ferroce_transport::{AddressVector, VerbsError};
 
-/// `ibv_ah_attr`: a way to a peer in the words of verbs.
+/// A route to a peer as verbs describe it: `ibv_ah_attr`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)] // as in libibverbs
 pub struct AhAttr {
@@ -18,11 +18,11 @@ pub struct AhAttr {
     pub port: u8,
 }
 
-/// Hop limit of those who do not name one.
+/// Hop limit if the program sets none (0 or 1).
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 impl AhAttr {
-    /// The same way in IP addresses.
+    /// Returns the same route in IP addresses.
     pub(crate) fn resolve(&self, link: &LinkInfo) -> Result<AddressVector, VerbsError> {
         let index = u32::from(self.sgid_index);
         let Some(gid) = link.gid(index) else {

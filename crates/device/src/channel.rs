@@ -39,7 +39,7 @@ struct Queue<T> {
 }
 
 impl<T> Channel<T> {
-    /// An empty channel. Its descriptor is closed on exec.
+    /// Creates an empty channel. Its descriptor is closed on exec.
     pub fn new() -> io::Result<Channel<T>> {
         Ok(Channel {
             pipe: TokenPipe::new()?,
@@ -50,7 +50,7 @@ impl<T> Channel<T> {
         })
     }
 
-    /// The end to wait on.
+    /// Returns the descriptor that is readable while a record waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_never_reports_pollout() {
+    fn channel_never_reports_pollout() {
         let channel = Channel::new().unwrap();
         assert_eq!(reported(&channel), PollFlags::empty());
         channel.put(1);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_in_order_and_the_descriptor_says_when() {
+    fn records_are_taken_in_order_and_make_the_descriptor_readable() {
         let channel = Channel::new().unwrap();
         assert!(!readable(&channel));
         channel.put(7);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_want_to_wait_need_not() {
+    fn take_from_an_empty_non_blocking_channel_would_block() {
         let channel: Channel = Channel::new().unwrap();
         fcntl_setfl(channel.fd(), OFlags::NONBLOCK).unwrap();
         assert_eq!(
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_purged_never_was() {
+    fn purged_records_are_never_taken() {
         for flags in [OFlags::empty(), OFlags::NONBLOCK] {
             let channel = Channel::new().unwrap();
             fcntl_setfl(channel.fd(), flags).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn more_events_wait_than_the_pipe_has_room_for() {
+    fn channel_holds_more_records_than_its_pipe_has_tokens() {
         let channel = Channel::new().unwrap();
         for record in 0..100_000 {
             channel.put(record);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_back_most_of_many_leaves_the_rest_readable() {
+    fn records_stay_readable_after_most_are_purged() {
         let channel = Channel::new().unwrap();
         for record in 0..20_000 {
             channel.put(u64::from(record != 19_999));
@@ -208,9 +208,10 @@ mod tests {
         assert!(!readable(&channel));
     }
 
-    /// A reader between reading its token and taking the record; both go on afterwards.
+    /// The record is purged after a reader has read its token, but before that reader takes
+    /// the record.
     #[test]
-    fn a_record_taken_back_under_a_reader_leaves_no_token_behind() {
+    fn purge_between_token_and_record_leaves_no_token() {
         let channel = Channel::new().unwrap();
         channel.put(7);
         channel.pipe.wait().unwrap();
@@ -219,7 +220,7 @@ mod tests {
         assert!(!readable(&channel), "the reader's token is for this record");
         channel.put(9);
         assert!(readable(&channel));
-        // The reader goes on.
+        // The reader takes the record.
         let mut queue = channel.queue();
         queue.tokens -= 1;
         assert_eq!(queue.records.pop_front(), Some(8));

@@ -24,8 +24,8 @@ pub(crate) fn map(page: &CounterPage) -> std::io::Result<Counters> {
     const { assert!(size_of::<Page>() <= PAGE_SIZE) };
     let mapping = Box::new(Mapping::<Page>::new(page.as_fd(), PAGE_SIZE)?);
     let values: *const [AtomicU64; COUNTERS] = &raw const mapping.values;
-    // SAFETY: the values stay mapped until the counters drop `mapping`, and the counters
-    // give no reference to them away that lives longer.
+    // SAFETY: the values stay mapped until the counters drop `mapping`. The counters return
+    // no reference to the values that lives longer.
     let values = unsafe { &*values };
     Ok(Counters::shared(values, mapping))
 }

@@ -1,4 +1,4 @@
-//! Completion queues of a device: polled, or armed and waited for.
+//! Completion queues of a device, which a program polls or arms.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,9 +35,9 @@ pub struct Cq {
     channel: Option<Arc<Channel>>,
     /// All shards of the device.
     shards: Arc<[Arc<Shard>]>,
-    /// Which of them have queue pairs that complete here, a bit each.
+    /// Bit mask of the shards whose queue pairs complete here.
     used: AtomicU64,
-    /// What a record in the channel says; the queue's id if not set.
+    /// Value of this queue's records in the channel; the queue's id if not set.
     cookie: OnceLock<u64>,
 }
 
@@ -57,23 +57,24 @@ impl Cq {
         })
     }
 
-    /// Its id in events.
+    /// Returns the queue's id in events.
     pub fn id(&self) -> u32 {
         self.queue.id()
     }
 
-    /// The queue itself.
+    /// Returns the transport's queue.
     pub fn queue(&self) -> &Arc<Queue> {
         &self.queue
     }
 
-    /// Chooses what its records in the channel say. Once, before it is armed.
+    /// Sets the value of this queue's records in the channel. Only the first call before
+    /// the queue is armed has an effect.
     pub fn set_cookie(&self, cookie: u64) {
         let _set_before = self.cookie.set(cookie);
     }
 
-    /// Takes up to `max` completions. If there is none, looks at the network:
-    /// while a program polls, nobody else need do so.
+    /// Takes up to `max` completions and returns their number. If there is none, does a
+    /// turn of each shard first: while a program polls, the progress threads receive nothing.
     pub fn poll(&self, max: usize, mut take: impl FnMut(Wc)) -> usize {
         let taken = self.queue.poll(max, &mut take);
         if taken > 0 || max == 0 {
@@ -87,7 +88,7 @@ impl Cq {
         self.queue.poll(max, take)
     }
 
-    /// Asks for a record in the channel when the next completion comes.
+    /// Requests a record in the channel when the next completion arrives.
     pub fn arm(&self, what: Arm) {
         self.queue.arm(what);
         let mut used = self.used.load(Ordering::Acquire);
@@ -97,17 +98,19 @@ impl Cq {
         }
     }
 
+    /// Notes that a queue pair of this shard completes here.
     pub(crate) fn serve(&self, shard: usize) {
         self.used.fetch_or(1 << shard, Ordering::AcqRel);
     }
 
+    /// Puts a record into the channel.
     pub(crate) fn notify(&self) {
         if let Some(channel) = &self.channel {
             channel.put(self.cookie());
         }
     }
 
-    /// Takes back its records in the channel that nobody has read.
+    /// Removes this queue's records that no thread has read from the channel.
     pub(crate) fn purge(&self) {
         if let Some(channel) = &self.channel {
             channel.purge(self.cookie());

@@ -44,7 +44,7 @@ pub struct Device {
     link: Arc<RwLock<LinkInfo>>,
     regions: Arc<Regions>,
     shards: Arc<[Arc<Shard>]>,
-    /// Those of the shards.
+    /// Counters of each shard.
     counters: Vec<Arc<Counters>>,
     event_queue: Arc<EventQueue>,
     srqs: Arc<Srqs>,
@@ -53,13 +53,13 @@ pub struct Device {
     next_shard: AtomicUsize,
     supervisor: Mutex<Option<Supervisor>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Whose threads these are.
+    /// The process that started the threads.
     process: Pid,
     not_for_children: NotForChildren,
 }
 
 impl Device {
-    /// Opens a link by its name, with as many shards as `FERROCE_SHARDS` says.
+    /// Opens a link by its name. `FERROCE_SHARDS` sets the number of shards, 1 by default.
     pub fn open(link: &str) -> Result<Arc<Device>, Error> {
         let shards = std::env::var("FERROCE_SHARDS")
             .ok()
@@ -132,8 +132,9 @@ impl Device {
             process: getpid(),
             not_for_children,
         };
-        // Last: if one of them cannot start, dropping the device ends those that run before
-        // ferroced gets their slots back. The next owner of a slot must be alone with it.
+        // Progress threads start last. If one of them fails to start, the drop of the device
+        // ends the others before ferroced gets their slots back: the next owner of a slot
+        // must be its only user.
         let shards = Arc::clone(&device.shards);
         for (shard, number) in shards.iter().zip(numbers) {
             let thread = progress::start(Arc::clone(shard), number, &mut device.not_for_children);
@@ -143,7 +144,7 @@ impl Device {
         Ok(Arc::new(device))
     }
 
-    /// The link as it is now.
+    /// Returns the current state of the link.
     pub fn link(&self) -> LinkInfo {
         self.link
             .read()
@@ -151,7 +152,7 @@ impl Device {
             .clone()
     }
 
-    /// Becomes readable when an asynchronous event waits.
+    /// Returns the channel whose descriptor is readable while an asynchronous event waits.
     pub fn events(&self) -> &Channel {
         self.event_queue.channel()
     }
@@ -162,7 +163,7 @@ impl Device {
         self.event_queue.take()
     }
 
-    /// Why the last work request that failed did so.
+    /// Returns the cause of the last failed work request.
     pub fn last_failure(&self) -> Option<String> {
         self.event_queue
             .last_failure()
@@ -179,7 +180,7 @@ impl Device {
         self.regions.dealloc_pd(pd).map_err(|(_, error)| error)
     }
 
-    /// Keys: registration, windows.
+    /// Returns the table of memory keys.
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
     }
@@ -197,12 +198,12 @@ impl Device {
             .register(pd, MemRef::host(addr), length, iova, access)
     }
 
-    /// A region of no memory: what is read from it is zero, what is written is lost.
+    /// Registers a null region: reads return zeros, and written data is discarded.
     pub fn register_null(&self, pd: &Arc<Pd>) -> Result<Arc<Mr>, VerbsError> {
         self.regions.register_null(pd)
     }
 
-    /// Frees a window. When it returns, nobody reaches memory through it any more.
+    /// Frees a window. After the return no packet accesses memory through it.
     pub fn dealloc_mw(&self, mw: &Arc<Mw>) -> Result<(), VerbsError> {
         self.regions.dealloc_mw(mw)?;
         self.pass_through();
@@ -216,7 +217,7 @@ impl Device {
         Ok(())
     }
 
-    /// Takes memory back. When it returns, nobody touches it any more.
+    /// Deregisters memory. After the return no thread of the device accesses it.
     pub fn deregister(&self, mr: &Arc<Mr>) -> Result<(), VerbsError> {
         self.regions.deregister(mr)?;
         self.pass_through();
@@ -241,8 +242,8 @@ impl Device {
         Ok(cq)
     }
 
-    /// Destroys a completion queue that no queue pair uses. What its channel
-    /// holds of it is gone as well.
+    /// Destroys a completion queue that no queue pair uses. Its unread records leave the
+    /// channel.
     pub fn destroy_cq(&self, cq: &Arc<Cq>) -> Result<(), VerbsError> {
         if Arc::strong_count(cq.queue()) > 1 {
             return Err(VerbsError::Busy(
@@ -263,8 +264,8 @@ impl Device {
         Ok(srq)
     }
 
-    /// Creates a shared receive queue for XRC, whose receives complete in `cq`:
-    /// targets on any shard may take them.
+    /// Creates a shared receive queue for XRC, whose receives complete in `cq`. XRC targets
+    /// of every shard can use them.
     pub fn create_xrc_srq(
         &self,
         pd: &Arc<Pd>,
@@ -311,27 +312,31 @@ impl Device {
         Ok(AddressHandle::new(Arc::clone(pd), av))
     }
 
-    /// Sends acknowledgements that were put off. For a process that is about to end.
+    /// Sends deferred ACKs. Call it before the process ends.
     pub fn flush_deferred_acks(&self) {
         for shard in self.shards.iter() {
             shard.flush_deferred_acks();
         }
     }
 
-    /// Whether it has sent or received a packet.
+    /// Returns true if the device has sent or received a packet.
     pub fn has_traffic(&self) -> bool {
         let packets = [Counter::SentPkts, Counter::RcvdPkts];
         let mut counters = self.counters.iter();
         counters.any(|counters| packets.iter().any(|&packet| counters.get(packet) > 0))
     }
 
-    /// Ends it, whatever objects are left: its queue pairs are silent from now on, and
-    /// ferroced has the slots back. What is left is only good for being dropped.
+    /// Closes the device, even if objects are left: its queue pairs send and receive
+    /// nothing from now on, and ferroced gets the slots back. Remaining objects can only be
+    /// dropped.
     pub fn close(&self) {
-        let mut supervisor = self.supervisor.lock().expect("nobody panics with it");
+        let mut supervisor = self
+            .supervisor
+            .lock()
+            .expect("no code panics while it holds the supervisor");
         let mut threads = self.threads();
         if getpid() != self.process {
-            // A child has no threads, and must not end its parent's.
+            // A forked child has no threads, and must not end those of its parent.
             std::mem::forget(std::mem::take(&mut *threads));
             std::mem::forget(supervisor.take());
             return;
@@ -342,7 +347,7 @@ impl Device {
         for thread in threads.drain(..) {
             let _panicked = thread.join();
         }
-        // Only now may ferroced have the slots back.
+        // No thread uses the slots any more: ferroced can have them.
         drop(supervisor.take());
     }
 
@@ -391,12 +396,12 @@ fn open_shard(
         .map_err(Error::system("shard"))
 }
 
-/// The port's MTU, as engines want it.
+/// Returns the active MTU of a link's port.
 pub(crate) fn port_mtu(link: &LinkInfo) -> Mtu {
     Mtu::from_bytes(link.active_mtu as usize).unwrap_or(Mtu::Mtu256)
 }
 
-/// Unpredictable bytes, for keys.
+/// Returns random bytes for memory keys.
 fn seed() -> Result<[u8; 32], Error> {
     let mut seed = [0; 32];
     fill(&mut seed)?;

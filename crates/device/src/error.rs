@@ -1,22 +1,22 @@
-//! What a device refuses, and why.
+//! Errors of device operations.
 
 use ferroce_transport::VerbsError;
 
-/// A device operation that failed.
+/// The cause of a failed device operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something between us and ferroced.
+    /// The connection to ferroced failed, or ferroced refused the request.
     #[error(transparent)]
     Control(#[from] ferroce_control::Error),
-    /// The engine says no.
+    /// The engine refused the operation.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The kernel says no.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: std::io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Who is told of what an engine reports.
+//! The event queue of a device: asynchronous events, CQ notifications and failures.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -11,34 +11,34 @@ use crate::cq::Cq;
 /// An asynchronous event of a device, in the order of `ibv_event_type`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AsyncEvent {
-    /// A completion was lost for want of room.
+    /// A completion was lost because its completion queue was full.
     CqError {
         /// The completion queue's id.
         cq: u32,
     },
-    /// Something about a queue pair.
+    /// An event of a queue pair.
     Qp {
-        /// Its number.
+        /// Number of the queue pair.
         qpn: u32,
-        /// What.
+        /// Kind of the event.
         kind: QpEvent,
     },
-    /// A shared receive queue runs low.
+    /// A shared receive queue has fewer receives than its limit.
     SrqLimitReached {
-        /// Its number.
+        /// Number of the shared receive queue.
         srq: u32,
     },
-    /// The port works.
+    /// The port became active.
     PortActive,
-    /// The port does not.
+    /// The port went down.
     PortError,
     /// The GID table has changed.
     GidChange,
-    /// The link is gone.
+    /// The link was removed.
     DeviceFatal,
 }
 
-/// Receives what engines report, and passes it on.
+/// Takes the events of all engines of a device, and passes them to their readers.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     cqs: Mutex<HashMap<u32, Weak<Cq>>>,
@@ -66,7 +66,7 @@ impl EventQueue {
         lock(&self.cqs).insert(cq.id(), Arc::downgrade(cq));
     }
 
-    /// All completion queues.
+    /// Returns all completion queues.
     pub(crate) fn cqs(&self) -> Vec<Arc<Cq>> {
         lock(&self.cqs).values().filter_map(Weak::upgrade).collect()
     }
@@ -89,6 +89,7 @@ impl EventQueue {
         lock(&self.last_failure).clone()
     }
 
+    /// Passes an engine's event to its reader.
     pub(crate) fn report(&self, event: Event) {
         match event {
             Event::CqNotify { cq } => {
@@ -107,6 +108,7 @@ impl EventQueue {
         }
     }
 
+    /// Adds an asynchronous event.
     pub(crate) fn post(&self, event: AsyncEvent) {
         lock(&self.events).push_back(event);
         self.channel.put(1);

@@ -1,11 +1,11 @@
-//! Descriptors that a forked child must not keep: all that holds the group of sockets on
-//! UDP port 4791.
+//! Descriptors that a forked child must not keep: those of the group of sockets on UDP port
+//! 4791.
 //!
-//! A child has none of the threads of its parent, and its parent's device is of no use to
-//! it. Its copies of the descriptors would keep the group after the parent and ferroced
-//! have ended, and no process could hand the group to the next ferroced: no device could
-//! be opened until the child ends. So in a child they lead to `/dev/null`. Their numbers stay
-//! taken, because the child has copies of the objects that close them.
+//! A child has none of its parent's threads and cannot use its parent's device. Its copies of
+//! the descriptors would keep the group alive after the parent and ferroced have ended. No
+//! process could pass the group to the next ferroced, and no device could be opened until
+//! the child ends. So in a child the descriptors refer to `/dev/null`. They stay open,
+//! because the child has copies of the objects that close them.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Each slot of a process has four descriptors, each device two; a machine has 255 slots.
 const CAPACITY: usize = 2048;
 
-/// Number and inode of each descriptor; 0 where there is none.
+/// Number and inode of each descriptor; 0 in an unused entry.
 static HELD: [AtomicU64; CAPACITY] = [const { AtomicU64::new(0) }; CAPACITY];
 static HANDLER: Once = Once::new();
 
@@ -23,7 +23,7 @@ static HANDLER: Once = Once::new();
 pub(crate) struct NotForChildren(Vec<u64>);
 
 impl NotForChildren {
-    /// Adds a socket. One for which there is no room is inherited, as it would be anyway.
+    /// Adds a socket. If the table is full, children inherit the socket.
     pub(crate) fn add(&mut self, socket: BorrowedFd<'_>) {
         // SAFETY: the handler only makes system calls on its own descriptors.
         HANDLER.call_once(|| unsafe {
@@ -54,11 +54,11 @@ impl Drop for NotForChildren {
     }
 }
 
-/// Number and inode of a socket: the number alone may be another file's by the time of
-/// the fork. None if it is no socket. Inodes of sockets have 32 bits.
+/// Returns the number and the inode of a socket; none for another file. At the time of a fork
+/// the number alone may belong to another file. Inodes of sockets have 32 bits.
 fn entry(fd: RawFd) -> Option<u64> {
     let number = u64::from(u32::try_from(fd).ok()?) + 1;
-    // SAFETY: a stat is plain data, which the call fills.
+    // SAFETY: `stat` is plain data, and zero is a valid value; the call fills it.
     let stat = unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
         (libc::fstat(fd, &raw mut stat) == 0).then_some(stat)
@@ -67,8 +67,8 @@ fn entry(fd: RawFd) -> Option<u64> {
     is_socket.then_some(number << 32 | u64::from(stat.st_ino as u32))
 }
 
-/// Runs in each forked child before `fork` returns there. It may only do what a signal
-/// handler may.
+/// Runs in each forked child before `fork` returns there. Only async-signal-safe calls are
+/// permitted.
 extern "C" fn in_child() {
     let mut null = -1;
     for place in &HELD {
@@ -79,8 +79,8 @@ extern "C" fn in_child() {
         if entry(fd) != Some(held) {
             continue;
         }
-        // SAFETY: `fd` is a socket of ours, which has just been compared; the others are
-        // of this function.
+        // SAFETY: the comparison above shows that `fd` is a socket of this crate. Only this
+        // function uses `null`.
         unsafe {
             if null < 0 {
                 null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
@@ -89,7 +89,7 @@ extern "C" fn in_child() {
         }
     }
     if null >= 0 {
-        // SAFETY: opened above.
+        // SAFETY: this function opened `null`, and closes it once.
         unsafe { libc::close(null) };
     }
 }

@@ -1,18 +1,18 @@
-//! The runtime: what makes engines work inside a program.
+//! The runtime: it runs the shards of a device inside a program.
 //!
 //! ```text
 //!   program's threads: post, poll, arm         ferroced
 //!        |                                        | link, slots, events
 //!        v                                        v
 //!   +--------------------- Device: one link ---------------------+
-//!   |  Shard: Engine + sockets + lock          control thread    |
+//!   |  Shard: Core + lock                      control thread    |
 //!   |    ^ progress thread                                       |
 //!   +------------------------------------------------------------+
-//!        |  ProcessMemory: guarded access to what is registered
+//!        |  ProcessMemory: guarded access to registered memory
 //! ```
 //!
-//! This is the only place that touches the program's memory, and the only one
-//! with threads and clocks. It decides nothing about the protocol.
+//! Only this crate accesses the program's memory, and only this crate has threads and clocks.
+//! It makes no decision about packets: `ferroce_shard` and `ferroce_transport` do.
 //!
 //! # Using it
 //!

@@ -1,4 +1,4 @@
-//! Shared memory of ferroced, mapped for as long as something uses it.
+//! Shared memory of ferroced, mapped until its last user is dropped.
 
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Plain numbers that several processes access as atomics.
+/// Numbers in memory that several processes access as atomics.
 ///
 /// # Safety
 /// Every bit pattern is a valid value, zero included, and all fields are atomics or
@@ -23,14 +23,14 @@ pub(crate) struct Mapping<T: SharedNumbers> {
 // SAFETY: the mapping belongs to the process and not to a thread, and `T` is `Sync`: its
 // fields are atomics.
 unsafe impl<T: SharedNumbers> Send for Mapping<T> {}
-// SAFETY: as above.
+// SAFETY: the mapping belongs to the process, and `T` is `Sync`.
 unsafe impl<T: SharedNumbers> Sync for Mapping<T> {}
 
 impl<T: SharedNumbers> Mapping<T> {
-    /// Maps the first `length` bytes of a file, which nobody can shrink (it is sealed).
+    /// Maps the first `length` bytes of a file that is sealed against shrinking.
     pub(crate) fn new(file: impl AsFd, length: usize) -> std::io::Result<Mapping<T>> {
         assert!(size_of::<T>() <= length, "the file holds a whole value");
-        // SAFETY: a new mapping, at an address that the kernel chooses.
+        // SAFETY: the call creates a new mapping at an address that the kernel chooses.
         let start = unsafe {
             mmap(
                 core::ptr::null_mut(),

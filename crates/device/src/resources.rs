@@ -1,7 +1,7 @@
-//! What a program has on a device, for those who ask (`rdma resource`).
+//! The list of a program's objects on a device, for `rdma resource`.
 //!
-//! Nothing is kept for it but a list of shared receive queues: everything else is
-//! looked up when somebody asks, on the control thread.
+//! The control thread collects the list when a client asks. Only the shared receive queues
+//! are recorded for it beforehand.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,7 +17,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use crate::event_queue::EventQueue;
 use crate::shard::Shard;
 
-/// How long a reader may take to make room.
+/// Longest wait for a reader that does not read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The shared receive queues of a device.
@@ -40,7 +40,7 @@ impl Srqs {
     }
 }
 
-/// Where to look.
+/// The tables that hold the objects.
 #[derive(Debug)]
 pub(crate) struct Inventory {
     pub(crate) first_slot: u8,
@@ -51,11 +51,11 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Writes everything to a stream. A reader that does not read gets less.
+    /// Writes the list to a stream. Gives up if the reader stops reading.
     pub(crate) fn report(&self, stream: &OwnedFd, keys: bool) {
         let text = match serde_json::to_vec(&self.take(keys)) {
             Ok(text) => text,
-            Err(error) => return tracing::warn!("cannot say what there is: {error}"),
+            Err(error) => return tracing::warn!("cannot encode the list of objects: {error}"),
         };
         if set_socket_timeout(stream, Timeout::Send, Some(PATIENCE)).is_err() {
             return;
@@ -65,7 +65,11 @@ impl Inventory {
             match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return tracing::debug!("nobody reads what there is: {error}"),
+                Err(error) => {
+                    return tracing::debug!(
+                        "the client does not read the list of objects: {error}"
+                    );
+                }
             }
         }
     }
@@ -149,7 +153,7 @@ impl Inventory {
         }
     }
 
-    /// The number of an object among those of all programs.
+    /// Returns an object's number, unique among all programs.
     fn number(&self, own: u32) -> u32 {
         u32::from(self.first_slot) << 20 | own & 0xf_ffff
     }

@@ -1,4 +1,4 @@
-//! Signals are the program's: our threads take none.
+//! Signal masks: signals of the program are not delivered to threads of the device.
 
 /// Restores the signal mask when dropped.
 #[allow(missing_debug_implementations)]
@@ -6,10 +6,10 @@ pub struct Blocked {
     before: libc::sigset_t,
 }
 
-/// Blocks all signals in this thread but those that a fault raises, which must
-/// reach the fault handler. A thread started now inherits that.
+/// Blocks all signals in this thread except those of faults, which must reach the fault
+/// handler. A thread that is started now inherits the mask.
 pub fn block_all() -> Blocked {
-    // SAFETY: sigset_t is plain data; the calls fill it and set this thread's mask.
+    // SAFETY: `sigset_t` is plain data; the calls fill it and set this thread's mask.
     unsafe {
         let mut all: libc::sigset_t = core::mem::zeroed();
         let mut before: libc::sigset_t = core::mem::zeroed();
@@ -31,7 +31,7 @@ pub fn block_all() -> Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: restores the mask that this thread had.
+        // SAFETY: the call restores the mask that this thread had before.
         unsafe {
             libc::pthread_sigmask(
                 libc::SIG_SETMASK,

@@ -1,8 +1,8 @@
-//! The control thread of a device: hears from ferroced, and outlives it.
+//! The control thread of a device, which holds the connection to ferroced.
 //!
-//! It sleeps until ferroced says that the link has changed. If ferroced is gone,
-//! nothing stops: sockets and slots are the program's. The thread waits for the
-//! next ferroced and tells it what is ours.
+//! The thread sleeps until ferroced reports a change of the link. If ferroced ends, queue
+//! pairs continue: the program owns the sockets of its slots. The thread waits for the next
+//! ferroced and names the program's slots to it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, RwLock};
@@ -21,13 +21,13 @@ use crate::resources::Inventory;
 use crate::shard::Shard;
 use crate::signals;
 
-/// How soon to look again at a ferroced that is there and does not answer.
+/// Time between attempts to reach a ferroced that exists but does not answer.
 const RETRY: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// Ends the thread when dropped, and gives the slots back.
+/// The running control thread. The drop ends the thread and gives the slots back.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     end: OwnedFd,
@@ -37,7 +37,7 @@ pub(crate) struct Supervisor {
 struct Work {
     link: Arc<RwLock<LinkInfo>>,
     slots: Vec<u8>,
-    /// What keeps the sockets, and what programs share: for the next ferroced.
+    /// Descriptors that the next ferroced needs: the group of sockets and the credits.
     kept: (SocketEscrow, CreditPage),
     event_queue: Arc<EventQueue>,
     shards: Arc<[Arc<Shard>]>,
@@ -112,7 +112,7 @@ impl Work {
         }
     }
 
-    /// Waits for the next ferroced; none if the device is closed first.
+    /// Waits for the next ferroced. Returns none if the device is closed first.
     fn reconnect(&self, dir: &std::path::Path) -> Option<Connection> {
         let name = self.link().name;
         let watch = match Watch::new(dir) {
@@ -135,7 +135,7 @@ impl Work {
                 }
                 Err(error) => {
                     tracing::debug!("no ferroced yet: {error}");
-                    // Nothing shows when one that is stopped goes on.
+                    // No event reports that a stopped ferroced continues.
                     matches!(error, Error::Timeout { .. }).then_some(RETRY)
                 }
             };
@@ -145,8 +145,8 @@ impl Work {
         }
     }
 
-    /// Sleeps until the descriptor is readable or the time is over; false if it is time to
-    /// end.
+    /// Sleeps until the descriptor is readable or the time is over. Returns false if the
+    /// thread must end.
     fn wait(&self, fd: BorrowedFd<'_>, timeout: Option<Timespec>) -> bool {
         let mut fds = [
             PollFd::from_borrowed_fd(self.end.as_fd(), PollFlags::IN),
@@ -167,7 +167,7 @@ impl Work {
         }
     }
 
-    /// Says what has changed while there was no ferroced to say it.
+    /// Reports the changes of the link since the last ferroced ended.
     fn catch_up(&self, link: LinkInfo) {
         let before = self.link();
         let (gids, state) = (link.gids != before.gids, link.state());

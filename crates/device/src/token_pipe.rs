@@ -1,4 +1,4 @@
-//! A pipe of tokens: its read end is the descriptor of an event queue.
+//! A pipe of tokens, whose read end is the descriptor of an event queue.
 //!
 //! The kernel's event files report `POLLIN` and nothing else. An eventfd can always be
 //! written to and reports `POLLOUT` all the time, so a program that polls for both would
@@ -18,11 +18,11 @@ const CAPACITY: usize = 4096;
 /// Bytes written at once, all or none: no more than `PIPE_BUF`.
 const TOKENS: [u8; 256] = [0; 256];
 
-/// A pipe that holds tokens of one byte. [`TokenPipe::wait`] takes one; the end that
-/// programs poll is readable while there is one.
+/// A pipe that holds tokens of one byte. [`TokenPipe::wait`] takes one. The end that
+/// programs poll is readable while the pipe holds one.
 #[derive(Debug)]
 pub(crate) struct TokenPipe {
-    /// The program has this end, and may make it non-blocking.
+    /// The end that the program polls, and may make non-blocking.
     program: OwnedFd,
     /// The same pipe opened a second time, for reading and writing, never blocking. A
     /// pipe with a reader raises no SIGPIPE, even if the program closes its end.
@@ -30,7 +30,7 @@ pub(crate) struct TokenPipe {
 }
 
 impl TokenPipe {
-    /// An empty pipe. Its descriptors are closed on exec.
+    /// Creates an empty pipe. Its descriptors are closed on exec.
     pub(crate) fn new() -> io::Result<TokenPipe> {
         let (program, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let _smaller_if_allowed = fcntl_setpipe_size(&writer, CAPACITY);
@@ -40,7 +40,7 @@ impl TokenPipe {
         Ok(TokenPipe { program, ours })
     }
 
-    /// Puts in up to `wanted` tokens; returns how many found room.
+    /// Writes up to `wanted` tokens. Returns the number that found room.
     pub(crate) fn put(&self, wanted: usize) -> usize {
         let mut put = 0;
         while put < wanted {
@@ -54,13 +54,13 @@ impl TokenPipe {
         put
     }
 
-    /// Takes a token; waits for one, unless the program made its end non-blocking.
+    /// Takes a token. Waits for one, unless the program made its end non-blocking.
     pub(crate) fn wait(&self) -> io::Result<()> {
         rustix::io::read(&self.program, &mut [0])?;
         Ok(())
     }
 
-    /// Takes a token if there is one; never waits.
+    /// Takes a token without waiting. Returns false if there is none.
     pub(crate) fn take(&self) -> bool {
         matches!(rustix::io::read(&self.ours, &mut [0]), Ok(1))
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_closes_its_end_is_not_killed_by_sigpipe() {
+    fn closed_end_of_the_program_raises_no_sigpipe() {
         let pipe = TokenPipe::new().unwrap();
         drop(pipe.program);
         assert_eq!(rustix::io::write(&pipe.ours, &TOKENS), Ok(TOKENS.len()));

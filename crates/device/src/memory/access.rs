@@ -1,37 +1,35 @@
-//! Routines that may fault, and say so.
+//! Memory access routines that return an error after a fault.
 //!
-//! They are written in assembly so that the fault handler can tell from the
-//! faulting instruction alone that it is one of ours, and knows that returning
-//! through [`faulted`] is safe: none has touched the stack or a register that a
-//! caller relies on.
+//! The routines are written in assembly, so that the fault handler recognises them by the
+//! address of the faulting instruction. To return through [`faulted`] is safe, because no
+//! routine changes the stack or a register that its caller relies on.
 
 use core::arch::global_asm;
 
 use ferroce_transport::Fault;
 
 unsafe extern "sysv64" {
-    /// Copies; returns zero, or something else after a fault.
+    /// Copies bytes. Returns zero, or another number after a fault.
     #[link_name = "ferroce_access_copy"]
     fn copy(to: *mut u8, from: *const u8, length: usize) -> usize;
-    /// Compares with `*value` and swaps; what was there goes to `*value`.
+    /// Compares with `*value` and swaps. Stores the original value in `*value`.
     #[link_name = "ferroce_access_compare_exchange"]
     fn compare_exchange(at: *mut u64, value: *mut u64, new: u64) -> usize;
-    /// Adds `*value`; what was there goes to `*value`.
+    /// Adds `*value`. Stores the original value in `*value`.
     #[link_name = "ferroce_access_exchange_add"]
     fn exchange_add(at: *mut u64, value: *mut u64) -> usize;
-    /// Stores eight bytes at once.
+    /// Stores eight bytes in one access.
     #[link_name = "ferroce_access_store_word"]
     fn store_word(at: *mut u64, value: u64) -> usize;
-    /// Where a routine goes on after a fault: it returns to its caller, with one. It
-    /// stands behind them all.
+    /// Continuation of a routine after a fault: returns one to the routine's caller. It
+    /// lies behind all routines.
     #[link_name = "ferroce_access_faulted"]
     pub(super) fn faulted() -> usize;
 }
 
-// `copy` comes first. It does without `rep movsb`, which takes its time to begin, even for
-// no bytes at all: the last piece is moved as a whole, counted from the end, and may
-// overlap the one before it. Programs watch the last byte, so it is written last, and
-// only once.
+// `copy` comes first. It avoids `rep movsb`, whose start is slow even for no bytes. The last
+// piece is counted from the end and may overlap the one before it. Programs poll the last
+// byte of a message, so that byte is written last, and only once.
 global_asm!(
     ".pushsection .text.ferroce_access, \"ax\", @progbits",
     ".macro ferroce_routine name",
@@ -148,36 +146,35 @@ global_asm!(
     ".popsection",
 );
 
-/// Whether the instruction at `address` belongs to one of the routines.
+/// Returns true if the instruction at `address` belongs to one of the routines.
 pub(super) fn contains(address: usize) -> bool {
     (copy as *const () as usize..faulted as *const () as usize).contains(&address)
 }
 
 pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Fault> {
-    // SAFETY: `into` is ours to write; a fault at `address` is reported. That
-    // the program may change the bytes meanwhile is what RDMA is: no Rust
-    // reference to them exists.
+    // SAFETY: `into` is writable; a fault at `address` is reported. The program may change
+    // the bytes meanwhile, as RDMA permits: no Rust reference to them exists.
     let failed = unsafe { copy(into.as_mut_ptr(), address as *const u8, into.len()) };
     check(failed, address)
 }
 
 pub(super) fn write(address: u64, data: &[u8]) -> Result<(), Fault> {
-    // SAFETY: `data` is ours to read. The program registered the memory at
-    // `address` for writing and owns all consequences; a fault is reported.
+    // SAFETY: `data` is readable. The program registered the memory at `address` for
+    // writing; a fault is reported.
     let failed = unsafe { copy(address as *mut u8, data.as_ptr(), data.len()) };
     check(failed, address)
 }
 
 pub(super) fn compare_swap(address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
     let mut value = expected;
-    // SAFETY: as for `write`; `value` is ours.
+    // SAFETY: as for `write`; `value` is a local variable.
     let failed = unsafe { compare_exchange(address as *mut u64, &raw mut value, new) };
     check(failed, address).map(|()| value)
 }
 
 pub(super) fn fetch_add(address: u64, add: u64) -> Result<u64, Fault> {
     let mut value = add;
-    // SAFETY: as for `write`; `value` is ours.
+    // SAFETY: as for `write`; `value` is a local variable.
     let failed = unsafe { exchange_add(address as *mut u64, &raw mut value) };
     check(failed, address).map(|()| value)
 }

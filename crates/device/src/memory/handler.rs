@@ -1,4 +1,4 @@
-//! The handler for SIGSEGV and SIGBUS that turns our faults into errors.
+//! The handler for SIGSEGV and SIGBUS, which turns faults of [`access`] into errors.
 
 use core::ptr;
 use std::sync::OnceLock;
@@ -9,11 +9,11 @@ use super::access;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What handled the signals before us, in the order of [`SIGNALS`].
+/// Dispositions before this handler was installed, in the order of [`SIGNALS`].
 static PREVIOUS: OnceLock<[sigaction; 2]> = OnceLock::new();
 
-/// Whether faults of our routines are caught now. Installs the handler when
-/// called first; later it only looks.
+/// Returns true if faults reach this handler. The first call installs the handler; later
+/// calls only check.
 pub(super) fn is_ours() -> bool {
     if PREVIOUS.get().is_none() {
         PREVIOUS.get_or_init(|| SIGNALS.map(install));
@@ -49,7 +49,7 @@ fn install(signal: c_int) -> sigaction {
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a valid ucontext_t, ours alone while we run.
+    // SAFETY: the kernel passes a valid `ucontext_t` that only this handler uses meanwhile.
     let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
     let instruction = &mut registers[libc::REG_RIP as usize];
     if access::contains(*instruction as usize) {
@@ -59,7 +59,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     pass_on(signal, info, context);
 }
 
-/// Not ours: what would have happened without us, happens.
+/// Does with a fault of other code what would happen without this handler.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let which = usize::from(signal == SIGNALS[1]);
     let before = PREVIOUS.get().map(|previous| previous[which]);
@@ -72,13 +72,14 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
                     unsafe { core::mem::transmute(before.sa_sigaction) };
                 handler(signal, info, context);
             } else {
-                // SAFETY: likewise, without SA_SIGINFO.
+                // SAFETY: the program installed this address as a handler without
+                // SA_SIGINFO.
                 let handler: extern "C" fn(c_int) =
                     unsafe { core::mem::transmute(before.sa_sigaction) };
                 handler(signal);
             }
         }
-        // Back to the default: on return the instruction faults again.
+        // With the default disposition the instruction faults again and ends the process.
         // SAFETY: an all-zero sigaction is the default disposition.
         _ => unsafe {
             let default: sigaction = core::mem::zeroed();

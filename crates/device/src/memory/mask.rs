@@ -1,28 +1,28 @@
-//! The signal mask of the thread that copies.
+//! The signal mask of a thread that accesses memory.
 //!
 //! The kernel ends a process whose thread faults while the signal of the fault is blocked:
-//! no handler runs. Programs with a thread for signals block all of them in the others, and
-//! poll there. So SIGSEGV and SIGBUS are unblocked while such a thread copies.
+//! no handler runs. Programs with a signal thread block all signals in their other threads,
+//! which poll. So SIGSEGV and SIGBUS are unblocked while such a thread copies.
 //!
-//! Only the kernel knows a thread's mask, and each question is a system call. A thread that
-//! had the signals unblocked is asked again after [`TRUST_NS`] at the earliest; a thread that
-//! had them blocked once is never trusted again. A thread that blocks them, polls within
-//! that time and meets memory that is gone in this poll still ends its process.
+//! Only the kernel knows a thread's mask, and a query is a system call. A thread that had the
+//! signals unblocked is queried again after [`TRUST_NS`] at the earliest. A thread that had
+//! them blocked once is queried every time. One gap remains: a thread that blocks them, polls
+//! within that time and accesses unmapped memory in this poll ends its process.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use ferroce_transport::Time;
 
-/// How long a thread is trusted to leave the signals unblocked: a question takes 0.1 us, so
-/// this costs a busy thread 0.2 percent.
+/// Time for which a thread is trusted to leave the signals unblocked. A query takes 0.1 us,
+/// so it costs a busy thread 0.2 percent.
 const TRUST_NS: u64 = 50_000;
 
 /// The value of [`OPEN_AT`] in a thread that had the signals blocked.
 const SUSPECT: u64 = u64::MAX;
 
 thread_local! {
-    /// When this thread was last seen with the signals unblocked; 0 if never.
+    /// Time at which this thread was last found with the signals unblocked; 0 if never.
     static OPEN_AT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Unblocked {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Makes faults of this thread reach the handler, unless they did a moment ago.
+/// Unblocks the signals of this thread, unless they were found unblocked within 50 us.
 pub(super) fn unblock(now: Time) -> Option<Unblocked> {
     let open_at = OPEN_AT.get();
     if open_at != SUSPECT && now.nanos_since(Time::from_nanos(open_at)) < TRUST_NS {
@@ -49,7 +49,7 @@ pub(super) fn unblock(now: Time) -> Option<Unblocked> {
     unblocked
 }
 
-/// Makes faults of this thread reach the handler. None if they do anyway.
+/// Unblocks the signals of this thread. Returns none if they were not blocked.
 pub(super) fn unblock_now() -> Option<Unblocked> {
     let before = change(libc::SIG_UNBLOCK, [true; 2]);
     let blocked = SIGNALS.map(|signal| {
@@ -64,9 +64,9 @@ pub(super) fn unblock_now() -> Option<Unblocked> {
 
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Blocks or unblocks those of [`SIGNALS`] that are chosen; returns the mask before.
+/// Blocks or unblocks the chosen ones of [`SIGNALS`]. Returns the mask before.
 fn change(how: libc::c_int, chosen: [bool; 2]) -> libc::sigset_t {
-    // SAFETY: sigset_t is plain data; the calls fill it and change this thread's mask.
+    // SAFETY: `sigset_t` is plain data; the calls fill it and change this thread's mask.
     unsafe {
         let mut set: libc::sigset_t = core::mem::zeroed();
         let mut before: libc::sigset_t = core::mem::zeroed();

@@ -1,16 +1,14 @@
-//! The program's memory, which may vanish at any time.
+//! Access to the program's memory, which may be unmapped at any time.
 //!
-//! Registered memory is the program's: it may unmap it, or make it read-only,
-//! while a peer writes to it. Such an access must fail the operation, not the
-//! process. So every access goes through a few routines in [`access`] that may
-//! fault: a handler for SIGSEGV and SIGBUS in [`handler`] recognises a fault in
-//! one of them and makes it return an error; every other fault goes to
-//! whatever handler the program had.
+//! A program may unmap registered memory, or make it read-only, while a peer writes to it.
+//! The access must fail the operation and not the process. So every access goes through a
+//! few routines in [`access`] that may fault. A handler for SIGSEGV and SIGBUS in [`handler`]
+//! recognises a fault in one of these routines and makes the routine return an error. Every
+//! other fault goes to the handler that the program had.
 //!
-//! A program may replace the handler later. A moment after that, or where there are no such
-//! routines for the processor, [`syscalls`] does the same through the kernel:
-//! slowly, but as safely. A program may block the signals: [`mask`] unblocks them for the
-//! time of the access.
+//! A program may replace the handler later. Within a millisecond of that, and on processors
+//! without such routines, [`syscalls`] copies through the kernel: slower, and as safe. A
+//! program may block the signals: [`mask`] unblocks them during the access.
 
 #[cfg(target_arch = "x86_64")]
 mod access;
@@ -27,27 +25,28 @@ use ferroce_transport::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY, Time};
 
 pub(crate) use lazy::LazyMemory;
 
-/// What the last look at the handler found; 0 before the first.
+/// Result of the last check of the handler; 0 before the first.
 static LAST_SEEN: AtomicU8 = AtomicU8::new(0);
 const DIRECT: u8 = 1;
 const SLOW: u8 = 2;
 
-/// When [`ProcessMemory::at`] last looked, and how long it relies on that.
+/// Time of the last check by [`ProcessMemory::at`].
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+/// Time for which the result of a check is used.
 const TRUST_NS: u64 = 1_000_000;
 
-/// Memory of this process, for the thread that asked for it.
+/// Access to the memory of this process, for one thread.
 #[derive(Debug, Default)]
 pub struct ProcessMemory {
     direct: bool,
-    /// The thread has the signals of faults blocked otherwise.
+    /// Set if the thread had the signals of faults blocked.
     #[cfg(target_arch = "x86_64")]
     _unblocked: Option<mask::Unblocked>,
 }
 
 impl ProcessMemory {
-    /// Looks which way of access is safe now: notices if the program has replaced
-    /// the fault handler or blocked its signals. That takes three system calls, so not for
+    /// Checks which kind of access is safe now: whether the program has replaced the fault
+    /// handler or blocked its signals. The check takes three system calls: too many for
     /// every packet.
     pub fn current() -> ProcessMemory {
         ProcessMemory {
@@ -57,8 +56,8 @@ impl ProcessMemory {
         }
     }
 
-    /// As [`ProcessMemory::current`] not more than a millisecond ago, or 50 us for the
-    /// signals: for those who come back after every packet.
+    /// As [`ProcessMemory::current`], but uses the result of a check that is at most a
+    /// millisecond old, or 50 us for the signals. For callers in every turn.
     pub fn at(now: Time) -> ProcessMemory {
         let looked = Time::from_nanos(LOOKED_AT.load(Ordering::Acquire));
         let direct = match now.nanos_since(looked) < TRUST_NS {
@@ -76,10 +75,9 @@ impl ProcessMemory {
         }
     }
 
-    /// As it was when somebody last looked, without a system call. For memory that the
-    /// program hands over in this very call: if it has just replaced the handler or
-    /// blocked its signals, and its memory is not there, it meets the fault as it would in
-    /// its own code.
+    /// Uses the result of the last check, however old, and makes no system call. For memory
+    /// that the program passes in this very call: if the program has just replaced the
+    /// handler or blocked its signals, a fault there ends it as in its own code.
     pub fn recent() -> ProcessMemory {
         ProcessMemory {
             direct: last_look(),
@@ -87,13 +85,13 @@ impl ProcessMemory {
         }
     }
 
-    /// Whether accesses go through the kernel.
+    /// Returns true if accesses go through the kernel.
     pub fn is_slow(&self) -> bool {
         !self.direct
     }
 }
 
-/// Whether direct access is safe: faults go to our handler.
+/// Checks whether direct access is safe: faults reach the handler of this crate.
 fn look() -> bool {
     #[cfg(target_arch = "x86_64")]
     let direct = handler::is_ours();
@@ -103,7 +101,7 @@ fn look() -> bool {
     direct
 }
 
-/// The result of the last [`look`] of any thread.
+/// Returns the result of the last [`look`] of any thread.
 fn last_look() -> bool {
     match LAST_SEEN.load(Ordering::Relaxed) {
         DIRECT => true,

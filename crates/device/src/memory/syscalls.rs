@@ -1,4 +1,4 @@
-//! Guarded access through the kernel: slow, but it needs no signal handler.
+//! Guarded access through the kernel, which is slow and needs no signal handler.
 
 use ferroce_transport::Fault;
 use libc::iovec;
@@ -6,7 +6,8 @@ use libc::iovec;
 pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Fault> {
     let local = piece(into.as_mut_ptr() as u64, into.len());
     let remote = piece(address, into.len());
-    // SAFETY: `local` describes `into`, which is ours; the kernel checks `remote`.
+    // SAFETY: `local` describes `into`, which this function borrows; the kernel checks
+    // `remote`.
     let moved = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     check(moved, into.len(), address)
 }
@@ -37,7 +38,7 @@ pub(super) fn store(address: u64, value: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes a range back to the file under it.
+/// Writes a range back to the file that it maps.
 pub(super) fn persist(address: u64, length: u64) -> Result<(), Fault> {
     let page = page_size();
     let start = address & !(page - 1);
@@ -49,7 +50,7 @@ pub(super) fn persist(address: u64, length: u64) -> Result<(), Fault> {
     }
 }
 
-/// A word that can be written to, as far as can be told without doing it.
+/// Returns a word that was writable a moment ago.
 fn writable_word(address: u64) -> Result<&'static std::sync::atomic::AtomicU64, Fault> {
     let page = page_size();
     let start = (address & !(page - 1)) as *mut libc::c_void;
@@ -59,8 +60,8 @@ fn writable_word(address: u64) -> Result<&'static std::sync::atomic::AtomicU64, 
     if populated != 0 || !address.is_multiple_of(8) {
         return Err(Fault::host(address));
     }
-    // SAFETY: aligned, and writable a moment ago. The program shares it with
-    // its peers by atomics only, which is what remote atomics are for.
+    // SAFETY: the word is aligned, and was writable a moment ago. The program shares it with
+    // its peers by atomics only: that is the contract of remote atomics.
     Ok(unsafe { std::sync::atomic::AtomicU64::from_ptr(address as *mut u64) })
 }
 

@@ -1,4 +1,4 @@
-//! Accesses that must fail, do so, and the process lives.
+//! Tests of guarded access: a bad access is an error, and the process survives.
 
 use core::ptr;
 
@@ -8,14 +8,14 @@ use super::ProcessMemory;
 
 const PAGE: usize = 4096;
 
-/// Pages of our own that a test may unmap or protect.
+/// Pages that a test may unmap or protect.
 struct Pages {
     start: *mut libc::c_void,
 }
 
 impl Pages {
     fn new(count: usize) -> Pages {
-        // SAFETY: a fresh anonymous mapping.
+        // SAFETY: the call creates an anonymous mapping.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -35,13 +35,13 @@ impl Pages {
     }
 
     fn protect(&self, page: usize, how: libc::c_int) {
-        // SAFETY: the page is ours and nobody holds a reference into it.
+        // SAFETY: the page belongs to this test, and no reference into it exists.
         let done = unsafe { libc::mprotect(self.start.byte_add(page * PAGE), PAGE, how) };
         assert_eq!(done, 0);
     }
 
     fn unmap(&self, page: usize) {
-        // SAFETY: the page is ours and nobody holds a reference into it.
+        // SAFETY: the page belongs to this test, and no reference into it exists.
         let done = unsafe { libc::munmap(self.start.byte_add(page * PAGE), PAGE) };
         assert_eq!(done, 0);
     }
@@ -69,10 +69,10 @@ fn copies_of_every_length_are_exact() {
     });
 }
 
-/// What lies beside is neither read nor written, and one byte too far is an error, at
-/// either end.
+/// Bytes beside the range are neither read nor written. One byte too far at either end is an
+/// error.
 #[test]
-fn copies_reach_no_further_than_they_should() {
+fn copies_stay_within_their_range() {
     both_ways(|memory| {
         let pages = Pages::new(3);
         pages.protect(0, libc::PROT_NONE);
@@ -163,7 +163,7 @@ fn read_only_memory_can_be_read_and_not_written() {
 }
 
 #[test]
-fn atomics_do_what_they_say() {
+fn atomics_return_the_original_value() {
     both_ways(|memory| {
         let pages = Pages::new(1);
         let at = pages.address() + 64;
@@ -178,7 +178,7 @@ fn atomics_do_what_they_say() {
 }
 
 #[test]
-fn null_memory_is_zero_and_keeps_nothing() {
+fn null_memory_reads_as_zero_and_discards_writes() {
     both_ways(|memory| {
         let mut bytes = [7; 100];
         memory.write(MemRef::host(NULL_MEMORY), &bytes).unwrap();
@@ -189,7 +189,8 @@ fn null_memory_is_zero_and_keeps_nothing() {
     });
 }
 
-/// Whether this thread has SIGSEGV and SIGBUS blocked, after it has done as it is told.
+/// Changes the signal mask of this thread. Returns whether SIGSEGV and SIGBUS are blocked
+/// afterwards.
 fn blocked(how: libc::c_int, signals: &[libc::c_int]) -> [bool; 2] {
     // SAFETY: sigset_t is plain data; the calls fill it and change this thread's mask.
     unsafe {
@@ -204,7 +205,7 @@ fn blocked(how: libc::c_int, signals: &[libc::c_int]) -> [bool; 2] {
     }
 }
 
-/// Threads of programs that have a thread for signals block them all.
+/// A program with a signal thread blocks all signals in its other threads.
 #[test]
 fn blocked_signals_are_unblocked_for_the_copy() {
     let pages = Pages::new(2);
@@ -218,7 +219,7 @@ fn blocked_signals_are_unblocked_for_the_copy() {
     };
     faults(ProcessMemory::at(now));
     for signals in [&[libc::SIGSEGV][..], &[libc::SIGSEGV, libc::SIGBUS]] {
-        // The thread was trusted a moment ago.
+        // The mask of this thread was queried less than 50 us ago.
         now = now.after_nanos(50_000);
         let before = blocked(libc::SIG_BLOCK, signals);
         faults(ProcessMemory::at(now));
@@ -227,7 +228,7 @@ fn blocked_signals_are_unblocked_for_the_copy() {
             before,
             "as the program had it"
         );
-        // Not trusted any more, it is asked each time.
+        // The mask of this thread is queried every time from now on.
         blocked(libc::SIG_UNBLOCK, signals);
         faults(ProcessMemory::at(now));
         let before = blocked(libc::SIG_BLOCK, signals);

@@ -1,4 +1,4 @@
-//! Two machines: network namespaces of their own, with a cable between them.
+//! Transfers between two machines: network namespaces connected by a veth pair.
 
 use std::fs::File;
 
@@ -12,8 +12,8 @@ use crate::support::{Endpoint, Ferroced, LINK, Puppet, V4, pattern};
 
 const MESSAGE: u32 = 1 << 20;
 
-/// A cable to another machine, with a link at either end.
-fn lay_cable(mtu: u32) -> (Ferroced, Stranger) {
+/// Connects this machine to another one by a veth pair, with a link at either end.
+fn connect_machines(mtu: u32) -> (Ferroced, Stranger) {
     let mut other = Puppet::unopened();
     let place = other.0.ask("leave");
     netdev::add_veth("near", "far");
@@ -29,7 +29,7 @@ fn lay_cable(mtu: u32) -> (Ferroced, Stranger) {
     (ferroced, other)
 }
 
-/// The index of an address in our GID table, which is that of the other's as well.
+/// Returns the index of an address in the GID table; both machines have the same indices.
 fn index_of(address: &str) -> u8 {
     let links = ferroce_device::list_links().expect("listed");
     let address: std::net::IpAddr = address.parse().expect("an address");
@@ -37,7 +37,7 @@ fn index_of(address: &str) -> u8 {
     gid.expect("populated").index as u8
 }
 
-/// Moves data both ways, for some rounds and then until it is enough.
+/// Moves data both ways, for `rounds` rounds and then until `enough` returns true.
 fn transfer(other: Stranger, gid_index: u8, rounds: u32, mut enough: impl FnMut() -> bool) {
     let mut ours = Endpoint::open(QpType::Rc, gid_index);
     let mut theirs = other.open(QpType::Rc, gid_index);
@@ -47,7 +47,7 @@ fn transfer(other: Stranger, gid_index: u8, rounds: u32, mut enough: impl FnMut(
         if seed >= rounds && enough() {
             break;
         }
-        assert!(seed < 100, "it is never enough");
+        assert!(seed < 100, "100 rounds are not enough");
         ours.put(0, &pattern(seed, MESSAGE));
         ours.write(1, 0, MESSAGE);
         ours.succeed(1);
@@ -59,38 +59,44 @@ fn transfer(other: Stranger, gid_index: u8, rounds: u32, mut enough: impl FnMut(
     }
 }
 
-fn over_cable(mtu: u32, active: u32) {
-    let (_ferroced, other) = lay_cable(mtu);
+fn transfer_at_mtu(mtu: u32, active: u32) {
+    let (_ferroced, other) = connect_machines(mtu);
     let links = ferroce_device::list_links().expect("listed");
     assert_eq!(links[0].active_mtu, active);
     transfer(other, V4, 3, || true);
 }
 
 #[test]
-fn mtu_1500() {
-    isolated("cables::mtu_1500", || over_cable(1500, 1024));
+fn transfer_at_mtu_1500() {
+    isolated("cables::transfer_at_mtu_1500", || {
+        transfer_at_mtu(1500, 1024)
+    });
 }
 
 #[test]
-fn mtu_4200() {
-    isolated("cables::mtu_4200", || over_cable(4200, 4096));
+fn transfer_at_mtu_4200() {
+    isolated("cables::transfer_at_mtu_4200", || {
+        transfer_at_mtu(4200, 4096)
+    });
 }
 
 #[test]
-fn mtu_9000() {
-    isolated("cables::mtu_9000", || over_cable(9000, 4096));
+fn transfer_at_mtu_9000() {
+    isolated("cables::transfer_at_mtu_9000", || {
+        transfer_at_mtu(9000, 4096)
+    });
 }
 
 #[test]
-fn ipv6_over_a_cable() {
-    isolated("cables::ipv6_over_a_cable", || {
-        let (_ferroced, other) = lay_cable(1500);
+fn transfer_over_ipv6() {
+    isolated("cables::transfer_over_ipv6", || {
+        let (_ferroced, other) = connect_machines(1500);
         let index = index_of("fd00::1");
         transfer(other, index, 3, || true);
     });
 }
 
-/// How often something had to be sent again, as this end counts.
+/// Returns the number of retransmissions that this end counts.
 fn retries() -> u64 {
     let mut connection = find_daemon().expect("reachable").expect("running");
     let counters = connection.counters(Some(LINK), false).expect("counted");
@@ -99,50 +105,50 @@ fn retries() -> u64 {
     retries.expect("counted").1
 }
 
-/// Some of what arrives here is lost: answers, and data of READs.
+/// Packets that arrive here are lost: ACKs and READ responses.
 #[test]
-fn losses() {
-    isolated("cables::losses", || {
-        let (_ferroced, other) = lay_cable(4200);
+fn lost_responses_are_retransmitted() {
+    isolated("cables::lost_responses_are_retransmitted", || {
+        let (_ferroced, other) = connect_machines(4200);
         netfilter::lose(5);
         transfer(other, V4, 2, || retries() > 0);
     });
 }
 
-/// Some of what arrives there is lost: requests, and data of WRITEs.
+/// Packets that arrive at the peer are lost: requests and data of WRITEs.
 #[test]
-fn losses_at_the_responder() {
-    isolated("cables::losses_at_the_responder", || {
-        let (_ferroced, mut other) = lay_cable(4200);
+fn lost_requests_are_retransmitted() {
+    isolated("cables::lost_requests_are_retransmitted", || {
+        let (_ferroced, mut other) = connect_machines(4200);
         assert_eq!(other.0.ask("lose 5"), "losing");
         transfer(other, V4, 2, || retries() > 0);
     });
 }
 
 #[test]
-fn losses_over_ipv6() {
-    isolated("cables::losses_over_ipv6", || {
-        let (_ferroced, other) = lay_cable(4200);
+fn lost_packets_over_ipv6_are_retransmitted() {
+    isolated("cables::lost_packets_over_ipv6_are_retransmitted", || {
+        let (_ferroced, other) = connect_machines(4200);
         netfilter::lose(5);
         transfer(other, index_of("fd00::1"), 2, || retries() > 0);
     });
 }
 
-/// A cable with room for 50 Mb/s, and a short queue in front of it that overflows.
+/// The network carries 50 Mb/s, and its short queue overflows.
 #[test]
-fn a_bottleneck() {
-    isolated("cables::a_bottleneck", || {
-        let (_ferroced, other) = lay_cable(4200);
+fn transfer_over_a_bottleneck_completes() {
+    isolated("cables::transfer_over_a_bottleneck_completes", || {
+        let (_ferroced, other) = connect_machines(4200);
         netdev::add_bottleneck("near", 6_250_000, 64 << 10);
         transfer(other, V4, 2, || retries() > 0);
     });
 }
 
-/// Addresses that mean something only together with a netdev.
+/// Link-local addresses are valid on one netdev only.
 #[test]
-fn link_local_addresses() {
-    isolated("cables::link_local_addresses", || {
-        let (_ferroced, mut other) = lay_cable(1500);
+fn transfer_between_link_local_addresses() {
+    isolated("cables::transfer_between_link_local_addresses", || {
+        let (_ferroced, mut other) = connect_machines(1500);
         assert_eq!(other.0.ask("link-local far"), "usable");
         await_link_local_gid("near");
         transfer(other, 0, 3, || true);

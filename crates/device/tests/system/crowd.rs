@@ -1,4 +1,4 @@
-//! Ten programs at once.
+//! Ten processes on one link at once.
 
 use ferroce_device::transport::QpType;
 
@@ -8,8 +8,8 @@ const PAIRS: usize = 5;
 const SIZE: u32 = 200_000;
 
 #[test]
-fn ten_processes() {
-    on_loopback("crowd::ten_processes", |_ferroced| {
+fn ten_processes_transfer_at_once() {
+    on_loopback("crowd::ten_processes_transfer_at_once", |_ferroced| {
         let mut pairs: Vec<[Puppet; 2]> = (0..PAIRS)
             .map(|number| {
                 let gid_index = if number % 2 == 0 { V4 } else { V6 };

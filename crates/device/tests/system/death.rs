@@ -1,4 +1,4 @@
-//! Programs and ferroced are killed in the middle of things.
+//! Programs and ferroced are killed during transfers.
 
 use ferroce_device::transport::{AttrMask, QpAttr, QpState, QpType, SendOp, WcStatus};
 use ferroce_testnet::deadline;
@@ -7,12 +7,12 @@ use crate::support::{Endpoint, Ferroced, Puppet, V4, V6, on_loopback, pair, patt
 
 const MESSAGE: u32 = 256 << 10;
 
-/// The slot that a queue pair number belongs to.
+/// Returns the slot of a queue pair number.
 fn slot(qpn: u32) -> u32 {
     qpn >> 16
 }
 
-/// A new pair of programs can work.
+/// Checks that a new pair of programs can transfer data.
 fn works(seed: u32, gid_index: u8) {
     let (ours, mut theirs) = pair(QpType::Rc, gid_index);
     ours.put(0, &pattern(seed, MESSAGE));
@@ -22,55 +22,55 @@ fn works(seed: u32, gid_index: u8) {
 }
 
 #[test]
-fn a_program_is_killed_in_mid_transfer() {
-    on_loopback("death::a_program_is_killed_in_mid_transfer", |_ferroced| {
-        let (ours, mut theirs) = pair(QpType::Rc, V4);
-        for id in 0..16 {
-            ours.write(id, 0, MESSAGE);
-        }
-        ours.succeed(2);
-        theirs.actor.kill();
-        // The others may have been faster than the signal; this one is not.
-        ours.write(16, 0, MESSAGE);
-        let rest = ours.completions(15);
-        let failed = rest.iter().position(|wc| wc.status != WcStatus::Success);
-        let failed = failed.expect("the dead do not answer");
-        assert_eq!(rest[failed].status, WcStatus::RetryExceeded);
-        for wc in &rest[failed + 1..] {
-            assert_eq!(wc.status, WcStatus::WrFlush);
-        }
-        assert_eq!(ours.state(), QpState::Err);
-        let freed = slot(theirs.introduction.qpn);
-        deadline::until("the slot of the dead is free again", || {
-            slot(Puppet::start(QpType::Rc, V4).introduction.qpn) == freed
-        });
-        works(1, V4);
-    });
-}
-
-/// Peers remember the numbers of connections for a while: a REQ from a queue pair that was
-/// connected just now is refused as stale.
-#[test]
-fn the_next_in_the_slot_has_other_numbers() {
+fn peer_of_a_killed_program_gets_an_error() {
     on_loopback(
-        "death::the_next_in_the_slot_has_other_numbers",
+        "death::peer_of_a_killed_program_gets_an_error",
         |_ferroced| {
-            let mut last = Puppet::start(QpType::Rc, V4);
-            last.actor.kill();
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            for id in 0..16 {
+                ours.write(id, 0, MESSAGE);
+            }
+            ours.succeed(2);
+            theirs.actor.kill();
+            // Earlier messages may have completed before the signal; this one cannot.
+            ours.write(16, 0, MESSAGE);
+            let rest = ours.completions(15);
+            let failed = rest.iter().position(|wc| wc.status != WcStatus::Success);
+            let failed = failed.expect("a killed program acknowledges nothing");
+            assert_eq!(rest[failed].status, WcStatus::RetryExceeded);
+            for wc in &rest[failed + 1..] {
+                assert_eq!(wc.status, WcStatus::WrFlush);
+            }
+            assert_eq!(ours.state(), QpState::Err);
+            let freed = slot(theirs.introduction.qpn);
             deadline::until("the slot of the dead is free again", || {
-                let next = Puppet::start(QpType::Rc, V4).introduction.qpn;
-                assert_ne!(next, last.introduction.qpn);
-                slot(next) == slot(last.introduction.qpn)
+                slot(Puppet::start(QpType::Rc, V4).introduction.qpn) == freed
             });
+            works(1, V4);
         },
     );
 }
 
-/// The next program in a slot gets none of the packets that were for the last one.
+/// Peers remember the QPNs of ended connections for a while, and refuse a REQ with such a QPN
+/// as stale.
 #[test]
-fn the_next_in_the_slot_is_not_disturbed() {
+fn next_owner_of_a_slot_has_other_qpns() {
+    on_loopback("death::next_owner_of_a_slot_has_other_qpns", |_ferroced| {
+        let mut last = Puppet::start(QpType::Rc, V4);
+        last.actor.kill();
+        deadline::until("the slot of the dead is free again", || {
+            let next = Puppet::start(QpType::Rc, V4).introduction.qpn;
+            assert_ne!(next, last.introduction.qpn);
+            slot(next) == slot(last.introduction.qpn)
+        });
+    });
+}
+
+/// The next owner of a slot receives no packets for the previous one.
+#[test]
+fn next_owner_of_a_slot_gets_no_old_packets() {
     on_loopback(
-        "death::the_next_in_the_slot_is_not_disturbed",
+        "death::next_owner_of_a_slot_gets_no_old_packets",
         |_ferroced| {
             let (ours, mut theirs) = pair(QpType::Rc, V6);
             for id in 0..16 {
@@ -78,7 +78,7 @@ fn the_next_in_the_slot_is_not_disturbed() {
             }
             theirs.actor.kill();
             ours.write(16, 0, MESSAGE);
-            // While the retries for the dead one still come.
+            // Retransmissions to the dead program still arrive.
             works(2, V6);
             works(3, V4);
             let last = ours.completions(17)[16].status;
@@ -100,9 +100,9 @@ fn keep_writing(ours: &Endpoint, theirs: &mut Puppet, seeds: core::ops::Range<u3
 }
 
 #[test]
-fn ferroced_is_killed_in_mid_transfer() {
+fn transfer_survives_death_of_ferroced() {
     on_loopback(
-        "death::ferroced_is_killed_in_mid_transfer",
+        "death::transfer_survives_death_of_ferroced",
         |mut ferroced| {
             let (ours, mut theirs) = pair(QpType::Rc, V4);
             ours.put(0, &pattern(1, 1 << 20));
@@ -119,7 +119,7 @@ fn ferroced_is_killed_in_mid_transfer() {
             works(2, V4);
             keep_writing(&ours, &mut theirs, 20..23);
 
-            // The new ferroced knows whose slots are whose; so does the one after it.
+            // The new ferroced knows the owner of each slot, and so does the next one.
             ferroced.kill();
             let _ferroced = Ferroced::start();
             works(3, V6);
@@ -134,9 +134,9 @@ fn ferroced_is_killed_in_mid_transfer() {
 /// The ACK of the peer is in our socket when the program moves its queue pair to the error
 /// state: the send has succeeded, as on an adapter, which processes packets on arrival.
 #[test]
-fn a_send_acknowledged_before_the_error_state_is_not_flushed() {
+fn send_acknowledged_before_the_error_state_is_not_flushed() {
     on_loopback(
-        "death::a_send_acknowledged_before_the_error_state_is_not_flushed",
+        "death::send_acknowledged_before_the_error_state_is_not_flushed",
         |_ferroced| {
             let error = QpAttr {
                 state: QpState::Err,

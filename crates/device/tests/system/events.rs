@@ -1,4 +1,4 @@
-//! Completion channels and asynchronous events: descriptors to sleep on.
+//! Completion channels and asynchronous events, and descriptors to sleep on.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ use rustix::event::{Timespec, epoll};
 use crate::support::ferroced::add_link;
 use crate::support::{Endpoint, Ferroced, LINK, V4, V6, on_loopback, pair, pattern};
 
-/// An epoll instance that watches one descriptor.
+/// Returns an epoll instance that watches one descriptor.
 fn watch(fd: impl std::os::fd::AsFd) -> OwnedFd {
     let poller = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
     let data = epoll::EventData::new_u64(7);
@@ -31,39 +31,42 @@ fn wakes(poller: &OwnedFd) -> bool {
     events.len() == 1
 }
 
-/// Neither end polls: the progress threads of both deliver, one way and the other.
+/// Neither end polls: the progress threads deliver messages in both directions.
 #[test]
-fn nobody_polls() {
-    on_loopback("events::nobody_polls", |_ferroced| {
-        let (ours, mut theirs) = pair(QpType::Rc, V4);
-        let poller = watch(ours.channel.fd());
-        for round in 0..20 {
-            theirs.expect(&format!("receive {round} 0 4096"), "done");
-            assert_eq!(theirs.actor.ask("await"), "asleep");
-            ours.put(0, &pattern(round, 4096));
-            ours.cq.arm(Arm::Any);
-            ours.post(u64::from(round), SendOp::Send { imm: None }, 0, 4096);
-            assert!(wakes(&poller), "epoll says so");
-            assert_eq!(ours.channel.take().unwrap(), u64::from(ours.cq.id()));
-            let wc = ours.cq.queue().pop().expect("announced");
-            assert_eq!(wc.status, WcStatus::Success);
-            assert_eq!(theirs.actor.hear(), "Success");
-            theirs.expect(&format!("check {round} 0 4096"), "right");
-        }
-    });
+fn progress_threads_deliver_without_polls() {
+    on_loopback(
+        "events::progress_threads_deliver_without_polls",
+        |_ferroced| {
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            let poller = watch(ours.channel.fd());
+            for round in 0..20 {
+                theirs.expect(&format!("receive {round} 0 4096"), "done");
+                assert_eq!(theirs.actor.ask("await"), "asleep");
+                ours.put(0, &pattern(round, 4096));
+                ours.cq.arm(Arm::Any);
+                ours.post(u64::from(round), SendOp::Send { imm: None }, 0, 4096);
+                assert!(wakes(&poller), "epoll reports the channel");
+                assert_eq!(ours.channel.take().unwrap(), u64::from(ours.cq.id()));
+                let wc = ours.cq.queue().pop().expect("announced");
+                assert_eq!(wc.status, WcStatus::Success);
+                assert_eq!(theirs.actor.hear(), "Success");
+                theirs.expect(&format!("check {round} 0 4096"), "right");
+            }
+        },
+    );
 }
 
-/// An acknowledgement that comes along with a message is taken in a moment later; also if
-/// the program, which has polled for the message, does not poll again.
+/// A received ACK that was deferred behind a message is processed even if the program does
+/// not poll again.
 #[test]
-fn a_completion_that_was_put_off_comes_without_another_poll() {
-    let name = "events::a_completion_that_was_put_off_comes_without_another_poll";
+fn deferred_ack_is_processed_without_another_poll() {
+    let name = "events::deferred_ack_is_processed_without_another_poll";
     on_loopback(name, |_ferroced| {
         let mut near = Endpoint::open(QpType::Rc, V4);
         let mut far = Endpoint::open(QpType::Rc, V4);
         near.connect(&far.introduction());
         far.connect(&near.introduction());
-        // Without a timer nothing else makes anybody look.
+        // Without an ACK timer only the deferral's deadline causes a turn.
         for (state, mask) in [
             (QpState::Sqd, AttrMask::empty()),
             (QpState::Sqd, AttrMask::TIMEOUT),
@@ -83,11 +86,11 @@ fn a_completion_that_was_put_off_comes_without_another_poll() {
             }
             near.post(1, send.clone(), 64, 8);
             assert_eq!(far.succeed(1)[0].wr_id, 100);
-            // The acknowledgement for the first mostly travels with this one.
+            // The ACK of the first message is usually merged with this one.
             far.post(2, send.clone(), 64, 8);
             let first = near.succeed(1)[0];
             if first.opcode == WcOpcode::Recv {
-                // All that is owed leaves with this.
+                // All deferred ACKs are sent with this.
                 near.state();
                 deadline::until("the completion", || near.cq.queue().pop().is_some());
             } else {
@@ -98,10 +101,10 @@ fn a_completion_that_was_put_off_comes_without_another_poll() {
     });
 }
 
-/// A program that reads the descriptor without asking whether it may.
+/// A program reads the channel without polling its descriptor first.
 #[test]
-fn a_blocking_read_waits() {
-    on_loopback("events::a_blocking_read_waits", |_ferroced| {
+fn blocking_read_of_a_channel_waits() {
+    on_loopback("events::blocking_read_of_a_channel_waits", |_ferroced| {
         let (ours, _theirs) = pair(QpType::Rc, V6);
         ours.cq.set_cookie(0xc00_c1e5);
         for round in 0..20 {
@@ -110,7 +113,7 @@ fn a_blocking_read_waits() {
             assert_eq!(ours.channel.take().unwrap(), 0xc00_c1e5);
             assert_eq!(ours.cq.queue().pop().unwrap().status, WcStatus::Success);
         }
-        // Not armed: nothing is said.
+        // The completion queue is not armed: there is no record.
         ours.read(1, 0, 8);
         ours.succeed(1);
         assert!(!deadline::readable_within(
@@ -121,9 +124,9 @@ fn a_blocking_read_waits() {
 }
 
 #[test]
-fn a_forbidden_access_is_an_event_of_the_victim() {
+fn forbidden_access_is_an_event_at_the_responder() {
     on_loopback(
-        "events::a_forbidden_access_is_an_event_of_the_victim",
+        "events::forbidden_access_is_an_event_at_the_responder",
         |_ferroced| {
             let (ours, mut theirs) = pair(QpType::Rc, V4);
             let (remote_addr, rkey) = ours.remote(0);
@@ -144,14 +147,14 @@ fn next_event(device: &Device) -> AsyncEvent {
     device.take_event().expect("an event")
 }
 
-/// Waits for an event; others may come before it.
+/// Waits for an event and skips others.
 fn await_event(device: &Device, wanted: &AsyncEvent) {
     while next_event(device) != *wanted {}
 }
 
 #[test]
-fn the_port_and_its_addresses_change() {
-    isolated("events::the_port_and_its_addresses_change", || {
+fn changes_of_port_and_gids_are_events() {
+    isolated("events::changes_of_port_and_gids_are_events", || {
         netdev::add_veth("near", "far");
         netdev::add_address("near", "10.0.0.1/24");
         netdev::set_up("near");
@@ -173,7 +176,7 @@ fn the_port_and_its_addresses_change() {
         netdev::set_up("far");
         await_event(&device, &AsyncEvent::PortActive);
 
-        // What happens while there is no ferroced is told by the next one.
+        // The next ferroced reports changes that happened while none ran.
         ferroced.kill();
         netdev::add_address("near", "10.0.0.3/24");
         netdev::set_down("far");

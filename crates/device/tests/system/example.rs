@@ -8,12 +8,12 @@ use crate::support::{LINK, on_loopback};
 #[allow(dead_code)] // its `main`
 mod write;
 
-/// Set in the process that is the target.
+/// Environment variable that is set in the target's process.
 const TARGET: &str = "FERROCE_TEST_WRITE_TARGET";
 
 #[test]
-fn the_example_writes_to_the_other_process() {
-    let name = "example::the_example_writes_to_the_other_process";
+fn example_writes_to_the_other_process() {
+    let name = "example::example_writes_to_the_other_process";
     on_loopback(name, |_ferroced| {
         let this = std::env::current_exe().expect("a test program");
         let mut target = Command::new(this);

@@ -1,4 +1,4 @@
-//! Packets of other processes on this host, which can send from any address of it.
+//! Packets that other processes of this host forge: they can send from all its addresses.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
@@ -11,7 +11,7 @@ use crate::support::{LINK, V4, on_loopback, pair, pattern};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// How many packets were dropped because they are not the peer's.
+/// Returns the number of packets dropped because they are not from the peer.
 fn wrong_peers() -> u64 {
     let mut ferroced = find_daemon().expect("known").expect("ferroced runs");
     let counters = ferroced.counters(Some(LINK), false).expect("counted");
@@ -20,7 +20,7 @@ fn wrong_peers() -> u64 {
     found.map(|(_, value)| value).sum()
 }
 
-/// A SEND without data that is right in everything but its UDP port.
+/// Sends a SEND without data that is valid except for its UDP source port.
 fn forge(socket: &UdpSocket, qpn: u32, psn: u32) {
     let opcode = Opcode::new(Transport::Rc, Operation::SendOnly).expect("it exists");
     let mut packet = vec![0; Bth::LEN + ICRC_LEN];
@@ -41,11 +41,11 @@ fn forge(socket: &UdpSocket, qpn: u32, psn: u32) {
 
 #[test]
 #[allow(clippy::disallowed_methods)] // the forger's socket
-fn a_local_process_without_the_peers_port_is_not_heard() {
-    let name = "forged::a_local_process_without_the_peers_port_is_not_heard";
+fn packet_from_another_local_port_is_dropped() {
+    let name = "forged::packet_from_another_local_port_is_dropped";
     on_loopback(name, |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
-        // Both ends have heard each other.
+        // Both ends have learned the port of their peer.
         ours.put(0, &pattern(1, 1000));
         ours.write(1, 0, 1000);
         ours.succeed(1);
@@ -55,8 +55,9 @@ fn a_local_process_without_the_peers_port_is_not_heard() {
         ours.receive(7, 0, 1000);
         forge(&socket, ours.qp.qpn(), qp.attr.rq_psn.value());
         deadline::until("the forged packet is dropped", || {
-            // A poll takes in what has come.
-            ours.cq.poll(1, |wc| panic!("it was taken: {wc:?}"));
+            // A poll receives the packets.
+            ours.cq
+                .poll(1, |wc| panic!("the forged packet was accepted: {wc:?}"));
             wrong_peers() == 1
         });
         theirs.expect("write 1 1000", "done");

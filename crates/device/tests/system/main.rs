@@ -1,5 +1,5 @@
-//! Real processes, real sockets, real memory: each test has a network of its own, a
-//! ferroced, and other programs, all of them this test program in different roles.
+//! System tests with real processes, sockets and memory. Each test has its own network
+//! namespace, a ferroced and other programs, all of them this test program in other roles.
 
 mod cables;
 mod crowd;

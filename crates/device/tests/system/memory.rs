@@ -1,4 +1,4 @@
-//! Memory that goes away while it is used: operations fail, processes live.
+//! Memory that is unmapped while it is used: operations fail, and processes survive.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::support::{Endpoint, Puppet, V4, on_loopback, pair, pattern};
 
 const MESSAGE: u32 = 256 << 10;
 
-/// Keeps several messages under way until one fails, and has the other do something to
-/// its memory meanwhile; says how the first failed.
+/// Keeps several messages in flight until one fails, while the peer follows an order about
+/// its memory. Returns the status of the first failure.
 fn first_failure(
     ours: &Endpoint,
     theirs: &mut Puppet,
@@ -52,26 +52,26 @@ fn fails_at_the_other_end(name: &str, post: fn(&Endpoint, u64), order: &str) {
 }
 
 #[test]
-fn the_other_unmaps_what_we_write() {
-    let name = "memory::the_other_unmaps_what_we_write";
+fn write_to_unmapped_memory_fails() {
+    let name = "memory::write_to_unmapped_memory_fails";
     fails_at_the_other_end(name, write, "unmap");
 }
 
 #[test]
-fn the_other_unmaps_what_we_read() {
-    let name = "memory::the_other_unmaps_what_we_read";
+fn read_from_unmapped_memory_fails() {
+    let name = "memory::read_from_unmapped_memory_fails";
     fails_at_the_other_end(name, read, "unmap");
 }
 
 #[test]
-fn the_other_protects_what_we_write() {
-    let name = "memory::the_other_protects_what_we_write";
+fn write_to_read_only_memory_fails() {
+    let name = "memory::write_to_read_only_memory_fails";
     fails_at_the_other_end(name, write, "protect");
 }
 
 #[test]
-fn what_is_protected_can_be_read() {
-    on_loopback("memory::what_is_protected_can_be_read", |_ferroced| {
+fn read_from_read_only_memory_succeeds() {
+    on_loopback("memory::read_from_read_only_memory_succeeds", |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         theirs.expect("put 5 0 10000", "done");
         theirs.expect("protect", "done");
@@ -82,8 +82,8 @@ fn what_is_protected_can_be_read() {
 }
 
 #[test]
-fn the_other_unmaps_its_receive_buffer() {
-    on_loopback("memory::the_other_unmaps_its_receive_buffer", |_ferroced| {
+fn send_to_an_unmapped_receive_fails() {
+    on_loopback("memory::send_to_an_unmapped_receive_fails", |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         theirs.expect("receive 1 0 8192", "done");
         theirs.expect("unmap", "done");
@@ -95,35 +95,38 @@ fn the_other_unmaps_its_receive_buffer() {
     });
 }
 
-/// What we send from, or receive into, is gone when we post.
+/// The buffer of a send or a receive is unmapped when it is posted.
 #[test]
-fn our_own_memory_is_gone() {
-    on_loopback("memory::our_own_memory_is_gone", |_ferroced| {
-        let (ours, mut theirs) = pair(QpType::Rc, V4);
-        ours.unmap();
-        ours.write(1, 0, 8192);
-        assert_eq!(ours.status(), WcStatus::LocalProtection);
-        assert_eq!(ours.state(), QpState::Err);
-        theirs.expect("state", "Rts");
+fn local_unmapped_memory_fails_the_work_request() {
+    on_loopback(
+        "memory::local_unmapped_memory_fails_the_work_request",
+        |_ferroced| {
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            ours.unmap();
+            ours.write(1, 0, 8192);
+            assert_eq!(ours.status(), WcStatus::LocalProtection);
+            assert_eq!(ours.state(), QpState::Err);
+            theirs.expect("state", "Rts");
 
-        let (ours, mut theirs) = pair(QpType::Rc, V4);
-        ours.make_read_only();
-        ours.read(1, 0, 8192);
-        assert_eq!(ours.status(), WcStatus::LocalProtection);
-        assert_eq!(ours.state(), QpState::Err);
-        theirs.expect("state", "Rts");
-    });
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            ours.make_read_only();
+            ours.read(1, 0, 8192);
+            assert_eq!(ours.status(), WcStatus::LocalProtection);
+            assert_eq!(ours.state(), QpState::Err);
+            theirs.expect("state", "Rts");
+        },
+    );
 }
 
-/// A program that replaced the fault handler a moment ago is as safe as any other.
+/// A program that has just replaced the fault handler survives as well.
 #[test]
-fn our_own_memory_is_gone_and_so_is_the_fault_handler() {
-    let name = "memory::our_own_memory_is_gone_and_so_is_the_fault_handler";
+fn local_unmapped_memory_without_fault_handler_fails_the_work_request() {
+    let name = "memory::local_unmapped_memory_without_fault_handler_fails_the_work_request";
     on_loopback(name, |_ferroced| {
         let (ours, _theirs) = pair(QpType::Rc, V4);
         ours.write(1, 0, 8192);
         ours.succeed(1);
-        // SAFETY: the default action; no handler of ours can be needed any more.
+        // SAFETY: sets the default action; no test needs the handler afterwards.
         let before = unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         assert_ne!(before, libc::SIG_ERR);
         let moment = Duration::from_millis(2);
@@ -134,43 +137,49 @@ fn our_own_memory_is_gone_and_so_is_the_fault_handler() {
     });
 }
 
-/// Once deregistration has returned, nobody writes to that memory any more.
+/// After deregistration has returned, no packet writes to that memory.
 #[test]
-fn the_other_deregisters() {
-    on_loopback("memory::the_other_deregisters", |_ferroced| {
-        let (ours, mut theirs) = pair(QpType::Rc, V4);
-        let all = 8 * MESSAGE;
-        ours.put(0, &pattern(1, all));
-        let status = first_failure(&ours, &mut theirs, write, "deregister");
-        assert_eq!(status, WcStatus::RemoteAccess);
-        theirs.expect(&format!("put 2 0 {all}"), "done");
-        theirs.expect("state", "Err");
-        theirs.expect(&format!("check 2 0 {all}"), "right");
-    });
+fn no_write_reaches_memory_after_deregistration() {
+    on_loopback(
+        "memory::no_write_reaches_memory_after_deregistration",
+        |_ferroced| {
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            let all = 8 * MESSAGE;
+            ours.put(0, &pattern(1, all));
+            let status = first_failure(&ours, &mut theirs, write, "deregister");
+            assert_eq!(status, WcStatus::RemoteAccess);
+            theirs.expect(&format!("put 2 0 {all}"), "done");
+            theirs.expect("state", "Err");
+            theirs.expect(&format!("check 2 0 {all}"), "right");
+        },
+    );
 }
 
 #[test]
-fn we_deregister() {
-    on_loopback("memory::we_deregister", |_ferroced| {
-        let (ours, mut theirs) = pair(QpType::Rc, V4);
-        for id in 0..8 {
-            read(&ours, id);
-        }
-        ours.device.deregister(&ours.mr).expect("registered");
-        let all = 8 * MESSAGE;
-        ours.put(0, &pattern(3, all));
-        // Whether some were faster than we, or none.
-        for wc in ours.completions(8) {
-            let status = wc.status;
-            assert!(
-                matches!(
-                    status,
-                    WcStatus::Success | WcStatus::LocalProtection | WcStatus::WrFlush
-                ),
-                "{status:?}"
-            );
-        }
-        assert!(ours.get(0, all) == pattern(3, all), "left alone");
-        theirs.expect("state", "Rts");
-    });
+fn local_deregistration_fails_pending_reads() {
+    on_loopback(
+        "memory::local_deregistration_fails_pending_reads",
+        |_ferroced| {
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            for id in 0..8 {
+                read(&ours, id);
+            }
+            ours.device.deregister(&ours.mr).expect("registered");
+            let all = 8 * MESSAGE;
+            ours.put(0, &pattern(3, all));
+            // Some READs may have completed before the deregistration.
+            for wc in ours.completions(8) {
+                let status = wc.status;
+                assert!(
+                    matches!(
+                        status,
+                        WcStatus::Success | WcStatus::LocalProtection | WcStatus::WrFlush
+                    ),
+                    "{status:?}"
+                );
+            }
+            assert!(ours.get(0, all) == pattern(3, all), "not written to");
+            theirs.expect("state", "Rts");
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! Opening and closing devices, over and over, and when it fails.
+//! Devices that are opened and closed many times, and opens that fail.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use rustix::thread::{CapabilitySet, set_capabilities};
 
 use crate::support::{Ferroced, LINK, ferroced, on_loopback};
 
-/// Mappings, descriptors and threads of this process.
+/// Returns the numbers of mappings, descriptors and threads of this process.
 fn belongings() -> [usize; 3] {
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
     let count = |dir: &str| fs::read_dir(dir).expect("procfs").count();
@@ -20,10 +20,10 @@ fn belongings() -> [usize; 3] {
     ]
 }
 
-/// `FERROCE_TEST_CYCLES` says how often, for a longer run by hand.
+/// `FERROCE_TEST_CYCLES` sets the number of cycles, for a longer run by hand.
 #[test]
-fn a_closed_device_leaves_no_mapping_descriptor_or_thread() {
-    let name = "opening::a_closed_device_leaves_no_mapping_descriptor_or_thread";
+fn closed_device_leaves_no_mapping_descriptor_or_thread() {
+    let name = "opening::closed_device_leaves_no_mapping_descriptor_or_thread";
     on_loopback(name, |_ferroced| {
         let cycles = std::env::var("FERROCE_TEST_CYCLES");
         let cycles: usize = cycles.map_or(100, |count| count.parse().expect("a number"));
@@ -33,7 +33,7 @@ fn a_closed_device_leaves_no_mapping_descriptor_or_thread() {
         let before = belongings();
         (0..cycles).for_each(|_| open_and_close());
         let some_more = before.map(|count| count + 20);
-        // The kernel takes a moment to forget a thread that has ended.
+        // The kernel lists an ended thread for a moment.
         deadline::until("nothing is left", || {
             let now = belongings();
             now.iter().zip(&some_more).all(|(now, most)| now < most)
@@ -41,7 +41,7 @@ fn a_closed_device_leaves_no_mapping_descriptor_or_thread() {
     });
 }
 
-/// Threads of this process that belong to a device.
+/// Returns the number of threads of this process that belong to a device.
 fn device_threads() -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("procfs");
     let names = tasks.map(|task| task.expect("a thread").path().join("comm"));
@@ -49,9 +49,9 @@ fn device_threads() -> usize {
     names.filter(|name| name.starts_with("ferroce-")).count()
 }
 
-/// Becomes a user whose threads the kernel counts, but keeps root's right to reach ferroced.
+/// Becomes a user with a limit of threads, but keeps root's right to reach ferroced.
 fn become_countable() {
-    // One that no other process has.
+    // No other process has this user.
     let uid = 1_000_000 + std::process::id();
     // SAFETY: the C library changes the user of all threads.
     assert_eq!(unsafe { libc::setresuid(uid, 0, 0) }, 0);
@@ -64,8 +64,8 @@ fn become_countable() {
 /// The progress thread of a device that failed to open would read packets of the slot's
 /// next owner.
 #[test]
-fn a_failed_open_leaves_no_thread() {
-    let name = "opening::a_failed_open_leaves_no_thread";
+fn failed_open_leaves_no_thread() {
+    let name = "opening::failed_open_leaves_no_thread";
     isolated_as_root(name, || {
         let _ferroced = Ferroced::start();
         ferroced::add_link(LINK, "lo");
@@ -80,7 +80,7 @@ fn a_failed_open_leaves_no_thread() {
             setrlimit(Resource::Nproc, limit).expect("it is below the maximum");
             match Device::open(LINK) {
                 Ok(_device) => {
-                    // A thread sets its name itself.
+                    // A thread sets its name after it has started.
                     deadline::until("progress and control", || device_threads() == 2);
                     break;
                 }

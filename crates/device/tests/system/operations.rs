@@ -1,4 +1,4 @@
-//! Every operation, every byte, over both IP families.
+//! Every operation over both IP families, with every byte checked.
 
 use ferroce_device::transport::{QpType, SendOp};
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::support::{Endpoint, Puppet, V4, V6, on_loopback, pair, pattern};
 
-/// Sizes that differ in how many packets they are.
+/// Sizes of messages with different numbers of packets.
 const SIZES: [u32; 7] = [0, 1, 100, 4096, 4097, 65_536, 1 << 20];
 const WORD: u64 = 3 << 20;
 
@@ -87,10 +87,10 @@ fn rc_over_ipv6() {
     on_loopback("operations::rc_over_ipv6", |_ferroced| everything(V6));
 }
 
-/// The other sleeps while all of it happens: its progress thread does the work.
+/// The peer's program sleeps: its progress thread responds.
 #[test]
-fn many_at_once() {
-    on_loopback("operations::many_at_once", |_ferroced| {
+fn many_writes_complete_in_order() {
+    on_loopback("operations::many_writes_complete_in_order", |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         let size = 1 << 14;
         for (id, offset) in (0..64).map(|id| (id, id * u64::from(size))) {
@@ -161,7 +161,7 @@ fn uc_over_ipv6() {
     });
 }
 
-/// Datagrams that the kernel dropped because a socket was full.
+/// Returns the number of datagrams that the kernel dropped because a socket was full.
 fn overflows() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("readable");
     let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
@@ -172,11 +172,11 @@ fn overflows() -> u64 {
     found.expect("counted").1.parse().expect("a number")
 }
 
-/// Nobody acknowledges what an unreliable queue pair sends; on one machine it is held
-/// back all the same before the receiver's socket is full.
+/// No peer acknowledges unreliable packets. On one machine their sender waits for credits
+/// before the receiver's socket is full.
 #[test]
-fn unreliable_senders_do_not_drown_receivers() {
-    let name = "operations::unreliable_senders_do_not_drown_receivers";
+fn unreliable_sender_waits_for_its_receiver() {
+    let name = "operations::unreliable_sender_waits_for_its_receiver";
     on_loopback(name, |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Uc, V4);
         let size = 1 << 18;
@@ -187,7 +187,7 @@ fn unreliable_senders_do_not_drown_receivers() {
         }
         theirs.actor.signal(Signal::CONT);
         ours.succeed(100);
-        // Received in order, so all the others are there as well.
+        // Messages arrive in order, so all earlier ones have arrived too.
         deadline::until("the last message", || {
             theirs.actor.ask(&format!("check 1 0 {size}")) == "right"
         });
@@ -195,11 +195,11 @@ fn unreliable_senders_do_not_drown_receivers() {
     });
 }
 
-/// A program may end as soon as its message has completed: by then it has left, also
-/// where it was held back.
+/// A program may end as soon as its message has completed: the message has been sent by
+/// then, even if it had to wait for credits.
 #[test]
-fn an_unreliable_message_that_completed_has_left() {
-    let name = "operations::an_unreliable_message_that_completed_has_left";
+fn completed_unreliable_message_arrives_after_the_sender_ends() {
+    let name = "operations::completed_unreliable_message_arrives_after_the_sender_ends";
     on_loopback(name, |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Uc, V4);
         let size = 1 << 20;
@@ -215,11 +215,11 @@ fn an_unreliable_message_that_completed_has_left() {
     });
 }
 
-/// A program that had no turn on a processor cannot post receives; its progress thread
-/// takes packets in all the same.
+/// A program that gets no processor cannot post receives, but its progress thread receives
+/// packets.
 #[test]
-fn unreliable_messages_wait_a_moment_for_their_receives() {
-    let name = "operations::unreliable_messages_wait_a_moment_for_their_receives";
+fn unreliable_messages_wait_for_their_receives() {
+    let name = "operations::unreliable_messages_wait_for_their_receives";
     on_loopback(name, |_ferroced| {
         for kind in [QpType::Uc, QpType::Ud] {
             let mut ours = Endpoint::open(kind, V4);
@@ -230,7 +230,7 @@ fn unreliable_messages_wait_a_moment_for_their_receives() {
                 ours.post(id, SendOp::Send { imm: None }, 0, 1000);
             }
             ours.succeed(10);
-            assert_eq!(theirs.cq.poll(1, |_| {}), 0, "nothing is posted");
+            assert_eq!(theirs.cq.poll(1, |_| {}), 0, "no receive is posted");
             for id in 0..10 {
                 theirs.receive(id, 0, 1040);
             }
@@ -240,10 +240,10 @@ fn unreliable_messages_wait_a_moment_for_their_receives() {
     });
 }
 
-/// Whoever has received a message may leave at once: the sender hears of it.
+/// A receiver may end right after it has received a message: the sender gets the ACK.
 #[test]
-fn a_message_is_acknowledged_by_who_leaves_at_once() {
-    let name = "operations::a_message_is_acknowledged_by_who_leaves_at_once";
+fn message_is_acknowledged_before_the_receiver_ends() {
+    let name = "operations::message_is_acknowledged_before_the_receiver_ends";
     on_loopback(name, |_ferroced| {
         for _ in 0..20 {
             let mut ours = Endpoint::open(QpType::Rc, V4);

@@ -1,4 +1,4 @@
-//! What a program does besides: fork, exec, signals, and nothing at all.
+//! Programs that fork, exec, handle signals, or are idle.
 
 use std::fs;
 use std::process::Command;
@@ -19,36 +19,39 @@ fn works(ours: &Endpoint, theirs: &mut Puppet, seed: u32) {
 }
 
 #[test]
-fn children_come_and_go() {
-    on_loopback("process::children_come_and_go", |_ferroced| {
-        let (ours, mut theirs) = pair(QpType::Rc, V4);
-        works(&ours, &mut theirs, 1);
-        for seed in 2..5 {
-            // One that executes another program.
-            let status = Command::new("/bin/true").status().expect("it exists");
-            assert!(status.success());
-            works(&ours, &mut theirs, seed);
-            // One that ends, with all that runs at exit.
-            // SAFETY: the child does nothing but end, which takes no lock that another
-            // thread may hold: ours run no code that does.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // SAFETY: ends the child at once.
-                unsafe { libc::_exit(7) };
+fn parent_works_while_children_run_and_end() {
+    on_loopback(
+        "process::parent_works_while_children_run_and_end",
+        |_ferroced| {
+            let (ours, mut theirs) = pair(QpType::Rc, V4);
+            works(&ours, &mut theirs, 1);
+            for seed in 2..5 {
+                // A child that executes another program.
+                let status = Command::new("/bin/true").status().expect("it exists");
+                assert!(status.success());
+                works(&ours, &mut theirs, seed);
+                // A child that ends with all its exit handlers.
+                // SAFETY: the child does nothing but end, which takes no lock that another
+                // thread may hold: ours run no code that does.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: ends the child at once.
+                    unsafe { libc::_exit(7) };
+                }
+                works(&ours, &mut theirs, seed + 10);
+                let mut status = 0;
+                // SAFETY: waits for our own child.
+                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!((waited, libc::WEXITSTATUS(status)), (child, 7));
+                works(&ours, &mut theirs, seed + 20);
             }
-            works(&ours, &mut theirs, seed + 10);
-            let mut status = 0;
-            // SAFETY: waits for our own child.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!((waited, libc::WEXITSTATUS(status)), (child, 7));
-            works(&ours, &mut theirs, seed + 20);
-        }
-    });
+        },
+    );
 }
 
 #[test]
-fn a_child_that_closes_a_device_leaves_the_parents_alone() {
-    let name = "process::a_child_that_closes_a_device_leaves_the_parents_alone";
+fn child_that_closes_a_device_leaves_the_parents_open() {
+    let name = "process::child_that_closes_a_device_leaves_the_parents_open";
     on_loopback(name, |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         let device = Device::open(LINK).expect("the link is there");
@@ -76,10 +79,10 @@ fn a_child_that_closes_a_device_leaves_the_parents_alone() {
     });
 }
 
-/// A child that neither executes anything nor ends, and so keeps copies of all that we have.
+/// The child neither executes a program nor ends, so it keeps copies of all descriptors.
 #[test]
-fn a_child_lives_on() {
-    on_loopback("process::a_child_lives_on", |_ferroced| {
+fn parent_works_beside_a_living_child() {
+    on_loopback("process::parent_works_beside_a_living_child", |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         works(&ours, &mut theirs, 1);
         // SAFETY: the child does nothing but wait for its end.
@@ -103,7 +106,7 @@ fn a_child_lives_on() {
     });
 }
 
-/// Not a test: a process that opens a device, forks and ends, and says who lives on.
+/// Not a test: a process that opens a device, forks and ends. It prints the child's pid.
 #[test]
 fn parent() {
     let Some(_) = role::order() else { return };
@@ -112,8 +115,8 @@ fn parent() {
 }
 
 #[test]
-fn a_child_of_the_dead_does_not_keep_the_port() {
-    let name = "process::a_child_of_the_dead_does_not_keep_the_port";
+fn child_of_a_dead_program_does_not_keep_the_port() {
+    let name = "process::child_of_a_dead_program_does_not_keep_the_port";
     on_loopback(name, |mut ferroced| {
         let mut parent = role::start("process::parent", "", None);
         let child: i32 = parent.hear().parse().expect("a process");
@@ -123,12 +126,12 @@ fn a_child_of_the_dead_does_not_keep_the_port() {
         let device = Device::open(LINK);
         // SAFETY: ends a process that was started here.
         let ended = unsafe { libc::kill(child, libc::SIGKILL) };
-        assert_eq!(ended, 0, "the child lives until now");
-        device.expect("nothing is in the way");
+        assert_eq!(ended, 0, "the child is still alive");
+        device.expect("the port is free");
     });
 }
 
-/// Descriptors of this process above standard error.
+/// Returns the descriptors of this process above standard error.
 fn descriptors() -> Vec<i32> {
     let all = fs::read_dir("/proc/self/fd").expect("procfs");
     let names = all.map(|entry| entry.expect("an entry").file_name());
@@ -151,7 +154,7 @@ fn descriptors_are_closed_on_exec() {
             }
             // SAFETY: used at once, and only if it is still open.
             let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-            // The directory that we listed is closed by now.
+            // The listed directory is closed by now.
             let Ok(flags) = fcntl_getfd(borrowed) else {
                 continue;
             };
@@ -163,7 +166,7 @@ fn descriptors_are_closed_on_exec() {
     });
 }
 
-/// Threads of this process that are the device's, and how often each has slept.
+/// Returns the device's threads in this process, each with the number of its sleeps.
 fn sleeps() -> Vec<(String, u64)> {
     let mut found = Vec::new();
     for task in fs::read_dir("/proc/self/task").expect("procfs") {
@@ -183,12 +186,12 @@ fn sleeps() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn idle_means_idle() {
-    on_loopback("process::idle_means_idle", |_ferroced| {
+fn threads_of_an_idle_device_sleep() {
+    on_loopback("process::threads_of_an_idle_device_sleep", |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         works(&ours, &mut theirs, 1);
         assert_eq!(sleeps().len(), 2, "progress and control");
-        // What was begun comes to an end first; then nothing happens for a while.
+        // Work in progress ends first; then no thread wakes up for a while.
         let quiet = Duration::from_millis(300);
         deadline::until("the threads sleep on", || {
             let before = sleeps();
@@ -200,15 +203,16 @@ fn idle_means_idle() {
 }
 
 extern "C" fn on_fault(_: libc::c_int) {
-    // SAFETY: ends the process, as the handler of somebody who is not amused.
+    // SAFETY: the call ends the process.
     unsafe { libc::_exit(99) };
 }
 
-/// A program that wants faults for itself gets them, and ours fail all the same.
+/// A program with its own fault handler gets its faults, and bad accesses of the device
+/// fail.
 #[test]
-fn the_program_takes_the_fault_handler() {
+fn program_with_its_own_fault_handler_gets_its_faults() {
     on_loopback(
-        "process::the_program_takes_the_fault_handler",
+        "process::program_with_its_own_fault_handler_gets_its_faults",
         |_ferroced| {
             let (ours, mut theirs) = pair(QpType::Rc, V4);
             works(&ours, &mut theirs, 1);
@@ -234,10 +238,10 @@ fn the_program_takes_the_fault_handler() {
     );
 }
 
-/// A program with a thread for signals blocks them in all others, and polls there.
+/// A program with a signal thread blocks signals in its other threads, and polls there.
 #[test]
-fn a_poller_with_all_signals_blocked_survives_memory_that_is_gone() {
-    let name = "process::a_poller_with_all_signals_blocked_survives_memory_that_is_gone";
+fn poller_with_blocked_signals_survives_unmapped_memory() {
+    let name = "process::poller_with_blocked_signals_survives_unmapped_memory";
     on_loopback(name, |_ferroced| {
         let (ours, mut theirs) = pair(QpType::Rc, V4);
         works(&ours, &mut theirs, 1);
@@ -247,7 +251,7 @@ fn a_poller_with_all_signals_blocked_survives_memory_that_is_gone() {
             libc::sigfillset(&raw mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, core::ptr::null_mut());
         }
-        // The progress thread leaves the sockets to a thread that polls over and over.
+        // While this thread polls, the progress thread leaves the sockets alone.
         for id in 0..100 {
             ours.read(id, 0, 100_000);
             ours.succeed(1);

@@ -1,4 +1,4 @@
-//! Packets that nobody should send.
+//! Invalid packets, which must change nothing.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -11,7 +11,7 @@ const MESSAGE: u32 = 100_000;
 const ROUNDS: u32 = 20;
 const PACKETS_EACH: u32 = 200;
 
-/// A stream of numbers, the same each time.
+/// A reproducible stream of random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -31,7 +31,7 @@ impl Numbers {
     }
 }
 
-/// Something that is not a packet, or almost one.
+/// Returns random bytes, or a packet that is almost valid.
 fn junk(numbers: &mut Numbers, targets: &[Introduction], flow: &Flow) -> Vec<u8> {
     let length = numbers.below(1500) as usize;
     let mut packet = numbers.bytes(length);
@@ -52,7 +52,7 @@ fn junk(numbers: &mut Numbers, targets: &[Introduction], flow: &Flow) -> Vec<u8>
     for (place, byte) in packet.iter_mut().zip(rest) {
         *place = byte;
     }
-    // A right checksum, unless it would really be for one of them.
+    // The ICRC is right, unless the packet would be valid for one of the queue pairs.
     if !targets.iter().any(|target| target.qpn == qpn & 0xff_ffff) {
         packet.extend(icrc::compute(flow, 0, &packet));
     }
@@ -81,7 +81,7 @@ fn storm(gid_index: u8, to: &str) {
         ours.write(u64::from(seed), 0, MESSAGE);
         ours.read(u64::from(seed), 1 << 20, MESSAGE);
         for _ in 0..PACKETS_EACH {
-            // No room is as good: then there are enough of them.
+            // A full buffer holds enough packets.
             let _ = socket.send_to(&junk(&mut numbers, &targets, &flow), (address, 4791));
         }
         ours.succeed(2);
@@ -91,11 +91,17 @@ fn storm(gid_index: u8, to: &str) {
 }
 
 #[test]
-fn junk_over_ipv4() {
-    on_loopback("storm::junk_over_ipv4", |_ferroced| storm(V4, "127.0.0.1"));
+fn invalid_packets_over_ipv4_change_nothing() {
+    on_loopback(
+        "storm::invalid_packets_over_ipv4_change_nothing",
+        |_ferroced| storm(V4, "127.0.0.1"),
+    );
 }
 
 #[test]
-fn junk_over_ipv6() {
-    on_loopback("storm::junk_over_ipv6", |_ferroced| storm(V6, "::1"));
+fn invalid_packets_over_ipv6_change_nothing() {
+    on_loopback(
+        "storm::invalid_packets_over_ipv6_change_nothing",
+        |_ferroced| storm(V6, "::1"),
+    );
 }

@@ -1,4 +1,4 @@
-//! An [`ferroce_endpoint::Endpoint`] for tests: what must not fail, panics.
+//! A [`ferroce_endpoint::Endpoint`] for tests, which panics on failure.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ use ferroce_endpoint::{Introduction, Options};
 
 use super::LINK;
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Endpoint(ferroce_endpoint::Endpoint);
 
@@ -40,12 +40,12 @@ impl Endpoint {
         self.0.connect(theirs).expect("it connects");
     }
 
-    /// A WRITE, to the same place in the other's memory.
+    /// Posts a WRITE to the same offset of the peer's memory.
     pub(crate) fn write(&self, wr_id: u64, offset: u64, length: u32) {
         self.0.write(wr_id, offset, length).expect("room");
     }
 
-    /// A READ, from the same place in the other's memory.
+    /// Posts a READ from the same offset of the peer's memory.
     pub(crate) fn read(&self, wr_id: u64, offset: u64, length: u32) {
         self.0.read(wr_id, offset, length).expect("room");
     }
@@ -58,17 +58,17 @@ impl Endpoint {
         self.0.receive(wr_id, offset, length).expect("room");
     }
 
-    /// Polls until `count` completions have come.
+    /// Polls until `count` completions have arrived.
     pub(crate) fn completions(&self, count: usize) -> Vec<Wc> {
         self.0.completions(count).expect("in time")
     }
 
-    /// Polls until one completion has come, and says how it went.
+    /// Polls for one completion and returns its status.
     pub(crate) fn status(&self) -> WcStatus {
         self.completions(1)[0].status
     }
 
-    /// Polls until `count` completions have come, all of them successes.
+    /// Polls until `count` successful completions have arrived.
     pub(crate) fn succeed(&self, count: usize) -> Vec<Wc> {
         self.0.succeed(count).expect("successes in time")
     }
@@ -77,17 +77,17 @@ impl Endpoint {
         self.0.state().expect("it exists")
     }
 
-    /// Writes into our memory.
+    /// Writes to this end's memory.
     pub(crate) fn put(&self, offset: u64, bytes: &[u8]) {
         self.pages.put(offset, bytes).expect("writable");
     }
 
-    /// Reads from our memory.
+    /// Reads this end's memory.
     pub(crate) fn get(&self, offset: u64, length: u32) -> Vec<u8> {
         self.pages.get(offset, length).expect("readable")
     }
 
-    /// Takes our memory away.
+    /// Unmaps this end's memory.
     pub(crate) fn unmap(&self) {
         self.pages.unmap().expect("unmapped");
     }

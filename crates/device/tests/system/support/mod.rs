@@ -1,4 +1,4 @@
-//! What the tests are made of.
+//! Helpers of the system tests.
 
 pub(crate) mod endpoint;
 #[path = "../../../../abi/tests/common/ferroced.rs"]
@@ -20,7 +20,7 @@ pub(crate) const V4: u8 = 1;
 /// Index of ::1 on `lo`.
 pub(crate) const V6: u8 = 0;
 
-/// Runs a test in a network of its own, with a ferroced and a link on `lo`.
+/// Runs a test in its own network namespace, with a ferroced and a link on `lo`.
 pub(crate) fn on_loopback(name: &str, body: impl FnOnce(Ferroced)) {
     isolated(name, || {
         let ferroced = Ferroced::start();
@@ -29,7 +29,7 @@ pub(crate) fn on_loopback(name: &str, body: impl FnOnce(Ferroced)) {
     });
 }
 
-/// This process and another, connected.
+/// Returns an end in this process, connected to an end in another process.
 pub(crate) fn pair(kind: QpType, gid_index: u8) -> (Endpoint, Puppet) {
     let mut ours = Endpoint::open(kind, gid_index);
     let mut theirs = Puppet::start(kind, gid_index);

@@ -1,4 +1,4 @@
-//! Another program, which does as it is told.
+//! Another process, which follows orders.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ impl Puppet {
         Puppet::unopened().open(kind, gid_index)
     }
 
-    /// A process that has not opened a device yet.
+    /// Starts a process that has not opened a device yet.
     pub(crate) fn unopened() -> Stranger {
         Stranger(role::start("support::puppet::role", "", None))
     }
@@ -30,7 +30,7 @@ impl Puppet {
         self.expect(&format!("connect {to}"), "connected");
     }
 
-    /// Has it do something, and checks what it says about it.
+    /// Gives an order and checks the answer.
     pub(crate) fn expect(&mut self, order: &str, answer: &str) {
         assert_eq!(self.actor.ask(order), answer, "{order}");
     }
@@ -50,7 +50,7 @@ impl Stranger {
     }
 }
 
-/// Not a test: what a [`Puppet`] does.
+/// Not a test: the process of a [`Puppet`].
 #[test]
 fn role() {
     if role::order().is_none() {
@@ -96,10 +96,10 @@ fn kind_named(name: &str) -> QpType {
     kind.expect("a kind")
 }
 
-/// Moves to a network of its own; says where it is to be found.
+/// Moves to a new network namespace and returns its path.
 fn leave() -> String {
     let flags = rustix::thread::UnshareFlags::NEWNET;
-    // SAFETY: it takes away nothing that Rust relies on.
+    // SAFETY: a new network namespace affects nothing that Rust relies on.
     unsafe { rustix::thread::unshare_unsafe(flags) }.expect("a network namespace");
     netdev::set_up("lo");
     format!(
@@ -109,7 +109,7 @@ fn leave() -> String {
     )
 }
 
-/// Makes a netdev usable, and a link on it.
+/// Sets up a netdev and a link on it.
 fn settle(order: &str) -> Ferroced {
     let mut words = order.split(' ');
     let mut word = || words.next().expect("netdev, MTU and addresses");
@@ -123,7 +123,8 @@ fn settle(order: &str) -> Ferroced {
     ferroced
 }
 
-/// Waits until GID 0 is the link-local address of the netdev, and nobody else may have it.
+/// Waits until GID 0 is the link-local address of the netdev, and duplicate address
+/// detection has ended.
 pub(crate) fn await_link_local_gid(netdev: &str) {
     netdev::await_link_local(netdev);
     deadline::until("its GID", || {
@@ -136,7 +137,7 @@ pub(crate) fn await_link_local_gid(netdev: &str) {
     });
 }
 
-/// What it can do once it has a device.
+/// Follows an order that needs a device.
 fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
     let number = |word: &str| -> u64 { word.parse().expect("a number") };
     let numbers: Vec<u64> = match order {
@@ -210,7 +211,7 @@ fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
     }
 }
 
-/// Sleeps on the completion channel: all the work is the progress thread's.
+/// Sleeps on the completion channel, while the progress thread receives.
 fn await_completion(end: &Endpoint) -> String {
     end.cq.arm(Arm::Any);
     let mut status = None;
