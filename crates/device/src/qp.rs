@@ -1,7 +1,7 @@
 //! Queue pairs of a device.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 use ferroce_net::Source;
 use ferroce_transport::{
@@ -38,9 +38,11 @@ pub struct Qp {
     qpn: u32,
     cap: QpCap,
     kind: QpType,
-    /// The path MTU that the program asked for, as its `enum ibv_mtu` number, if it is
-    /// above what the link carries; 0 otherwise.
+    /// The path MTU that the program set, as a number of `enum ibv_mtu`, if it is above the
+    /// active MTU of the link; 0 otherwise.
     asked_mtu: AtomicU8,
+    /// UDP source port of the queue pair's packets; 0 before it has one.
+    source_port: AtomicU16,
 }
 
 impl Qp {
@@ -58,25 +60,25 @@ impl Qp {
             cap,
             kind,
             asked_mtu: AtomicU8::new(0),
+            source_port: AtomicU16::new(0),
         }
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// The sizes it got.
+    /// Returns the granted sizes.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
 
-    /// Changes attributes and state. With [`AttrMask::AV`], `ah` says the way.
+    /// Changes attributes and state. With [`AttrMask::AV`], `ah` is the route.
     ///
     /// A path MTU above the port's active MTU is accepted, as rxe does, and a query reports
-    /// it. Packets carry no more than the active MTU: larger ones would be lost, because
-    /// they are never fragmented. The peer cuts in the same way if its netdev has the same
-    /// MTU.
+    /// it. Packets carry no more than the active MTU: longer ones would be lost, because
+    /// packets are never fragmented. The peer does the same if its netdev has the same MTU.
     pub fn modify(
         &self,
         attr: &QpAttr,
@@ -124,27 +126,36 @@ impl Qp {
                 self.asked_mtu.store(0, Ordering::Relaxed);
             }
             let port = match (self.kind.is_datagram(), attr.av) {
-                // A peer on this host takes no packets from another port, so the port stays
-                // if the address changes later.
-                (false, Some(av)) if mask.contains(AttrMask::AV) && connects => Some((
-                    rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
-                    Source::Address(av.source),
-                )),
+                // A peer on this host accepts no packets from another port, so the port stays
+                // if the address changes later. The other IP family needs its own socket.
+                (false, Some(av)) if mask.contains(AttrMask::AV) => {
+                    let want = match connects {
+                        true => rc_source_port(av.flow_label, self.qpn, attr.dest_qpn),
+                        false => self.source_port.load(Ordering::Relaxed),
+                    };
+                    Some((want, Source::Address(av.source)))
+                }
                 (true, _) if mask.contains(AttrMask::STATE) && attr.state == QpState::Init => {
                     Some((ud_source_port(self.qpn), Source::Any))
                 }
                 _ => None,
             };
-            if let Some((want, source)) = port
-                && let Err(error) = core.choose_port(self.qpn, want, source)
-            {
-                tracing::warn!("no UDP source port for queue pair {:#x}: {error}", self.qpn);
+            if let Some((want, source)) = port {
+                match core.choose_port(self.qpn, want, source) {
+                    Ok(port) => self.source_port.store(port, Ordering::Relaxed),
+                    Err(error) => {
+                        tracing::warn!(
+                            "no UDP source port for queue pair {:#x}: {error}",
+                            self.qpn
+                        );
+                    }
+                }
             }
             Ok(())
         })
     }
 
-    /// Attributes, state and sizes.
+    /// Returns attributes, state and sizes.
     pub fn query(&self) -> Result<QpQuery, VerbsError> {
         let mut query = self.shard.with(|adapter, _| adapter.query_qp(self.qpn))?;
         let asked = self.asked_mtu.load(Ordering::Relaxed);
@@ -154,14 +165,14 @@ impl Qp {
         Ok(query)
     }
 
-    /// Posts to the send queue; what can leave at once, does.
+    /// Posts to the send queue, and sends as many packets as the window permits.
     pub fn post_send(&self, wr: SendWr<'_>) -> Result<(), VerbsError> {
         self.shard
             .with(|mut adapter, now| adapter.post_send(now, self.qpn, wr))
     }
 
-    /// Posts several, and sends them together. Returns how many were taken, and
-    /// why the next was not.
+    /// Posts several work requests, and sends them together. Returns how many were
+    /// accepted, and the error of the next.
     pub fn post_sends<'a>(
         &self,
         wrs: impl IntoIterator<Item = SendWr<'a>>,
@@ -178,8 +189,8 @@ impl Qp {
         })
     }
 
-    /// Holds the queue pair for several posts; what they give to send leaves
-    /// together afterwards. `work` must not come back to this device.
+    /// Holds the queue pair for several posts, whose packets are sent together afterwards.
+    /// `work` must not call this device: it would deadlock.
     pub fn posting<T>(&self, work: impl FnOnce(&mut Posting<'_>) -> T) -> T {
         self.shard.with(|adapter, now| {
             work(&mut Posting {
@@ -196,14 +207,14 @@ impl Qp {
             .with(|mut adapter, now| adapter.post_recv(now, self.qpn, wr))
     }
 
-    /// Destroys it, unless it is attached to a multicast group.
+    /// Destroys the queue pair. Fails while it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.shard.flush_deferred_acks();
         self.shard
             .with(|mut adapter, _| adapter.destroy_qp(self.qpn))
     }
 
-    /// Receives datagrams of a multicast group, or no longer.
+    /// Attaches the queue pair to a multicast group, or detaches it.
     pub fn multicast(&self, group: core::net::IpAddr, join: bool) -> Result<(), VerbsError> {
         self.shard.with_core(|core, _| {
             let changed = match join {
@@ -228,7 +239,7 @@ impl Qp {
     }
 }
 
-/// A queue pair that is held for several posts.
+/// A queue pair held for several posts, as [`Qp::posting`] passes it.
 pub struct Posting<'a> {
     adapter: Adapter<'a>,
     now: Time,
@@ -242,7 +253,7 @@ impl Posting<'_> {
         self.adapter.post_send(self.now, self.qpn, wr)
     }
 
-    /// Whether the send queue would take this after `ahead` others.
+    /// Checks whether the send queue would accept a work request after `ahead` others.
     pub fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<(), VerbsError> {
         self.adapter.check_send(self.qpn, wr, ahead)
     }

@@ -258,16 +258,16 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             && self.received_ack.is_empty()
     }
 
-    /// Gives a queue pair a UDP source port that the wire can send from.
+    /// Gives a queue pair a UDP source port that the wire can send from. Returns the port.
     ///
     /// # Errors
     /// If no port is available.
-    pub fn choose_port(&mut self, qpn: u32, want: u16, source: Source) -> std::io::Result<()> {
+    pub fn choose_port(&mut self, qpn: u32, want: u16, source: Source) -> std::io::Result<u16> {
         let port = self.wire.bind(want, source)?;
         if let Err(error) = self.engine.set_source_port(qpn, port) {
             tracing::debug!("{error}");
         }
-        Ok(())
+        Ok(port)
     }
 
     /// Prepares for datagram queue pairs, which show the hop limit to programs.

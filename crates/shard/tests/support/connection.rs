@@ -174,7 +174,7 @@ impl<W: Wire> End<W> {
         let port = self
             .core
             .choose_port(self.qpn, 0xc123, Source::Address(source));
-        port.expect("a source port");
+        let _port = port.expect("a source port");
     }
 
     fn turn(&mut self, now: Time, caller: Caller) {
