@@ -44,9 +44,18 @@ pub(crate) fn test() -> Result<()> {
     })?;
     step("Link the library that tests load", || library::build(false))?;
     step("Test the workspace", || cargo(&["test", "--workspace"]))?;
-    step("Test the transport without its deliberate bugs", || {
-        cargo(&["test", "--package", "ferroce-transport"])
-    })?;
+    step(
+        "Test the transport and the shard without injected bugs",
+        || {
+            let packages = [
+                "--package",
+                "ferroce-transport",
+                "--package",
+                "ferroce-shard",
+            ];
+            cargo(&[&["test"], &packages[..]].concat())
+        },
+    )?;
     programs(&[])
 }
 

@@ -3,13 +3,17 @@
 //! ```text
 //!            seed -> Scenario (hosts, queue pairs, faults, disruptions)
 //!                        |
-//!   programs --post--> Engine --packets--> Network --packets--> Engine
+//!   programs --post--> Shard  --runs-->    Network --runs-->    Shard
 //!      ^                 |                (loss, duplicates,      |
 //!      |  completions    | memory          reordering, delay,     | memory
 //!      +-----------------+                 corruption ...)        |
 //!                        |                                        |
 //!                        +-----> Oracle: checks every step <------+
 //! ```
+//!
+//! Each host runs the code of a device: [`ferroce_shard::Core`] with its engine, header
+//! prediction, deferred ACKs, unmatched packets, credits and waiting runs. Only the wire below
+//! it is simulated: it merges packets into runs as the kernel does.
 //!
 //! A run depends on its seed only. Virtual time jumps from event to event, and
 //! every decision comes from the seed. So any failure can be replayed exactly.
@@ -21,12 +25,15 @@
 //! - completions come in order, exactly once, with a status that has a cause in
 //!   the scenario;
 //! - messages arrive once, in order and unchanged;
+//! - each packet that arrives reaches the engine once, and each packet that the engine
+//!   assembles reaches the wire once, in order;
+//! - the credits on a machine count the packets that its hosts hold;
 //! - atomics are executed exactly once;
 //! - no work request stays outstanding for ever;
 //! - both ends of a connection agree on whether it failed.
 //!
-//! The engine's deliberate bugs test the oracle: it must find each of them
-//! within a stated number of seeds.
+//! Injected bugs of the engine and of the shard test the oracle: it must find each of them
+//! within a stated number of seeds, with all fast paths on.
 
 #![forbid(unsafe_code)]
 

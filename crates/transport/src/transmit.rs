@@ -89,12 +89,6 @@ impl Batch {
         self.len == 0
     }
 
-    /// True if assembling the packets reads the program's memory.
-    pub fn reads_memory(&self) -> bool {
-        let from_memory = |piece: &Piece| matches!(piece, Piece::Memory { .. });
-        self.pieces.iter().any(from_memory)
-    }
-
     /// Returns a packet by its number in the batch.
     pub fn packet(&self, number: usize) -> TxPacket {
         let entry = self.entry(number);
