@@ -1,8 +1,8 @@
-//! Contexts: a device as a program has opened it.
+//! Contexts: `ibv_context`, an open device of a program.
 //!
-//! Inline code in programs walks backwards from the `ibv_context` it got, to the
-//! function pointers of `verbs_context`; newer headers walk further. Room of
-//! zeros lies in front, for headers that do not exist yet.
+//! Inline functions of `verbs.h` find the function pointers of `verbs_context` in front of
+//! the `ibv_context`; newer headers look further in front. Zeros lie there for functions
+//! that do not exist yet: the inline functions then return EOPNOTSUPP.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -21,10 +21,10 @@ use crate::ops;
 use crate::registry::Registry;
 use crate::unused;
 
-/// What the files behind `cmd_fd` are called.
+/// The name of the memory files behind `cmd_fd`.
 pub(crate) const COMMAND_FILE: &str = "ferroce-verbs";
 
-/// Words of zeros in front of `verbs_context`.
+/// Number of words of zeros in front of `verbs_context`.
 const ROOM: usize = 128;
 
 /// An open device.
@@ -32,45 +32,55 @@ const ROOM: usize = 128;
 pub(crate) struct ContextObject {
     _room: [u64; ROOM],
     verbs: UnsafeCell<verbs_context>,
-    /// What does the work.
     pub(crate) device: Arc<Device>,
-    /// Live objects by number.
+    /// Live objects, by number.
     pub(crate) objects: Objects,
-    /// Things made in this context that are still there.
+    /// Number of live objects that were created in this context.
     pub(crate) users: AtomicU32,
     command_file: OwnedFd,
     next_handle: AtomicU32,
 }
 
-/// Live objects of a context that have numbers.
+/// Live objects of a context, for events that name them by number.
 #[derive(Default)]
 pub(crate) struct Objects {
     /// By queue pair number.
     pub(crate) qps: Registry<ibv_qp>,
-    /// By the id that events name.
+    /// By the id of the completion queue.
     pub(crate) cqs: Registry<ibv_cq>,
     /// By shared receive queue number.
     pub(crate) srqs: Registry<ibv_srq>,
 }
 
-/// Where a program's pointer points, from the beginning of the allocation.
+/// Offset of the program's `ibv_context` in the allocation.
 const OFFSET: usize = offset_of!(ContextObject, verbs) + offset_of!(verbs_context, context);
 
-/// `abi_compat` of a context that has a `verbs_context` around it.
+/// Value of `abi_compat` that tells programs that the context is in a `verbs_context`.
 const HAS_VERBS_CONTEXT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
-/// All open contexts of the process.
+/// All open contexts, including those that a forked child has inherited.
 static CONTEXTS: Mutex<Vec<Pointer>> = Mutex::new(Vec::new());
 
-struct Pointer(*mut ibv_context);
+/// An open context, and the process that opened it.
+struct Pointer {
+    context: *mut ibv_context,
+    process: u32,
+}
 
-// SAFETY: only compared, or followed while the list is locked.
+// SAFETY: the pointer is compared, or dereferenced while the list is locked.
 unsafe impl Send for Pointer {}
 
+impl Pointer {
+    /// Returns the context. Only for entries of the list while it is locked.
+    fn object(&self) -> &ContextObject {
+        // SAFETY: `close` removes a context from the list before it frees the context.
+        unsafe { context_of(self.context) }
+    }
+}
+
 impl ContextObject {
-    /// A context for a program.
-    ///
-    /// `c_device` is the device as the program sees it; the caller keeps it alive.
+    /// Creates a context for a program. `c_device` is the program's `ibv_device`, which the
+    /// caller keeps alive.
     pub(crate) fn create(
         c_device: *mut ibv_device,
         device: Arc<Device>,
@@ -81,7 +91,7 @@ impl ContextObject {
         Ok(ContextObject::with_file(c_device, device, command_file))
     }
 
-    /// A context for a program, with this as its `cmd_fd`.
+    /// Creates a context for a program with this `cmd_fd`.
     pub(crate) fn with_file(
         c_device: *mut ibv_device,
         device: Arc<Device>,
@@ -106,9 +116,12 @@ impl ContextObject {
             command_file,
             next_handle: AtomicU32::new(1),
         }));
-        // SAFETY: inside the allocation made above.
+        // SAFETY: `OFFSET` lies inside the allocation.
         let context = unsafe { object.byte_add(OFFSET) }.cast::<ibv_context>();
-        contexts().push(Pointer(context));
+        contexts().push(Pointer {
+            context,
+            process: std::process::id(),
+        });
         at_exit();
         context
     }
@@ -117,62 +130,57 @@ impl ContextObject {
     ///
     /// # Safety
     ///
-    /// It came from [`ContextObject::create`] and nobody uses it any more.
+    /// It came from [`ContextObject::create`], and this is its last use.
     pub(crate) unsafe fn close(context: *mut ibv_context) {
-        // SAFETY: by contract the allocation is ours, and this is the last use.
+        // SAFETY: the context came from `with_file`, and this is its last use.
         let object = unsafe { Box::from_raw(object_of(context)) };
         let mut open = contexts();
-        open.retain(|open| open.0 != context);
-        // SAFETY: those in the list are open while it is locked.
-        let same =
-            |open: &Pointer| Arc::ptr_eq(unsafe { &(*object_of(open.0)).device }, &object.device);
+        open.retain(|open| open.context != context);
+        let same = |open: &Pointer| Arc::ptr_eq(&open.object().device, &object.device);
         let last = !open.iter().any(same);
         drop(open);
         if last {
-            // ferroced may clear the counters as soon as it has the slots back.
+            // Before `close`: ferroced clears the counters when it gets the slots back.
             unused::leaves(&object.device);
             object.device.close();
         }
     }
 
-    /// A number for an object's `handle`, not used before in this context.
+    /// Returns a number for the `handle` of a new object, unique in this context.
     pub(crate) fn new_handle(&self) -> u32 {
         self.next_handle.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff
     }
 }
 
-/// The context a program means. Cheap: an addition.
+/// Returns the object of a program's context.
 ///
 /// # Safety
 ///
 /// The pointer came from [`ContextObject::create`] and is still open.
 #[inline(always)]
 pub(crate) unsafe fn context_of<'a>(context: *mut ibv_context) -> &'a ContextObject {
-    // SAFETY: by contract.
+    // SAFETY: the context is open, so its allocation is live.
     unsafe { &*object_of(context) }
 }
 
-/// The context whose `cmd_fd`, or a duplicate of it, this is.
+/// Finds the context of a `cmd_fd` or of a duplicate of it.
 pub(crate) fn context_of_fd(fd: c_int) -> Option<*mut ibv_context> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: the descriptor is only asked what it is, and may be anything.
+    // SAFETY: `fstat` is the only use of the descriptor, and the kernel checks it.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let wanted = rustix::fs::fstat(fd).ok()?;
     let same = |open: &&Pointer| {
-        // SAFETY: contexts leave the list before they go.
-        let object = unsafe { context_of(open.0) };
-        rustix::fs::fstat(&object.command_file)
+        rustix::fs::fstat(&open.object().command_file)
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (wanted.st_dev, wanted.st_ino))
     };
-    contexts().iter().find(same).map(|open| open.0)
+    contexts().iter().find(same).map(|open| open.context)
 }
 
-/// Whether a descriptor is itself the `cmd_fd` of a context, not a duplicate.
+/// True if a descriptor is itself the `cmd_fd` of a context, not a duplicate.
 pub(crate) fn is_command_fd(fd: c_int) -> bool {
-    // SAFETY: contexts leave the list before they go.
-    let is = |open: &Pointer| unsafe { context_of(open.0) }.command_file.as_raw_fd() == fd;
+    let is = |open: &Pointer| open.object().command_file.as_raw_fd() == fd;
     contexts().iter().any(is)
 }
 
@@ -181,20 +189,21 @@ fn object_of(context: *mut ibv_context) -> *mut ContextObject {
     context.wrapping_byte_sub(OFFSET).cast()
 }
 
-/// Programs end without closing their devices, as soon as they have what they
-/// waited for; their peers wait for the acknowledgement.
+/// Flushes deferred ACKs when the process exits. Programs exit without closing their
+/// devices, as soon as they have what they waited for, and their peers wait for the ACKs.
 fn at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
+    /// The last process that opened a context; a forked child may not have opened any.
     static PROCESS: AtomicU32 = AtomicU32::new(0);
-    extern "C" fn flush_deferred_acks() {
-        // A child that has not gone on to another program owes nothing.
-        if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+    extern "C" fn flush() {
+        let process = std::process::id();
+        if PROCESS.load(Ordering::Relaxed) != process {
             return;
         }
         if let Ok(contexts) = CONTEXTS.try_lock() {
-            for context in contexts.iter() {
-                // SAFETY: contexts leave the list before they go.
-                let device = &unsafe { context_of(context.0) }.device;
+            // A forked child has the contexts of its parent in the list, but not its sockets.
+            for context in contexts.iter().filter(|context| context.process == process) {
+                let device = &context.object().device;
                 device.flush_deferred_acks();
                 unused::leaves(device);
             }
@@ -202,10 +211,11 @@ fn at_exit() {
             unused::tell();
         }
     }
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    // A forked child inherits the registration.
     ONCE.call_once(|| {
-        PROCESS.store(std::process::id(), Ordering::Relaxed);
-        // SAFETY: a function that stays, as the library is never unloaded.
-        unsafe { libc::atexit(flush_deferred_acks) };
+        // SAFETY: the function stays, because the library is never unloaded.
+        unsafe { libc::atexit(flush) };
     });
 }
 
@@ -213,7 +223,7 @@ fn contexts() -> std::sync::MutexGuard<'static, Vec<Pointer>> {
     CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As many as there are processors, as for any other adapter.
+/// Returns the number of completion vectors: one per processor, as with other adapters.
 fn comp_vectors() -> c_int {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     c_int::try_from(processors).unwrap_or(1)
