@@ -1,4 +1,4 @@
-//! `ibv_advise_mr`: pages that will soon be used.
+//! `ibv_advise_mr`: prefetching pages of on-demand regions.
 
 use core::ffi::c_int;
 
@@ -7,10 +7,10 @@ use ferroce_device::transport::{Access, AccessError, MemorySpace};
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::mapping;
-use crate::object::from_c;
+use crate::object::object;
 use crate::pd::PdObject;
 
-/// Do it before the call returns.
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: prefetch before the call returns.
 const FLUSH: u32 = 1 << 0;
 
 /// `ibv_advise_mr`
@@ -21,10 +21,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     sg_list: *mut ibv_sge,
     num_sge: u32,
 ) -> c_int {
-    // SAFETY: the caller's protection domain.
-    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return refuse(libc::EINVAL, "ibv_advise_mr: the protection domain is NULL");
-    };
+    let object = object!(pd as PdObject, "ibv_advise_mr: the protection domain is NULL" => errno);
     if advice > IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
         return refuse(
             libc::EOPNOTSUPP,
@@ -35,14 +32,14 @@ pub(crate) unsafe extern "C" fn advise_mr(
         return refuse(
             libc::EINVAL,
             format_args!(
-                "ibv_advise_mr: flags {flags:#x}, {num_sge} elements: at least one element, and no flag but FLUSH"
+                "ibv_advise_mr: flags {flags:#x}, {num_sge} elements: needs at least one element, and knows the flag FLUSH only"
             ),
         );
     }
-    // SAFETY: the caller's list has that many elements.
+    // SAFETY: the program's list has `num_sge` elements, and is not NULL as checked above.
     let sges = unsafe { core::slice::from_raw_parts(sg_list, num_sge as usize) };
     let ranges = |sge: &ibv_sge| range(object, sge, advice);
-    // All of them are right, or nothing is done.
+    // One invalid element refuses the whole call.
     if let Some(errno) = sges.iter().find_map(|sge| ranges(sge).err()) {
         return errno;
     }
@@ -60,7 +57,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     0
 }
 
-/// The pages that an element means.
+/// Returns the pages of an element.
 fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u64>, c_int> {
     let mut need = Access::ON_DEMAND;
     if advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE {

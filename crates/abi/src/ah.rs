@@ -1,4 +1,4 @@
-//! Address handles, also those that answer a datagram.
+//! Address handles, including those that are made from a received datagram.
 
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use crate::errno::{errno_of, minus_one, null, refuse};
 use crate::ffi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_grh, ibv_pd, ibv_wc, zeroed,
 };
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 use crate::pd::{PdObject, PdUse};
 
 /// `ibv_ah`
@@ -32,7 +32,7 @@ unsafe impl Object for AhObject {
 /// `ibv_create_ah`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the caller's objects, or NULL.
+    // SAFETY: the program's domain and attributes are live, or NULL.
     let arguments = unsafe { (from_c::<PdObject>(pd), attr.as_ref()) };
     let (Some(object), Some(attr)) = arguments else {
         return null(refuse(
@@ -65,13 +65,13 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     }
 }
 
-/// `ibv_destroy_ah`: datagrams on their way are not disturbed.
+/// `ibv_destroy_ah`. Posted work requests keep the address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     if ah.is_null() {
         return refuse(libc::EINVAL, "ibv_destroy_ah: the address handle is NULL");
     }
-    // SAFETY: the caller is done with it.
+    // SAFETY: this is the program's last use of the handle.
     drop(unsafe { take::<AhObject>(ah) });
     0
 }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     ah_attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the caller's completion, or NULL.
+    // SAFETY: the program's completion is live, or NULL.
     let wc = unsafe { wc.as_ref() };
     let Some(wc) = wc.filter(|_| !context.is_null() && !ah_attr.is_null()) else {
         return minus_one(refuse(
@@ -101,20 +101,20 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
         ..zeroed()
     };
     if wc.wc_flags & IBV_WC_GRH != 0 {
-        // SAFETY: the caller's header, as long as a GRH, or NULL.
+        // SAFETY: the program's header has the 40 bytes of a GRH, or is NULL.
         let Some(header) = (unsafe { grh.cast::<[u8; 40]>().as_ref() }) else {
             return minus_one(refuse(
                 libc::EINVAL,
                 "ibv_init_ah_from_wc: the completion has a GRH, but the header is NULL",
             ));
         };
-        // SAFETY: the caller's context.
+        // SAFETY: the program's context is open, and not NULL as checked above.
         let link = unsafe { context_of(context) }.device.link();
         if let Err(errno) = Header::parse(header).fill(&link, &mut attr) {
             return minus_one(errno);
         }
     }
-    // SAFETY: the caller's structure.
+    // SAFETY: the program's structure is writable, and not NULL as checked above.
     unsafe { *ah_attr = attr };
     0
 }
@@ -127,15 +127,10 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port_num: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: the caller's protection domain.
-    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_create_ah_from_wc: the protection domain is NULL",
-        ));
-    };
+    let object =
+        object!(pd as PdObject, "ibv_create_ah_from_wc: the protection domain is NULL" => null);
     let mut attr: ibv_ah_attr = zeroed();
-    // SAFETY: the caller's arguments, passed on.
+    // SAFETY: the program's arguments, with the same contract.
     unsafe {
         match ibv_init_ah_from_wc(object.context(), port_num, wc, grh, &raw mut attr) {
             0 => ibv_create_ah(pd, &raw mut attr),
@@ -144,8 +139,8 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     }
 }
 
-/// What the 40 bytes in front of a datagram say: an IPv6 header, or 20 bytes of
-/// nothing and an IPv4 header.
+/// The 40 bytes in front of a received datagram: an IPv6 header, or 20 unused bytes and an
+/// IPv4 header.
 struct Header {
     source: IpAddr,
     destination: IpAddr,
@@ -181,7 +176,7 @@ impl Header {
         }
     }
 
-    /// The way back to where the datagram came from.
+    /// Sets the address of the datagram's sender.
     fn fill(&self, link: &LinkInfo, attr: &mut ibv_ah_attr) -> Result<(), c_int> {
         attr.is_global = 1;
         attr.grh.dgid = ibv_gid {
@@ -190,7 +185,7 @@ impl Header {
         attr.grh.sgid_index = self.index(link).ok_or_else(|| {
             refuse(
                 libc::ENODATA,
-                "the address to which the datagram came is no longer in the GID table",
+                "the destination address of the datagram is no longer in the GID table",
             )
         })?;
         attr.grh.flow_label = self.flow_label;
@@ -199,8 +194,8 @@ impl Header {
         Ok(())
     }
 
-    /// Where the GID table has the address that the datagram went to; if it went
-    /// to a group, any address of its family.
+    /// Returns the GID index of the datagram's destination; for a multicast group, that of
+    /// any address of the same family.
     fn index(&self, link: &LinkInfo) -> Option<u8> {
         let group = self.destination.is_multicast();
         let ours = |address: IpAddr| match group {
@@ -212,7 +207,7 @@ impl Header {
     }
 }
 
-/// An IPv4 header says that it is one, and its checksum agrees.
+/// True if the bytes are an IPv4 header without options and with a valid checksum.
 fn is_ipv4(bytes: &[u8; 40]) -> bool {
     let words = bytes[20..].as_chunks::<2>().0.iter();
     let sum: u32 = words.map(|&word| u32::from(u16::from_be_bytes(word))).sum();
@@ -226,14 +221,13 @@ fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The IP address that a GID stands for.
+/// Returns the IP address of a GID.
 pub(crate) fn unmapped(gid: [u8; 16]) -> IpAddr {
     let v6 = Ipv6Addr::from(gid);
     v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: the MAC address that stands for a GID, where the
-/// GID itself says it.
+/// `ibv_resolve_eth_l2_from_gid`: the MAC address of a GID that contains it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
@@ -241,9 +235,9 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     eth_mac: *mut u8,
     vid: *mut u16,
 ) -> c_int {
-    /// Of packets without a VLAN.
+    /// VLAN number of packets without a VLAN tag.
     const NO_VLAN: u16 = 0xffff;
-    // SAFETY: the caller's attributes, or NULL.
+    // SAFETY: the program's attributes are live, or NULL.
     let attr = unsafe { attr.as_ref() };
     let Some(attr) = attr.filter(|_| !context.is_null() && !eth_mac.is_null()) else {
         return -refuse(

@@ -1,4 +1,4 @@
-//! Asynchronous events: what happened to a device, its port or an object.
+//! Asynchronous events of a device, its port and its objects.
 
 use core::ffi::c_int;
 
@@ -13,16 +13,16 @@ pub unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: by contract the context is open.
+    // SAFETY: the program's context is open.
     let context = unsafe { context_of(context) };
     loop {
         let taken = match context.device.take_event() {
             Ok(taken) => taken,
             Err(error) => return minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
         };
-        // An object that has gone has no events any more.
+        // Events of destroyed objects are dropped.
         if let Some(translated) = translate(context, &taken) {
-            // SAFETY: by contract the program's pointer is valid.
+            // SAFETY: the program's structure is writable.
             unsafe { event.write(translated) };
             return 0;
         }
@@ -31,8 +31,8 @@ pub unsafe extern "C" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: by contract this is an event the program got, so the object it
-    // names is alive, and which one it names follows from its type.
+    // SAFETY: the event came from `ibv_get_async_event`, so its object is live until the
+    // event is acknowledged, and the event's type selects the union field.
     unsafe {
         let element = (*event).element;
         match (*event).event_type {
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     }
 }
 
-/// The event in the words of C; none if its object is gone.
+/// Converts an event; `None` if its object is destroyed.
 fn translate(context: &ContextObject, event: &AsyncEvent) -> Option<ibv_async_event> {
     let objects = &context.objects;
     let port = ibv_async_event_element { port_num: 1 };

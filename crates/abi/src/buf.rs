@@ -1,4 +1,4 @@
-//! Buffers that a device allocates for a program: ordinary memory here.
+//! Buffers of `ibv_alloc_buf`: plain memory of the process.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -7,7 +7,7 @@ use crate::errno::{minus_one, null, refuse};
 use crate::ffi::*;
 use crate::newer::ibv_reg_mr_ex;
 
-/// The memory behind an `ibv_buf`; programs do not look into it.
+/// The object behind an `ibv_buf`, which is opaque to programs.
 struct Buffer {
     pd: *mut ibv_pd,
     address: *mut c_void,
@@ -15,7 +15,7 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// Whether a range lies within the buffer.
+    /// True if a range lies within the buffer.
     fn contains(&self, address: *mut c_void, length: usize) -> bool {
         let offset = (address as usize).checked_sub(self.address as usize);
         let end = offset.and_then(|offset| offset.checked_add(length));
@@ -23,8 +23,8 @@ impl Buffer {
     }
 }
 
-/// `ibv_alloc_buf`: pages of the process, as rdma-core allocates them for devices that
-/// have no memory of their own.
+/// `ibv_alloc_buf`: whole pages, as rdma-core allocates them for devices without memory of
+/// their own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,
@@ -37,13 +37,14 @@ pub unsafe extern "C" fn ibv_alloc_buf(
     }
     let mut address = ptr::null_mut();
     let page = rustix::param::page_size();
-    // SAFETY: the place for the address is ours; a page's size is a power of two.
+    // SAFETY: `address` is writable, and a page's size is a power of two.
     let errno = unsafe { libc::posix_memalign(&raw mut address, page, size) };
     if errno != 0 {
-        return null(refuse(errno, format_args!("ibv_alloc_buf: {size} bytes")));
+        let why = format_args!("ibv_alloc_buf: {size} bytes cannot be allocated");
+        return null(refuse(errno, why));
     }
     let buffer = Box::new(Buffer { pd, address, size });
-    // SAFETY: by contract the place for the handle can be written to.
+    // SAFETY: the program's variable for the handle is writable.
     unsafe { buf.write(Box::into_raw(buffer).cast()) };
     address
 }
@@ -54,8 +55,8 @@ pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     if buf.is_null() {
         return;
     }
-    // SAFETY: by contract a handle of `ibv_alloc_buf`, which the program gives back with
-    // its memory.
+    // SAFETY: the handle came from `ibv_alloc_buf`, and this is the program's last use of it
+    // and of its memory.
     unsafe {
         let buffer = Box::from_raw(buf.cast::<Buffer>());
         libc::free(buffer.address);
@@ -82,25 +83,26 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
         dmah: ptr::null_mut(),
         buf,
     };
-    // SAFETY: the caller's arguments, passed on.
+    // SAFETY: the program's arguments, with the same contract.
     unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
-/// `ibv_export_buf_dmabuf_fd`: no buffer of ours is a dma-buf.
+/// `ibv_export_buf_dmabuf_fd`: buffers are not dma-bufs.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
     let why = "ibv_export_buf_dmabuf_fd: buffers of this device are ordinary memory";
     minus_one(refuse(libc::ENODATA, why))
 }
 
-/// Whether a registration that names a buffer is one of its memory.
+/// Checks that a registration that names a buffer lies within its memory.
 ///
 /// # Safety
-/// The buffer is NULL or a handle of `ibv_alloc_buf`.
+///
+/// The buffer is NULL or a live handle of `ibv_alloc_buf`.
 pub(crate) unsafe fn check(pd: *mut ibv_pd, attr: &ibv_mr_init_attr) -> Result<(), c_int> {
     const FD: u64 = (IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET) as u64;
     const ADDR: u64 = IBV_REG_MR_MASK_ADDR as u64;
-    // SAFETY: by contract.
+    // SAFETY: the caller's handle is live, or NULL.
     let Some(buffer) = (unsafe { attr.buf.cast::<Buffer>().as_ref() }) else {
         return Err(refuse(libc::EINVAL, "ibv_reg_mr_ex: the buffer is NULL"));
     };

@@ -13,7 +13,7 @@ use crate::context::context_of;
 use crate::cq::CqObject;
 use crate::errno::{errno_of_device, minus_one, null, refuse};
 use crate::ffi::{ibv_comp_channel, ibv_context, ibv_cq};
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 
 /// `ibv_comp_channel`
 #[repr(C)]
@@ -22,21 +22,22 @@ pub(crate) struct ChannelObject {
     pub(crate) channel: Arc<Channel>,
 }
 
-// SAFETY: `repr(C)`, and the C structure, in a cell, comes first.
+// SAFETY: `repr(C)`, and the first field is a cell of the C structure.
 unsafe impl Object for ChannelObject {
     type C = ibv_comp_channel;
 }
 
 impl ChannelObject {
-    /// The context it was made in.
+    /// Returns the context of the channel.
     pub(crate) fn context(&self) -> *mut ibv_context {
-        // SAFETY: this field never changes.
+        // SAFETY: the field does not change after creation.
         unsafe { (*self.c.get()).context }
     }
 
-    /// How many completion queues use it; the program may look.
+    /// Returns the number of completion queues that use the channel, a field that the program
+    /// may read.
     pub(crate) fn users(&self) -> &AtomicI32 {
-        // SAFETY: the field is only changed through this atomic.
+        // SAFETY: the field is aligned, and written only as an atomic.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.c.get()).refcnt) }
     }
 }
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
             "ibv_create_comp_channel: the context is NULL",
         ));
     }
-    // SAFETY: the caller's context.
+    // SAFETY: the program's context is open.
     let device = unsafe { &context_of(context).device };
     match device.create_channel() {
         Err(error) => null(errno_of_device(&error)),
@@ -70,20 +71,15 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 /// `ibv_destroy_comp_channel`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the caller's channel.
-    let Some(object) = (unsafe { from_c::<ChannelObject>(channel) }) else {
-        return refuse(
-            libc::EINVAL,
-            "ibv_destroy_comp_channel: the channel is NULL",
-        );
-    };
+    let object =
+        object!(channel as ChannelObject, "ibv_destroy_comp_channel: the channel is NULL" => errno);
     if object.users().load(Ordering::Acquire) > 0 {
         return refuse(
             libc::EBUSY,
             "ibv_destroy_comp_channel: completion queues still use the channel",
         );
     }
-    // SAFETY: no completion queue uses it, and the caller is done with it.
+    // SAFETY: no completion queue uses the channel, and this is the program's last use of it.
     drop(unsafe { take::<ChannelObject>(channel) });
     0
 }
@@ -95,13 +91,8 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's channel.
-    let Some(object) = (unsafe { from_c::<ChannelObject>(channel) }) else {
-        return minus_one(refuse(
-            libc::EINVAL,
-            "ibv_get_cq_event: the channel is NULL",
-        ));
-    };
+    let object =
+        object!(channel as ChannelObject, "ibv_get_cq_event: the channel is NULL" => minus_one);
     if cq.is_null() || cq_context.is_null() {
         return minus_one(refuse(
             libc::EINVAL,
@@ -110,19 +101,19 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     }
     let taken = object.channel.take_with(|cookie| {
         let c = ptr::with_exposed_provenance_mut::<ibv_cq>(cookie as usize);
-        // SAFETY: a queue takes its records back before it goes, and cannot do
-        // so while we look.
+        // SAFETY: a completion queue removes its records from the channel before it is freed,
+        // and cannot do so while `take_with` runs this closure.
         if let Some(queue) = unsafe { from_c::<CqObject>(c) } {
             queue.events.deliver();
         }
         c
     });
     match taken {
-        // EAGAIN and EINTR are the program's to know.
+        // EAGAIN and EINTR are not refusals: the program handles them.
         Err(error) => minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
         Ok(c) => {
-            // SAFETY: the queue stays until its event has been acknowledged; the
-            // caller's pointers can be written to.
+            // SAFETY: the queue is live until its event is acknowledged, and the program's
+            // pointers were checked not to be NULL.
             unsafe {
                 *cq = c;
                 *cq_context = (*c).cq_context;
@@ -135,7 +126,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 /// `ibv_ack_cq_events`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
-    // SAFETY: the caller's completion queue.
+    // SAFETY: the program's completion queue is live, or NULL.
     if let Some(object) = unsafe { from_c::<CqObject>(cq) } {
         object.acknowledge(nevents);
     }

@@ -1,8 +1,7 @@
-//! Attributes, flags and opcodes between C and the engine.
+//! Conversions of attributes, flags and types between C and the engine.
 //!
-//! What C may say and the engine has no word for is refused here, with the errno
-//! that the kernel gives for it. What both can say but must not be is left to the
-//! engine.
+//! Values that the engine's types cannot hold are refused here, with the errno of the
+//! kernel. The engine checks all other values.
 
 use core::ffi::{c_int, c_uint};
 use core::net::IpAddr;
@@ -16,10 +15,10 @@ use ferroce_wire::{Mtu, Psn};
 use crate::errno::refuse;
 use crate::ffi::*;
 
-/// The bits of `ibv_qp_attr_mask` that `ibv_modify_qp` knows.
+/// The bits of `ibv_qp_attr_mask` that `ibv_modify_qp` accepts.
 const STANDARD_BITS: u32 = (1 << 21) - 1;
 
-/// A type of queue pair that programs may create.
+/// Converts the type of a queue pair.
 pub(crate) fn qp_type(c: ibv_qp_type) -> Result<QpType, c_int> {
     Ok(match c {
         IBV_QPT_RC => QpType::Rc,
@@ -30,9 +29,7 @@ pub(crate) fn qp_type(c: ibv_qp_type) -> Result<QpType, c_int> {
         IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => {
             return Err(refuse(
                 libc::EOPNOTSUPP,
-                format_args!(
-                    "queue pair type {c}: raw packets and driver types are not for this device"
-                ),
+                format_args!("queue pair type {c}: this device has no raw packet and driver types"),
             ));
         }
         _ => {
@@ -62,13 +59,13 @@ pub(crate) fn qp_state(c: ibv_qp_state) -> Result<QpState, c_int> {
     })
 }
 
-/// A state as C numbers it.
+/// Returns a state's number in C.
 pub(crate) fn c_qp_state(state: QpState) -> ibv_qp_state {
     state as ibv_qp_state
 }
 
-/// The mask of a modify call. Programs treat the two ends of XRC like RC, and
-/// set what only the other end has: that is overlooked, as the kernel does.
+/// Converts the mask of `ibv_modify_qp`. Programs treat XRC queue pairs like RC and set
+/// attributes that only the other end has; these are ignored, as in the kernel.
 pub(crate) fn attr_mask(c: c_int, qp_type: ibv_qp_type) -> Result<AttrMask, c_int> {
     let bits = c as u32;
     if bits & !STANDARD_BITS != 0 {
@@ -77,15 +74,15 @@ pub(crate) fn attr_mask(c: c_int, qp_type: ibv_qp_type) -> Result<AttrMask, c_in
             format_args!("ibv_modify_qp: mask {bits:#x} has unknown bits"),
         ));
     }
-    let overlooked = match qp_type {
+    let ignored = match qp_type {
         IBV_QPT_XRC_SEND => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
         IBV_QPT_XRC_RECV => AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY,
         _ => AttrMask::empty(),
     };
-    Ok(AttrMask::from_bits_retain(bits).difference(overlooked))
+    Ok(AttrMask::from_bits_retain(bits).difference(ignored))
 }
 
-/// The attributes that `mask` names; the way to the peer comes separately.
+/// Converts the attributes that `mask` names. [`ah_attr`] converts the address of the peer.
 pub(crate) fn qp_attr(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, c_int> {
     let mut attr = QpAttr {
         en_sqd_async_notify: c.en_sqd_async_notify != 0,
@@ -124,7 +121,7 @@ pub(crate) fn qp_attr(c: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, c_int> 
     Ok(attr)
 }
 
-/// What a query found, for a program.
+/// Converts the result of a query.
 pub(crate) fn c_qp_attr(query: &QpQuery) -> ibv_qp_attr {
     let attr = &query.attr;
     ibv_qp_attr {
@@ -153,7 +150,7 @@ pub(crate) fn c_qp_attr(query: &QpQuery) -> ibv_qp_attr {
     }
 }
 
-/// Sizes that a program asks for.
+/// Converts the sizes that a program asks for.
 pub(crate) fn qp_cap(c: &ibv_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: c.max_send_wr,
@@ -164,7 +161,7 @@ pub(crate) fn qp_cap(c: &ibv_qp_cap) -> QpCap {
     }
 }
 
-/// Sizes that a program got.
+/// Converts the sizes of a queue pair.
 pub(crate) fn c_qp_cap(cap: &QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
@@ -175,11 +172,11 @@ pub(crate) fn c_qp_cap(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// The way to a peer.
+/// Converts the address of a peer.
 ///
-/// Without a GRH it has no address, only a LID, and is refused, as by rxe. A link with
-/// the option `lids` takes LIDs for IPv4 addresses of its own network, for programs that
-/// know InfiniBand only, such as qperf.
+/// An address without a GRH has only a LID and is refused, as by rxe. A link with the
+/// option `lids` maps LIDs to IPv4 addresses of its own network, for programs that know
+/// InfiniBand only, such as qperf.
 pub(crate) fn ah_attr(c: &ibv_ah_attr, device: &Device) -> Result<AhAttr, c_int> {
     let (sgid_index, dgid) = match c.is_global {
         0 => {
@@ -219,7 +216,7 @@ pub(crate) fn ah_attr(c: &ibv_ah_attr, device: &Device) -> Result<AhAttr, c_int>
     })
 }
 
-/// A way to a peer, for a program.
+/// Converts the address of a peer for a program.
 pub(crate) fn c_ah_attr(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -236,7 +233,7 @@ pub(crate) fn c_ah_attr(av: &AddressVector) -> ibv_ah_attr {
     }
 }
 
-/// The GID that stands for an IP address.
+/// Returns the GID of an IP address.
 pub(crate) fn gid_of(address: IpAddr) -> ibv_gid {
     let v6 = match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -245,13 +242,13 @@ pub(crate) fn gid_of(address: IpAddr) -> ibv_gid {
     ibv_gid { raw: v6.octets() }
 }
 
-/// The bytes of a GID.
+/// Returns the bytes of a GID.
 pub(crate) fn raw_gid(gid: &ibv_gid) -> [u8; 16] {
-    // SAFETY: every arm of the union is 16 bytes for which any value is valid.
+    // SAFETY: all fields of the union are 16 bytes of integers.
     unsafe { gid.raw }
 }
 
-/// Flags of a work request; those that mean nothing here are dropped.
+/// Converts the flags of a work request. Unknown flags are ignored.
 #[inline]
 pub(crate) fn send_flags(c: c_uint) -> SendFlags {
     SendFlags::from_bits_truncate(c)
@@ -280,12 +277,12 @@ mod tests {
         assert!(refused(attr, AttrMask::PATH_MTU));
         assert!(
             !refused(attr, AttrMask::empty()),
-            "what is not named is not looked at"
+            "attributes that the mask does not name are ignored"
         );
     }
 
     #[test]
-    fn the_ends_of_xrc_overlook_what_the_other_end_has() {
+    fn xrc_ignores_attributes_of_the_other_end() {
         let both = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MAX_QP_RD_ATOMIC;
         for (qp_type, left) in [
             (IBV_QPT_RC, both),
@@ -297,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_address_is_mapped() {
+    fn gid_of_an_ipv4_address_is_ipv4_mapped() {
         let gid = gid_of(IpAddr::from([10, 0, 0, 7]));
         assert_eq!(raw_gid(&gid)[10..], [0xff, 0xff, 10, 0, 0, 7]);
     }

@@ -13,7 +13,7 @@ use crate::context::context_of;
 use crate::errno::{code, errno_of, null, refuse};
 use crate::event_count::EventCount;
 use crate::ffi::*;
-use crate::object::{Object, from_c, into_c};
+use crate::object::{Object, from_c, into_c, object};
 use crate::pd::PdUse;
 use crate::retired_cqs;
 
@@ -22,26 +22,26 @@ use crate::retired_cqs;
 pub(crate) struct CqObject {
     c: UnsafeCell<ibv_cq_ex>,
     pub(crate) cq: Arc<Cq>,
-    /// The completion that `ibv_cq_ex` looks at.
+    /// The completion that the functions of `ibv_cq_ex` read.
     current: UnsafeCell<Wc>,
-    /// Between `start_poll` and `end_poll`.
+    /// True between `start_poll` and `end_poll`.
     pub(crate) polling: AtomicBool,
-    /// Whether the program promises that one thread at a time polls.
+    /// True if the program promises to poll in one thread at a time.
     pub(crate) single_threaded: bool,
-    /// Completion events.
+    /// Completion events that the program has taken and not acknowledged.
     pub(crate) events: EventCount,
     pub(crate) device: Arc<Device>,
-    /// Until it is destroyed.
+    /// The parent domain that the queue keeps busy until it is destroyed.
     domain: Mutex<Option<PdUse>>,
 }
 
-// SAFETY: `repr(C)`; the C structure, in a cell, comes first, and begins as an
-// `ibv_cq` does (asserted with the layouts).
+// SAFETY: `repr(C)`, and the first field is a cell of an `ibv_cq_ex`, which begins with the
+// fields of an `ibv_cq` (asserted with the layouts).
 unsafe impl Object for CqObject {
     type C = ibv_cq;
 }
 
-/// What to create.
+/// The arguments of a new completion queue.
 pub(crate) struct Request {
     pub(crate) cqe: i64,
     pub(crate) cq_context: *mut c_void,
@@ -52,29 +52,29 @@ pub(crate) struct Request {
 }
 
 impl CqObject {
-    /// A completion queue for the program; `fill` adds what an extended one has.
+    /// Creates a completion queue for the program. `fill` sets the fields of an extended one.
     ///
     /// # Safety
     ///
-    /// Context and channel are the program's, the channel may be NULL.
+    /// The context is open, and the channel is live or NULL.
     pub(crate) unsafe fn create(
         context: *mut ibv_context,
         request: Request,
         fill: impl FnOnce(&mut ibv_cq_ex),
     ) -> Result<*mut ibv_cq, c_int> {
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open, and its channel is live or NULL.
         let (owner, channel) = unsafe {
             (
                 context_of(context),
                 from_c::<ChannelObject>(request.channel),
             )
         };
-        // SAFETY: the number never changes.
+        // SAFETY: the context is open, and the field does not change.
         let vectors = unsafe { (*context).num_comp_vectors };
         let entries = u32::try_from(request.cqe).map_err(|_| {
             refuse(
                 libc::EINVAL,
-                format_args!("a completion queue of {} entries", request.cqe),
+                format_args!("a completion queue cannot have {} entries", request.cqe),
             )
         })?;
         if !(0..i64::from(vectors)).contains(&request.comp_vector)
@@ -83,7 +83,7 @@ impl CqObject {
             return Err(refuse(
                 libc::EINVAL,
                 format_args!(
-                    "completion vector {} of {vectors}, or a completion channel of another context",
+                    "completion vector {} is not below {vectors}, or the completion channel is of another context",
                     request.comp_vector
                 ),
             ));
@@ -123,19 +123,20 @@ impl CqObject {
         Ok(c)
     }
 
-    /// What the program sees.
+    /// Returns the C structure.
     pub(crate) fn c(&self) -> *mut ibv_cq_ex {
         self.c.get()
     }
 
-    /// The completion that `ibv_cq_ex` looks at; whoever polls owns it.
+    /// Returns the completion that the functions of `ibv_cq_ex` read. Only the thread between
+    /// `start_poll` and `end_poll` may use it.
     pub(crate) fn current(&self) -> *mut Wc {
         self.current.get()
     }
 
-    /// The program has done with completion events.
+    /// Counts acknowledged completion events.
     pub(crate) fn acknowledge(&self, count: u32) {
-        // SAFETY: changed only through this atomic; the program may look.
+        // SAFETY: the field is aligned, and written only as an atomic.
         let done = unsafe { AtomicU32::from_ptr(&raw mut (*self.c.get()).comp_events_completed) };
         done.fetch_add(count, Ordering::Relaxed);
         self.events.acknowledge(count);
@@ -162,29 +163,26 @@ pub unsafe extern "C" fn ibv_create_cq(
         single_threaded: false,
         domain: None,
     };
-    // SAFETY: the caller's context and channel.
+    // SAFETY: the program's context is open, and its channel is live or NULL.
     unsafe { CqObject::create(context, request, |_| {}) }.unwrap_or_else(null)
 }
 
-/// `ibv_destroy_cq`: waits until all of its events have been acknowledged.
+/// `ibv_destroy_cq`. Waits until the program has acknowledged all events of the queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller's completion queue.
-    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return refuse(libc::EINVAL, "ibv_destroy_cq: the completion queue is NULL");
-    };
+    let object = object!(cq as CqObject, "ibv_destroy_cq: the completion queue is NULL" => errno);
     if let Err(error) = object.device.destroy_cq(&object.cq) {
         return errno_of(&error);
     }
     object.events.wait();
-    // SAFETY: the context outlives what was made in it; these fields never change.
+    // SAFETY: these fields do not change after creation.
     let (context, channel) = unsafe { ((*cq).context, (*cq).channel) };
-    // SAFETY: as above.
+    // SAFETY: a context is open as long as it has completion queues.
     unsafe { context_of(context) }
         .objects
         .cqs
         .retire(object.cq.id());
-    // SAFETY: a channel stays while queues use it.
+    // SAFETY: a channel is live as long as completion queues use it.
     if let Some(channel) = unsafe { from_c::<ChannelObject>(channel) } {
         channel.users().fetch_sub(1, Ordering::AcqRel);
     }
@@ -193,7 +191,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
-    // SAFETY: no queue pair completes here, no event is out, the caller is done.
+    // SAFETY: no queue pair uses the queue, all its events are acknowledged, and this is the
+    // program's last use of it.
     unsafe { retired_cqs::free_later(cq) };
     0
 }
@@ -201,16 +200,16 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// `ibv_resize_cq`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: the caller's completion queue.
-    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return refuse(libc::EINVAL, "ibv_resize_cq: the completion queue is NULL");
-    };
+    let object = object!(cq as CqObject, "ibv_resize_cq: the completion queue is NULL" => errno);
     let Ok(entries) = u32::try_from(cqe) else {
-        return refuse(libc::EINVAL, format_args!("ibv_resize_cq: {cqe} entries"));
+        return refuse(
+            libc::EINVAL,
+            format_args!("ibv_resize_cq: a completion queue cannot have {cqe} entries"),
+        );
     };
     let result = object.cq.queue().resize(entries);
     if result.is_ok() {
-        // SAFETY: changed only through this atomic; the program may look.
+        // SAFETY: the field is aligned, and written only as an atomic.
         let field = unsafe { AtomicI32::from_ptr(&raw mut (*object.c.get()).cqe) };
         let capacity = object.cq.queue().capacity().cast_signed();
         field.store(capacity, Ordering::Relaxed);
@@ -224,20 +223,17 @@ pub(crate) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: the caller's completion queue.
-    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return -refuse(libc::EINVAL, "ibv_poll_cq: the completion queue is NULL");
-    };
+    let object = object!(cq as CqObject, "ibv_poll_cq: the completion queue is NULL" => negative);
     let max = usize::try_from(num_entries).unwrap_or(0);
     if wc.is_null() && max > 0 {
         return -refuse(
             libc::EINVAL,
-            "ibv_poll_cq: there is no room for completions: NULL",
+            "ibv_poll_cq: the array for completions is NULL",
         );
     }
     let mut next = wc;
     let taken = object.cq.poll(max, |completion| {
-        // SAFETY: at most `max` are taken, and the caller has room for those.
+        // SAFETY: `poll` takes at most `max` completions, and the array has room for them.
         unsafe {
             next.write(to_c(&completion));
             next = next.add(1);
@@ -248,13 +244,8 @@ pub(crate) unsafe extern "C" fn poll_cq(
 
 /// `ibv_req_notify_cq`
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's completion queue.
-    let Some(object) = (unsafe { from_c::<CqObject>(cq) }) else {
-        return refuse(
-            libc::EINVAL,
-            "ibv_req_notify_cq: the completion queue is NULL",
-        );
-    };
+    let object =
+        object!(cq as CqObject, "ibv_req_notify_cq: the completion queue is NULL" => errno);
     object.cq.arm(match solicited_only {
         0 => Arm::Any,
         _ => Arm::Solicited,
@@ -262,9 +253,10 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     0
 }
 
-/// `ibv_wc` has no place for the sort of header in front of a datagram; hardware tells
-/// it in the service level, which RoCE does not have, and UCX relies on that: 8 means
-/// that there was a UDP header, 1 an IPv6 header, 2 an IPv4 header.
+/// Returns the service level of a completion, which tells the kind of network header.
+///
+/// `ibv_wc` has no field for it. RoCE has no service levels, so hardware uses the field, and
+/// UCX relies on that: 8 stands for a UDP header, 1 for IPv6, 2 for IPv4.
 #[inline]
 pub(crate) fn service_level(wc: &Wc) -> u8 {
     match wc.network {
@@ -274,7 +266,7 @@ pub(crate) fn service_level(wc: &Wc) -> u8 {
     }
 }
 
-/// A completion as programs see it. Numbers are the same on both sides.
+/// Converts a completion. Statuses, opcodes and flags have the same numbers in C.
 #[inline]
 fn to_c(wc: &Wc) -> ibv_wc {
     ibv_wc {
@@ -300,7 +292,7 @@ mod tests {
     use ferroce_device::transport::{Time, WcFlags, WcOpcode, WcStatus};
 
     #[test]
-    fn completions_keep_their_numbers() {
+    fn completion_statuses_opcodes_and_flags_have_the_numbers_of_c() {
         let statuses = [
             (WcStatus::Success, IBV_WC_SUCCESS),
             (WcStatus::LocalLength, IBV_WC_LOC_LEN_ERR),
@@ -343,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_arrives() {
+    fn every_field_of_a_completion_is_converted() {
         let c = to_c(&Wc {
             wr_id: 1,
             timestamp: Time::from_nanos(2),
@@ -359,7 +351,7 @@ mod tests {
         assert_eq!(c.sl, 10);
         assert_eq!((c.wr_id, c.status, c.opcode), (1, 10, 128));
         assert_eq!((c.byte_len, c.qp_num, c.src_qp, c.wc_flags), (3, 5, 6, 3));
-        // SAFETY: both fields of the union are integers.
+        // SAFETY: both fields of the union are integers of the same size.
         assert_eq!(unsafe { c.imm.imm_data }, 4);
     }
 }

@@ -14,16 +14,16 @@ use crate::ffi::*;
 use crate::object::from_c;
 use crate::pd::PdObject;
 
-/// What a program may ask to read. Raw packets, flow steering and tag matching,
-/// which the rest is about, do not exist here.
+/// The fields that a program may request. The others are for raw packets, flow steering and
+/// tag matching, which the device does not have.
 const READABLE: u64 = (IBV_WC_STANDARD_FLAGS
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 const NANOS: u64 = 1_000_000_000;
-/// How often to look before letting others run.
+/// Number of spins after which a waiting thread yields the processor.
 const SPINS: u32 = 100;
 
-/// What a queue looks at before it is polled.
+/// The current completion of a queue that was not polled yet.
 pub(crate) const NO_COMPLETION: Wc = Wc {
     wr_id: 0,
     timestamp: Time::ZERO,
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     const MASKS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-    // SAFETY: the caller's attributes, or NULL.
+    // SAFETY: the program's attributes are live, or NULL.
     let attr = unsafe { attr.as_ref() };
     let Some(attr) = attr.filter(|_| !context.is_null()) else {
         return null(refuse(
@@ -69,20 +69,20 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         return null(refuse(
             libc::EOPNOTSUPP,
             format_args!(
-                "ibv_create_cq_ex: wc_flags {:#x}, flags {flags:#x}: this device has {READABLE:#x} and {FLAGS:#x}",
+                "ibv_create_cq_ex: wc_flags {:#x}, flags {flags:#x}: this device supports {READABLE:#x} and {FLAGS:#x}",
                 attr.wc_flags
             ),
         ));
     }
     let mut domain = None;
     if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
-        // SAFETY: the caller's context and parent domain.
+        // SAFETY: the program's context is open, and the domain is live or NULL.
         let (owner, pd) = unsafe { (context_of(context), from_c::<PdObject>(attr.parent_domain)) };
         match pd.filter(|pd| pd.is_parent() && Arc::ptr_eq(pd.device(), &owner.device)) {
             None => {
                 return null(refuse(
                     libc::EINVAL,
-                    "ibv_create_cq_ex: the parent domain is none, or of another context",
+                    "ibv_create_cq_ex: the domain is NULL, is not a parent domain, or is of another context",
                 ));
             }
             Some(pd) => domain = Some(pd.hold()),
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
         domain,
     };
-    // SAFETY: the caller's context and channel.
+    // SAFETY: the program's context is open, and its channel is live or NULL.
     let created = unsafe { CqObject::create(context, request, fill) };
     created.map_or_else(null, |cq| cq.cast())
 }
@@ -123,7 +123,7 @@ fn fill(c: &mut ibv_cq_ex) {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the caller's completion queue and attributes.
+    // SAFETY: the program's completion queue is live, and the attributes are live or NULL.
     let (object, attr) = unsafe { (object(cq), attr.as_ref()) };
     if attr.is_some_and(|attr| attr.comp_mask != 0) {
         return refuse(libc::EINVAL, "ibv_start_poll: comp_mask is not 0");
@@ -141,7 +141,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller's completion queue.
+    // SAFETY: the program's completion queue is live.
     let object = unsafe { object(cq) };
     match object.cq.queue().pop() {
         None => libc::ENOENT,
@@ -153,12 +153,12 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller's completion queue.
+    // SAFETY: the program's completion queue is live.
     unsafe { object(cq) }.end();
 }
 
 impl CqObject {
-    /// Waits until no other thread polls.
+    /// Waits until no other thread polls the queue.
     fn begin(&self) {
         if self.single_threaded {
             return;
@@ -179,11 +179,11 @@ impl CqObject {
         }
     }
 
-    /// Makes this the completion to be read. For whoever polls.
+    /// Sets the current completion. Only the thread between `begin` and `end` calls it.
     #[inline]
     fn show(&self, wc: Wc) {
         let c = self.c();
-        // SAFETY: one thread polls at a time: `begin`, or the program, says so.
+        // SAFETY: one thread polls at a time: `begin` or the program's promise ensures it.
         unsafe {
             (*c).status = wc.status as u32;
             (*c).wr_id = wc.wr_id;
@@ -192,31 +192,33 @@ impl CqObject {
     }
 }
 
+/// Returns the object of an extended completion queue.
+///
 /// # Safety
 ///
-/// The completion queue exists.
+/// The completion queue is live.
 #[inline(always)]
 unsafe fn object<'a>(cq: *mut ibv_cq_ex) -> &'a CqObject {
-    // SAFETY: by contract.
+    // SAFETY: the queue is live, and a `CqObject` begins with its `ibv_cq_ex`.
     unsafe { &*cq.cast::<CqObject>() }
 }
 
-/// The completion to be read.
+/// Returns the current completion.
 ///
 /// # Safety
 ///
-/// The completion queue exists, and the caller polls it.
+/// The completion queue is live, and the calling thread polls it.
 #[inline(always)]
 unsafe fn current(cq: *mut ibv_cq_ex) -> Wc {
-    // SAFETY: by contract.
+    // SAFETY: the queue is live, and no other thread polls it.
     unsafe { *object(cq).current() }
 }
 
-/// A function that reads something of the current completion.
+/// Defines a function that reads a field of the current completion.
 macro_rules! reader {
     ($name:ident, $result:ty, $wc:pat => $value:expr) => {
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $result {
-            // SAFETY: the caller polls its completion queue.
+            // SAFETY: the program calls this between `start_poll` and `end_poll`.
             let $wc = unsafe { current(cq) };
             $value
         }
@@ -239,14 +241,14 @@ reader!(read_flow_tag, u32, _ => 0);
 reader!(read_completion_wallclock_ns, u64, wc => wallclock(wc.timestamp));
 
 unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    // SAFETY: the caller's structure, or NULL.
+    // SAFETY: the program's structure is live, or NULL.
     if let Some(info) = unsafe { info.as_mut() } {
         info.tag = 0;
         info.priv_ = 0;
     }
 }
 
-/// What the clock on the wall said at a time.
+/// Converts a time of the monotonic clock to the wall clock.
 fn wallclock(time: Time) -> u64 {
     let ago = nanos(ClockId::Monotonic).saturating_sub(time.as_nanos());
     nanos(ClockId::Realtime).saturating_sub(ago)

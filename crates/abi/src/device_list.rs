@@ -1,8 +1,7 @@
-//! The list of devices; opening and closing them.
+//! The list of devices; opening and closing devices.
 //!
-//! Each link is one device, for as long as the process lives: a program may hold
-//! on to an `ibv_device` longer than to the list it came from, and two lists
-//! name the same device by the same pointer.
+//! An `ibv_device` is never freed: a program may use it after it has freed the list. All
+//! lists have the same pointer for the same link.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
@@ -19,17 +18,17 @@ use crate::ffi::{
     ibv_device, zeroed,
 };
 use crate::log;
-use crate::object::{Object, from_c, into_c};
+use crate::object::{Object, into_c};
 
-/// Bytes behind `ibv_device` that provider libraries look at, and some more.
+/// Number of words after `ibv_device`: provider libraries read fields there.
 const ROOM: usize = 16;
 
-/// A link as programs see it.
+/// `ibv_device`: a link.
 #[repr(C)]
 pub(crate) struct DeviceObject {
     c: UnsafeCell<ibv_device>,
     _room: [u64; ROOM],
-    /// The link when it was last listed.
+    /// The link as of the last list.
     link: Mutex<LinkInfo>,
 }
 
@@ -38,14 +37,22 @@ unsafe impl Object for DeviceObject {
     type C = ibv_device;
 }
 
-/// All devices this process has ever seen.
+/// All devices that were ever in a list.
 static DEVICES: Mutex<Vec<Pointer>> = Mutex::new(Vec::new());
 
 #[derive(Copy, Clone)]
 struct Pointer(*mut ibv_device);
 
-// SAFETY: devices are never freed, and what changes in them is behind a lock.
+// SAFETY: devices are never freed, and their changing part is locked.
 unsafe impl Send for Pointer {}
+
+impl Pointer {
+    /// Returns the device. Pointers come from [`DeviceObject::create`] only.
+    fn object<'a>(self) -> &'a DeviceObject {
+        // SAFETY: the pointer came from `create`, and devices are never freed.
+        unsafe { &*self.0.cast::<DeviceObject>() }
+    }
+}
 
 impl DeviceObject {
     fn create(link: LinkInfo) -> *mut ibv_device {
@@ -72,37 +79,30 @@ impl DeviceObject {
         }))
     }
 
-    /// The link when it was last listed.
+    /// Returns the link as of the last list.
     pub(crate) fn link(&self) -> MutexGuard<'_, LinkInfo> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The device a program means, if it is one.
+/// Returns the device of a program's pointer, if it is in the table.
 pub(crate) fn device_of<'a>(device: *mut ibv_device) -> Option<&'a DeviceObject> {
-    let known = devices().iter().any(|known| known.0 == device);
-    // SAFETY: it is one of ours, and those are never freed.
-    known.then(|| unsafe { from_c(device) }).flatten()
+    let devices = devices();
+    let known = devices.iter().find(|known| known.0 == device);
+    known.map(|known| known.object())
 }
 
-/// The device with this `ibdev_path` or name.
+/// Returns the device with this name.
 pub(crate) fn device_named<'a>(name: &str) -> Option<&'a DeviceObject> {
     let devices = devices();
-    // SAFETY: devices are never freed.
-    let mut objects = devices
-        .iter()
-        .filter_map(|d| unsafe { from_c::<DeviceObject>(d.0) });
+    let mut objects = devices.iter().map(|device| device.object());
     objects.find(|device| device.link().name == name)
 }
 
-/// The device of a link: the one it had, or a new one.
+/// Returns the device of a link, which is created if the link is new.
 fn device_for(devices: &mut Vec<Pointer>, link: LinkInfo) -> *mut ibv_device {
     for known in devices.iter() {
-        // SAFETY: devices are never freed.
-        let Some(object) = (unsafe { from_c::<DeviceObject>(known.0) }) else {
-            continue;
-        };
-        let mut current = object.link();
+        let mut current = known.object().link();
         if (current.index, &current.name) == (link.index, &link.name) {
             *current = link;
             return known.0;
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
         Ok(links) => links,
         Err(error) => {
             tracing::warn!("no devices: {error}");
-            // A ferroced that does not answer may have any number of links.
+            // Unlike a missing ferroced, one that does not answer may have links.
             if matches!(error, Error::Timeout { .. }) {
                 return null(error.errno());
             }
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
         .into_iter()
         .map(|link| device_for(&mut devices, link))
         .collect();
-    // SAFETY: plain allocation of zeros.
+    // SAFETY: `calloc` has no preconditions.
     let list = unsafe { libc::calloc(pointers.len() + 1, size_of::<*mut ibv_device>()) };
     let list = list.cast::<*mut ibv_device>();
     if list.is_null() {
@@ -146,10 +146,10 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
             "ibv_get_device_list: the process has no memory left",
         ));
     }
-    // SAFETY: the list has room for one more than these.
+    // SAFETY: the list has room for one pointer more than these.
     unsafe { ptr::copy_nonoverlapping(pointers.as_ptr(), list, pointers.len()) };
     if !num_devices.is_null() {
-        // SAFETY: by contract the program's pointer is valid.
+        // SAFETY: the program's variable is writable.
         unsafe { *num_devices = pointers.len() as c_int };
     }
     list
@@ -157,13 +157,13 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: by contract the list came from `ibv_get_device_list`, or is NULL.
+    // SAFETY: the program's list came from `ibv_get_device_list`, or is NULL.
     unsafe { libc::free(list.cast()) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: by contract the device is valid.
+    // SAFETY: the program's device is valid.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     if context.is_null() {
         return refuse(libc::EINVAL, "ibv_close_device: the context is NULL");
     }
-    // SAFETY: by contract the context is open, and this is its last use.
+    // SAFETY: the program's context is open, and this is its last use.
     unsafe { ContextObject::close(context) };
     0
 }
@@ -212,7 +212,7 @@ fn devices() -> MutexGuard<'static, Vec<Pointer>> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts a string into a field of C, which keeps its final zero.
+/// Copies a string into a C field, whose last byte stays 0.
 fn put<const N: usize>(field: &mut [c_char; N], text: &str) {
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
         *to = from as c_char;

@@ -1,5 +1,5 @@
-//! Device memory: here, memory of the process like any other, reached only
-//! through its own functions and through zero-based regions.
+//! Device memory: plain memory of the process. Programs access it only through
+//! `ibv_memcpy_to_dm`, `ibv_memcpy_from_dm` and zero-based regions.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -18,16 +18,16 @@ use crate::ffi::{
 use crate::import;
 use crate::limits;
 use crate::mr::{Backing, MrObject, Region};
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 use crate::pd::PdObject;
 
-/// Most device memory that a process may have.
+/// Maximum number of bytes of device memory in a process.
 const MAX_DM_SIZE: usize = limits::MAX_DM_SIZE as usize;
-/// Most that a program may ask for as alignment, as a power of two.
+/// Maximum alignment, as a power of two.
 const MAX_LOG_ALIGN: u32 = 21;
-/// At least a cache line.
+/// Minimum alignment, as a power of two: a cache line.
 const MIN_LOG_ALIGN: u32 = 6;
-/// What copies must be multiples of.
+/// Offsets and lengths of copies are multiples of this.
 const UNIT: u64 = 4;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
@@ -44,19 +44,19 @@ unsafe impl Object for DmObject {
     type C = ibv_dm;
 }
 
-/// The memory itself, which imports share.
+/// The memory, which imports share.
 pub(crate) struct Memory {
     device: Arc<Device>,
     start: *mut u8,
     layout: Layout,
     length: usize,
-    /// Regions of it.
+    /// Number of memory regions that use it.
     users: AtomicU32,
 }
 
-// SAFETY: the memory is the program's to use from any thread, as any RDMA buffer.
+// SAFETY: the memory is not tied to a thread, and there are no references to it.
 unsafe impl Send for Memory {}
-// SAFETY: as above; nothing here holds references into it.
+// SAFETY: all accesses are copies through raw pointers, as for any RDMA buffer.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -83,11 +83,11 @@ impl Memory {
                 refuse(
                     libc::ENOMEM,
                     format_args!(
-                        "device memory of {length} bytes: all of its {MAX_DM_SIZE} bytes are in use"
+                        "device memory of {length} bytes: too few of the device's {MAX_DM_SIZE} bytes are free"
                     ),
                 )
             })?;
-        // SAFETY: the length is not zero.
+        // SAFETY: the layout's size is not 0, as checked above.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             ALLOCATED.fetch_sub(length, Ordering::Relaxed);
@@ -105,12 +105,12 @@ impl Memory {
         }))
     }
 
-    /// The device it belongs to.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Where an offset is, if all of the bytes are inside.
+    /// Returns the address of an offset, if `length` bytes from there are inside.
     fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let offset = usize::try_from(offset).ok()?;
         let end = offset.checked_add(length)?;
@@ -120,7 +120,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody is left to use it.
+        // SAFETY: allocated with this layout; regions hold the `Arc`, so none is left.
         unsafe { dealloc(self.start, self.layout) };
         ALLOCATED.fetch_sub(self.length, Ordering::Relaxed);
     }
@@ -136,7 +136,7 @@ impl Drop for MemoryUse {
 }
 
 impl DmObject {
-    /// Device memory for the program.
+    /// Creates the program's object.
     pub(crate) fn create(
         context: *mut ibv_context,
         memory: Arc<Memory>,
@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    // SAFETY: the caller's attributes, or NULL.
+    // SAFETY: the program's attributes are live, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
         return null(refuse(
             libc::EINVAL,
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             "ibv_alloc_dm: the context is NULL, or comp_mask is not 0",
         ));
     }
-    // SAFETY: the caller's context.
+    // SAFETY: the program's context is open.
     let device = unsafe { &context_of(context).device };
     match Memory::new(device, attr.length, attr.log_align_req) {
         Err(errno) => null(errno),
@@ -186,10 +186,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 
 /// `ibv_free_dm`
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: the caller's device memory.
-    let Some(object) = (unsafe { from_c::<DmObject>(dm) }) else {
-        return refuse(libc::EINVAL, "ibv_free_dm: the device memory is NULL");
-    };
+    let object = object!(dm as DmObject, "ibv_free_dm: the device memory is NULL" => errno);
     if object.memory.users.load(Ordering::Acquire) > 0 {
         return refuse(
             libc::EBUSY,
@@ -197,7 +194,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         );
     }
     import::remove(object.c.handle);
-    // SAFETY: no region shows it, and the caller is done with it.
+    // SAFETY: no region uses the memory, and this is the program's last use of it.
     drop(unsafe { take::<DmObject>(dm) });
     0
 }
@@ -210,7 +207,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's objects.
+    // SAFETY: the program's objects are live, or NULL.
     let objects = unsafe { (from_c::<PdObject>(pd), from_c::<DmObject>(dm)) };
     let (Some(pd_object), Some(object)) = objects else {
         return null(refuse(
@@ -251,7 +248,7 @@ unsafe extern "C" fn memcpy_to_dm(
     host_addr: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's device memory.
+    // SAFETY: the program's device memory is live, or NULL.
     let place = unsafe { place(dm, dm_offset, length) };
     let Some(place) = place.filter(|_| !host_addr.is_null()) else {
         return refuse(
@@ -259,7 +256,7 @@ unsafe extern "C" fn memcpy_to_dm(
             "ibv_memcpy_to_dm: the host address is NULL, or the range is outside of the device memory",
         );
     };
-    // SAFETY: `place` has that many bytes, and so does the caller's buffer.
+    // SAFETY: `place` checked the range, and the program's buffer has `length` bytes.
     unsafe { ptr::copy(host_addr.cast(), place, length) };
     0
 }
@@ -270,7 +267,7 @@ unsafe extern "C" fn memcpy_from_dm(
     dm_offset: u64,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's device memory.
+    // SAFETY: the program's device memory is live, or NULL.
     let place = unsafe { place(dm, dm_offset, length) };
     let Some(place) = place.filter(|_| !host_addr.is_null()) else {
         return refuse(
@@ -278,18 +275,18 @@ unsafe extern "C" fn memcpy_from_dm(
             "ibv_memcpy_from_dm: the host address is NULL, or the range is outside of the device memory",
         );
     };
-    // SAFETY: `place` has that many bytes, and so does the caller's buffer.
+    // SAFETY: `place` checked the range, and the program's buffer has `length` bytes.
     unsafe { ptr::copy(place, host_addr.cast(), length) };
     0
 }
 
-/// Where to copy to or from: in whole units, and inside.
+/// Returns the address of a range for a copy, if it is inside and aligned to [`UNIT`].
 ///
 /// # Safety
 ///
-/// The device memory exists.
+/// The device memory is live, or NULL.
 unsafe fn place(dm: *mut ibv_dm, offset: u64, length: usize) -> Option<*mut u8> {
-    // SAFETY: by contract.
+    // SAFETY: the caller's device memory is live, or NULL.
     let object = unsafe { from_c::<DmObject>(dm) }?;
     let whole = (offset | length as u64).is_multiple_of(UNIT);
     object.memory.at(offset, length).filter(|_| whole)

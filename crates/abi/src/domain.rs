@@ -1,9 +1,8 @@
 //! Thread domains and parent domains.
 //!
-//! Both exist so that adapters may share resources and leave locks out. There is
-//! nothing here to share or to leave out: they are accepted and change nothing.
-//! Allocators that a parent domain brings are not called either, since queues
-//! have no buffers that an adapter would have to reach.
+//! With them adapters share hardware resources and skip locks. This device has no such
+//! resources, so the domains have no effect. The allocators of a parent domain are not
+//! called: queues have no buffers that hardware reads.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +15,7 @@ use crate::ffi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
     ibv_td, ibv_td_init_attr,
 };
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 use crate::pd::{PdObject, PdUse};
 
 /// `ibv_td`
@@ -31,7 +30,8 @@ unsafe impl Object for TdObject {
     type C = ibv_td;
 }
 
-/// What a parent domain rests on: a protection domain, perhaps a thread domain.
+/// The domains that a parent domain keeps busy: a protection domain, perhaps a thread
+/// domain.
 pub(crate) struct Parents {
     _pd: PdUse,
     _td: Option<TdUse>,
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: the caller's attributes, or NULL.
+    // SAFETY: the program's attributes are live, or NULL.
     let attr = unsafe { attr.as_ref() };
     if context.is_null() || attr.is_none_or(|attr| attr.comp_mask != 0) {
         return null(refuse(
@@ -66,17 +66,14 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 /// `ibv_dealloc_td`
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: the caller's thread domain.
-    let Some(object) = (unsafe { from_c::<TdObject>(td) }) else {
-        return refuse(libc::EINVAL, "ibv_dealloc_td: the thread domain is NULL");
-    };
+    let object = object!(td as TdObject, "ibv_dealloc_td: the thread domain is NULL" => errno);
     if object.users.load(Ordering::Acquire) > 0 {
         return refuse(
             libc::EBUSY,
             "ibv_dealloc_td: a parent domain still uses the thread domain",
         );
     }
-    // SAFETY: no parent domain uses it, and the caller is done with it.
+    // SAFETY: no parent domain uses it, and this is the program's last use of it.
     drop(unsafe { take::<TdObject>(td) });
     0
 }
@@ -89,14 +86,14 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
-    // SAFETY: the caller's attributes, or NULL.
+    // SAFETY: the program's attributes are live, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
         return null(refuse(
             libc::EINVAL,
             "ibv_alloc_parent_domain: the attributes are NULL",
         ));
     };
-    // SAFETY: the caller's domains, or NULL.
+    // SAFETY: the program's domains are live, or NULL.
     let (pd, td) = unsafe { (from_c::<PdObject>(attr.pd), from_c::<TdObject>(attr.td)) };
     let Some(pd) = pd.filter(|_| !context.is_null()) else {
         return null(refuse(
@@ -104,7 +101,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             "ibv_alloc_parent_domain: the context or the protection domain is NULL",
         ));
     };
-    // SAFETY: the caller's context.
+    // SAFETY: the program's context is open, and not NULL as checked above.
     let device = unsafe { &context_of(context).device };
     let allocators = attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0;
     if attr.comp_mask & !KNOWN != 0
@@ -127,8 +124,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             TdUse(Arc::clone(&td.users))
         }),
     };
-    // The handle is the protection domain's: whoever imports it gets that one.
-    // SAFETY: the caller's domain.
+    // The handle is that of the protection domain, which an import of it returns.
+    // SAFETY: the program's domain is live, and not NULL as checked above.
     let handle = unsafe { (*attr.pd).handle };
     PdObject::create(context, pd.nested(), handle, Some(parents))
 }

@@ -1,4 +1,4 @@
-//! Errors as C programs get them: errno.
+//! Errors as errnos for C programs.
 
 use core::ffi::c_int;
 use core::fmt::Display;
@@ -8,8 +8,8 @@ use ferroce_device::Error;
 use ferroce_device::transport::VerbsError;
 
 /// Refuses a call: sets `errno`, logs the cause for `FERROCE_LOG=debug`, and returns the
-/// number. Functions that return the number set `errno` as well, as those of rdma-core
-/// do: programs print `%m`.
+/// number. As in rdma-core, functions that return the number also set `errno`: programs
+/// print `%m`.
 pub(crate) fn refuse(errno: c_int, why: impl Display) -> c_int {
     tracing::debug!("refused with {}: {why}", name(errno));
     set_errno(errno);
@@ -38,7 +38,7 @@ pub(crate) fn errno_of_device(error: &Error) -> c_int {
     refuse(errno, error)
 }
 
-/// The name of an error number, if this library uses it.
+/// Returns the name of an error number that this library uses; else its number.
 fn name(errno: c_int) -> Cow<'static, str> {
     Cow::Borrowed(match errno {
         libc::EINVAL => "EINVAL",
@@ -69,23 +69,23 @@ fn name(errno: c_int) -> Cow<'static, str> {
 
 /// Sets the thread's `errno`.
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the location is valid in every thread, always.
+    // SAFETY: each thread has a valid location as long as it lives.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// NULL and `errno`, for functions that return an object.
+/// Sets `errno` and returns NULL, for functions that return an object.
 pub(crate) fn null<T>(errno: c_int) -> *mut T {
     set_errno(errno);
     core::ptr::null_mut()
 }
 
-/// -1 and `errno`, for functions that follow system calls.
+/// Sets `errno` and returns -1, for functions that behave like system calls.
 pub(crate) fn minus_one(errno: c_int) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// 0 or the number itself, for functions that return it.
+/// Returns 0 or the errno, for functions that return the number itself.
 pub(crate) fn code(result: Result<(), VerbsError>) -> c_int {
     match result {
         Ok(()) => 0,

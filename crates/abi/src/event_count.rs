@@ -1,7 +1,7 @@
-//! Events of an object: how many the program got, how many it acknowledged.
+//! The number of delivered and acknowledged events of an object.
 //!
-//! An object that has given events away may only go when all of them have been
-//! acknowledged: until then the program may still look at it because of one.
+//! Destroying an object waits until all its events are acknowledged: until then the program
+//! may use the object because of one.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -19,12 +19,12 @@ struct Counts {
 }
 
 impl EventCount {
-    /// The program gets an event.
+    /// Counts an event that the program takes.
     pub(crate) fn deliver(&self) {
         self.counts().delivered += 1;
     }
 
-    /// The program has done with `count` events.
+    /// Counts acknowledged events.
     pub(crate) fn acknowledge(&self, count: u32) {
         let mut counts = self.counts();
         counts.acknowledged += u64::from(count);
@@ -33,7 +33,7 @@ impl EventCount {
         }
     }
 
-    /// Waits until the program has done with all events.
+    /// Waits until all events are acknowledged.
     pub(crate) fn wait(&self) {
         let unfinished = |counts: &mut Counts| counts.acknowledged < counts.delivered;
         let counts = self.all_acknowledged.wait_while(self.counts(), unfinished);
@@ -50,13 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_waits_for_all_acknowledgements() {
+    fn wait_returns_after_the_last_acknowledgement() {
         let events = EventCount::default();
         events.wait();
         events.deliver();
         events.deliver();
         events.acknowledge(1);
-        #[allow(clippy::disallowed_methods)] // the program's other thread
+        #[allow(clippy::disallowed_methods)] // a second thread of the program
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| events.wait());
             events.acknowledge(1);

@@ -1,4 +1,4 @@
-//! The exported functions under one roof, for programs in Rust: tests.
+//! All exported functions, for tests in Rust.
 
 pub use crate::ah::*;
 pub use crate::async_events::*;

@@ -1,5 +1,4 @@
-//! Forking: registered memory is ordinary memory here, nothing has to be kept
-//! from children.
+//! `ibv_fork_init`: registered memory is not pinned, so forked children need no protection.
 
 use core::ffi::{c_int, c_void};
 

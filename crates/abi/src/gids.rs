@@ -1,6 +1,6 @@
 //! GIDs and P_Keys.
 //!
-//! All GIDs are of type RoCE v2; there is one P_Key, the default one.
+//! All GIDs are of type RoCE v2. The only P_Key is the default one.
 
 use core::ffi::{c_int, c_uint};
 
@@ -10,11 +10,12 @@ use crate::context::context_of;
 use crate::errno::{minus_one, refuse};
 use crate::ffi::*;
 use crate::limits::GID_TABLE;
+use crate::query::copy_out;
 
-/// The only P_Key; the same in either byte order.
+/// The default P_Key, the same in either byte order.
 const DEFAULT_PKEY: u16 = 0xffff;
 
-/// How `ibv_query_gid_type` counts types.
+/// The GID types of `ibv_query_gid_type`.
 type SysfsGidType = c_uint;
 const SYSFS_IB_OR_ROCE_V1: SysfsGidType = 0;
 const SYSFS_ROCE_V2: SysfsGidType = 1;
@@ -30,7 +31,7 @@ fn entry(link: &LinkInfo, index: u32) -> Option<ibv_gid_entry> {
     })
 }
 
-/// An index of the table, populated or not.
+/// Returns an index that is inside the table; the entry may be empty.
 fn table_index(index: c_int) -> Option<u32> {
     (0..GID_TABLE).contains(&index).then_some(index as u32)
 }
@@ -46,11 +47,11 @@ pub unsafe extern "C" fn ibv_query_gid(
         return minus_one(refuse(
             libc::EINVAL,
             format_args!(
-                "ibv_query_gid: port {port_num}, index {index}: the port is 1, and the index lies in the GID table"
+                "ibv_query_gid: port {port_num}, index {index}: the device has port 1, with GID indexes below {GID_TABLE}"
             ),
         ));
     };
-    // SAFETY: by contract both pointers are valid.
+    // SAFETY: the program's context is open, and its variable is writable.
     unsafe {
         let link = context_of(context).device.link();
         let empty = ibv_gid { raw: [0; 16] };
@@ -71,11 +72,11 @@ pub unsafe extern "C" fn ibv_query_gid_type(
         return minus_one(refuse(
             libc::EINVAL,
             format_args!(
-                "GID type: port {port_num}: the port is 1, and the index lies in the GID table"
+                "GID type: port {port_num}: the device has port 1, with GID indexes below {GID_TABLE}"
             ),
         ));
     };
-    // SAFETY: by contract both pointers are valid.
+    // SAFETY: the program's context is open, and its variable is writable.
     unsafe {
         let populated = context_of(context).device.link().gid(index).is_some();
         gid_type.write(if populated {
@@ -101,11 +102,11 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         return refuse(
             libc::EINVAL,
             format_args!(
-                "GID entry: port {port_num}, index {gid_index}, flags {flags:#x}: the port is 1, the index lies in the GID table, flags are 0"
+                "GID entry: port {port_num}, index {gid_index}, flags {flags:#x}: the device has port 1, with GID indexes below {GID_TABLE}, and flags must be 0"
             ),
         );
     };
-    // SAFETY: by contract the context is open.
+    // SAFETY: the program's context is open.
     let link = unsafe { context_of(context) }.device.link();
     match entry(&link, index) {
         None => refuse(
@@ -113,8 +114,8 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
             format_args!("GID {gid_index} is empty; `ferroce gids` lists those that are not"),
         ),
         Some(entry) => {
-            // SAFETY: by contract there is room for one entry of this size.
-            unsafe { write_entry(&entry, to.cast(), entry_size) };
+            // SAFETY: the program has room for an entry of `entry_size` bytes.
+            unsafe { copy_out(&entry, to.cast(), entry_size) };
             0
         }
     }
@@ -129,10 +130,12 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     entry_size: usize,
 ) -> isize {
     if flags != 0 || entry_size == 0 {
-        let why = format_args!("GID table: flags {flags:#x}, entries of {entry_size} bytes");
+        let why = format_args!(
+            "GID table: flags {flags:#x}, entries of {entry_size} bytes: flags must be 0 and entries not empty"
+        );
         return -(refuse(libc::EINVAL, why) as isize);
     }
-    // SAFETY: by contract the context is open.
+    // SAFETY: the program's context is open.
     let link = unsafe { context_of(context) }.device.link();
     if link.gids.len() > max_entries {
         let why = format_args!(
@@ -144,28 +147,15 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     let table = link.gids.iter().filter_map(|gid| entry(&link, gid.index));
     let mut written = 0;
     for (place, entry) in table.enumerate() {
-        // SAFETY: by contract there is room for `max_entries` of this size.
+        // SAFETY: the program has room for `max_entries` entries of `entry_size` bytes, and
+        // there are at most `max_entries`.
         unsafe {
             let to = entries.cast::<u8>().add(place * entry_size);
-            write_entry(&entry, to, entry_size);
+            copy_out(&entry, to.cast(), entry_size);
         }
         written += 1;
     }
     written
-}
-
-/// Writes an entry of the size that the program's header knows.
-///
-/// # Safety
-///
-/// There is room for `size` bytes.
-unsafe fn write_entry(entry: &ibv_gid_entry, to: *mut u8, size: usize) {
-    let from = core::ptr::from_ref(entry).cast::<u8>();
-    // SAFETY: by contract, and never more than an entry has.
-    unsafe {
-        to.write_bytes(0, size);
-        to.copy_from_nonoverlapping(from, size.min(size_of::<ibv_gid_entry>()));
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -183,7 +173,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
             ),
         ));
     }
-    // SAFETY: by contract the program's pointer is valid.
+    // SAFETY: the program's variable is writable.
     unsafe { pkey.write(DEFAULT_PKEY) };
     0
 }

@@ -1,8 +1,8 @@
-//! Devices, protection domains, regions and device memory that another context
-//! of this process has made.
+//! Importing devices, protection domains, memory regions and device memory of another
+//! context of this process.
 //!
-//! What can be imported is known by its handle, which is unique in the process.
-//! An import is a second C object of the same thing.
+//! Objects are imported by their handles, which are unique in the process. An import is a
+//! second C object of the same Rust object.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -19,7 +19,7 @@ use crate::mr::{MrObject, Region};
 use crate::object::{from_c, take};
 use crate::pd::{Domain, PdObject};
 
-/// What has a handle.
+/// An object with a handle.
 enum Shared {
     Pd(Weak<Domain>),
     Mr(Weak<Region>),
@@ -29,22 +29,22 @@ enum Shared {
 static SHARED: Mutex<BTreeMap<u32, Shared>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A handle for a protection domain.
+/// Returns a new handle for a protection domain.
 pub(crate) fn add_pd(domain: &Arc<Domain>) -> u32 {
     add(Shared::Pd(Arc::downgrade(domain)))
 }
 
-/// A handle for a memory region.
+/// Returns a new handle for a memory region.
 pub(crate) fn add_mr(region: &Arc<Region>) -> u32 {
     add(Shared::Mr(Arc::downgrade(region)))
 }
 
-/// A handle for device memory.
+/// Returns a new handle for device memory.
 pub(crate) fn add_dm(memory: &Arc<Memory>) -> u32 {
     add(Shared::Dm(Arc::downgrade(memory)))
 }
 
-/// The thing with this handle is gone.
+/// Frees a handle.
 pub(crate) fn remove(handle: u32) {
     shared().remove(&handle);
 }
@@ -64,18 +64,19 @@ fn shared() -> MutexGuard<'static, BTreeMap<u32, Shared>> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `ibv_import_device`: the descriptor belongs to the new context from now on.
+/// `ibv_import_device`. The new context owns the descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     let Some(context) = context_of_fd(cmd_fd) else {
-        return null(why_not(cmd_fd));
+        return null(refuse_fd(cmd_fd));
     };
-    // SAFETY: found among the open contexts, and the caller does not close it now.
+    // SAFETY: the context is in the list of open contexts, and the program does not close it
+    // during this call.
     let (owner, device) = unsafe { (context_of(context), (*context).device) };
     let mut cmd_fd = cmd_fd;
     if is_command_fd(cmd_fd) {
-        // Whose it is closes it one day.
-        // SAFETY: makes a new descriptor, nothing else.
+        // The first context owns this descriptor, so the new one gets a duplicate.
+        // SAFETY: the call creates a descriptor and accesses no memory.
         cmd_fd = unsafe { libc::fcntl(cmd_fd, libc::F_DUPFD_CLOEXEC, 0) };
         if cmd_fd < 0 {
             return null(refuse(
@@ -84,14 +85,13 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
             ));
         }
     }
-    // SAFETY: the caller gives its duplicate away, or it is ours.
+    // SAFETY: the program hands over its duplicate, or it was created above.
     let file = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
     ContextObject::with_file(device, Arc::clone(&owner.device), file)
 }
 
-/// Why a descriptor is no context of this process: perhaps that of another, whose
-/// memory we do not share.
-fn why_not(fd: c_int) -> c_int {
+/// Refuses a descriptor that is not the `cmd_fd` of a context of this process.
+fn refuse_fd(fd: c_int) -> c_int {
     match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
         Err(_) => refuse(
             libc::EBADF,
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32
             ),
         ));
     };
-    // SAFETY: the caller's context.
+    // SAFETY: the program's context is open, and not NULL as checked above.
     let device = unsafe { &context_of(context).device };
     match Arc::ptr_eq(device, domain.device()) {
         false => null(refuse(
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     if !pd.is_null() {
-        // SAFETY: the caller is done with it. What was made in it keeps what it needs.
+        // SAFETY: this is the program's last use. Objects in the domain hold its Rust object.
         drop(unsafe { take::<PdObject>(pd) });
     }
 }
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
         Some(Shared::Mr(region)) => region.upgrade(),
         _ => None,
     };
-    // SAFETY: the caller's protection domain.
+    // SAFETY: the program's protection domain is live, or NULL.
     let (Some(region), Some(object)) = (region, unsafe { from_c::<PdObject>(pd) }) else {
         return null(refuse(
             libc::EINVAL,
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     if !mr.is_null() {
-        // SAFETY: the caller is done with it.
+        // SAFETY: this is the program's last use of the object.
         drop(unsafe { take::<MrObject>(mr) });
     }
 }
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
             ),
         ));
     };
-    // SAFETY: the caller's context.
+    // SAFETY: the program's context is open, and not NULL as checked above.
     let device = unsafe { &context_of(context).device };
     match Arc::ptr_eq(device, memory.device()) {
         false => null(refuse(
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     if !dm.is_null() {
-        // SAFETY: the caller is done with it.
+        // SAFETY: this is the program's last use of the object.
         drop(unsafe { take::<DmObject>(dm) });
     }
 }

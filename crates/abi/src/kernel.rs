@@ -1,9 +1,9 @@
-//! Structures as the kernel gives them to a connection manager, and their copies.
-//!
-//! Only the system's librdmacm needs these.
+//! Copies between structures of the kernel's uverbs interface and those of verbs, for the
+//! distribution's librdmacm.
 
 use core::ffi::c_int;
 
+use crate::convert::raw_gid;
 use crate::ffi::*;
 
 #[repr(C)]
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
     src: *const ib_uverbs_ah_attr,
 ) {
-    // SAFETY: by contract both pointers are valid.
+    // SAFETY: the caller's `dst` is writable, and its `src` is live.
     unsafe { dst.write(ah_attr(&*src)) };
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
     src: *const ib_uverbs_qp_attr,
 ) {
-    // SAFETY: by contract both pointers are valid.
+    // SAFETY: the caller's structures are live, and do not overlap.
     let (to, from) = unsafe { (&mut *dst, &*src) };
     let rate_limit = to.rate_limit;
     *to = ibv_qp_attr {
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     dst: *mut ibv_sa_path_rec,
     src: *const ib_user_path_rec,
 ) {
-    // SAFETY: by contract both pointers are valid.
+    // SAFETY: the caller's structure is live.
     let from = unsafe { &*src };
     let path = ibv_sa_path_rec {
         dgid: ibv_gid { raw: from.dgid },
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: as above.
+    // SAFETY: the caller's `dst` is writable.
     unsafe { dst.write(path) };
 }
 
@@ -189,11 +189,11 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     dst: *mut ib_user_path_rec,
     src: *const ibv_sa_path_rec,
 ) {
-    // SAFETY: by contract both pointers are valid; any bytes are a GID.
-    let (from, dgid, sgid) = unsafe { (&*src, (*src).dgid.raw, (*src).sgid.raw) };
+    // SAFETY: the caller's structure is live.
+    let from = unsafe { &*src };
     let path = ib_user_path_rec {
-        dgid,
-        sgid,
+        dgid: raw_gid(&from.dgid),
+        sgid: raw_gid(&from.sgid),
         dlid: from.dlid,
         slid: from.slid,
         raw_traffic: from.raw_traffic as u32,
@@ -212,6 +212,6 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: as above.
+    // SAFETY: the caller's `dst` is writable.
     unsafe { dst.write(path) };
 }

@@ -1,26 +1,27 @@
-//! libferroce.so: what programs load instead of libibverbs and librdmacm.
+//! libferroce.so: the library that programs load instead of libibverbs and librdmacm.
 //!
 //! ```text
 //!   an unmodified program
-//!        | exported functions, and function pointers in the objects it got
+//!        | exported functions, and function pointers in C objects
 //!        v
-//!   this crate: C objects and errno outside, Rust objects and errors inside
+//!   this crate: layouts, exported functions, conversions between C and Rust
 //!        |
 //!        v
+//!   ferroce-rsocket, ferroce-rdmacm: sockets and connections, in Rust
 //!   ferroce-device: links, engines, sockets, threads
 //! ```
 //!
-//! The layer knows C, and decides nothing about verbs that the engine could
-//! decide. Every C object is the first field of a Rust one (`object`); the
-//! memory layout is asserted at compile time ([`ffi`]). Fast paths take no locks
-//! of their own and allocate nothing. What software cannot do answers
-//! `EOPNOTSUPP`, as libibverbs does for an adapter without it.
+//! The crate converts arguments and results. It decides nothing that the crates below can
+//! decide. Each C object is the first field of a Rust object (`object`), and the layouts are
+//! asserted at compile time ([`ffi`]). Fast paths take no locks of their own and allocate
+//! nothing. Operations that need hardware return EOPNOTSUPP, as libibverbs does for an
+//! adapter without them.
 //!
-//! Exported functions trust the pointers they get, as those of libibverbs do,
-//! and check everything else.
+//! Exported functions trust the program's pointers, as those of libibverbs do, and check
+//! everything else.
 
-#![allow(clippy::missing_safety_doc)] // the manual pages say what pointers must be
-#![allow(missing_docs)] // the manual pages say what exported functions do
+#![allow(clippy::missing_safety_doc)] // the manual pages specify the pointers
+#![allow(missing_docs)] // the manual pages describe the exported functions
 #![allow(unreachable_pub)] // programs reach exported functions by name
 
 pub mod exports;

@@ -1,5 +1,4 @@
-//! How much of everything there is: the numbers of the kernel's soft RoCE, which
-//! programs are used to.
+//! Limits of the device: those of the kernel's rxe, which programs are tested with.
 
 use core::ffi::c_int;
 
@@ -21,13 +20,13 @@ pub(crate) const MAX_SRQ_WR: c_int = 1 << 20;
 pub(crate) const MAX_SRQ_SGE: c_int = 27;
 pub(crate) const MAX_PKEYS: u16 = 64;
 pub(crate) const LOCAL_CA_ACK_DELAY: u8 = 15;
-/// Bytes of device memory in one allocation, and in all.
+/// Maximum number of bytes of device memory, in one allocation and in total.
 pub(crate) const MAX_DM_SIZE: u64 = 1 << 20;
 
-/// Entries of the GID table, empty ones included.
+/// Number of entries of the GID table, including empty ones.
 pub(crate) const GID_TABLE: c_int = 1024;
-/// The longest message.
+/// Maximum length of a message in bytes.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// Ticks of the clock of completion timestamps, in kHz: they are nanoseconds.
+/// Frequency of the clock of completion timestamps in kHz: they count nanoseconds.
 pub(crate) const CLOCK_KHZ: u64 = 1_000_000;

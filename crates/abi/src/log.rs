@@ -1,14 +1,13 @@
-//! Messages, if `FERROCE_LOG` asks for them.
+//! The log on standard error, which `FERROCE_LOG` enables.
 //!
-//! Standard error belongs to the program. Nothing is written there unless a person asks:
-//! `FERROCE_LOG=warn`, `info`, `debug`, or a level for a module, as in
-//! `ferroce_device=debug,warn`.
+//! Standard error belongs to the program, so the log is off by default. `FERROCE_LOG` is
+//! `warn`, `info` or `debug`, or has a level for a module, as in `ferroce_device=debug,warn`.
 
 use std::sync::Once;
 
 use ferroce_log::{Filter, Logger, VARIABLE};
 
-/// Begins to write messages, if they are wanted. Any further call does nothing.
+/// Starts the log if `FERROCE_LOG` is set. Later calls do nothing.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -16,7 +15,7 @@ pub(crate) fn start() {
             return;
         };
         match Filter::parse(&text) {
-            // A program may bring a subscriber of its own, which then has the messages.
+            // If the program has a subscriber of its own, that one gets the messages.
             Ok(filter) => drop(Logger::new(filter, write).start()),
             Err(error) => write(format!("ferroce: {error}\n").as_bytes()),
         }

@@ -1,34 +1,34 @@
-//! Pages: whether they are there, and mapping those of a file.
+//! Pages of memory: checking that they are mapped, and mapping a file.
 
 use crate::errno::refuse;
 use core::ffi::c_int;
 use core::ops::Range;
 use core::ptr;
 
-/// The part of an address inside its page.
+/// The bits of an address that are the offset in its page.
 pub(crate) const OFFSET: u64 = PAGE - 1;
 const PAGE: u64 = 4096;
-/// How many pages to ask the kernel about at a time.
+/// Number of pages per call of `mincore`.
 const CHUNK: u64 = 1 << 14;
 
-/// The pages that a range touches; none if it leaves the address space.
+/// Returns the pages that a range touches; `None` if it leaves the address space.
 pub(crate) fn pages(addr: u64, length: u64) -> Option<Range<u64>> {
     let end = addr.checked_add(length)?.checked_next_multiple_of(PAGE)?;
     Some(addr & !OFFSET..end)
 }
 
-/// Whether all of these pages are mapped; `EFAULT` if not.
+/// Checks that all pages are mapped; EFAULT if one is not.
 pub(crate) fn check_mapped(pages: Range<u64>) -> Result<(), c_int> {
     let mut resident = [0u8; CHUNK as usize];
     let mut at = pages.start;
     while at < pages.end {
         let bytes = (pages.end - at).min(CHUNK * PAGE);
-        // SAFETY: `resident` has a byte for each page asked about.
+        // SAFETY: `resident` has a byte for each of the pages.
         let asked = unsafe {
             let start = ptr::without_provenance_mut(at as usize);
             libc::mincore(start, bytes as usize, resident.as_mut_ptr())
         };
-        // Other trouble is no answer.
+        // Other errors say nothing about the mapping.
         if asked != 0 && last_error() == libc::ENOMEM {
             return Err(refuse(
                 libc::EFAULT,
@@ -40,7 +40,7 @@ pub(crate) fn check_mapped(pages: Range<u64>) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Brings pages in, or asks the kernel to. Waits for them if `now`.
+/// Prefetches pages. With `now`, waits until they are present.
 pub(crate) fn fetch(pages: Range<u64>, write: bool, now: bool) -> Result<(), c_int> {
     let advice = match (now, write) {
         (false, _) => libc::MADV_WILLNEED,
@@ -48,7 +48,7 @@ pub(crate) fn fetch(pages: Range<u64>, write: bool, now: bool) -> Result<(), c_i
         (true, true) => libc::MADV_POPULATE_WRITE,
     };
     let length = (pages.end - pages.start) as usize;
-    // SAFETY: none of these changes what the memory holds.
+    // SAFETY: none of these advices changes the contents of the memory.
     let done = unsafe {
         let start = ptr::without_provenance_mut(pages.start as usize);
         libc::madvise(start, length, advice)
@@ -57,7 +57,7 @@ pub(crate) fn fetch(pages: Range<u64>, write: bool, now: bool) -> Result<(), c_i
         true => Err(refuse(
             libc::EFAULT,
             format_args!(
-                "memory at {:#x} is not mapped, or lacks the access asked for",
+                "memory at {:#x} is not mapped, or does not allow the access",
                 pages.start
             ),
         )),
@@ -65,21 +65,21 @@ pub(crate) fn fetch(pages: Range<u64>, write: bool, now: bool) -> Result<(), c_i
     }
 }
 
-/// Part of a file in memory.
+/// A mapping of a part of a file.
 pub(crate) struct Mapping {
     start: *mut libc::c_void,
     length: usize,
-    /// Where the part that was asked for begins.
+    /// Offset of the part in its first page.
     offset: usize,
 }
 
-// SAFETY: memory that nothing here holds references into.
+// SAFETY: the mapping is not tied to a thread, and there are no references to it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: nothing in this type accesses the memory.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps part of a file. `EOPNOTSUPP` if that sort of file has no memory.
+    /// Maps a part of a file; EOPNOTSUPP if the file cannot be mapped.
     pub(crate) fn of_file(
         fd: c_int,
         offset: u64,
@@ -101,7 +101,7 @@ impl Mapping {
             )
         })?;
         if length == 0 {
-            return Err(refuse(libc::EINVAL, "a region of 0 bytes"));
+            return Err(refuse(libc::EINVAL, "the memory region has 0 bytes"));
         }
         if size_of(fd)?.is_some_and(|size| offset + length as u64 > size) {
             return Err(refuse(
@@ -114,7 +114,7 @@ impl Mapping {
             false => libc::PROT_READ,
         };
         let whole = (pages.end - pages.start) as usize;
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe {
             let anywhere = ptr::null_mut();
             libc::mmap(
@@ -143,7 +143,7 @@ impl Mapping {
         })
     }
 
-    /// The first byte that was asked for.
+    /// Returns the address of the first byte of the part.
     pub(crate) fn start(&self) -> u64 {
         self.start as u64 + self.offset as u64
     }
@@ -151,14 +151,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our mapping, which no region shows any more.
+        // SAFETY: the mapping is ours, and the region that used it is deregistered.
         unsafe { libc::munmap(self.start, self.length) };
     }
 }
 
-/// The size of a file, if files of its sort have one.
+/// Returns the size of a file; `None` if files of its type have none.
 fn size_of(fd: c_int) -> Result<Option<u64>, c_int> {
-    // SAFETY: the position, which is restored, is all that changes.
+    // SAFETY: `lseek` changes only the position, which is restored.
     unsafe {
         let before = libc::lseek(fd, 0, libc::SEEK_CUR);
         if before < 0 && last_error() == libc::EBADF {
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_touches_whole_pages() {
+    fn range_is_extended_to_whole_pages() {
         assert_eq!(pages(0x1000, 0), Some(0x1000..0x1000));
         assert_eq!(pages(0x1001, 0), Some(0x1000..0x2000));
         assert_eq!(pages(0x1fff, 2), Some(0x1000..0x3000));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_noticed() {
+    fn unmapped_memory_is_refused() {
         let bytes = vec![0u8; 100_000];
         let all = pages(bytes.as_ptr() as u64, bytes.len() as u64).unwrap();
         assert_eq!(check_mapped(all.clone()), Ok(()));

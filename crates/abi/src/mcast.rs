@@ -1,10 +1,11 @@
-//! Multicast groups. A group's GID is its IP address.
+//! Multicast groups. The GID of a group is its IP address.
 
 use core::ffi::c_int;
 
 use crate::ah::unmapped;
+use crate::convert::raw_gid;
 use crate::errno::{code, refuse};
-use crate::ffi::{IBV_QPT_UD, ibv_gid, ibv_qp};
+use crate::ffi::{ibv_gid, ibv_qp};
 use crate::object::from_c;
 use crate::qp::QpObject;
 
@@ -15,7 +16,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
+    // SAFETY: the program's arguments, with the same contract.
     unsafe { change(qp, gid, true) }
 }
 
@@ -26,26 +27,26 @@ pub unsafe extern "C" fn ibv_detach_mcast(
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
+    // SAFETY: the program's arguments, with the same contract.
     unsafe { change(qp, gid, false) }
 }
 
+/// Attaches a queue pair to a group, or detaches it.
+///
+/// # Safety
+///
+/// The queue pair and the GID are live, or NULL.
 unsafe fn change(qp: *mut ibv_qp, gid: *const ibv_gid, join: bool) -> c_int {
-    // SAFETY: the caller's objects, or NULL.
+    // SAFETY: the caller's queue pair and GID are live, or NULL.
     let arguments = unsafe { (from_c::<QpObject>(qp), gid.as_ref()) };
     let (Some(object), Some(gid)) = arguments else {
         return refuse(libc::EINVAL, "multicast: the queue pair or the GID is NULL");
     };
-    // SAFETY: all of a GID's bytes are there, whichever way it was written.
-    let group = unmapped(unsafe { gid.raw });
-    // SAFETY: the type never changes.
-    let datagrams = unsafe { (*qp).qp_type } == IBV_QPT_UD;
-    if !datagrams || !group.is_multicast() {
+    let group = unmapped(raw_gid(gid));
+    if !object.sends_datagrams() || !group.is_multicast() {
         return refuse(
             libc::EINVAL,
-            format_args!(
-                "multicast needs a UD queue pair and a multicast address; {group} is the address"
-            ),
+            format_args!("multicast group {group}: needs a UD queue pair and a multicast address"),
         );
     }
     code(object.qp.multicast(group, join))

@@ -13,35 +13,35 @@ use crate::errno::{errno_of, null, refuse, set_errno};
 use crate::ffi::*;
 use crate::import;
 use crate::mapping::{self, Mapping};
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 use crate::pd::{PdObject, PdUse};
 
-/// What a region of a dma-buf may permit.
+/// Access flags that a region of a dma-buf may have.
 const DMABUF_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC
     | OPTIONAL;
-/// Access flags that are hints; those without a meaning here are ignored.
+/// Access flags that are hints; unknown ones are ignored.
 const OPTIONAL: u32 = 0x3ff0_0000;
-/// The one flag of `ibv_rereg_mr` that no man page names.
+/// `IBV_REREG_MR_KEEP_VALID`, a flag of `ibv_rereg_mr` without documentation.
 const REREG_KEEP_VALID: u32 = 1 << 3;
 
 /// `ibv_mr`
 #[repr(C)]
 pub(crate) struct MrObject {
     c: UnsafeCell<ibv_mr>,
-    /// Provider libraries know a larger structure.
+    /// Zeros: provider libraries use a larger structure.
     _room: [u64; 2],
     region: Arc<Region>,
 }
 
-// SAFETY: `repr(C)`, and the C structure, in a cell, comes first.
+// SAFETY: `repr(C)`, and the first field is a cell of the C structure.
 unsafe impl Object for MrObject {
     type C = ibv_mr;
 }
 
-/// What all `ibv_mr` of one region share.
+/// The part that all `ibv_mr` of one region share: imports are further ones.
 pub(crate) struct Region {
     device: Arc<Device>,
     mr: Arc<Mr>,
@@ -49,16 +49,16 @@ pub(crate) struct Region {
     _backing: Option<Backing>,
 }
 
-/// Memory that lives as long as the region.
+/// Memory that is freed with the region.
 pub(crate) enum Backing {
     /// Device memory.
     Device(#[allow(dead_code)] MemoryUse),
-    /// Mapped for the region.
+    /// A mapping of a dma-buf.
     Mapped(#[allow(dead_code)] Mapping),
 }
 
 impl Region {
-    /// A region that has been registered in this domain.
+    /// Wraps a region that is registered in this domain.
     pub(crate) fn new(pd: &PdObject, mr: Arc<Mr>, backing: Option<Backing>) -> Arc<Region> {
         Arc::new(Region {
             device: Arc::clone(pd.device()),
@@ -68,24 +68,24 @@ impl Region {
         })
     }
 
-    /// The device it belongs to.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// The engine's region.
+    /// Returns the engine's region.
     pub(crate) fn mr(&self) -> &Arc<Mr> {
         &self.mr
     }
 
-    /// Uses another protection domain from now on, or none.
+    /// Replaces the protection domain that the region keeps busy.
     fn move_to(&self, domain: Option<PdUse>) {
         *self.domain.lock().unwrap_or_else(PoisonError::into_inner) = domain;
     }
 }
 
 impl MrObject {
-    /// A new region for the program.
+    /// Creates a program's object with a new handle.
     pub(crate) fn create(
         pd: *mut ibv_pd,
         addr: *mut c_void,
@@ -96,7 +96,7 @@ impl MrObject {
         MrObject::with_handle(pd, addr, length, region, handle)
     }
 
-    /// A region for the program, by the handle it has.
+    /// Creates a program's object with a known handle.
     pub(crate) fn with_handle(
         pd: *mut ibv_pd,
         addr: *mut c_void,
@@ -105,7 +105,7 @@ impl MrObject {
         handle: u32,
     ) -> *mut ibv_mr {
         let c = ibv_mr {
-            // SAFETY: callers have looked into the domain already.
+            // SAFETY: the callers have found an object behind `pd`.
             context: unsafe { (*pd).context },
             pd,
             addr,
@@ -124,7 +124,7 @@ impl MrObject {
         }))
     }
 
-    /// The engine's region.
+    /// Returns the engine's region.
     pub(crate) fn mr(&self) -> &Arc<Mr> {
         &self.region.mr
     }
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's arguments, passed on.
+    // SAFETY: the program's arguments, with the same contract.
     unsafe { register(pd, addr, length, addr as u64, access.cast_unsigned()) }
 }
 
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's arguments, passed on.
+    // SAFETY: the program's arguments, with the same contract.
     unsafe { register(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: core::ffi::c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's arguments, passed on.
+    // SAFETY: the program's arguments, with the same contract.
     unsafe { register(pd, addr, length, iova, access) }
 }
 
@@ -175,13 +175,7 @@ unsafe fn register(
     iova: u64,
     access: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's protection domain.
-    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_reg_mr: the protection domain is NULL",
-        ));
-    };
+    let object = object!(pd as PdObject, "ibv_reg_mr: the protection domain is NULL" => null);
     let start = addr as u64;
     if let Err(errno) = check(start, length, iova, access) {
         return null(errno);
@@ -196,12 +190,12 @@ unsafe fn register(
     }
 }
 
-/// What the kernel would not take: addresses beyond the end, offsets in a page
-/// that differ, memory that is not there.
+/// Refuses registrations that the kernel refuses: a range beyond the address space, an iova
+/// with another offset in its page, unmapped memory.
 pub(crate) fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<(), c_int> {
     let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
     if on_demand && addr == 0 && length == usize::MAX {
-        // All of the address space.
+        // An implicit region: the whole address space.
         return match iova == 0 && access & IBV_ACCESS_HUGETLB == 0 {
             true => Ok(()),
             false => Err(refuse(
@@ -233,7 +227,7 @@ pub(crate) fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<
     }
 }
 
-/// `ibv_reg_dmabuf_mr`: of anything that can be mapped.
+/// `ibv_reg_dmabuf_mr`, for any file that can be mapped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
@@ -243,13 +237,8 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's protection domain.
-    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_reg_dmabuf_mr: the protection domain is NULL",
-        ));
-    };
+    let object =
+        object!(pd as PdObject, "ibv_reg_dmabuf_mr: the protection domain is NULL" => null);
     let access = access.cast_unsigned();
     if access & !DMABUF_ACCESS != 0 || (offset ^ iova) & mapping::OFFSET != 0 {
         return null(refuse(
@@ -281,13 +270,8 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
 
 /// `ibv_alloc_null_mr`
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: the caller's protection domain.
-    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_alloc_null_mr: the protection domain is NULL",
-        ));
-    };
+    let object =
+        object!(pd as PdObject, "ibv_alloc_null_mr: the protection domain is NULL" => null);
     match object.device().register_null(object.pd()) {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => {
@@ -300,14 +284,11 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 /// `ibv_dereg_mr`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller's region.
-    let Some(object) = (unsafe { from_c::<MrObject>(mr) }) else {
-        return refuse(libc::EINVAL, "ibv_dereg_mr: the memory region is NULL");
-    };
+    let object = object!(mr as MrObject, "ibv_dereg_mr: the memory region is NULL" => errno);
     let region = &object.region;
     match region.device.deregister(&region.mr) {
         Ok(()) => {}
-        // Another import was faster.
+        // Another import of the region deregistered it first.
         Err(VerbsError::NotFound(_)) => {
             return refuse(
                 libc::EINVAL,
@@ -317,9 +298,9 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         Err(error) => return errno_of(&error),
     }
     region.move_to(None);
-    // SAFETY: nobody changes the structure meanwhile.
+    // SAFETY: the field changes only in `ibv_rereg_mr`, which must not run meanwhile.
     import::remove(unsafe { (*object.c.get()).handle });
-    // SAFETY: the key is gone, and the caller is done with the region.
+    // SAFETY: the region is deregistered, and this is the program's last use of it.
     drop(unsafe { take::<MrObject>(mr) });
     0
 }
@@ -334,7 +315,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    // SAFETY: the caller's objects, or NULL.
+    // SAFETY: the program's objects are live, or NULL.
     let (object, pd_object) = unsafe { (from_c::<MrObject>(mr), from_c::<PdObject>(pd)) };
     let (flags, access) = (flags.cast_unsigned(), access.cast_unsigned());
     let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
@@ -367,7 +348,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         return IBV_REREG_MR_ERR_CMD;
     }
     let c = object.c.get();
-    // SAFETY: the caller's region; nobody else changes the structure meanwhile.
+    // SAFETY: the program does not use the region during this call, and `pd` was checked.
     unsafe {
         if moves {
             (*c).addr = addr;
@@ -381,7 +362,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     0
 }
 
-/// What a re-registration shall change.
+/// The changes of a re-registration.
 struct Change<'a> {
     place: Option<(u64, usize)>,
     pd: Option<&'a PdObject>,

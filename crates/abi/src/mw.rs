@@ -10,7 +10,7 @@ use ferroce_device::transport::{Access, BindMw, Mw, MwKind, SendData, SendFlags,
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::mr::MrObject;
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 use crate::pd::{PdObject, PdUse};
 use crate::qp::QpObject;
 
@@ -23,20 +23,14 @@ pub(crate) struct MwObject {
     _domain: PdUse,
 }
 
-// SAFETY: `repr(C)`, and the C structure, in a cell, comes first.
+// SAFETY: `repr(C)`, and the first field is a cell of the C structure.
 unsafe impl Object for MwObject {
     type C = ibv_mw;
 }
 
 /// `ibv_alloc_mw`
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: the caller's protection domain.
-    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_alloc_mw: the protection domain is NULL",
-        ));
-    };
+    let object = object!(pd as PdObject, "ibv_alloc_mw: the protection domain is NULL" => null);
     let kind = match type_ {
         IBV_MW_TYPE_1 => MwKind::Type1,
         IBV_MW_TYPE_2 => MwKind::Type2B,
@@ -67,26 +61,23 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) ->
 
 /// `ibv_dealloc_mw`
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the caller's window.
-    let Some(object) = (unsafe { from_c::<MwObject>(mw) }) else {
-        return refuse(libc::EINVAL, "ibv_dealloc_mw: the memory window is NULL");
-    };
+    let object = object!(mw as MwObject, "ibv_dealloc_mw: the memory window is NULL" => errno);
     if let Err(error) = object.device.dealloc_mw(&object.mw) {
         return errno_of(&error);
     }
-    // SAFETY: its key is gone, and the caller is done with it.
+    // SAFETY: the window's key is freed, and this is the program's last use of the window.
     drop(unsafe { take::<MwObject>(mw) });
     0
 }
 
-/// `ibv_bind_mw`: posts the bind of a type 1 window, or with no length the end of
-/// one. The new key is known at once.
+/// `ibv_bind_mw`: posts the bind of a type 1 window; with a length of 0, its unbind. The
+/// window has the new rkey when the call returns.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: the caller's objects, or NULL.
+    // SAFETY: the program's objects are live, or NULL.
     let arguments = unsafe {
         (
             from_c::<QpObject>(qp),
@@ -101,7 +92,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         );
     };
     let info = &bind.bind_info;
-    // SAFETY: the caller's region, or NULL.
+    // SAFETY: the program's region is live, or NULL.
     let region = unsafe { from_c::<MrObject>(info.mr) };
     if object.mw.kind() != MwKind::Type1
         || info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
@@ -138,7 +129,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     match posted {
         Err(error) => errno_of(&error),
         Ok(()) => {
-            // SAFETY: inside the structure; the program only reads the field.
+            // SAFETY: the field is inside the live structure, and the program only reads it.
             unsafe { (&raw mut (*object.c.get()).rkey).write_volatile(rkey) };
             0
         }

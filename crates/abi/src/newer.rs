@@ -1,7 +1,7 @@
 //! Functions that libibverbs got after version 44.
 //!
-//! Registration with a structure of attributes works; so does the port's speed.
-//! Steering tags and completion counters need hardware.
+//! `ibv_reg_mr_ex` and `ibv_query_port_speed` work. DMA handles and completion counters need
+//! hardware.
 
 use core::ffi::c_int;
 
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn ibv_query_port_speed(
             format_args!("ibv_query_port_speed: port {port_num}: the device has port 1 only"),
         );
     }
-    // SAFETY: by contract both pointers are valid.
+    // SAFETY: the program's context is open, and its variable is writable.
     unsafe {
         let mbps = context_of(context).device.link().speed_mbps;
         port_speed.write(u64::from(mbps.unwrap_or(1000)) / 100);
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     const IOVA: u64 = IBV_REG_MR_MASK_IOVA as u64;
     const BUF: u64 = IBV_REG_MR_MASK_BUF as u64;
     const NEED_HARDWARE: u64 = IBV_REG_MR_MASK_DMAH as u64;
-    // SAFETY: by contract NULL or valid.
+    // SAFETY: the program's attributes are live, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
         return null(refuse(
             libc::EINVAL,
@@ -69,25 +69,25 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
         return null(refuse(errno, why));
     }
     if mask & BUF != 0 {
-        // SAFETY: the caller's buffer.
+        // SAFETY: the program's buffer is live, or NULL.
         if let Err(errno) = unsafe { buf::check(pd, attr) } {
             return null(errno);
         }
     }
     let (length, access) = (attr.length, attr.access);
     match (mask & FD, mask & ADDR) {
-        // SAFETY: the caller's arguments, passed on.
+        // SAFETY: the program's arguments, with the same contract.
         (0, ADDR) => unsafe {
             ibv_reg_mr_iova2(pd, attr.addr, length, iova, access.cast_unsigned())
         },
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, with the same contract.
         (FD, 0) if mask & IOVA != 0 => unsafe {
             ibv_reg_dmabuf_mr(pd, attr.fd_offset, length, iova, attr.fd, access)
         },
         _ => null(refuse(
             libc::EINVAL,
             format_args!(
-                "ibv_reg_mr_ex: comp_mask {mask:#x}: an address, or a dma-buf with offset and iova, is needed"
+                "ibv_reg_mr_ex: comp_mask {mask:#x} must name an address, or a dma-buf with offset and iova"
             ),
         )),
     }
@@ -152,7 +152,7 @@ pub extern "C" fn ibv_qp_attach_comp_cntr(
     )
 }
 
-/// Operations of counters, which cannot be had.
+/// Defines operations of completion counters, which return EOPNOTSUPP.
 macro_rules! counter_operations {
     ($($name:ident)*) => {
         $(

@@ -1,7 +1,11 @@
-//! C objects that are the first field of Rust ones.
+//! C objects that are the first field of Rust objects.
 //!
-//! A program gets a pointer to the C structure and reads its fields; behind the
-//! structure, in the same allocation, lies what the library keeps.
+//! A program gets a pointer to the C structure and reads its fields. The library's own
+//! fields follow the structure in the same allocation.
+//!
+//! Every function that a program calls relies on the program's contract: a pointer is NULL,
+//! or it came from the library and was not destroyed. [`object!`] is the way from such a
+//! pointer to the object.
 
 /// A Rust object that begins with the C structure a program sees.
 ///
@@ -10,20 +14,53 @@
 /// The type is `#[repr(C)]` and its first field is a [`Object::C`], or a
 /// `#[repr(transparent)]` cell of one.
 pub(crate) unsafe trait Object: Sized {
-    /// What the program sees.
+    /// The C structure.
     type C;
 }
 
-/// The object a program means; none for NULL.
+/// Returns the object of a program's pointer; `None` for NULL.
 ///
 /// # Safety
 ///
-/// The pointer is NULL or came from [`into_c`] for this type of object, which
-/// has not been taken back.
+/// The pointer is NULL, or came from [`into_c`] for this type and was not taken back with
+/// [`take`].
 #[inline(always)]
 pub(crate) unsafe fn from_c<'a, O: Object>(c: *mut O::C) -> Option<&'a O> {
-    // SAFETY: by contract the pointer is that of a live object or NULL.
+    // SAFETY: the pointer is NULL or that of a live `O`, whose first field is an `O::C`.
     unsafe { c.cast::<O>().as_ref() }
+}
+
+/// Finds the object of a program's pointer. NULL refuses the call with EINVAL and a reason,
+/// and makes the function return the errno: as it is (`errno`), negative (`negative`), as
+/// NULL (`null`) or as -1 (`minus_one`).
+///
+/// Only for functions that a program calls, which are `unsafe` for this contract.
+macro_rules! object {
+    ($c:ident as $object:ty, $why:literal => $fail:ident) => {
+        // SAFETY: the program passes NULL or a live object of the function's type.
+        match unsafe { $crate::object::from_c::<$object>($c) } {
+            Some(object) => object,
+            None => {
+                return $crate::object::fail::$fail($crate::errno::refuse(libc::EINVAL, $why));
+            }
+        }
+    };
+}
+pub(crate) use object;
+
+/// The ways in which [`object!`] reports an errno.
+pub(crate) mod fail {
+    use core::ffi::c_int;
+
+    pub(crate) use crate::errno::{minus_one, null};
+
+    pub(crate) fn errno(errno: c_int) -> c_int {
+        errno
+    }
+
+    pub(crate) fn negative(errno: c_int) -> c_int {
+        -errno
+    }
 }
 
 /// Hands an object to the program.
@@ -35,9 +72,9 @@ pub(crate) fn into_c<O: Object>(object: Box<O>) -> *mut O::C {
 ///
 /// # Safety
 ///
-/// As [`from_c`], not NULL, and nobody uses the object any more.
+/// The pointer came from [`into_c`] for this type, and the object has no other user.
 pub(crate) unsafe fn take<O: Object>(c: *mut O::C) -> Box<O> {
-    // SAFETY: by contract this is what `into_c` gave away.
+    // SAFETY: `into_c` made the pointer from such a box, and this is its last use.
     unsafe { Box::from_raw(c.cast()) }
 }
 
@@ -58,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_comes_back_as_it_went() {
+    fn object_round_trips_through_its_c_pointer() {
         let c = into_c(Box::new(Sample {
             c: ibv_pd {
                 handle: 7,
@@ -66,7 +103,7 @@ mod tests {
             },
             secret: "behind".into(),
         }));
-        // SAFETY: `c` was made above and is taken back once.
+        // SAFETY: `c` is a live object, and is taken back once.
         let taken = unsafe {
             assert_eq!((*c).handle, 7);
             assert_eq!(from_c::<Sample>(c).unwrap().secret, "behind");

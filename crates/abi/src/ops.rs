@@ -1,15 +1,15 @@
-//! The function pointers of a context: one line for each slot.
+//! The function pointers of a context.
 //!
-//! Inline code calls the eight of `ibv_context_ops` without looking, so all of
-//! them are there. Slots of `verbs_context` that stay NULL make the caller's
-//! inline code answer `EOPNOTSUPP`.
+//! Inline functions of `verbs.h` call those in `ibv_context_ops` without a check, so all of
+//! them are set. A NULL pointer in `verbs_context` makes an inline function return
+//! EOPNOTSUPP.
 
 use crate::ffi::*;
 use crate::{
     advise, buf, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, qp_create, query, srq, xrcd,
 };
 
-/// Fills the tables of a new context.
+/// Sets the function pointers of a new context.
 pub(crate) fn fill(verbs: &mut verbs_context) {
     fill_context(&mut verbs.context.ops);
     verbs.query_device_ex = Some(query::query_device_ex);
@@ -49,7 +49,7 @@ fn fill_queues(verbs: &mut verbs_context) {
 }
 
 fn fill_context(ops: &mut ibv_context_ops) {
-    // what very old programs call
+    // called by very old programs
     ops._compat_query_device = Some(query::ibv_query_device);
     ops._compat_query_port = Some(query::ibv_query_port);
     // memory windows

@@ -12,15 +12,15 @@ use crate::domain::Parents;
 use crate::errno::{null, refuse};
 use crate::ffi::{ibv_context, ibv_pd};
 use crate::import;
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, into_c, object, take};
 use crate::unused;
 
-/// `ibv_pd`: a protection domain, or a parent domain around one.
+/// `ibv_pd`: a protection domain, or a parent domain.
 #[repr(C)]
 pub(crate) struct PdObject {
     c: ibv_pd,
     domain: Arc<Domain>,
-    /// What a parent domain rests on.
+    /// The domains that a parent domain keeps busy.
     parents: Option<Parents>,
 }
 
@@ -29,18 +29,18 @@ unsafe impl Object for PdObject {
     type C = ibv_pd;
 }
 
-/// What all `ibv_pd` of one protection domain share: the one that was allocated,
-/// and those that were imported.
+/// The part that all `ibv_pd` of one protection domain share: the allocated one and its
+/// imports.
 pub(crate) struct Domain {
     device: Arc<Device>,
     pd: Option<Arc<Pd>>,
-    /// The domain's own `Pd`; one that a parent domain shares belongs to another.
+    /// True if the domain frees `pd`; a parent domain uses the `Pd` of another.
     owned: bool,
     users: AtomicU32,
 }
 
 impl Domain {
-    /// The device it belongs to.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -54,7 +54,7 @@ impl Drop for Domain {
     }
 }
 
-/// Something that was made in a protection domain, which cannot go before it.
+/// A use of a protection domain by an object: until it is dropped, the domain is busy.
 pub(crate) struct PdUse(Arc<Domain>);
 
 impl Drop for PdUse {
@@ -64,7 +64,7 @@ impl Drop for PdUse {
 }
 
 impl PdObject {
-    /// A protection domain for the program.
+    /// Creates the program's object.
     pub(crate) fn create(
         context: *mut ibv_context,
         domain: Arc<Domain>,
@@ -78,34 +78,34 @@ impl PdObject {
         }))
     }
 
-    /// The engine's domain.
+    /// Returns the engine's domain.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         let pd = self.domain.pd.as_ref();
         pd.expect("a domain loses it only when it is dropped")
     }
 
-    /// The device it belongs to.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.domain.device
     }
 
-    /// The context it was made in.
+    /// Returns the context.
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.c.context
     }
 
-    /// Whether it is a parent domain.
+    /// True if it is a parent domain.
     pub(crate) fn is_parent(&self) -> bool {
         self.parents.is_some()
     }
 
-    /// The domain stays at least as long as what is returned.
+    /// Keeps the domain busy until the result is dropped.
     pub(crate) fn hold(&self) -> PdUse {
         self.domain.users.fetch_add(1, Ordering::AcqRel);
         PdUse(Arc::clone(&self.domain))
     }
 
-    /// A domain of the same memory, that counts its own users.
+    /// Returns a domain with the same `Pd` that counts its own users.
     pub(crate) fn nested(&self) -> Arc<Domain> {
         Arc::new(Domain {
             device: Arc::clone(self.device()),
@@ -122,19 +122,20 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     if context.is_null() {
         return null(refuse(libc::EINVAL, "ibv_alloc_pd: the context is NULL"));
     }
-    // SAFETY: the caller's context.
+    // SAFETY: the program's context is open, and not NULL as checked above.
     unsafe {
         unused::prepares(&context_of(context).device);
         alloc_pd(context)
     }
 }
 
-/// A protection domain that the program has not asked for itself, or has.
+/// Allocates a protection domain, for the program or for ids of rdma_cm.
 ///
 /// # Safety
-/// A context that is open.
+///
+/// The context is open.
 pub(crate) unsafe fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: by contract.
+    // SAFETY: the caller's context is open.
     let device = unsafe { &context_of(context).device };
     let domain = Arc::new(Domain {
         device: Arc::clone(device),
@@ -149,13 +150,7 @@ pub(crate) unsafe fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 /// `ibv_dealloc_pd`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller's protection domain.
-    let Some(object) = (unsafe { from_c::<PdObject>(pd) }) else {
-        return refuse(
-            libc::EINVAL,
-            "ibv_dealloc_pd: the protection domain is NULL",
-        );
-    };
+    let object = object!(pd as PdObject, "ibv_dealloc_pd: the protection domain is NULL" => errno);
     if object.domain.users.load(Ordering::Acquire) > 0 {
         return refuse(
             libc::EBUSY,
@@ -165,7 +160,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if object.parents.is_none() {
         import::remove(object.c.handle);
     }
-    // SAFETY: nothing that was made in it is left, and the caller is done with it.
+    // SAFETY: no object uses the domain, and this is the program's last use of it.
     drop(unsafe { take::<PdObject>(pd) });
     0
 }

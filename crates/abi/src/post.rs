@@ -1,4 +1,4 @@
-//! Posting: lists of work requests, each under one lock and sent together.
+//! Posting lists of work requests: under one lock, and sent together.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -16,11 +16,11 @@ use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
 use crate::mr::MrObject;
 use crate::mw::MwObject;
-use crate::object::from_c;
+use crate::object::{from_c, object};
 use crate::qp::QpObject;
 use crate::srq::SrqObject;
 
-/// The work request that was refused, and why.
+/// The work request that was refused, and its errno.
 type Refused<W> = (*mut W, c_int);
 
 /// `ibv_post_send`
@@ -29,21 +29,18 @@ pub(crate) unsafe extern "C" fn post_send(
     list: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: an object of ours, or NULL.
-    let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return refuse(libc::EINVAL, "the queue pair is NULL");
-    };
+    let object = object!(qp as QpObject, "the queue pair is NULL" => errno);
     if list.is_null() || bad_wr.is_null() {
         return refuse(libc::EINVAL, "the list of work requests or bad_wr is NULL");
     }
     let posted = object.qp.posting(|posting| {
-        // SAFETY: the queue pair is held: nobody else uses the buffer.
+        // SAFETY: `posting` holds the shard's lock, and only its holder uses the buffer.
         let inline = unsafe { &mut *object.inline.get() };
         let mut next = list;
-        // SAFETY: the program's list, which ends with NULL.
+        // SAFETY: each `next` of the program's list is NULL or a live work request.
         while let Some(wr) = unsafe { next.as_ref() } {
             let mut room = ROOM;
-            // SAFETY: likewise, and what it refers to.
+            // SAFETY: the work request's lists and objects are live.
             let result = match unsafe { send_wr(object, wr, inline, &mut room) } {
                 Ok(wr) => posting.send(wr).map_err(|error| errno_of(&error)),
                 Err(errno) => Err(errno),
@@ -55,7 +52,7 @@ pub(crate) unsafe extern "C" fn post_send(
         }
         Ok(())
     });
-    // SAFETY: the program's variable.
+    // SAFETY: the program's `bad_wr` is not NULL, as checked above.
     unsafe { answer(posted, bad_wr) }
 }
 
@@ -65,18 +62,15 @@ pub(crate) unsafe extern "C" fn post_recv(
     list: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: an object of ours, or NULL.
-    let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return refuse(libc::EINVAL, "the queue pair is NULL");
-    };
+    let object = object!(qp as QpObject, "the queue pair is NULL" => errno);
     if list.is_null() || bad_wr.is_null() {
         return refuse(libc::EINVAL, "the list of work requests or bad_wr is NULL");
     }
     let posted = object.qp.posting(|posting| {
-        // SAFETY: the program's list.
+        // SAFETY: the program's list ends with NULL, and its elements are live.
         unsafe { each_receive(list, |wr| posting.recv(wr)) }
     });
-    // SAFETY: the program's variable.
+    // SAFETY: the program's `bad_wr` is not NULL, as checked above.
     unsafe { answer(posted, bad_wr) }
 }
 
@@ -86,32 +80,33 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     list: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: an object of ours, or NULL.
-    let Some(object) = (unsafe { from_c::<SrqObject>(srq) }) else {
-        return refuse(libc::EINVAL, "the shared receive queue is NULL");
-    };
+    let object = object!(srq as SrqObject, "the shared receive queue is NULL" => errno);
     if list.is_null() || bad_wr.is_null() {
         return refuse(libc::EINVAL, "the list of work requests or bad_wr is NULL");
     }
     let posted = object.srq.posting(|posting| {
-        // SAFETY: the program's list.
+        // SAFETY: the program's list ends with NULL, and its elements are live.
         unsafe { each_receive(list, |wr| posting.post(wr)) }
     });
-    // SAFETY: the program's variable.
+    // SAFETY: the program's `bad_wr` is not NULL, as checked above.
     unsafe { answer(posted, bad_wr) }
 }
 
 /// Posts receives until one is refused.
+///
+/// # Safety
+///
+/// The list ends with NULL; its work requests and their scatter lists are live.
 #[inline]
 unsafe fn each_receive(
     list: *mut ibv_recv_wr,
     mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
 ) -> Result<(), Refused<ibv_recv_wr>> {
     let mut next = list;
-    // SAFETY: the program's list, which ends with NULL.
+    // SAFETY: the caller's list is live and ends with NULL.
     while let Some(wr) = unsafe { next.as_ref() } {
         let mut room = ROOM;
-        // SAFETY: the program's gather list.
+        // SAFETY: the work request has `num_sge` elements.
         let result = match unsafe { elements(wr.sg_list, wr.num_sge, &mut room) } {
             Ok(sges) => {
                 let wr_id = wr.wr_id;
@@ -125,19 +120,27 @@ unsafe fn each_receive(
     Ok(())
 }
 
-/// Tells the program how a list fared.
+/// Returns 0, or the errno and the work request that was refused.
+///
+/// # Safety
+///
+/// `bad_wr` is writable.
 unsafe fn answer<W>(posted: Result<(), Refused<W>>, bad_wr: *mut *mut W) -> c_int {
     match posted {
         Ok(()) => 0,
         Err((wr, errno)) => {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller's `bad_wr` is writable.
             unsafe { *bad_wr = wr };
             errno
         }
     }
 }
 
-/// A work request in the engine's words; inline data goes to `inline`.
+/// Converts a work request. Inline data is copied to `inline`.
+///
+/// # Safety
+///
+/// The objects and the gather list of the work request are live.
 #[inline]
 unsafe fn send_wr<'a>(
     object: &QpObject,
@@ -146,7 +149,8 @@ unsafe fn send_wr<'a>(
     room: &'a mut Room,
 ) -> Result<SendWr<'a>, c_int> {
     let mut flags = convert::send_flags(wr.send_flags);
-    // SAFETY: the opcode says which arm of each union is valid; any bits are.
+    // SAFETY: the opcode selects the union fields, all of which are integers or, for
+    // `bind_mw`, live objects.
     let op = unsafe {
         let (rdma, imm) = (&wr.wr.rdma, wr.imm.imm_data);
         let (remote_addr, rkey) = (rdma.remote_addr, rdma.rkey);
@@ -201,7 +205,7 @@ unsafe fn send_wr<'a>(
         flags.remove(SendFlags::INLINE);
         SendData::Sges(&[])
     } else {
-        // SAFETY: the program's gather list.
+        // SAFETY: the work request has `num_sge` elements.
         let sges = unsafe { elements(wr.sg_list, wr.num_sge, room)? };
         match flags.contains(SendFlags::INLINE) {
             true => SendData::Inline(gather(sges, inline)?),
@@ -209,7 +213,7 @@ unsafe fn send_wr<'a>(
         }
     };
     let ud = match object.sends_datagrams() {
-        // SAFETY: a datagram has an address; the handle is ours, or NULL.
+        // SAFETY: a datagram work request uses `wr.ud`; its handle is live, or NULL.
         true => unsafe {
             let to = &wr.wr.ud;
             Some(target(to.ah, to.remote_qpn, to.remote_qkey)?)
@@ -222,23 +226,27 @@ unsafe fn send_wr<'a>(
         flags,
         data,
         ud,
-        // SAFETY: there is only one arm, and any bits are valid.
+        // SAFETY: the union has one field, an integer.
         xrc_srq: unsafe { wr.qp_type.xrc.remote_srqn },
     })
 }
 
-/// Where a datagram goes.
+/// Returns the destination of a datagram.
+///
+/// # Safety
+///
+/// The address handle is live, or NULL.
 #[inline]
 pub(crate) unsafe fn target(
     ah: *mut ibv_ah,
     remote_qpn: u32,
     remote_qkey: u32,
 ) -> Result<UdTarget, c_int> {
-    // SAFETY: the caller's word: an address handle of ours, or NULL.
+    // SAFETY: the caller's handle is live, or NULL.
     let ah = unsafe { from_c::<AhObject>(ah) }.ok_or_else(|| {
         refuse(
             libc::EINVAL,
-            "a datagram work request without an address handle",
+            "a datagram work request has no address handle",
         )
     })?;
     Ok(UdTarget {
@@ -248,13 +256,17 @@ pub(crate) unsafe fn target(
     })
 }
 
-/// Binding of a type 2 window; type 1 windows have a call of their own.
+/// Returns the bind of a type 2 window. Type 1 windows are bound by `ibv_bind_mw`.
+///
+/// # Safety
+///
+/// The window and the region are live, or NULL.
 pub(crate) unsafe fn bind_op(
     mw: *mut ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, c_int> {
-    // SAFETY: the caller's word: objects of ours, or NULL.
+    // SAFETY: the caller's objects are live, or NULL.
     let (mw, mr) = unsafe { (from_c::<MwObject>(mw), from_c::<MrObject>(info.mr)) };
     let mw = mw.ok_or_else(|| refuse(libc::EINVAL, "bind: the memory window is NULL"))?;
     if mw.mw.kind() == MwKind::Type1 {
@@ -273,13 +285,17 @@ pub(crate) unsafe fn bind_op(
     })))
 }
 
-/// Room for a list.
+/// Memory for a copy of a scatter/gather list.
 pub(crate) type Room = [MaybeUninit<Sge>; MAX_SGE];
 
 pub(crate) const ROOM: Room = [MaybeUninit::uninit(); MAX_SGE];
 
-/// The elements of a gather or scatter list; in `room`, if the program has them in a packed
-/// structure, as libiscsi does.
+/// Returns the elements of a scatter/gather list. A list that is not aligned, as in
+/// libiscsi's packed structures, is copied to `room`.
+///
+/// # Safety
+///
+/// The list has `count` elements.
 #[inline]
 pub(crate) unsafe fn elements(
     list: *const ibv_sge,
@@ -294,12 +310,13 @@ pub(crate) unsafe fn elements(
             return Err(refuse(
                 libc::EINVAL,
                 format_args!(
-                    "a list of {count} scatter/gather elements; 0 to {MAX_SGE} are possible, and the list must not be NULL if there are any"
+                    "a list of {count} scatter/gather elements: 0 to {MAX_SGE} are allowed, and the list must not be NULL unless it is empty"
                 ),
             ));
         }
     };
-    // SAFETY: the caller's word; both are `repr(C)` with the same fields.
+    // SAFETY: the list has `count` elements, checked to be at most `MAX_SGE`. `Sge` and
+    // `ibv_sge` are `repr(C)` with the same fields.
     unsafe {
         let mut from = list.cast::<Sge>();
         if !from.is_aligned() {
@@ -311,7 +328,7 @@ pub(crate) unsafe fn elements(
     }
 }
 
-/// Collects inline data.
+/// Copies inline data from the program's memory.
 fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
     let memory = ProcessMemory::recent();
     let (mut length, most) = (0, inline.len());

@@ -1,17 +1,16 @@
-//! What provider libraries import from libibverbs.
+//! Functions that provider libraries import from libibverbs.
 //!
-//! perftest, UCX, libfabric and pyverbs are linked with libmlx5 and libefa, which
-//! in turn will not load unless each of these names exists, in the private node
-//! of their generation of rdma-core. None is ever called for a device of ours.
+//! perftest, UCX, libfabric and pyverbs are linked with libmlx5 and libefa. These load only
+//! if each of the names exists, in the private version node of their rdma-core release. For
+//! devices of this library none is called.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU8;
 
 use crate::errno::{minus_one, null, refuse};
 
-/// Gives a function its versions in the nodes after 34.
-///
-/// Only for the shared object: nowhere else do the nodes exist.
+/// Defines the versions of a function in the nodes after 34. Only the link of the shared
+/// object has the nodes.
 macro_rules! versions {
     ($($name:ident)*) => {
         $(
@@ -52,7 +51,7 @@ macro_rules! jump {
     };
 }
 
-/// Functions that answer `EOPNOTSUPP`.
+/// Defines functions that return EOPNOTSUPP.
 macro_rules! unsupported {
     ($($name:ident)*) => {
         $(
@@ -65,7 +64,7 @@ macro_rules! unsupported {
     };
 }
 
-/// Functions that return NULL.
+/// Defines functions that return NULL.
 macro_rules! no_object {
     ($($name:ident)*) => {
         $(
@@ -78,7 +77,7 @@ macro_rules! no_object {
     };
 }
 
-/// Functions that return nothing, and do nothing.
+/// Defines functions that do nothing.
 macro_rules! nothing {
     ($($name:ident)*) => {
         $(
@@ -126,13 +125,13 @@ versions! {
     verbs_uninit_context
 }
 
-// Provider libraries announce themselves when they are loaded: nobody listens.
+// Provider libraries call these when they are loaded. The library uses no provider.
 nothing! {
     ibv_register_driver verbs_register_driver_34 verbs_register_driver_57 verbs_register_driver_59
     verbs_register_driver_64 verbs_register_driver_65
 }
 
-/// Counts the attributes of a command, of which there are none.
+/// Returns the number of attributes of an ioctl command: commands have none here.
 #[unsafe(no_mangle)]
 pub extern "C" fn __ioctl_final_num_attrs() -> u32 {
     0
@@ -149,12 +148,12 @@ versions! {
     ibv_wr_opcode_str
 }
 
-/// Whether objects of a vanished device may be destroyed. libmlx4 writes to it.
+/// True if objects of a removed device may be destroyed. libmlx4 writes to it.
 #[allow(non_upper_case_globals)] // C's name
 #[unsafe(no_mangle)]
 pub static verbs_allow_disassociate_destroy: AtomicU8 = AtomicU8::new(0);
 
-// The same for the other nodes. Nobody compares addresses.
+// The same variable for the other nodes, at other addresses: no user compares them.
 #[cfg(feature = "versions")]
 core::arch::global_asm!(
     ".pushsection .bss.versions,\"aw\",@nobits",

@@ -1,5 +1,4 @@
-//! Queue pairs: what the program gets, and how it is changed, looked at and destroyed.
-//! [`crate::qp_create`] makes them.
+//! Queue pairs: modify, query, destroy. [`crate::qp_create`] creates them.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -14,27 +13,26 @@ use crate::convert;
 use crate::cq::CqObject;
 use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 use crate::qp_create::Uses;
 use crate::qp_ex::{self, Builder};
 
-/// A queue pair as the program sees it.
+/// `ibv_qp`, which is also an `ibv_qp_ex`.
 #[repr(C)]
 pub(crate) struct QpObject {
     c: UnsafeCell<ibv_qp_ex>,
-    /// Zeros, for function pointers that do not exist yet.
+    /// Zeros, for function pointers of newer headers.
     _room: [u64; 16],
-    /// The queue pair; an XRC target may have several objects.
+    /// The queue pair. An XRC target may have several objects.
     pub(crate) qp: Arc<Qp>,
-    /// Where inline data is collected. Only touched while the queue pair is
-    /// held for posting.
+    /// Buffer for inline data. Used only inside [`Qp::posting`], which holds a lock.
     pub(crate) inline: UnsafeCell<Box<[u8]>>,
-    /// Work requests between `wr_start` and `wr_complete`. Only touched by who
-    /// holds the mutex of the C structure.
+    /// Work requests between `wr_start` and `wr_complete`. Used only by the holder of the
+    /// mutex in the C structure.
     pub(crate) builder: UnsafeCell<Builder>,
-    /// Whether work requests are built by function calls.
+    /// True if work requests are built by function calls.
     extended: bool,
-    /// Whether it stands in the context's list.
+    /// True if the context's list has this object.
     listed: bool,
     sends_datagrams: bool,
     _uses: Uses,
@@ -47,26 +45,25 @@ unsafe impl Object for QpObject {
 }
 
 impl QpObject {
-    /// The C structure, which the program reads while we write.
+    /// Returns the C structure. The program may read it at any time.
     #[inline]
     pub(crate) fn c(&self) -> *mut ibv_qp_ex {
         self.c.get()
     }
 
-    /// Whether each work request needs an address.
+    /// True if each work request needs an address handle.
     #[inline]
     pub(crate) fn sends_datagrams(&self) -> bool {
         self.sends_datagrams
     }
 
-    /// Takes back what it has completed and nobody has polled, as adapters do for
-    /// a queue pair that begins anew: the program that resets it to go on does
-    /// not expect completions of what it gave up.
+    /// Removes completions of this queue pair that were not polled, as adapters do at a
+    /// reset: a program that reuses the queue pair does not expect old completions.
     fn forget_completions(&self) {
-        // SAFETY: these fields never change.
+        // SAFETY: these fields do not change after creation.
         let cqs = unsafe { [(*self.c()).qp_base.send_cq, (*self.c()).qp_base.recv_cq] };
         for cq in cqs {
-            // SAFETY: completion queues outlive the queue pairs that use them.
+            // SAFETY: a completion queue outlives the queue pairs that use it.
             if let Some(cq) = unsafe { from_c::<CqObject>(cq) } {
                 cq.cq.queue().forget(self.qp.qpn());
             }
@@ -74,19 +71,23 @@ impl QpObject {
     }
 
     fn set_state(&self, state: ibv_qp_state) {
-        // SAFETY: inside the structure; the program only reads the field.
+        // SAFETY: the field is inside the live structure, and the program only reads it.
         unsafe { (&raw mut (*self.c()).qp_base.state).write_volatile(state) };
     }
 }
 
-/// Makes the object of a queue pair. `base` says what the program gave.
+/// Creates the program's object of a queue pair. `base` has the fields that it asked for.
+///
+/// # Safety
+///
+/// The context in `base` is open.
 pub(crate) unsafe fn give(
     mut base: ibv_qp,
     qp: Arc<Qp>,
     extended: bool,
     uses: Uses,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's word that the context is open.
+    // SAFETY: the caller's context is open.
     let context = unsafe { context_of(base.context) };
     base.handle = context.new_handle();
     base.qp_num = qp.qpn();
@@ -101,7 +102,7 @@ pub(crate) unsafe fn give(
         qp_ex::fill(&mut c);
     }
     let number = qp.qpn();
-    // Events of an XRC target go to who made it.
+    // Events of an XRC target name the object that was created first.
     let listed = context.objects.qps.find(number).is_none();
     let inline = vec![0; qp.cap().max_inline_data as usize];
     let c = into_c(Box::new(QpObject {
@@ -128,7 +129,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: an object of ours and the program's structure, or NULL.
+    // SAFETY: the program's queue pair and structure are live, or NULL.
     let (object, attr) = unsafe { (from_c::<QpObject>(qp), attr.as_ref()) };
     let (Some(object), Some(attr)) = (object, attr) else {
         return refuse(
@@ -140,11 +141,11 @@ pub unsafe extern "C" fn ibv_modify_qp(
 }
 
 fn modify(object: &QpObject, c: &ibv_qp_attr, mask: c_int) -> Result<(), c_int> {
-    // SAFETY: inside the structure; the type does not change.
+    // SAFETY: the field does not change after creation.
     let qp_type = unsafe { (*object.c()).qp_base.qp_type };
     let mask = convert::attr_mask(mask, qp_type)?;
     let attr = convert::qp_attr(c, mask)?;
-    // SAFETY: its context is open.
+    // SAFETY: a context is open as long as it has queue pairs.
     let context = unsafe { context_of((*object.c()).qp_base.context) };
     let way = match mask.contains(AttrMask::AV) {
         true => Some(convert::ah_attr(&c.ah_attr, &context.device)?),
@@ -169,16 +170,13 @@ pub unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: an object of ours, or NULL.
-    let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return refuse(libc::EINVAL, "ibv_query_qp: the queue pair is NULL");
-    };
+    let object = object!(qp as QpObject, "ibv_query_qp: the queue pair is NULL" => errno);
     let query = match object.qp.query() {
         Ok(query) => query,
         Err(error) => return errno_of(&error),
     };
     object.set_state(convert::c_qp_state(query.attr.state));
-    // SAFETY: the program's structures, or NULL.
+    // SAFETY: the program's structures are live, or NULL.
     unsafe {
         if let Some(attr) = attr.as_mut() {
             *attr = convert::c_qp_attr(&query);
@@ -192,7 +190,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 fn c_init(object: &QpObject, query: &QpQuery) -> ibv_qp_init_attr {
     let c = object.c();
-    // SAFETY: inside the structure; these fields do not change.
+    // SAFETY: these fields do not change after creation.
     unsafe {
         ibv_qp_init_attr {
             qp_context: (*c).qp_base.qp_context,
@@ -209,20 +207,17 @@ fn c_init(object: &QpObject, query: &QpQuery) -> ibv_qp_init_attr {
 /// `ibv_destroy_qp`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: an object of ours, or NULL.
-    let Some(object) = (unsafe { from_c::<QpObject>(qp) }) else {
-        return refuse(libc::EINVAL, "ibv_destroy_qp: the queue pair is NULL");
-    };
+    let object = object!(qp as QpObject, "ibv_destroy_qp: the queue pair is NULL" => errno);
     let last = Arc::strong_count(&object.qp) == 1;
     if last && let Err(error @ VerbsError::Busy(_)) = object.qp.destroy() {
         return errno_of(&error);
     }
-    // SAFETY: its context is open.
+    // SAFETY: a context is open as long as it has queue pairs.
     let context = unsafe { context_of((*object.c()).qp_base.context) };
     if object.listed {
         context.objects.qps.retire(object.qp.qpn());
     }
-    // SAFETY: the program gives it back.
+    // SAFETY: this is the program's last use of the queue pair.
     drop(unsafe { take::<QpObject>(qp) });
     0
 }
@@ -230,14 +225,14 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 /// `ibv_qp_to_qp_ex`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: an object of ours, or NULL.
+    // SAFETY: the program's queue pair is live, or NULL.
     match unsafe { from_c::<QpObject>(qp) } {
         Some(object) if object.extended => object.c(),
         _ => ptr::null_mut(),
     }
 }
 
-/// `ibv_query_qp_data_in_order`: nothing is promised.
+/// `ibv_query_qp_data_in_order`: no order is guaranteed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut ibv_qp,
@@ -247,7 +242,7 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// `ibv_query_ece`: there are no extensions to negotiate.
+/// `ibv_query_ece`: the device has no extensions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     refuse(
@@ -265,7 +260,7 @@ pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_
     )
 }
 
-/// `ibv_modify_qp_rate_limit`: the device reports no rate it could be set to.
+/// `ibv_modify_qp_rate_limit`: the device has no packet pacing.
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     _qp: *mut ibv_qp,
     _attr: *mut ibv_qp_rate_limit_attr,

@@ -1,4 +1,4 @@
-//! How queue pairs are made, or opened if somebody has made them: in which way, from what, for whom.
+//! Creating queue pairs, and opening XRC targets.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ibv_create_qp(
             "ibv_create_qp: the protection domain or the attributes are NULL",
         ));
     }
-    // SAFETY: the program's structure and a protection domain of ours.
+    // SAFETY: both are live, and not NULL as checked above.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
     let order = Order {
         context,
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn ibv_create_qp(
         xrcd: ptr::null_mut(),
         send_ops: None,
     };
-    // SAFETY: all objects are what the program got from us.
+    // SAFETY: the program's objects are live, or NULL.
     unsafe { create(&order, init) }.unwrap_or_else(null)
 }
 
@@ -54,23 +54,23 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             "ibv_create_qp_ex: the context or the attributes are NULL",
         ));
     }
-    // SAFETY: the program's structure; fields that its mask does not name may
-    // lie beyond the end of an older one, and are not touched.
+    // SAFETY: the structure is live up to the fields that its mask names. An older program's
+    // structure is shorter, and fields that the mask does not name are not read.
     let order = match unsafe { Order::extended(context, init) } {
         Ok(order) => order,
         Err(errno) => return null(errno),
     };
-    // SAFETY: an `ibv_qp_init_attr_ex` begins with an `ibv_qp_init_attr`, and all
-    // objects are what the program got from us.
+    // SAFETY: an `ibv_qp_init_attr_ex` begins with an `ibv_qp_init_attr`, and the program's
+    // objects are live, or NULL.
     unsafe { create(&order, &mut *init.cast()) }.unwrap_or_else(null)
 }
 
-/// What the ways to create a queue pair differ in.
+/// The arguments in which the ways to create a queue pair differ.
 struct Order {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
-    /// What `ibv_wr_*` shall be able to do, if they are wanted.
+    /// The operations of `ibv_wr_*`, if the program wants those functions.
     send_ops: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ impl Order {
             | IBV_QP_INIT_ATTR_XRCD
             | IBV_QP_INIT_ATTR_CREATE_FLAGS
             | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        // SAFETY: by the caller's word; each field is named by the mask.
+        // SAFETY: the caller's structure has each field that its mask names.
         unsafe {
             let mask = (*init).comp_mask;
             let has = |flag| mask & flag != 0;
@@ -91,7 +91,7 @@ impl Order {
                 return Err(refuse(
                     libc::EOPNOTSUPP,
                     format_args!(
-                        "ibv_create_qp_ex: comp_mask {mask:#x}: only a domain, an XRC domain, flags of 0 and send operations can be asked for"
+                        "ibv_create_qp_ex: comp_mask {mask:#x}: only a protection domain, an XRC domain, create_flags of 0 and send_ops_flags are supported"
                     ),
                 ));
             }
@@ -124,7 +124,7 @@ impl Order {
     }
 }
 
-/// What a queue pair is made with.
+/// The objects that a queue pair uses.
 struct Parts<'a> {
     pd: Option<&'a PdObject>,
     send_cq: Option<&'a CqObject>,
@@ -133,7 +133,8 @@ struct Parts<'a> {
     xrcd: Option<&'a XrcdObject>,
 }
 
-/// What cannot go before the queue pair; of completion queues the engine knows.
+/// The objects that a queue pair keeps busy. The engine counts the users of completion
+/// queues.
 #[derive(Default)]
 pub(crate) struct Uses {
     _pd: Option<PdUse>,
@@ -142,10 +143,15 @@ pub(crate) struct Uses {
 }
 
 impl Parts<'_> {
-    /// Finds what the program means; all must be of one context.
+    /// Finds the program's objects, which must be of one context.
+    ///
+    /// # Safety
+    ///
+    /// The objects are live, or NULL.
     unsafe fn find(order: &Order, init: &ibv_qp_init_attr) -> Result<Self, c_int> {
         let here = |context: *mut ibv_context| context == order.context;
-        // SAFETY: NULL, or objects of ours that live as long as the queue pair.
+        // SAFETY: the caller's objects are live, or NULL. They outlive the queue pair, which
+        // keeps them busy.
         unsafe {
             let foreign = init.send_cq.as_ref().is_some_and(|cq| !here(cq.context))
                 || init.recv_cq.as_ref().is_some_and(|cq| !here(cq.context))
@@ -206,12 +212,12 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
     }
     let mut asked = *init;
     if qp_type == QpType::XrcTarget {
-        // It has none of these, and programs may leave anything there.
+        // An XRC target has no queues; programs may leave these fields uninitialised.
         asked.send_cq = ptr::null_mut();
         asked.recv_cq = ptr::null_mut();
         asked.srq = ptr::null_mut();
     }
-    // SAFETY: the objects are the program's, the context is open.
+    // SAFETY: the caller's objects are live or NULL, and its context is open.
     let (parts, context) = unsafe { (Parts::find(order, &asked)?, context_of(order.context)) };
     let cqs: Vec<_> = [parts.send_cq, parts.recv_cq]
         .into_iter()
@@ -234,17 +240,17 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
         qp_type: asked.qp_type,
         ..zeroed()
     };
-    // SAFETY: the context is open.
+    // SAFETY: the caller's context is open.
     Ok(unsafe { give(base, qp, order.send_ops.is_some(), parts.hold()) })
 }
 
-/// `ibv_open_qp`: an XRC target that somebody else in the process has made.
+/// `ibv_open_qp`: another object for an XRC target of this process.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    // SAFETY: the program's structure, or NULL.
+    // SAFETY: the program's structure is live, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
         return null(refuse(libc::EINVAL, "ibv_open_qp: the attributes are NULL"));
     };
@@ -258,12 +264,12 @@ pub(crate) unsafe extern "C" fn open_qp(
         ));
     }
     let complete = attr.comp_mask & NEEDED == NEEDED && attr.qp_type == IBV_QPT_XRC_RECV;
-    // SAFETY: an object of ours, or NULL.
+    // SAFETY: the program's XRC domain is live, or NULL.
     let xrcd = unsafe { from_c::<XrcdObject>(attr.xrcd) };
     let Some(xrcd) = xrcd.filter(|_| complete && !context.is_null()) else {
         return null(refuse(
             libc::EINVAL,
-            "ibv_open_qp: a number, an XRC domain and the type XRC_RECV are needed",
+            "ibv_open_qp: comp_mask must name the queue pair number, an XRC domain and the type XRC_RECV",
         ));
     };
     let Some(qp) = xrcd.domain.target(attr.qp_num) else {
@@ -293,6 +299,6 @@ pub(crate) unsafe extern "C" fn open_qp(
         _xrcd: Some(xrcd.users.hold()),
         ..Uses::default()
     };
-    // SAFETY: the context is open.
+    // SAFETY: the caller's context is open.
     unsafe { give(base, qp, false, uses) }
 }

@@ -1,10 +1,9 @@
 //! Extended queue pairs: work requests built by function calls.
 //!
-//! `wr_start` takes the mutex of the C structure, `wr_complete` and `wr_abort`
-//! give it back. What is built between them waits in a [`Builder`] and is posted
-//! as a whole: if anything about it is wrong, `wr_complete` says so and nothing
-//! is posted. The builder keeps its room, so that building allocates nothing once
-//! it has grown to what the program needs.
+//! `wr_start` locks the mutex of the C structure; `wr_complete` and `wr_abort` unlock it. A
+//! [`Builder`] collects the work requests between them. `wr_complete` posts all of them, or
+//! none if one is invalid. The builder keeps its memory, so building stops allocating after
+//! the largest batch.
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
@@ -27,7 +26,7 @@ pub(crate) struct Builder {
     requests: Vec<Request>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// The first thing that was wrong, or zero.
+    /// The errno of the first error, or 0.
     error: c_int,
 }
 
@@ -41,7 +40,7 @@ struct Request {
     xrc_srq: u32,
 }
 
-/// Where in the builder the local memory of a work request is described.
+/// The place of a work request's local data in the builder.
 #[derive(Clone, Debug)]
 enum Data {
     Sges(Range<usize>),
@@ -62,7 +61,7 @@ impl Builder {
         }
     }
 
-    /// Changes the work request that was begun last.
+    /// Changes the last work request.
     fn last(&mut self, change: impl FnOnce(&mut Request)) {
         match self.requests.last_mut() {
             Some(request) => change(request),
@@ -77,8 +76,8 @@ impl Builder {
         self.last(|request| request.data = Data::Sges(range));
     }
 
-    /// Adds bytes of the program's memory to the inline data that begins at
-    /// `start`, which may have `most` bytes.
+    /// Appends bytes of the program's memory to the inline data that begins at `start` and
+    /// holds at most `most` bytes.
     fn add_inline(&mut self, start: usize, most: usize, address: u64, length: usize) {
         let at = self.inline.len();
         if length > most.saturating_sub(at - start) {
@@ -105,7 +104,7 @@ impl Builder {
         self.last(|request| request.data = Data::Inline(range));
     }
 
-    /// Posts everything, or nothing.
+    /// Posts all work requests, or none.
     fn post(&mut self, posting: &mut Posting<'_>) -> Result<(), VerbsError> {
         if self.requests.len() > 1 {
             for (ahead, request) in self.requests.iter().enumerate() {
@@ -138,7 +137,7 @@ impl Request {
     }
 }
 
-/// What `ibv_wr_*` can do on a type of queue pair: `ibv_qp_create_send_ops_flags`.
+/// Returns the operations of a type of queue pair: `ibv_qp_create_send_ops_flags`.
 pub(crate) fn possible(qp_type: QpType) -> u64 {
     const UD: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const UC: u32 = UD
@@ -161,8 +160,8 @@ pub(crate) fn possible(qp_type: QpType) -> u64 {
     })
 }
 
-/// Gives a queue pair the functions. All of them: one that was not asked for
-/// ends in an error of `wr_complete`, not in a jump to nowhere.
+/// Sets all function pointers of a queue pair: an operation that the program did not request
+/// makes `wr_complete` fail, where a NULL pointer would crash.
 pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -188,305 +187,234 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_flush = Some(wr_flush);
 }
 
-/// The queue pair, which the program has from `ibv_qp_to_qp_ex`.
+/// Returns the object of a queue pair from `ibv_qp_to_qp_ex`.
+///
+/// # Safety
+///
+/// The queue pair is live: inline functions of `verbs.h` call through its own pointers.
 #[inline]
 unsafe fn object<'a>(qp: *mut ibv_qp_ex) -> &'a QpObject {
-    // SAFETY: inline code of the headers called through the object itself, so
-    // it is not NULL; it begins with an `ibv_qp`.
+    // SAFETY: the pointer is that of a live object, which begins with an `ibv_qp`.
     unsafe { from_c::<QpObject>(qp.cast()).unwrap_unchecked() }
 }
 
-/// What is being built; the caller is between `wr_start` and `wr_complete`.
-#[inline]
-unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> &'a mut Builder {
-    // SAFETY: as the program holds the mutex, nobody else has a reference.
-    unsafe { &mut *object(qp).builder.get() }
+/// A queue pair between `wr_start` and `wr_complete` or `wr_abort`.
+struct Building<'a> {
+    qp: *mut ibv_qp_ex,
+    builder: &'a mut Builder,
 }
 
-/// Begins a work request.
-#[inline]
-unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: fields of the program's object that it sets before the call.
-    let (wr_id, flags, builder) = unsafe { ((*qp).wr_id, (*qp).wr_flags, builder(qp)) };
-    let mut flags = convert::send_flags(flags);
-    flags.remove(SendFlags::INLINE); // said by wr_set_inline_data
-    builder.requests.push(Request {
-        wr_id,
-        op,
-        flags,
-        data: Data::Sges(0..0),
-        ud: None,
-        xrc_srq: 0,
-    });
+impl Building<'_> {
+    /// Returns the queue pair that the program builds work requests for.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair is live, and the calling thread holds its mutex since `wr_start`.
+    #[inline]
+    unsafe fn new<'a>(qp: *mut ibv_qp_ex) -> Building<'a> {
+        // SAFETY: only the holder of the mutex uses the builder, one call at a time.
+        let builder = unsafe { &mut *object(qp).builder.get() };
+        Building { qp, builder }
+    }
+
+    /// Begins a work request with the `wr_id` and `wr_flags` that the program has set.
+    #[inline]
+    fn begin(&mut self, op: SendOp) {
+        // SAFETY: `new` promises that the queue pair is live; the program sets both fields
+        // before the call.
+        let (wr_id, flags) = unsafe { ((*self.qp).wr_id, (*self.qp).wr_flags) };
+        let mut flags = convert::send_flags(flags);
+        // `wr_set_inline_data` sets it.
+        flags.remove(SendFlags::INLINE);
+        self.builder.requests.push(Request {
+            wr_id,
+            op,
+            flags,
+            data: Data::Sges(0..0),
+            ud: None,
+            xrc_srq: 0,
+        });
+    }
+
+    /// Begins a work request that makes `wr_complete` fail.
+    fn begin_failed(&mut self, errno: c_int) {
+        self.begin(SendOp::default());
+        self.builder.fail(errno);
+    }
+
+    fn max_inline(&self) -> usize {
+        // SAFETY: `new` promises that the queue pair is live.
+        unsafe { object(self.qp) }.qp.cap().max_inline_data as usize
+    }
+
+    fn set_inline(&mut self, buffers: impl Iterator<Item = (u64, usize)>) {
+        let (most, start) = (self.max_inline(), self.builder.inline.len());
+        for (address, length) in buffers {
+            self.builder.add_inline(start, most, address, length);
+            if self.builder.error != 0 {
+                return;
+            }
+        }
+        self.builder.end_inline(start);
+    }
+
+    /// Drops the work requests and releases the mutex.
+    fn end(self) {
+        self.builder.clear();
+        // SAFETY: `new` promises that this thread holds the mutex.
+        unsafe { libc::pthread_mutex_unlock(&raw mut (*self.qp).qp_base.mutex) };
+    }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: a mutex of ours, initialised with the object.
-    unsafe {
-        libc::pthread_mutex_lock(&raw mut (*qp).qp_base.mutex);
-        builder(qp).clear();
+    // SAFETY: the queue pair is live, and its mutex was initialised with it.
+    unsafe { libc::pthread_mutex_lock(&raw mut (*qp).qp_base.mutex) };
+    // SAFETY: this thread holds the mutex.
+    unsafe { Building::new(qp) }.builder.clear();
+}
+
+/// Defines functions that programs call between `wr_start` and `wr_complete`.
+macro_rules! while_building {
+    ($(fn $name:ident($building:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $argument: $kind)*) {
+            #[allow(unused_mut)] // not every function changes it
+            // SAFETY: the program has called `wr_start` on this live queue pair.
+            let mut $building = unsafe { Building::new(qp) };
+            $body
+        }
+    )*};
+}
+
+while_building! {
+    fn wr_abort(building) { building.end() }
+
+    fn wr_send(building) { building.begin(SendOp::Send { imm: None }) }
+
+    fn wr_send_imm(building, imm: __be32) { building.begin(SendOp::Send { imm: Some(imm) }) }
+
+    fn wr_send_inv(building, rkey: u32) { building.begin(SendOp::SendInvalidate { rkey }) }
+
+    fn wr_rdma_read(building, rkey: u32, remote_addr: u64) {
+        building.begin(SendOp::Read { remote_addr, rkey })
     }
-}
 
-unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the program holds the mutex since `wr_start`.
-    let (object, builder) = unsafe { (object(qp), builder(qp)) };
-    let result = match builder.error {
-        0 => match object.qp.posting(|posting| builder.post(posting)) {
-            Ok(()) => 0,
-            Err(error) => errno_of(&error),
-        },
-        errno => errno,
-    };
-    // SAFETY: as above.
-    unsafe { end(qp) };
-    result
-}
-
-unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program holds the mutex since `wr_start`.
-    unsafe { end(qp) };
-}
-
-unsafe fn end(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's word that the program holds the mutex.
-    unsafe {
-        builder(qp).clear();
-        libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex);
+    fn wr_rdma_write(building, rkey: u32, remote_addr: u64) {
+        building.begin(SendOp::Write { remote_addr, rkey, imm: None })
     }
-}
 
-unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: between `wr_start` and `wr_complete`, as for all that follow.
-    unsafe { begin(qp, SendOp::Send { imm: None }) };
-}
-
-unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: __be32) {
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, SendOp::Send { imm: Some(imm) }) };
-}
-
-unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, SendOp::SendInvalidate { rkey }) };
-}
-
-unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, SendOp::Read { remote_addr, rkey }) };
-}
-
-unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    let imm = None;
-    let op = SendOp::Write {
-        remote_addr,
-        rkey,
-        imm,
-    };
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, op) };
-}
-
-unsafe extern "C" fn wr_rdma_write_imm(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    imm: __be32,
-) {
-    let imm = Some(imm);
-    let op = SendOp::Write {
-        remote_addr,
-        rkey,
-        imm,
-    };
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, op) };
-}
-
-unsafe extern "C" fn wr_atomic_cmp_swp(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    compare: u64,
-    swap: u64,
-) {
-    let op = SendOp::CompareSwap {
-        remote_addr,
-        rkey,
-        compare,
-        swap,
-    };
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, op) };
-}
-
-unsafe extern "C" fn wr_atomic_fetch_add(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    add: u64,
-) {
-    let op = SendOp::FetchAdd {
-        remote_addr,
-        rkey,
-        add,
-    };
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, op) };
-}
-
-unsafe extern "C" fn wr_atomic_write(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    value: *const c_void,
-) {
-    // SAFETY: as for `wr_send`; the program's eight bytes are read with care.
-    unsafe {
-        begin(qp, SendOp::AtomicWrite { remote_addr, rkey });
-        wr_set_inline_data(qp, value.cast_mut(), 8);
+    fn wr_rdma_write_imm(building, rkey: u32, remote_addr: u64, imm: __be32) {
+        building.begin(SendOp::Write { remote_addr, rkey, imm: Some(imm) })
     }
-}
 
-unsafe extern "C" fn wr_flush(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    length: usize,
-    placement: u8,
-    selectivity: u8,
-) {
-    const PLACEMENT: u8 = (IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) as u8;
-    let known = placement != 0 && placement & !PLACEMENT == 0 && selectivity <= 1;
-    let op = SendOp::Flush {
-        remote_addr,
-        rkey,
-        length: u32::try_from(length).unwrap_or(u32::MAX),
-        placement,
-        selectivity,
-    };
-    // SAFETY: as for `wr_send`.
-    unsafe {
-        begin(qp, op);
+    fn wr_atomic_cmp_swp(building, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+        building.begin(SendOp::CompareSwap { remote_addr, rkey, compare, swap })
+    }
+
+    fn wr_atomic_fetch_add(building, rkey: u32, remote_addr: u64, add: u64) {
+        building.begin(SendOp::FetchAdd { remote_addr, rkey, add })
+    }
+
+    fn wr_atomic_write(building, rkey: u32, remote_addr: u64, value: *const c_void) {
+        building.begin(SendOp::AtomicWrite { remote_addr, rkey });
+        building.set_inline([(value as u64, 8)].into_iter());
+    }
+
+    fn wr_flush(
+        building, rkey: u32, remote_addr: u64, length: usize, placement: u8, selectivity: u8
+    ) {
+        const PLACEMENT: u8 = (IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) as u8;
+        let known = placement != 0 && placement & !PLACEMENT == 0 && selectivity <= 1;
+        building.begin(SendOp::Flush {
+            remote_addr,
+            rkey,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            placement,
+            selectivity,
+        });
         if !known || u32::try_from(length).is_err() {
-            builder(qp).fail(refuse(
+            building.builder.fail(refuse(
                 libc::EINVAL,
                 "ibv_wr_flush: unknown level or type, or a length above 4 GiB",
             ));
         }
     }
-}
 
-unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
-    // SAFETY: as for `wr_send`.
-    unsafe { begin(qp, SendOp::LocalInvalidate { key }) };
-}
+    fn wr_local_inv(building, key: u32) { building.begin(SendOp::LocalInvalidate { key }) }
 
-unsafe extern "C" fn wr_bind_mw(
-    qp: *mut ibv_qp_ex,
-    mw: *mut ibv_mw,
-    rkey: u32,
-    info: *const ibv_mw_bind_info,
-) {
-    // SAFETY: as for `wr_send`; the program's structure and window, or NULL.
-    unsafe {
-        let op = match info.as_ref() {
-            Some(info) => post::bind_op(mw, rkey, info),
+    fn wr_bind_mw(building, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+        // SAFETY: the program's structure and window are live, or NULL.
+        let op = match unsafe { info.as_ref().map(|info| post::bind_op(mw, rkey, info)) } {
+            Some(op) => op,
             None => Err(refuse(
                 libc::EINVAL,
                 "ibv_wr_bind_mw: the bind information is NULL",
             )),
         };
         match op {
-            Ok(op) => begin(qp, op),
-            Err(errno) => begin_failed(qp, errno),
+            Ok(op) => building.begin(op),
+            Err(errno) => building.begin_failed(errno),
         }
     }
-}
 
-unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
-    // SAFETY: as for `wr_send`.
-    unsafe {
+    fn wr_send_tso(building, _header: *mut c_void, _header_size: u16, _segment: u16) {
         let why = "ibv_wr_send_tso: this device does not segment TCP";
-        begin_failed(qp, refuse(libc::EOPNOTSUPP, why));
-    };
-}
-
-/// Begins something in the place of a work request that cannot be.
-unsafe fn begin_failed(qp: *mut ibv_qp_ex, errno: c_int) {
-    // SAFETY: the caller's word.
-    unsafe {
-        begin(qp, SendOp::default());
-        builder(qp).fail(errno);
+        building.begin_failed(refuse(libc::EOPNOTSUPP, why));
     }
-}
 
-unsafe extern "C" fn wr_set_ud_addr(
-    qp: *mut ibv_qp_ex,
-    ah: *mut ibv_ah,
-    remote_qpn: u32,
-    remote_qkey: u32,
-) {
-    // SAFETY: as for `wr_send`; the handle is ours, or NULL.
-    let (target, builder) = unsafe { (post::target(ah, remote_qpn, remote_qkey), builder(qp)) };
-    match target {
-        Ok(target) => builder.last(|request| request.ud = Some(target)),
-        Err(errno) => builder.fail(errno),
-    }
-}
-
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: as for `wr_send`.
-    unsafe { builder(qp).last(|request| request.xrc_srq = remote_srqn) };
-}
-
-unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: as for `wr_send`.
-    let (most, builder) = unsafe { (max_inline(qp), builder(qp)) };
-    let start = builder.inline.len();
-    builder.add_inline(start, most, addr as u64, length);
-    builder.end_inline(start);
-}
-
-unsafe extern "C" fn wr_set_inline_data_list(
-    qp: *mut ibv_qp_ex,
-    count: usize,
-    list: *const ibv_data_buf,
-) {
-    // SAFETY: as for `wr_send`.
-    let (most, builder) = unsafe { (max_inline(qp), builder(qp)) };
-    if count > 0 && list.is_null() {
-        return builder.fail(refuse(libc::EINVAL, "the list of inline data is NULL"));
-    }
-    let start = builder.inline.len();
-    for index in 0..count {
-        // SAFETY: the program's list has `count` elements.
-        let buffer = unsafe { &*list.add(index) };
-        builder.add_inline(start, most, buffer.addr as u64, buffer.length);
-        if builder.error != 0 {
-            return;
+    fn wr_set_ud_addr(building, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+        // SAFETY: the program's address handle is live, or NULL.
+        match unsafe { post::target(ah, remote_qpn, remote_qkey) } {
+            Ok(target) => building.builder.last(|request| request.ud = Some(target)),
+            Err(errno) => building.builder.fail(errno),
         }
     }
-    builder.end_inline(start);
-}
 
-unsafe fn max_inline(qp: *mut ibv_qp_ex) -> usize {
-    // SAFETY: the caller's word.
-    unsafe { object(qp) }.qp.cap().max_inline_data as usize
-}
-
-unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: as for `wr_send`.
-    unsafe { builder(qp) }.set_sges(&[Sge { addr, length, lkey }]);
-}
-
-unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    let count = c_int::try_from(count.min(MAX_SGE + 1)).unwrap_or(c_int::MAX);
-    let mut room = post::ROOM;
-    // SAFETY: as for `wr_send`; the program's list.
-    let (sges, builder) = unsafe { (post::elements(list, count, &mut room), builder(qp)) };
-    match sges {
-        Ok(sges) => builder.set_sges(sges),
-        Err(errno) => builder.fail(errno),
+    fn wr_set_xrc_srqn(building, remote_srqn: u32) {
+        building.builder.last(|request| request.xrc_srq = remote_srqn)
     }
+
+    fn wr_set_inline_data(building, addr: *mut c_void, length: usize) {
+        building.set_inline([(addr as u64, length)].into_iter())
+    }
+
+    fn wr_set_inline_data_list(building, count: usize, list: *const ibv_data_buf) {
+        if count > 0 && list.is_null() {
+            let why = "the list of inline data is NULL";
+            return building.builder.fail(refuse(libc::EINVAL, why));
+        }
+        let buffers = (0..count).map(|index| {
+            // SAFETY: the program's list has `count` elements.
+            let buffer = unsafe { &*list.add(index) };
+            (buffer.addr as u64, buffer.length)
+        });
+        building.set_inline(buffers);
+    }
+
+    fn wr_set_sge(building, lkey: u32, addr: u64, length: u32) {
+        building.builder.set_sges(&[Sge { addr, length, lkey }])
+    }
+
+    fn wr_set_sge_list(building, count: usize, list: *const ibv_sge) {
+        let count = c_int::try_from(count.min(MAX_SGE + 1)).unwrap_or(c_int::MAX);
+        let mut room = post::ROOM;
+        // SAFETY: the program's list has `count` elements.
+        match unsafe { post::elements(list, count, &mut room) } {
+            Ok(sges) => building.builder.set_sges(sges),
+            Err(errno) => building.builder.fail(errno),
+        }
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the program has called `wr_start` on this live queue pair.
+    let (object, building) = unsafe { (object(qp), Building::new(qp)) };
+    let result = match building.builder.error {
+        0 => match object.qp.posting(|posting| building.builder.post(posting)) {
+            Ok(()) => 0,
+            Err(error) => errno_of(&error),
+        },
+        errno => errno,
+    };
+    building.end();
+    result
 }

@@ -1,4 +1,4 @@
-//! What a device and its port can do; the device's clock.
+//! Attributes of the device and its port, and the device's clock.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -13,10 +13,10 @@ use crate::limits::*;
 /// Capabilities beyond 32 bits: flushes of both kinds, and atomic writes.
 const FLUSH_AND_ATOMIC_WRITE: u64 = 0b111 << 38;
 
-/// "This adapter has no vendor."
+/// The vendor ID of an adapter without a vendor.
 const VENDOR_ID: u32 = 0xff_ffff;
 
-/// What `ibv_query_device` tells.
+/// Returns the attributes for `ibv_query_device`.
 fn device_attr(link: &LinkInfo) -> ibv_device_attr {
     let guid = u64::from_ne_bytes(link.guid());
     ibv_device_attr {
@@ -70,7 +70,7 @@ fn device_cap_flags() -> u32 {
         | IBV_DEVICE_MEM_WINDOW_TYPE_2B
 }
 
-/// What `ibv_query_device_ex` tells.
+/// Returns the attributes for `ibv_query_device_ex`.
 fn device_attr_ex(link: &LinkInfo) -> ibv_device_attr_ex {
     let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let writes = datagrams | IBV_ODP_SUPPORT_WRITE;
@@ -95,7 +95,7 @@ fn device_attr_ex(link: &LinkInfo) -> ibv_device_attr_ex {
     }
 }
 
-/// What `ibv_query_port` tells.
+/// Returns the attributes for `ibv_query_port`.
 fn port_attr(link: &LinkInfo) -> ibv_port_attr {
     let (width, speed) = width_and_speed(link.speed_mbps.unwrap_or(0));
     let (state, phys_state) = match (link.up, link.carrier) {
@@ -132,7 +132,7 @@ fn mtu(bytes: u32) -> ibv_mtu {
     }
 }
 
-/// Lanes (as a bit) and the speed of each (as a bit) for a netdev's Mb/s.
+/// Returns the codes of link width and lane speed for a netdev's Mb/s.
 fn width_and_speed(mbps: u32) -> (u8, u8) {
     const X1: u8 = 1;
     const X4: u8 = 2;
@@ -150,7 +150,7 @@ fn width_and_speed(mbps: u32) -> (u8, u8) {
     }
 }
 
-/// The version of this library, as that of the firmware.
+/// Returns the version of this library, as the firmware version.
 fn version() -> [c_char; 64] {
     let mut version = [0; 64];
     for (to, from) in version.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
@@ -159,14 +159,15 @@ fn version() -> [c_char; 64] {
     version
 }
 
-/// Copies as much of `value` as the program has room for, and zeros behind it.
+/// Writes a structure of which the program knows `size` bytes: an older program gets the
+/// beginning, a newer one zeros after it.
 ///
 /// # Safety
 ///
 /// `to` has room for `size` bytes.
-unsafe fn copy_out<T: Plain>(value: &T, to: *mut c_void, size: usize) {
+pub(crate) unsafe fn copy_out<T: Plain>(value: &T, to: *mut c_void, size: usize) {
     let length = size.min(size_of::<T>());
-    // SAFETY: by contract, and never more than `value` has.
+    // SAFETY: `to` has room for `size` bytes, and `length` is at most the size of `value`.
     unsafe {
         to.cast::<u8>().write_bytes(0, size);
         let from = core::ptr::from_ref(value).cast::<u8>();
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: by contract both pointers are valid.
+    // SAFETY: the program's context is open, and its structure is writable.
     unsafe {
         let link = context_of(context).device.link();
         attr.write(device_attr(&link));
@@ -193,7 +194,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
-    // SAFETY: by contract NULL or valid.
+    // SAFETY: the program's structure is live, or NULL.
     if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
         return refuse(
             libc::EINVAL,
@@ -206,7 +207,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             format_args!("ibv_query_device_ex: a structure of {attr_size} bytes is too small"),
         );
     }
-    // SAFETY: by contract the context is open, and `attr` has this size.
+    // SAFETY: the program's context is open, and `attr` has `attr_size` bytes.
     unsafe {
         let link = context_of(context).device.link();
         copy_out(&device_attr_ex(&link), attr.cast(), attr_size);
@@ -226,7 +227,7 @@ pub(crate) unsafe extern "C" fn query_port(
             format_args!("ibv_query_port: port {port_num}: the device has port 1 only"),
         );
     }
-    // SAFETY: by contract the context is open, and `attr` has this size.
+    // SAFETY: the program's context is open, and `attr` has `attr_size` bytes.
     unsafe {
         let link = context_of(context).device.link();
         copy_out(&port_attr(&link), attr.cast(), attr_size);
@@ -234,7 +235,7 @@ pub(crate) unsafe extern "C" fn query_port(
     0
 }
 
-/// The exported function fills the structure as it was long ago, up to `flags`.
+/// `ibv_query_port`, which fills the first version of the structure, up to `flags`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn ibv_query_port(
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
     const SIZE: usize = offset_of!(ibv_port_attr, port_cap_flags2);
-    // SAFETY: by contract.
+    // SAFETY: the program's context is open, and the first structure has `SIZE` bytes.
     unsafe { query_port(context, port_num, attr.cast(), SIZE) }
 }
 
@@ -250,7 +251,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     _context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: by contract the program's pointer is valid.
+    // SAFETY: the program's structure is live.
     let values = unsafe { &mut *values };
     let wanted = values.comp_mask;
     values.comp_mask = wanted & IBV_VALUES_MASK_RAW_CLOCK;
@@ -275,12 +276,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capability_flags_are_those_of_rxe_and_xrc() {
+    fn capability_flags_are_those_of_rxe_plus_xrc() {
         assert_eq!(device_cap_flags(), 0x0122_3c76 | IBV_DEVICE_XRC);
     }
 
     #[test]
-    fn on_demand_paging_is_for_all_operations_of_each_transport() {
+    fn on_demand_paging_covers_all_operations_of_each_transport() {
         let caps = device_attr_ex(&LinkInfo::new("rxe0", "lo", 1));
         let newer = IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
         let transports = caps.odp_caps.per_transport_caps;
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_map_to_lanes() {
+    fn netdev_speeds_map_to_link_width_and_speed() {
         assert_eq!(width_and_speed(0), (1, 1));
         assert_eq!(width_and_speed(10_000), (1, 8));
         assert_eq!(width_and_speed(25_000), (1, 32));
@@ -299,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn a_short_structure_is_not_overrun_and_a_long_one_is_zeroed() {
+    fn short_structure_is_not_overrun_and_long_one_is_zeroed() {
         let value = ibv_query_device_ex_input { comp_mask: !0 };
         let mut bytes = [7u8; 8];
-        // SAFETY: the sizes are within the array.
+        // SAFETY: the array has 8 bytes.
         unsafe { copy_out(&value, bytes.as_mut_ptr().cast(), 2) };
         assert_eq!(bytes, [255, 255, 7, 7, 7, 7, 7, 7]);
-        // SAFETY: as above.
+        // SAFETY: the array has 8 bytes.
         unsafe { copy_out(&value, bytes.as_mut_ptr().cast(), 6) };
         assert_eq!(bytes, [255, 255, 255, 255, 0, 0, 7, 7]);
     }

@@ -1,10 +1,10 @@
-//! Rates as numbers: `IBV_RATE_*` as multiples of 2.5 Gb/s and as Mb/s.
+//! Conversions of `IBV_RATE_*` to multiples of 2.5 Gb/s and to Mb/s.
 
 use core::ffi::c_int;
 
 use crate::ffi::*;
 
-/// A rate, how many times 2.5 Gb/s it is if that is a number, and its Mb/s.
+/// A rate, its multiple of 2.5 Gb/s if it has one, and its Mb/s.
 const RATES: &[(ibv_rate, Option<c_int>, c_int)] = &[
     (IBV_RATE_2_5_GBPS, Some(1), 2500),
     (IBV_RATE_5_GBPS, Some(2), 5000),

@@ -1,13 +1,12 @@
-//! The live objects of one kind in a context, by their number.
-//!
-//! For events and look-ups on control paths: a lock, and a table without large allocations.
+//! The live objects of one type in a context, by number. Only control paths use it, so a
+//! locked tree is fast enough.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::event_count::EventCount;
 
-/// Objects that begin with a `C`, and the asynchronous events they gave away.
+/// Objects of type `C` and the counts of their asynchronous events.
 pub(crate) struct Registry<C> {
     entries: Mutex<BTreeMap<u32, Entry<C>>>,
 }
@@ -15,13 +14,13 @@ pub(crate) struct Registry<C> {
 struct Entry<C> {
     object: *mut C,
     events: Arc<EventCount>,
-    /// About to go: only acknowledgements find it.
+    /// True while the object is being destroyed: only acknowledgements find it.
     retired: bool,
 }
 
-// SAFETY: the registry never follows the pointers.
+// SAFETY: the registry does not dereference the pointers.
 unsafe impl<C> Send for Registry<C> {}
-// SAFETY: as above, and the table is behind a lock.
+// SAFETY: the registry does not dereference the pointers, and the table is locked.
 unsafe impl<C> Sync for Registry<C> {}
 
 impl<C> Default for Registry<C> {
@@ -33,7 +32,7 @@ impl<C> Default for Registry<C> {
 }
 
 impl<C> Registry<C> {
-    /// A new object; `events` counts its asynchronous events.
+    /// Adds an object; `events` counts its asynchronous events.
     pub(crate) fn insert(&self, number: u32, object: *mut C, events: Arc<EventCount>) {
         let retired = false;
         let entry = Entry {
@@ -44,8 +43,8 @@ impl<C> Registry<C> {
         self.entries().insert(number, entry);
     }
 
-    /// The object is about to go: nobody finds it any more. Waits until the
-    /// program has acknowledged all asynchronous events of it.
+    /// Removes an object: no event names it any more. Waits until the program has
+    /// acknowledged all its asynchronous events.
     pub(crate) fn retire(&self, number: u32) {
         let events = match self.entries().get_mut(&number) {
             None => return,
@@ -58,14 +57,14 @@ impl<C> Registry<C> {
         self.entries().remove(&number);
     }
 
-    /// The object with this number.
+    /// Returns the object with this number.
     pub(crate) fn find(&self, number: u32) -> Option<*mut C> {
         let entries = self.entries();
         let entry = entries.get(&number).filter(|entry| !entry.retired)?;
         Some(entry.object)
     }
 
-    /// The object with this number; it has given an asynchronous event away.
+    /// Returns the object with this number, and counts an asynchronous event of it.
     pub(crate) fn deliver(&self, number: u32) -> Option<*mut C> {
         let entries = self.entries();
         let entry = entries.get(&number).filter(|entry| !entry.retired)?;
@@ -73,7 +72,7 @@ impl<C> Registry<C> {
         Some(entry.object)
     }
 
-    /// The program has done with an asynchronous event of this object.
+    /// Counts an acknowledged asynchronous event.
     pub(crate) fn acknowledge(&self, object: *mut C) {
         let entries = self.entries();
         if let Some(entry) = entries.values().find(|entry| entry.object == object) {
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retiring_waits_for_acknowledgements_and_hides() {
+    fn retired_object_is_hidden_and_waits_for_acknowledgements() {
         let registry = Registry::<u8>::default();
         let mut object = 0u8;
         let pointer: *mut u8 = &mut object;
@@ -99,7 +98,7 @@ mod tests {
         assert_eq!(registry.find(7), Some(pointer));
         assert_eq!(registry.deliver(7), Some(pointer));
         let registry = &registry;
-        #[allow(clippy::disallowed_methods)] // the program's other thread
+        #[allow(clippy::disallowed_methods)] // a second thread of the program
         std::thread::scope(|scope| {
             let retiring = scope.spawn(|| registry.retire(7));
             registry.acknowledge(&raw mut object);

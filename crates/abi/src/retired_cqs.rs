@@ -1,9 +1,9 @@
-//! The completion queues that were destroyed last.
+//! Completion queues that were destroyed and are not freed yet.
 //!
-//! A program that handles completions in a loop may destroy the queue from within, and
-//! the loop polls it once more: libiscsi does so when it disconnects. `ibv_poll_cq` is inline
-//! code that follows a pointer in the queue, so nothing can be done about it in the call
-//! itself. The memory of a few queues therefore outlives them; polled, they are empty.
+//! A program may destroy a queue while it handles a completion in a loop, and the loop polls
+//! the queue once more: libiscsi does so when it disconnects. `ibv_poll_cq` is an inline
+//! function that dereferences the queue, so the library cannot catch the call. Therefore the
+//! last 16 destroyed queues stay allocated; polls find them empty.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -12,28 +12,28 @@ use crate::cq::CqObject;
 use crate::ffi::ibv_cq;
 use crate::object::take;
 
-/// How many.
+/// Number of destroyed queues that stay allocated.
 const MOST: usize = 16;
 
 static LAST: Mutex<VecDeque<Retired>> = Mutex::new(VecDeque::new());
 
 struct Retired(*mut ibv_cq);
 
-// SAFETY: only handed to `take`, once.
+// SAFETY: the pointer is only passed to `take`, once.
 unsafe impl Send for Retired {}
 
-/// Frees a queue after some others.
+/// Frees a queue after [`MOST`] others.
 ///
 /// # Safety
 ///
-/// It has been destroyed, and nothing but a late poll uses it.
+/// The queue is destroyed, and only a late poll may use it.
 pub(crate) unsafe fn free_later(cq: *mut ibv_cq) {
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     last.push_back(Retired(cq));
     if last.len() > MOST
         && let Some(Retired(oldest)) = last.pop_front()
     {
-        // SAFETY: by contract of this function, when it was put here.
+        // SAFETY: the queue is destroyed, and was put here once.
         drop(unsafe { take::<CqObject>(oldest) });
     }
 }

@@ -10,28 +10,28 @@ use crate::context::context_of;
 use crate::cq::CqObject;
 use crate::errno::{code, errno_of, null, refuse};
 use crate::ffi::*;
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, from_c, into_c, object, take};
 use crate::pd::{PdObject, PdUse};
 use crate::users::{Use, Users};
 use crate::xrcd::XrcdObject;
 
-/// A shared receive queue as the program sees it.
+/// `ibv_srq`
 #[repr(C)]
 pub(crate) struct SrqObject {
     c: UnsafeCell<ibv_srq>,
     pub(crate) srq: Arc<Srq>,
-    /// Queue pairs that receive from it.
+    /// The queue pairs that use it.
     pub(crate) users: Users,
     _pd: PdUse,
     _xrcd: Option<Use>,
 }
 
-// SAFETY: `repr(C)`, and the C structure comes first, in a transparent cell.
+// SAFETY: `repr(C)`, and the first field is a cell of the C structure.
 unsafe impl Object for SrqObject {
     type C = ibv_srq;
 }
 
-/// What `ibv_create_srq` and `ibv_create_srq_ex` have in common.
+/// The arguments that `ibv_create_srq` and `ibv_create_srq_ex` have in common.
 struct Order {
     context: *mut ibv_context,
     srq_context: *mut core::ffi::c_void,
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn ibv_create_srq(
             "ibv_create_srq: the protection domain or the attributes are NULL",
         ));
     }
-    // SAFETY: the program's structure and a protection domain of ours.
+    // SAFETY: both are live, and not NULL as checked above.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
     let order = Order {
         context,
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn ibv_create_srq(
         pd,
         xrc: None,
     };
-    // SAFETY: all objects are what the program got from us.
+    // SAFETY: the program's context is open, and its objects are live or NULL.
     unsafe { create(&order, &mut init.attr) }.unwrap_or_else(null)
 }
 
@@ -74,15 +74,15 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             "ibv_create_srq_ex: the context or the attributes are NULL",
         ));
     }
-    // SAFETY: the program's structure; fields that its mask does not name may
-    // lie beyond the end of an older one, and are not touched.
+    // SAFETY: the structure is live up to the fields that its mask names. An older program's
+    // structure is shorter, and fields that the mask does not name are not read.
     let (mask, srq_context) = unsafe { ((*init).comp_mask, (*init).srq_context) };
     let has = |flag| mask & flag != 0;
     if mask >= IBV_SRQ_INIT_ATTR_RESERVED || has(IBV_SRQ_INIT_ATTR_TM) {
         return null(refuse(
             libc::EOPNOTSUPP,
             format_args!(
-                "ibv_create_srq_ex: comp_mask {mask:#x}: no tag matching, no unknown bits"
+                "ibv_create_srq_ex: comp_mask {mask:#x} asks for tag matching, which this device lacks, or has unknown bits"
             ),
         ));
     }
@@ -93,30 +93,30 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         ));
     }
     let srq_type = match has(IBV_SRQ_INIT_ATTR_TYPE) {
-        // SAFETY: as above.
+        // SAFETY: the mask names the field.
         true => unsafe { (*init).srq_type },
         false => IBV_SRQT_BASIC,
     };
     let xrc = match srq_type {
         IBV_SRQT_BASIC => None,
         IBV_SRQT_XRC if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
-            // SAFETY: as above.
+            // SAFETY: the mask names both fields.
             Some(unsafe { ((*init).xrcd, (*init).cq) })
         }
         IBV_SRQT_TM => {
             return null(refuse(
                 libc::EOPNOTSUPP,
-                "ibv_create_srq_ex: this device does not match tags",
+                "ibv_create_srq_ex: this device has no tag matching",
             ));
         }
         _ => {
             return null(refuse(
                 libc::EINVAL,
-                "ibv_create_srq_ex: unknown type, or an XRC queue without XRC domain and completion queue",
+                "ibv_create_srq_ex: the type is unknown, or an XRC queue has no XRC domain or no completion queue",
             ));
         }
     };
-    // SAFETY: as above.
+    // SAFETY: the mask names the domain, and `attr` is in every version of the structure.
     let (pd, attr) = unsafe { ((*init).pd, &mut (*init).attr) };
     let order = Order {
         context,
@@ -124,12 +124,12 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         pd,
         xrc,
     };
-    // SAFETY: all objects are what the program got from us.
+    // SAFETY: the program's context is open, and its objects are live or NULL.
     unsafe { create(&order, attr) }.unwrap_or_else(null)
 }
 
 unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq, c_int> {
-    // SAFETY: an open context, and objects of ours or NULL.
+    // SAFETY: the caller's context is open, and its domain is live or NULL.
     let (context, pd) = unsafe { (context_of(order.context), from_c::<PdObject>(order.pd)) };
     let pd = pd.filter(|pd| Arc::ptr_eq(pd.device(), &context.device));
     let pd = pd.ok_or_else(|| {
@@ -149,7 +149,7 @@ unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq,
             (context.device.create_srq(pd.pd(), init), None)
         }
         Some((xrcd, cq)) => {
-            // SAFETY: objects of ours or NULL.
+            // SAFETY: the caller's objects are live, or NULL.
             let (xrcd, cq) = unsafe { (from_c::<XrcdObject>(xrcd), from_c::<CqObject>(cq)) };
             let cq = cq.filter(|cq| Arc::ptr_eq(&cq.device, &context.device));
             let (xrcd, cq) = (
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: an object of ours and the program's structure, or NULL.
+    // SAFETY: the program's queue and structure are live, or NULL.
     let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_ref()) };
     let (Some(object), Some(attr)) = (object, attr) else {
         return refuse(
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
 /// `ibv_query_srq`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: an object of ours and the program's structure, or NULL.
+    // SAFETY: the program's queue and structure are live, or NULL.
     let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_mut()) };
     let (Some(object), Some(attr)) = (object, attr) else {
         return refuse(
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 
 /// `ibv_get_srq_num`
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: an object of ours and the program's variable, or NULL.
+    // SAFETY: the program's queue and variable are live, or NULL.
     let (object, number) = unsafe { (from_c::<SrqObject>(srq), number.as_mut()) };
     let (Some(object), Some(number)) = (object, number) else {
         return refuse(libc::EINVAL, "ibv_get_srq_num: an argument is NULL");
@@ -262,20 +262,17 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 /// `ibv_destroy_srq`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: an object of ours, or NULL.
-    let Some(object) = (unsafe { from_c::<SrqObject>(srq) }) else {
-        return refuse(libc::EINVAL, "ibv_destroy_srq: the queue is NULL");
-    };
+    let object = object!(srq as SrqObject, "ibv_destroy_srq: the queue is NULL" => errno);
     if object.users.any() {
         return refuse(
             libc::EBUSY,
             "ibv_destroy_srq: queue pairs still use the queue",
         );
     }
-    // SAFETY: its context is open.
+    // SAFETY: a context is open as long as it has shared receive queues.
     let context = unsafe { context_of((*object.c.get()).context) };
     context.objects.srqs.retire(object.srq.number());
-    // SAFETY: the program gives it back.
+    // SAFETY: this is the program's last use of the queue.
     drop(unsafe { take::<SrqObject>(srq) });
     0
 }

@@ -1,10 +1,10 @@
-//! Names of enumerators, in the words that people search for.
+//! Names of enumerators, with the texts of libibverbs, which people search for.
 
 use core::ffi::{CStr, c_char};
 
 use crate::ffi::*;
 
-/// A table of names: an enumerator's value is its place.
+/// A table of names, indexed by the enumerator's value.
 type Names = &'static [&'static CStr];
 
 const NODE_TYPES: Names = &[

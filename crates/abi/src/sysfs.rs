@@ -1,6 +1,4 @@
-//! Files that libibverbs reads for programs.
-//!
-//! Those of our devices need not exist: their contents come from the link.
+//! `ibv_read_sysfs_file`. Files of links need not exist: their contents come from ferroced.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +9,7 @@ use ferroce_device::LinkInfo;
 use crate::device_list::device_named;
 use crate::errno::{minus_one, refuse};
 
-/// Where devices are, below which their names follow.
+/// The directory of devices in sysfs.
 const CLASS: &str = "/sys/class/infiniband/";
 
 #[unsafe(no_mangle)]
@@ -29,10 +27,10 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     if dir.is_null() || file.is_null() || buf.is_null() || size == 0 {
         return minus_one(refuse(
             libc::EINVAL,
-            "ibv_read_sysfs_file: an argument is NULL, or there is no room",
+            "ibv_read_sysfs_file: an argument is NULL, or the buffer has 0 bytes",
         ));
     }
-    // SAFETY: by contract both are strings.
+    // SAFETY: the program's arguments are strings, and not NULL as checked above.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
     let contents = match ours(dir, file) {
         Some(contents) => contents.ok_or_else(|| {
@@ -57,7 +55,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
             ),
         ));
     }
-    // SAFETY: there is room for the contents and a zero.
+    // SAFETY: the program's buffer has `size` bytes, more than the contents.
     unsafe {
         buf.cast::<u8>()
             .copy_from_nonoverlapping(contents.as_ptr(), contents.len());
@@ -66,7 +64,8 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     contents.len() as c_int
 }
 
-/// A file of one of our devices, if it exists; `None` if it is of no such device.
+/// Returns a file of a link: `None` if the path is of no link, `Some(None)` if the link has
+/// no such file.
 fn ours(dir: &CStr, file: &CStr) -> Option<Option<Vec<u8>>> {
     let path = format!("{}/{}", dir.to_str().ok()?, file.to_str().ok()?);
     let (name, file) = path.strip_prefix(CLASS)?.split_once('/')?;
@@ -75,7 +74,7 @@ fn ours(dir: &CStr, file: &CStr) -> Option<Option<Vec<u8>>> {
     Some(attribute(&link, file).map(String::into_bytes))
 }
 
-/// A file of the real file system.
+/// Reads a file of the file system.
 fn elsewhere(dir: &CStr, file: &CStr, size: usize) -> Result<Vec<u8>, c_int> {
     use std::io::Read;
     let part = |text: &CStr| Path::new(std::ffi::OsStr::from_bytes(text.to_bytes())).to_owned();
@@ -88,7 +87,7 @@ fn elsewhere(dir: &CStr, file: &CStr, size: usize) -> Result<Vec<u8>, c_int> {
     read().map_err(|error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// What the kernel would say about a link in this file.
+/// Returns the contents that the kernel's file would have for a link.
 fn attribute(link: &LinkInfo, file: &str) -> Option<String> {
     if let Some(file) = file.strip_prefix("ports/1/") {
         return port_attribute(link, file);
@@ -132,7 +131,7 @@ fn port_attribute(link: &LinkInfo, file: &str) -> Option<String> {
     })
 }
 
-/// Groups of two bytes with colons between them.
+/// Formats bytes as groups of two with colons between them.
 fn colons(bytes: &[u8]) -> String {
     let groups: Vec<String> = bytes
         .chunks(2)
@@ -146,16 +145,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guids_are_written_as_the_kernel_does() {
+    fn guids_are_formatted_as_in_sysfs() {
         let guid = [0x50, 0x54, 0, 0xff, 0xfe, 0xd5, 0xe0, 0xfb];
         assert_eq!(colons(&guid), "5054:00ff:fed5:e0fb");
     }
 
     #[test]
-    fn other_files_are_read() {
+    fn other_files_are_read_from_the_file_system() {
         let mut buffer = [1; 64];
         let (dir, file) = (c"/proc/self", c"comm");
-        // SAFETY: strings, and a buffer of that size.
+        // SAFETY: the arguments are strings, and the buffer has that length.
         let length = unsafe {
             ibv_read_sysfs_file(
                 dir.as_ptr(),
@@ -166,7 +165,7 @@ mod tests {
         };
         assert!(length > 0);
         assert_eq!(buffer[length as usize], 0, "a zero instead of the newline");
-        // SAFETY: as above.
+        // SAFETY: the arguments are strings, and the buffer has that length.
         let none = unsafe {
             ibv_read_sysfs_file(
                 dir.as_ptr(),

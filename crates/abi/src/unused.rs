@@ -1,8 +1,8 @@
-//! A note for people whose program opened a device and sent nothing over it.
+//! A note at exit if the program opened a device and sent nothing over it.
 //!
-//! Libraries such as UCX open all devices there are and then choose one, or TCP. Only under
-//! `ferroce run`, and only if the program did more than ask the device what it is, standard
-//! error gets one line when the program ends.
+//! Libraries such as UCX open all devices and then choose one, or TCP. The note is one line
+//! on standard error. It appears only under `ferroce run`, and only if the program has
+//! allocated a protection domain.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
@@ -10,14 +10,14 @@ use std::sync::Mutex;
 use ferroce_control::path::SYSFS_VARIABLE;
 use ferroce_device::Device;
 
-/// Whether the program has made a protection domain.
+/// True if the program has allocated a protection domain.
 static PREPARED: AtomicBool = AtomicBool::new(false);
-/// Whether any device has carried a packet.
+/// True if a device has sent or received a packet.
 static TRAFFIC: AtomicBool = AtomicBool::new(false);
-/// The device that was opened last.
+/// The name of the device with the last protection domain.
 static NAME: Mutex<String> = Mutex::new(String::new());
 
-/// The program prepares to use a device.
+/// Records that the program allocates a protection domain.
 pub(crate) fn prepares(device: &Device) {
     PREPARED.store(true, Ordering::Relaxed);
     if let Ok(mut name) = NAME.try_lock() {
@@ -25,14 +25,14 @@ pub(crate) fn prepares(device: &Device) {
     }
 }
 
-/// A device is closed, or the program ends with it.
+/// Records whether a device had traffic, when it is closed or the program exits.
 pub(crate) fn leaves(device: &Device) {
     if device.has_traffic() {
         TRAFFIC.store(true, Ordering::Relaxed);
     }
 }
 
-/// The program ends, and all its devices have been looked at.
+/// Writes the note, if it is due. Called at exit, after `leaves` for all devices.
 pub(crate) fn tell() {
     let is_used = TRAFFIC.load(Ordering::Relaxed) || !PREPARED.load(Ordering::Relaxed);
     if is_used || std::env::var_os(SYSFS_VARIABLE).is_none() {

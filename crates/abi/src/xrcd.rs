@@ -1,8 +1,8 @@
 //! XRC domains.
 //!
-//! A domain opened without a file is the program's own. One that is opened with
-//! a file is the same for all who open it with that file, on that device, in this
-//! process: what other processes have lies in engines of their own.
+//! A domain without a file is private. All opens with the same file, on the same device and
+//! in the same process, share one domain. Processes do not share domains, because each has
+//! its own engine.
 
 use core::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -13,15 +13,15 @@ use ferroce_device::{Device, Qp, transport::Xrcd};
 use crate::context::context_of;
 use crate::errno::{null, refuse};
 use crate::ffi::*;
-use crate::object::{Object, from_c, into_c, take};
+use crate::object::{Object, into_c, object, take};
 use crate::users::Users;
 
-/// An XRC domain as the program sees it.
+/// `ibv_xrcd`
 #[repr(C)]
 pub(crate) struct XrcdObject {
     c: ibv_xrcd,
     pub(crate) domain: Arc<Domain>,
-    /// Queue pairs and shared receive queues made with this object.
+    /// The queue pairs and shared receive queues that use this object.
     pub(crate) users: Users,
 }
 
@@ -30,23 +30,23 @@ unsafe impl Object for XrcdObject {
     type C = ibv_xrcd;
 }
 
-/// What all who opened the same domain share.
+/// The part that all opens of one domain share.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(crate) xrcd: Arc<Xrcd>,
-    /// Receiving queue pairs, to be opened by others.
+    /// XRC targets, for `ibv_open_qp`.
     targets: Mutex<Vec<Weak<Qp>>>,
     file: Option<Identity>,
 }
 
-/// A file, for a device.
+/// The identity of a domain: its device and its file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 struct Identity {
     device: usize,
     file: (u64, u64),
 }
 
-/// Domains that have a file.
+/// All domains with a file.
 static SHARED: Mutex<Vec<Weak<Domain>>> = Mutex::new(Vec::new());
 
 impl Domain {
@@ -58,21 +58,21 @@ impl Domain {
         })
     }
 
-    /// A receiving queue pair was made in this domain.
+    /// Adds a new XRC target.
     pub(crate) fn add_target(&self, qp: &Arc<Qp>) {
         let mut targets = lock(&self.targets);
         targets.retain(|known| known.strong_count() > 0);
         targets.push(Arc::downgrade(qp));
     }
 
-    /// The receiving queue pair with this number.
+    /// Returns the XRC target with this number.
     pub(crate) fn target(&self, qpn: u32) -> Option<Arc<Qp>> {
         let targets = lock(&self.targets);
         let mut live = targets.iter().filter_map(Weak::upgrade);
         live.find(|qp| qp.qpn() == qpn)
     }
 
-    /// The domain of a file, or a new one.
+    /// Returns the domain of a file, or a new one.
     fn open(device: &Arc<Device>, fd: c_int, oflags: c_int) -> Result<Arc<Domain>, c_int> {
         if fd == -1 {
             return Ok(Domain::new(None));
@@ -80,10 +80,12 @@ impl Domain {
         if fd < 0 {
             return Err(refuse(
                 libc::EBADF,
-                format_args!("file descriptor {fd} of the XRC domain"),
+                format_args!(
+                    "the file descriptor of the XRC domain is {fd}: -1 stands for no file"
+                ),
             ));
         }
-        // SAFETY: the descriptor is only asked what it is, and may be anything.
+        // SAFETY: `fstat` is the only use of the descriptor, and the kernel checks it.
         let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) })
             .map_err(|error| error.raw_os_error())?;
         let file = Some(Identity {
@@ -96,12 +98,12 @@ impl Domain {
         match live.find(|domain| domain.file == file) {
             Some(_) if oflags & libc::O_EXCL != 0 => Err(refuse(
                 libc::EINVAL,
-                "the XRC domain of this file exists, and O_EXCL asks for a new one",
+                "the file has an XRC domain, and O_EXCL requires a new one",
             )),
             Some(domain) => Ok(domain),
             None if oflags & libc::O_CREAT == 0 => Err(refuse(
                 libc::EAGAIN,
-                "no XRC domain exists for this file, and O_CREAT is not set",
+                "the file has no XRC domain, and O_CREAT is not set",
             )),
             None => {
                 let domain = Domain::new(file);
@@ -117,7 +119,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    // SAFETY: NULL, or the program's structure.
+    // SAFETY: the program's structure is live, or NULL.
     let Some(attr) = (unsafe { attr.as_ref() }) else {
         return null(refuse(
             libc::EINVAL,
@@ -142,7 +144,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             "ibv_open_xrcd: comp_mask must name both the file descriptor and the flags",
         ));
     }
-    // SAFETY: an open context.
+    // SAFETY: the program's context is open, and not NULL as checked above.
     let device = unsafe { &context_of(context).device };
     match Domain::open(device, attr.fd, attr.oflags) {
         Err(errno) => null(errno),
@@ -156,17 +158,14 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 
 /// `ibv_close_xrcd`
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: NULL, or a domain of ours.
-    let Some(object) = (unsafe { from_c::<XrcdObject>(xrcd) }) else {
-        return refuse(libc::EINVAL, "ibv_close_xrcd: the XRC domain is NULL");
-    };
+    let object = object!(xrcd as XrcdObject, "ibv_close_xrcd: the XRC domain is NULL" => errno);
     if object.users.any() {
         return refuse(
             libc::EBUSY,
             "ibv_close_xrcd: queue pairs or shared receive queues still use the XRC domain",
         );
     }
-    // SAFETY: the program gives it back.
+    // SAFETY: no object uses the domain, and this is the program's last use of it.
     drop(unsafe { take::<XrcdObject>(xrcd) });
     0
 }

@@ -1,4 +1,4 @@
-//! Contexts: the tables of function pointers that inline code in programs walks.
+//! Contexts, with the function pointers that inline functions of `verbs.h` call.
 
 use core::ffi::{c_int, c_uint, c_void};
 

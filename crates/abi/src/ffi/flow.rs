@@ -1,4 +1,4 @@
-//! Flow steering and counters: declared, so that the slots have their types; no software adapter has them.
+//! Flow steering and counters: types of function pointers that stay NULL.
 
 use super::ibv_context;
 

@@ -1,9 +1,8 @@
 //! The layout of every structure, asserted at compile time.
 //!
-//! Sizes and offsets are those of x86-64 and of the newest headers: nothing ever
-//! moves in this ABI, structures only grow. `struct-layouts.csv` has the same
-//! numbers for tools; tests compare them, and compare both with the system's
-//! `verbs.h` where it is installed.
+//! Sizes and offsets are those of x86-64 and of the newest headers: in this ABI fields never
+//! move, and structures only grow. `struct-layouts.csv` has the same numbers for tools. Tests
+//! compare both with the system's `verbs.h` where it is installed.
 
 use core::mem::{offset_of, size_of};
 
@@ -16,7 +15,7 @@ macro_rules! layouts {
     ($all:ident; $($name:ident : $size:literal { $($($field:ident).+ : $offset:literal),+ $(,)? })+) => {
         $(
             const _: () = assert!(size_of::<$name>() == $size);
-            // SAFETY: the headers declare nothing that zeros do not fit.
+            // SAFETY: the structure has integers, raw pointers and optional function pointers.
             unsafe impl Plain for $name {}
             $(const _: () = assert!(offset_of!($name, $($field).+) == $offset);)+
         )+

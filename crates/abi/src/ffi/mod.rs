@@ -1,10 +1,10 @@
-//! What the headers of libibverbs and librdmacm declare, with C's names.
+//! The declarations of libibverbs's and librdmacm's headers, with C's names.
 //!
-//! Enumerations are integer types and constants: a program may pass any value.
-//! Anonymous unions and structures got a name: `imm` and `ext` in work requests
-//! and completions, `src` and `dst` in addresses.
+//! Enumerations are integer types and constants, because a program may pass any value.
+//! Anonymous unions and structures have names here: `imm` and `ext` in work requests and
+//! completions, `src` and `dst` in addresses.
 
-#![allow(missing_docs)] // the manual pages of libibverbs tell what these are
+#![allow(missing_docs)] // the manual pages of libibverbs describe them
 #![allow(non_camel_case_types, non_snake_case)] // C's names
 
 mod ah;
@@ -45,7 +45,7 @@ pub use srq::*;
 pub use wq::*;
 pub use wr::*;
 
-/// A C structure of zeros.
+/// Returns a C structure of zeros.
 pub(crate) fn zeroed<T: Plain>() -> T {
     // SAFETY: `Plain` types are valid when all bytes are zero.
     unsafe { core::mem::zeroed() }
@@ -55,6 +55,6 @@ pub(crate) fn zeroed<T: Plain>() -> T {
 ///
 /// # Safety
 ///
-/// Only integers, raw pointers, optional function pointers, and arrays,
+/// The type consists of integers, raw pointers, optional function pointers, and arrays,
 /// structures and unions of those.
 pub(crate) unsafe trait Plain {}

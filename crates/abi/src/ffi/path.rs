@@ -1,10 +1,10 @@
-//! Path records: how a connection's packets travel.
+//! Path records.
 
 use core::ffi::c_int;
 
 use super::{__be16, __be32, __be64, ibv_gid};
 
-/// As the subnet's administration would give it, in a form for programs.
+/// A path record as programs use it.
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_sa_path_rec {
@@ -29,7 +29,7 @@ pub struct ibv_sa_path_rec {
     pub preference: u8,
 }
 
-/// As it stands in a management datagram.
+/// A path record as it is in a management datagram.
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_path_record {
