@@ -1,9 +1,8 @@
-//! Which sockets become rsockets, and how they are set up.
+//! The configuration: which sockets become rsockets, and their options.
 //!
-//! `/etc/rdma/rsocket/preload_config` has lines of four words: a program, a domain, a
-//! type and a protocol; a star stands for any. Without such lines all sockets of
-//! TCP and UDP become rsockets. `RS_SQ_SIZE`, `RS_RQ_SIZE` and `RS_INLINE` are
-//! options of each.
+//! `/etc/rdma/rsocket/preload_config` has lines of four words: a program, a domain, a type
+//! and a protocol; a star stands for any. Without such lines all TCP and UDP sockets become
+//! rsockets. `RS_SQ_SIZE`, `RS_RQ_SIZE` and `RS_INLINE` set options of every rsocket.
 
 use core::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -12,6 +11,7 @@ use crate::rsockets::rsetsockopt;
 
 const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
+/// The configuration of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     rules: Vec<Rule>,
@@ -19,7 +19,7 @@ pub(crate) struct Config {
     pub(crate) fork_safe: bool,
 }
 
-/// What a line says; None stands for a star.
+/// A line of the file; `None` stands for a star.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Rule {
     program: Option<String>,
@@ -53,7 +53,7 @@ impl Config {
         })
     }
 
-    /// Whether a socket that this program makes becomes an rsocket.
+    /// True if a new socket of this program becomes an rsocket.
     pub(crate) fn wants(&self, domain: c_int, kind: c_int, protocol: c_int) -> bool {
         let known = matches!(
             (domain, kind, protocol),
@@ -75,11 +75,11 @@ impl Config {
                     .any(|rule| rule.fits(program(), domain, kind, protocol)))
     }
 
-    /// Gives an rsocket the options that the environment asks for.
+    /// Sets the options from the environment.
     pub(crate) fn set_up(&self, rsocket: c_int) {
         for (option, value) in &self.options {
             let pointer = (&raw const *value).cast::<c_void>();
-            // SAFETY: an rsocket, and a number.
+            // SAFETY: the value is an `int` of 4 bytes.
             unsafe { rsetsockopt(rsocket, SOL_RDMA, *option, pointer, 4) };
         }
     }
@@ -119,8 +119,9 @@ fn rule(line: &str) -> Option<Rule> {
     })
 }
 
-/// A star, a name with or without a prefix, or a number.
-#[allow(clippy::option_option)] // a word that says nothing, and a word for anything
+/// Reads a word: `Some(None)` for a star, a number for a name with or without a prefix or
+/// for digits, and `None` for any other word.
+#[allow(clippy::option_option)] // an unknown word, and the star
 fn number(word: &str, prefixes: &str, names: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if word == "*" {
         return Some(None);
@@ -135,12 +136,12 @@ fn number(word: &str, prefixes: &str, names: &[(&str, c_int)]) -> Option<Option<
     Some(Some(value))
 }
 
-/// What this program was started as.
+/// Returns the name with which this program was started.
 fn program() -> &'static str {
     unsafe extern "C" {
         static program_invocation_short_name: *const core::ffi::c_char;
     }
-    // SAFETY: libc has set it to a string, or it is NULL.
+    // SAFETY: libc sets the variable to a string or NULL before `main`.
     let name = unsafe {
         let name = program_invocation_short_name;
         if name.is_null() {
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_say_which_sockets_of_which_programs() {
+    fn lines_select_sockets_by_program_and_type() {
         let text = "# program domain type protocol\n\
                     iperf3 inet stream tcp\n\
                     * AF_INET6 SOCK_DGRAM *\n\
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn without_lines_all_of_tcp_and_udp() {
+    fn without_lines_all_tcp_and_udp_sockets_are_selected() {
         let config = Config::default();
         assert!(config.wants(libc::AF_INET, libc::SOCK_STREAM, 0));
         assert!(config.wants(libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDP));

@@ -17,9 +17,9 @@ pub unsafe extern "C" fn getpeername(
     length: *mut socklen_t,
 ) -> c_int {
     match map::rsocket(fd) {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         Some(rsocket) => go(|| unsafe { rgetpeername(rsocket, addr, length) }),
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         None => unsafe { real::getpeername(fd, addr, length) },
     }
 }
@@ -31,14 +31,15 @@ pub unsafe extern "C" fn getsockname(
     length: *mut socklen_t,
 ) -> c_int {
     match map::rsocket(fd) {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         Some(rsocket) => go(|| unsafe { rgetsockname(rsocket, addr, length) }),
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         None => unsafe { real::getsockname(fd, addr, length) },
     }
 }
 
-/// An option is set for both sockets; those that only the kernel knows have no effect.
+/// Sets an option of both sockets. An option that only the kernel knows succeeds without
+/// effect on the rsocket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setsockopt(
     fd: c_int,
@@ -47,13 +48,13 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let kernel = unsafe { real::setsockopt(fd, level, name, value, length) };
     let Some(rsocket) = map::rsocket(fd) else {
         return kernel;
     };
     let why = errno();
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let result = go(|| unsafe { rsetsockopt(rsocket, level, name, value, length) });
     if result != 0 && errno() == libc::ENOTSUP {
         set_errno(why);
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn setsockopt(
     result
 }
 
-/// Options that rsockets do not know are the kernel's.
+/// Returns an option of the rsocket; one that rsockets do not have comes from the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -73,26 +74,26 @@ pub unsafe extern "C" fn getsockopt(
 ) -> c_int {
     if let Some(rsocket) = map::rsocket(fd) {
         let before = errno();
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         let result = go(|| unsafe { rgetsockopt(rsocket, level, name, value, length) });
         if result == 0 || errno() != libc::ENOTSUP {
             return result;
         }
         set_errno(before);
     }
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     unsafe { real::getsockopt(fd, level, name, value, length) }
 }
 
-/// `fcntl`, of which C programs pass the third argument like any other.
+/// `fcntl`. Its third argument is variadic in C, and is passed like a `long`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match command {
         libc::F_SETFL if result == 0 => {
             if let Some(rsocket) = map::rsocket(fd) {
-                // SAFETY: numbers.
+                // SAFETY: the call accesses no memory.
                 return go(|| unsafe { rfcntl(rsocket, libc::F_SETFL, argument) });
             }
             result
@@ -104,19 +105,19 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// `ioctl`: what is asked of sockets, and passed on otherwise.
+/// `ioctl`. FIONBIO and FIONREAD concern the rsocket; others go to the kernel's socket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let result = unsafe { real::ioctl(fd, request, argument) };
     let Some(rsocket) = map::rsocket(fd) else {
         return result;
     };
-    // SAFETY: both take a pointer to a number.
+    // SAFETY: both requests take a pointer to an `int`.
     unsafe {
         match request {
             libc::FIONBIO if result == 0 => {

@@ -1,7 +1,7 @@
-//! `epoll`, for sets with rsockets in them.
+//! `epoll` for sets that contain rsockets.
 //!
-//! Such a set gets a twin: rsockets go into the twin, and so does the kernel's set as a
-//! whole. Rsockets are always level-triggered.
+//! Such a set gets a twin, a set of librdmacm. The twin contains the rsockets and the
+//! descriptor of the kernel's set. Rsockets are always level-triggered.
 
 use core::ffi::c_int;
 
@@ -13,7 +13,7 @@ use crate::next::real;
 use crate::rsockets::*;
 use crate::waiting::masked;
 
-/// What the kernel's set is called in its twin. No program calls anything so.
+/// The value of the kernel's set in its twin. No program uses this value.
 const KERNEL: u64 = 0xfeed_face_0ddb_a11e;
 
 #[unsafe(no_mangle)]
@@ -24,18 +24,18 @@ pub unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     let Some(rsocket) = map::rsocket(fd) else {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         return unsafe { real::epoll_ctl(set, op, fd, event) };
     };
     let twin = match twin(set) {
         Ok(twin) => twin,
         Err(failed) => return failed,
     };
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     go(|| unsafe { repoll_ctl(twin, op, rsocket, event) })
 }
 
-/// The twin of a set, made if there is none.
+/// Returns the twin of a set, which is created if needed.
 fn twin(set: c_int) -> Result<c_int, c_int> {
     if let Behind::Epoll(twin) = map::get(set) {
         return Ok(twin);
@@ -44,7 +44,7 @@ fn twin(set: c_int) -> Result<c_int, c_int> {
         events: libc::EPOLLIN as u32,
         u64: KERNEL,
     };
-    // SAFETY: numbers, and an event.
+    // SAFETY: the event lives until the calls return.
     unsafe {
         let twin = go(|| repoll_create(0));
         if twin < 0 {
@@ -68,15 +68,15 @@ pub unsafe extern "C" fn epoll_wait(
     timeout: c_int,
 ) -> c_int {
     let Behind::Epoll(twin) = map::get(set) else {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         return unsafe { real::epoll_wait(set, events, count, timeout) };
     };
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let found = go(|| unsafe { repoll_wait(twin, events, count, timeout) });
     if found <= 0 {
         return found;
     }
-    // SAFETY: as many as were found; there is room for `count`.
+    // SAFETY: the program's array has room for `count` events, and `found` are written.
     unsafe {
         let ready = core::slice::from_raw_parts_mut(events, found as usize);
         let Some(kernel) = ready.iter().position(|event| { event.u64 } == KERNEL) else {
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     unsafe {
         match map::get(set) {
             Behind::Epoll(_) => masked(mask, || epoll_wait(set, events, count, timeout)),

@@ -1,8 +1,8 @@
-//! Connections that are made over TCP, and exchanged for rsockets when they are used.
+//! TCP connections that are replaced by rsockets when they are first used.
 //!
-//! The server, on first use, listens over RDMA at the same port, says so with four zero
-//! bytes over TCP, and accepts. The client, on first use, waits for these, and
-//! connects. Both close the TCP connection. Only one server may listen at a time.
+//! The server, on first use, listens over RDMA on the same port, sends four zero bytes over
+//! TCP, and accepts. The client, on first use, waits for these bytes and connects. Both close
+//! the TCP connection. Only one server may listen at a time.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{size_of, zeroed};
@@ -17,7 +17,7 @@ use crate::rsockets::*;
 
 const READY: [u8; 4] = [0; 4];
 
-/// The descriptor, exchanged if it waits to be.
+/// Replaces the TCP connection of a descriptor if it is due, and returns the descriptor.
 pub(crate) fn exchanged(fd: c_int) -> c_int {
     let before = errno();
     match map::get(fd) {
@@ -36,7 +36,7 @@ unsafe fn finish(fd: c_int, rsocket: Option<c_int>) {
     let Some(rsocket) = rsocket else {
         return;
     };
-    // SAFETY: both are ours.
+    // SAFETY: the calls access no memory.
     unsafe {
         let flags = real::fcntl(fd, libc::F_GETFL, 0);
         go(|| rfcntl(rsocket, libc::F_SETFL, (flags & libc::O_NONBLOCK).into()));
@@ -45,10 +45,10 @@ unsafe fn finish(fd: c_int, rsocket: Option<c_int>) {
     map::put(fd, Behind::Rsocket(rsocket));
 }
 
-/// Waits until the server is ready, and connects.
+/// Waits until the server listens, and connects.
 unsafe fn active(fd: c_int) -> Option<c_int> {
     let mut word = [1_u8; 4];
-    // SAFETY: room for a word and an address.
+    // SAFETY: `word` has 4 bytes, and `addr` has room for any address.
     unsafe {
         let flags = real::fcntl(fd, libc::F_GETFL, 0);
         real::fcntl(fd, libc::F_SETFL, (flags & !libc::O_NONBLOCK).into());
@@ -74,9 +74,9 @@ unsafe fn active(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Says that we are ready, and accepts.
+/// Listens, tells the client, and accepts.
 unsafe fn passive(fd: c_int) -> Option<c_int> {
-    // SAFETY: room for an address; both kinds have their port at the same place.
+    // SAFETY: `addr` has room for any address, and its family selects the type.
     unsafe {
         let mut addr: sockaddr_storage = zeroed();
         let mut length = size_of::<sockaddr_storage>() as socklen_t;
@@ -84,7 +84,7 @@ unsafe fn passive(fd: c_int) -> Option<c_int> {
         if real::getsockname(fd, place, &mut length) != 0 {
             return None;
         }
-        // At any address: that of a connection may be one that nobody can listen at.
+        // The wildcard address: no link may have the address of the TCP connection.
         match c_int::from(addr.ss_family) {
             libc::AF_INET6 => {
                 let v6 = (&raw mut addr).cast::<sockaddr_in6>();
@@ -116,15 +116,15 @@ unsafe fn passive(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Servers of one port, in several processes, take turns: the lock of a directory of
-/// ferroced's, which `ferroce run` names. Not of a file in `/dev/shm`: there any user could
-/// hold the lock for good.
+/// The lock with which servers of one port in several processes take turns: that of a
+/// directory of ferroced, which `ferroce run` names. A file in `/dev/shm` would let any user
+/// hold the lock for ever.
 struct Turn(c_int);
 
 impl Turn {
     fn take() -> Turn {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // SAFETY: a path, and numbers. Without the directory there is no lock, and no turn.
+        // SAFETY: the variable is NULL or a string. Without it there is no lock.
         unsafe {
             let path = libc::getenv(c"FERROCE_SYSFS".as_ptr());
             if path.is_null() {
@@ -142,7 +142,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if self.0 >= 0 {
-            // SAFETY: ours; the lock goes with it.
+            // SAFETY: the descriptor is ours. Closing it releases the lock.
             unsafe { real::close(self.0) };
         }
     }

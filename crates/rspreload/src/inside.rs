@@ -1,4 +1,4 @@
-//! Whether this thread is inside librdmacm, whose own sockets stay what they are.
+//! The flag of a thread that runs in librdmacm, whose own sockets do not become rsockets.
 
 use core::cell::Cell;
 
@@ -6,11 +6,12 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// True if the calling thread runs in librdmacm.
 pub(crate) fn is_inside() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(true)
 }
 
-/// Calls something of librdmacm.
+/// Calls a function of librdmacm.
 pub(crate) fn go<T>(call: impl FnOnce() -> T) -> T {
     let before = INSIDE
         .try_with(|inside| inside.replace(true))

@@ -1,4 +1,4 @@
-//! librspreload.so: turns the sockets of programs that know nothing of RDMA into rsockets.
+//! librspreload.so: turns the sockets of programs without RDMA into rsockets.
 //!
 //! ```text
 //!   program ---- socket, connect, read, poll ... ----> this library
@@ -6,19 +6,19 @@
 //!                                       r* of librdmacm.so.1       libc's own
 //! ```
 //!
-//! What a program gets from `socket` is a socket of the kernel, with an rsocket behind
-//! it (`map`). So the number is a real one, any option can be set, and if nobody
-//! answers over RDMA, the kernel's socket is used and the rsocket forgotten.
+//! `socket` returns a socket of the kernel, and `map` records the rsocket behind it. So the
+//! descriptor is valid for the kernel, any option can be set, and if no peer answers over
+//! RDMA, the kernel's socket is used and the rsocket closed.
 //!
-//! It runs inside every function that a program has: what is not an rsocket costs a look
-//! at a table, without locks. Calls that librdmacm makes itself go straight to
-//! libc (`inside`). Which sockets become rsockets is for `config` to say.
+//! Every `read` and `write` of the program passes through the library. For other descriptors
+//! that costs a look at a table, without locks. Calls of librdmacm itself go straight to libc
+//! (`inside`). `config` selects the sockets that become rsockets.
 //!
-//! Connections over RDMA do not survive a `fork`. With `RDMAV_FORK_SAFE=1`, on both
-//! sides, a connection begins as one over TCP and is exchanged for an rsocket when it is
-//! first used: by then a server has forked (`fork`).
+//! Connections over RDMA do not survive a `fork`. With `RDMAV_FORK_SAFE=1` on both sides, a
+//! connection begins over TCP and is replaced by an rsocket when it is first used: by then a
+//! server has forked (`fork`).
 
-#![allow(clippy::missing_safety_doc)] // the manual pages say what pointers must be
+#![allow(clippy::missing_safety_doc)] // the manual pages specify the pointers
 #![allow(unreachable_pub)] // programs reach exported functions by name
 
 mod config;

@@ -1,4 +1,4 @@
-//! Sockets come and go.
+//! Creating, connecting, duplicating and closing sockets.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{size_of, zeroed};
@@ -16,13 +16,13 @@ use crate::rsockets::*;
 
 const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
-/// How long a connection over RDMA that a program does not wait for may take before the
-/// program gets to wait for it. Until then, one that fails is tried over TCP.
+/// Time in milliseconds that a non-blocking `connect` waits for RDMA. If RDMA fails within
+/// it, TCP is tried; after it, the program polls for the result.
 const PATIENCE: c_int = 2000;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: numbers.
+    // SAFETY: the call accesses no memory.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if fd < 0 || inside::is_inside() {
         return fd;
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
             map::put(fd, Behind::ForkNew);
             return fd;
         }
-        // SAFETY: numbers.
+        // SAFETY: the call accesses no memory.
         let rsocket = go(|| unsafe { rsocket(domain, kind, protocol) });
         if rsocket >= 0 {
             go(|| config.set_up(rsocket));
@@ -47,10 +47,10 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
     let Some(rsocket) = map::rsocket(fd) else {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         return unsafe { real::bind(fd, addr, length) };
     };
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let result = go(|| unsafe { rbind(rsocket, addr, length) });
     if result == 0 {
         bound().insert(rsocket);
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, length: socklen_
     result
 }
 
-/// Rsockets whose address the program has chosen, and which are not connected yet.
+/// Returns the rsockets that are bound by the program and not connected.
 fn bound() -> MutexGuard<'static, BTreeSet<c_int>> {
     static BOUND: Mutex<BTreeSet<c_int>> = Mutex::new(BTreeSet::new());
     BOUND.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,10 +67,10 @@ fn bound() -> MutexGuard<'static, BTreeSet<c_int>> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match map::get(fd) {
-        // SAFETY: numbers.
+        // SAFETY: the call accesses no memory.
         Behind::Rsocket(rsocket) => go(|| unsafe { rlisten(rsocket, backlog) }),
         behind => {
-            // SAFETY: numbers.
+            // SAFETY: the call accesses no memory.
             let result = unsafe { real::listen(fd, backlog) };
             if result == 0 && behind == Behind::ForkNew {
                 map::put(fd, Behind::ForkListening);
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     unsafe { accept4(fd, addr, length, 0) }
 }
 
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn accept4(
     let rsocket = match map::get(fd) {
         Behind::Rsocket(rsocket) => rsocket,
         behind => {
-            // SAFETY: as the program has it.
+            // SAFETY: the program's arguments, unchanged.
             let new = unsafe { real::accept4(fd, addr, length, flags) };
             if new >= 0 && behind == Behind::ForkListening {
                 map::put(new, Behind::ForkPassive);
@@ -104,12 +104,12 @@ pub unsafe extern "C" fn accept4(
             return new;
         }
     };
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let accepted = go(|| unsafe { raccept(rsocket, addr, length) });
     if accepted < 0 {
         return accepted;
     }
-    // SAFETY: an rsocket of ours; numbers.
+    // SAFETY: the calls access no memory of the program.
     unsafe {
         let kind = libc::SOCK_STREAM | flags & FLAGS;
         let new = real::socket(family(accepted), kind, 0);
@@ -126,9 +126,9 @@ pub unsafe extern "C" fn accept4(
     }
 }
 
-/// The family of an rsocket's address.
+/// Returns the address family of an rsocket.
 pub(crate) unsafe fn family(rsocket: c_int) -> c_int {
-    // SAFETY: zeros are an address; there is room for any.
+    // SAFETY: `addr` has room for any address, and may be zeros.
     unsafe {
         let mut addr: sockaddr_storage = zeroed();
         let mut length = size_of::<sockaddr_storage>() as socklen_t;
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, length: sockl
     let rsocket = match map::get(fd) {
         Behind::Rsocket(rsocket) => rsocket,
         behind => {
-            // SAFETY: as the program has it.
+            // SAFETY: the program's arguments, unchanged.
             let result = unsafe { real::connect(fd, addr, length) };
             let begun = result == 0 || errno() == libc::EINPROGRESS;
             if begun && behind == Behind::ForkNew {
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, length: sockl
             return result;
         }
     };
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     let result = go(|| unsafe { rconnect(rsocket, addr, length) });
     let why = match result {
         0 => {
@@ -170,12 +170,13 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, length: sockl
     };
     match why {
         libc::EINTR | libc::EALREADY | libc::EISCONN | libc::EFAULT | libc::EINVAL => fail(why),
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         _ => unsafe { fall_back(fd, rsocket, addr, length) },
     }
 }
 
-/// Waits a while for a connection in progress: None if it still is, or its error.
+/// Waits for a connection in progress: returns its error, 0 if it is established, or `None`
+/// if it is still in progress.
 fn settle(rsocket: c_int) -> Option<c_int> {
     let mut entry = pollfd {
         fd: rsocket,
@@ -185,7 +186,7 @@ fn settle(rsocket: c_int) -> Option<c_int> {
     let mut error: c_int = 0;
     let mut length = size_of::<c_int>() as socklen_t;
     go(|| {
-        // SAFETY: one entry, and room for a number.
+        // SAFETY: `entry` is one entry, and `error` has the size of an `int`.
         unsafe {
             if rpoll(&mut entry, 1, PATIENCE) < 1 {
                 return None;
@@ -203,9 +204,9 @@ fn settle(rsocket: c_int) -> Option<c_int> {
     })
 }
 
-/// Nobody answers over RDMA: the kernel's socket takes over.
+/// Connects the kernel's socket instead of the rsocket, which no peer answered.
 unsafe fn fall_back(fd: c_int, rsocket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: zeros are an address; there is room for any; the rest is the program's.
+    // SAFETY: `local` has room for any address; the other arguments are the program's.
     unsafe {
         let mut local: sockaddr_storage = zeroed();
         let mut local_length = size_of::<sockaddr_storage>() as socklen_t;
@@ -222,9 +223,9 @@ unsafe fn fall_back(fd: c_int, rsocket: c_int, addr: *const sockaddr, length: so
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match map::rsocket(fork::exchanged(fd)) {
-        // SAFETY: numbers.
+        // SAFETY: the call accesses no memory.
         Some(rsocket) => go(|| unsafe { rshutdown(rsocket, how) }),
-        // SAFETY: numbers.
+        // SAFETY: the call accesses no memory.
         None => unsafe { real::shutdown(fd, how) },
     }
 }
@@ -234,11 +235,11 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if map::get(fd) != Behind::Kernel {
         map::take(fd);
     }
-    // SAFETY: a number.
+    // SAFETY: the call accesses no memory.
     unsafe { real::close(fd) }
 }
 
-/// Two numbers for one socket.
+/// Records that `new` is a duplicate of `fd`.
 fn twin(fd: c_int, new: c_int) -> c_int {
     if new >= 0 && new != fd {
         let behind = map::get(fd);
@@ -249,7 +250,7 @@ fn twin(fd: c_int, new: c_int) -> c_int {
     new
 }
 
-/// Another descriptor takes this number.
+/// Records that the descriptor `to` becomes a duplicate of another one.
 fn replaced(fd: c_int, to: c_int) {
     if fd != to && map::get(to) != Behind::Kernel {
         map::take(to);
@@ -258,25 +259,25 @@ fn replaced(fd: c_int, to: c_int) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    // SAFETY: a number.
+    // SAFETY: the call accesses no memory.
     twin(fork::exchanged(fd), unsafe { real::dup(fd) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     replaced(fork::exchanged(fd), to);
-    // SAFETY: numbers.
+    // SAFETY: the call accesses no memory.
     twin(fd, unsafe { real::dup2(fd, to) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     replaced(fork::exchanged(fd), to);
-    // SAFETY: numbers.
+    // SAFETY: the call accesses no memory.
     twin(fd, unsafe { real::dup3(fd, to, flags) })
 }
 
-/// For `fcntl`: the twin of a descriptor.
+/// Records a duplicate that `fcntl` has made.
 pub(crate) fn duplicated(fd: c_int, new: c_int) -> c_int {
     twin(fd, new)
 }

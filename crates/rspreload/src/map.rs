@@ -1,7 +1,7 @@
-//! Which descriptors of the program have an rsocket behind them.
+//! The table of descriptors with an rsocket behind them.
 //!
-//! Every `read` and `write` of the program asks, perhaps in a signal handler: a table of
-//! two levels, read without locks.
+//! Every `read` and `write` of the program looks here, perhaps in a signal handler. So the
+//! table has two levels and is read without locks.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -12,20 +12,22 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use crate::inside;
 use crate::rsockets::rclose;
 
-/// What is behind a descriptor.
+/// The object behind a descriptor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Behind {
-    /// Nothing: it is the kernel's.
+    /// No other object: it is the kernel's.
     Kernel,
-    /// An rsocket, by its number.
+    /// An rsocket, by its descriptor.
     Rsocket(c_int),
-    /// A set for `epoll` that has rsockets in it: the number of its twin.
+    /// An epoll set that contains rsockets: the descriptor of its twin.
     Epoll(c_int),
-    /// A TCP connection that will be exchanged for an rsocket when it is used: not
-    /// connected yet, connected by us, listening, accepted.
+    /// A TCP socket that is not connected, for a connection that an rsocket replaces later.
     ForkNew,
+    /// Such a connection, on the side that connected.
     ForkActive,
+    /// A listener for such connections.
     ForkListening,
+    /// Such a connection, on the side that accepted.
     ForkPassive,
 }
 
@@ -35,7 +37,7 @@ type Page = [AtomicI64; PAGE];
 
 static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
 
-/// How many descriptors share an rsocket.
+/// The number of descriptors of each rsocket.
 static SHARED: Mutex<BTreeMap<c_int, u32>> = Mutex::new(BTreeMap::new());
 
 fn shared() -> MutexGuard<'static, BTreeMap<c_int, u32>> {
@@ -55,7 +57,7 @@ fn place(fd: c_int, make: bool) -> Option<&'static AtomicI64> {
         found = match set {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: the page was not published, so this is its only reference.
                 drop(unsafe { Box::from_raw(new) });
                 other
             }
@@ -91,7 +93,7 @@ fn decode(value: i64) -> Behind {
     }
 }
 
-/// What is behind a descriptor, for a call of the program's own.
+/// Returns the object behind a descriptor; that of the kernel inside librdmacm.
 pub(crate) fn get(fd: c_int) -> Behind {
     match place(fd, false).map(|place| place.load(Ordering::Acquire)) {
         None | Some(0) => Behind::Kernel,
@@ -100,7 +102,7 @@ pub(crate) fn get(fd: c_int) -> Behind {
     }
 }
 
-/// The rsocket behind a descriptor.
+/// Returns the rsocket behind a descriptor.
 pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     match get(fd) {
         Behind::Rsocket(number) => Some(number),
@@ -108,7 +110,7 @@ pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Puts something behind a descriptor; one more user of it.
+/// Puts an object behind a descriptor, and counts the descriptor as its user.
 pub(crate) fn put(fd: c_int, behind: Behind) {
     forget_in_children();
     if let Behind::Rsocket(number) | Behind::Epoll(number) = behind {
@@ -119,7 +121,7 @@ pub(crate) fn put(fd: c_int, behind: Behind) {
     }
 }
 
-/// Takes away what is behind a descriptor. With its last user an rsocket is closed.
+/// Removes the object behind a descriptor. The last user closes an rsocket.
 pub(crate) fn take(fd: c_int) {
     let Some(place) = place(fd, false) else {
         return;
@@ -140,12 +142,13 @@ pub(crate) fn take(fd: c_int) {
         left == Some(0)
     };
     if last {
-        // SAFETY: an rsocket that no descriptor stands for any more.
+        // SAFETY: the call accesses no memory, and no descriptor has the rsocket any more.
         inside::go(|| unsafe { rclose(number) });
     }
 }
 
-/// A child has no rsockets: what it closes is its parent's.
+/// Clears the table in forked children, whose descriptors are the kernel's: rsockets belong
+/// to the parent.
 fn forget_in_children() {
     extern "C" fn forget() {
         for page in &TABLE {
@@ -166,7 +169,7 @@ fn forget_in_children() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: a function that may run between fork and anything else.
+        // SAFETY: the handler only loads and stores atomics, which is allowed after `fork`.
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
     });
 }
@@ -176,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_is_found_until_it_is_taken() {
+    fn object_is_found_until_it_is_removed() {
         for (fd, behind) in [
             (3, Behind::ForkNew),
             (1023, Behind::ForkActive),
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_comes_back() {
+    fn every_kind_of_object_round_trips() {
         for behind in [
             Behind::Kernel,
             Behind::Rsocket(7),

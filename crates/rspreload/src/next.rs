@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function that is looked for when it is first called.
+/// A function that is looked up when it is first called.
 pub(crate) struct Function<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -13,9 +13,11 @@ pub(crate) struct Function<F> {
 }
 
 impl<F: Copy> Function<F> {
+    /// Names a function.
+    ///
     /// # Safety
     ///
-    /// `F` is the type of a pointer to the function of this name.
+    /// `F` is the type of a pointer to the function.
     pub(crate) const unsafe fn new(name: &'static CStr) -> Function<F> {
         assert!(size_of::<F>() == size_of::<*mut c_void>());
         Function {
@@ -25,7 +27,7 @@ impl<F: Copy> Function<F> {
         }
     }
 
-    /// The function, from where `find` finds it. None, and ENOSYS, if it does not.
+    /// Returns the function, which `find` looks up; `None` and ENOSYS if there is none.
     pub(crate) fn get(&self, find: impl FnOnce(&CStr) -> *mut c_void) -> Option<F> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
@@ -38,34 +40,34 @@ impl<F: Copy> Function<F> {
             set_errno(libc::ENOSYS);
             return None;
         }
-        // SAFETY: whoever named the function knows its type, and sizes are the same.
+        // SAFETY: `new` promises the type, and checks that it has the size of a pointer.
         Some(unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 }
 
-/// The next function of a name: libc's, or that of a library that stands between.
+/// Returns the next function of a name: libc's, or that of another preloaded library.
 pub(crate) fn following(name: &CStr) -> *mut c_void {
-    // SAFETY: a string; what is found is not called here.
+    // SAFETY: the name is a string.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the place of this thread's errno.
+    // SAFETY: each thread has a valid location for `errno`.
     unsafe { *libc::__errno_location() }
 }
 
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the place of this thread's errno.
+    // SAFETY: each thread has a valid location for `errno`.
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// -1 and `errno`.
+/// Sets `errno` and returns -1.
 pub(crate) fn fail(errno: c_int) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// Functions of the same types as C's, which call those that `$find` finds, or fail.
+/// Defines functions with the types of C's, which call those that `$find` looks up, or fail.
 macro_rules! functions {
     ($find:path; $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {
         $(pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
@@ -76,10 +78,10 @@ macro_rules! functions {
                     Err(_) => panic!("no zero at the end"),
                 };
             static FUNCTION: $crate::next::Function<Pointer> =
-                // SAFETY: this is how the header declares it.
+                // SAFETY: the header declares the function with this type.
                 unsafe { $crate::next::Function::new(NAME) };
             match FUNCTION.get($find) {
-                // SAFETY: the caller passes what the function asks for.
+                // SAFETY: the caller keeps the contract of the function.
                 Some(function) => unsafe { function($($arg),*) },
                 None => !0,
             }
@@ -88,7 +90,7 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
-/// libc's.
+/// libc's functions.
 pub(crate) mod real {
     use core::ffi::{c_int, c_long, c_ulong, c_void};
 

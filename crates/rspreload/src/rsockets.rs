@@ -1,4 +1,4 @@
-//! librdmacm's functions. The library is loaded when a program makes its first socket.
+//! librdmacm's functions. The library is loaded with the program's first socket.
 
 use core::ffi::{CStr, c_int, c_long, c_void};
 use std::sync::OnceLock;
@@ -7,18 +7,18 @@ use libc::{epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen
 
 use crate::next::functions;
 
-/// Finds a function in librdmacm.
+/// Looks up a function of librdmacm.
 fn find(name: &CStr) -> *mut c_void {
     static LIBRARY: OnceLock<usize> = OnceLock::new();
     let library = *LIBRARY.get_or_init(|| {
-        // SAFETY: a library that may be loaded at any time.
+        // SAFETY: the library's initialisers have no preconditions.
         let handle = unsafe { libc::dlopen(c"librdmacm.so.1".as_ptr(), libc::RTLD_NOW) };
         handle.expose_provenance()
     });
     if library == 0 {
         return core::ptr::null_mut();
     }
-    // SAFETY: a library that is never unloaded, and a string.
+    // SAFETY: the library is never unloaded, and the name is a string.
     unsafe {
         libc::dlsym(
             core::ptr::with_exposed_provenance_mut(library),

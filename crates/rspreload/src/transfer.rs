@@ -1,4 +1,4 @@
-//! Bytes in and out.
+//! Sending and receiving.
 
 use core::ffi::{c_int, c_void};
 
@@ -10,20 +10,20 @@ use crate::map;
 use crate::next::real;
 use crate::rsockets::*;
 
-/// The rsocket behind a descriptor that is used now.
+/// Returns the rsocket behind a descriptor, after a due replacement of its connection.
 fn behind(fd: c_int) -> Option<c_int> {
     map::rsocket(fork::exchanged(fd))
 }
 
-/// Functions that do the same for both kinds of sockets.
+/// Defines functions that exist for both kinds of sockets.
 macro_rules! same {
     ($(fn $name:ident, $rname:ident($fd:ident $(, $arg:ident: $type:ty)*);)*) => {
         $(#[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($fd: c_int $(, $arg: $type)*) -> ssize_t {
             match behind($fd) {
-                // SAFETY: as the program has it.
+                // SAFETY: the program's arguments, unchanged.
                 Some(rsocket) => go(|| unsafe { $rname(rsocket $(, $arg)*) }),
-                // SAFETY: as the program has it.
+                // SAFETY: the program's arguments, unchanged.
                 None => unsafe { real::$name($fd $(, $arg)*) },
             }
         })*
@@ -50,11 +50,11 @@ same! {
 }
 
 unsafe extern "C" {
-    /// libc's end of a program that would write beyond its memory.
+    /// Ends a program that would write beyond its buffer.
     fn __chk_fail() -> !;
 }
 
-/// What programs call that were built with checks of lengths.
+/// `read` for programs that are compiled with checks of buffer sizes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __read_chk(
     fd: c_int,
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn __read_chk(
     count: size_t,
     room: size_t,
 ) -> ssize_t {
-    // SAFETY: as the program has it, once it was checked.
+    // SAFETY: the program's arguments, after the check.
     unsafe {
         if count > room {
             __chk_fail();
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: as the program has it, once it was checked.
+    // SAFETY: the program's arguments, after the check.
     unsafe {
         if len > room {
             __chk_fail();
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
     addr: *mut sockaddr,
     length: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: as the program has it, once it was checked.
+    // SAFETY: the program's arguments, after the check.
     unsafe {
         if len > room {
             __chk_fail();
@@ -115,9 +115,9 @@ pub unsafe extern "C" fn sendfile(
     count: size_t,
 ) -> ssize_t {
     match behind(out) {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         Some(rsocket) => unsafe { copy_file(rsocket, from, offset, count) },
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         None => unsafe { real::sendfile(out, from, offset, count) },
     }
 }
@@ -129,17 +129,17 @@ pub unsafe extern "C" fn sendfile64(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
-    // SAFETY: as the program has it; files are 64 bits long everywhere here.
+    // SAFETY: the program's arguments; `off_t` has 64 bits.
     unsafe { sendfile(out, from, offset, count) }
 }
 
-/// Sends a file, piece by piece. What was read and not taken is read again.
+/// Sends a file in pieces. Bytes that were read and not sent are read again.
 unsafe fn copy_file(rsocket: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     let mut buffer = vec![0_u8; count.clamp(1, 1 << 16)];
     let mut total = 0;
     while total < count {
         let want = (count - total).min(buffer.len());
-        // SAFETY: room for that many bytes; the offset is the program's.
+        // SAFETY: the buffer has `want` bytes, and the offset is the program's or NULL.
         let sent = unsafe {
             let at = match offset.is_null() {
                 true => libc::lseek(from, 0, libc::SEEK_CUR),

@@ -1,4 +1,4 @@
-//! Waiting for many descriptors: if an rsocket is among them, `rpoll` waits for all.
+//! Waiting for descriptors. If an rsocket is among them, `rpoll` waits for all.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -12,9 +12,9 @@ use crate::rsockets::rpoll;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     match unsafe { translated(fds, count) } {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         None => unsafe { real::poll(fds, count, timeout) },
         Some((entries, translated)) => wait(entries, translated, timeout),
     }
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     unsafe {
         match translated(fds, count) {
             None => real::ppoll(fds, count, timeout, mask),
@@ -40,11 +40,11 @@ pub unsafe extern "C" fn ppoll(
 }
 
 unsafe extern "C" {
-    /// libc's end of a program that would write beyond its memory.
+    /// Ends a program that would write beyond its buffer.
     fn __chk_fail() -> !;
 }
 
-/// What programs call that were built with checks of lengths.
+/// `poll` for programs that are compiled with checks of buffer sizes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __poll_chk(
     fds: *mut pollfd,
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn __poll_chk(
     timeout: c_int,
     room: size_t,
 ) -> c_int {
-    // SAFETY: as the program has it, once it was checked.
+    // SAFETY: the program's arguments, after the check.
     unsafe {
         if room / size_of::<pollfd>() < count as usize {
             __chk_fail();
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn __ppoll_chk(
     mask: *const sigset_t,
     room: size_t,
 ) -> c_int {
-    // SAFETY: as the program has it, once it was checked.
+    // SAFETY: the program's arguments, after the check.
     unsafe {
         if room / size_of::<pollfd>() < count as usize {
             __chk_fail();
@@ -78,7 +78,8 @@ pub unsafe extern "C" fn __ppoll_chk(
     }
 }
 
-/// The entries, and the same with rsockets in place of descriptors, if there are any.
+/// Returns the entries, and a copy with rsockets in place of descriptors; `None` if there
+/// are no rsockets.
 unsafe fn translated<'a>(
     fds: *mut pollfd,
     count: nfds_t,
@@ -86,7 +87,7 @@ unsafe fn translated<'a>(
     if fds.is_null() || count == 0 || inside::is_inside() {
         return None;
     }
-    // SAFETY: as many as the program says.
+    // SAFETY: the program's array has `count` entries.
     let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     if !entries.iter().any(|entry| map::rsocket(entry.fd).is_some()) {
         return None;
@@ -100,7 +101,7 @@ unsafe fn translated<'a>(
 
 fn wait(entries: &mut [pollfd], mut translated: Vec<pollfd>, timeout: c_int) -> c_int {
     let count = translated.len() as nfds_t;
-    // SAFETY: as many entries as there are.
+    // SAFETY: the vector has `count` entries.
     let result = go(|| unsafe { rpoll(translated.as_mut_ptr(), count, timeout) });
     if result >= 0 {
         for (entry, translated) in entries.iter_mut().zip(translated) {
@@ -110,9 +111,9 @@ fn wait(entries: &mut [pollfd], mut translated: Vec<pollfd>, timeout: c_int) -> 
     result
 }
 
-/// With another mask of signals.
+/// Calls a function with another signal mask.
 pub(crate) unsafe fn masked(mask: *const sigset_t, call: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: room for a mask, and the program's.
+    // SAFETY: the program's mask is live or NULL, and `before` has room for a mask.
     unsafe {
         if mask.is_null() {
             return call();
@@ -127,12 +128,12 @@ pub(crate) unsafe fn masked(mask: *const sigset_t, call: impl FnOnce() -> c_int)
     }
 }
 
-/// Rounded up, so that nobody is woken early; -1 for ever.
+/// Converts a timeout to milliseconds, rounded up so that no wait ends early; -1 for none.
 unsafe fn milliseconds(time: *const timespec) -> c_int {
     if time.is_null() {
         return -1;
     }
-    // SAFETY: the program's time.
+    // SAFETY: the program's time is live.
     let time = unsafe { *time };
     let nanoseconds = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
     let milliseconds = (nanoseconds + 999_999) / 1_000_000;
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     let sets = [read, write, except].map(|set| Set(set.cast()));
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     unsafe {
         let Some(entries) = rsockets_among(count, &sets) else {
             return real::select(count, read, write, except, timeout);
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     let sets = [read, write, except].map(|set| Set(set.cast()));
-    // SAFETY: as the program has it.
+    // SAFETY: the program's arguments, unchanged.
     unsafe {
         let Some(entries) = rsockets_among(count, &sets) else {
             return real::pselect(count, read, write, except, timeout, mask);
@@ -184,26 +185,27 @@ pub unsafe extern "C" fn pselect(
     }
 }
 
-/// Events that are asked for by each set, and those that count as an answer.
+/// Poll events that each set requests.
 const WANTED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+/// Poll events that put a descriptor into each set.
 const COUNTED: [i16; 3] = [
     libc::POLLIN | libc::POLLHUP | libc::POLLERR,
     libc::POLLOUT | libc::POLLERR,
     libc::POLLPRI,
 ];
 
-/// A set of descriptors: bits in words.
+/// A set of descriptors: one bit each, in words of 64 bits.
 struct Set(*mut u64);
 
 impl Set {
     unsafe fn has(&self, fd: c_int) -> bool {
-        // SAFETY: the caller knows how long the set is.
+        // SAFETY: the caller passes a descriptor within the set.
         !self.0.is_null() && unsafe { *self.0.add(fd as usize / 64) } >> (fd % 64) & 1 != 0
     }
 
     unsafe fn put(&self, fd: c_int, on: bool) {
         if !self.0.is_null() {
-            // SAFETY: the caller knows how long the set is.
+            // SAFETY: the caller passes a descriptor within the set.
             let word = unsafe { &mut *self.0.add(fd as usize / 64) };
             let bit = 1_u64 << (fd % 64);
             *word = if on { *word | bit } else { *word & !bit };
@@ -211,7 +213,7 @@ impl Set {
     }
 }
 
-/// What the sets ask for, if there are rsockets in them.
+/// Converts the sets to poll entries; `None` if they contain no rsockets.
 unsafe fn rsockets_among(count: c_int, sets: &[Set; 3]) -> Option<Vec<pollfd>> {
     if inside::is_inside() {
         return None;
@@ -221,7 +223,7 @@ unsafe fn rsockets_among(count: c_int, sets: &[Set; 3]) -> Option<Vec<pollfd>> {
     for fd in 0..count {
         let mut events = 0;
         for (set, wanted) in sets.iter().zip(WANTED) {
-            // SAFETY: less than the program's count.
+            // SAFETY: `fd` is below the program's count.
             if unsafe { set.has(fd) } {
                 events |= wanted;
             }
@@ -239,7 +241,7 @@ unsafe fn rsockets_among(count: c_int, sets: &[Set; 3]) -> Option<Vec<pollfd>> {
 }
 
 unsafe fn select_by_poll(mut entries: Vec<pollfd>, sets: &[Set; 3], timeout: c_int) -> c_int {
-    // SAFETY: as many as there are.
+    // SAFETY: the vector has this many entries.
     let waited = unsafe { poll(entries.as_mut_ptr(), entries.len() as nfds_t, timeout) };
     if waited < 0 {
         return waited;
@@ -254,7 +256,7 @@ unsafe fn select_by_poll(mut entries: Vec<pollfd>, sets: &[Set; 3], timeout: c_i
     for entry in entries {
         for ((set, wanted), counted) in sets.iter().zip(WANTED).zip(COUNTED) {
             let ready = entry.events & wanted != 0 && entry.revents & counted != 0;
-            // SAFETY: it was in the sets.
+            // SAFETY: the descriptor came from the sets.
             unsafe { set.put(entry.fd, ready) };
             total += c_int::from(ready);
         }
