@@ -222,6 +222,11 @@ c = ctypes.CDLL(None, use_errno=True)
 c.getcwd.restype = ctypes.c_char_p
 print(c.getcwd(None, 0) == c.getcwd(None, 64) == c.getcwd(ctypes.create_string_buffer(64), 64))
 print(c.getcwd(None, 9), ctypes.get_errno())
+c.get_current_dir_name.restype = ctypes.c_char_p
+os.environ['PWD'] = top + '/rxe0/ports/1'
+print(c.get_current_dir_name())
+os.environ['PWD'] = '/'
+print(c.get_current_dir_name())
 print(os.getcwd(), open('state').read().strip(), os.path.realpath('..'))
 os.chdir('/')
 if os.fork() == 0:
@@ -236,6 +241,8 @@ except FileNotFoundError as error: print(error.errno)
                         1: CA False\nTrue False\n\
                         /sys/class/infiniband ['rxe0'] 10\nb'1: CA\\n'\n\
                         True\nNone 34\n\
+                        b'/sys/class/infiniband/rxe0/ports/1'\n\
+                        b'/sys/devices/virtual/infiniband/rxe0/ports/1'\n\
                         /sys/devices/virtual/infiniband/rxe0/ports/1 4: ACTIVE \
                         /sys/devices/virtual/infiniband/rxe0/ports\n\
                         ['abi_version', 'uverbs0']\n2\n";

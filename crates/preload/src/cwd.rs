@@ -1,24 +1,24 @@
-//! The functions of libc that return the working directory: one of ours is shown as the
-//! path that the program knows.
+//! The functions of libc that return the working directory. A directory of ferroced's files
+//! is reported as the path in sysfs or `/dev` that the program knows.
 
 use core::ffi::c_char;
 use core::ptr;
 
 use libc::size_t;
 
-use crate::next::{Next, set_errno};
+use crate::next::{Next, errno, set_errno};
 use crate::paths;
 use crate::text::{LONGEST, Text};
 
 type Getcwd = unsafe extern "C" fn(*mut c_char, size_t) -> *mut c_char;
 type NoArguments = unsafe extern "C" fn() -> *mut c_char;
 
-// SAFETY: this is how libc declares them.
+// SAFETY: libc declares the function with this type.
 static GETCWD: Next<Getcwd> = unsafe { Next::new(c"getcwd") };
-// SAFETY: as above.
+// SAFETY: libc declares the function with this type.
 static GET_CURRENT_DIR_NAME: Next<NoArguments> = unsafe { Next::new(c"get_current_dir_name") };
 
-/// Looks for all of libc's.
+/// Looks up libc's functions.
 pub(crate) fn find_all() {
     GETCWD.find();
     GET_CURRENT_DIR_NAME.find();
@@ -30,24 +30,24 @@ unsafe extern "C" fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char {
         return ptr::null_mut();
     };
     if !paths::is_entered() {
-        // SAFETY: as the program has it.
+        // SAFETY: the program's arguments, unchanged.
         return unsafe { next(to, room) };
     }
     match (to.is_null(), room) {
         (false, _) => {
-            // SAFETY: the program's buffer.
+            // SAFETY: the program's buffer has `room` bytes.
             unsafe { shortened(next, to, room) }
         }
         (true, 0) => {
-            // SAFETY: libc allocates as much as it needs.
+            // SAFETY: with NULL and 0 libc allocates the buffer.
             let path = unsafe { next(to, 0) };
-            // SAFETY: null or a path that libc has allocated.
+            // SAFETY: the path is NULL or a string that libc has allocated.
             unsafe { paths::back(path) };
             path
         }
         (true, room) => {
-            // The program may write as much as it has asked for.
-            // SAFETY: an allocation of that size, freed if nobody gets it.
+            // The program may write to all `room` bytes of the result.
+            // SAFETY: the allocation has `room` bytes, and is freed unless it is returned.
             unsafe {
                 let to = libc::malloc(room).cast::<c_char>();
                 if to.is_null() {
@@ -63,22 +63,22 @@ unsafe extern "C" fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char {
     }
 }
 
-/// The working directory in a buffer that may be too small for the path as the kernel has
-/// it.
+/// Writes the working directory to a buffer, which may be too small for the kernel's longer
+/// path.
 ///
 /// # Safety
-/// There is room for `room` bytes at `to`.
+/// `to` has room for `room` bytes.
 #[cold]
 #[inline(never)]
 unsafe fn shortened(next: Getcwd, to: *mut c_char, room: size_t) -> *mut c_char {
     let whole = Text::written(|buffer, size| {
-        // SAFETY: there is room for that many bytes.
+        // SAFETY: the buffer has `size` bytes.
         let path = unsafe { next(buffer, size) };
-        // SAFETY: null or a path that may be changed.
+        // SAFETY: the path is NULL or a string in the buffer.
         unsafe { paths::back(path) };
         match path.is_null() {
             true => -1,
-            // SAFETY: a string.
+            // SAFETY: the path is a string.
             false => unsafe { libc::strlen(path) }.cast_signed(),
         }
     });
@@ -94,45 +94,75 @@ unsafe fn shortened(next: Getcwd, to: *mut c_char, room: size_t) -> *mut c_char 
         });
         return ptr::null_mut();
     }
-    // SAFETY: there is room for the path and its zero, which stands behind it.
+    // SAFETY: the path and its final zero have at most `room` bytes.
     unsafe { to.copy_from_nonoverlapping(whole.as_ptr(), length + 1) };
     to
 }
 
-/// The same as the compiler calls it where it knows the size of the buffer.
+/// `getcwd` for programs that are compiled with checks of buffer sizes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __getcwd_chk(to: *mut c_char, room: size_t, all: size_t) -> *mut c_char {
     if room > all {
-        // libc, too, ends a program that says its buffer is larger than it is.
-        // SAFETY: no memory is involved.
+        // As libc does: the program passes a size that exceeds its buffer.
+        // SAFETY: `abort` has no preconditions.
         unsafe { libc::abort() };
     }
-    // SAFETY: as the program has it.
+    // SAFETY: the program's buffer has `room` bytes.
     unsafe { getcwd(to, room) }
 }
 
-/// The old form; the program has room for the longest path.
+/// `getwd`, whose buffer has room for the longest path.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getwd(to: *mut c_char) -> *mut c_char {
     if to.is_null() {
         set_errno(libc::EINVAL);
         return ptr::null_mut();
     }
-    // SAFETY: by contract there is room for that many bytes.
+    // SAFETY: the program's buffer has PATH_MAX bytes.
     unsafe { getcwd(to, LONGEST) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
-    // libc answers with the variable if it names the working directory, but it does not
-    // know our directories.
+    // libc returns $PWD if it names the working directory, but libc's check bypasses this
+    // library.
     if paths::is_entered() {
-        // SAFETY: libc allocates as much as it needs.
-        return unsafe { getcwd(ptr::null_mut(), 0) };
+        // SAFETY: `getenv` returns NULL or a string; with NULL and 0 libc allocates.
+        return unsafe {
+            let variable = libc::getenv(c"PWD".as_ptr());
+            match is_working_directory(variable) {
+                true => libc::strdup(variable),
+                false => getcwd(ptr::null_mut(), 0),
+            }
+        };
     }
     match GET_CURRENT_DIR_NAME.get() {
-        // SAFETY: no memory is involved.
+        // SAFETY: the function has no arguments.
         Some(next) => unsafe { next() },
         None => ptr::null_mut(),
     }
+}
+
+/// True if a path names the working directory, as `stat` of this library finds it.
+///
+/// # Safety
+/// `path` is a string or null.
+unsafe fn is_working_directory(path: *const c_char) -> bool {
+    let identity = |path: *const c_char| {
+        let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the path is a string, `found` has room, and is read only after success.
+        unsafe {
+            (libc::stat(path, found.as_mut_ptr()) == 0).then(|| {
+                let found = found.assume_init();
+                (found.st_dev, found.st_ino)
+            })
+        }
+    };
+    if path.is_null() {
+        return false;
+    }
+    let before = errno();
+    let same = identity(path).is_some_and(|this| identity(c".".as_ptr()) == Some(this));
+    set_errno(before);
+    same
 }

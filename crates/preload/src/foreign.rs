@@ -1,5 +1,5 @@
-//! A warning for programs that load a libibverbs of others: one in their RPATH, or a copy
-//! that they bring along. They would find no device and not say why.
+//! A warning for programs that load another libibverbs, by their RPATH or as their own copy.
+//! Such a program finds no Ferroce device and reports no cause.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::MaybeUninit;
@@ -14,7 +14,7 @@ const LIBRARY: &[u8] = b"libibverbs.so";
 /// Set once the warning was written.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// Looks at the libraries that are loaded now, and warns once of one that is not ours.
+/// Checks the loaded libraries, and warns once about a libibverbs that is not Ferroce's.
 pub(crate) fn warn() {
     if WARNED.load(Ordering::Relaxed) || root::with(|_| ()).is_none() {
         return;
@@ -22,17 +22,17 @@ pub(crate) fn warn() {
     let before = errno();
     if let Some(folder) = our_folder() {
         let argument = (&raw const folder).cast_mut().cast::<c_void>();
-        // SAFETY: the function takes what it is given, which lives until it returns.
+        // SAFETY: `look` takes a `Text`, which lives until the call returns.
         unsafe { libc::dl_iterate_phdr(Some(look), argument) };
     }
     set_errno(before);
 }
 
-/// The directory that this library was loaded from.
+/// Returns the directory of this library.
 fn our_folder() -> Option<Text> {
     let mut place = MaybeUninit::<libc::Dl_info>::uninit();
     let ours = warn as fn() as *const c_void;
-    // SAFETY: an address of ours, and room for the answer, which is read if it was given.
+    // SAFETY: `place` has room for the answer, and is read only after success.
     let name = unsafe {
         if libc::dladdr(ours, place.as_mut_ptr()) == 0 {
             return None;
@@ -44,18 +44,18 @@ fn our_folder() -> Option<Text> {
     Some(folder)
 }
 
-/// Looks at one library; anything but 0 ends the search.
+/// Checks one library. A result other than 0 ends the search.
 unsafe extern "C" fn look(
     library: *mut libc::dl_phdr_info,
     _size: usize,
     folder: *mut c_void,
 ) -> c_int {
-    // SAFETY: `warn` passes a directory, and the dynamic linker a library with a name.
+    // SAFETY: `warn` passes a `Text`, and the dynamic linker a valid library.
     let (folder, name) = unsafe { (&*folder.cast::<Text>(), (*library).dlpi_name) };
     if name.is_null() {
         return 0;
     }
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     let path = unsafe { CStr::from_ptr(name) }.to_bytes();
     if !is_foreign(path, folder.bytes()) {
         return 0;
@@ -72,13 +72,13 @@ unsafe extern "C" fn look(
     ]);
     if let Some(line) = line {
         let bytes = line.bytes();
-        // SAFETY: as many bytes as there are.
+        // SAFETY: the pointer and the length are those of the line.
         unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
     }
     1
 }
 
-/// Whether a library is a libibverbs from another directory.
+/// True if a library is a libibverbs from another directory.
 fn is_foreign(path: &[u8], folder: &[u8]) -> bool {
     let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
         return false;
@@ -86,14 +86,14 @@ fn is_foreign(path: &[u8], folder: &[u8]) -> bool {
     path[slash + 1..].starts_with(LIBRARY) && &path[..slash] != folder
 }
 
-/// The program, as it was started.
+/// Returns the path with which the program was started.
 fn program() -> &'static [u8] {
-    // SAFETY: the kernel puts the address of a string there, which stays.
+    // SAFETY: the kernel provides the address of a string that lives as long as the process.
     let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const core::ffi::c_char;
     if name.is_null() {
         return b"a program";
     }
-    // SAFETY: as above.
+    // SAFETY: the address is that of a string, and not null.
     unsafe { CStr::from_ptr(name) }.to_bytes()
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_is_known_by_its_directory() {
+    fn libibverbs_of_another_directory_is_foreign() {
         let folder = b"/opt/lib/ferroce";
         assert!(is_foreign(b"/usr/lib/libibverbs.so.1", folder));
         assert!(is_foreign(b"/opt/lib/libibverbs.so.1.14", folder));

@@ -1,7 +1,7 @@
-//! The functions of libc that take a path, as programs call them.
+//! The functions of libc that take a path.
 //!
-//! Each leads its path and calls libc's own. `open` and its kin take any number of
-//! arguments in C; the one behind the flags is passed on whether it is there or not.
+//! Each redirects its path and calls libc's own. `open` and its variants are variadic in C;
+//! the argument after the flags is passed on, whether the program has set it or not.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -10,15 +10,14 @@ use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 use crate::next::{Failed, Next, Path, errno, set_errno};
 use crate::paths;
 
-/// Defines functions that lead their path, which has an `@`. In brackets stands the
-/// directory that a relative path begins at. Functions whose result is a path, too, have
-/// `back` in front.
+/// Defines functions that redirect a path. `@` marks the path, brackets mark the directory
+/// at which a relative path begins, and `back` marks functions that return a path.
 macro_rules! functions {
     ($($(#[$back:ident])? fn $name:ident(
         $($before:ident: $before_type:ty,)* $([$dir:ident],)?
         @$path:ident $(, $after:ident: $after_type:ty)*
     ) -> $result:ty;)*) => {
-        /// Libc's own.
+        /// libc's own functions.
         #[allow(non_upper_case_globals)]
         mod next {
             use super::*;
@@ -28,7 +27,7 @@ macro_rules! functions {
                     $($before_type,)* $(functions!(@directory $dir),)? Path $(, $after_type)*
                 ) -> $result,
             > =
-                // SAFETY: this is how libc declares it.
+                // SAFETY: libc declares the function with this type.
                 unsafe { Next::new(name(concat!(stringify!($name), "\0"))) };)*
         }
 
@@ -39,16 +38,15 @@ macro_rules! functions {
             let Some(next) = next::$name.get() else {
                 return Failed::FAILED;
             };
-            // SAFETY: the program passes what libc asks for.
+            // SAFETY: the program passes a string, or null.
             if !unsafe { paths::may_be_ours($path) } {
-                // SAFETY: as the program has it.
+                // SAFETY: the program's arguments, unchanged.
                 return unsafe { next($($before,)* $($dir,)? $path $(, $after)*) };
             }
             let call = |led: Path| {
-                // SAFETY: as the program has it, but for a path that is as good.
+                // SAFETY: the program's arguments, with another string as the path.
                 let result = unsafe { next($($before,)* $($dir,)? led $(, $after)*) };
-                // SAFETY: a string of the program's; null or a path in memory of the
-                // program's.
+                // SAFETY: the path is a string; the result is null or a writable string.
                 $(unsafe {
                     if led != $path || paths::is_relative($path) {
                         paths::$back(result);
@@ -56,11 +54,11 @@ macro_rules! functions {
                 })?
                 result
             };
-            // SAFETY: a string of the program's.
+            // SAFETY: the program's path is a string.
             unsafe { paths::lead([$($dir,)? libc::AT_FDCWD][0], $path, call) }
         })*
 
-        /// Looks for all of libc's.
+        /// Looks up libc's functions.
         pub(crate) fn find_all() {
             $(next::$name.find();)*
         }
@@ -76,7 +74,7 @@ const fn name(text: &str) -> &core::ffi::CStr {
 }
 
 functions! {
-    // What is it?
+    // Attributes
     fn stat(@path, to: *mut libc::stat) -> c_int;
     fn stat64(@path, to: *mut libc::stat64) -> c_int;
     fn lstat(@path, to: *mut libc::stat) -> c_int;
@@ -93,40 +91,40 @@ functions! {
     fn __fxstatat64(
         version: c_int, [dir], @path, to: *mut libc::stat64, flags: c_int
     ) -> c_int;
-    // What `ls -l` asks as well.
+    // Extended attributes, which `ls -l` reads
     fn getxattr(@path, name: *const c_char, to: *mut c_void, room: size_t) -> ssize_t;
     fn listxattr(@path, to: *mut c_char, room: size_t) -> ssize_t;
     fn llistxattr(@path, to: *mut c_char, room: size_t) -> ssize_t;
     fn lgetxattr(@path, name: *const c_char, to: *mut c_void, room: size_t) -> ssize_t;
 
-    // May I?
+    // Permissions
     fn access(@path, mode: c_int) -> c_int;
     fn faccessat([dir], @path, mode: c_int, flags: c_int) -> c_int;
     fn euidaccess(@path, mode: c_int) -> c_int;
     fn eaccess(@path, mode: c_int) -> c_int;
 
-    // Open it.
+    // Opening
     fn open(@path, flags: c_int, mode: mode_t) -> c_int;
     fn open64(@path, flags: c_int, mode: mode_t) -> c_int;
     fn openat([dir], @path, flags: c_int, mode: mode_t) -> c_int;
     fn openat64([dir], @path, flags: c_int, mode: mode_t) -> c_int;
     fn fopen(@path, mode: *const c_char) -> *mut FILE;
     fn fopen64(@path, mode: *const c_char) -> *mut FILE;
-    // The same as the compiler calls it where it has checked the flags.
+    // Variants for programs that are compiled with checks of the flags
     fn __open_2(@path, flags: c_int) -> c_int;
     fn __open64_2(@path, flags: c_int) -> c_int;
     fn __openat_2([dir], @path, flags: c_int) -> c_int;
     fn __openat64_2([dir], @path, flags: c_int) -> c_int;
 
-    // What is in it?
+    // Directories
     fn opendir(@path) -> *mut DIR;
     fn scandir(@path, to: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
     fn scandir64(@path, to: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int;
 
-    // Go there.
+    // The working directory
     fn chdir(@path) -> c_int;
 
-    // Where does it lead?
+    // Symbolic links
     fn readlink(@path, to: *mut c_char, room: size_t) -> ssize_t;
     fn readlinkat([dir], @path, to: *mut c_char, room: size_t) -> ssize_t;
     fn __readlink_chk(@path, to: *mut c_char, room: size_t, all: size_t) -> ssize_t;
@@ -138,13 +136,13 @@ functions! {
     #[back] fn canonicalize_file_name(@path) -> *mut c_char;
 }
 
-/// Whether anything is at a path.
+/// True if a file exists at a path.
 ///
 /// # Safety
 /// `path` is a string.
 pub(crate) unsafe fn exists(path: Path) -> bool {
     let before = errno();
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     let there = next::access
         .get()
         .is_some_and(|access| unsafe { access(path, libc::F_OK) } == 0);

@@ -1,8 +1,8 @@
-//! libferroce-preload.so: what `ferroce run` has the dynamic linker load first.
+//! libferroce-preload.so: the library that `ferroce run` preloads.
 //!
-//! Some programs look for RDMA devices in the file system, past libibverbs. There is
-//! no kernel driver that would put them there, so this library stands between program
-//! and libc, and leads these paths, and no others, to files that ferroced keeps:
+//! Some programs look for RDMA devices in the file system, without libibverbs. No kernel
+//! driver puts them there. This library replaces functions of libc and redirects these paths,
+//! and no others, to files that ferroced writes:
 //!
 //! ```text
 //!   /sys/class/infiniband/...          $FERROCE_SYSFS/sys/class/infiniband/...
@@ -12,22 +12,26 @@
 //!   /sys/kernel/config/rdma_cm/...     $FERROCE_SYSFS/sys/kernel/config/rdma_cm/...
 //! ```
 //!
-//! A path may leave these directories by `..`, as it can on the kernel, where devices are
-//! symbolic links: `walk` follows it. A program may have one of them as its working
-//! directory or open: then relative paths are looked at, too, and `getcwd` is answered.
+//! A path may leave these directories by `..`, and in sysfs devices are symbolic links: `walk`
+//! resolves such paths. If one of the directories is the working directory or open, relative
+//! paths are redirected too, and `getcwd` returns the program's path.
 //!
-//! Counters are files like all others, and would be old: before it leads anybody to one,
-//! it asks ferroced to write them anew, and waits a moment.
+//! Counters are files too, and may be stale: before the library redirects a path to one, it
+//! asks ferroced to write the counters, and waits up to 500 ms.
 //!
-//! Without the variable, or while nothing is at that path, it does nothing at all.
+//! Without the variable, or while its path does not exist, the library redirects nothing.
 //!
-//! It runs inside every program, before `main`, in signal handlers, between `fork` and
-//! `exec`: so it allocates nothing, takes no lock, starts nothing, and a path that
-//! is not its business costs it a comparison of a few bytes. `errno` is the
-//! program's, as after the call that libc itself would have made.
+//! The library runs inside every program, before `main`, in signal handlers, and between
+//! `fork` and `exec`. So it allocates nothing, takes no lock and starts no thread, and other
+//! paths cost a comparison of a few bytes. `errno` is that of libc's own call.
 //!
-//! `functions` are the functions of libc that take paths, `cwd` those that return the
-//! working directory, `foreign` warns of a libibverbs that is not ours, `paths` says which paths go where, `refresh` has counters written, `root` knows the variable, `next` finds libc's own functions.
+//! - `functions`: the functions of libc that take paths
+//! - `cwd`: the functions of libc that return the working directory
+//! - `foreign`: a warning about a libibverbs that is not Ferroce's
+//! - `paths`: the redirection of paths
+//! - `refresh`: the request to write counters
+//! - `root`: the variable
+//! - `next`: libc's own functions
 
 mod cwd;
 mod foreign;
@@ -39,8 +43,8 @@ mod root;
 mod text;
 mod walk;
 
-/// What the dynamic linker runs when the library is loaded: from then on nothing
-/// has to be looked up any more. Calls that come earlier look for themselves.
+/// The function that the dynamic linker runs when the library is loaded. It looks up all
+/// symbols; calls before it look up their own.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static PREPARE: extern "C" fn() = {
@@ -54,7 +58,8 @@ static PREPARE: extern "C" fn() = {
     prepare
 };
 
-/// Function that the dynamic linker runs when the program ends: the program may have loaded more libraries.
+/// The function that the dynamic linker runs when the program exits: by then the program may
+/// have loaded more libraries.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = {

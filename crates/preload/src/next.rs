@@ -1,11 +1,11 @@
-//! The functions that would have been called without us.
+//! The functions that this library replaces: the next ones in the search order.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of libc, or of another library that stands between.
+/// The next function of a name: libc's, or that of another preloaded library.
 pub(crate) struct Next<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -13,10 +13,10 @@ pub(crate) struct Next<F> {
 }
 
 impl<F: Copy> Next<F> {
-    /// The function of this name.
+    /// Names a function.
     ///
     /// # Safety
-    /// `F` is the type of a pointer to it.
+    /// `F` is the type of a pointer to the function.
     pub(crate) const unsafe fn new(name: &'static CStr) -> Next<F> {
         assert!(size_of::<F>() == size_of::<*mut c_void>());
         Next {
@@ -26,7 +26,7 @@ impl<F: Copy> Next<F> {
         }
     }
 
-    /// The function. None, and ENOSYS, if there is none.
+    /// Returns the function; `None` and ENOSYS if there is none.
     pub(crate) fn get(&self) -> Option<F> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
@@ -36,14 +36,14 @@ impl<F: Copy> Next<F> {
             set_errno(libc::ENOSYS);
             return None;
         }
-        // SAFETY: whoever named the function knows its type, and sizes are the same.
+        // SAFETY: `new` promises the type, and checks that it has the size of a pointer.
         Some(unsafe { core::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
-    /// Looks for it.
+    /// Looks up the function.
     pub(crate) fn find(&self) -> *mut c_void {
         let before = errno();
-        // SAFETY: a string; what is found is not called here.
+        // SAFETY: the name is a string.
         let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(address, Ordering::Relaxed);
         set_errno(before);
@@ -52,16 +52,16 @@ impl<F: Copy> Next<F> {
 }
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the place of this thread's errno.
+    // SAFETY: each thread has a valid location for `errno`.
     unsafe { *libc::__errno_location() }
 }
 
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the place of this thread's errno.
+    // SAFETY: each thread has a valid location for `errno`.
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// What a function returns that has failed.
+/// The result of a failed function.
 pub(crate) trait Failed {
     const FAILED: Self;
 }
@@ -78,5 +78,5 @@ impl<T> Failed for *mut T {
     const FAILED: *mut T = ptr::null_mut();
 }
 
-/// A string of the program.
+/// A path of the program: a C string.
 pub(crate) type Path = *const c_char;

@@ -1,4 +1,4 @@
-//! Which paths lead elsewhere, and where.
+//! The redirection of paths to ferroced's files.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use crate::text::Text;
 use crate::walk::{Entry, walk};
 use crate::{functions, refresh, root};
 
-/// Directories whose contents are ours.
+/// Directories that are redirected.
 const OURS: [&[u8]; 6] = [
     b"/sys/class/infiniband",
     b"/sys/devices/virtual/infiniband",
@@ -18,11 +18,11 @@ const OURS: [&[u8]; 6] = [
     b"/dev/infiniband",
 ];
 
-/// True once this process may have a directory of ours as its working directory or behind
-/// a descriptor. Until then a relative path cannot be ours.
+/// True once this process may have a redirected directory as its working directory or behind
+/// a descriptor. Until then relative paths are not redirected.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Sets [`ENTERED`] if the program before this one left us in a directory of ours.
+/// Sets [`ENTERED`] if the process started in a redirected directory.
 pub(crate) fn find_where_we_are() {
     let before = errno();
     let ours = root::with(|root| directory(root, libc::AT_FDCWD).is_some());
@@ -32,16 +32,16 @@ pub(crate) fn find_where_we_are() {
     set_errno(before);
 }
 
-/// Whether a relative path may be ours.
+/// True if a relative path may have to be redirected.
 pub(crate) fn is_entered() -> bool {
     ENTERED.load(Ordering::Relaxed)
 }
 
-/// Calls `call` with the path to use instead of `path`, for which [`may_be_ours`] is true.
-/// A relative path begins at the directory `dir`.
+/// Calls `call` with the redirected path, for a path for which [`may_be_ours`] is true. A
+/// relative path begins at the directory `dir`.
 ///
-/// A function of its own, so that others need no room on the stack: that of a signal
-/// handler may be small.
+/// Not inlined: its buffers of several PATH_MAX bytes would burden the stack of every caller,
+/// and that of a signal handler may be small.
 ///
 /// # Safety
 /// `path` is a string.
@@ -49,7 +49,7 @@ pub(crate) fn is_entered() -> bool {
 #[inline(never)]
 pub(crate) unsafe fn lead<T>(dir: c_int, path: Path, call: impl FnOnce(Path) -> T) -> T {
     let before = errno();
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     let text = unsafe { CStr::from_ptr(path) }.to_bytes();
     let led = root::with(|root| led(root, dir, text)).flatten();
     set_errno(before);
@@ -59,10 +59,10 @@ pub(crate) unsafe fn lead<T>(dir: c_int, path: Path, call: impl FnOnce(Path) -> 
     }
 }
 
-/// The path to use instead of `path`; none if that is `path` itself.
+/// Returns the redirected path; `None` if the path is not redirected.
 fn led(root: &[u8], dir: c_int, path: &[u8]) -> Option<Text> {
     let top = Text::of(&[root])?;
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     if !unsafe { functions::exists(top.as_ptr()) } {
         return None;
     }
@@ -83,13 +83,13 @@ fn led(root: &[u8], dir: c_int, path: &[u8]) -> Option<Text> {
     Text::of(&[root, meant.bytes()])
 }
 
-/// The path of an open directory or, for AT_FDCWD, of the working directory, if it lies
-/// below the root.
+/// Returns the path of an open directory, or with AT_FDCWD of the working directory, if it
+/// lies below the root.
 fn directory(root: &[u8], dir: c_int) -> Option<Text> {
     let path = match dir {
-        // SAFETY: there is room for that many bytes.
+        // SAFETY: the buffer has `room` bytes.
         libc::AT_FDCWD => Text::written(|to, room| unsafe {
-            // The kernel counts the zero.
+            // The kernel's length includes the final zero.
             libc::syscall(libc::SYS_getcwd, to, room) as isize - 1
         }),
         dir => {
@@ -102,7 +102,7 @@ fn directory(root: &[u8], dir: c_int) -> Option<Text> {
     matches!(below, [] | [b'/', ..]).then_some(path)
 }
 
-/// The digits of a number that is not negative.
+/// Returns the decimal digits of a number; `None` if it is negative.
 fn decimal(number: c_int, digits: &mut [u8; 10]) -> Option<&[u8]> {
     let mut rest = u32::try_from(number).ok()?;
     let mut start = digits.len();
@@ -114,7 +114,7 @@ fn decimal(number: c_int, digits: &mut [u8; 10]) -> Option<&[u8]> {
     Some(&digits[start..])
 }
 
-/// The entry below the root that stands for a path of ours.
+/// Returns the type of the file below the root to which a path is redirected.
 fn entry(root: &[u8], path: &Text) -> Entry {
     let Some(place) = Text::of(&[root, path.bytes()]) else {
         return Entry::Other;
@@ -123,16 +123,16 @@ fn entry(root: &[u8], path: &Text) -> Entry {
         return Entry::Link(target);
     }
     let within = Text::of(&[place.bytes(), b"/."]);
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     match within.is_some_and(|within| unsafe { functions::exists(within.as_ptr()) }) {
         true => Entry::Folder,
         false => Entry::Other,
     }
 }
 
-/// The target of a symbolic link.
+/// Returns the target of a symbolic link.
 fn target(link: &Text) -> Option<Text> {
-    // SAFETY: a string, and room for that many bytes.
+    // SAFETY: the link is a string, and the buffer has `room` bytes.
     Text::written(|to, room| unsafe {
         libc::syscall(
             libc::SYS_readlinkat,
@@ -144,35 +144,35 @@ fn target(link: &Text) -> Option<Text> {
     })
 }
 
-/// Whether a path of the program may be ours: it names a directory of ours, or is relative
-/// and may begin in one.
+/// True if a path may have to be redirected: it begins with a redirected directory, or is
+/// relative and may begin in one.
 ///
 /// # Safety
 /// `path` is a string or null.
 #[inline]
 pub(crate) unsafe fn may_be_ours(path: Path) -> bool {
-    // SAFETY: a string if it is not null.
+    // SAFETY: if the path is not null, it is a string.
     if path.is_null() || unsafe { *path } == 0 {
         return false;
     }
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     match unsafe { is_relative(path) } {
         true => is_entered(),
-        // SAFETY: a string.
+        // SAFETY: the path is a string.
         false => unsafe { is_ours(path) },
     }
 }
 
-/// Whether a path begins at a directory other than the root.
+/// True if a path is relative.
 ///
 /// # Safety
 /// `path` is a string.
 pub(crate) unsafe fn is_relative(path: Path) -> bool {
-    // SAFETY: a string has one byte at least.
+    // SAFETY: a string has at least its final zero.
     unsafe { *path.cast::<u8>() != b'/' }
 }
 
-/// Takes the root away from a path that was found behind one of ours.
+/// Removes the root from a path that libc returned for a redirected path.
 ///
 /// # Safety
 /// `path` is a string that may be written to, or null.
@@ -180,7 +180,7 @@ pub(crate) unsafe fn back(path: *mut c_char) {
     if path.is_null() {
         return;
     }
-    // SAFETY: a string.
+    // SAFETY: the path is a string.
     let text = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
     let length = text.len();
     let cut = root::with(|root| match text.strip_prefix(root) {
@@ -188,12 +188,12 @@ pub(crate) unsafe fn back(path: *mut c_char) {
         _ => 0,
     });
     if let Some(cut @ 1..) = cut {
-        // SAFETY: within the string, its zero included.
+        // SAFETY: both ranges lie within the string and its final zero.
         unsafe { core::ptr::copy(path.add(cut), path, length - cut) };
     }
 }
 
-/// Whether a path begins with a folder of ours.
+/// True if a path begins with a redirected directory.
 ///
 /// # Safety
 /// `path` is a string or null.
@@ -204,20 +204,20 @@ pub(crate) unsafe fn is_ours(path: Path) -> bool {
     }
     let path = path.cast::<u8>();
     OURS.iter().any(|folder| {
-        // SAFETY: no byte is read behind one that differs, so none behind the zero.
+        // SAFETY: `all` stops at the first byte that differs, so at the latest at the zero.
         let same = (folder.iter().enumerate()).all(|(at, byte)| unsafe { *path.add(at) } == *byte);
-        // SAFETY: all before it are as in the folder, so the string goes on to here.
+        // SAFETY: the bytes before are not zero, so the string has this byte.
         same && matches!(unsafe { *path.add(folder.len()) }, 0 | b'/')
     })
 }
 
-/// Whether a path of ours is that of a counter, or of a folder of counters.
+/// True if a redirected path is a counter or a directory of counters.
 fn is_counter(path: &[u8]) -> bool {
     let mut parts = path.split(|byte| *byte == b'/');
     parts.any(|part| part == b"counters" || part == b"hw_counters")
 }
 
-/// Whether a path is a directory of ours or within one.
+/// True if a path is a redirected directory or within one.
 pub(crate) fn is_inside(path: &[u8]) -> bool {
     OURS.iter().any(|folder| {
         let rest = path.strip_prefix(*folder);
@@ -225,7 +225,7 @@ pub(crate) fn is_inside(path: &[u8]) -> bool {
     })
 }
 
-/// Whether a path is a directory above one of ours.
+/// True if a path is a parent of a redirected directory.
 pub(crate) fn is_above(path: &[u8]) -> bool {
     let below = |folder: &&[u8]| matches!(folder.strip_prefix(path), Some([b'/', ..]));
     OURS.iter().any(below)
@@ -236,12 +236,12 @@ mod tests {
     use super::*;
 
     fn ours(path: &CStr) -> bool {
-        // SAFETY: a string.
+        // SAFETY: the path is a string.
         unsafe { is_ours(path.as_ptr()) }
     }
 
     #[test]
-    fn these_paths_and_no_others() {
+    fn only_paths_of_rdma_devices_are_redirected() {
         for path in [
             c"/sys/class/infiniband",
             c"/sys/class/infiniband/",
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_known_by_their_folder() {
+    fn counters_are_recognised_by_their_directory() {
         assert!(is_counter(
             b"/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
         ));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_above_ours_are_known() {
+    fn parents_of_redirected_directories_are_recognised() {
         for path in ["", "/sys", "/sys/class", "/sys/devices/virtual", "/dev"] {
             assert!(is_above(path.as_bytes()), "{path}");
         }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_written_in_digits() {
+    fn descriptors_are_formatted_in_decimal() {
         assert_eq!(decimal(0, &mut [0; 10]), Some(&b"0"[..]));
         assert_eq!(decimal(4095, &mut [0; 10]), Some(&b"4095"[..]));
         assert_eq!(decimal(i32::MAX, &mut [0; 10]), Some(&b"2147483647"[..]));

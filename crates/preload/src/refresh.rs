@@ -1,19 +1,19 @@
-//! Has ferroced write its files anew: it does so when somebody connects to a socket beside
-//! them, and closes the connection when it is done.
+//! The request to ferroced to write its counter files.
 //!
-//! If anything is in the way the files are what they were, and the program never knows.
+//! ferroced writes them when a client connects to a socket next to the files, and then closes
+//! the connection. If that fails, the files stay as they are, and the program gets no error.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
 
 use crate::next::{errno, set_errno};
 
-/// Where the socket is, seen from the files.
+/// The path of the socket, relative to the root.
 const SOCKET: &[u8] = b"/../refresh.sock";
-/// How long to wait, in milliseconds: for a ferroced that is stopped, no longer.
+/// Timeout in milliseconds, for a ferroced that is stopped.
 const PATIENCE: c_int = 500;
 
-/// Asks, and waits until it is done. `root` is where the files are.
+/// Requests fresh counters and waits for them. `root` is the directory of the files.
 pub(crate) fn ask(root: &[u8]) {
     let before = errno();
     if let Some((address, length)) = address(root) {
@@ -24,7 +24,7 @@ pub(crate) fn ask(root: &[u8]) {
 
 fn connect(address: &libc::sockaddr_un, length: libc::socklen_t) {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     let socket = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
     if socket < 0 {
         return;
@@ -34,8 +34,7 @@ fn connect(address: &libc::sockaddr_un, length: libc::socklen_t) {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: the address is as long as said, and lives on; one descriptor is polled, and
-    // it is ours until it is closed.
+    // SAFETY: the address has `length` bytes, `wait` is one entry, and the descriptor is ours.
     unsafe {
         if libc::connect(socket, (&raw const *address).cast(), length) == 0 {
             libc::poll(&raw mut wait, 1, PATIENCE);
@@ -44,13 +43,13 @@ fn connect(address: &libc::sockaddr_un, length: libc::socklen_t) {
     }
 }
 
-/// The address of the socket; none if the path is too long for one.
+/// Returns the address of the socket; `None` if its path is too long.
 fn address(root: &[u8]) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: zeros are an address without a path.
+    // SAFETY: a `sockaddr_un` consists of integers, which may be 0.
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let length = root.len() + SOCKET.len();
-    // A zero must stand behind it.
+    // The path needs a final zero.
     if length >= address.sun_path.len() {
         return None;
     }
@@ -67,13 +66,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_is_too_long_has_no_address() {
+    fn path_that_is_too_long_has_no_address() {
         assert!(address(&[b'/'; 91]).is_some());
         assert!(address(&[b'/'; 92]).is_none());
     }
 
     #[test]
-    fn nobody_there_is_no_trouble() {
+    fn missing_ferroced_leaves_errno_unchanged() {
         set_errno(7);
         ask(b"/nowhere/at/all");
         assert_eq!(errno(), 7);

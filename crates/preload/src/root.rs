@@ -1,6 +1,6 @@
-//! Where ferroced's files are: the variable that `ferroce run` sets.
+//! The directory of ferroced's files, from the variable that `ferroce run` sets.
 //!
-//! It is read once, and copied: programs write over their environment.
+//! The variable is copied once, because programs overwrite their environment.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -26,7 +26,8 @@ const UNREAD: u8 = 0;
 const READING: u8 = 1;
 const READ: u8 = 2;
 
-// SAFETY: the text is written by who changes UNREAD to READING, and read after READ.
+// SAFETY: the thread that changes UNREAD to READING writes the text; others read it after
+// READ.
 unsafe impl Sync for Root {}
 
 static ROOT: Root = Root {
@@ -37,19 +38,20 @@ static ROOT: Root = Root {
     }),
 };
 
-/// Calls `act` with the path, unless there is none.
+/// Calls `act` with the path, if the variable is set.
 pub(crate) fn with<T>(act: impl FnOnce(&[u8]) -> T) -> Option<T> {
     read();
     if ROOT.state.load(Ordering::Acquire) == READ {
-        // SAFETY: it is not written any more.
+        // SAFETY: after READ the text is not written any more.
         let text = unsafe { &*ROOT.text.get() };
         return some(&text.bytes[..text.length]).map(act);
     }
-    // Another thread is reading it, or we interrupt who is: no reason to wait.
+    // Another thread is copying it, or this is a signal handler in that thread: waiting could
+    // deadlock.
     act_on_variable(act)
 }
 
-/// Reads the variable, if nobody has.
+/// Copies the variable, once.
 pub(crate) fn read() {
     let claim = ROOT
         .state
@@ -58,7 +60,7 @@ pub(crate) fn read() {
         return;
     }
     act_on_variable(|path| {
-        // SAFETY: the claim is ours alone.
+        // SAFETY: only the thread that set READING writes the text.
         let text = unsafe { &mut *ROOT.text.get() };
         if let Some(room) = text.bytes.get_mut(..path.len()) {
             room.copy_from_slice(path);
@@ -69,7 +71,7 @@ pub(crate) fn read() {
 }
 
 fn act_on_variable<T>(act: impl FnOnce(&[u8]) -> T) -> Option<T> {
-    // SAFETY: a string.
+    // SAFETY: the name is a string.
     let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
     if value.is_null() {
         return None;
@@ -79,7 +81,7 @@ fn act_on_variable<T>(act: impl FnOnce(&[u8]) -> T) -> Option<T> {
     some(path).map(act)
 }
 
-/// Only absolute paths make sense; slashes at the end are cut.
+/// Returns an absolute path without slashes at its end; `None` for others.
 fn some(path: &[u8]) -> Option<&[u8]> {
     let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
     (path[0] == b'/').then(|| &path[..end])
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_absolute_paths_count() {
+    fn only_absolute_paths_are_accepted() {
         assert_eq!(some(b""), None);
         assert_eq!(some(b"/"), None);
         assert_eq!(some(b"run/x"), None);

@@ -1,18 +1,18 @@
-//! A path in a buffer of fixed size: this library must not allocate.
+//! A path in a buffer of fixed size, because this library must not allocate.
 
 use core::ffi::c_char;
 
-/// The longest path that the kernel takes, with its zero.
+/// The maximum length of a path in bytes, including its final zero.
 pub(crate) const LONGEST: usize = libc::PATH_MAX as usize;
 
-/// A path of at most [`LONGEST`] bytes, its zero included.
+/// A path of at most [`LONGEST`] bytes, including its final zero.
 pub(crate) struct Text {
     bytes: [u8; LONGEST],
     length: usize,
 }
 
 impl Text {
-    /// An empty path.
+    /// Returns an empty path.
     pub(crate) const fn new() -> Text {
         Text {
             bytes: [0; LONGEST],
@@ -20,14 +20,14 @@ impl Text {
         }
     }
 
-    /// The parts, one after the other. None if they are too long together.
+    /// Concatenates parts; `None` if the result is too long.
     pub(crate) fn of(parts: &[&[u8]]) -> Option<Text> {
         let mut text = Text::new();
         parts.iter().try_for_each(|part| text.push(part))?;
         Some(text)
     }
 
-    /// Appends bytes. None, and no change, if there is no room for them.
+    /// Appends bytes; `None` and no change if there is no room for them.
     pub(crate) fn push(&mut self, more: &[u8]) -> Option<()> {
         let end = self.length + more.len();
         if end >= LONGEST {
@@ -39,25 +39,25 @@ impl Text {
         Some(())
     }
 
-    /// Cuts the last component off, with the slash in front of it.
+    /// Removes the last component and the slash before it.
     pub(crate) fn pop(&mut self) {
         let slash = self.bytes().iter().rposition(|byte| *byte == b'/');
         self.length = slash.unwrap_or(0);
         self.bytes[self.length] = 0;
     }
 
-    /// The path without its zero.
+    /// Returns the path without its final zero.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    /// The path as a string of C.
+    /// Returns the path as a C string.
     pub(crate) fn as_ptr(&self) -> *const c_char {
         self.bytes.as_ptr().cast()
     }
 
-    /// Fills the buffer with what `write` puts there: it returns the length, which is
-    /// negative if it failed. None if it failed or filled the whole buffer.
+    /// Calls `write` to fill the buffer. `write` returns the length, negative if it failed.
+    /// The result is `None` if it failed or filled the whole buffer.
     pub(crate) fn written(write: impl FnOnce(*mut c_char, usize) -> isize) -> Option<Text> {
         let mut text = Text::new();
         let length = write(text.bytes.as_mut_ptr().cast(), LONGEST);

@@ -1,28 +1,28 @@
-//! Resolves `..` in a path as the kernel would, if the devices were its own.
+//! Resolves `..` in a path as the kernel would if sysfs had the devices.
 //!
 //! A device in `/sys/class/infiniband` is a symbolic link into `/sys/devices/virtual`, so
-//! `/sys/class/infiniband/rxe0/../..` is `/sys/devices/virtual`. The files that the links
-//! lead to lie elsewhere, so the kernel cannot resolve a `..` that leaves them.
+//! `/sys/class/infiniband/rxe0/../..` is `/sys/devices/virtual`. ferroced's files lie in
+//! another directory, so the kernel cannot resolve a `..` that leaves them.
 
 use crate::paths::{is_above, is_inside};
 use crate::text::Text;
 
-/// Links to follow before giving up, as in the kernel.
+/// Maximum number of symbolic links in a path, as in the kernel.
 const MOST_LINKS: u32 = 40;
 
-/// An entry of a directory of ours.
+/// The type of a file below the root.
 #[allow(clippy::large_enum_variant, reason = "this library must not allocate")]
 pub(crate) enum Entry {
     Folder,
     /// A symbolic link with this target.
     Link(Text),
-    /// Another file, or nothing.
+    /// Another file, or no file.
     Other,
 }
 
-/// The path that `path` means, seen from the directory `from`: one without a `..`, as long
-/// as it is within our directories or above them. `look` says what is at a path of ours.
-/// None if the path gets too long or its links run in a circle.
+/// Resolves `path`, which begins at the directory `from`. The result has no `..` as far as it
+/// lies within redirected directories or their parents. `look` returns the type of a
+/// redirected file. The result is `None` if the path is too long or has too many links.
 pub(crate) fn walk(from: &[u8], path: &[u8], look: impl Fn(&Text) -> Entry) -> Option<Text> {
     let mut at = Text::of(&[from])?;
     let mut rest = Text::of(&[path])?;
@@ -45,7 +45,7 @@ pub(crate) fn walk(from: &[u8], path: &[u8], look: impl Fn(&Text) -> Entry) -> O
                 };
                 match entry {
                     Entry::Folder => {}
-                    // The kernel will refuse it in its own words.
+                    // The kernel reports the error.
                     Entry::Other => return finish(at, after),
                     Entry::Link(target) => {
                         links += 1;
@@ -66,7 +66,7 @@ pub(crate) fn walk(from: &[u8], path: &[u8], look: impl Fn(&Text) -> Entry) -> O
     }
 }
 
-/// A directory, and what remains of a path that begins there.
+/// Appends the rest of a path to a directory.
 fn finish(mut at: Text, rest: &[u8]) -> Option<Text> {
     if at.bytes().is_empty() || !rest.is_empty() {
         at.push(b"/")?;
@@ -76,7 +76,7 @@ fn finish(mut at: Text, rest: &[u8]) -> Option<Text> {
     Some(at)
 }
 
-/// The first component of a path, and what follows it.
+/// Splits a path after its first component.
 fn first_part(path: &[u8]) -> (&[u8], &[u8]) {
     let start = path.iter().take_while(|byte| **byte == b'/').count();
     let path = &path[start..];
@@ -84,7 +84,7 @@ fn first_part(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at(end.unwrap_or(path.len()))
 }
 
-/// Whether a path has a `..`.
+/// True if a path contains `..`.
 fn climbs(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|part| part == b"..")
 }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_a_link_into_devices() {
+    fn parent_of_a_device_is_in_sys_devices() {
         let class = "/sys/class/infiniband";
         for (path, end) in [
             ("rxe0", "/sys/class/infiniband/rxe0"),
