@@ -56,12 +56,12 @@ struct Cli {
 
 /// Parses the command line and runs the command.
 pub(crate) fn run() -> Result<ExitCode> {
-    let Cli { format, command } = Cli::try_parse().unwrap_or_else(|error| complain(&error));
+    let Cli { format, command } = Cli::try_parse().unwrap_or_else(|error| report_and_exit(&error));
     command.run(format)
 }
 
 /// Prints clap's error and exits. For an unknown command, also lists the known ones.
-fn complain(error: &clap::Error) -> ! {
+fn report_and_exit(error: &clap::Error) -> ! {
     match (error.kind(), arguments()) {
         (ErrorKind::InvalidSubcommand, _) => {}
         (ErrorKind::InvalidUtf8, Err(not_text)) => {

@@ -34,7 +34,7 @@ impl CompleteArgs {
 }
 
 /// Source of the names that completion offers. Tests replace it.
-trait Surroundings {
+trait NameSource {
     fn links(&self) -> Vec<String>;
     fn netdevs(&self) -> Vec<String>;
     /// Programs on PATH whose names start with `beginning`.
@@ -43,7 +43,7 @@ trait Surroundings {
 
 struct System;
 
-impl Surroundings for System {
+impl NameSource for System {
     fn links(&self) -> Vec<String> {
         let links = list_links().unwrap_or_default();
         links.into_iter().map(|link| link.name).collect()
@@ -77,7 +77,7 @@ fn next_words(
     mut ferroce: clap::Command,
     before: &[&str],
     typed: &str,
-    system: &impl Surroundings,
+    system: &impl NameSource,
 ) -> Vec<String> {
     ferroce.build();
     let mut at = &ferroce;
@@ -125,7 +125,7 @@ fn next_words(
 }
 
 /// Returns the words that may follow a command and some of its arguments.
-fn arguments(path: &[&str], words: &[&str], system: &impl Surroundings) -> Vec<String> {
+fn arguments(path: &[&str], words: &[&str], system: &impl NameSource) -> Vec<String> {
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match (path, words) {
         (["link", "add"], [_name, pairs @ ..]) => {
@@ -149,7 +149,7 @@ fn arguments(path: &[&str], words: &[&str], system: &impl Surroundings) -> Vec<S
 
 /// Returns the words that may follow a list of keys and values: a value for the last key, or
 /// the keys that are not used yet.
-fn pair(keys: &[&str], pairs: &[&str], system: &impl Surroundings) -> Vec<String> {
+fn pair(keys: &[&str], pairs: &[&str], system: &impl NameSource) -> Vec<String> {
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match pairs.chunks(2).last() {
         Some(["type"]) => texts(&["rxe"]),
@@ -171,7 +171,7 @@ mod tests {
 
     struct Fixed;
 
-    impl Surroundings for Fixed {
+    impl NameSource for Fixed {
         fn links(&self) -> Vec<String> {
             vec!["rxe0".into(), "rxe1".into()]
         }

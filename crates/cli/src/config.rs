@@ -155,7 +155,7 @@ fn save(only: &[String]) -> Result<()> {
     };
     if let Some(name) = only.iter().find(|n| links.iter().all(|l| l.name != **n)) {
         let names: Vec<String> = links.into_iter().map(|link| link.name).collect();
-        let links = crate::link::show::there_is(&names);
+        let links = crate::link::show::list_existing(&names);
         bail!("link {name} does not exist; {links}");
     }
     for link in links {

@@ -7,11 +7,11 @@ use ferroce_control::path::own_dirs;
 use ferroce_control::{Connection, find_daemon, find_or_start};
 
 /// The running executable. This path works even if its file was moved or deleted.
-pub(crate) const OURSELVES: &str = "/proc/self/exe";
+pub(crate) const THIS_EXECUTABLE: &str = "/proc/self/exe";
 
 /// Connects to ferroced, and starts one if none runs.
 pub(crate) fn connect_or_start() -> Result<Connection> {
-    Ok(find_or_start(OsStr::new(OURSELVES))?)
+    Ok(find_or_start(OsStr::new(THIS_EXECUTABLE))?)
 }
 
 /// Connects to ferroced. Returns `None` if none runs and no links exist.

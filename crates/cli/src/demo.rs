@@ -100,7 +100,7 @@ type Extent = Option<&'static str>;
 
 /// A message between client and server that keeps them in step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Word {
+enum Step {
     /// The receive is posted, or memory has the agreed contents.
     Ready,
     /// The received data was checked.

@@ -39,13 +39,13 @@ fn main() -> ExitCode {
         Some("rxe_cfg") => rxe_cfg::run(),
         Some("rxe_init.sh") => rxe_init::run(),
         Some("sudo") => sudo::run(),
-        _ => return ended(cli::run()),
+        _ => return exit_code(cli::run()),
     };
-    ended(result.map(|()| ExitCode::SUCCESS))
+    exit_code(result.map(|()| ExitCode::SUCCESS))
 }
 
 /// Prints the error of a command that failed, and returns the exit status.
-fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
+fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {

@@ -119,7 +119,7 @@ const EXAMPLES: &str = "    \
 
 /// The options that all commands share.
 #[derive(Debug, Clone, Copy)]
-struct Manner {
+struct SharedOptions {
     format: Format,
     force: bool,
 }
@@ -153,7 +153,7 @@ pub(crate) fn run() -> Result<()> {
         let version = env!("CARGO_PKG_VERSION");
         return output::write(&format!("rdma utility, ferroce-{version}\n"));
     }
-    let manner = Manner {
+    let options = SharedOptions {
         format: Format {
             json: arguments.json,
             pretty: arguments.pretty,
@@ -165,13 +165,13 @@ pub(crate) fn run() -> Result<()> {
         return output::write(USAGE);
     }
     match &arguments.batch {
-        Some(file) => batch::run(file, arguments.force, |words| perform(words, manner)),
-        None => perform(&arguments.words, manner),
+        Some(file) => batch::run(file, arguments.force, |words| perform(words, options)),
+        None => perform(&arguments.words, options),
     }
 }
 
 /// Runs one command.
-fn perform(words: &[String], manner: Manner) -> Result<()> {
+fn perform(words: &[String], options: SharedOptions) -> Result<()> {
     let mut words = Words::new(words);
     let objects = [
         "dev",
@@ -183,23 +183,23 @@ fn perform(words: &[String], manner: Manner) -> Result<()> {
         "help",
     ];
     match words.command("object", &objects, None)? {
-        Some("dev") => dev::run(words, manner),
-        Some("link") => link(words, manner),
-        Some("resource") => resource::run(words, manner),
-        Some("monitor") => monitor::run(words, manner),
-        Some("statistic") => statistic::run(words, manner),
-        Some("system") => system::run(words, manner),
+        Some("dev") => dev::run(words, options),
+        Some("link") => link(words, options),
+        Some("resource") => resource::run(words, options),
+        Some("monitor") => monitor::run(words, options),
+        Some("statistic") => statistic::run(words, options),
+        Some("system") => system::run(words, options),
         _ => output::write(USAGE),
     }
 }
 
 /// Runs `ferroce resource`, which is `rdma resource`.
 pub(crate) fn resource(words: &[String], format: Format) -> Result<()> {
-    let manner = Manner {
+    let options = SharedOptions {
         format,
         force: false,
     };
-    resource::run(Words::new(words), manner)
+    resource::run(Words::new(words), options)
 }
 
 /// Adds the second dash to a long option. iproute2's manual writes long options with one
@@ -231,7 +231,7 @@ fn links(only: Option<&str>) -> Result<Vec<LinkInfo>> {
     link::show::chosen(all, only)
 }
 
-fn link(mut words: Words<'_>, manner: Manner) -> Result<()> {
+fn link(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     let commands = ["show", "list", "add", "delete", "help"];
     match words.command("link command", &commands, Some("show"))? {
         Some("add") => match words.rest() {
@@ -250,13 +250,13 @@ fn link(mut words: Words<'_>, manner: Manner) -> Result<()> {
                 bail!("Please provide the name of a link to delete\n{LINK_USAGE}");
             };
             words.end()?;
-            link::delete(name.to_owned(), manner.force)
+            link::delete(name.to_owned(), options.force)
         }
         Some("help") => output::write(LINK_USAGE),
         _ => {
             let only = words.next();
             words.end()?;
-            link::show::run(only, manner.format)
+            link::show::run(only, options.format)
         }
     }
 }

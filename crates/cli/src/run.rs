@@ -108,7 +108,7 @@ impl RunArgs {
             let [pid, file] = &guard[..] else {
                 bail!("--guard needs a process number and a file");
             };
-            stand_guard(pid.parse()?, Path::new(file))?;
+            run_guard(pid.parse()?, Path::new(file))?;
             return Ok(ExitCode::SUCCESS);
         }
         let Some((program, arguments)) = self.program.split_first() else {
@@ -219,14 +219,14 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             }
         }
     }
-    leave_guard(&share).context("cannot start the process that deletes the link afterwards")
+    start_guard(&share).context("cannot start the process that deletes the link afterwards")
 }
 
 /// Starts the guard process.
-fn leave_guard(share: &Share) -> Result<()> {
+fn start_guard(share: &Share) -> Result<()> {
     let (file, path) = share.hand_over()?;
     let pid = getpid().as_raw_nonzero().to_string();
-    Command::new(daemon::OURSELVES)
+    Command::new(daemon::THIS_EXECUTABLE)
         .args([OsStr::new("run"), OsStr::new("--guard"), OsStr::new(&pid)])
         .arg(path)
         .stdin(file)
@@ -239,7 +239,7 @@ fn leave_guard(share: &Share) -> Result<()> {
 
 /// Waits for a process to end, then releases its share. The guard of the last share deletes
 /// the links as soon as no program uses them.
-fn stand_guard(pid: i32, file: &Path) -> Result<()> {
+fn run_guard(pid: i32, file: &Path) -> Result<()> {
     let mut share = Share::inherit(std::io::stdin(), file)?;
     let pid = Pid::from_raw(pid).context("0 is not a process number")?;
     if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {

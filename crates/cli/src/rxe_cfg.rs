@@ -140,7 +140,7 @@ impl RxeCfg {
         if let Some(name) = only
             && !links.iter().any(|link| link.name == name)
         {
-            bail!("link {name} does not exist; {}", there_is(&links));
+            bail!("link {name} does not exist; {}", list_existing(&links));
         }
         output::write(&table::text(&netdevs, &links, only, self.with_carrier))
     }
@@ -216,7 +216,7 @@ impl RxeCfg {
                     true => return Ok(()),
                     false => bail!(
                         "no link is named {wanted} or uses a netdev {wanted}; {}",
-                        there_is(&links)
+                        list_existing(&links)
                     ),
                 }
             }
@@ -257,7 +257,7 @@ impl RxeCfg {
         let chosen = |link: &&LinkInfo| only.is_none_or(|only| link.name == only);
         if !links.iter().any(|link| chosen(&link)) {
             let name = only.unwrap_or("rxe0");
-            bail!("link {name} does not exist; {}", there_is(&links));
+            bail!("link {name} does not exist; {}", list_existing(&links));
         }
         let mut connection =
             daemon::connect()?.context("ferroced has just ended, and its links with it")?;
@@ -329,7 +329,7 @@ fn links() -> Result<Vec<LinkInfo>> {
 }
 
 /// Returns the end of an error message: the links that exist, or how to add one.
-fn there_is(links: &[LinkInfo]) -> String {
+fn list_existing(links: &[LinkInfo]) -> String {
     let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
     match &names[..] {
         [] => "there are no links; `rxe_cfg add ethN` adds one".into(),

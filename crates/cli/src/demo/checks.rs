@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use ferroce_device::transport::SendOp;
 use ferroce_endpoint::{Endpoint, Partner, pattern};
 
-use super::Word;
+use super::Step;
 
 /// Message sizes, from one packet to many.
 const SIZES: [u32; 6] = [1, 100, 4096, 4097, 65_536, 1 << 20];
@@ -18,10 +18,10 @@ const ADDITIONS: u64 = 1000;
 pub(super) fn client(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     for size in SIZES {
         end.pages.put(0, &pattern(size, size))?;
-        partner.expect(Word::Ready)?;
+        partner.expect(Step::Ready)?;
         end.post(1, SendOp::Send { imm: Some(size) }, 0, size)?;
         end.succeed(1)?;
-        partner.expect(Word::Checked)?;
+        partner.expect(Step::Checked)?;
     }
     println!(
         "  SEND    {} sizes from 1 byte to 1 MiB, every byte correct",
@@ -31,15 +31,15 @@ pub(super) fn client(end: &Endpoint, partner: &mut Partner) -> Result<()> {
         end.pages.put(0, &pattern(size + 1, size))?;
         end.post(2, end.write_to(INBOX), 0, size)?;
         end.succeed(1)?;
-        partner.say(&Word::Ready)?;
-        partner.expect(Word::Checked)?;
+        partner.say(&Step::Ready)?;
+        partner.expect(Step::Checked)?;
     }
     println!(
         "  WRITE   {} sizes from 1 byte to 1 MiB, every byte correct",
         SIZES.len()
     );
     for size in SIZES {
-        partner.expect(Word::Ready)?;
+        partner.expect(Step::Ready)?;
         let (remote_addr, rkey) = end.remote(0);
         end.post(3, SendOp::Read { remote_addr, rkey }, INBOX, size)?;
         end.succeed(1)?;
@@ -47,15 +47,15 @@ pub(super) fn client(end: &Endpoint, partner: &mut Partner) -> Result<()> {
             end.pages.get(INBOX, size)? == pattern(size + 2, size),
             "a READ of {size} bytes returned wrong data"
         );
-        partner.say(&Word::Checked)?;
+        partner.say(&Step::Checked)?;
     }
     println!(
         "  READ    {} sizes from 1 byte to 1 MiB, every byte correct",
         SIZES.len()
     );
     atomics(end)?;
-    partner.say(&Word::Ready)?;
-    partner.expect(Word::Checked)?;
+    partner.say(&Step::Ready)?;
+    partner.expect(Step::Checked)?;
     println!("  atomics {ADDITIONS} additions and a swap, each executed exactly once");
     Ok(())
 }
@@ -98,7 +98,7 @@ fn atomics(end: &Endpoint) -> Result<()> {
 pub(super) fn server(end: &Endpoint, partner: &mut Partner) -> Result<()> {
     for size in SIZES {
         end.receive(1, INBOX, size)?;
-        partner.say(&Word::Ready)?;
+        partner.say(&Step::Ready)?;
         let wc = end.succeed(1)?[0];
         ensure!(
             wc.byte_len == size && wc.imm == size,
@@ -107,25 +107,25 @@ pub(super) fn server(end: &Endpoint, partner: &mut Partner) -> Result<()> {
             wc.imm
         );
         check(end, size, size)?;
-        partner.say(&Word::Checked)?;
+        partner.say(&Step::Checked)?;
     }
     for size in SIZES {
-        partner.expect(Word::Ready)?;
+        partner.expect(Step::Ready)?;
         check(end, size + 1, size)?;
-        partner.say(&Word::Checked)?;
+        partner.say(&Step::Checked)?;
     }
     for size in SIZES {
         end.pages.put(0, &pattern(size + 2, size))?;
-        partner.say(&Word::Ready)?;
-        partner.expect(Word::Checked)?;
+        partner.say(&Step::Ready)?;
+        partner.expect(Step::Checked)?;
     }
-    partner.expect(Word::Ready)?;
+    partner.expect(Step::Ready)?;
     let word = end.pages.get(WORD - 8, 8)?;
     ensure!(
         word == 42u64.to_ne_bytes(),
         "the compare-and-swap left {word:?} instead of 42"
     );
-    partner.say(&Word::Checked)
+    partner.say(&Step::Checked)
 }
 
 fn check(end: &Endpoint, seed: u32, size: u32) -> Result<()> {

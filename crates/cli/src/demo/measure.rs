@@ -8,7 +8,7 @@ use ferroce_endpoint::{Endpoint, Partner};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
-use super::Word;
+use super::Step;
 
 /// Outstanding work requests.
 const WINDOW: usize = 32;
@@ -54,9 +54,9 @@ pub(super) fn client(end: &Endpoint, partner: &mut Partner, quick: bool) -> Resu
             count,
         };
         partner.say(&Some(round))?;
-        partner.expect(Word::Ready)?;
+        partner.expect(Step::Ready)?;
         let time = timed(|| perform(end, round))?;
-        partner.expect(Word::Done)?;
+        partner.expect(Step::Done)?;
         lines.push(line(round, time));
         bar.inc(1);
     }
@@ -138,7 +138,7 @@ pub(super) fn server(end: &Endpoint, partner: &mut Partner) -> Result<()> {
             Operation::Send => receive(end, partner, round)?,
             Operation::PingPong => {
                 end.receive(0, 0, round.size)?;
-                partner.say(&Word::Ready)?;
+                partner.say(&Step::Ready)?;
                 for left in (0..round.count).rev() {
                     end.succeed(1)?;
                     if left > 0 {
@@ -149,9 +149,9 @@ pub(super) fn server(end: &Endpoint, partner: &mut Partner) -> Result<()> {
                 }
             }
             // RDMA operations need no work from the program at this end.
-            Operation::Write | Operation::Read => partner.say(&Word::Ready)?,
+            Operation::Write | Operation::Read => partner.say(&Step::Ready)?,
         }
-        partner.say(&Word::Done)?;
+        partner.say(&Step::Done)?;
     }
     Ok(())
 }
@@ -162,7 +162,7 @@ fn receive(end: &Endpoint, partner: &mut Partner, round: Round) -> Result<()> {
         end.receive(0, 0, round.size)?;
         posted += 1;
     }
-    partner.say(&Word::Ready)?;
+    partner.say(&Step::Ready)?;
     for _ in 0..round.count {
         end.succeed(1)?;
         if posted < round.count {

@@ -45,7 +45,7 @@ pub(super) fn findings() -> Vec<Finding> {
 
 /// Runs `ferroce demo --brief`: two processes on a private link, every byte checked.
 pub(super) fn transfer() -> Finding {
-    let output = Command::new(daemon::OURSELVES)
+    let output = Command::new(daemon::THIS_EXECUTABLE)
         .args(["demo", "--brief"])
         .stdin(Stdio::null())
         .output();

@@ -34,7 +34,7 @@ pub(crate) fn chosen(mut links: Vec<LinkInfo>, only: Option<&str>) -> Result<Vec
         if links.is_empty() {
             bail!(
                 "Wrong device name: link {name} does not exist; {}",
-                there_is(&names)
+                list_existing(&names)
             );
         }
     }
@@ -51,7 +51,7 @@ pub(crate) fn link_name(wanted: &str) -> Result<&str> {
 }
 
 /// Returns the end of an error message: the links that exist, or how to add one.
-pub(crate) fn there_is(names: &[String]) -> String {
+pub(crate) fn list_existing(names: &[String]) -> String {
     match names {
         [] => "there are no links; `ferroce link add NAME type rxe netdev IF` adds one".into(),
         names => format!("existing links: {}", names.join(", ")),

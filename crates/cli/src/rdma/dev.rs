@@ -5,7 +5,7 @@ use ferroce_control::LinkInfo;
 
 use super::row::{self, Row};
 use super::words::Words;
-use super::{Manner, links};
+use super::{SharedOptions, links};
 use crate::{link, output};
 
 pub(super) const USAGE: &str = "\
@@ -29,7 +29,7 @@ const CAPABILITIES: [&str; 12] = [
     "MEM_WINDOW_TYPE_2B",
 ];
 
-pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     let commands = ["show", "list", "set", "help"];
     match words.command("dev command", &commands, Some("show"))? {
         Some("help") => output::write(USAGE),
@@ -37,8 +37,8 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         _ => {
             let only = words.next();
             words.end()?;
-            let rows: Vec<Row> = links(only)?.iter().map(|l| device(l, manner)).collect();
-            row::show(&rows, manner.format)
+            let rows: Vec<Row> = links(only)?.iter().map(|l| device(l, options)).collect();
+            row::show(&rows, options.format)
         }
     }
 }
@@ -63,7 +63,7 @@ fn set(mut words: Words<'_>) -> Result<()> {
     }
 }
 
-fn device(link: &LinkInfo, manner: Manner) -> Row {
+fn device(link: &LinkInfo, options: SharedOptions) -> Row {
     let guid = guid(link);
     let LinkInfo { index, name, .. } = link;
     let head = format!("{index}: {name}: ");
@@ -75,7 +75,7 @@ fn device(link: &LinkInfo, manner: Manner) -> Row {
         .with("node_type", "ca")
         .with("node_guid", guid.clone())
         .with("sys_image_guid", guid);
-    if !manner.format.details {
+    if !options.format.details {
         return row;
     }
     let caps = CAPABILITIES.to_vec();

@@ -6,7 +6,7 @@ use anyhow::Result;
 use ferroce_control::{Connection, Error, LinkEventKind, LinkInfo, Reply, Request};
 use serde_json::json;
 
-use super::Manner;
+use super::SharedOptions;
 use super::words::Words;
 use crate::daemon;
 use crate::link::show::PORT;
@@ -15,11 +15,11 @@ use crate::output::{self, Format};
 pub(super) const USAGE: &str = "Usage: rdma monitor [ -j ]\n";
 
 /// Links by their index.
-type Known = BTreeMap<u32, LinkInfo>;
+type Links = BTreeMap<u32, LinkInfo>;
 
 /// A reported event.
 #[derive(Debug, PartialEq, Eq)]
-struct News<'a> {
+struct Event<'a> {
     what: &'static str,
     link: &'a LinkInfo,
     /// True if the event also names the netdev.
@@ -27,7 +27,7 @@ struct News<'a> {
 }
 
 /// Prints events until the process is killed.
-pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     if words.one_of(&["help"]).is_some() {
         return output::write(USAGE);
     }
@@ -44,7 +44,7 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
                         LinkEventKind::Removed => drop(now.remove(&event.link.index)),
                         _ => drop(now.insert(event.link.index, event.link)),
                     }
-                    tell(&known, &now, manner.format)?;
+                    report(&known, &now, options.format)?;
                     known = now;
                 }
                 Ok(_) => {}
@@ -57,28 +57,28 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         // ferroced ended. Connect to its successor, or start one, and report the difference.
         connection = daemon::connect_or_start()?;
         let now = subscribe(&mut connection)?;
-        tell(&known, &now, manner.format)?;
+        report(&known, &now, options.format)?;
         known = now;
     }
 }
 
 /// Subscribes to events and returns the present links.
-fn subscribe(connection: &mut Connection) -> Result<Known> {
+fn subscribe(connection: &mut Connection) -> Result<Links> {
     connection.perform(&Request::Subscribe)?;
     let links = connection.links()?.into_iter();
     Ok(links.map(|link| (link.index, link)).collect())
 }
 
-fn tell(before: &Known, now: &Known, format: Format) -> Result<()> {
-    for news in news(before, now) {
-        output::write(&line(&news, format))?;
+fn report(before: &Links, now: &Links, format: Format) -> Result<()> {
+    for event in events(before, now) {
+        output::write(&line(&event, format))?;
     }
     Ok(())
 }
 
-fn news<'a>(before: &'a Known, now: &'a Known) -> Vec<News<'a>> {
+fn events<'a>(before: &'a Links, now: &'a Links) -> Vec<Event<'a>> {
     let mut all = Vec::new();
-    let mut add = |what, link, netdev| all.push(News { what, link, netdev });
+    let mut add = |what, link, netdev| all.push(Event { what, link, netdev });
     for (index, link) in before {
         if !now.contains_key(index) {
             add("UNREGISTER", link, false);
@@ -103,13 +103,13 @@ fn news<'a>(before: &'a Known, now: &'a Known) -> Vec<News<'a>> {
     all
 }
 
-fn line(news: &News<'_>, format: Format) -> String {
-    let LinkInfo { index, name, .. } = news.link;
-    let (netdev, number) = (&news.link.netdev, news.link.ifindex);
-    let what = format!("[{}]", news.what);
+fn line(event: &Event<'_>, format: Format) -> String {
+    let LinkInfo { index, name, .. } = event.link;
+    let (netdev, number) = (&event.link.netdev, event.link.ifindex);
+    let what = format!("[{}]", event.what);
     if format.json || format.pretty {
         let mut value = json!({"event_type": what, "rdma_index": index, "rdma_dev": name});
-        if news.netdev {
+        if event.netdev {
             value["port"] = PORT.into();
             value["netdev_idx"] = number.into();
             value["netdev_name"] = netdev.clone().into();
@@ -117,7 +117,7 @@ fn line(news: &News<'_>, format: Format) -> String {
         return format!("{value}\n");
     }
     let mut text = format!("{what}\tdev {index} {name}");
-    if news.netdev {
+    if event.netdev {
         text += &format!(" port {PORT} netdev {number} {netdev}");
     }
     text + "\n"
@@ -137,11 +137,11 @@ mod tests {
     }
 
     fn reported(before: &[&LinkInfo], now: &[&LinkInfo]) -> String {
-        let known = |links: &[&LinkInfo]| -> Known {
+        let known = |links: &[&LinkInfo]| -> Links {
             links.iter().map(|l| (l.index, (*l).clone())).collect()
         };
         let (before, now) = (known(before), known(now));
-        let all = news(&before, &now);
+        let all = events(&before, &now);
         all.iter().map(|n| line(n, Format::default())).collect()
     }
 
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn json_is_that_of_iproute2() {
-        let news = News {
+        let event = Event {
             what: "NETDEV_ATTACH",
             link: &link(0, "rxe0", "eth0"),
             netdev: true,
@@ -178,7 +178,7 @@ mod tests {
             json: true,
             ..Format::default()
         };
-        let said: serde_json::Value = serde_json::from_str(&line(&news, format)).expect("JSON");
+        let said: serde_json::Value = serde_json::from_str(&line(&event, format)).expect("JSON");
         let expected = json!({
             "event_type": "[NETDEV_ATTACH]", "rdma_index": 0, "rdma_dev": "rxe0", "port": 1,
             "netdev_idx": 5, "netdev_name": "eth0",

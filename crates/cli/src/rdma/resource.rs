@@ -7,7 +7,7 @@ use ferroce_control::resources::{CmIdResource, QpResource, Resources};
 use super::filter::Filter;
 use super::row::{self, Row};
 use super::words::Words;
-use super::{Manner, links};
+use super::{SharedOptions, links};
 use crate::link::show::PORT;
 use crate::{daemon, output};
 
@@ -62,20 +62,20 @@ pub(super) const NAMES: [&str; KINDS.len()] = {
 };
 
 /// A program that uses a link, and its objects.
-struct Holding {
+struct ProgramObjects {
     pid: u32,
     comm: String,
-    has: Resources,
+    objects: Resources,
 }
 
 /// A link, the programs that use it, and its connections.
-struct Place {
+struct LinkObjects {
     link: LinkInfo,
-    holdings: Vec<Holding>,
+    programs: Vec<ProgramObjects>,
     connections: Vec<CmIdResource>,
 }
 
-pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     if let Some("help") = words.one_of(&["show", "list", "help"]) {
         return output::write(USAGE);
     }
@@ -84,10 +84,10 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         // `rdma resource show DEV`
         let only = words.next();
         words.end()?;
-        let places = look(only, Objects::All);
-        let places = places.map_err(|e| anyhow!("{e:#}; objects are {}", kinds.join(", ")))?;
-        let rows: Vec<Row> = places.iter().map(summary).collect();
-        return row::show(&rows, manner.format);
+        let all = collect(only, Objects::All);
+        let all = all.map_err(|e| anyhow!("{e:#}; objects are {}", kinds.join(", ")))?;
+        let rows: Vec<Row> = all.iter().map(summary).collect();
+        return row::show(&rows, options.format);
     };
     let mut only = None;
     if words.one_of(&["link", "dev"]).is_some() {
@@ -103,24 +103,24 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
         "cm_id" => Objects::Connections,
         _ => Objects::All,
     };
-    for place in look(only, wanted)? {
+    for on_link in collect(only, wanted)? {
         if !without_port {
-            rows.extend(lines(kind, &place, manner));
+            rows.extend(lines(kind, &on_link, options));
         }
     }
     rows.retain(|row| filter.admits(row));
-    row::show(&rows, manner.format)
+    row::show(&rows, options.format)
 }
 
 /// Returns a row for each memory region.
 pub(super) fn regions(only: Option<&str>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for place in look(only, Objects::All)? {
-        for holding in &place.holdings {
-            rows.extend(holding.has.mrs.iter().map(|mr| {
-                Row::of_device(place.link.index, &place.link.name)
+    for on_link in collect(only, Objects::All)? {
+        for program in &on_link.programs {
+            rows.extend(program.objects.mrs.iter().map(|mr| {
+                Row::of_device(on_link.link.index, &on_link.link.name)
                     .with("mrn", mr.mrn)
-                    .with_key("pid", Some(holding.pid))
+                    .with_key("pid", Some(program.pid))
             }));
         }
     }
@@ -137,20 +137,20 @@ enum Objects {
 }
 
 /// Collects the objects on the links.
-fn look(only: Option<&str>, wanted: Objects) -> Result<Vec<Place>> {
+fn collect(only: Option<&str>, wanted: Objects) -> Result<Vec<LinkObjects>> {
     let links = links(only)?;
     let Some(mut connection) = daemon::connect()? else {
         return Ok(Vec::new());
     };
-    let mut places = Vec::new();
+    let mut all = Vec::new();
     for link in links {
-        let (programs, connections) = connection.resources(Some(&link.name))?;
-        let mut holdings = Vec::new();
-        let programs = programs.into_iter();
-        for program in programs.filter(|_| wanted == Objects::All) {
-            let (pid, comm) = (program.process.pid, program.process.program.clone());
-            match program.read() {
-                Ok(has) => holdings.push(Holding { pid, comm, has }),
+        let (reporters, connections) = connection.resources(Some(&link.name))?;
+        let mut programs = Vec::new();
+        let reporters = reporters.into_iter();
+        for reporter in reporters.filter(|_| wanted == Objects::All) {
+            let (pid, comm) = (reporter.process.pid, reporter.process.program.clone());
+            match reporter.read() {
+                Ok(objects) => programs.push(ProgramObjects { pid, comm, objects }),
                 // The program has just ended, and its objects with it.
                 Err(_) if gone(pid) => {}
                 Err(error) => {
@@ -158,23 +158,27 @@ fn look(only: Option<&str>, wanted: Objects) -> Result<Vec<Place>> {
                 }
             }
         }
-        places.push(Place {
+        all.push(LinkObjects {
             link,
-            holdings,
+            programs,
             connections,
         });
     }
-    Ok(places)
+    Ok(all)
 }
 
 fn gone(pid: u32) -> bool {
     !std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-fn summary(place: &Place) -> Row {
-    let LinkInfo { index, name, .. } = &place.link;
+fn summary(on_link: &LinkObjects) -> Row {
+    let LinkInfo { index, name, .. } = &on_link.link;
     let count = |of: fn(&Resources) -> usize| -> usize {
-        place.holdings.iter().map(|holding| of(&holding.has)).sum()
+        on_link
+            .programs
+            .iter()
+            .map(|program| of(&program.objects))
+            .sum()
     };
     let names = [
         ("ifindex", (*index).into()),
@@ -184,44 +188,49 @@ fn summary(place: &Place) -> Row {
         .with("pd", count(|has| has.pds.len()))
         .with("cq", count(|has| has.cqs.len()))
         .with("qp", count(|has| has.qps.len()))
-        .with("cm_id", place.connections.len())
+        .with("cm_id", on_link.connections.len())
         .with("mr", count(|has| has.mrs.len()))
-        .with("ctx", place.holdings.len())
+        .with("ctx", on_link.programs.len())
         .with("srq", count(|has| has.srqs.len()))
 }
 
-fn lines(kind: &str, place: &Place, manner: Manner) -> Vec<Row> {
+fn lines(kind: &str, on_link: &LinkObjects, options: SharedOptions) -> Vec<Row> {
     if kind == "cm_id" {
-        let connections = place.connections.iter();
-        return connections.map(|c| cm_id(&place.link, c)).collect();
+        let connections = on_link.connections.iter();
+        return connections.map(|c| cm_id(&on_link.link, c)).collect();
     }
-    let holdings = place.holdings.iter();
-    holdings
-        .flat_map(|holding| of_program(kind, &place.link, holding, manner))
+    let programs = on_link.programs.iter();
+    programs
+        .flat_map(|program| of_program(kind, &on_link.link, program, options))
         .collect()
 }
 
-fn of_program(kind: &str, link: &LinkInfo, holding: &Holding, manner: Manner) -> Vec<Row> {
+fn of_program(
+    kind: &str,
+    link: &LinkInfo,
+    program: &ProgramObjects,
+    options: SharedOptions,
+) -> Vec<Row> {
     let device = || Row::of_device(link.index, &link.name);
     let owned = |row: Row| {
-        row.with("pid", holding.pid)
-            .with("comm", holding.comm.clone())
+        row.with("pid", program.pid)
+            .with("comm", program.comm.clone())
     };
-    let has = &holding.has;
+    let objects = &program.objects;
     let rows: Vec<Row> = match kind {
-        "qp" => has.qps.iter().map(|qp| queue_pair(link, qp)).collect(),
+        "qp" => objects.qps.iter().map(|qp| queue_pair(link, qp)).collect(),
         "cq" => {
-            let cqs = has.cqs.iter().map(|cq| {
+            let cqs = objects.cqs.iter().map(|cq| {
                 device()
                     .with("cqn", cq.cqn)
                     .with("cqe", cq.cqe)
                     .with("users", cq.users)
-                    .with("ctxn", has.ctxn)
+                    .with("ctxn", objects.ctxn)
             });
             cqs.collect()
         }
         "mr" => {
-            let mrs = has.mrs.iter().map(|mr| {
+            let mrs = objects.mrs.iter().map(|mr| {
                 let keys = mr.keys.as_ref();
                 device()
                     .with("mrn", mr.mrn)
@@ -234,19 +243,19 @@ fn of_program(kind: &str, link: &LinkInfo, holding: &Holding, manner: Manner) ->
             mrs.collect()
         }
         "pd" => {
-            let pds = has.pds.iter().map(|pd| {
+            let pds = objects.pds.iter().map(|pd| {
                 device()
                     .with("pdn", pd.pdn)
                     .with("users", pd.users)
-                    .with("ctxn", has.ctxn)
+                    .with("ctxn", objects.ctxn)
             });
             pds.collect()
         }
-        "srq" => has
+        "srq" => objects
             .srqs
             .iter()
             .map(|srq| {
-                let users = has.qps.iter().filter(|qp| qp.srqn == Some(srq.srqn));
+                let users = objects.qps.iter().filter(|qp| qp.srqn == Some(srq.srqn));
                 let numbers: Vec<u32> = users.map(|qp| qp.lqpn).collect();
                 let users: Vec<String> = numbers.iter().map(u32::to_string).collect();
                 device()
@@ -258,11 +267,11 @@ fn of_program(kind: &str, link: &LinkInfo, holding: &Holding, manner: Manner) ->
                     .with_key("lqpn", Some(numbers))
             })
             .collect(),
-        _ => vec![device().with("ctxn", has.ctxn)],
+        _ => vec![device().with("ctxn", objects.ctxn)],
     };
     let mut rows: Vec<Row> = rows.into_iter().map(owned).collect();
-    if kind == "qp" && manner.format.details {
-        let posted = rows.into_iter().zip(&has.qps);
+    if kind == "qp" && options.format.details {
+        let posted = rows.into_iter().zip(&objects.qps);
         let posted = posted.map(|(row, qp)| {
             row.with("sq-posted", qp.sends)
                 .with("rq-posted", qp.receives)
@@ -326,7 +335,7 @@ mod tests {
             sends: 0,
             receives: 0,
         };
-        let has = Resources {
+        let objects = Resources {
             qps: vec![qp(17, Some(3)), qp(18, Some(3)), qp(19, None)],
             srqs: vec![SrqResource {
                 srqn: 3,
@@ -336,17 +345,17 @@ mod tests {
             }],
             ..Resources::default()
         };
-        let holding = Holding {
+        let program = ProgramObjects {
             pid: 5,
             comm: "server".into(),
-            has,
+            objects,
         };
         let link = LinkInfo::new("rxe0", "lo", 1);
-        let manner = Manner {
+        let options = SharedOptions {
             format: crate::output::Format::default(),
             force: false,
         };
-        let rows = of_program("srq", &link, &holding, manner);
+        let rows = of_program("srq", &link, &program, options);
         let (_, known) = KINDS.iter().find(|(kind, _)| *kind == "srq").unwrap();
         for (line, admitted) in [
             ("lqpn 18", true),

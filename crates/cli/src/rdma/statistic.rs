@@ -7,7 +7,7 @@ use ferroce_control::resources::QpResource;
 use super::filter::Filter;
 use super::row::{self, Row};
 use super::words::Words;
-use super::{Manner, links, resource};
+use super::{SharedOptions, links, resource};
 use crate::link::show::{PORT, link_name};
 use crate::{daemon, output, stat};
 
@@ -20,29 +20,29 @@ Usage: rdma statistic [ show ] [ link DEV/PORT_INDEX ]
 where  FILTER_NAME := { cntn | lqpn | pid | qp-type }
 ";
 
-pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     let commands = [
         "show", "list", "link", "qp", "mr", "mode", "set", "unset", "help",
     ];
     match words.command("statistic command", &commands, Some("show"))? {
         Some("help") => output::write(USAGE),
-        Some("qp") => of_queue_pairs(words, manner),
-        Some("mr") => of_regions(words, manner),
-        Some("mode") => optional_counters(words, manner),
+        Some("qp") => of_queue_pairs(words, options),
+        Some("mr") => of_regions(words, options),
+        Some("mode") => optional_counters(words, options),
         Some(change @ ("set" | "unset")) => change_optional(change, words),
-        Some("link") => show(words.next(), words, manner),
+        Some("link") => show(words.next(), words, options),
         // iproute2 accepts `statistic show mr` for `statistic mr show`.
         _ => match words.one_of(&["link", "qp", "mr"]) {
-            Some("qp") => of_queue_pairs(words, manner),
-            Some("mr") => of_regions(words, manner),
-            _ => show(words.next(), words, manner),
+            Some("qp") => of_queue_pairs(words, options),
+            Some("mr") => of_regions(words, options),
+            _ => show(words.next(), words, options),
         },
     }
 }
 
-fn show(link: Option<&str>, rest: Words<'_>, manner: Manner) -> Result<()> {
+fn show(link: Option<&str>, rest: Words<'_>, options: SharedOptions) -> Result<()> {
     rest.end()?;
-    stat::show(link.map(link_name).transpose()?, false, manner.format)
+    stat::show(link.map(link_name).transpose()?, false, options.format)
 }
 
 /// Parses `link NAME` or `dev NAME`, if one of them comes next.
@@ -55,12 +55,12 @@ fn named_link<'a>(words: &mut Words<'a>) -> Result<Option<&'a str>> {
 
 /// Shows optional counters, which a driver can switch on. Like the kernel's rxe, Ferroce has
 /// none, so the output is empty.
-fn optional_counters(mut words: Words<'_>, manner: Manner) -> Result<()> {
+fn optional_counters(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     words.one_of(&["supported"]);
     let only = named_link(&mut words)?;
     words.end()?;
     links(only)?;
-    row::show(&[], manner.format)
+    row::show(&[], options.format)
 }
 
 fn change_optional(change: &str, mut words: Words<'_>) -> Result<()> {
@@ -78,7 +78,7 @@ fn change_optional(change: &str, mut words: Words<'_>) -> Result<()> {
 }
 
 /// Shows memory regions. Like those of the kernel's rxe, they have no counters.
-fn of_regions(mut words: Words<'_>, manner: Manner) -> Result<()> {
+fn of_regions(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     let commands = ["show", "list", "help"];
     // The command may be missing: a link or a filter may come first.
     if words.one_of(&commands) == Some("help") {
@@ -88,12 +88,12 @@ fn of_regions(mut words: Words<'_>, manner: Manner) -> Result<()> {
     let filter = Filter::parse(words, &["mrn", "pid"])?;
     let mut rows = resource::regions(only)?;
     rows.retain(|row| filter.admits(row));
-    row::show(&rows, manner.format)
+    row::show(&rows, options.format)
 }
 
 /// Shows the counters of queue pairs. All queue pairs of a program share its counters, which
 /// iproute2 calls a counter that they are bound to.
-fn of_queue_pairs(mut words: Words<'_>, manner: Manner) -> Result<()> {
+fn of_queue_pairs(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     let commands = ["show", "list", "mode", "set", "bind", "unbind", "help"];
     // The command may be missing: a link or a filter may come first.
     let command = words.one_of(&commands);
@@ -110,7 +110,7 @@ fn of_queue_pairs(mut words: Words<'_>, manner: Manner) -> Result<()> {
     let filter = Filter::parse(words, &["cntn", "lqpn", "pid", "qp-type"])?;
     let links = links(link)?;
     let Some(mut connection) = daemon::connect()? else {
-        return row::show(&[], manner.format);
+        return row::show(&[], options.format);
     };
     let mut rows = Vec::new();
     for link in links {
@@ -142,7 +142,7 @@ fn of_queue_pairs(mut words: Words<'_>, manner: Manner) -> Result<()> {
         }
     }
     rows.retain(|row| command == Some("mode") || filter.admits(row));
-    row::show(&rows, manner.format)
+    row::show(&rows, options.format)
 }
 
 fn counter(index: u32, counters: &LinkCounters, qps: &[QpResource]) -> Row {

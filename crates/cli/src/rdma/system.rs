@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::Manner;
+use super::SharedOptions;
 use super::row::{self, Row};
 use super::words::Words;
 use crate::output;
@@ -13,7 +13,7 @@ Usage: rdma system show [ netns ]
        rdma system set privileged-qkey { on | off }
 ";
 
-pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
+pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     match words.command("system command", &["show", "set", "help"], Some("show"))? {
         Some("help") => output::write(USAGE),
         Some("set") => set(words),
@@ -23,7 +23,7 @@ pub(super) fn run(mut words: Words<'_>, manner: Manner) -> Result<()> {
             let row = Row::default()
                 .with("netns", "exclusive")
                 .with("copy-on-fork", "on");
-            row::show(&[row], manner.format)
+            row::show(&[row], options.format)
         }
     }
 }
