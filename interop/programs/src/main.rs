@@ -1,5 +1,5 @@
-//! Real, unmodified programs on Ferroce: each row of the table in
-//! `docs/COMPATIBILITY.md` is run, and what it says is checked.
+//! Tests of unmodified programs on Ferroce: runs each command of `docs/COMPATIBILITY.md` and
+//! checks its output.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use ferroce_harness::{Outcome, Report, keep, keep_name, now};
 use crate::case::Case;
 use crate::place::Place;
 
-/// Run real RDMA programs on Ferroce and check what they say.
+/// Run unmodified RDMA programs on Ferroce and check their output.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 EXAMPLES
@@ -41,24 +41,24 @@ NEWER SOURCES OF RDMA-CORE
     Of the tests of rdma-core 65 at least 189 must pass, and none may fail.
 
 FILES
-    target/programs/    what programs said that failed")]
+    target/programs/    output of programs that failed")]
 struct Arguments {
-    /// The `ferroce` to run them with; its libraries stand beside it
+    /// The `ferroce` to run programs with; its libraries are in the same folder
     #[arg(long, default_value = "target/release/ferroce")]
     ferroce: PathBuf,
-    /// Only cases whose program or command contains this
+    /// Run only cases whose program or command contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only say what would be run
+    /// Print the cases without running them
     #[arg(long)]
     list: bool,
-    /// Where what programs said is kept
+    /// Folder for the output of programs that failed
     #[arg(long, default_value = "target/programs")]
     keep: PathBuf,
     /// Write the table to this file
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Newer sources of rdma-core, whose rping and Python tests are run too
+    /// Folder with newer sources of rdma-core, to run their rping and Python tests, too
     #[arg(long, value_name = "FOLDER", env = "FERROCE_RDMA_CORE")]
     rdma_core: Option<PathBuf>,
 }
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all is well.
+/// Runs the cases. Returns true if all work.
 fn try_main(arguments: &Arguments) -> Result<bool> {
     let wanted = |text: &str| {
         arguments
@@ -101,7 +101,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
             Ok(()) => Outcome::Works,
             Err(error) => {
                 let kept = arguments.keep.join(keep_name(case.program, &case.name));
-                keep(&logs, &kept).context("cannot keep what was said")?;
+                keep(&logs, &kept).context("cannot keep the output")?;
                 Outcome::Fails(format!("{error:#}"), kept)
             }
         };
@@ -112,7 +112,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
         let old = fs::read_to_string(&file).unwrap_or_default();
         Some((cases::pyverbs_document::document(&place, &old)?, file))
     });
-    place.leave().context("something still uses the links")?;
+    place.leave().context("a program still uses the links")?;
     fs::remove_dir_all(&folder)?;
     report.summarise();
     if let Some(why) = cases::pyverbs::missing(arguments.rdma_core.as_deref())
@@ -129,7 +129,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
     Ok(report.all_work())
 }
 
-/// Tries a case as often as it may fail.
+/// Attempts a case up to `case.attempts` times.
 fn try_often(place: &Place, case: &Case, logs: &Path) -> Result<()> {
     let mut result = run::attempt(place, case, logs);
     for _ in 1..case.attempts {
