@@ -1,4 +1,5 @@
-//! The connection manager at work: programs' calls, packets of queue pair 1, time.
+//! Input and output of the connection managers: calls of programs, packets of queue pair 1,
+//! and timers.
 
 use std::ops::RangeInclusive;
 
@@ -18,16 +19,16 @@ use crate::qp1::{self, Qp1};
 use crate::refusal::Refusal;
 use crate::server::Server;
 
-/// What the kernel has unless it was told otherwise.
+/// Ephemeral ports by the kernel's default.
 const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
 impl Server {
-    /// The time as the connection managers know it.
+    /// Returns the time of the connection managers.
     fn cm_time(&self) -> Time {
         now().saturating_duration_since(self.epoch)
     }
 
-    /// When the connection managers want to be woken.
+    /// Returns the next deadline of the connection managers.
     pub(crate) fn cm_deadline(&self) -> Option<std::time::Instant> {
         self.connections.next_timeout().map(|at| self.epoch + at)
     }
@@ -42,7 +43,7 @@ impl Server {
         let process = self.register_program(id)?;
         let privileged = self.clients.get(&id).is_some_and(|c| c.peer.uid == 0);
         if names_addresses(&call) {
-            // What the program has done to them before must be known.
+            // Changes that the program made to addresses before this call must be known.
             self.hear_news();
             self.need_port()?;
         }
@@ -57,11 +58,11 @@ impl Server {
         Ok(Reply::CmAnswer(answer))
     }
 
-    /// Notes that a program uses the connection manager, and identifies it. Its
-    /// connections end with its process.
+    /// Registers a client as a user of the connection manager, and identifies its process.
+    /// Its connections end with the process.
     fn register_program(&mut self, id: ClientId) -> Result<ProcessId, Refusal> {
         let Some(client) = self.clients.get_mut(&id) else {
-            return Err(Refusal::new(libc::ECONNRESET, "gone"));
+            return Err(Refusal::new(libc::ECONNRESET, "the connection is closed"));
         };
         client.connects = true;
         if let Some(process) = client.process {
@@ -78,10 +79,9 @@ impl Server {
         Ok(process)
     }
 
-    /// Refuses queue pair numbers that would harm another process: a peer that hears such
-    /// a number in a REQ or REP ends the connection which that queue pair has. Numbers
-    /// without an owner harm nobody; programs that measure the connection manager alone
-    /// (`cmtime`) make them up.
+    /// Refuses the number of another process's queue pair: a peer that receives it in a REQ
+    /// or REP ends the connection which that queue pair has. Numbers without an owner are
+    /// allowed: programs that measure only the connection manager (`cmtime`) invent them.
     fn check_queue_pair(&self, process: ProcessId, qpn: u32) -> Result<(), Refusal> {
         let refused = |reason: String| Err(Refusal::new(libc::EINVAL, reason));
         let Ok(slot) = u8::try_from(qpn >> 16) else {
@@ -99,13 +99,13 @@ impl Server {
         }
     }
 
-    /// A program has closed its line, or is gone.
+    /// Ends all connections of a client that has closed its connection or ended.
     pub(crate) fn end_program(&mut self, id: ClientId) {
         let time = self.cm_time();
         self.connections.close(time, id);
     }
 
-    /// Something happened to a link.
+    /// Updates the connection managers after a link event.
     pub(crate) fn tell_cm(&mut self, event: &LinkEvent) {
         match event.kind {
             LinkEventKind::Removed => {
@@ -116,13 +116,14 @@ impl Server {
         }
     }
 
-    /// Programs from before a restart may still come back.
+    /// Suspends rejections for want of a listener: programs from before a restart listen
+    /// again soon.
     pub(crate) fn await_survivors(&mut self) {
         let until = self.cm_time() + RESUME_TIMEOUT;
         self.connections.hold_refusals(until);
     }
 
-    /// Begins to read queue pair 1: there is a group of sockets now.
+    /// Starts to read queue pair 1, once the socket group exists.
     pub(crate) fn attend_qp1(&mut self) {
         let Some(group) = &self.group else { return };
         let attended = group.sockets_of_slot_0().and_then(|sockets| {
@@ -134,11 +135,11 @@ impl Server {
         });
         match attended {
             Ok(qp1) => self.qp1 = Some(qp1),
-            Err(error) => tracing::error!(%error, "nobody can connect: cannot read slot 0"),
+            Err(error) => tracing::error!(%error, "connections are impossible: cannot read slot 0"),
         }
     }
 
-    /// Reads some of what has arrived for queue pair 1.
+    /// Reads a batch of packets for queue pair 1.
     pub(crate) fn read_qp1(&mut self) {
         let Some(mut qp1) = self.qp1.take() else {
             return;
@@ -152,7 +153,8 @@ impl Server {
     }
 
     fn on_packet(&mut self, time: Time, incoming: &Incoming<'_>) {
-        // What comes from an address of ours we have sent ourselves, or it is a lie.
+        // A packet from an address of this host comes from our own port. Drop others: their
+        // source address is spoofed.
         let ours = self.links.have_address(incoming.source);
         let v6 = incoming.source.is_ipv6();
         let forged = ours && !self.mads.sends_from(incoming.source_port, v6);
@@ -181,7 +183,7 @@ impl Server {
         }
     }
 
-    /// What is due by now.
+    /// Runs expired timers of the connection managers.
     pub(crate) fn serve_connections(&mut self) {
         let time = self.cm_time();
         if self.connections.next_timeout().is_some_and(|at| at <= time) {
@@ -190,7 +192,7 @@ impl Server {
         self.speak();
     }
 
-    /// Sends and tells what the connection managers want sent and told.
+    /// Sends the MADs and events of the connection managers.
     pub(crate) fn speak(&mut self) {
         while let Some(output) = self.connections.next_output() {
             match output {
@@ -209,7 +211,7 @@ impl Server {
     fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit) {
         let result = self.mads.send(transmit, netdev);
         if let Err(error) = &result {
-            // As if it were lost on the way: what matters is repeated.
+            // Like a MAD that the network lost: the connection manager retransmits it.
             tracing::debug!(to = %transmit.address.remote, "a MAD was not sent: {error}");
         }
         let Some(link) = self.links.by_index_mut(index) else {
@@ -222,7 +224,7 @@ impl Server {
     }
 }
 
-/// Connection managers that have nothing to do yet.
+/// Creates the connection managers, without links.
 pub(crate) fn new_connections() -> std::io::Result<Connections> {
     let mut seed = [0; 32];
     let got = getrandom(&mut seed, GetRandomFlags::empty())?;
@@ -230,7 +232,7 @@ pub(crate) fn new_connections() -> std::io::Result<Connections> {
     Ok(Connections::new(ephemeral_ports(), seed))
 }
 
-/// The range from which ports are taken for those who want any.
+/// Returns the kernel's range of ephemeral ports.
 fn ephemeral_ports() -> RangeInclusive<u16> {
     let path = "/proc/sys/net/ipv4/ip_local_port_range";
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -251,7 +253,7 @@ fn names_addresses(call: &CmCall) -> bool {
     )
 }
 
-/// The queue pair that a call names as the program's.
+/// Returns the queue pair that a call names as the program's own.
 fn named_queue_pair(call: &CmCall) -> Option<u32> {
     match call {
         CmCall::Connect { request, .. } => Some(request.qpn),

@@ -1,10 +1,9 @@
-//! Who has which port, connection and sidr: one connection manager for each link,
-//! the ports of the network namespace, and the programs behind them.
+//! Ownership of ports, connections and SIDR requests: one connection manager for each link,
+//! the ports of the network namespace, and the programs that use them.
 //!
-//! It decides and does no input or output. Calls of programs, MADs, changes of links and
-//! time go in; what is to be sent and told comes out of [`Connections::next_output`].
-//! What a program owns is owned by its program (a connection of the control protocol), and
-//! ends with it.
+//! This module is sans-IO. Calls of programs, MADs, changes of links and time go in; MADs and
+//! events come out of [`Connections::next_output`]. The objects of a program belong to its
+//! client connection and end with it.
 
 mod calls;
 mod events;
@@ -37,41 +36,41 @@ pub(crate) struct Connections {
     out: VecDeque<Output>,
 }
 
-/// Something to do.
+/// An output of the connection managers.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// Send a MAD.
+    /// A MAD to send.
     Send {
-        /// The index of its link.
+        /// Index of the link.
         link: u32,
-        /// The netdev that has the address it comes from.
+        /// Interface index of the netdev that has the source address.
         netdev: u32,
         transmit: Transmit,
     },
-    /// Tell a program.
+    /// An event for a program.
     Tell { client: ClientId, event: CmEvent },
 }
 
-/// One link, and whose is what on it.
+/// One link, with the owners of its objects.
 struct LinkSide {
     cm: Cm,
-    /// Its addresses, and the netdevs that have them.
+    /// Addresses of the link, with the interface indices of their netdevs.
     addresses: Vec<(IpAddr, u32)>,
     connections: BTreeMap<ConnId, Owned>,
     sidr_requests: BTreeMap<SidrId, Owned>,
     listeners: BTreeMap<ListenerId, (ClientId, CmPort)>,
 }
 
-/// Whose a connection or sidr is.
+/// Owner of a connection or SIDR request.
 #[derive(Debug, Clone, Copy)]
 struct Owned {
     client: ClientId,
-    /// The port at which it has arrived, until the program has taken it.
+    /// Port at which the request arrived; None once the program has taken it.
     waits_at: Option<CmPort>,
 }
 
 impl Connections {
-    /// None yet. The seed must be one that nobody can guess.
+    /// Creates connection managers without links. The seed must be unpredictable.
     pub(crate) fn new(ephemeral: RangeInclusive<u16>, seed: [u8; 32]) -> Connections {
         Connections {
             rng: ChaCha20Rng::from_seed(seed),
@@ -82,7 +81,7 @@ impl Connections {
         }
     }
 
-    /// A link is new or has changed: whoever listens on all links does so there too.
+    /// Adds or updates a link. Ports with a wildcard address listen on it from now on.
     pub(crate) fn update_link(&mut self, link: &LinkInfo) {
         let addresses = link.gids.iter().map(|gid| (gid.address, gid.ifindex));
         let addresses: Vec<_> = addresses.collect();
@@ -105,8 +104,8 @@ impl Connections {
         self.listen_on(link.index);
     }
 
-    /// A link is gone: its connections end. Peers are told once, if they can be; the
-    /// programs learn it from the link's own event.
+    /// Removes a link and ends its connections. Each peer gets one DREQ without
+    /// retransmission; the programs get the event of the link.
     pub(crate) fn remove_link(&mut self, now: Time, link: u32) {
         let Some(side) = self.links.get_mut(&link) else {
             return;
@@ -124,22 +123,22 @@ impl Connections {
         }
     }
 
-    /// Programs from before a restart may come back until then: nobody is refused for
-    /// their absence.
+    /// Sends no REJ for want of a listener before `until`, so that programs from before a
+    /// restart can listen again.
     pub(crate) fn hold_refusals(&mut self, until: Time) {
         for side in self.links.values_mut() {
             side.cm.hold_refusals(until);
         }
     }
 
-    /// A program has ended, and with it everything that it owned.
+    /// Removes a program and everything that it owns.
     pub(crate) fn close(&mut self, now: Time, client: ClientId) {
         let Some(program) = self.programs.get(&client) else {
             return;
         };
         let ports: Vec<CmPort> = program.ports.keys().copied().collect();
         for port in ports {
-            // Requests that wait there are refused.
+            // Rejects the requests that wait at the port.
             let _ = self.release(now, client, port);
         }
         let Some(program) = self.programs.remove(&client) else {
@@ -160,10 +159,10 @@ impl Connections {
         self.collect_all(now);
     }
 
-    /// A MAD has arrived.
+    /// Handles a received MAD.
     ///
     /// # Errors
-    /// If it changed nothing, the reason.
+    /// The reason, if the MAD is ignored.
     pub(crate) fn receive(
         &mut self,
         now: Time,
@@ -179,13 +178,13 @@ impl Connections {
         result
     }
 
-    /// When [`Connections::handle_timeout`] wants to be called.
+    /// Returns the time at which [`Connections::handle_timeout`] must be called.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         let links = self.links.values();
         links.filter_map(|side| side.cm.next_timeout()).min()
     }
 
-    /// Time has passed.
+    /// Runs timers that expire at `now`.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         for side in self.links.values_mut() {
             side.cm.handle_timeout(now);
@@ -193,7 +192,7 @@ impl Connections {
         self.collect_all(now);
     }
 
-    /// The next thing to send or tell.
+    /// Returns the next MAD or event.
     pub(crate) fn next_output(&mut self) -> Option<Output> {
         self.out.pop_front()
     }

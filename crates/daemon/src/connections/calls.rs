@@ -1,4 +1,4 @@
-//! What programs ask for.
+//! Calls of programs.
 
 use std::time::Duration;
 
@@ -12,21 +12,20 @@ use super::{Connections, LinkSide, Owned};
 use crate::client::ClientId;
 use crate::refusal::Refusal;
 
-/// The longest wait for an answer that a record may ask for: what the longest time
-/// codes add up to.
+/// Longest response timeout in a resumed connection: the sum of the longest time codes.
 const LONGEST: Duration = Duration::from_secs(8 * 60 * 60);
 
-/// Who calls.
+/// The program that calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
     pub(crate) client: ClientId,
-    /// May have ports below 1024.
+    /// True if the program may bind to ports below 1024.
     pub(crate) privileged: bool,
 }
 
 impl Connections {
-    /// Does what a program asks for. Whether queue pairs are the program's own the
-    /// caller has checked.
+    /// Executes a call. The caller of this function has checked that queue pairs in it belong
+    /// to the program.
     pub(crate) fn call(
         &mut self,
         now: Time,
@@ -146,7 +145,7 @@ impl Connections {
         self.room_for_connection(client)?;
         let side = self.side_for(link, request.address)?;
         if request.packet_life_time > 31 {
-            return Err(wrong("a time code has five bits"));
+            return Err(wrong("a time code is at most 31"));
         }
         let id = side.cm.connect(now, request);
         self.collect(now, link);
@@ -163,7 +162,7 @@ impl Connections {
         let side = self.side(link)?;
         check_address(snapshot.address)?;
         if snapshot.interval > LONGEST || snapshot.qp.timeout > 31 {
-            return Err(wrong("no connection waits that long"));
+            return Err(wrong("the timeouts are longer than a connection can have"));
         }
         let id = side.cm.resume(snapshot).map_err(refused)?;
         Ok(self.new_connection(client, CmId { link, id }))
@@ -219,11 +218,11 @@ impl Connections {
         side.ok_or_else(|| Refusal::new(libc::ENODEV, format!("no link has the index {link}")))
     }
 
-    /// The link, if messages can travel between these addresses from there.
+    /// Returns the link, if it has the local address and the remote address is one of a host.
     fn side_for(&mut self, link: u32, address: Address) -> Result<&mut LinkSide, Refusal> {
         let side = self.side(link)?;
         if side.netdev_of(address.local).is_none() {
-            let reason = format!("{} is no address of the link", address.local);
+            let reason = format!("{} is not an address of the link", address.local);
             return Err(Refusal::new(libc::EADDRNOTAVAIL, reason));
         }
         check_address(address)?;
@@ -243,10 +242,12 @@ pub(super) fn refused(error: CallError) -> Refusal {
 fn check_address(address: Address) -> Result<(), Refusal> {
     let Address { local, remote } = address;
     if local.is_ipv4() != remote.is_ipv4() {
-        return Err(wrong("the addresses are of two IP versions"));
+        return Err(wrong("the addresses are of different IP versions"));
     }
     if remote.is_unspecified() || remote.is_multicast() {
-        return Err(wrong("the peer's address is none of a host"));
+        return Err(wrong(
+            "the peer's address is a wildcard or a multicast address",
+        ));
     }
     Ok(())
 }

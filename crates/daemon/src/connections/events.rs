@@ -1,4 +1,4 @@
-//! What the connection managers say, and to whom.
+//! Outputs of the connection managers, and the programs that get their events.
 
 use ferroce_cm::{Event, PrivateData, Reason, Time};
 use ferroce_control::{CmEvent, CmId};
@@ -8,7 +8,7 @@ use super::{Connections, Output, Owned};
 use crate::client::ClientId;
 
 impl Connections {
-    /// Takes what a link's connection manager has to send and to tell.
+    /// Collects the events and MADs of a link's connection manager.
     pub(super) fn collect(&mut self, now: Time, link: u32) {
         while let Some(event) = self.next_event(link) {
             self.on_event(now, link, event);
@@ -46,7 +46,7 @@ impl Connections {
         }
     }
 
-    /// Somebody asks for a connection or a queue pair.
+    /// Queues a connection request or SIDR request for the program that listens.
     fn on_arrival(&mut self, now: Time, link: u32, event: Event) {
         let Some(side) = self.links.get_mut(&link) else {
             return;
@@ -108,7 +108,7 @@ impl Connections {
         owned.map(|owned| owned.client)
     }
 
-    /// Adds what the program wants to know as well.
+    /// Adds the port, the queue pair parameters and the record that belong to an event.
     fn complete(&self, link: u32, event: Event, port: Option<u64>) -> CmEvent {
         let cm = self.links.get(&link).map(|side| &side.cm);
         let about = event.conn().zip(cm);
@@ -131,7 +131,7 @@ impl Connections {
         }
     }
 
-    /// After this event there is nothing left to name.
+    /// Removes the connection or SIDR request that an event ends.
     fn forget_ended(&mut self, link: u32, event: &Event) {
         if let Some(id) = event.conn() {
             self.forget(CmId { link, id });

@@ -1,4 +1,4 @@
-//! Ports: binding, listening, giving up.
+//! Ports: bind, listen, release.
 
 use ferroce_cm::ports::{Bind, BindError};
 use ferroce_cm::{CallError, Time};
@@ -10,7 +10,7 @@ use super::program::{Listening, MAX_PORTS, Port};
 use crate::client::ClientId;
 use crate::refusal::Refusal;
 
-/// As many requests may wait for a program at most, and if it does not say.
+/// Largest backlog, and the one of a program that passes 0.
 const MAX_BACKLOG: u32 = 1024;
 
 impl Connections {
@@ -79,7 +79,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Has everybody listen on a link who should and does not yet.
+    /// Starts the missing listeners of all ports on a link.
     pub(super) fn listen_on(&mut self, link: u32) {
         let listening = |(client, program): (&ClientId, &super::Program)| {
             let ports = program
@@ -97,7 +97,7 @@ impl Connections {
         }
     }
 
-    /// Has a port listen on a link, if it should and does not yet.
+    /// Starts the listener of a port on a link, if the port covers the link and has none.
     fn listen_at(&mut self, link: u32, client: ClientId, id: CmPort) -> Result<(), CallError> {
         let port = self.programs.get_mut(&client);
         let port = port.and_then(|program| program.ports.get_mut(&id));
@@ -118,7 +118,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Stops listening, and refuses what the program has not taken.
+    /// Stops listening, and rejects requests that the program has not taken.
     fn unlisten(&mut self, now: Time, client: ClientId, id: CmPort) {
         let Some(program) = self.programs.get_mut(&client) else {
             return;
@@ -148,7 +148,7 @@ impl Connections {
         }
     }
 
-    /// Gives up a port.
+    /// Releases a port.
     pub(super) fn release(
         &mut self,
         now: Time,
@@ -169,7 +169,7 @@ pub(super) fn no_port(id: CmPort) -> Refusal {
 }
 
 pub(super) fn too_many(limit: usize, what: &str) -> Refusal {
-    let reason = format!("a program can have {limit} {what} and no more");
+    let reason = format!("a program can have at most {limit} {what}");
     Refusal::new(libc::ENOMEM, reason)
 }
 
@@ -182,10 +182,12 @@ fn bind_refused(bind: &Bind, error: BindError) -> Refusal {
 
 pub(super) fn port_refused(port: u16, error: BindError) -> Refusal {
     let reason = match error {
-        BindError::InUse => "somebody has this port at this address",
-        BindError::NotAvailable => "somebody has this port, and one of you at every address",
-        BindError::Denied => "ports below 1024 are root's",
-        BindError::Unknown => "it is not bound",
+        BindError::InUse => "another program is bound to this port at this address",
+        BindError::NotAvailable => {
+            "another program is bound to this port, and one of the two binds is for all addresses"
+        }
+        BindError::Denied => "only root may bind to ports below 1024",
+        BindError::Unknown => "the port is not bound",
     };
     Refusal::new(errno(error), format!("port {port}: {reason}"))
 }

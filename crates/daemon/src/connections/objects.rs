@@ -1,4 +1,4 @@
-//! What `rdma resource show cm_id` lists.
+//! The list of `rdma resource show cm_id`.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub(crate) struct CmObject {
 }
 
 impl Connections {
-    /// Everything on one link.
+    /// Returns the connections and listening ports on a link.
     pub(crate) fn objects(&self, link: u32) -> Vec<CmObject> {
         let mut objects = Vec::new();
         for (client, program) in &self.programs {

@@ -1,5 +1,4 @@
-//! What belongs to programs on a link, connections and sidr_requests alike: whose it is, when
-//! it was taken, when it is gone.
+//! Ownership of connections and SIDR requests, which follow the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +11,19 @@ use super::{Connections, LinkSide, Owned};
 use crate::client::ClientId;
 use crate::refusal::Refusal;
 
-/// Names of something that belongs to a program.
+/// The id of an object that belongs to a program.
 pub(super) trait Name: Copy + Ord {
-    /// All on a link.
+    /// Returns all objects on a link, with their owners.
     fn on(side: &mut LinkSide) -> &mut BTreeMap<Self, Owned>;
-    /// Those of a program.
+    /// Returns the objects of a program.
     fn of(program: &mut Program) -> &mut BTreeSet<CmId<Self>>;
-    /// Those that wait for a program.
+    /// Returns the objects that wait at a port.
     fn waiting(listening: &mut Listening) -> &mut BTreeSet<CmId<Self>>;
-    /// What is said to somebody who has no such thing.
+    /// Returns the refusal for a program that does not own the object.
     fn unknown() -> Refusal;
 }
 
-/// Names of a kind are kept in a field of the same name everywhere.
+/// Implements [`Name`] for objects that all tables keep in a field of the same name.
 macro_rules! kept {
     ($name:ty, $field:ident, $unknown:expr) => {
         impl Name for $name {
@@ -55,7 +54,7 @@ kept!(
 );
 
 impl Connections {
-    /// Does something with what is the program's.
+    /// Calls `work` with an object that the program owns.
     pub(super) fn with<N: Name, T>(
         &mut self,
         client: ClientId,
@@ -70,7 +69,7 @@ impl Connections {
         work(&mut side.cm, name.id).map_err(refused)
     }
 
-    /// The program has taken what waited for it.
+    /// Marks a request as taken by its program.
     pub(super) fn take<N: Name>(&mut self, name: CmId<N>) {
         let side = self.links.get_mut(&name.link);
         let owned = side.and_then(|side| N::on(side).get_mut(&name.id));
@@ -83,7 +82,7 @@ impl Connections {
         }
     }
 
-    /// It is the program's no longer.
+    /// Removes an object from its program.
     pub(super) fn forget<N: Name>(&mut self, name: CmId<N>) {
         self.take(name);
         let side = self.links.get_mut(&name.link);

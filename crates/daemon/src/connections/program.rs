@@ -1,4 +1,4 @@
-//! What one program owns.
+//! Objects of one program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,14 @@ use ferroce_cm::ports::{BindId, Host};
 use ferroce_cm::{ConnId, ListenAddress, ListenerId, PortSpace, SidrId};
 use ferroce_control::{CmId, CmPort};
 
-/// Ports that one program can have.
+/// Largest number of ports of one program.
 pub(super) const MAX_PORTS: usize = 1 << 16;
-/// Connections that one program can have, its own and those it was asked for.
+/// Largest number of connections of one program, including requests that it received.
 pub(super) const MAX_CONNECTIONS: usize = 1 << 15;
-/// Questions that one program can have.
+/// Largest number of SIDR requests of one program.
 pub(super) const MAX_SIDR_REQUESTS: usize = 1 << 12;
 
-/// What one program owns.
+/// Objects of one program.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) ports: BTreeMap<CmPort, Port>,
@@ -33,13 +33,13 @@ pub(super) struct Port {
     pub(super) listening: Option<Listening>,
 }
 
-/// Listening on a port.
+/// The listeners of a port.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) backlog: usize,
-    /// The links, and what names it there.
+    /// Listener on each link.
     pub(super) at: BTreeMap<u32, ListenerId>,
-    /// What the program has not taken yet.
+    /// Connection requests that the program has not taken yet.
     pub(super) connections: BTreeSet<CmId<ConnId>>,
     pub(super) sidr_requests: BTreeSet<CmId<SidrId>>,
 }
@@ -68,7 +68,7 @@ impl Program {
 }
 
 impl Port {
-    /// For which addresses it listens.
+    /// Returns the addresses that the port listens on.
     pub(super) fn address(&self) -> ListenAddress {
         match (self.source.ip, self.af_only) {
             (ip, _) if !ip.is_unspecified() => ListenAddress::Exactly(ip),
@@ -78,7 +78,7 @@ impl Port {
         }
     }
 
-    /// Whether it listens on a link with these addresses.
+    /// Returns true if the port listens on a link with these addresses.
     pub(super) fn concerns(&self, addresses: &[(std::net::IpAddr, u32)]) -> bool {
         let Host { ip, scope } = self.source;
         ip.is_unspecified()

@@ -32,7 +32,7 @@ fn link(index: u32, address: IpAddr) -> LinkInfo {
     }
 }
 
-/// One link, of which both programs are users: what is sent arrives there again.
+/// Two programs on one link, which delivers every MAD to itself.
 struct World {
     connections: Connections,
     now: Time,
@@ -66,7 +66,7 @@ impl World {
         assert_eq!(self.call(client, call).unwrap(), CmAnswer::Done);
     }
 
-    /// Carries messages until nobody has any more to say.
+    /// Delivers MADs until none is left.
     fn settle(&mut self) {
         while let Some(output) = self.connections.next_output() {
             match output {
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Lets all that waits for time happen.
+    /// Runs all timers.
     fn wait(&mut self) {
         self.settle();
         while let Some(at) = self.connections.next_timeout() {
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// A connection from Ann's queue pair to Bob's, who listens: both its ends.
+    /// Connects a queue pair of Ann to one of Bob, who listens; returns both ends.
     fn established(&mut self, qpn: u32) -> (CmId<ConnId>, CmId<ConnId>) {
         let ours = self.connect(ANN, qpn);
         let theirs = self.requested();
@@ -200,7 +200,7 @@ fn request(qpn: u32) -> Request {
 }
 
 #[test]
-fn nothing_is_left_of_connections_that_ended() {
+fn ended_connections_leave_no_state() {
     let mut world = World::new();
     world.listen(BOB, 0);
     for n in 0..10 {
@@ -214,7 +214,7 @@ fn nothing_is_left_of_connections_that_ended() {
             matches!(world.told().1.event, Event::Disconnected { conn, .. } if conn == ours.id)
         );
         world.wait();
-        assert_eq!(world.told.len(), 2, "both have rested");
+        assert_eq!(world.told.len(), 2, "TIMEWAIT ends on both sides");
         world.told.clear();
         for (client, conn) in [(ANN, ours), (BOB, theirs)] {
             assert_eq!(world.errno(client, CmCall::Destroy { conn }), libc::ENOENT);
@@ -227,11 +227,11 @@ fn nothing_is_left_of_connections_that_ended() {
 }
 
 #[test]
-fn whoever_goes_leaves_nothing_behind() {
+fn closed_program_leaves_no_state() {
     let mut world = World::new();
     world.listen(BOB, 0);
     let (_, theirs) = world.established(100);
-    // One that waits to be taken, one that was taken, one for nobody.
+    // A request that waits, a request that was taken, a SIDR request without a listener.
     world.connect(ANN, 102);
     let waits = world.requested();
     world.connect(ANN, 104);
@@ -267,7 +267,7 @@ fn whoever_goes_leaves_nothing_behind() {
 }
 
 #[test]
-fn connections_of_others_cannot_be_named() {
+fn objects_of_another_program_are_unknown() {
     let mut world = World::new();
     let port = world.listen(BOB, 0);
     let (ours, theirs) = world.established(100);
@@ -294,7 +294,7 @@ fn connections_of_others_cannot_be_named() {
     for call in calls {
         assert_eq!(world.errno(ANN, call.clone()), libc::ENOENT, "{call:?}");
     }
-    // Ours, but not in that state.
+    // Its own connection, in the wrong state.
     let accept = Box::new(Accept::new(9));
     let call = CmCall::Accept { conn: ours, accept };
     assert_eq!(world.errno(ANN, call), libc::EINVAL);
@@ -302,7 +302,7 @@ fn connections_of_others_cannot_be_named() {
 }
 
 #[test]
-fn ports_follow_the_rules() {
+fn ports_are_bound_by_the_kernels_rules() {
     let mut world = World::new();
     let any: IpAddr = std::net::Ipv4Addr::UNSPECIFIED.into();
     assert_eq!(world.errno(ANN, bind(any, 80)), libc::EACCES);
@@ -335,12 +335,12 @@ fn ports_follow_the_rules() {
 }
 
 #[test]
-fn a_link_that_comes_later_is_listened_on() {
+fn wildcard_port_listens_on_a_later_link() {
     let mut world = World::new();
     let port = world.listen(BOB, 0);
     let later: IpAddr = [192, 0, 2, 9].into();
     world.connections.update_link(&link(4, later));
-    // And once more: nothing is done twice.
+    // A second update starts no second listener.
     world.connections.update_link(&link(4, later));
     assert_eq!(world.connections.links[&4].listeners.len(), 1);
     world.done(BOB, CmCall::Release { port });
@@ -348,7 +348,7 @@ fn a_link_that_comes_later_is_listened_on() {
 }
 
 #[test]
-fn an_address_that_comes_later_is_listened_on() {
+fn port_listens_on_a_later_address() {
     let mut world = World::new();
     let port = world.bind(BOB, HERE, PORT).unwrap();
     world.done(BOB, CmCall::Listen { port, backlog: 0 });
@@ -361,7 +361,7 @@ fn an_address_that_comes_later_is_listened_on() {
 }
 
 #[test]
-fn with_a_link_its_connections_end() {
+fn removing_a_link_ends_its_connections() {
     let mut world = World::new();
     world.listen(BOB, 0);
     let (ours, theirs) = world.established(100);
@@ -376,7 +376,7 @@ fn with_a_link_its_connections_end() {
     );
     let sent = |output| match output {
         Output::Send { transmit, .. } => transmit.mad[16..18] == [0, 0x15],
-        Output::Tell { .. } => panic!("there is an event of the link for that"),
+        Output::Tell { .. } => panic!("programs get the event of the link instead"),
     };
     let outputs: Vec<_> = std::iter::from_fn(|| world.connections.next_output()).collect();
     assert_eq!(outputs.len(), 2);
@@ -389,7 +389,7 @@ fn with_a_link_its_connections_end() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_calls_are_refused() {
     let mut world = World::new();
     let good = request(7);
     let connect = |request: Request| CmCall::Connect {
@@ -448,14 +448,14 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn requests_that_wait_count_until_they_are_taken() {
+fn waiting_requests_count_against_the_backlog() {
     let mut world = World::new();
     world.listen(BOB, 2);
     let asked: Vec<_> = (0..3).map(|n| world.connect(ANN, 100 + n)).collect();
     let (first, second) = (world.requested(), world.requested());
     assert!(
         world.told.is_empty(),
-        "the third waits for its peer to ask again"
+        "the third waits until its peer retransmits the REQ"
     );
     world.done(BOB, CmCall::Taken { conn: first });
     world.done(BOB, CmCall::Taken { conn: second });
