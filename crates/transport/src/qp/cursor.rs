@@ -14,6 +14,9 @@ use crate::engine::{Config, Context};
 use crate::psn_mark::PsnMark;
 use crate::time::{Deadline, Time};
 
+/// Value of [`Requester::probe_sent_ns`] until the probe is sent.
+const NOT_SENT: u32 = 0;
+
 /// Position of a packet in its message, and of the message in the send queue.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum MessageEnd {
@@ -59,7 +62,7 @@ pub(super) struct Requester {
     /// PSN of the packet that was retransmitted as a loss probe, until it is acknowledged. A
     /// retry does not clear it, because the response to the probe may arrive later.
     pub(super) probe: PsnMark,
-    /// Time when the last probe was sent: the low 32 bits of its nanoseconds.
+    /// Time when the probe was sent: the low 32 bits of its nanoseconds, or [`NOT_SENT`].
     probe_sent_ns: u32,
     /// End of the RNR wait, during which nothing is sent.
     pub(super) rnr_until: Deadline,
@@ -91,7 +94,7 @@ impl Requester {
             ack_deadline: Deadline::NONE,
             probe_deadline: Deadline::NONE,
             probe: PsnMark::NONE,
-            probe_sent_ns: 0,
+            probe_sent_ns: NOT_SENT,
             rnr_until: Deadline::NONE,
             since_ack_req: 0,
             last_response: PsnMark::NONE,
@@ -293,19 +296,30 @@ impl Requester {
         }
     }
 
-    /// Notes that a probe is sent.
-    pub(super) fn note_probe_sent(&mut self, now: Time) {
-        self.probe_sent_ns = now.as_nanos() as u32;
+    /// Notes that a probe of the oldest packet is to be sent.
+    pub(super) fn schedule_probe(&mut self) {
+        self.probe = PsnMark::at(self.una);
+        self.probe_sent_ns = NOT_SENT;
     }
 
-    /// True if a response that arrives now can be caused by the last probe: the shortest
-    /// round trip has passed since. Otherwise the response belongs to a late original.
+    /// Notes that the probe is sent.
+    pub(super) fn note_probe_sent(&mut self, now: Time) {
+        self.probe_sent_ns = (now.as_nanos() as u32).max(NOT_SENT + 1);
+    }
+
+    /// True if a response that arrives now can be caused by the probe: it was sent, and the
+    /// shortest round trip has passed since. Otherwise the response belongs to a late
+    /// original.
     ///
-    /// The age wraps every 4.3 s. A response that is taken for early by that costs one more
-    /// probe.
+    /// A thread may bring a time from before the probe: it read the clock before it waited
+    /// for the lock. The age is negative then, and also 2.1 to 4.3 s after the probe. A
+    /// response that is wrongly taken for early costs one more probe.
     pub(super) fn probe_can_be_answered(&self, now: Time) -> bool {
-        let age = (now.as_nanos() as u32).wrapping_sub(self.probe_sent_ns);
-        age >= self.window.shortest_round_trip_ns()
+        let age = (now.as_nanos() as u32)
+            .wrapping_sub(self.probe_sent_ns)
+            .cast_signed();
+        self.probe_sent_ns != NOT_SENT
+            && u32::try_from(age).is_ok_and(|age| age >= self.window.shortest_round_trip_ns())
     }
 
     /// Notes that all packets before the cursor are sent, and starts the timers.

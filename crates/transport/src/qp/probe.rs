@@ -53,7 +53,7 @@ impl Qp {
 
     /// Schedules a retransmission of the oldest unacknowledged packet as a probe.
     fn start_probe(&mut self, cx: &mut Context) {
-        self.req.probe = PsnMark::at(self.req.una);
+        self.req.schedule_probe();
         // An earlier retry has had no response for a whole probe timeout. From now on
         // responses belong to the probe.
         self.req.retrying = false;

@@ -1,6 +1,6 @@
 //! Loss probes: find lost packets after a few round trips, long before the ACK timeout.
 
-use ferroce_transport::{Counter, QpState, WcStatus};
+use ferroce_transport::{Counter, QpState, Time, WcStatus};
 use ferroce_wire::{Operation, Syndrome};
 
 use crate::pair::{Pair, Sent};
@@ -310,6 +310,54 @@ fn late_response_to_an_atomic_is_not_taken_for_the_response_to_the_probe() {
     pair.fetch_add(2, 5);
     let second = pair.take(0).remove(0);
     assert_late_peer_causes_no_retry(pair, &first, &second);
+}
+
+/// A shard may defer sending, and receive again before it sends the probe.
+#[test]
+fn late_ack_is_not_taken_for_the_ack_of_a_probe_that_is_not_sent_yet() {
+    let mut pair = pair_with_measured_rtt();
+    pair.write(1, 100);
+    let first = pair.take(0).remove(0);
+    pair.write(2, 100);
+    let second = pair.take(0).remove(0);
+    // The first timer only finds the probe timer restarted by the second request.
+    for _ in 0..2 {
+        assert!(pair.fire_next_timer(), "no timer runs");
+    }
+    pair.now = pair.now.after_nanos(ROUND_TRIP);
+    for late in [first, second] {
+        pair.deliver(&late);
+        for response in pair.take(1) {
+            pair.deliver(&response);
+        }
+    }
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
+    assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 0);
+}
+
+/// A thread that waited for the lock brings a time from before the probe.
+#[test]
+fn ack_with_a_time_before_the_probe_confirms_no_loss() {
+    let mut pair = pair_with_measured_rtt();
+    pair.write(1, 100);
+    let first = pair.take(0).remove(0);
+    pair.write(2, 100);
+    let second = pair.take(0).remove(0);
+    send_probe(&mut pair);
+    pair.take(0);
+    let after = pair.now;
+    pair.now = Time::from_nanos(after.as_nanos() - 1000);
+    pair.deliver(&first);
+    for response in pair.take(1) {
+        pair.deliver(&response);
+    }
+    pair.now = after;
+    pair.deliver(&second);
+    for response in pair.take(1) {
+        pair.deliver(&response);
+    }
+    assert_eq!(pair.done(0), [(1, OK), (2, OK)]);
+    assert_eq!(pair.hosts[0].count(Counter::CompleterRetryErr), 0);
 }
 
 #[test]
