@@ -1,5 +1,5 @@
-//! libferroce.so exports what the table says, in the nodes it says, and no more; its
-//! filters libibverbs.so.1 and librdmacm.so.1 lead there.
+//! libferroce.so exports exactly the symbols of the table, in their version nodes. The
+//! filter libraries libibverbs.so.1 and librdmacm.so.1 resolve to it.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -9,7 +9,7 @@ use std::process::Command;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
-/// Names with their nodes.
+/// Symbols with their version nodes.
 type Exports = BTreeSet<(String, String)>;
 
 const TABLE: &str = include_str!("../exports.txt");
@@ -26,7 +26,7 @@ fn table() -> Exports {
     exports
 }
 
-/// The library as `cargo xtask build` links it; none if it has not been.
+/// Returns the library that `cargo xtask build` has linked; `None` if there is none.
 fn library() -> Option<PathBuf> {
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(chosen) => PathBuf::from(chosen),
@@ -46,7 +46,7 @@ fn library() -> Option<PathBuf> {
 }
 
 #[test]
-fn the_library_exports_the_table_and_nothing_else() {
+fn library_exports_exactly_the_table() {
     let Some(path) = library() else { return };
     let bytes = std::fs::read(path).unwrap();
     let file = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
@@ -82,22 +82,22 @@ struct Loaded(*mut libc::c_void);
 impl Loaded {
     fn new(path: &Path) -> Loaded {
         let name = CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: the library does nothing when it is loaded.
+        // SAFETY: the library has no initialisers with preconditions.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{} cannot be loaded", path.display());
         Loaded(handle)
     }
 
-    /// The address of a symbol; NULL if there is none.
+    /// Returns the address of a symbol; NULL if there is none.
     fn find(&self, name: &str, node: &str) -> *mut libc::c_void {
         let (name, node) = (CString::new(name).unwrap(), CString::new(node).unwrap());
-        // SAFETY: a handle and two strings.
+        // SAFETY: the handle is valid, and both names are strings.
         unsafe { libc::dlvsym(self.0, name.as_ptr(), node.as_ptr()) }
     }
 }
 
 #[test]
-fn the_loader_finds_every_version() {
+fn dynamic_linker_finds_every_version() {
     let Some(path) = library() else { return };
     let library = Loaded::new(&path);
     for (name, node) in table() {
@@ -110,9 +110,9 @@ fn the_loader_finds_every_version() {
     );
 }
 
-/// Both libraries, by both of their names, lead to the one copy of the code.
+/// Both libraries, by both of their names, resolve to one copy of the code.
 #[test]
-fn filters_lead_to_the_library() {
+fn filter_libraries_resolve_to_libferroce() {
     let Some(path) = library() else { return };
     let library = Loaded::new(&path);
     for (name, nodes) in [("libibverbs", "IBVERBS_"), ("librdmacm", "RDMACM_")] {
@@ -128,9 +128,9 @@ fn filters_lead_to_the_library() {
     }
 }
 
-/// A program that is linked with our folder runs with the libraries of the system as well.
+/// So a program that is linked against Ferroce also runs with the system's libraries.
 #[test]
-fn linked_programs_need_the_libraries_by_their_own_names() {
+fn linked_programs_need_libibverbs_and_librdmacm() {
     let Some(path) = library() else { return };
     let folder = path.parent().unwrap();
     let dir = std::env::temp_dir().join(format!("ferroce-linked-{}", std::process::id()));
@@ -168,7 +168,7 @@ fn linked_programs_need_the_libraries_by_their_own_names() {
 }
 
 #[test]
-fn the_table_has_what_rdma_core_44_has() {
+fn table_has_all_exports_of_rdma_core_44() {
     let table = table();
     let count = |prefix: &str, nodes: &str, last: u32| {
         let names = table.iter().filter(|(name, node)| {
@@ -185,8 +185,8 @@ fn the_table_has_what_rdma_core_44_has() {
     assert_eq!(count("r", "RDMACM", 3), (68, 6));
 }
 
-/// Functions that rdma-core's librspreload.so replaces in the whole process. A call of the
-/// library would end there, and wait for the library: see `src/own_calls.rs`.
+/// Functions that rdma-core's librspreload.so replaces in the whole process. A call from the
+/// library would call the library again and deadlock: see `src/own_calls.rs`.
 const REPLACED: [&str; 26] = [
     "accept",
     "bind",
@@ -217,7 +217,7 @@ const REPLACED: [&str; 26] = [
 ];
 
 #[test]
-fn the_library_imports_no_function_that_preloaded_sockets_replace() {
+fn library_imports_no_function_that_librspreload_replaces() {
     let Some(path) = library() else { return };
     let bytes = std::fs::read(path).unwrap();
     let file = ElfFile64::<Endianness>::parse(&*bytes).unwrap();

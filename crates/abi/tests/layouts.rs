@@ -1,25 +1,25 @@
-//! Our structures are laid out as those of the system's headers.
+//! Structures have the layout of the system's headers.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use ferroce_abi::ffi::{LAYOUTS, Layout, RDMACM_LAYOUTS};
 
-/// It includes that of libibverbs.
+/// The header, which includes that of libibverbs.
 const HEADER: &str = "/usr/include/rdma/rdma_cma.h";
 const CSV: &str = include_str!("../struct-layouts.csv");
 
-/// Structures that have grown: older headers have less of them.
+/// Structures that have grown: in older headers they are shorter.
 const GROWN: [&str; 3] = ["ibv_port_attr", "ibv_qp_ex", "verbs_context"];
 
-/// What the C compiler says: sizes by name, offsets by name and field.
+/// Layouts by the C compiler: sizes by name, offsets by name and field.
 struct Header {
     sizes: HashMap<String, usize>,
     offsets: HashMap<(String, String), usize>,
 }
 
 impl Header {
-    /// None, and a loud word, if the machine has no header or no libclang.
+    /// Reads the header. Without a header or libclang the result is `None`, with a loud message.
     fn read() -> Option<Header> {
         if !Path::new(HEADER).exists() {
             return not_tested(&format!("there is no {HEADER} (package librdmacm-dev)"));
@@ -38,7 +38,7 @@ impl Header {
         }
     }
 
-    /// bindgen writes assertions such as
+    /// Parses bindgen's assertions, such as
     /// `["Size of ibv_pd"][::std::mem::size_of::<ibv_pd>() - 16usize]`.
     fn parse(bindings: &str) -> Header {
         let mut header = Header {
@@ -75,7 +75,7 @@ fn not_tested<T>(why: &str) -> Option<T> {
 }
 
 #[test]
-fn structures_are_those_of_the_system() {
+fn structures_match_the_headers_of_the_system() {
     let Some(header) = Header::read() else { return };
     let (mut structures, mut fields) = (0, 0);
     for &(name, size, ours) in layouts() {
@@ -106,7 +106,7 @@ fn structures_are_those_of_the_system() {
 }
 
 #[test]
-fn structures_are_those_of_the_table() {
+fn structures_match_the_table() {
     let ours: HashMap<_, _> = layouts().map(|&(name, size, _)| (name, size)).collect();
     let mut rows = 0;
     for row in CSV.lines().skip(1) {

@@ -1,9 +1,9 @@
-//! A ferroced for the network that one is in.
+//! A ferroced for the network namespace of the test.
 
 use ferroce_control::{LinkConfig, Request, Watch, find_daemon, runtime_dirs};
 use ferroce_testnet::{deadline, role};
 
-/// A ferroced in a process of its own. Killed when it is dropped.
+/// A ferroced in its own process, killed when it is dropped.
 pub(crate) struct Ferroced(role::Actor);
 
 impl Ferroced {
@@ -11,7 +11,7 @@ impl Ferroced {
         let dir = runtime_dirs().expect("known").remove(0);
         dir.create().expect("a runtime directory");
         let watch = Watch::new(dir.path()).expect("inotify");
-        // The name of the test below, wherever this module stands.
+        // The path of the test `role` below, in any test program that includes this module.
         let (_program, here) = module_path!().split_once("::").expect("a module");
         let ferroced = Ferroced(role::start(&format!("{here}::role"), "", None));
         while find_daemon().expect("no other trouble").is_none() {
@@ -21,7 +21,7 @@ impl Ferroced {
         ferroced
     }
 
-    /// Has it read and answer nothing more.
+    /// Stops the process: it answers no more.
     #[allow(dead_code, reason = "not all test programs do")]
     pub(crate) fn stop(&self) {
         self.0.signal(rustix::process::Signal::STOP);
@@ -31,7 +31,7 @@ impl Ferroced {
         });
     }
 
-    /// Has it go on after [`Ferroced::stop`].
+    /// Continues the process after [`Ferroced::stop`].
     #[allow(dead_code, reason = "not all test programs do")]
     pub(crate) fn go_on(&self) {
         self.0.signal(rustix::process::Signal::CONT);
@@ -59,7 +59,7 @@ pub(crate) fn add_link(name: &str, netdev: &str) {
     added.expect("a link");
 }
 
-/// Lets LIDs of a link stand for IPv4 addresses, or no longer.
+/// Sets the option `lids` of a link, which maps LIDs to IPv4 addresses.
 #[allow(dead_code)] // not every test program has links with LIDs
 pub(crate) fn set_lids(name: &str, on: bool) {
     let mut connection = find_daemon().expect("reachable").expect("running");
@@ -74,13 +74,13 @@ pub(crate) fn set_lids(name: &str, on: bool) {
     changed.expect("a link that can be changed");
 }
 
-/// Ends this process when the one that started it ends.
+/// Makes the kernel kill this process when its parent dies.
 pub(crate) fn end_with_parent() {
     let signal = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(signal).expect("possible");
 }
 
-/// Not a test: ferroced itself.
+/// Not a test: the process of ferroced.
 #[test]
 fn role() {
     if role::order().is_none() {
@@ -88,7 +88,7 @@ fn role() {
     }
     end_with_parent();
     if std::env::var_os("FERROCE_LOG").is_none() {
-        // SAFETY: no other thread looks at the environment.
+        // SAFETY: no other thread reads the environment.
         unsafe { std::env::set_var("FERROCE_LOG", "error") };
     }
     let options = ferroce_daemon::Options {

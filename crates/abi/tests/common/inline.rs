@@ -1,11 +1,11 @@
-//! What `verbs.h` has as inline functions: calls through pointers.
+//! The inline functions of `verbs.h`: calls through pointers.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
 
 use ferroce_abi::ffi::*;
 
-/// The table in front of a context, as inline code finds it.
+/// Returns the `verbs_context` around a context, as the inline functions find it.
 pub(crate) unsafe fn verbs<'a>(context: *mut ibv_context) -> &'a verbs_context {
     assert_eq!((*context).abi_compat as usize, usize::MAX);
     &*context
@@ -13,7 +13,7 @@ pub(crate) unsafe fn verbs<'a>(context: *mut ibv_context) -> &'a verbs_context {
         .cast::<verbs_context>()
 }
 
-/// Calls a slot of `verbs_context`; it must be there.
+/// Calls a function pointer of `verbs_context`, which must be set.
 macro_rules! slot {
     ($context:expr, $slot:ident ( $($argument:expr),* )) => {
         ($crate::common::inline::verbs($context).$slot.expect(stringify!($slot)))($($argument),*)

@@ -1,5 +1,5 @@
-//! What the tests are made of: a network of their own with a ferroced, and the
-//! inline functions of `verbs.h`, in Rust.
+//! Support for tests: a network namespace with a ferroced, and the inline functions of
+//! `verbs.h` in Rust.
 
 #![allow(dead_code, unused_macros, unused_imports)] // not every test program needs everything
 #![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)] // as in C
@@ -23,8 +23,8 @@ pub(crate) const V4: u8 = 1;
 /// Index of ::1 on `lo`.
 pub(crate) const V6: u8 = 0;
 
-/// Runs a test in a network of its own, with a ferroced and a link on `lo`.
-/// `name` is that of the test function, with its modules.
+/// Runs a test in its own network namespace, with a ferroced and a link on `lo`. `name` is
+/// the path of the test function.
 pub(crate) fn on_loopback(name: &str, body: impl FnOnce(Ferroced)) {
     isolated(name, || {
         let ferroced = Ferroced::start();
@@ -33,7 +33,7 @@ pub(crate) fn on_loopback(name: &str, body: impl FnOnce(Ferroced)) {
     });
 }
 
-/// The same with the device open.
+/// Runs a test as [`on_loopback`] does, with an open device.
 pub(crate) fn with_device(name: &str, body: impl FnOnce(*mut ibv_context)) {
     on_loopback(name, |_ferroced| {
         let context = open();
@@ -59,14 +59,14 @@ pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Asserts that a call made an object.
+/// Asserts that a call returned an object.
 #[track_caller]
 pub(crate) fn made<T>(object: *mut T) -> *mut T {
     assert!(!object.is_null(), "errno {}", errno());
     object
 }
 
-/// Asserts that a call made nothing, and why.
+/// Asserts that a call returned NULL with this errno.
 #[track_caller]
 pub(crate) fn refused<T>(object: *mut T, why: i32) {
     let errno = errno();
@@ -74,12 +74,12 @@ pub(crate) fn refused<T>(object: *mut T, why: i32) {
     assert_eq!(errno, why);
 }
 
-/// A structure of zeros, as `memset` makes it.
+/// Returns a structure of zeros.
 pub(crate) fn zeros<T>() -> T {
     unsafe { core::mem::zeroed() }
 }
 
-/// Pages of memory, kept until the process ends.
+/// Maps pages of memory, which stay mapped until the process exits.
 pub(crate) fn pages(count: usize) -> *mut u8 {
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -90,7 +90,7 @@ pub(crate) fn pages(count: usize) -> *mut u8 {
     }
 }
 
-/// `poll` for everything, without waiting: the events it reports.
+/// Polls a descriptor for all events without waiting, and returns those that are present.
 pub(crate) fn polled(fd: i32) -> i16 {
     let mut fds = libc::pollfd {
         fd,

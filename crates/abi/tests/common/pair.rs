@@ -1,4 +1,4 @@
-//! Two queue pairs of one process, connected.
+//! Two connected queue pairs of one process.
 
 use core::ptr;
 
@@ -15,7 +15,7 @@ const EVERYTHING: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_ATOMIC;
 pub(crate) const QKEY: u32 = 0x1111;
 
-/// The GID at an index of the table of `lo`.
+/// Returns the GID at an index of the table of `lo`.
 pub(crate) fn gid(index: u8) -> ibv_gid {
     let address = match index {
         V4 => core::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped(),
@@ -26,7 +26,7 @@ pub(crate) fn gid(index: u8) -> ibv_gid {
     }
 }
 
-/// The way to ourselves.
+/// Returns the address of this host.
 pub(crate) fn way(index: u8) -> ibv_ah_attr {
     let mut attr: ibv_ah_attr = zeros();
     attr.is_global = 1;
@@ -36,7 +36,7 @@ pub(crate) fn way(index: u8) -> ibv_ah_attr {
     attr
 }
 
-/// A queue pair that completes everything in one queue.
+/// Creates a queue pair with one completion queue.
 pub(crate) unsafe fn queue_pair(pd: *mut ibv_pd, cq: *mut ibv_cq, kind: u32) -> *mut ibv_qp {
     let mut init: ibv_qp_init_attr = zeros();
     init.send_cq = cq;
@@ -65,7 +65,7 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) {
     assert_eq!(ibv_modify_qp(qp, attr, mask), 0);
 }
 
-/// Makes a datagram queue pair ready.
+/// Moves a datagram queue pair to RTS.
 pub(crate) unsafe fn make_ready(qp: *mut ibv_qp) {
     let mut attr: ibv_qp_attr = zeros();
     attr.qp_state = IBV_QPS_RTR;
@@ -102,7 +102,7 @@ unsafe fn connect(qp: *mut ibv_qp, to: u32) {
     modify(qp, &mut attr, rts);
 }
 
-/// Two connected queue pairs, each with its completion queue.
+/// Creates two connected queue pairs, each with its completion queue.
 pub(crate) unsafe fn connected(pd: *mut ibv_pd, cqs: [*mut ibv_cq; 2]) -> [*mut ibv_qp; 2] {
     let qps = cqs.map(|cq| queue_pair(pd, cq, IBV_QPT_RC));
     connect(qps[0], (*qps[1]).qp_num);
@@ -110,7 +110,7 @@ pub(crate) unsafe fn connected(pd: *mut ibv_pd, cqs: [*mut ibv_cq; 2]) -> [*mut 
     qps
 }
 
-/// Memory that a work request names.
+/// Returns a scatter/gather element.
 pub(crate) fn element(addr: *const u8, length: u32, lkey: u32) -> ibv_sge {
     ibv_sge {
         addr: addr as u64,
@@ -128,7 +128,7 @@ pub(crate) unsafe fn receive(qp: *mut ibv_qp, wr_id: u64, mut sge: ibv_sge) {
     assert_eq!(post_recv(qp, &mut wr, &mut bad), 0);
 }
 
-/// A signaled work request of this kind.
+/// Returns a signaled work request.
 pub(crate) fn request(wr_id: u64, opcode: u32) -> ibv_send_wr {
     let mut wr: ibv_send_wr = zeros();
     wr.wr_id = wr_id;
@@ -144,14 +144,14 @@ pub(crate) unsafe fn post(qp: *mut ibv_qp, mut wr: ibv_send_wr, mut sge: ibv_sge
     assert_eq!(post_send(qp, &mut wr, &mut bad), 0);
 }
 
-/// A write to the peer's memory.
+/// Returns a WRITE to the peer's memory.
 pub(crate) unsafe fn write(qp: *mut ibv_qp, sge: ibv_sge, remote_addr: u64, rkey: u32) {
     let mut wr = request(1, IBV_WR_RDMA_WRITE);
     wr.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey };
     post(qp, wr, sge);
 }
 
-/// The next completion, whatever it says.
+/// Waits for the next completion.
 #[track_caller]
 pub(crate) fn completion(cq: *mut ibv_cq) -> ibv_wc {
     let mut wcs: [ibv_wc; 1] = zeros();
@@ -159,7 +159,7 @@ pub(crate) fn completion(cq: *mut ibv_cq) -> ibv_wc {
     wcs[0]
 }
 
-/// The next completion, which is a good one.
+/// Waits for the next completion, which must be a success.
 #[track_caller]
 pub(crate) fn success(cq: *mut ibv_cq) -> ibv_wc {
     let wc = completion(cq);

@@ -1,4 +1,4 @@
-//! Datagrams: to groups, and answered by what came with them.
+//! Datagrams: multicast, and answers to the sender of a datagram.
 
 use core::ptr;
 
@@ -74,7 +74,7 @@ impl Fixture {
         );
     }
 
-    /// The completion of a send and that of its receive, in whichever order.
+    /// Waits for the completions of a send and its receive, in any order.
     fn both(&self) -> ibv_wc {
         let wcs = [success(self.cq), success(self.cq)];
         let received = wcs.iter().find(|wc| wc.opcode == IBV_WC_RECV);
@@ -101,13 +101,13 @@ fn answer(name: &str, index: u8) {
 }
 
 #[test]
-fn answers_over_ipv4() {
-    answer("datagrams::answers_over_ipv4", V4);
+fn datagram_is_answered_over_ipv4() {
+    answer("datagrams::datagram_is_answered_over_ipv4", V4);
 }
 
 #[test]
-fn answers_over_ipv6() {
-    answer("datagrams::answers_over_ipv6", V6);
+fn datagram_is_answered_over_ipv6() {
+    answer("datagrams::datagram_is_answered_over_ipv6", V6);
 }
 
 fn group(name: &str, index: u8, group: [u8; 16]) {
@@ -121,7 +121,7 @@ fn group(name: &str, index: u8, group: [u8; 16]) {
         to.grh.dgid = gid;
         let ah = made(ibv_create_ah(f.pd, &mut to));
         f.send(0, ah, MULTICAST);
-        // The kernel has no way to IPv6 groups on `lo`: those stay unheard.
+        // The kernel has no route to IPv6 groups on `lo`, so no datagram arrives.
         success(f.cq);
         if index == V4 {
             f.receive(1);
@@ -136,27 +136,38 @@ fn group(name: &str, index: u8, group: [u8; 16]) {
 }
 
 #[test]
-fn groups_over_ipv4() {
+fn multicast_reaches_attached_queue_pairs_over_ipv4() {
     let mapped = core::net::Ipv4Addr::new(239, 1, 2, 3).to_ipv6_mapped();
-    group("datagrams::groups_over_ipv4", V4, mapped.octets());
+    group(
+        "datagrams::multicast_reaches_attached_queue_pairs_over_ipv4",
+        V4,
+        mapped.octets(),
+    );
 }
 
 #[test]
-fn groups_over_ipv6() {
+fn multicast_reaches_attached_queue_pairs_over_ipv6() {
     let address = core::net::Ipv6Addr::new(0xff01, 0, 0, 0, 0, 0, 0x201, 0x85);
-    group("datagrams::groups_over_ipv6", V6, address.octets());
+    group(
+        "datagrams::multicast_reaches_attached_queue_pairs_over_ipv6",
+        V6,
+        address.octets(),
+    );
 }
 
 #[test]
-fn groups_that_cannot_be() {
-    with_pair("datagrams::groups_that_cannot_be", |f| unsafe {
-        let one = way(V4).grh.dgid;
-        assert_eq!(ibv_attach_mcast(f.qps[0], &one, 0), libc::EINVAL);
-        assert_eq!(ibv_attach_mcast(f.qps[0], ptr::null(), 0), libc::EINVAL);
-        let many = ibv_gid { raw: [0xff; 16] };
-        assert_eq!(ibv_attach_mcast(ptr::null_mut(), &many, 0), libc::EINVAL);
-        let connected = queue_pair(f.pd, f.cq, IBV_QPT_RC);
-        assert_eq!(ibv_attach_mcast(connected, &many, 0), libc::EINVAL);
-        assert_eq!(ibv_destroy_qp(connected), 0);
-    });
+fn invalid_multicast_groups_are_refused() {
+    with_pair(
+        "datagrams::invalid_multicast_groups_are_refused",
+        |f| unsafe {
+            let one = way(V4).grh.dgid;
+            assert_eq!(ibv_attach_mcast(f.qps[0], &one, 0), libc::EINVAL);
+            assert_eq!(ibv_attach_mcast(f.qps[0], ptr::null(), 0), libc::EINVAL);
+            let many = ibv_gid { raw: [0xff; 16] };
+            assert_eq!(ibv_attach_mcast(ptr::null_mut(), &many, 0), libc::EINVAL);
+            let connected = queue_pair(f.pd, f.cq, IBV_QPT_RC);
+            assert_eq!(ibv_attach_mcast(connected, &many, 0), libc::EINVAL);
+            assert_eq!(ibv_destroy_qp(connected), 0);
+        },
+    );
 }

@@ -10,8 +10,8 @@ use crate::common::inline::slot;
 use crate::common::{made, pages, refused, with_device, zeros};
 
 #[test]
-fn a_domain_goes_after_what_is_in_it() {
-    let name = "domains::a_domain_goes_after_what_is_in_it";
+fn domain_is_busy_while_objects_use_it() {
+    let name = "domains::domain_is_busy_while_objects_use_it";
     with_device(name, |context| unsafe {
         let pd = made(ibv_alloc_pd(context));
         assert_eq!((*pd).context, context);
@@ -37,8 +37,8 @@ unsafe extern "C" fn no_alloc(
 unsafe extern "C" fn no_free(_: *mut ibv_pd, _: *mut c_void, _: *mut c_void, _: u64) {}
 
 #[test]
-fn a_parent_domain_holds_its_parts() {
-    let name = "domains::a_parent_domain_holds_its_parts";
+fn parent_domain_keeps_its_parts_busy() {
+    let name = "domains::parent_domain_keeps_its_parts_busy";
     with_device(name, |context| unsafe {
         let mut attr: ibv_td_init_attr = zeros();
         let td = made(slot!(context, alloc_td(context, &mut attr)));
@@ -64,8 +64,8 @@ fn a_parent_domain_holds_its_parts() {
 }
 
 #[test]
-fn domains_that_cannot_be() {
-    with_device("domains::domains_that_cannot_be", |context| unsafe {
+fn invalid_domains_are_refused() {
+    with_device("domains::invalid_domains_are_refused", |context| unsafe {
         let mut attr: ibv_td_init_attr = zeros();
         attr.comp_mask = 1;
         refused(slot!(context, alloc_td(context, &mut attr)), libc::EINVAL);

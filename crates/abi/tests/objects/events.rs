@@ -1,4 +1,4 @@
-//! Completions that are waited for, and extended completion queues that have some.
+//! Completion events, and completions in extended queues.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -12,7 +12,7 @@ use crate::common::inline::{poll_cq, req_notify_cq, slot};
 use crate::common::pair::{connected, element, post, receive, request, success};
 use crate::common::{errno, made, pages, polled, with_device, zeros};
 
-/// A connected pair; the second end's completions come with events.
+/// A connected pair, of which the second end has a completion channel.
 struct Fixture {
     context: *mut ibv_context,
     channel: *mut ibv_comp_channel,
@@ -63,7 +63,7 @@ fn queue(context: *mut ibv_context, channel: *mut ibv_comp_channel) -> *mut ibv_
 }
 
 impl Fixture {
-    /// Sends a little from the first end to the second.
+    /// Sends a short message from the first end to the second.
     unsafe fn send(&self, wr_id: u64, more: u32) {
         let sge = element((*self.mr).addr.cast(), 32, (*self.mr).lkey);
         receive(self.qps[1], wr_id, sge);
@@ -91,15 +91,15 @@ impl Fixture {
 }
 
 #[test]
-fn one_event_for_each_arming() {
-    with_pair("events::one_event_for_each_arming", queue, |f| unsafe {
+fn each_arming_yields_one_event() {
+    with_pair("events::each_arming_yields_one_event", queue, |f| unsafe {
         assert_eq!(req_notify_cq(f.cqs[1], 0), 0);
         f.send(1, 0);
         f.send(2, 0);
         assert_eq!(f.event(), Ok(()));
         f.do_not_wait();
         assert_eq!(f.event(), Err(libc::EAGAIN));
-        // What is already there does not count.
+        // A completion before the arming makes no event.
         assert_eq!(req_notify_cq(f.cqs[1], 0), 0);
         assert_eq!(f.event(), Err(libc::EAGAIN));
         f.send(3, 0);
@@ -112,7 +112,7 @@ fn one_event_for_each_arming() {
     });
 }
 
-/// As the kernel's files. A program that polls for POLLOUT as well would spin.
+/// As the kernel's event files do. A program that also polls for POLLOUT would spin.
 #[test]
 fn channels_report_pollin_only() {
     let name = "events::channels_report_pollin_only";
@@ -131,59 +131,67 @@ fn channels_report_pollin_only() {
 }
 
 #[test]
-fn only_solicited_ones() {
-    with_pair("events::only_solicited_ones", queue, |f| unsafe {
-        f.do_not_wait();
-        assert_eq!(req_notify_cq(f.cqs[1], 1), 0);
-        f.send(1, 0);
-        success(f.cqs[1]);
-        assert_eq!(f.event(), Err(libc::EAGAIN));
-        f.send(2, IBV_SEND_SOLICITED);
-        success(f.cqs[1]);
-        deadline::until("an event", || f.event().is_ok());
-        ibv_ack_cq_events(f.cqs[1], 1);
-    });
+fn solicited_arming_ignores_other_completions() {
+    with_pair(
+        "events::solicited_arming_ignores_other_completions",
+        queue,
+        |f| unsafe {
+            f.do_not_wait();
+            assert_eq!(req_notify_cq(f.cqs[1], 1), 0);
+            f.send(1, 0);
+            success(f.cqs[1]);
+            assert_eq!(f.event(), Err(libc::EAGAIN));
+            f.send(2, IBV_SEND_SOLICITED);
+            success(f.cqs[1]);
+            deadline::until("an event", || f.event().is_ok());
+            ibv_ack_cq_events(f.cqs[1], 1);
+        },
+    );
 }
 
-/// An event that nobody has read goes with its queue.
+/// Events that were not read are removed with their queue.
 #[test]
-fn unread_events_do_not_disturb() {
-    with_pair("events::unread_events_do_not_disturb", queue, |f| unsafe {
-        let (mut init, pd) = (zeros::<ibv_qp_init_attr>(), (*f.qps[0]).pd);
-        let cq = made(queue(f.context, f.channel));
-        init.send_cq = cq;
-        init.recv_cq = cq;
-        init.qp_type = IBV_QPT_RC;
-        init.cap.max_send_wr = 1;
-        init.cap.max_recv_wr = 1;
-        init.cap.max_recv_sge = 1;
-        let qp = made(ibv_create_qp(pd, &mut init));
-        assert_eq!(req_notify_cq(cq, 0), 0);
-        let mut attr: ibv_qp_attr = zeros();
-        attr.qp_state = IBV_QPS_INIT;
-        attr.port_num = 1;
-        let init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        assert_eq!(ibv_modify_qp(qp, &mut attr, init as i32), 0);
-        receive(qp, 5, element((*f.mr).addr.cast(), 32, (*f.mr).lkey));
-        attr.qp_state = IBV_QPS_ERR;
-        assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
-        let mut poll = libc::pollfd {
-            fd: (*f.channel).fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        assert_eq!(libc::poll(&mut poll, 1, 10_000), 1);
-        assert_eq!(ibv_destroy_qp(qp), 0);
-        assert_eq!(ibv_destroy_cq(cq), 0);
-        assert_eq!(libc::poll(&mut poll, 1, 0), 0);
-        f.do_not_wait();
-        assert_eq!(f.event(), Err(libc::EAGAIN));
-    });
+fn unread_events_are_removed_with_their_queue() {
+    with_pair(
+        "events::unread_events_are_removed_with_their_queue",
+        queue,
+        |f| unsafe {
+            let (mut init, pd) = (zeros::<ibv_qp_init_attr>(), (*f.qps[0]).pd);
+            let cq = made(queue(f.context, f.channel));
+            init.send_cq = cq;
+            init.recv_cq = cq;
+            init.qp_type = IBV_QPT_RC;
+            init.cap.max_send_wr = 1;
+            init.cap.max_recv_wr = 1;
+            init.cap.max_recv_sge = 1;
+            let qp = made(ibv_create_qp(pd, &mut init));
+            assert_eq!(req_notify_cq(cq, 0), 0);
+            let mut attr: ibv_qp_attr = zeros();
+            attr.qp_state = IBV_QPS_INIT;
+            attr.port_num = 1;
+            let init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+            assert_eq!(ibv_modify_qp(qp, &mut attr, init as i32), 0);
+            receive(qp, 5, element((*f.mr).addr.cast(), 32, (*f.mr).lkey));
+            attr.qp_state = IBV_QPS_ERR;
+            assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
+            let mut poll = libc::pollfd {
+                fd: (*f.channel).fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            assert_eq!(libc::poll(&mut poll, 1, 10_000), 1);
+            assert_eq!(ibv_destroy_qp(qp), 0);
+            assert_eq!(ibv_destroy_cq(cq), 0);
+            assert_eq!(libc::poll(&mut poll, 1, 0), 0);
+            f.do_not_wait();
+            assert_eq!(f.event(), Err(libc::EAGAIN));
+        },
+    );
 }
 
 #[test]
-fn a_queue_waits_for_its_last_acknowledgement() {
-    let name = "events::a_queue_waits_for_its_last_acknowledgement";
+fn destroy_waits_for_the_last_acknowledgement() {
+    let name = "events::destroy_waits_for_the_last_acknowledgement";
     with_device(name, |context| unsafe {
         let pd = made(ibv_alloc_pd(context));
         let channel = made(ibv_create_comp_channel(context));
@@ -220,8 +228,8 @@ fn a_queue_waits_for_its_last_acknowledgement() {
 }
 
 #[test]
-fn a_queue_does_not_shrink_below_what_it_holds() {
-    let name = "events::a_queue_does_not_shrink_below_what_it_holds";
+fn resize_below_the_number_of_completions_is_refused() {
+    let name = "events::resize_below_the_number_of_completions_is_refused";
     with_pair(name, queue, |f| unsafe {
         for wr_id in 0..5 {
             f.send(wr_id, 0);
@@ -237,8 +245,8 @@ fn a_queue_does_not_shrink_below_what_it_holds() {
 }
 
 #[test]
-fn a_reset_takes_completions_back() {
-    let name = "events::a_reset_takes_completions_back";
+fn reset_removes_unpolled_completions() {
+    let name = "events::reset_removes_unpolled_completions";
     with_pair(name, queue, |f| unsafe {
         let (mr, mut attr) = (&*f.mr, zeros::<ibv_qp_attr>());
         receive(f.qps[1], 1, element(mr.addr.cast(), 32, mr.lkey));
@@ -270,8 +278,8 @@ fn clock(id: libc::clockid_t) -> u64 {
 }
 
 #[test]
-fn completions_read_field_by_field() {
-    let name = "events::completions_read_field_by_field";
+fn extended_queue_reads_completions_field_by_field() {
+    let name = "events::extended_queue_reads_completions_field_by_field";
     with_pair(name, extended, |f| unsafe {
         let before = (clock(libc::CLOCK_MONOTONIC), clock(libc::CLOCK_REALTIME));
         assert_eq!(req_notify_cq(f.cqs[1], 0), 0);
@@ -306,7 +314,7 @@ fn completions_read_field_by_field() {
                     (c.read_completion_wallclock_ns.unwrap())(cq),
                 );
                 let after = (clock(libc::CLOCK_MONOTONIC), clock(libc::CLOCK_REALTIME));
-                // Two clocks are never read at the same moment.
+                // The two clocks are read one after the other.
                 const SLACK: u64 = 50_000_000;
                 assert!((before.0..=after.0).contains(&stamps.0));
                 assert!((before.1 - SLACK..=after.1 + SLACK).contains(&stamps.1));
@@ -315,7 +323,7 @@ fn completions_read_field_by_field() {
             assert_eq!(got, libc::ENOENT);
             (c.end_poll.unwrap())(cq);
         }
-        // The old way works as well.
+        // `ibv_poll_cq` works too.
         f.send(20, 0);
         assert_eq!(success(f.cqs[1]).wr_id, 20);
     });

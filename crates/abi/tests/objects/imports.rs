@@ -1,4 +1,4 @@
-//! Devices, domains, regions and device memory by their handles.
+//! Imports of devices, domains, regions and device memory.
 
 use core::ptr;
 
@@ -9,8 +9,8 @@ use crate::common::inline::slot;
 use crate::common::{made, open, pages, refused, with_device};
 
 #[test]
-fn a_second_context_sees_the_same_objects() {
-    let name = "imports::a_second_context_sees_the_same_objects";
+fn imports_share_objects_between_contexts() {
+    let name = "imports::imports_share_objects_between_contexts";
     with_device(name, |context| unsafe {
         let pd = made(ibv_alloc_pd(context));
         let mr = made(ibv_reg_mr(pd, pages(1).cast(), 4096, 1));
@@ -39,7 +39,7 @@ fn a_second_context_sees_the_same_objects() {
         let copied = (*dm2).memcpy_from_dm.unwrap()(back.as_mut_ptr().cast(), dm2, 4, 4);
         assert_eq!((copied, back), (0, text));
 
-        // What was made in an import stays when the import goes.
+        // Objects that were created in an import outlive it.
         let more = made(ibv_reg_mr(pd2, pages(1).cast(), 4096, 0));
         ibv_unimport_mr(mr2);
         ibv_unimport_dm(dm2);
@@ -64,19 +64,19 @@ fn a_second_context_sees_the_same_objects() {
 }
 
 #[test]
-fn imports_that_cannot_be() {
-    with_device("imports::imports_that_cannot_be", |context| unsafe {
+fn invalid_imports_are_refused() {
+    with_device("imports::invalid_imports_are_refused", |context| unsafe {
         refused(ibv_import_device(-1), libc::EBADF);
         let file = libc::dup(0);
         refused(ibv_import_device(file), libc::EINVAL);
         libc::close(file);
-        // That of a context that is closed, or of another process.
+        // The descriptor of a closed context, or of another process.
         let stranger = open();
         let file = libc::dup((*stranger).cmd_fd);
         assert_eq!(ibv_close_device(stranger), 0);
         refused(ibv_import_device(file), libc::EOPNOTSUPP);
         libc::close(file);
-        // Its own descriptor, not a duplicate: nothing is closed twice.
+        // The context's own descriptor, not a duplicate: it must not be closed twice.
         let itself = made(ibv_import_device((*context).cmd_fd));
         assert_ne!((*itself).cmd_fd, (*context).cmd_fd);
         assert_eq!(ibv_close_device(itself), 0);
@@ -105,11 +105,11 @@ fn imports_that_cannot_be() {
     });
 }
 
-/// What the kernel does when a program closes the descriptor. Each context has a slot of
-/// its own, and there are 255.
+/// As the kernel does when a program closes the descriptor. Each context has its own slot,
+/// and there are 255.
 #[test]
-fn a_context_is_closed_together_with_what_is_left_in_it() {
-    let name = "imports::a_context_is_closed_together_with_what_is_left_in_it";
+fn closing_a_context_frees_its_slot() {
+    let name = "imports::closing_a_context_frees_its_slot";
     with_device(name, |context| unsafe {
         for time in 0..300 {
             let forgetful = made(ibv_open_device((*context).device));

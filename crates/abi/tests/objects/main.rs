@@ -1,5 +1,4 @@
-//! Protection domains, memory, completion queues, address handles: what each
-//! call does, and what it refuses.
+//! Tests of protection domains, memory, completion queues and address handles.
 
 #![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)] // as in C
 

@@ -1,4 +1,4 @@
-//! A program that asks for more memory than it may have gets ENOMEM, and lives.
+//! Calls beyond the process's memory limit fail with ENOMEM and do not crash.
 
 use core::ptr;
 
@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{errno, made, with_device, zeros};
 
-/// Lets the process have so many megabytes of address space more than it has.
+/// Limits the address space to this many megabytes more than the process uses.
 fn limit_memory(more: u64) {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages = pages.split(' ').next().expect("the size comes first");
@@ -20,7 +20,7 @@ fn limit_memory(more: u64) {
     setrlimit(Resource::As, limit).expect("it is below the maximum");
 }
 
-/// Makes objects until one is refused, which must be for want of memory.
+/// Creates objects until one is refused, which must be with ENOMEM.
 unsafe fn until_refused<T>(mut make: impl FnMut() -> *mut T) -> Vec<*mut T> {
     let mut all = Vec::with_capacity(1 << 19);
     loop {
@@ -34,8 +34,8 @@ unsafe fn until_refused<T>(mut make: impl FnMut() -> *mut T) -> Vec<*mut T> {
 }
 
 #[test]
-fn objects_that_do_not_fit_are_refused() {
-    let name = "memory_limit::objects_that_do_not_fit_are_refused";
+fn objects_beyond_the_memory_limit_are_refused() {
+    let name = "memory_limit::objects_beyond_the_memory_limit_are_refused";
     with_device(name, |context| unsafe {
         let pd = made(ibv_alloc_pd(context));
         let small = made(ibv_create_cq(
@@ -64,7 +64,7 @@ fn objects_that_do_not_fit_are_refused() {
             ibv_create_qp(pd, &mut attr)
         };
         limit_memory(300);
-        // Twice: what was given back can be had again.
+        // Twice: freed memory can be used again.
         for _ in 0..2 {
             let cqs = until_refused(create_cq);
             assert!(!cqs.is_empty());
@@ -87,8 +87,8 @@ fn objects_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn regions_that_do_not_fit_are_refused() {
-    let name = "memory_limit::regions_that_do_not_fit_are_refused";
+fn regions_beyond_the_memory_limit_are_refused() {
+    let name = "memory_limit::regions_beyond_the_memory_limit_are_refused";
     with_device(name, |context| unsafe {
         let pd = made(ibv_alloc_pd(context));
         let mut bytes = vec![0u8; 4096];

@@ -1,4 +1,4 @@
-//! Data through every sort of memory.
+//! Data transfer to and from all kinds of memory.
 
 use core::ptr;
 
@@ -14,7 +14,7 @@ const ACCESS: i32 = (IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_MW_BIND) as i32;
 
-/// A connected pair in one domain, and some memory.
+/// A connected pair in one domain, with memory.
 struct Fixture {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -70,7 +70,7 @@ impl Fixture {
         ptr::copy(bytes.as_ptr(), self.memory.add(at), bytes.len());
     }
 
-    /// Text in the first page, as a work request names it.
+    /// Writes text to the first page, and returns its scatter/gather element.
     unsafe fn text(&self, text: &[u8]) -> ibv_sge {
         self.put(0, text);
         element(self.memory, text.len() as u32, self.lkey())
@@ -78,8 +78,8 @@ impl Fixture {
 }
 
 #[test]
-fn null_memory_swallows_and_is_zero() {
-    let name = "traffic::null_memory_swallows_and_is_zero";
+fn null_region_drops_writes_and_reads_zeros() {
+    let name = "traffic::null_region_drops_writes_and_reads_zeros";
     with_pair(name, |f| unsafe {
         let null = made(slot!(f.context, alloc_null_mr(f.pd)));
         let key = (*null).lkey;
@@ -104,8 +104,8 @@ fn null_memory_swallows_and_is_zero() {
 }
 
 #[test]
-fn device_memory_is_written_by_a_peer() {
-    let name = "traffic::device_memory_is_written_by_a_peer";
+fn peer_writes_to_device_memory() {
+    let name = "traffic::peer_writes_to_device_memory";
     with_pair(name, |f| unsafe {
         let mut attr = ibv_alloc_dm_attr {
             length: 64,
@@ -126,8 +126,8 @@ fn device_memory_is_written_by_a_peer() {
 }
 
 #[test]
-fn a_file_is_written_by_a_peer() {
-    with_pair("traffic::a_file_is_written_by_a_peer", |f| unsafe {
+fn peer_writes_to_a_mapped_file() {
+    with_pair("traffic::peer_writes_to_a_mapped_file", |f| unsafe {
         let file = libc::memfd_create(c"memory".as_ptr(), libc::MFD_CLOEXEC);
         assert_eq!(libc::ftruncate(file, 8192), 0);
         let mr = made(ibv_reg_dmabuf_mr(
@@ -149,26 +149,29 @@ fn a_file_is_written_by_a_peer() {
 }
 
 #[test]
-fn all_memory_on_demand() {
-    with_pair("traffic::all_memory_on_demand", |f| unsafe {
-        let access = ACCESS & 7 | IBV_ACCESS_ON_DEMAND as i32;
-        let all = made(ibv_reg_mr(f.pd, ptr::null_mut(), usize::MAX, access));
-        let later = pages(1);
-        let sge = f.text(b"anywhere");
-        let sge = ibv_sge {
-            lkey: (*all).lkey,
-            ..sge
-        };
-        write(f.qps[0], sge, later as u64, (*all).rkey);
-        success(f.cqs[0]);
-        assert_eq!(core::slice::from_raw_parts(later, 8), b"anywhere");
-        assert_eq!(ibv_dereg_mr(all), 0);
-    });
+fn implicit_on_demand_region_covers_all_memory() {
+    with_pair(
+        "traffic::implicit_on_demand_region_covers_all_memory",
+        |f| unsafe {
+            let access = ACCESS & 7 | IBV_ACCESS_ON_DEMAND as i32;
+            let all = made(ibv_reg_mr(f.pd, ptr::null_mut(), usize::MAX, access));
+            let later = pages(1);
+            let sge = f.text(b"anywhere");
+            let sge = ibv_sge {
+                lkey: (*all).lkey,
+                ..sge
+            };
+            write(f.qps[0], sge, later as u64, (*all).rkey);
+            success(f.cqs[0]);
+            assert_eq!(core::slice::from_raw_parts(later, 8), b"anywhere");
+            assert_eq!(ibv_dereg_mr(all), 0);
+        },
+    );
 }
 
 #[test]
-fn imported_objects_work() {
-    with_pair("traffic::imported_objects_work", |f| unsafe {
+fn imported_objects_carry_data() {
+    with_pair("traffic::imported_objects_carry_data", |f| unsafe {
         let second = made(ibv_import_device(libc::dup((*f.context).cmd_fd)));
         let pd = made(ibv_import_pd(second, (*f.pd).handle));
         let mr = made(ibv_import_mr(pd, (*f.mr).handle));
@@ -211,71 +214,77 @@ unsafe fn binding(f: &Fixture, length: u64) -> ibv_mw_bind {
 }
 
 #[test]
-fn windows_of_type_1() {
-    with_pair("traffic::windows_of_type_1", |f| unsafe {
-        let mw = made(alloc_mw(f.pd, IBV_MW_TYPE_1));
-        let before = (*mw).rkey;
-        let bind = |mut bind: ibv_mw_bind| bind_mw(f.qps[1], mw, &mut bind);
-        assert_eq!(bind(binding(f, 100)), 0);
-        let rkey = (*mw).rkey;
-        assert_ne!(rkey, before);
-        let wc = success(f.cqs[1]);
-        assert_eq!((wc.wr_id, wc.opcode), (9, IBV_WC_BIND_MW));
-        write(f.qps[0], f.text(b"window"), f.memory as u64 + 4096, rkey);
-        success(f.cqs[0]);
-        assert_eq!(f.bytes(4096, 6), b"window");
-        assert_eq!(ibv_dereg_mr(f.mr), libc::EINVAL);
+fn type_1_window_grants_and_revokes_access() {
+    with_pair(
+        "traffic::type_1_window_grants_and_revokes_access",
+        |f| unsafe {
+            let mw = made(alloc_mw(f.pd, IBV_MW_TYPE_1));
+            let before = (*mw).rkey;
+            let bind = |mut bind: ibv_mw_bind| bind_mw(f.qps[1], mw, &mut bind);
+            assert_eq!(bind(binding(f, 100)), 0);
+            let rkey = (*mw).rkey;
+            assert_ne!(rkey, before);
+            let wc = success(f.cqs[1]);
+            assert_eq!((wc.wr_id, wc.opcode), (9, IBV_WC_BIND_MW));
+            write(f.qps[0], f.text(b"window"), f.memory as u64 + 4096, rkey);
+            success(f.cqs[0]);
+            assert_eq!(f.bytes(4096, 6), b"window");
+            assert_eq!(ibv_dereg_mr(f.mr), libc::EINVAL);
 
-        let mut nothing = binding(f, 0);
-        nothing.bind_info.mr = ptr::null_mut();
-        nothing.bind_info.addr = 0;
-        assert_eq!(bind(nothing), 0);
-        success(f.cqs[1]);
-        write(f.qps[0], f.text(b"late"), f.memory as u64 + 4096, rkey);
-        assert_eq!(completion(f.cqs[0]).status, IBV_WC_REM_ACCESS_ERR);
+            let mut nothing = binding(f, 0);
+            nothing.bind_info.mr = ptr::null_mut();
+            nothing.bind_info.addr = 0;
+            assert_eq!(bind(nothing), 0);
+            success(f.cqs[1]);
+            write(f.qps[0], f.text(b"late"), f.memory as u64 + 4096, rkey);
+            assert_eq!(completion(f.cqs[0]).status, IBV_WC_REM_ACCESS_ERR);
 
-        let mut zero_based = binding(f, 100);
-        zero_based.bind_info.mw_access_flags |= IBV_ACCESS_ZERO_BASED;
-        assert_eq!(bind(zero_based), libc::EINVAL);
-        let mut nowhere = binding(f, 100);
-        nowhere.bind_info.mr = ptr::null_mut();
-        assert_eq!(bind(nowhere), libc::EINVAL);
-        assert_eq!(bind_mw(f.qps[1], mw, ptr::null_mut()), libc::EINVAL);
-        assert_eq!(
-            bind_mw(ptr::null_mut(), mw, &mut binding(f, 1)),
-            libc::EINVAL
-        );
-        let other = made(ibv_alloc_pd(f.context));
-        let foreign = made(ibv_reg_mr(other, f.memory.cast(), 4096, ACCESS));
-        let mut elsewhere = binding(f, 100);
-        elsewhere.bind_info.mr = foreign;
-        assert_eq!(bind(elsewhere), libc::EPERM);
-        assert_eq!(ibv_dereg_mr(foreign), 0);
-        assert_eq!(ibv_dealloc_pd(other), 0);
-        assert_eq!(dealloc_mw(mw), 0);
-    });
+            let mut zero_based = binding(f, 100);
+            zero_based.bind_info.mw_access_flags |= IBV_ACCESS_ZERO_BASED;
+            assert_eq!(bind(zero_based), libc::EINVAL);
+            let mut nowhere = binding(f, 100);
+            nowhere.bind_info.mr = ptr::null_mut();
+            assert_eq!(bind(nowhere), libc::EINVAL);
+            assert_eq!(bind_mw(f.qps[1], mw, ptr::null_mut()), libc::EINVAL);
+            assert_eq!(
+                bind_mw(ptr::null_mut(), mw, &mut binding(f, 1)),
+                libc::EINVAL
+            );
+            let other = made(ibv_alloc_pd(f.context));
+            let foreign = made(ibv_reg_mr(other, f.memory.cast(), 4096, ACCESS));
+            let mut elsewhere = binding(f, 100);
+            elsewhere.bind_info.mr = foreign;
+            assert_eq!(bind(elsewhere), libc::EPERM);
+            assert_eq!(ibv_dereg_mr(foreign), 0);
+            assert_eq!(ibv_dealloc_pd(other), 0);
+            assert_eq!(dealloc_mw(mw), 0);
+        },
+    );
 }
 
 #[test]
-fn windows_of_type_2() {
-    with_pair("traffic::windows_of_type_2", |f| unsafe {
-        let mw = made(alloc_mw(f.pd, IBV_MW_TYPE_2));
-        assert_eq!(bind_mw(f.qps[1], mw, &mut binding(f, 100)), libc::EINVAL);
-        let rkey = (*mw).rkey & !0xff | 0x42;
-        let mut wr = request(3, IBV_WR_BIND_MW);
-        wr.ext.bind_mw = ibv_send_wr_bind_mw {
-            mw,
-            rkey,
-            bind_info: binding(f, 100).bind_info,
-        };
-        post(f.qps[1], wr, zeros());
-        assert_eq!(success(f.cqs[1]).opcode, IBV_WC_BIND_MW);
-        write(f.qps[0], f.text(b"second"), f.memory as u64 + 4096, rkey);
-        success(f.cqs[0]);
-        assert_eq!(f.bytes(4096, 6), b"second");
-        assert_eq!(ibv_dereg_mr(f.mr), libc::EINVAL);
-        assert_eq!(dealloc_mw(mw), 0);
-        write(f.qps[0], f.text(b"late"), f.memory as u64 + 4096, rkey);
-        assert_eq!(completion(f.cqs[0]).status, IBV_WC_REM_ACCESS_ERR);
-    });
+fn type_2_window_grants_and_revokes_access() {
+    with_pair(
+        "traffic::type_2_window_grants_and_revokes_access",
+        |f| unsafe {
+            let mw = made(alloc_mw(f.pd, IBV_MW_TYPE_2));
+            assert_eq!(bind_mw(f.qps[1], mw, &mut binding(f, 100)), libc::EINVAL);
+            let rkey = (*mw).rkey & !0xff | 0x42;
+            let mut wr = request(3, IBV_WR_BIND_MW);
+            wr.ext.bind_mw = ibv_send_wr_bind_mw {
+                mw,
+                rkey,
+                bind_info: binding(f, 100).bind_info,
+            };
+            post(f.qps[1], wr, zeros());
+            assert_eq!(success(f.cqs[1]).opcode, IBV_WC_BIND_MW);
+            write(f.qps[0], f.text(b"second"), f.memory as u64 + 4096, rkey);
+            success(f.cqs[0]);
+            assert_eq!(f.bytes(4096, 6), b"second");
+            assert_eq!(ibv_dereg_mr(f.mr), libc::EINVAL);
+            assert_eq!(dealloc_mw(mw), 0);
+            write(f.qps[0], f.text(b"late"), f.memory as u64 + 4096, rkey);
+            assert_eq!(completion(f.cqs[0]).status, IBV_WC_REM_ACCESS_ERR);
+        },
+    );
 }

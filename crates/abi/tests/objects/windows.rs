@@ -1,4 +1,4 @@
-//! Memory windows, as far as no queue pair is needed.
+//! Memory windows without queue pairs.
 
 use core::ptr;
 
@@ -9,8 +9,8 @@ use crate::common::inline::{alloc_mw, dealloc_mw};
 use crate::common::{made, refused, with_device};
 
 #[test]
-fn allocation() {
-    with_device("windows::allocation", |context| unsafe {
+fn window_type_is_checked() {
+    with_device("windows::window_type_is_checked", |context| unsafe {
         let pd = made(ibv_alloc_pd(context));
         for type_ in [IBV_MW_TYPE_1, IBV_MW_TYPE_2] {
             let mw = made(alloc_mw(pd, type_));

@@ -8,30 +8,30 @@ use crate::support::verbs;
 use crate::support::{End, QKEY, World, connect, on_loopback, pattern};
 
 const IMM: u32 = 0x0403_0201;
-/// Everything that RC can do.
+/// All operations of RC.
 const ALL: u64 = (1 << 13) - 1 - (IBV_QP_EX_WITH_TSO as u64);
 
-/// Calls through a pointer of the queue pair, as inline code does.
+/// Calls a function pointer of the queue pair, as the inline functions do.
 macro_rules! wr {
     ($end:expr, $name:ident $(, $arg:expr)*) => {{
         let qp = verbs::qp_to_qp_ex($end.qp);
         assert!(!qp.is_null());
-        // SAFETY: the queue pair is alive and extended.
+        // SAFETY: the queue pair is live and extended.
         unsafe { ((*qp).$name.expect("filled"))(qp $(, $arg)*) }
     }};
 }
 
-/// Sets what the next work request takes with it.
+/// Sets the `wr_id` and the flags of the next work request.
 fn tag(end: &End, wr_id: u64, flags: u32) {
     let qp = verbs::qp_to_qp_ex(end.qp);
-    // SAFETY: the queue pair is alive and extended.
+    // SAFETY: the queue pair is live and extended.
     unsafe {
         (*qp).wr_id = wr_id;
         (*qp).wr_flags = flags;
     }
 }
 
-/// Builds one work request, posts it, waits for it.
+/// Builds and posts one work request, and waits for its completion.
 fn perform(end: &End, wr_id: u64, opcode: ibv_wc_opcode, build: impl FnOnce()) {
     wr!(end, wr_start);
     tag(end, wr_id, IBV_SEND_SIGNALED);
@@ -67,7 +67,7 @@ fn everything(world: &World, one: &End, other: &End) {
     });
     let wc = other.done();
     assert_eq!(wc.wc_flags, IBV_WC_WITH_IMM);
-    // SAFETY: any arm of the union is an integer.
+    // SAFETY: all fields of the union are integers.
     assert_eq!(unsafe { wc.imm.imm_data }, IMM);
     assert_eq!(other.memory.get(0, 100), data);
 
@@ -122,7 +122,7 @@ fn everything(world: &World, one: &End, other: &End) {
     });
 
     let mw = verbs::alloc_mw(world.pd, IBV_MW_TYPE_2);
-    // SAFETY: the window is alive.
+    // SAFETY: the window is live.
     let window = unsafe { (*mw).rkey };
     let info = ibv_mw_bind_info {
         mr: other.memory.mr,
@@ -149,8 +149,8 @@ fn everything(world: &World, one: &End, other: &End) {
 }
 
 #[test]
-fn everything_can_be_built_by_calls() {
-    on_loopback("extended::everything_can_be_built_by_calls", || {
+fn all_operations_can_be_built_by_calls() {
+    on_loopback("extended::all_operations_can_be_built_by_calls", || {
         let world = World::open();
         let (one, other) = (world.end_ex(IBV_QPT_RC, ALL), world.end_ex(IBV_QPT_RC, ALL));
         connect(&one, &other);
@@ -160,8 +160,8 @@ fn everything_can_be_built_by_calls() {
 }
 
 #[test]
-fn datagrams_get_their_address_by_a_call() {
-    on_loopback("extended::datagrams_get_their_address_by_a_call", || {
+fn datagram_address_is_set_by_a_call() {
+    on_loopback("extended::datagram_address_is_set_by_a_call", || {
         let world = World::open();
         let ops = u64::from(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM);
         let (one, other) = (world.end_ex(IBV_QPT_UD, ops), world.end(IBV_QPT_UD));
@@ -186,9 +186,9 @@ fn datagrams_get_their_address_by_a_call() {
 }
 
 #[test]
-fn what_is_wrong_is_said_at_the_end_and_nothing_is_posted() {
+fn invalid_batch_fails_in_wr_complete_and_posts_nothing() {
     on_loopback(
-        "extended::what_is_wrong_is_said_at_the_end_and_nothing_is_posted",
+        "extended::invalid_batch_fails_in_wr_complete_and_posts_nothing",
         || {
             let world = World::open();
             let (one, other) = (world.end_ex(IBV_QPT_RC, ALL), world.end(IBV_QPT_RC));
@@ -246,7 +246,7 @@ fn what_is_wrong_is_said_at_the_end_and_nothing_is_posted() {
             wr!(one, wr_send);
             wr!(one, wr_abort);
 
-            // All that was refused or given up has left no trace.
+            // Refused and aborted batches have posted nothing.
             for wr_id in 0..64 {
                 other.receive(wr_id, 0, 0);
             }
@@ -264,8 +264,8 @@ fn what_is_wrong_is_said_at_the_end_and_nothing_is_posted() {
 }
 
 #[test]
-fn only_who_asks_gets_the_calls() {
-    on_loopback("extended::only_who_asks_gets_the_calls", || {
+fn only_extended_queue_pairs_have_the_calls() {
+    on_loopback("extended::only_extended_queue_pairs_have_the_calls", || {
         let world = World::open();
         assert!(verbs::qp_to_qp_ex(world.end(IBV_QPT_RC).qp).is_null());
         let init = world.init(IBV_QPT_UD);

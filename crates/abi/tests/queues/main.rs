@@ -1,5 +1,5 @@
-//! Queue pairs as C programs use them: two in one process, over a real network,
-//! through the functions and function pointers that programs call.
+//! Tests of queue pairs through the functions and function pointers of C: two queue pairs in
+//! one process, over a real network.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! `ibv_post_send`: every opcode, with the data looked at.
+//! `ibv_post_send`: every opcode, with a check of the data.
 
 use core::ffi::c_int;
 
@@ -17,7 +17,7 @@ fn pair(world: &World, kind: ibv_qp_type) -> (End, End) {
     (one, other)
 }
 
-/// Posts one work request and waits for it.
+/// Posts one work request and waits for its completion.
 fn perform(end: &End, mut wr: ibv_send_wr, opcode: ibv_wc_opcode) {
     assert_eq!(post_send(end.qp, core::slice::from_mut(&mut wr)), Ok(()));
     let wc = end.done();
@@ -50,12 +50,12 @@ fn sends(one: &End, other: &End) {
     perform(one, wr, IBV_WC_SEND);
     let wc = other.done();
     assert_eq!((wc.wr_id, wc.wc_flags), (8, IBV_WC_WITH_IMM));
-    // SAFETY: any arm of the union is an integer.
+    // SAFETY: all fields of the union are integers.
     assert_eq!(unsafe { wc.imm.imm_data }, IMM);
 }
 
 fn inline(one: &End, other: &End) {
-    // Inline data needs no key, and may be changed as soon as it is posted.
+    // Inline data needs no key, and may be overwritten after the post.
     let mut data = pattern(2, 100);
     let mut sges = [
         ibv_sge {
@@ -140,11 +140,11 @@ fn atomics(one: &End, other: &End) {
     assert_eq!(other.memory.word(0), 77);
 }
 
-/// Windows: bound by one end, written through by the other, then taken back.
+/// Tests a window: one end binds it, the other writes through it, then it is invalidated.
 fn windows(world: &World, one: &End, other: &End) {
     let mw = verbs::alloc_mw(world.pd, IBV_MW_TYPE_2);
     assert!(!mw.is_null());
-    // SAFETY: the window is alive.
+    // SAFETY: the window is live.
     let rkey = unsafe { (*mw).rkey };
     let mut bind = send_wr(9, IBV_WR_BIND_MW, &mut []);
     bind.ext.bind_mw = ibv_send_wr_bind_mw {
@@ -174,7 +174,7 @@ fn windows(world: &World, one: &End, other: &End) {
     perform(one, wr, IBV_WC_SEND);
     let wc = other.done();
     assert_eq!((wc.wr_id, wc.wc_flags), (12, IBV_WC_WITH_INV));
-    // SAFETY: any arm of the union is an integer.
+    // SAFETY: all fields of the union are integers.
     assert_eq!(unsafe { wc.imm.invalidated_rkey }, rkey);
     assert_eq!(other.memory.get(512, 64), pattern(5, 64));
 
@@ -185,8 +185,8 @@ fn windows(world: &World, one: &End, other: &End) {
 }
 
 #[test]
-fn reliable_connections_do_everything() {
-    on_loopback("operations::reliable_connections_do_everything", || {
+fn rc_supports_all_operations() {
+    on_loopback("operations::rc_supports_all_operations", || {
         let world = World::open();
         let (one, other) = pair(&world, IBV_QPT_RC);
         for (one, other) in [(&one, &other), (&other, &one)] {
@@ -201,8 +201,8 @@ fn reliable_connections_do_everything() {
 }
 
 #[test]
-fn unreliable_connections_send_and_write() {
-    on_loopback("operations::unreliable_connections_send_and_write", || {
+fn uc_supports_send_and_write() {
+    on_loopback("operations::uc_supports_send_and_write", || {
         let world = World::open();
         let (one, other) = pair(&world, IBV_QPT_UC);
         sends(&one, &other);
@@ -221,8 +221,8 @@ fn unreliable_connections_send_and_write() {
 }
 
 #[test]
-fn datagrams_arrive_with_a_grh() {
-    on_loopback("operations::datagrams_arrive_with_a_grh", || {
+fn datagram_arrives_with_a_grh() {
+    on_loopback("operations::datagram_arrives_with_a_grh", || {
         let world = World::open();
         let (one, other) = pair(&world, IBV_QPT_UD);
         one.memory.put(0, &pattern(6, 900));
@@ -240,7 +240,7 @@ fn datagrams_arrive_with_a_grh() {
         assert_eq!((wc.byte_len, wc.src_qp), (940, one.number()));
         assert_eq!(wc.wc_flags, IBV_WC_GRH | IBV_WC_WITH_IMM);
         assert_eq!(other.memory.get(40, 900), pattern(6, 900));
-        // Of an IPv4 header the last 20 of the 40 bytes.
+        // An IPv4 header takes the last 20 of the 40 bytes.
         let header = other.memory.get(20, 20);
         assert_eq!((header[0], header[8]), (0x45, 64), "version and hop limit");
         wr.wr.ud.ah = core::ptr::null_mut();
@@ -253,9 +253,9 @@ fn datagrams_arrive_with_a_grh() {
 }
 
 #[test]
-fn lists_are_posted_up_to_the_first_mistake() {
+fn list_is_posted_up_to_the_first_invalid_request() {
     on_loopback(
-        "operations::lists_are_posted_up_to_the_first_mistake",
+        "operations::list_is_posted_up_to_the_first_invalid_request",
         || {
             let world = World::open();
             let (one, other) = pair(&world, IBV_QPT_RC);
@@ -271,7 +271,7 @@ fn lists_are_posted_up_to_the_first_mistake() {
                 assert_eq!((one.done().wr_id, other.done().wr_id), (wr_id, wr_id));
             }
 
-            // One more than fits.
+            // One work request more than the queue holds.
             let mut sges = [other.memory.sge(0, 64)];
             let mut receives = [receive_wr(1, &mut sges); 64];
             assert_eq!(post_recv(other.qp, &mut receives), Err((62, libc::ENOMEM)));
@@ -279,7 +279,7 @@ fn lists_are_posted_up_to_the_first_mistake() {
             let few = &mut receives[3..4];
             assert_eq!(post_recv(other.qp, few), Err((0, libc::EINVAL)));
 
-            // A send queue that does not drain: the peer does not answer.
+            // The peer does not answer, so the send queue does not drain.
             assert_eq!(verbs::destroy_qp(other.qp), 0);
             let mut wrs = vec![send_wr(1, IBV_WR_SEND, &mut []); 65];
             assert_eq!(post_send(one.qp, &mut wrs), Err((64, libc::ENOMEM)));
@@ -288,9 +288,9 @@ fn lists_are_posted_up_to_the_first_mistake() {
 }
 
 #[test]
-fn unsignaled_sends_are_silent_unless_all_are_signaled() {
+fn unsignaled_send_completes_only_with_sq_sig_all() {
     on_loopback(
-        "operations::unsignaled_sends_are_silent_unless_all_are_signaled",
+        "operations::unsignaled_send_completes_only_with_sq_sig_all",
         || {
             let world = World::open();
             for all in [0, 1] {
@@ -319,9 +319,9 @@ fn unsignaled_sends_are_silent_unless_all_are_signaled() {
     );
 }
 
-/// libiscsi has its elements in packed structures.
+/// libiscsi has its scatter/gather elements in packed structures.
 #[test]
-fn elements_need_not_be_aligned() {
+fn unaligned_scatter_gather_lists_are_accepted() {
     #[repr(C, packed)]
     struct Packed {
         odd: u8,
@@ -329,25 +329,28 @@ fn elements_need_not_be_aligned() {
     }
     #[repr(C, align(8))]
     struct Misaligned(Packed);
-    on_loopback("operations::elements_need_not_be_aligned", || {
-        let world = World::open();
-        let (one, other) = pair(&world, IBV_QPT_RC);
-        one.memory.put(0, &pattern(9, 64));
-        let [mut from, mut to] = [&one, &other].map(|end| {
-            let sge = end.memory.sge(0, 64);
-            Misaligned(Packed { odd: 0, sge })
-        });
-        let mut receive = receive_wr(1, &mut []);
-        (receive.sg_list, receive.num_sge) = (&raw mut to.0.sge, 1);
-        assert!(!receive.sg_list.is_aligned());
-        assert_eq!(
-            post_recv(other.qp, core::slice::from_mut(&mut receive)),
-            Ok(())
-        );
-        let mut send = send_wr(2, IBV_WR_SEND, &mut []);
-        (send.sg_list, send.num_sge) = (&raw mut from.0.sge, 1);
-        assert_eq!(post_send(one.qp, core::slice::from_mut(&mut send)), Ok(()));
-        assert_eq!((one.done().wr_id, other.done().wr_id), (2, 1));
-        assert_eq!(other.memory.get(0, 64), pattern(9, 64));
-    });
+    on_loopback(
+        "operations::unaligned_scatter_gather_lists_are_accepted",
+        || {
+            let world = World::open();
+            let (one, other) = pair(&world, IBV_QPT_RC);
+            one.memory.put(0, &pattern(9, 64));
+            let [mut from, mut to] = [&one, &other].map(|end| {
+                let sge = end.memory.sge(0, 64);
+                Misaligned(Packed { odd: 0, sge })
+            });
+            let mut receive = receive_wr(1, &mut []);
+            (receive.sg_list, receive.num_sge) = (&raw mut to.0.sge, 1);
+            assert!(!receive.sg_list.is_aligned());
+            assert_eq!(
+                post_recv(other.qp, core::slice::from_mut(&mut receive)),
+                Ok(())
+            );
+            let mut send = send_wr(2, IBV_WR_SEND, &mut []);
+            (send.sg_list, send.num_sge) = (&raw mut from.0.sge, 1);
+            assert_eq!(post_send(one.qp, core::slice::from_mut(&mut send)), Ok(()));
+            assert_eq!((one.done().wr_id, other.done().wr_id), (2, 1));
+            assert_eq!(other.memory.get(0, 64), pattern(9, 64));
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! Bad input: an errno, and nothing else.
+//! Invalid arguments are refused with an errno, and have no effect.
 
 use core::ptr;
 
@@ -8,8 +8,8 @@ use crate::support::verbs::{self, errno, post_recv, post_send, zeroed};
 use crate::support::{World, complete, connect, on_loopback, receive_wr, send_wr};
 
 #[test]
-fn queue_pairs_that_cannot_be() {
-    on_loopback("refusals::queue_pairs_that_cannot_be", || {
+fn invalid_queue_pairs_are_refused() {
+    on_loopback("refusals::invalid_queue_pairs_are_refused", || {
         let world = World::open();
         let refused = |kind, change: &dyn Fn(&mut ibv_qp_init_attr)| {
             let mut init = world.init(kind);
@@ -56,29 +56,32 @@ fn queue_pairs_that_cannot_be() {
     });
 }
 
-/// As rdma-core answers for rxe, whose driver knows neither.
+/// As in rdma-core's rxe provider.
 #[test]
-fn queue_pairs_have_no_vendors_options() {
-    on_loopback("refusals::queue_pairs_have_no_vendors_options", || {
-        let world = World::open();
-        for kind in [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD] {
-            let end = world.end(kind);
-            let mut ece = ibv_ece {
-                vendor_id: 0x02c9,
-                options: 5,
-                comp_mask: 0,
-            };
-            assert_eq!(verbs::query_ece(end.qp, &raw mut ece), libc::EOPNOTSUPP);
-            assert_eq!(verbs::set_ece(end.qp, &raw mut ece), libc::EOPNOTSUPP);
-            let left = (ece.vendor_id, ece.options, ece.comp_mask);
-            assert_eq!(left, (0x02c9, 5, 0), "untouched");
-        }
-    });
+fn vendor_options_of_queue_pairs_are_not_supported() {
+    on_loopback(
+        "refusals::vendor_options_of_queue_pairs_are_not_supported",
+        || {
+            let world = World::open();
+            for kind in [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD] {
+                let end = world.end(kind);
+                let mut ece = ibv_ece {
+                    vendor_id: 0x02c9,
+                    options: 5,
+                    comp_mask: 0,
+                };
+                assert_eq!(verbs::query_ece(end.qp, &raw mut ece), libc::EOPNOTSUPP);
+                assert_eq!(verbs::set_ece(end.qp, &raw mut ece), libc::EOPNOTSUPP);
+                let left = (ece.vendor_id, ece.options, ece.comp_mask);
+                assert_eq!(left, (0x02c9, 5, 0), "untouched");
+            }
+        },
+    );
 }
 
 #[test]
-fn null_is_refused() {
-    on_loopback("refusals::null_is_refused", || {
+fn null_arguments_are_refused() {
+    on_loopback("refusals::null_arguments_are_refused", || {
         let world = World::open();
         let mut init = world.init(IBV_QPT_RC);
         let null = ptr::null_mut;
@@ -109,8 +112,8 @@ fn null_is_refused() {
 
 /// As rdma-core does: programs print `%m`.
 #[test]
-fn functions_that_return_an_error_number_set_errno_as_well() {
-    let name = "refusals::functions_that_return_an_error_number_set_errno_as_well";
+fn functions_that_return_an_errno_also_set_it() {
+    let name = "refusals::functions_that_return_an_errno_also_set_it";
     on_loopback(name, || {
         let world = World::open();
         let end = world.end(IBV_QPT_RC);
@@ -144,42 +147,45 @@ fn functions_that_return_an_error_number_set_errno_as_well() {
 }
 
 #[test]
-fn shared_queues_that_cannot_be() {
-    on_loopback("refusals::shared_queues_that_cannot_be", || {
-        let world = World::open();
-        let mut init: ibv_srq_init_attr = zeroed();
-        for (max_wr, max_sge) in [
-            (0, 1),
-            (u32::MAX, 1),
-            ((1 << 20) + 1, 1),
-            (1, 28),
-            (1, u32::MAX),
-        ] {
-            (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
-            assert!(verbs::create_srq(world.pd, &raw mut init).is_null());
-            assert_eq!(errno(), libc::EINVAL);
-        }
-        let mut init: ibv_srq_init_attr_ex = zeroed();
-        init.attr.max_wr = 1;
-        init.pd = world.pd;
-        let types = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
-        for (mask, kind, expected) in [
-            (0, 0, libc::EINVAL),
-            (types, IBV_SRQT_XRC, libc::EINVAL),
-            (types, 9, libc::EINVAL),
-            (types, IBV_SRQT_TM, libc::EOPNOTSUPP),
-            (1 << 9, 0, libc::EOPNOTSUPP),
-        ] {
-            (init.comp_mask, init.srq_type) = (mask, kind);
-            assert!(verbs::create_srq_ex(world.context, &raw mut init).is_null());
-            assert_eq!(errno(), expected, "mask {mask:#x}, type {kind}");
-        }
-    });
+fn invalid_shared_receive_queues_are_refused() {
+    on_loopback(
+        "refusals::invalid_shared_receive_queues_are_refused",
+        || {
+            let world = World::open();
+            let mut init: ibv_srq_init_attr = zeroed();
+            for (max_wr, max_sge) in [
+                (0, 1),
+                (u32::MAX, 1),
+                ((1 << 20) + 1, 1),
+                (1, 28),
+                (1, u32::MAX),
+            ] {
+                (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge);
+                assert!(verbs::create_srq(world.pd, &raw mut init).is_null());
+                assert_eq!(errno(), libc::EINVAL);
+            }
+            let mut init: ibv_srq_init_attr_ex = zeroed();
+            init.attr.max_wr = 1;
+            init.pd = world.pd;
+            let types = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
+            for (mask, kind, expected) in [
+                (0, 0, libc::EINVAL),
+                (types, IBV_SRQT_XRC, libc::EINVAL),
+                (types, 9, libc::EINVAL),
+                (types, IBV_SRQT_TM, libc::EOPNOTSUPP),
+                (1 << 9, 0, libc::EOPNOTSUPP),
+            ] {
+                (init.comp_mask, init.srq_type) = (mask, kind);
+                assert!(verbs::create_srq_ex(world.context, &raw mut init).is_null());
+                assert_eq!(errno(), expected, "mask {mask:#x}, type {kind}");
+            }
+        },
+    );
 }
 
 #[test]
-fn work_requests_that_cannot_be() {
-    on_loopback("refusals::work_requests_that_cannot_be", || {
+fn invalid_work_requests_are_refused() {
+    on_loopback("refusals::invalid_work_requests_are_refused", || {
         let world = World::open();
         let (one, other) = (world.end(IBV_QPT_RC), world.end(IBV_QPT_RC));
         let mut wr = [send_wr(1, IBV_WR_SEND, &mut [])];
@@ -229,7 +235,7 @@ fn work_requests_that_cannot_be() {
         let mut wr = [send_wr(1, IBV_WR_SEND, &mut sge)];
         wr[0].send_flags |= IBV_SEND_INLINE;
         assert_eq!(post_send(one.qp, &mut wr), Err((0, libc::EFAULT)));
-        // It still works.
+        // The queue pair still works.
         other.receive(2, 0, 8);
         let mut sge = [one.memory.sge(0, 8)];
         let mut wr = [send_wr(3, IBV_WR_SEND, &mut sge)];
@@ -247,7 +253,7 @@ fn receives_are_checked_in_every_state() {
         let mut attr: ibv_qp_attr = zeroed();
         attr.qp_state = IBV_QPS_ERR;
         assert_eq!(one.modify(&mut attr, IBV_QP_STATE), 0);
-        // Queues are for four elements.
+        // The queues allow four elements.
         let mut sges = [one.memory.sge(0, 8); 5];
         let mut wrs = [receive_wr(1, &mut sges)];
         assert_eq!(post_recv(one.qp, &mut wrs), Err((0, libc::EINVAL)));

@@ -19,8 +19,8 @@ fn srq_init(max_wr: u32) -> ibv_srq_init_attr {
 }
 
 #[test]
-fn queue_pairs_share_receives() {
-    on_loopback("shared::queue_pairs_share_receives", || {
+fn queue_pairs_share_a_receive_queue() {
+    on_loopback("shared::queue_pairs_share_a_receive_queue", || {
         let world = World::open();
         let srq = verbs::create_srq(world.pd, &mut srq_init(16));
         assert!(!srq.is_null());
@@ -57,52 +57,55 @@ fn queue_pairs_share_receives() {
 }
 
 #[test]
-fn shared_queues_are_resized_and_watched() {
-    on_loopback("shared::shared_queues_are_resized_and_watched", || {
-        let world = World::open();
-        let srq = verbs::create_srq(world.pd, &mut srq_init(4));
-        let mut wrs = [receive_wr(1, &mut []); 5];
-        assert_eq!(post_srq_recv(srq, &mut wrs), Err((4, libc::ENOMEM)));
-        wrs[0].num_sge = -1;
-        assert_eq!(post_srq_recv(srq, &mut wrs[..1]), Err((0, libc::EINVAL)));
-        let modify = |max_wr, srq_limit, mask: u32| {
-            let mut attr = ibv_srq_attr {
-                max_wr,
-                max_sge: 0,
-                srq_limit,
+fn shared_receive_queue_is_resized_and_reports_its_limit() {
+    on_loopback(
+        "shared::shared_receive_queue_is_resized_and_reports_its_limit",
+        || {
+            let world = World::open();
+            let srq = verbs::create_srq(world.pd, &mut srq_init(4));
+            let mut wrs = [receive_wr(1, &mut []); 5];
+            assert_eq!(post_srq_recv(srq, &mut wrs), Err((4, libc::ENOMEM)));
+            wrs[0].num_sge = -1;
+            assert_eq!(post_srq_recv(srq, &mut wrs[..1]), Err((0, libc::EINVAL)));
+            let modify = |max_wr, srq_limit, mask: u32| {
+                let mut attr = ibv_srq_attr {
+                    max_wr,
+                    max_sge: 0,
+                    srq_limit,
+                };
+                verbs::modify_srq(srq, &raw mut attr, mask as i32)
             };
-            verbs::modify_srq(srq, &raw mut attr, mask as i32)
-        };
-        assert_eq!(
-            modify(2, 0, IBV_SRQ_MAX_WR),
-            libc::EINVAL,
-            "four are posted"
-        );
-        assert_eq!(modify(0, 5, IBV_SRQ_LIMIT), libc::EINVAL, "more than fit");
-        assert_eq!(modify(0, 0, 1 << 7), libc::EINVAL);
-        assert_eq!(modify(8, 9, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), libc::EINVAL);
-        assert_eq!(modify(8, 4, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), 0);
-        let mut attr: ibv_srq_attr = zeroed();
-        assert_eq!(verbs::query_srq(srq, &raw mut attr), 0);
-        assert_eq!((attr.max_wr, attr.max_sge, attr.srq_limit), (8, 2, 4));
+            assert_eq!(
+                modify(2, 0, IBV_SRQ_MAX_WR),
+                libc::EINVAL,
+                "four are posted"
+            );
+            assert_eq!(modify(0, 5, IBV_SRQ_LIMIT), libc::EINVAL, "more than fit");
+            assert_eq!(modify(0, 0, 1 << 7), libc::EINVAL);
+            assert_eq!(modify(8, 9, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), libc::EINVAL);
+            assert_eq!(modify(8, 4, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), 0);
+            let mut attr: ibv_srq_attr = zeroed();
+            assert_eq!(verbs::query_srq(srq, &raw mut attr), 0);
+            assert_eq!((attr.max_wr, attr.max_sge, attr.srq_limit), (8, 2, 4));
 
-        let mut init = world.init(IBV_QPT_RC);
-        init.srq = srq;
-        let qp = verbs::create_qp(world.pd, &raw mut init);
-        let (one, peer) = (world.with(qp, init.send_cq), world.end(IBV_QPT_RC));
-        connect(&one, &peer);
-        let mut wrs = [send_wr(9, IBV_WR_SEND, &mut [])];
-        assert_eq!(post_send(peer.qp, &mut wrs), Ok(()));
-        one.done();
-        let mut event: ibv_async_event = zeroed();
-        assert_eq!(verbs::get_async_event(world.context, &mut event), 0);
-        assert_eq!(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
-        // SAFETY: the event is one of a shared receive queue.
-        assert_eq!(unsafe { event.element.srq }, srq);
-        verbs::ack_async_event(&mut event);
-        assert_eq!(verbs::destroy_qp(qp), 0);
-        assert_eq!(verbs::destroy_srq(srq), 0);
-    });
+            let mut init = world.init(IBV_QPT_RC);
+            init.srq = srq;
+            let qp = verbs::create_qp(world.pd, &raw mut init);
+            let (one, peer) = (world.with(qp, init.send_cq), world.end(IBV_QPT_RC));
+            connect(&one, &peer);
+            let mut wrs = [send_wr(9, IBV_WR_SEND, &mut [])];
+            assert_eq!(post_send(peer.qp, &mut wrs), Ok(()));
+            one.done();
+            let mut event: ibv_async_event = zeroed();
+            assert_eq!(verbs::get_async_event(world.context, &mut event), 0);
+            assert_eq!(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+            // SAFETY: the event is one of a shared receive queue.
+            assert_eq!(unsafe { event.element.srq }, srq);
+            verbs::ack_async_event(&mut event);
+            assert_eq!(verbs::destroy_qp(qp), 0);
+            assert_eq!(verbs::destroy_srq(srq), 0);
+        },
+    );
 }
 
 fn xrcd_of(world: &World, fd: i32, oflags: i32) -> *mut ibv_xrcd {
@@ -115,8 +118,8 @@ fn xrcd_of(world: &World, fd: i32, oflags: i32) -> *mut ibv_xrcd {
 }
 
 #[test]
-fn xrc_sends_name_the_queue() {
-    on_loopback("shared::xrc_sends_name_the_queue", || {
+fn xrc_send_names_the_shared_receive_queue() {
+    on_loopback("shared::xrc_send_names_the_shared_receive_queue", || {
         let world = World::open();
         let xrcd = xrcd_of(&world, -1, libc::O_CREAT);
         assert!(!xrcd.is_null());
@@ -156,7 +159,7 @@ fn xrc_sends_name_the_queue() {
         let source = world.end_ex(IBV_QPT_XRC_SEND, ops);
         connect(&source, &target);
 
-        // The other way round, to see that the number counts.
+        // In the other order, to show that the number selects the queue.
         for index in [1usize, 0] {
             let mut number = 0;
             assert_eq!(verbs::get_srq_num(srqs[index], &mut number), 0);
@@ -173,7 +176,7 @@ fn xrc_sends_name_the_queue() {
         let mut wrs = [send_wr(7, IBV_WR_SEND, &mut [])];
         assert_eq!(post_send(target.qp, &mut wrs), Err((0, libc::EINVAL)));
 
-        // Another object for the same target: it stays until both are gone.
+        // A second object of the same target, which lives until both are destroyed.
         let mut open = ibv_qp_open_attr {
             comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
             qp_num: target.number(),
@@ -183,7 +186,7 @@ fn xrc_sends_name_the_queue() {
         };
         let opened = verbs::open_qp(world.context, &raw mut open);
         assert!(!opened.is_null());
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the queue pair is live.
         let seen = unsafe { ((*opened).qp_num, (*opened).state) };
         assert_eq!(seen, (target.number(), IBV_QPS_RTS));
         open.qp_num += 1;
@@ -203,8 +206,8 @@ fn xrc_sends_name_the_queue() {
 }
 
 #[test]
-fn a_file_names_a_domain() {
-    on_loopback("shared::a_file_names_a_domain", || {
+fn xrc_domain_is_shared_by_file() {
+    on_loopback("shared::xrc_domain_is_shared_by_file", || {
         let world = World::open();
         let file = std::fs::File::open("/proc/self/exe").expect("this program");
         let fd = file.as_raw_fd();
@@ -225,7 +228,7 @@ fn a_file_names_a_domain() {
             ..zeroed()
         };
         let qp = verbs::create_qp_ex(world.context, &raw mut init);
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the queue pair is live.
         let qp_num = unsafe { (*qp).qp_num };
         let mut open = ibv_qp_open_attr {
             comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,

@@ -1,4 +1,4 @@
-//! Queue pairs from birth to death: sizes, states, queries, users.
+//! Sizes, states, queries and users of queue pairs.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -18,8 +18,8 @@ fn query(end: &End) -> (ibv_qp_attr, ibv_qp_init_attr) {
 }
 
 #[test]
-fn a_query_tells_what_was_set() {
-    on_loopback("states::a_query_tells_what_was_set", || {
+fn query_returns_the_attributes_that_were_set() {
+    on_loopback("states::query_returns_the_attributes_that_were_set", || {
         let world = World::open();
         let mut init = world.init(IBV_QPT_RC);
         init.qp_context = ptr::without_provenance_mut(0x77);
@@ -29,7 +29,7 @@ fn a_query_tells_what_was_set() {
         assert!(init.cap.max_inline_data >= asked.max_inline_data);
         let end = world.with(qp, init.send_cq);
         assert_eq!(end.state(), IBV_QPS_RESET);
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the queue pair is live.
         let c = unsafe { &*qp };
         assert_eq!(
             (c.context, c.pd, c.qp_context),
@@ -68,7 +68,7 @@ fn a_query_tells_what_was_set() {
         );
         let way = &got.ah_attr;
         assert_eq!((way.is_global, way.port_num, way.grh.sgid_index), (1, 1, 1));
-        // SAFETY: any arm of the union is 16 bytes.
+        // SAFETY: all fields of the union are 16 bytes.
         unsafe { assert_eq!(way.grh.dgid.raw, attr.ah_attr.grh.dgid.raw) };
         assert_eq!(got.cap.max_send_wr, init.cap.max_send_wr);
         assert_eq!(got_init.cap.max_recv_sge, init.cap.max_recv_sge);
@@ -81,7 +81,7 @@ fn a_query_tells_what_was_set() {
     });
 }
 
-/// rxe accepts each of them, and a query tells what was asked for.
+/// rxe accepts each of them, and a query returns the requested value.
 #[test]
 fn path_mtu_and_rnr_timer_have_the_limits_of_rxe() {
     let name = "states::path_mtu_and_rnr_timer_have_the_limits_of_rxe";
@@ -110,7 +110,7 @@ fn path_mtu_and_rnr_timer_have_the_limits_of_rxe() {
             let (got, _) = query(end);
             assert_eq!((got.path_mtu, got.min_rnr_timer), (IBV_MTU_4096, 32));
         }
-        // A message of several packets arrives: none is larger than the netdev carries.
+        // A message of several packets arrives: no packet exceeds the netdev's MTU.
         let (from, to) = (&ends[0], &ends[1]);
         let length = 3 * 4096 + 1;
         from.memory.put(0, &pattern(7, length));
@@ -130,12 +130,12 @@ fn path_mtu_and_rnr_timer_have_the_limits_of_rxe() {
 }
 
 #[test]
-fn the_structure_follows_the_state() {
-    on_loopback("states::the_structure_follows_the_state", || {
+fn c_structure_follows_the_state() {
+    on_loopback("states::c_structure_follows_the_state", || {
         let world = World::open();
         let (one, other) = (world.end(IBV_QPT_RC), world.end(IBV_QPT_RC));
         connect(&one, &other);
-        // A wrong key takes the queue pair down: only a query can tell.
+        // A wrong key moves the queue pair to ERR: only a query shows it.
         let mut sges = [one.memory.sge(0, 8)];
         let mut wrs = [send_wr(1, IBV_WR_RDMA_WRITE, &mut sges)];
         wrs[0].wr.rdma = ibv_send_wr_rdma {
@@ -153,7 +153,7 @@ fn the_structure_follows_the_state() {
         assert_eq!(one.modify(&mut attr, IBV_QP_STATE), 0);
         assert_eq!(one.state(), IBV_QPS_RESET);
 
-        // The event that the other end got must be acknowledged before it goes.
+        // The event of the other end must be acknowledged before its queue pair is destroyed.
         let mut event: ibv_async_event = zeroed();
         assert_eq!(verbs::get_async_event(world.context, &mut event), 0);
         assert_eq!(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
@@ -170,8 +170,8 @@ fn the_structure_follows_the_state() {
 }
 
 #[test]
-fn what_is_used_stays() {
-    on_loopback("states::what_is_used_stays", || {
+fn objects_in_use_cannot_be_destroyed() {
+    on_loopback("states::objects_in_use_cannot_be_destroyed", || {
         let world = World::open();
         let end = world.end(IBV_QPT_UD);
         end.ready(0);
@@ -189,8 +189,8 @@ fn what_is_used_stays() {
 }
 
 #[test]
-fn modify_refuses_as_the_kernel_does() {
-    on_loopback("states::modify_refuses_as_the_kernel_does", || {
+fn modify_refuses_what_the_kernel_refuses() {
+    on_loopback("states::modify_refuses_what_the_kernel_refuses", || {
         let world = World::open();
         let end = world.end(IBV_QPT_RC);
         let refused = |change: &dyn Fn(&mut ibv_qp_attr), mask: u32| {

@@ -1,11 +1,11 @@
-//! Datagrams: first over UDP, then between queue pairs.
+//! Datagram sockets: first over UDP, then between queue pairs.
 
 use crate::common::on_loopback;
 use crate::socket::Socket;
 
 #[test]
-fn datagrams_come_and_go_whole() {
-    on_loopback("datagrams::datagrams_come_and_go_whole", |_| {
+fn datagrams_keep_their_boundaries() {
+    on_loopback("datagrams::datagrams_keep_their_boundaries", |_| {
         let server = Socket::new(libc::AF_INET, libc::SOCK_DGRAM);
         server.bind("127.0.0.1:0").unwrap();
         let addr = format!("127.0.0.1:{}", server.port());
@@ -36,22 +36,25 @@ fn datagrams_come_and_go_whole() {
 }
 
 #[test]
-fn connected_datagrams_need_no_address() {
-    on_loopback("datagrams::connected_datagrams_need_no_address", |_| {
-        let server = Socket::new(libc::AF_INET, libc::SOCK_DGRAM);
-        server.bind("127.0.0.1:0").unwrap();
-        let client = Socket::new(libc::AF_INET, libc::SOCK_DGRAM);
-        assert_eq!(client.send(b"x", 0), Err(libc::EDESTADDRREQ));
-        client
-            .connect(&format!("127.0.0.1:{}", server.port()))
-            .unwrap();
-        assert_eq!(client.peer_port(), Ok(server.port()));
-        for text in [b"one", b"two"] {
-            assert_eq!(client.send(text, 0), Ok(3));
-            assert_eq!(
-                server.receive_from(0).unwrap(),
-                (text.to_vec(), client.port())
-            );
-        }
-    });
+fn connected_datagram_socket_needs_no_address() {
+    on_loopback(
+        "datagrams::connected_datagram_socket_needs_no_address",
+        |_| {
+            let server = Socket::new(libc::AF_INET, libc::SOCK_DGRAM);
+            server.bind("127.0.0.1:0").unwrap();
+            let client = Socket::new(libc::AF_INET, libc::SOCK_DGRAM);
+            assert_eq!(client.send(b"x", 0), Err(libc::EDESTADDRREQ));
+            client
+                .connect(&format!("127.0.0.1:{}", server.port()))
+                .unwrap();
+            assert_eq!(client.peer_port(), Ok(server.port()));
+            for text in [b"one", b"two"] {
+                assert_eq!(client.send(text, 0), Ok(3));
+                assert_eq!(
+                    server.receive_from(0).unwrap(),
+                    (text.to_vec(), client.port())
+                );
+            }
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! How streams end.
+//! Shutdown, close and failures of streams.
 
 use ferroce_testnet::role;
 use libc::{POLLHUP, POLLIN};
@@ -7,8 +7,8 @@ use crate::common::{ferroced::end_with_parent, on_loopback};
 use crate::socket::Socket;
 
 #[test]
-fn one_direction_may_end_before_the_other() {
-    on_loopback("ends::one_direction_may_end_before_the_other", |_| {
+fn shutdown_ends_one_direction() {
+    on_loopback("ends::shutdown_ends_one_direction", |_| {
         let (client, server) = Socket::pair();
         client.send(b"question", 0).unwrap();
         client.shutdown(libc::SHUT_WR).unwrap();
@@ -24,8 +24,8 @@ fn one_direction_may_end_before_the_other() {
 }
 
 #[test]
-fn what_was_sent_before_close_arrives() {
-    on_loopback("ends::what_was_sent_before_close_arrives", |_| {
+fn close_delivers_sent_data() {
+    on_loopback("ends::close_delivers_sent_data", |_| {
         let (client, server) = Socket::pair();
         let data = vec![5; 60_000];
         client.send(&data, 0).unwrap();
@@ -43,8 +43,8 @@ fn what_was_sent_before_close_arrives() {
 }
 
 #[test]
-fn a_receiver_that_waits_is_woken_by_the_end() {
-    on_loopback("ends::a_receiver_that_waits_is_woken_by_the_end", |_| {
+fn shutdown_wakes_a_waiting_receiver() {
+    on_loopback("ends::shutdown_wakes_a_waiting_receiver", |_| {
         let (client, server) = Socket::pair();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| server.receive(&mut [0], 0));
@@ -55,8 +55,8 @@ fn a_receiver_that_waits_is_woken_by_the_end() {
 }
 
 #[test]
-fn a_peer_that_dies_resets_the_connection() {
-    on_loopback("ends::a_peer_that_dies_resets_the_connection", |_| {
+fn death_of_the_peer_resets_the_connection() {
+    on_loopback("ends::death_of_the_peer_resets_the_connection", |_| {
         let (listener, addr) = Socket::listener();
         let mut actor = role::start("ends::talker", &addr, None);
         let server = listener.accept().unwrap();
@@ -67,7 +67,7 @@ fn a_peer_that_dies_resets_the_connection() {
     });
 }
 
-/// Not a test: connects, says hello, and waits to be killed.
+/// Not a test: a process that connects, sends a message, and waits to be killed.
 #[test]
 fn talker() {
     let Some(addr) = role::order() else {
@@ -81,35 +81,38 @@ fn talker() {
 }
 
 #[test]
-fn sockets_that_are_none() {
+fn unknown_domains_types_and_descriptors_are_refused() {
     use ferroce_abi::exports::*;
-    on_loopback("ends::sockets_that_are_none", |_| {
-        for fd in [-1, 0, 12345] {
-            assert_eq!(rclose(fd), -1);
-            assert_eq!(crate::common::errno(), libc::EBADF);
-            assert_eq!(rlisten(fd, 1), -1);
-        }
-        assert_eq!(rsocket(libc::AF_UNIX, libc::SOCK_STREAM, 0), -1);
-        assert_eq!(crate::common::errno(), libc::EAFNOSUPPORT);
-        let socket = Socket::stream();
-        assert_eq!(socket.send(b"x", 0), Err(libc::ENOTCONN));
-        assert_eq!(socket.receive(&mut [0], 0), Err(libc::ENOTCONN));
-        assert_eq!(socket.shutdown(libc::SHUT_WR), Err(libc::ENOTCONN));
-        assert_eq!(socket.peer_port(), Err(libc::ENOTCONN));
-    });
+    on_loopback(
+        "ends::unknown_domains_types_and_descriptors_are_refused",
+        |_| {
+            for fd in [-1, 0, 12345] {
+                assert_eq!(rclose(fd), -1);
+                assert_eq!(crate::common::errno(), libc::EBADF);
+                assert_eq!(rlisten(fd, 1), -1);
+            }
+            assert_eq!(rsocket(libc::AF_UNIX, libc::SOCK_STREAM, 0), -1);
+            assert_eq!(crate::common::errno(), libc::EAFNOSUPPORT);
+            let socket = Socket::stream();
+            assert_eq!(socket.send(b"x", 0), Err(libc::ENOTCONN));
+            assert_eq!(socket.receive(&mut [0], 0), Err(libc::ENOTCONN));
+            assert_eq!(socket.shutdown(libc::SHUT_WR), Err(libc::ENOTCONN));
+            assert_eq!(socket.peer_port(), Err(libc::ENOTCONN));
+        },
+    );
 }
 
-/// The answer to a request comes through ferroced.
+/// The peer's reply comes through ferroced, which is stopped.
 #[test]
-fn connecting_ends_if_ferroced_is_stopped_meanwhile() {
-    let name = "ends::connecting_ends_if_ferroced_is_stopped_meanwhile";
+fn connect_times_out_if_ferroced_is_stopped() {
+    let name = "ends::connect_times_out_if_ferroced_is_stopped";
     on_loopback(name, |ferroced| {
         let (listener, addr) = Socket::listener();
         let caller = std::thread::spawn(move || {
             let client = Socket::stream();
             client.connect(&addr)
         });
-        // The request is there, and is not accepted.
+        // The listener has the request and does not accept it.
         assert_eq!(listener.poll(POLLIN, 20_000), POLLIN);
         ferroced.stop();
         assert_eq!(caller.join().unwrap(), Err(libc::ETIMEDOUT));

@@ -1,4 +1,4 @@
-//! Memory mapped for the peer.
+//! Iomaps.
 
 use ferroce_abi::exports::*;
 
@@ -8,8 +8,8 @@ use crate::socket::Socket;
 const LENGTH: usize = 300_000;
 
 #[test]
-fn a_peer_writes_where_it_was_allowed_to() {
-    on_loopback("iomaps::a_peer_writes_where_it_was_allowed_to", |_| {
+fn peer_writes_to_mapped_memory_only() {
+    on_loopback("iomaps::peer_writes_to_mapped_memory_only", |_| {
         let (listener, addr) = Socket::listener();
         listener.set(0x10000, RDMA_IOMAPSIZE, 4).unwrap();
         let client = Socket::stream();
@@ -23,7 +23,7 @@ fn a_peer_writes_where_it_was_allowed_to() {
                 riomap(server.0, place, LENGTH, libc::PROT_WRITE, 0, 1000),
                 1000
             );
-            // The peer knows once it has received something that was sent later.
+            // The announcement is sent before the data, so the peer knows the iomap then.
             server.send(b"mapped", 0).unwrap();
             assert_eq!(client.receive_all(6), b"mapped");
             let from = bytes.as_ptr().cast();
@@ -40,16 +40,19 @@ fn a_peer_writes_where_it_was_allowed_to() {
 }
 
 #[test]
-fn without_room_nothing_is_mapped() {
-    on_loopback("iomaps::without_room_nothing_is_mapped", |_| {
-        let (_client, server) = Socket::pair();
-        let mut memory = vec![0_u8; 4096];
-        let place = memory.as_mut_ptr().cast();
-        unsafe {
-            assert_eq!(riomap(server.0, place, 4096, libc::PROT_WRITE, 0, -1), -1);
-            assert_eq!(errno(), libc::ENOMEM);
-            // For our own use there is always room.
-            assert!(riomap(server.0, place, 4096, libc::PROT_NONE, 0, -1) > 0);
-        }
-    });
+fn mapping_needs_room_in_the_table_of_the_peer() {
+    on_loopback(
+        "iomaps::mapping_needs_room_in_the_table_of_the_peer",
+        |_| {
+            let (_client, server) = Socket::pair();
+            let mut memory = vec![0_u8; 4096];
+            let place = memory.as_mut_ptr().cast();
+            unsafe {
+                assert_eq!(riomap(server.0, place, 4096, libc::PROT_WRITE, 0, -1), -1);
+                assert_eq!(errno(), libc::ENOMEM);
+                // A mapping that the peer may not write to needs no room in its table.
+                assert!(riomap(server.0, place, 4096, libc::PROT_NONE, 0, -1) > 0);
+            }
+        },
+    );
 }

@@ -6,8 +6,8 @@ use crate::common::on_loopback;
 use crate::socket::Socket;
 
 #[test]
-fn a_long_queue_of_clients_is_served() {
-    on_loopback("many::a_long_queue_of_clients_is_served", |_| {
+fn all_clients_in_the_backlog_are_served() {
+    on_loopback("many::all_clients_in_the_backlog_are_served", |_| {
         const CLIENTS: usize = 100;
         let (listener, addr) = Socket::listener();
         thread::scope(|scope| {
@@ -38,10 +38,10 @@ fn a_long_queue_of_clients_is_served() {
 }
 
 #[test]
-fn sockets_leave_nothing_behind() {
-    on_loopback("many::sockets_leave_nothing_behind", |_| {
+fn closed_sockets_leave_no_descriptors() {
+    on_loopback("many::closed_sockets_leave_no_descriptors", |_| {
         let (listener, addr) = Socket::listener();
-        // Sockets of the device stay: other connections will use them.
+        // The device's sockets stay open for later connections.
         let descriptors = || links().iter().filter(|l| !l.starts_with("socket")).count();
         let mut counts = Vec::new();
         for _ in 0..30 {
@@ -55,7 +55,7 @@ fn sockets_leave_nothing_behind() {
     });
 }
 
-/// What descriptors stand for.
+/// Returns the targets of this process's descriptors.
 fn links() -> Vec<String> {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())

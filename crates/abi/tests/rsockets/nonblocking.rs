@@ -1,4 +1,4 @@
-//! Calls that do not wait, and waiting for many at once.
+//! Non-blocking calls, and waiting for several descriptors.
 
 use ferroce_abi::exports::*;
 use libc::{POLLIN, POLLOUT, pollfd};
@@ -7,8 +7,8 @@ use crate::common::{errno, on_loopback};
 use crate::socket::Socket;
 
 #[test]
-fn what_would_block_says_so() {
-    on_loopback("nonblocking::what_would_block_says_so", |_| {
+fn nonblocking_calls_fail_with_eagain() {
+    on_loopback("nonblocking::nonblocking_calls_fail_with_eagain", |_| {
         let (listener, addr) = Socket::listener();
         listener.set_nonblocking(true);
         assert_eq!(listener.accept().err(), Some(libc::EAGAIN));
@@ -25,7 +25,7 @@ fn what_would_block_says_so() {
             libc::O_NONBLOCK
         );
         assert_eq!(client.receive(&mut byte, 0), Err(libc::EAGAIN));
-        // Nobody reads: at some time it is full.
+        // The peer does not read, so the buffers fill up.
         let chunk = vec![7; 50_000];
         let mut sent = 0;
         loop {
@@ -46,32 +46,35 @@ fn what_would_block_says_so() {
 }
 
 #[test]
-fn connecting_is_finished_by_polling() {
-    on_loopback("nonblocking::connecting_is_finished_by_polling", |_| {
-        let (listener, addr) = Socket::listener();
-        let client = Socket::stream();
-        client.set_nonblocking(true);
-        assert_eq!(client.connect(&addr), Err(libc::EINPROGRESS));
-        std::thread::scope(|scope| {
-            let server = scope.spawn(|| listener.accept().unwrap());
-            assert_eq!(client.poll(POLLOUT, 10_000), POLLOUT);
-            assert_eq!(client.get(libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
-            assert_eq!(client.connect(&addr), Err(libc::EISCONN));
-            assert_eq!(client.send(b"x", 0), Ok(1));
-            assert_eq!(server.join().unwrap().receive_all(1), b"x");
-        });
-    });
+fn nonblocking_connect_is_finished_by_poll() {
+    on_loopback(
+        "nonblocking::nonblocking_connect_is_finished_by_poll",
+        |_| {
+            let (listener, addr) = Socket::listener();
+            let client = Socket::stream();
+            client.set_nonblocking(true);
+            assert_eq!(client.connect(&addr), Err(libc::EINPROGRESS));
+            std::thread::scope(|scope| {
+                let server = scope.spawn(|| listener.accept().unwrap());
+                assert_eq!(client.poll(POLLOUT, 10_000), POLLOUT);
+                assert_eq!(client.get(libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
+                assert_eq!(client.connect(&addr), Err(libc::EISCONN));
+                assert_eq!(client.send(b"x", 0), Ok(1));
+                assert_eq!(server.join().unwrap().receive_all(1), b"x");
+            });
+        },
+    );
 }
 
 #[test]
-fn nobody_listens() {
-    on_loopback("nonblocking::nobody_listens", |_| {
+fn connect_without_a_listener_is_refused() {
+    on_loopback("nonblocking::connect_without_a_listener_is_refused", |_| {
         let client = Socket::stream();
         assert_eq!(client.connect("127.0.0.1:9"), Err(libc::ECONNREFUSED));
         let client = Socket::stream();
         client.set_nonblocking(true);
         match client.connect("127.0.0.1:9") {
-            // On one host the answer may come at once.
+            // On one host the REJ may arrive before `rconnect` returns.
             Err(libc::ECONNREFUSED) => return,
             result => assert_eq!(result, Err(libc::EINPROGRESS)),
         }
@@ -84,9 +87,9 @@ fn nobody_listens() {
 }
 
 #[test]
-fn rsockets_and_pipes_are_waited_for_together() {
+fn poll_waits_for_rsockets_and_pipes_together() {
     on_loopback(
-        "nonblocking::rsockets_and_pipes_are_waited_for_together",
+        "nonblocking::poll_waits_for_rsockets_and_pipes_together",
         |_| {
             let (client, server) = Socket::pair();
             let (reader, writer) = std::io::pipe().unwrap();
@@ -133,8 +136,8 @@ fn rsockets_and_pipes_are_waited_for_together() {
 }
 
 #[test]
-fn select_sees_what_poll_sees() {
-    on_loopback("nonblocking::select_sees_what_poll_sees", |_| {
+fn select_reports_what_poll_reports() {
+    on_loopback("nonblocking::select_reports_what_poll_reports", |_| {
         let (client, server) = Socket::pair();
         let select = |seconds| unsafe {
             let mut read: libc::fd_set = core::mem::zeroed();

@@ -1,4 +1,4 @@
-//! Options of sockets.
+//! Socket options.
 
 use libc::{SO_KEEPALIVE, SO_RCVBUF, SO_REUSEADDR, SOL_SOCKET, TCP_NODELAY};
 
@@ -6,8 +6,8 @@ use crate::common::on_loopback;
 use crate::socket::Socket;
 
 #[test]
-fn options_are_what_they_were_set_to() {
-    on_loopback("options::options_are_what_they_were_set_to", |_| {
+fn options_return_the_value_that_was_set() {
+    on_loopback("options::options_return_the_value_that_was_set", |_| {
         let socket = Socket::stream();
         for (level, name, value) in [
             (SOL_SOCKET, SO_REUSEADDR, 1),
@@ -31,8 +31,8 @@ fn options_are_what_they_were_set_to() {
 }
 
 #[test]
-fn keepalives_do_not_disturb_the_stream() {
-    on_loopback("options::keepalives_do_not_disturb_the_stream", |_| {
+fn keepalives_carry_no_data() {
+    on_loopback("options::keepalives_carry_no_data", |_| {
         let (client, server) = Socket::pair();
         client.set(SOL_SOCKET, SO_KEEPALIVE, 1).unwrap();
         client

@@ -1,4 +1,4 @@
-//! Rsockets that close themselves, for tests.
+//! An rsocket that is closed when it is dropped.
 
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
@@ -11,7 +11,7 @@ use crate::common::{errno, zeros};
 
 pub(crate) struct Socket(pub(crate) c_int);
 
-/// What a call returned, or `errno`.
+/// Converts the result of a call: -1 becomes `errno`.
 pub(crate) fn result(value: isize) -> Result<usize, c_int> {
     usize::try_from(value).map_err(|_| errno())
 }
@@ -51,7 +51,7 @@ impl Socket {
         Socket(fd)
     }
 
-    /// A listening socket at a port of the system's choice.
+    /// Returns a listener on an ephemeral port, and its address.
     pub(crate) fn listener() -> (Socket, String) {
         let socket = Socket::stream();
         socket.bind("127.0.0.1:0").unwrap();
@@ -60,7 +60,7 @@ impl Socket {
         (socket, addr)
     }
 
-    /// Two ends of a connection.
+    /// Returns both ends of a connection.
     pub(crate) fn pair() -> (Socket, Socket) {
         let (listener, addr) = Socket::listener();
         Socket::pair_of(&listener, &addr, Socket::stream())
@@ -113,7 +113,7 @@ impl Socket {
         result(unsafe { rrecv(self.0, bytes.as_mut_ptr().cast(), bytes.len(), flags) })
     }
 
-    /// Receives so many bytes, and no fewer.
+    /// Receives exactly `length` bytes.
     pub(crate) fn receive_all(&self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         assert_eq!(self.receive(&mut bytes, libc::MSG_WAITALL), Ok(length));
@@ -126,7 +126,7 @@ impl Socket {
         result(unsafe { rsendto(self.0, bytes.as_ptr().cast(), bytes.len(), 0, addr, length) })
     }
 
-    /// A datagram, and the port it came from.
+    /// Receives a datagram, and returns it with the sender's port.
     pub(crate) fn receive_from(&self, flags: c_int) -> Result<(Vec<u8>, u16), c_int> {
         let mut bytes = vec![0; 8192];
         let mut addr: sockaddr_storage = zeros();
@@ -158,7 +158,7 @@ impl Socket {
         Ok(value)
     }
 
-    /// Which of these events are there within some milliseconds.
+    /// Polls for events with a timeout in milliseconds, and returns those that are present.
     pub(crate) fn poll(&self, events: i16, timeout: c_int) -> i16 {
         let mut entry = pollfd {
             fd: self.0,

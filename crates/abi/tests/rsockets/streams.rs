@@ -1,11 +1,11 @@
-//! Bytes of a stream arrive, all of them, in order.
+//! Streams deliver all bytes in order.
 
 use std::thread;
 
 use crate::common::on_loopback;
 use crate::socket::Socket;
 
-/// Numbers that look random, and are the same each time.
+/// A generator of reproducible pseudorandom numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -16,14 +16,14 @@ impl Numbers {
         self.0
     }
 
-    /// A length: mostly short, sometimes much longer than any buffer.
+    /// Returns a length: mostly short, sometimes much longer than the buffers.
     fn length(&mut self) -> usize {
         let bits = self.next() % 20;
         (self.next() % (1 << bits) + 1) as usize
     }
 }
 
-/// The byte at a place of a stream.
+/// Returns the byte at an offset of a stream.
 fn byte(seed: u64, at: usize) -> u8 {
     (at as u64).wrapping_mul(0x9e37_79b9).wrapping_add(seed) as u8 ^ (at >> 11) as u8
 }
@@ -54,46 +54,46 @@ fn receive_stream(socket: &Socket, seed: u64, total: usize) {
 }
 
 #[test]
-fn a_hundred_megabytes_both_ways_at_once() {
-    on_loopback("streams::a_hundred_megabytes_both_ways_at_once", |_| {
-        const TOTAL: usize = 100 << 20;
-        let (client, server) = Socket::pair();
-        thread::scope(|scope| {
-            scope.spawn(|| send_stream(&client, 1, TOTAL));
-            scope.spawn(|| send_stream(&server, 2, TOTAL));
-            scope.spawn(|| receive_stream(&client, 2, TOTAL));
-            scope.spawn(|| receive_stream(&server, 1, TOTAL));
-        });
-    });
-}
-
-#[test]
-fn small_queues_and_buffers_carry_streams_too() {
+fn hundred_megabytes_in_both_directions_arrive_in_order() {
     on_loopback(
-        "streams::small_queues_and_buffers_carry_streams_too",
+        "streams::hundred_megabytes_in_both_directions_arrive_in_order",
         |_| {
-            let (listener, addr) = Socket::listener();
-            listener.set(0x10000, 0, 16).unwrap();
-            listener.set(0x10000, 1, 16).unwrap();
-            for name in [libc::SO_RCVBUF, libc::SO_SNDBUF] {
-                listener.set(libc::SOL_SOCKET, name, 1).unwrap();
-            }
-            let client = Socket::stream();
-            client.set(0x10000, 2, 0).unwrap();
-            let (client, server) = Socket::pair_of(&listener, &addr, client);
+            const TOTAL: usize = 100 << 20;
+            let (client, server) = Socket::pair();
             thread::scope(|scope| {
-                scope.spawn(|| send_stream(&client, 1, 5 << 20));
-                scope.spawn(|| send_stream(&server, 2, 5 << 20));
-                scope.spawn(|| receive_stream(&client, 2, 5 << 20));
-                scope.spawn(|| receive_stream(&server, 1, 5 << 20));
+                scope.spawn(|| send_stream(&client, 1, TOTAL));
+                scope.spawn(|| send_stream(&server, 2, TOTAL));
+                scope.spawn(|| receive_stream(&client, 2, TOTAL));
+                scope.spawn(|| receive_stream(&server, 1, TOTAL));
             });
         },
     );
 }
 
 #[test]
-fn ipv6_and_vectors() {
-    on_loopback("streams::ipv6_and_vectors", |_| {
+fn smallest_queues_and_buffers_carry_streams() {
+    on_loopback("streams::smallest_queues_and_buffers_carry_streams", |_| {
+        let (listener, addr) = Socket::listener();
+        listener.set(0x10000, 0, 16).unwrap();
+        listener.set(0x10000, 1, 16).unwrap();
+        for name in [libc::SO_RCVBUF, libc::SO_SNDBUF] {
+            listener.set(libc::SOL_SOCKET, name, 1).unwrap();
+        }
+        let client = Socket::stream();
+        client.set(0x10000, 2, 0).unwrap();
+        let (client, server) = Socket::pair_of(&listener, &addr, client);
+        thread::scope(|scope| {
+            scope.spawn(|| send_stream(&client, 1, 5 << 20));
+            scope.spawn(|| send_stream(&server, 2, 5 << 20));
+            scope.spawn(|| receive_stream(&client, 2, 5 << 20));
+            scope.spawn(|| receive_stream(&server, 1, 5 << 20));
+        });
+    });
+}
+
+#[test]
+fn vectored_io_works_over_ipv6() {
+    on_loopback("streams::vectored_io_works_over_ipv6", |_| {
         let listener = Socket::new(libc::AF_INET6, libc::SOCK_STREAM);
         listener.bind("[::1]:0").unwrap();
         assert_eq!(ferroce_abi::exports::rlisten(listener.0, 1), 0);

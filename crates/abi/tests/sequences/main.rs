@@ -1,9 +1,8 @@
 //! Random sequences of verbs calls in one process, checked against a simple model.
 //!
-//! What a sequence is made of is in [`calls`], which the fuzzer in `fuzz/` plays
-//! too. Here a seed makes the bytes. A sequence that fails prints its seed and
-//! its calls; `FERROCE_SEED` plays that one again, and `FERROCE_CALLS` prints
-//! every call before it is made.
+//! [`calls`] turns bytes into calls, here and for the fuzzer in `fuzz/`. Here a seed generates
+//! the bytes. A sequence that fails prints its seed and its calls. `FERROCE_SEED` repeats one
+//! sequence, and `FERROCE_CALLS` prints each call before it is made.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,12 +12,12 @@ mod watchdog;
 
 use common::with_device;
 
-/// How many sequences everyday tests play.
+/// Number of sequences in everyday tests.
 const SEQUENCES: u64 = 1000;
-/// Bytes in the longest; a call takes some ten of them.
+/// Maximum number of bytes of a sequence; a call takes about ten.
 const LONGEST: u64 = 4000;
 
-/// What happens in that many: answers of calls, opcodes and statuses of completions.
+/// Results that must occur in that many sequences: of calls, and of completions.
 const REACHED: [&str; 16] = [
     "dealloc_pd 16",
     "destroy_cq 16",
@@ -38,7 +37,7 @@ const REACHED: [&str; 16] = [
     "failed 5",
 ];
 
-/// Numbers that a seed leads to: SplitMix64.
+/// The random number generator SplitMix64.
 struct Numbers(u64);
 
 impl Numbers {
@@ -51,7 +50,7 @@ impl Numbers {
     }
 }
 
-/// The sequence that a seed stands for.
+/// Returns the sequence of a seed.
 fn sequence(seed: u64) -> Vec<u8> {
     let mut numbers = Numbers(seed);
     let length = 100 + numbers.next() % (LONGEST - 100);
@@ -63,8 +62,8 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn calls_do_what_the_model_says() {
-    with_device("calls_do_what_the_model_says", |context| {
+fn random_calls_agree_with_the_model() {
+    with_device("random_calls_agree_with_the_model", |context| {
         let count = number("FERROCE_SEQUENCES").unwrap_or(SEQUENCES);
         let seeds = match number("FERROCE_SEED") {
             Some(seed) => seed..seed + 1,

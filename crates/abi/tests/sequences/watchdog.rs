@@ -1,28 +1,28 @@
-//! Says which sequence it was when a call hangs or crashes the process.
+//! Reports the seed of the sequence when a call hangs or crashes the process.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Seconds that one sequence may take.
+/// Timeout of one sequence in seconds.
 const PATIENCE: u32 = 60;
 
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// Watches a sequence.
+/// Starts to watch a sequence.
 pub(crate) fn watch(seed: u64) {
     SEED.store(seed, Ordering::Relaxed);
     let handler = told as extern "C" fn(c_int) as libc::sighandler_t;
     for signal in [libc::SIGALRM, libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the handler does only what signal handlers may.
+        // SAFETY: the handler is async-signal-safe.
         unsafe { libc::signal(signal, handler) };
     }
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::alarm(PATIENCE) };
 }
 
-/// All sequences are over.
+/// Stops watching after the last sequence.
 pub(crate) fn dismiss() {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::alarm(0) };
 }
 
@@ -31,7 +31,7 @@ extern "C" fn told(signal: c_int) {
     let end = text.len() - 1;
     digits(&mut text[8..10], signal as u64);
     digits(&mut text[end - 20..end], SEED.load(Ordering::Relaxed));
-    // SAFETY: the text is there, and both calls are allowed in signal handlers.
+    // SAFETY: the text is live, and both calls are async-signal-safe.
     unsafe {
         libc::write(2, text.as_ptr().cast(), text.len());
         libc::_exit(1);

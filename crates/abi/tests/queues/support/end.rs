@@ -1,4 +1,4 @@
-//! A device, queue pairs on it, and memory.
+//! A device with queue pairs and memory.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -10,7 +10,7 @@ use ferroce_testnet::deadline::PATIENCE;
 use super::verbs::{self, zeroed};
 use crate::common::{self, V4};
 
-/// Of all datagram queue pairs.
+/// The Q_Key of all datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x1234_5678;
 const REMOTE: u32 = IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_WRITE
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// What a queue pair is usually asked to be.
+    /// Returns the default attributes of a queue pair.
     pub(crate) fn init(&self, kind: ibv_qp_type) -> ibv_qp_init_attr {
         let cq = verbs::create_cq(self.context, 256);
         ibv_qp_init_attr {
@@ -66,7 +66,7 @@ impl World {
         self.with(qp, init.send_cq)
     }
 
-    /// As [`World::end`], with work requests built by function calls.
+    /// Creates an extended queue pair, as [`World::end`] does.
     pub(crate) fn end_ex(&self, kind: ibv_qp_type, ops: u64) -> End {
         let init = self.init(kind);
         let mut init = ibv_qp_init_attr_ex {
@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// Registered memory. It stays for ever, as tests are short.
+/// Registered memory, which stays registered until the test ends.
 pub(crate) struct Memory {
     bytes: *mut [u8],
     pub(crate) mr: *mut ibv_mr,
@@ -137,12 +137,12 @@ impl Memory {
     }
 
     pub(crate) fn lkey(&self) -> u32 {
-        // SAFETY: the region is there for ever.
+        // SAFETY: the region is never deregistered.
         unsafe { (*self.mr).lkey }
     }
 
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: the region is there for ever.
+        // SAFETY: the region is never deregistered.
         unsafe { (*self.mr).rkey }
     }
 }
@@ -156,18 +156,18 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the queue pair is live.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// What the C structure says.
+    /// Returns the state in the C structure.
     pub(crate) fn state(&self) -> ibv_qp_state {
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the queue pair is live.
         unsafe { (*self.qp).state }
     }
 
     fn kind(&self) -> ibv_qp_type {
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the queue pair is live.
         unsafe { (*self.qp).qp_type }
     }
 
@@ -177,7 +177,7 @@ impl End {
         assert_eq!(verbs::post_recv(self.qp, &mut wrs), Ok(()));
     }
 
-    /// One more completion, a success.
+    /// Waits for a completion, which must be a success.
     pub(crate) fn done(&self) -> ibv_wc {
         let wc = complete(self.cq);
         assert_eq!(wc.status, IBV_WC_SUCCESS, "wr_id {}", wc.wr_id);
@@ -188,7 +188,7 @@ impl End {
         verbs::modify_qp(self.qp, attr, mask as c_int)
     }
 
-    /// Moves to RTS, connected to queue pair `peer`.
+    /// Moves the queue pair to RTS, connected to `peer`.
     pub(crate) fn ready(&self, peer: u32) {
         for (state, mask) in [
             (IBV_QPS_INIT, init_mask(self.kind())),
@@ -209,7 +209,7 @@ pub(crate) fn connect(one: &End, other: &End) {
     other.ready(one.number());
 }
 
-/// Attributes that work for every transition.
+/// Returns attributes for all transitions.
 pub(crate) fn attributes(peer: u32) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_access_flags: REMOTE,
@@ -228,7 +228,7 @@ pub(crate) fn attributes(peer: u32) -> ibv_qp_attr {
     }
 }
 
-/// The way to 127.0.0.1.
+/// Returns the address 127.0.0.1.
 pub(crate) fn way() -> ibv_ah_attr {
     let mut raw = [0; 16];
     raw[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
@@ -254,7 +254,7 @@ pub(crate) fn init_mask(kind: ibv_qp_type) -> u32 {
     IBV_QP_PKEY_INDEX | IBV_QP_PORT | what
 }
 
-/// XRC is treated like RC, as programs do.
+/// Returns the mask for RTR. XRC is treated like RC, as programs do.
 pub(crate) fn rtr_mask(kind: ibv_qp_type) -> u32 {
     let connected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     match kind {
@@ -295,7 +295,7 @@ pub(crate) fn complete(cq: *mut ibv_cq) -> ibv_wc {
     }
 }
 
-/// A signaled send work request.
+/// Returns a signaled send work request.
 pub(crate) fn send_wr(wr_id: u64, opcode: ibv_wr_opcode, sges: &mut [ibv_sge]) -> ibv_send_wr {
     ibv_send_wr {
         wr_id,

@@ -1,6 +1,5 @@
-//! Verbs as the headers offer them: exported functions, and inline code that
-//! goes through pointers. Safe to call here: every object that a test names is
-//! alive.
+//! Verbs as the headers declare them: exported functions, and inline functions that call
+//! through pointers. They are safe to call here, because tests pass live objects only.
 
 use core::ffi::{c_int, c_uint};
 
@@ -10,12 +9,12 @@ use ferroce_abi::ffi::*;
 use crate::common::inline;
 pub(crate) use crate::common::{errno, zeros as zeroed};
 
-/// Passes calls on; the one line of unsafe code is the same for all.
+/// Defines functions that call an exported function.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident = $function:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $($(#[$doc])*
         pub(crate) fn $name($($arg: $type),*) -> $result {
-            // SAFETY: objects are alive, as said above.
+            // SAFETY: tests pass live objects only.
             unsafe { $function($($arg),*) }
         })*
     };
@@ -45,7 +44,7 @@ calls! {
 
 pub(crate) fn create_cq(context: *mut ibv_context, cqe: c_int) -> *mut ibv_cq {
     let none = core::ptr::null_mut;
-    // SAFETY: objects are alive, as said above.
+    // SAFETY: tests pass live objects only.
     let cq = unsafe { ibv_create_cq(context, cqe, none(), core::ptr::null_mut(), 0) };
     assert!(!cq.is_null());
     cq
@@ -53,23 +52,23 @@ pub(crate) fn create_cq(context: *mut ibv_context, cqe: c_int) -> *mut ibv_cq {
 
 pub(crate) fn reg_mr(pd: *mut ibv_pd, bytes: &mut [u8], access: u32) -> *mut ibv_mr {
     let (addr, length) = (bytes.as_mut_ptr().cast(), bytes.len());
-    // SAFETY: objects are alive, as said above; so is the memory.
+    // SAFETY: tests pass live objects and memory only.
     let mr = unsafe { ibv_reg_mr(pd, addr, length, access as c_int) };
     assert!(!mr.is_null(), "{}", std::io::Error::last_os_error());
     mr
 }
 
-/// The structure around a context, as inline code finds it.
+/// Returns the `verbs_context` around a context, as the inline functions find it.
 fn table(context: *mut ibv_context) -> &'static verbs_context {
-    // SAFETY: a context of the library has one around it.
+    // SAFETY: each context of the library is in a `verbs_context`.
     unsafe { inline::verbs(context) }
 }
 
-/// Calls through a pointer, as inline code does.
+/// Defines functions that call through a pointer, as the inline functions do.
 macro_rules! pointers {
     ($($name:ident($context:ident = $from:expr; $($arg:ident: $type:ty),*) -> $result:ty = $slot:expr;)*) => {
         $(pub(crate) fn $name($($arg: $type),*) -> $result {
-            // SAFETY: objects are alive, as said above.
+            // SAFETY: tests pass live objects only.
             unsafe {
                 let $context = $from;
                 ($slot).expect("filled")($($arg),*)
@@ -103,7 +102,7 @@ pointers! {
         = table(context).get_srq_num;
 }
 
-/// Posts work requests as one list; which was refused, and why.
+/// Posts work requests as one list; returns the index and errno of the refused one.
 pub(crate) fn post_send(qp: *mut ibv_qp, wrs: &mut [ibv_send_wr]) -> Result<(), (usize, c_int)> {
     for at in 1..wrs.len() {
         wrs[at - 1].next = &raw mut wrs[at];
@@ -119,12 +118,12 @@ pub(crate) fn post_send(qp: *mut ibv_qp, wrs: &mut [ibv_send_wr]) -> Result<(), 
     }
 }
 
-/// As [`post_send`], for receives.
+/// Posts receives as one list, as [`post_send`] does.
 pub(crate) fn post_recv(qp: *mut ibv_qp, wrs: &mut [ibv_recv_wr]) -> Result<(), (usize, c_int)> {
     receives(wrs, |first, bad| post_recv_list(qp, first, bad))
 }
 
-/// As [`post_recv`], to a shared queue.
+/// Posts receives to a shared receive queue, as [`post_recv`] does.
 pub(crate) fn post_srq_recv(
     srq: *mut ibv_srq,
     wrs: &mut [ibv_recv_wr],

@@ -11,9 +11,9 @@ use super::guard::{Guarded, zeros};
 use super::input::Input;
 use super::{MOST, World, async_fd, nonblocking};
 
-/// The most completions that a queue can be asked to hold.
+/// Maximum size of a completion queue.
 const MAX_CQE: c_int = (1 << 20) - 1;
-/// What a place for a completion says while there is none.
+/// The value of an unused entry of the array for completions.
 const UNTOUCHED: u64 = u64::MAX;
 
 pub(super) struct Cq {
@@ -38,7 +38,7 @@ impl World {
         // SAFETY: the context is open.
         let channel = unsafe { ibv_create_comp_channel(self.context) };
         self.check_made(channel, &[0]);
-        // SAFETY: it was just made.
+        // SAFETY: the object was just created.
         nonblocking(unsafe { (*channel).fd });
         self.channels.push(channel);
     }
@@ -50,7 +50,7 @@ impl World {
         let channel = self.channels[at];
         let used = self.cqs.iter().any(|cq| cq.channel == channel);
         self.say(format!("destroy_comp_channel {channel:p}"));
-        // SAFETY: it exists; if it goes, it is forgotten below.
+        // SAFETY: the object is live; if it is destroyed, it is removed below.
         let got = unsafe { ibv_destroy_comp_channel(channel) };
         self.check(got, &[if used { EBUSY } else { 0 }]);
         if got == 0 {
@@ -74,11 +74,11 @@ impl World {
             false => 0,
         };
         self.say(format!("create_cq {cqe} {channel:p} {vector}"));
-        // SAFETY: a channel that exists, or NULL.
+        // SAFETY: the channel is live, or NULL.
         let c = unsafe { ibv_create_cq(self.context, cqe, ptr::null_mut(), channel, vector) };
         let fine = good && vector == 0;
         if self.check_made(c, &[if fine { 0 } else { EINVAL }]) {
-            // SAFETY: it was just made.
+            // SAFETY: the object was just created.
             assert!(unsafe { (*c).cqe } >= cqe);
             self.cqs.push(Cq { c, channel });
         }
@@ -91,7 +91,7 @@ impl World {
         let c = self.cqs[at].c;
         let (cqe, good) = size(input);
         self.say(format!("resize_cq {c:p} {cqe}"));
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         let (before, got, after) = unsafe { ((*c).cqe, ibv_resize_cq(c, cqe), (*c).cqe) };
         let may: &[c_int] = match (good, cqe >= before) {
             (false, _) => &[EINVAL],
@@ -113,7 +113,7 @@ impl World {
         let used = |qp: &super::queues::Qp| qp.send_cq == c || qp.recv_cq == c;
         let expected = if self.qps.iter().any(used) { EBUSY } else { 0 };
         self.say(format!("destroy_cq {c:p}"));
-        // SAFETY: it exists; if it goes, it is forgotten below.
+        // SAFETY: the object is live; if it is destroyed, it is removed below.
         let got = unsafe { ibv_destroy_cq(c) };
         self.check(got, &[expected]);
         if got == 0 {
@@ -134,10 +134,10 @@ impl World {
         }
         self.say(format!("poll_cq {c:p} {count}"));
         if self.traffic && input.one_in(3) {
-            // SAFETY: no memory is involved. What is on its way may arrive.
+            // SAFETY: the call accesses no memory. Packets in flight may arrive meanwhile.
             unsafe { libc::usleep(200) };
         }
-        // SAFETY: it exists, there is room, and the pointer is always there.
+        // SAFETY: the queue is live, the array has room, and the function pointer is set.
         let got =
             unsafe { (*self.context).ops.poll_cq.expect("filled")(c, count, wcs.it.as_mut_ptr()) };
         let may: Vec<c_int> = (0..=count.max(0)).collect();
@@ -156,13 +156,13 @@ impl World {
         assert!(left.iter().all(|wc| wc.wr_id == UNTOUCHED));
     }
 
-    /// Asks for completion events, takes them, takes asynchronous events.
+    /// Arms completion queues, and takes completion events and asynchronous events.
     pub(super) fn events(&mut self, input: &mut Input<'_>) {
         if let (Some(at), true) = (input.index(&self.cqs), input.one_in(2)) {
             let c = self.cqs[at].c;
             self.say(format!("req_notify_cq {c:p}"));
             let solicited = c_int::from(input.byte() & 1);
-            // SAFETY: it exists, and the pointer is always there.
+            // SAFETY: the object is live, and the function pointer is set.
             let got = unsafe { (*self.context).ops.req_notify_cq.expect("filled")(c, solicited) };
             self.check(got, &[0]);
         }
@@ -170,14 +170,14 @@ impl World {
             let channel = self.channels[at];
             self.say(format!("get_cq_event {channel:p}"));
             let mut out = Guarded::new((ptr::null_mut(), ptr::null_mut()));
-            // SAFETY: it exists, and does not wait.
+            // SAFETY: the channel is live and non-blocking.
             let got = unsafe { ibv_get_cq_event(channel, &mut out.it.0, &mut out.it.1) };
             self.check(got, &[0, -1]);
             if got == 0 {
                 let c = out.it.0;
                 let cq = self.cqs.iter().find(|cq| cq.c == c);
                 assert!(cq.is_some_and(|cq| cq.channel == channel), "whose event?");
-                // SAFETY: it exists.
+                // SAFETY: the object is live.
                 unsafe { ibv_ack_cq_events(c, 1) };
             }
         }
@@ -188,12 +188,12 @@ impl World {
         assert!(async_fd(self.context) >= 0);
         loop {
             let mut event = Guarded::new(zeros::<ibv_async_event>());
-            // SAFETY: the context is open, and does not wait.
+            // SAFETY: the context is open and non-blocking.
             if unsafe { ibv_get_async_event(self.context, &mut event.it) } != 0 {
                 return;
             }
             self.say(format!("an event of type {}", event.it.event_type));
-            // SAFETY: it was just got; what it is about has not been destroyed.
+            // SAFETY: the event was just taken, and its object is live.
             unsafe { ibv_ack_async_event(&mut event.it) };
         }
     }

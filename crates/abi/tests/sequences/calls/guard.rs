@@ -4,7 +4,7 @@ use core::ptr;
 
 const PATTERN: u8 = 0xa5;
 
-/// A structure that a call gets: what lies around it must stay as it is.
+/// A structure for a call, between guard bytes that must not change.
 #[repr(C)]
 pub(super) struct Guarded<T> {
     before: [u8; 64],
@@ -31,13 +31,13 @@ impl<T> Drop for Guarded<T> {
     }
 }
 
-/// A structure of zeros.
+/// Returns a structure of zeros.
 pub(super) fn zeros<T>() -> T {
-    // SAFETY: used for C structures of numbers and pointers only.
+    // SAFETY: callers use C structures of integers and raw pointers only.
     unsafe { core::mem::zeroed() }
 }
 
-/// Memory for regions. On either side is memory that no region covers.
+/// Memory for regions, between guard pages that no region covers.
 pub(super) struct Arena {
     start: *mut u8,
 }
@@ -51,7 +51,7 @@ impl Arena {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let length = ARENA + 2 * GUARD;
-        // SAFETY: new memory, all of which is written to.
+        // SAFETY: a new mapping, all of which is initialised.
         let start = unsafe {
             let start = libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
@@ -61,14 +61,14 @@ impl Arena {
         Arena { start }
     }
 
-    /// Where regions may begin.
+    /// Returns the first address for regions.
     pub(super) fn at(&self, offset: usize) -> *mut u8 {
         self.start.wrapping_add(GUARD + offset)
     }
 
     pub(super) fn check(&self) {
         for guard in [self.start, self.at(ARENA)] {
-            // SAFETY: nobody writes to the guards, or we are about to find out.
+            // SAFETY: the guards are mapped and readable.
             let bytes = unsafe { core::slice::from_raw_parts(guard, GUARD) };
             assert!(bytes.iter().all(|&byte| byte == PATTERN), "outside regions");
         }
@@ -77,7 +77,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: no region is left.
+        // SAFETY: all regions are deregistered.
         unsafe { libc::munmap(self.start.cast(), ARENA + 2 * GUARD) };
     }
 }

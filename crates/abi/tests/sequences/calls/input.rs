@@ -1,6 +1,6 @@
-//! Bytes that decide what happens.
+//! The bytes that select the calls and their arguments.
 
-/// What is left of them; when nothing is, every answer is the first one.
+/// The remaining bytes. When none are left, every choice is the first.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl Input<'_> {
@@ -20,12 +20,12 @@ impl Input<'_> {
         u32::from_le_bytes([(); 4].map(|()| self.byte()))
     }
 
-    /// A number smaller than `count`, which is not 0.
+    /// Returns a number below `count`, which is not 0.
     pub(super) fn below(&mut self, count: usize) -> usize {
         usize::from(self.byte()) % count
     }
 
-    /// True about once in so many times.
+    /// Returns true once in `count` times on average.
     pub(super) fn one_in(&mut self, times: u8) -> bool {
         self.byte() % times == times - 1
     }
@@ -34,7 +34,7 @@ impl Input<'_> {
         from[self.below(from.len())]
     }
 
-    /// The place of something in a list, if there is anything.
+    /// Returns an index into a list, unless the list is empty.
     pub(super) fn index<T>(&mut self, list: &[T]) -> Option<usize> {
         match list.len() {
             0 => None,

@@ -14,7 +14,7 @@ use super::{MOST, World};
 pub(super) struct Mr {
     pub(super) c: *mut ibv_mr,
     pub(super) pd: *mut ibv_pd,
-    /// Whether windows may be bound to it.
+    /// True if windows may be bound to it.
     pub(super) windows: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Ah {
     pub(super) pd: *mut ibv_pd,
 }
 
-/// A place in memory, and whether it can be registered.
+/// Returns a range of memory, and whether it can be registered.
 fn place(world: &World, input: &mut Input<'_>) -> (*mut u8, usize, bool) {
     if input.one_in(12) {
         let wrong = [0, 8, 0x1000, usize::MAX - 10];
@@ -40,7 +40,7 @@ fn place(world: &World, input: &mut Input<'_>) -> (*mut u8, usize, bool) {
     (world.arena.at(offset), length, true)
 }
 
-/// Access flags, and whether they are good together.
+/// Returns access flags, and whether the combination is valid.
 fn access(input: &mut Input<'_>) -> (u32, bool) {
     let known = !u32::from(input.byte()) & 0x1f;
     let flags = match input.below(12) {
@@ -80,7 +80,7 @@ impl World {
         let pd = self.pds[at];
         let expected = if self.pd_is_used(pd) { EBUSY } else { 0 };
         self.say(format!("dealloc_pd {pd:p}"));
-        // SAFETY: it exists; if it goes, it is forgotten below.
+        // SAFETY: the object is live; if it is destroyed, it is removed below.
         let got = unsafe { ibv_dealloc_pd(pd) };
         self.check(got, &[expected]);
         if got == 0 {
@@ -96,7 +96,7 @@ impl World {
         let (addr, length, there) = place(self, input);
         let (flags, good) = access(input);
         self.say(format!("reg_mr {pd:p} {addr:p} {length} {flags:#x}"));
-        // SAFETY: a protection domain that exists, or NULL.
+        // SAFETY: the protection domain is live, or NULL.
         let c = unsafe { ibv_reg_mr(pd, addr.cast(), length, flags as c_int) };
         let may: &[c_int] = match (pd.is_null(), there, good) {
             (true, ..) | (_, true, false) => &[EINVAL],
@@ -104,7 +104,7 @@ impl World {
             (_, false, _) => &[EFAULT, EINVAL],
         };
         if self.check_made(c, may) {
-            // SAFETY: it was just made.
+            // SAFETY: the object was just created.
             let seen = unsafe { ((*c).pd, (*c).addr, (*c).length) };
             assert_eq!(seen, (pd, addr.cast(), length));
             let windows = false;
@@ -128,7 +128,7 @@ impl World {
         self.say(format!(
             "rereg_mr {c:p} {what:#x} {pd:p} {addr:p} {length} {flags:#x}"
         ));
-        // SAFETY: objects that exist, or NULL.
+        // SAFETY: the objects are live, or NULL.
         let got =
             unsafe { ibv_rereg_mr(c, what as c_int, pd, addr.cast(), length, flags as c_int) };
         let moves = has(IBV_REREG_MR_CHANGE_TRANSLATION);
@@ -158,7 +158,7 @@ impl World {
         };
         let Mr { c, windows, .. } = self.mrs[at];
         self.say(format!("dereg_mr {c:p}"));
-        // SAFETY: it exists; if it goes, it is forgotten below.
+        // SAFETY: the object is live; if it is destroyed, it is removed below.
         let got = unsafe { ibv_dereg_mr(c) };
         self.check(got, if windows { &[0, EINVAL] } else { &[0] });
         if got == 0 {
@@ -174,7 +174,7 @@ impl World {
         let kind = input.pick(&[IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_MW_TYPE_2, 0, 77]);
         let good = matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2);
         self.say(format!("alloc_mw {pd:p} {kind}"));
-        // SAFETY: it exists, and the pointer is always there.
+        // SAFETY: the object is live, and the function pointer is set.
         let c = unsafe { (*self.context).ops.alloc_mw.expect("filled")(pd, kind) };
         if self.check_made(c, &[if good { 0 } else { EINVAL }]) {
             self.mws.push(Mw { c, pd });
@@ -187,13 +187,13 @@ impl World {
         };
         let c = self.mws[at].c;
         self.say(format!("dealloc_mw {c:p}"));
-        // SAFETY: it exists and is forgotten below.
+        // SAFETY: the object is live, and is removed below.
         let got = unsafe { (*self.context).ops.dealloc_mw.expect("filled")(c) };
         self.check(got, &[0]);
         self.mws.remove(at);
     }
 
-    /// The way to ourselves, and whether it is one.
+    /// Returns an address of this host, and whether it is valid.
     pub(super) fn way(&mut self, input: &mut Input<'_>) -> (ibv_ah_attr, bool) {
         let (index, gid) = input.pick(&self.gids);
         let mut attr: ibv_ah_attr = zeros();
@@ -220,7 +220,7 @@ impl World {
         let (attr, good) = self.way(input);
         let mut attr = Guarded::new(attr);
         self.say(format!("create_ah {pd:p}, a good way: {good}"));
-        // SAFETY: a protection domain that exists, or NULL.
+        // SAFETY: the protection domain is live, or NULL.
         let c = unsafe { ibv_create_ah(pd, &mut attr.it) };
         let fine = good && !pd.is_null();
         if self.check_made(c, &[if fine { 0 } else { EINVAL }]) {
@@ -234,7 +234,7 @@ impl World {
         };
         let Ah { c, .. } = self.ahs.remove(at);
         self.say(format!("destroy_ah {c:p}"));
-        // SAFETY: it existed until now.
+        // SAFETY: the object was live until now.
         let got = unsafe { ibv_destroy_ah(c) };
         self.check(got, &[0]);
     }

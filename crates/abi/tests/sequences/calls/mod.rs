@@ -1,12 +1,10 @@
-//! Arbitrary bytes as a sequence of verbs calls: for seeds here, and for the
-//! fuzzer in `fuzz/`.
+//! Sequences of verbs calls from arbitrary bytes: from seeds here, from the fuzzer in `fuzz/`.
 //!
-//! The bytes become calls that get far: they name objects that exist, with
-//! attributes that are right, more often than not. The model knows which objects
-//! exist and who uses whom. Where the rule is simple it knows what a call
-//! answers; elsewhere it knows a set of answers. Besides: structures have guard
-//! bytes, every work request completes once at most, and in the end everything
-//! can be destroyed in the right order.
+//! Most calls name live objects and valid attributes, so that sequences get far. The model
+//! knows the live objects and their users. Where the rule is simple the model knows the
+//! result of a call; elsewhere it knows a set of possible results. Also checked: guard bytes
+//! around structures stay unchanged, a work request completes at most once, and in the end
+//! all objects can be destroyed in the right order.
 
 mod completion;
 mod guard;
@@ -25,13 +23,13 @@ use ferroce_abi::ffi::*;
 use guard::{Arena, zeros};
 use input::Input;
 
-/// The most objects of a kind.
+/// Maximum number of objects of a kind.
 const MOST: usize = 6;
 
-/// How often each call gave each answer, and which completions there were.
+/// Counts of the results of each call, and of completions.
 pub(crate) type Tally = BTreeMap<String, usize>;
 
-/// Plays a sequence, and says what happened. `name` is told when it fails.
+/// Runs a sequence and returns the counts. A failure prints `name`.
 pub(crate) fn play(context: *mut ibv_context, data: &[u8], name: &str) -> Tally {
     let mut world = World::new(context, name);
     let mut input = Input(data);
@@ -45,7 +43,7 @@ pub(crate) fn play(context: *mut ibv_context, data: &[u8], name: &str) -> Tally 
     core::mem::take(&mut world.tally)
 }
 
-/// The calls of a sequence, for whoever must find out what went wrong.
+/// The calls of a sequence, which a failure prints.
 struct Trace {
     name: String,
     calls: Vec<String>,
@@ -63,11 +61,11 @@ impl Drop for Trace {
     }
 }
 
-/// What exists. Objects are known by their pointers.
+/// The live objects, by their pointers.
 struct World {
     context: *mut ibv_context,
     arena: Arena,
-    /// Addresses of our own: index and GID.
+    /// Local addresses: index and GID.
     gids: Vec<(u8, ibv_gid)>,
     pds: Vec<*mut ibv_pd>,
     mrs: Vec<memory::Mr>,
@@ -77,10 +75,10 @@ struct World {
     cqs: Vec<completion::Cq>,
     srqs: Vec<queues::Srq>,
     qps: Vec<queues::Qp>,
-    /// Work requests that have not completed, and the number of the next.
+    /// Work requests that have not completed, and the next `wr_id`.
     outstanding: BTreeSet<u64>,
     next_wr: u64,
-    /// Whether anything may be on its way to anybody.
+    /// True if a packet may be in flight.
     traffic: bool,
     tally: Tally,
     trace: Trace,
@@ -91,7 +89,7 @@ impl World {
         let mut gids = Vec::new();
         for index in 0..4 {
             let mut gid: ibv_gid = zeros();
-            // SAFETY: the context is open; all arms of the union are bytes.
+            // SAFETY: the context is open, and all fields of the union are bytes.
             unsafe {
                 if ibv_query_gid(context, 1, index, &mut gid) == 0 && gid.raw != [0; 16] {
                     gids.push((index as u8, gid));
@@ -124,7 +122,7 @@ impl World {
         }
     }
 
-    /// What programs begin with: two queue pairs that can talk to each other.
+    /// Creates the objects that programs begin with: two connected queue pairs.
     fn furnish(&mut self, input: &mut Input<'_>) {
         let good = &mut Input(&[]);
         self.alloc_pd();
@@ -172,7 +170,7 @@ impl World {
         }
     }
 
-    /// Notes a call that is about to be made.
+    /// Records a call before it is made.
     fn say(&mut self, call: String) {
         if self.trace.aloud {
             eprintln!("{}: {call}", self.trace.name);
@@ -180,7 +178,7 @@ impl World {
         self.trace.calls.push(call);
     }
 
-    /// Notes what it answered, which must be one of these.
+    /// Records the result of a call, which must be one of these.
     #[track_caller]
     fn check(&mut self, got: c_int, may: &[c_int]) {
         let call = self.trace.calls.last_mut().expect("a call");
@@ -190,7 +188,7 @@ impl World {
         assert!(may.contains(&got), "{call}, expected {may:?}");
     }
 
-    /// The same for a call that makes an object: 0 or errno.
+    /// Records the result of a call that creates an object: 0 or an errno.
     #[track_caller]
     fn check_made<T>(&mut self, object: *mut T, may: &[c_int]) -> bool {
         let got = match object.is_null() {
@@ -201,7 +199,7 @@ impl World {
         got == 0
     }
 
-    /// A protection domain, or NULL.
+    /// Returns a protection domain, or NULL.
     fn some_pd(&mut self, input: &mut Input<'_>) -> *mut ibv_pd {
         match input.index(&self.pds) {
             Some(at) if !input.one_in(24) => self.pds[at],
@@ -209,12 +207,12 @@ impl World {
         }
     }
 
-    /// Calls for no object at all.
+    /// Calls functions with NULL.
     fn nothing(&mut self, input: &mut Input<'_>) {
         use core::ptr::null_mut;
         let which = input.below(10);
         self.say(format!("NULL number {which}"));
-        // SAFETY: NULL is what all of these refuse.
+        // SAFETY: all of these functions check for NULL.
         let got = unsafe {
             match which {
                 0 => ibv_dealloc_pd(null_mut()),
@@ -276,9 +274,9 @@ fn async_fd(context: *mut ibv_context) -> c_int {
     unsafe { (*context).async_fd }
 }
 
-/// Reading shall not wait for events.
+/// Makes a descriptor non-blocking.
 fn nonblocking(fd: c_int) {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK), 0);

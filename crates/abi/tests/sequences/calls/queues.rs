@@ -1,4 +1,4 @@
-//! Shared receive queues and queue pairs come and go; multicast groups.
+//! Creating and destroying shared receive queues and queue pairs; multicast groups.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -18,9 +18,9 @@ pub(super) struct Srq {
     pub(super) max_wr: u32,
     pub(super) max_sge: u32,
     limit: u32,
-    /// Receives that were posted, at most so many are left.
+    /// Maximum number of posted receives that are left.
     pub(super) posted: u32,
-    /// Whether a queue pair may have taken some.
+    /// True if a queue pair may have taken receives.
     pub(super) taken: bool,
 }
 
@@ -32,12 +32,12 @@ pub(super) struct Qp {
     pub(super) recv_cq: *mut ibv_cq,
     pub(super) srq: *mut ibv_srq,
     pub(super) cap: ibv_qp_cap,
-    /// Receives posted since the last reset.
+    /// Number of receives posted since the last reset.
     pub(super) receives: u32,
     pub(super) groups: BTreeSet<u8>,
 }
 
-/// An IPv4 group as a GID.
+/// Returns the GID of an IPv4 multicast group.
 fn group_gid(group: u8) -> ibv_gid {
     let mut raw = [0; 16];
     raw[10..].copy_from_slice(&[0xff, 0xff, 239, 1, 2, group]);
@@ -56,7 +56,7 @@ impl World {
         attr.max_sge = input.pick(&[4, 4, 4, 2, 1, 0, 28, u32::MAX]);
         let (max_wr, max_sge) = (attr.max_wr, attr.max_sge);
         self.say(format!("create_srq {pd:p} {max_wr} {max_sge}"));
-        // SAFETY: a protection domain that exists, or NULL.
+        // SAFETY: the protection domain is live, or NULL.
         let c = unsafe { ibv_create_srq(pd, &mut init.it) };
         let fine = !pd.is_null() && (1..=16).contains(&max_wr) && max_sge < 28;
         if self.check_made(c, &[if fine { 0 } else { EINVAL }]) {
@@ -89,7 +89,7 @@ impl World {
         let size = if resize { max_wr } else { srq.max_wr };
         let wrong =
             mask & !3 != 0 || resize && !(1..=1 << 20).contains(&max_wr) || limits && limit > size;
-        // A limit fires by itself, then it is 0; receives get fewer by themselves.
+        // A limit that was reached is reset to 0, and queue pairs take receives.
         let tight = resize && (srq.posted > max_wr || srq.limit > max_wr);
         let may: &[c_int] = match (wrong, tight, srq.taken) {
             (true, ..) | (_, true, false) => &[EINVAL],
@@ -97,7 +97,7 @@ impl World {
             _ => &[0],
         };
         self.say(format!("modify_srq {c:p} {mask:#x} {max_wr} {limit}"));
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         let got = unsafe { ibv_modify_srq(c, &mut attr.it, mask as c_int) };
         self.check(got, may);
         let srq = &mut self.srqs[at];
@@ -106,7 +106,7 @@ impl World {
             srq.limit = if limits { limit } else { srq.limit };
         }
         let mut seen = Guarded::new(zeros::<ibv_srq_attr>());
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         assert_eq!(unsafe { ibv_query_srq(c, &mut seen.it) }, 0);
         assert_eq!((seen.it.max_wr, seen.it.max_sge), (srq.max_wr, srq.max_sge));
         let fired = srq.taken && seen.it.srq_limit == 0;
@@ -120,7 +120,7 @@ impl World {
         let c = self.srqs[at].c;
         let used = self.qps.iter().any(|qp| qp.srq == c);
         self.say(format!("destroy_srq {c:p}"));
-        // SAFETY: it exists; if it goes, it is forgotten below.
+        // SAFETY: the object is live; if it is destroyed, it is removed below.
         let got = unsafe { ibv_destroy_srq(c) };
         self.check(got, &[if used { EBUSY } else { 0 }]);
         if got == 0 {
@@ -193,7 +193,7 @@ impl World {
             asked.cap.max_recv_sge,
             asked.cap.max_inline_data,
         ));
-        // SAFETY: objects that exist, or NULL.
+        // SAFETY: the objects are live, or NULL.
         let c = unsafe { ibv_create_qp(pd, &mut init.it) };
         if self.check_made(c, may) {
             let cap = init.it.cap;
@@ -221,7 +221,7 @@ impl World {
         let c = self.qps[at].c;
         let busy = !self.qps[at].groups.is_empty();
         self.say(format!("destroy_qp {c:p}"));
-        // SAFETY: it exists; if it goes, it is forgotten below.
+        // SAFETY: the object is live; if it is destroyed, it is removed below.
         let got = unsafe { ibv_destroy_qp(c) };
         self.check(got, &[if busy { EBUSY } else { 0 }]);
         if got == 0 {
@@ -244,7 +244,7 @@ impl World {
         }
         let Qp { c, kind, .. } = self.qps[at];
         self.say(format!("attach_mcast {c:p} {group}, a group: {}", !foreign));
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         let got = unsafe { ibv_attach_mcast(c, &gid.it, 0) };
         let fine = kind == IBV_QPT_UD && !foreign;
         self.check(got, &[if fine { 0 } else { EINVAL }]);
@@ -258,7 +258,7 @@ impl World {
         let c = self.qps[at].c;
         let attached = self.qps[at].groups.remove(&group);
         self.say(format!("detach_mcast {c:p} {group}"));
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         let got = unsafe { ibv_detach_mcast(c, &gid.it, 0) };
         self.check(got, &[if attached { 0 } else { EINVAL }]);
     }

@@ -1,4 +1,4 @@
-//! States of queue pairs: one after the other, or in any order.
+//! Transitions of queue pairs: valid and invalid ones.
 
 use core::ffi::c_int;
 
@@ -10,7 +10,7 @@ use super::World;
 use super::guard::{Guarded, zeros};
 use super::input::Input;
 
-/// What must be set on the way to a state.
+/// Returns the attributes that a transition requires.
 fn needed(kind: u32, from: u32, to: u32) -> u32 {
     match (from, to, kind) {
         (IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPT_UD) => IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
@@ -39,7 +39,7 @@ fn needed(kind: u32, from: u32, to: u32) -> u32 {
     }
 }
 
-/// Whether there is a way from one state to another; None where it is not simple.
+/// Returns whether a transition is allowed; `None` where the model does not know.
 fn leads(from: u32, to: u32) -> Option<bool> {
     match (from, to) {
         (_, IBV_QPS_RESET) => Some(true),
@@ -54,31 +54,31 @@ fn leads(from: u32, to: u32) -> Option<bool> {
     }
 }
 
-/// What is done to a good request.
+/// A change to a valid request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Twist {
     None,
-    /// Something that is needed is missing.
+    /// A required attribute is missing.
     Missing,
-    /// An attribute that is set is out of range.
+    /// An attribute is out of range.
     Wrong,
-    /// Attributes too many.
+    /// An attribute that the transition does not allow.
     More,
-    /// Attributes that nobody knows.
+    /// An unknown attribute.
     Unknown,
-    /// No such state.
+    /// An unknown state.
     NoState,
 }
 
 impl World {
-    /// The state of a queue pair now.
+    /// Returns the current state of a queue pair.
     pub(super) fn state(&self, at: usize) -> u32 {
         let (mut attr, mut init) = (
             Guarded::new(zeros::<ibv_qp_attr>()),
             Guarded::new(zeros::<ibv_qp_init_attr>()),
         );
         let qp = &self.qps[at];
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         let got = unsafe { ibv_query_qp(qp.c, &mut attr.it, -1, &mut init.it) };
         assert_eq!(got, 0);
         let cqs = (init.it.send_cq, init.it.recv_cq, init.it.srq);
@@ -87,7 +87,7 @@ impl World {
         attr.it.qp_state
     }
 
-    /// Whether a state stays until the next call: nothing that arrives changes it.
+    /// True if no packet can change the state before the next call.
     pub(super) fn stays(&self, state: u32) -> bool {
         matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) || !self.traffic
     }
@@ -99,7 +99,7 @@ impl World {
         attr.qkey = input.pick(&[0x1111, 0x1111, 0x8000_0001]);
         attr.path_mtu = input.pick(&[IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024]);
         attr.dest_qp_num = match input.index(&self.qps) {
-            // SAFETY: it exists.
+            // SAFETY: the object is live.
             Some(at) if !input.one_in(8) => unsafe { (*self.qps[at].c).qp_num },
             _ => input.word() & 0xff_ffff,
         };
@@ -139,7 +139,7 @@ impl World {
             attr.qp_state
         ));
         let mut attr = Guarded::new(attr);
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         let got = unsafe { ibv_modify_qp(c, &mut attr.it, mask as c_int) };
         let may: &[c_int] = match (twist, leads(from, to)) {
             (Twist::Unknown, _) => &[EOPNOTSUPP],
@@ -151,7 +151,7 @@ impl World {
             (Twist::Missing | Twist::Wrong, _) => &[EINVAL],
             (Twist::None, Some(true)) => &[0],
         };
-        // What is on its way may have been refused for more reasons than one.
+        // Packets in flight may be refused for several reasons.
         let wide = twist == Twist::More && !self.stays(from);
         let wider = [0, EINVAL, EOPNOTSUPP];
         self.check(got, if wide { &wider } else { may });
@@ -160,13 +160,13 @@ impl World {
         }
     }
 
-    /// Brings two queue pairs to where they can talk to each other.
+    /// Connects two queue pairs.
     pub(super) fn connect(&mut self, input: &mut Input<'_>) {
         let (Some(one), Some(other)) = (input.index(&self.qps), input.index(&self.qps)) else {
             return;
         };
         for (at, peer) in [(one, other), (other, one)] {
-            // SAFETY: it exists.
+            // SAFETY: the object is live.
             let number = unsafe { (*self.qps[peer].c).qp_num };
             while matches!(self.state(at), IBV_QPS_RESET..=IBV_QPS_RTR) {
                 self.advance(at, number);
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// The next state, with everything as it should be.
+    /// Makes a valid transition to the next state.
     fn advance(&mut self, at: usize, peer: u32) {
         let (c, from) = (self.qps[at].c, self.state(at));
         let mut attr = Guarded::new(self.attributes(&mut Input(&[])));
@@ -185,7 +185,7 @@ impl World {
         attr.it.rnr_retry = 3;
         let mask = needed(self.qps[at].kind, from, from + 1) | IBV_QP_STATE;
         self.say(format!("modify_qp {c:p} from {from} for {peer:#x}"));
-        // SAFETY: it exists.
+        // SAFETY: the object is live.
         let got = unsafe { ibv_modify_qp(c, &mut attr.it, mask as c_int) };
         self.check(got, if self.stays(from) { &[0] } else { &[0, EINVAL] });
         if got == 0 {
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// The queue pair is in another state.
+    /// Records the new state of a queue pair.
     fn moved(&mut self, at: usize, to: u32) {
         let now = self.state(at);
         assert!(now == to || !self.stays(to), "{now} instead of {to}");
@@ -211,7 +211,7 @@ impl World {
     }
 }
 
-/// A request that may have something wrong with it.
+/// Returns a request that may be invalid.
 fn twisted(input: &mut Input<'_>, attr: &mut ibv_qp_attr, needed: u32) -> (Twist, u32) {
     let mask = needed | IBV_QP_STATE;
     let bits: Vec<u32> = (0..21).map(|bit| needed & (1 << bit)).collect();

@@ -1,4 +1,4 @@
-//! Work requests, also nonsense ones.
+//! Valid and invalid work requests.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -10,9 +10,9 @@ use super::World;
 use super::guard::{ARENA, Guarded, zeros};
 use super::input::Input;
 
-/// Elements behind every work request: as many as may be looked at.
+/// Number of elements behind every work request: the most that a call may read.
 const ELEMENTS: usize = 40;
-/// The most elements of any work request.
+/// Maximum number of elements of a work request.
 const MAX_SGE: c_int = 32;
 const OPCODES: [u32; 11] = [
     IBV_WR_SEND,
@@ -29,7 +29,7 @@ const OPCODES: [u32; 11] = [
 ];
 const NONSENSE: [u32; 6] = [IBV_WR_TSO, IBV_WR_DRIVER1, 12, IBV_WR_FLUSH, 99, u32::MAX];
 
-/// What becomes of a work request.
+/// The expected result of a work request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Verdict {
     Taken,
@@ -37,7 +37,7 @@ enum Verdict {
     Unsure,
 }
 
-/// A place for elements and what is said about them.
+/// Scatter/gather elements, and the count in the work request.
 struct Elements {
     list: Guarded<[ibv_sge; ELEMENTS]>,
     count: c_int,
@@ -52,7 +52,7 @@ impl Elements {
         }
     }
 
-    /// Whether a queue for so many takes them.
+    /// True if a queue with this limit accepts them.
     fn fit(&self, most: u32) -> bool {
         let range = 0..=(most as c_int).min(MAX_SGE);
         range.contains(&self.count) && (self.count == 0 || !self.null)
@@ -80,7 +80,7 @@ impl World {
     fn element(&mut self, input: &mut Input<'_>) -> ibv_sge {
         match input.index(&self.mrs) {
             Some(at) if !input.one_in(10) => {
-                // SAFETY: it exists.
+                // SAFETY: the object is live.
                 let mr = unsafe { &*self.mrs[at].c };
                 let most = (mr.length as u32).min(2048);
                 ibv_sge {
@@ -100,16 +100,16 @@ impl World {
         }
     }
 
-    /// A key and an address for the other end.
+    /// Returns a remote key and address.
     fn remote(&mut self, input: &mut Input<'_>) -> (u64, u32) {
         match input.index(&self.mrs) {
             Some(at) if !input.one_in(10) => {
-                // SAFETY: it exists.
+                // SAFETY: the object is live.
                 let mr = unsafe { &*self.mrs[at].c };
                 ((mr.addr as u64).next_multiple_of(8), mr.rkey)
             }
             _ => match input.index(&self.mws) {
-                // SAFETY: it exists.
+                // SAFETY: the object is live.
                 Some(at) => (self.arena.at(0) as u64, unsafe { (*self.mws[at].c).rkey }),
                 None => (input.word().into(), input.word()),
             },
@@ -144,7 +144,7 @@ impl World {
             let to = input.index(&self.qps).unwrap_or(at);
             wr.wr.ud = ibv_send_wr_ud {
                 ah: ah.map_or(ptr::null_mut(), |at| self.ahs[at].c),
-                // SAFETY: it exists.
+                // SAFETY: the object is live.
                 remote_qpn: unsafe { (*self.qps[to].c).qp_num },
                 remote_qkey: input.pick(&[0x1111, 0x1111, 0x2222, u32::MAX]),
             };
@@ -177,7 +177,7 @@ impl World {
         if let Some(at) = input.index(&self.mrs).filter(|_| !input.one_in(10)) {
             self.mrs[at].windows = true;
             info.mr = self.mrs[at].c;
-            // SAFETY: it exists.
+            // SAFETY: the object is live.
             (info.addr, info.length) =
                 unsafe { ((*info.mr).addr as u64, (*info.mr).length as u64) };
         }
@@ -200,9 +200,9 @@ impl World {
             IBV_QPT_UC => plain || write || without,
             _ => OPCODES.contains(&op),
         };
-        // SAFETY: a datagram has an address, which is the arm that was set.
+        // SAFETY: a datagram uses the field `ud`, which was set.
         let nowhere = qp.kind == IBV_QPT_UD && unsafe { wr.wr.ud.ah.is_null() };
-        // Inline data is copied: no limit but that of all requests holds.
+        // Inline data is copied, so only the limit of all requests applies.
         let most = if inline {
             u32::MAX >> 1
         } else {
@@ -248,7 +248,7 @@ impl World {
         }
         self.say(format!("post_send {c:p} in {state}{said} {verdict:?}"));
         let mut bad = Guarded::new(ptr::null_mut());
-        // SAFETY: it exists, as does all that the list names; the pointer is there.
+        // SAFETY: the objects that the list names are live, and the function pointer is set.
         let got = unsafe { (*self.context).ops.post_send.expect("filled")(c, next, &mut bad.it) };
         let may: &[c_int] = match verdict {
             Verdict::Taken => &[0, ENOMEM],
@@ -275,7 +275,7 @@ impl World {
         bind.it.send_flags = u32::from(input.byte());
         bind.it.bind_info = self.bind_info(input);
         self.say(format!("bind_mw {qp:p} {mw:p}"));
-        // SAFETY: all of it exists; the pointer is there.
+        // SAFETY: the objects are live, and the function pointer is set.
         let got = unsafe { (*self.context).ops.bind_mw.expect("filled")(qp, mw, &mut bind.it) };
         self.check(got, &[0, EINVAL, EPERM, ENOMEM]);
         if got == 0 {
@@ -306,7 +306,7 @@ impl World {
         };
         self.say(format!("post_recv {c:p} in {state} sges {sges}"));
         let mut bad = Guarded::new(ptr::null_mut());
-        // SAFETY: it exists, as does all that the list names; the pointer is there.
+        // SAFETY: the objects that the list names are live, and the function pointer is set.
         let got =
             unsafe { (*self.context).ops.post_recv.expect("filled")(c, &mut wr.it, &mut bad.it) };
         self.check(got, may);
@@ -337,7 +337,7 @@ impl World {
         };
         self.say(format!("post_srq_recv {c:p} sges {sges}"));
         let mut bad = Guarded::new(ptr::null_mut());
-        // SAFETY: it exists, as does all that the list names; the pointer is there.
+        // SAFETY: the objects that the list names are live, and the function pointer is set.
         let got = unsafe {
             (*self.context).ops.post_srq_recv.expect("filled")(c, &mut wr.it, &mut bad.it)
         };
