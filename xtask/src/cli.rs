@@ -240,7 +240,8 @@ EXAMPLES
   cargo xtask bench engine --beside old   beside old/engine, a build of another version
   cargo xtask bench engine -- --help      the benchmark's own help")]
     Engine {
-        /// Run DIR/engine by turns with this version, and compare; comes first.
+        /// Alternate with DIR/engine, a build of another version, and compare. Must be the
+        /// first argument.
         #[arg(long, value_name = "DIR")]
         beside: Option<PathBuf>,
 
@@ -263,7 +264,8 @@ EXAMPLES
   cargo xtask bench wire --beside old     beside old/wire, a build of another version
   cargo xtask bench wire -- --help        the benchmark's own help")]
     Wire {
-        /// Run DIR/wire by turns with this version, and compare; comes first.
+        /// Alternate with DIR/wire, a build of another version, and compare. Must be the
+        /// first argument.
         #[arg(long, value_name = "DIR")]
         beside: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! The table: which programs, and what they are told.
+//! The table of cases: programs and their command lines.
 
 mod fio;
 mod iser;
@@ -22,8 +22,8 @@ use std::path::Path;
 
 use crate::case::Case;
 
-/// Everything, in order. With sources of rdma-core also their rping, and their Python tests
-/// if pyverbs is built.
+/// Returns all cases in order. With sources of rdma-core also their rping, and their Python
+/// tests if pyverbs is built.
 pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     let mut cases = utils::cases();
     cases.extend(pingpong::cases());
@@ -45,7 +45,7 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases
 }
 
-/// TCP ports for servers, none used twice: one may still linger.
+/// TCP ports for servers. No port is used twice, because a closed socket may linger.
 struct Ports(u16);
 
 impl Ports {

@@ -1,7 +1,7 @@
 //! rdma-core's own Python tests: those of the distribution, and those of newer sources.
 //!
-//! python3-pyverbs brings its tests along as documentation. Newer sources have more tests,
-//! and call more of the ABI; they run if a folder has them with pyverbs built.
+//! python3-pyverbs contains its tests as documentation. Newer sources have more tests, which
+//! call more of the ABI. They run if a folder with these sources and a built pyverbs exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use super::unittest::Results;
 use crate::case::Case;
 use crate::place::Place;
 
-/// Number of the distribution's tests that must pass, where no huge pages can be had.
+/// Number of the distribution's tests that must pass if there are no huge pages.
 const PASS: usize = 131;
-/// The same of rdma-core 65's tests.
+/// Number of rdma-core 65's tests that must pass.
 const PASS_NEWER: usize = 189;
 /// Folder with the tests in python3-pyverbs; most of them are compressed.
 const PACKAGED: &str = "usr/share/doc/rdma-core/tests";
-/// Time until tests that have not ended are taken to hang.
+/// Time after which the tests count as hanging.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Files with the output of the tests, in the programs' scratch folder.
 pub(super) const LOG: &str = "pyverbs.log";
 pub(super) const LOG_NEWER: &str = "pyverbs-newer.log";
-/// File that tells the version of the sources, beside them.
+/// File with the version of the sources, beside the output.
 pub(super) const VERSION_NEWER: &str = "pyverbs-newer.version";
 
 const OPTIONS: [&str; 7] = ["--dev", "rxe0", "--port", "1", "--gid", "1", "-v"];
@@ -37,7 +37,7 @@ const PYTHON: [&str; 3] = ["/usr/bin/python3", "-W", "ignore"];
 /// Prints the files that are mapped once pyverbs is loaded.
 const MAPPED: &str = "import pyverbs.device, pyverbs.cmid; print(open('/proc/self/maps').read())";
 
-/// The tests of the distribution's python3-pyverbs.
+/// Returns the case with the tests of the distribution's python3-pyverbs.
 pub(super) fn case() -> Case {
     let run = |place: &Place| {
         let tests = unpack(&place.user.scratch)?;
@@ -46,7 +46,7 @@ pub(super) fn case() -> Case {
     Case::script("pyverbs", "run_tests.py --dev rxe0 --gid 1 -v", run)
 }
 
-/// The tests of these sources, with the pyverbs that was built of them.
+/// Returns the case with the tests of these sources and the pyverbs built from them.
 pub(super) fn newer(rdma_core: &Path) -> Case {
     let rdma_core = rdma_core.to_owned();
     let run = move |place: &Place| {
@@ -61,7 +61,7 @@ pub(super) fn newer(rdma_core: &Path) -> Case {
     Case::script("pyverbs", name, run)
 }
 
-/// The reason why newer tests cannot run, if there is one.
+/// Returns the reason why newer tests cannot run, if there is one.
 pub(crate) fn missing(rdma_core: Option<&Path>) -> Option<String> {
     let Some(folder) = rdma_core else {
         return Some("FERROCE_RDMA_CORE names no folder with sources of rdma-core".to_owned());
@@ -75,7 +75,8 @@ pub(crate) fn missing(rdma_core: Option<&Path>) -> Option<String> {
     None
 }
 
-/// Runs the tests in a folder; `modules` has pyverbs if it is not the distribution's.
+/// Runs the tests in a folder. `modules` is the folder of pyverbs, unless it is the
+/// distribution's.
 fn run(
     place: &Place,
     tests: &Path,
@@ -119,7 +120,7 @@ fn python(place: &Place, words: &[&str], modules: Option<&Path>) -> Command {
     command
 }
 
-/// Checks that pyverbs loads Ferroce's library, and not the one that was built with it.
+/// Checks that pyverbs loads Ferroce's library, and not the one that was built with pyverbs.
 fn ensure_ours(place: &Place, sources: &Path, modules: &Path) -> Result<()> {
     let mut words = PYTHON.to_vec();
     words.extend(["-c", MAPPED]);
@@ -150,7 +151,7 @@ fn ensure_ours(place: &Place, sources: &Path, modules: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Version of these sources of rdma-core.
+/// Returns the version of these sources of rdma-core.
 fn version(sources: &Path) -> Result<String> {
     let build = fs::read_to_string(sources.join("CMakeLists.txt"))?;
     let mut words = build.split("set(PACKAGE_VERSION \"").skip(1);
@@ -159,7 +160,7 @@ fn version(sources: &Path) -> Result<String> {
     Ok(version.to_owned())
 }
 
-/// Huge pages for those tests that want some, given back at the end.
+/// Huge pages for the tests that need them. Dropping it releases the pages.
 struct HugePages {
     before: String,
 }
@@ -167,7 +168,7 @@ struct HugePages {
 impl HugePages {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
 
-    /// None where we may not, or somebody else has seen to it.
+    /// Reserves huge pages. Returns `None` without the permission, or if some are reserved.
     fn reserve() -> Option<HugePages> {
         let before = fs::read_to_string(Self::POOL).ok()?;
         let free = before.trim() == "0";
@@ -181,11 +182,11 @@ impl Drop for HugePages {
     }
 }
 
-/// A copy of the tests that Python can read.
+/// Copies the tests to a folder, and decompresses them for Python.
 fn unpack(scratch: &Path) -> Result<PathBuf> {
     let mut from = Path::new("/").join(PACKAGED);
     if !from.exists() {
-        // Slim images leave documentation out.
+        // Slim container images have no documentation.
         let download = "apt-get download python3-pyverbs && dpkg-deb -x python3-pyverbs_*.deb .";
         shell(download, scratch)?;
         from = scratch.join(PACKAGED);
