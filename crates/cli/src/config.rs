@@ -46,26 +46,48 @@ pub(crate) struct ConfigArgs {
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Show the links of the configuration (the default)
+    #[command(after_long_help = "\
+EXAMPLES
+    ferroce config show
+        link rxe0 type rxe netdev eth0")]
     Show,
     /// Check the configuration for mistakes, and name the line of each
+    #[command(after_long_help = "\
+EXAMPLES
+    ferroce config check
+    ferroce config check ./links.toml")]
     Check {
         /// Check this file instead
         file: Option<std::path::PathBuf>,
     },
     /// Write the present links to the configuration
+    #[command(after_long_help = "\
+EXAMPLES
+    ferroce config save
+    ferroce config save rxe0")]
     Save {
         /// Save only these links
         links: Vec<String>,
     },
     /// Remove links from the configuration
+    #[command(after_long_help = "\
+EXAMPLES
+    ferroce config forget rxe0
+    ferroce config forget eth0")]
     Forget {
         /// Names or netdevs of the links
         #[arg(required = true)]
         links: Vec<String>,
     },
     /// Add the links of the configuration that do not exist yet
+    #[command(after_long_help = "\
+EXAMPLES
+    ferroce config apply")]
     Apply,
     /// Show the path of the configuration file
+    #[command(after_long_help = "\
+EXAMPLES
+    ${EDITOR:-vi} $(ferroce config path)")]
     Path,
 }
 

@@ -28,7 +28,7 @@ EXIT STATUS
 
 EXAMPLES
     ferroce doctor
-    ferroce doctor && ib_send_bw
+    ferroce doctor && ferroce run -- ib_send_bw -d rxe0 -x 1
     ferroce -j doctor | jq '.[] | select(.state != \"ok\")'"
 )]
 pub(crate) struct DoctorArgs {

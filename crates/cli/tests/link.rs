@@ -345,6 +345,12 @@ fn help_has_examples_and_environment() {
     assert!(ok("ferroce --help").contains("FERROCE_RUNTIME_DIR"));
     for command in [
         "config",
+        "config show",
+        "config check",
+        "config save",
+        "config forget",
+        "config apply",
+        "config path",
         "demo",
         "devinfo",
         "doctor",
