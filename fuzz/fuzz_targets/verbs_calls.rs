@@ -24,7 +24,10 @@ fn open() -> *mut ibv_context {
     // SAFETY: the list has `count` devices, and is freed once.
     unsafe {
         let list = ibv_get_device_list(&mut count);
-        assert!(!list.is_null() && count > 0, "no device found: start ferroced and add a link");
+        assert!(
+            !list.is_null() && count > 0,
+            "no device found: start ferroced and add a link"
+        );
         let context = ibv_open_device(*list);
         ibv_free_device_list(list);
         assert!(!context.is_null(), "{}", std::io::Error::last_os_error());
