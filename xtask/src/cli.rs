@@ -26,6 +26,7 @@ EXAMPLES
   cargo xtask demo                 build, then transfer and measure on this machine
   cargo xtask install --prefix P   install below P
   cargo xtask deb                  build a Debian package
+  cargo xtask dist                 build the files of a release
   cargo xtask package-test         test the package in a fresh Debian
   cargo xtask sim --seeds 2000     simulate two thousand networks
   cargo xtask soak --minutes 5     kill, stop and starve ferroced, then look for leaks
@@ -157,9 +158,25 @@ EXAMPLES
         debug: bool,
     },
 
+    /// Make the files of a release, in target/dist: tarball, Debian package, checksums.
+    ///
+    /// Everything is linked with the C library of Debian 11, so it runs on glibc 2.31 and
+    /// newer; a file that needs a newer one is an error. Needs mmdebstrap, and root or user
+    /// namespaces. With --try, which needs root, the tarball is unpacked in Debian 11, 12 and
+    /// 13, each with its own perftest, and runs there as a user.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask dist
+  cargo xtask dist --try")]
+    Dist {
+        /// Run the result in Debian 11, 12 and 13.
+        #[arg(long = "try")]
+        attempt: bool,
+    },
+
     /// Test the package in a fresh Debian: install, use, upgrade, remove.
     ///
-    /// Needs root. Creates the system with mmdebstrap in target/deb/fresh and enters a
+    /// Needs root. Creates the system with mmdebstrap in target/roots and enters a
     /// copy of it with a network namespace of its own. Runs the demo, ibv_rc_pingpong and
     /// rping as a user. Then boots another copy three times with systemd and checks the
     /// units of root and of a user, configured links, and programs across restarts.

@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::elf;
 use crate::install;
 use crate::library::target_dir;
-use crate::packages;
+use crate::roots;
 use crate::step::{last_step, root, step};
 
 const DESCRIPTION: &str = "\
@@ -32,12 +33,15 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
         let _not_there = fs::remove_dir_all(&stage);
         install::put(&stage.join("usr"), Path::new("/usr"), release)?;
         strip(&stage)?;
+        if release {
+            check_size(&stage)?;
+        }
         let architecture = said("dpkg", &["--print-architecture"])?;
         let version = env!("CARGO_PKG_VERSION");
         let control = stage.join("DEBIAN");
         install::write(
             &control.join("control"),
-            control_file(&architecture)?,
+            control_file(&architecture, &stage)?,
             0o644,
         )?;
         for script in ["postinst", "prerm", "postrm"] {
@@ -61,33 +65,54 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// Removes debug information from the binaries, if `strip` is installed.
+/// Removes the symbols that only debuggers read.
 fn strip(stage: &Path) -> Result<()> {
-    let libraries = stage.join("usr/lib/ferroce");
+    let status = Command::new("strip")
+        .arg("--strip-unneeded")
+        .args(binaries(stage)?)
+        .status()
+        .context("cannot start strip; binutils are needed")?;
+    ensure!(status.success(), "strip: {status}");
+    Ok(())
+}
+
+/// The executable and the libraries of the package.
+fn binaries(stage: &Path) -> Result<Vec<PathBuf>> {
     let mut files = vec![stage.join("usr/bin/ferroce")];
-    for entry in fs::read_dir(libraries)? {
+    for entry in fs::read_dir(stage.join(LIBRARIES))? {
         let path = entry?.path();
         if !path.is_symlink() && path.is_file() {
             files.push(path);
         }
     }
-    let status = Command::new("strip")
-        .arg("--strip-unneeded")
-        .args(files)
-        .status();
-    if !status.is_ok_and(|status| status.success()) {
-        eprintln!("   not stripped, so the package is larger: is binutils installed?");
+    Ok(files)
+}
+
+/// The libraries, in the folder that becomes the package.
+const LIBRARIES: &str = "usr/lib/ferroce";
+/// The largest size of libferroce.so, which is mapped into every program: 4 MB.
+const MAX_LIBRARY: u64 = 4_000_000;
+
+/// Shows how large the files are. A library of more than 4 MB is an error: a dependency may
+/// have brought an engine of its own.
+fn check_size(stage: &Path) -> Result<()> {
+    for file in binaries(stage)? {
+        let size = fs::metadata(&file)?.len();
+        let name = file.strip_prefix(stage).unwrap_or(&file).display();
+        eprintln!("   {name}: {} kB", size.div_ceil(1000));
+        ensure!(
+            size <= MAX_LIBRARY || !file.ends_with("libferroce.so"),
+            "{name} has {size} bytes, the limit is {MAX_LIBRARY}; \
+             `cargo tree -p ferroce-abi -e normal` shows what is in it"
+        );
     }
     Ok(())
 }
 
-fn control_file(architecture: &str) -> Result<String> {
-    // The package needs at least the libc that it was built with.
-    let libc = said(
-        "dpkg-query",
-        &["--show", "--showformat=${Version}", "libc6"],
-    )?;
-    let libc = libc.split('-').next().unwrap_or_default();
+fn control_file(architecture: &str, stage: &Path) -> Result<String> {
+    let needs = elf::needs(stage)?;
+    let libc = needs.iter().map(|(_, version)| *version).max();
+    let libc = libc.context("the package has no binaries")?;
     let version = env!("CARGO_PKG_VERSION");
     Ok(format!(
         "Package: ferroce\nVersion: {version}\nArchitecture: {architecture}\n\
@@ -116,27 +141,15 @@ const BOOTS: usize = 3;
 /// boots.
 pub(crate) fn test(release: bool) -> Result<()> {
     let package = build(release)?;
-    let fresh = target_dir().join("deb/fresh");
+    let mut fresh = PathBuf::new();
     let used = target_dir().join("deb/used");
-    step("Install mmdebstrap", || packages::install(&["mmdebstrap"]))?;
-    step("Create a fresh system", || fresh_system(&fresh))?;
+    step("Create a fresh system", || {
+        fresh = roots::make(&roots::suite_here(), "fresh", FRESH)?;
+        Ok(())
+    })?;
     step("Install, use, upgrade, remove", || {
         use_up(&fresh, &used, &package, &["package-test.sh"])?;
-        let enter = "mount -t proc proc \"$1/proc\" && mount --rbind /dev \"$1/dev\" \
-                     && ip link set lo up && exec chroot \"$1\" sh /package-test.sh";
-        let status = Command::new("unshare")
-            .args(["--net", "--mount", "--propagation", "private"])
-            .args(["--pid", "--fork", "--kill-child"])
-            .args(["sh", "-c", enter, "sh"])
-            .arg(&used)
-            .stdin(Stdio::null())
-            .status()
-            .context("cannot start unshare")?;
-        ensure!(
-            status.success(),
-            "package-test.sh failed, see above ({status})"
-        );
-        Ok(())
+        roots::enter(&used, ":", "/package-test.sh")
     })?;
     last_step("Boot three times", || {
         use_up(&fresh, &used, &package, &["boot-test.sh"])?;
@@ -179,30 +192,6 @@ fn use_up(fresh: &Path, used: &Path, package: &Path, scripts: &[&str]) -> Result
     Ok(())
 }
 
-/// Creates a small Debian system, unless it exists.
-fn fresh_system(place: &Path) -> Result<()> {
-    let made_of = place.with_extension("packages");
-    if fs::read_to_string(&made_of).is_ok_and(|packages| packages == FRESH) {
-        eprintln!("   exists already: {}", place.display());
-        return Ok(());
-    }
-    let _half_made = fs::remove_dir_all(place);
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let release = release
-        .lines()
-        .find_map(|l| l.strip_prefix("VERSION_CODENAME="));
-    let status = Command::new("mmdebstrap")
-        .arg("--variant=minbase")
-        .arg(format!("--include={FRESH}"))
-        .arg(release.unwrap_or("bookworm"))
-        .arg(place)
-        .status()
-        .context("cannot start mmdebstrap")?;
-    ensure!(status.success(), "mmdebstrap: {status}");
-    let list = made_of.display();
-    fs::write(&made_of, FRESH).with_context(|| format!("cannot write {list}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,6 +206,7 @@ mod tests {
             "package-test.sh",
             "boot.sh",
             "boot-test.sh",
+            "dist-test.sh",
         ] {
             let file = install::packaging().join(script);
             let status = Command::new("sh").arg("-n").arg(&file).status();
@@ -226,9 +216,12 @@ mod tests {
 
     #[test]
     fn control_file_has_dependencies_and_description() {
-        let Ok(control) = control_file("amd64") else {
-            return eprintln!("*** SKIPPED: this is not Debian ***");
-        };
+        let program = std::env::current_exe().expect("its path");
+        let stage = std::env::temp_dir().join(format!("stage-{}", std::process::id()));
+        fs::create_dir_all(&stage).unwrap();
+        fs::copy(program, stage.join("program")).unwrap();
+        let control = control_file("amd64", &stage).unwrap();
+        fs::remove_dir_all(&stage).unwrap();
         assert!(
             control.starts_with("Package: ferroce\nVersion: "),
             "{control}"

@@ -9,9 +9,12 @@ mod check;
 mod cli;
 mod deb;
 mod deny;
+mod dist;
+mod elf;
 mod install;
 mod library;
 mod packages;
+mod roots;
 mod rules;
 mod step;
 mod tasks;
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         Command::Interop { args } => tasks::interop(&args),
         Command::Install(args) => install::run(&args),
         Command::Deb { debug } => deb::build(!debug).map(|_package| ()),
+        Command::Dist { attempt } => dist::run(attempt),
         Command::PackageTest { debug } => deb::test(!debug),
         Command::Demo { args } => tasks::demo(&args),
         Command::Sim { args } => tasks::sim(&args),
