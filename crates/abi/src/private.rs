@@ -9,11 +9,12 @@ use core::sync::atomic::AtomicU8;
 
 use crate::errno::{minus_one, null, refuse};
 
-/// Defines the versions of a function in the nodes after 34. Only the link of the shared
+/// Defines the versions of a function in the nodes other than 34. Only the link of the shared
 /// object has the nodes.
 macro_rules! versions {
     ($($name:ident)*) => {
         $(
+            versions!(@ $name, "33");
             versions!(@ $name, "57");
             versions!(@ $name, "59");
             versions!(@ $name, "64");
@@ -127,8 +128,8 @@ versions! {
 
 // Provider libraries call these when they are loaded. The library uses no provider.
 nothing! {
-    ibv_register_driver verbs_register_driver_34 verbs_register_driver_57 verbs_register_driver_59
-    verbs_register_driver_64 verbs_register_driver_65
+    ibv_register_driver verbs_register_driver_33 verbs_register_driver_34 verbs_register_driver_57
+    verbs_register_driver_59 verbs_register_driver_64 verbs_register_driver_65
 }
 
 /// Returns the number of attributes of an ioctl command: commands have none here.
@@ -165,6 +166,7 @@ core::arch::global_asm!(
     ".zero 1",
     ".symver \\symbol, verbs_allow_disassociate_destroy@\\node",
     ".endm",
+    "data __private_33_allow_destroy, IBVERBS_PRIVATE_33",
     "data __private_57_allow_destroy, IBVERBS_PRIVATE_57",
     "data __private_59_allow_destroy, IBVERBS_PRIVATE_59",
     "data __private_64_allow_destroy, IBVERBS_PRIVATE_64",
