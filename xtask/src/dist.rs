@@ -30,6 +30,10 @@ const IN_TARBALL: [&str; 3] = ["bin", "lib/ferroce", "share"];
 
 /// Makes the release, and tries it if `attempt` is true.
 pub(crate) fn run(attempt: bool) -> Result<()> {
+    ensure!(
+        cfg!(all(target_arch = "x86_64", target_os = "linux")),
+        "a release is made on x86_64 Linux: its files are for that"
+    );
     let folder = target_dir().join("dist");
     let mut sysroot = PathBuf::new();
     step("Debian 11, to link with", || {
