@@ -1,4 +1,4 @@
-//! Event channels: what their descriptor says, who gets which event, who waits.
+//! Event channels: the descriptor, the events of each id, and acknowledgements.
 
 use core::ptr;
 use std::os::fd::BorrowedFd;
@@ -24,7 +24,11 @@ fn the_descriptor_is_readable_while_events_wait() {
         let channel = channel();
         let flags = libc::fcntl((*channel).fd, libc::F_GETFD);
         assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
-        assert_eq!(polled((*channel).fd), 0, "never POLLOUT, as the kernel's");
+        assert_eq!(
+            polled((*channel).fd),
+            0,
+            "never POLLOUT, as with the kernel"
+        );
         let id = new_id(channel, RDMA_PS_TCP);
         for argument in [1, 2] {
             good(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 5, argument));
@@ -48,15 +52,15 @@ fn the_descriptor_is_readable_while_events_wait() {
         );
         good(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 0));
         good(rdma_destroy_id(id));
-        assert!(!readable(channel), "events of an id go with it");
+        assert!(!readable(channel), "destroying an id drops its events");
         rdma_destroy_event_channel(channel);
     });
 }
 
 #[test]
-fn an_id_waits_for_its_acknowledgements() {
+fn destroying_an_id_waits_for_acknowledgements() {
     on_loopback(
-        "channels::an_id_waits_for_its_acknowledgements",
+        "channels::destroying_an_id_waits_for_acknowledgements",
         |_ferroced| unsafe {
             let channel = channel();
             let id = new_id(channel, RDMA_PS_TCP);
@@ -69,7 +73,7 @@ fn an_id_waits_for_its_acknowledgements() {
                     good(rdma_destroy_id(id as *mut rdma_cm_id));
                     assert!(acknowledged.load(Ordering::SeqCst), "not before");
                 });
-                // It has this long to be too early.
+                // rdma_destroy_id gets 100 ms to return too early.
                 let nothing = BorrowedFd::borrow_raw((*channel).fd);
                 assert!(!deadline::readable_within(
                     nothing,
@@ -85,9 +89,9 @@ fn an_id_waits_for_its_acknowledgements() {
 }
 
 #[test]
-fn events_that_wait_move_with_their_id() {
+fn waiting_events_move_with_their_id() {
     on_loopback(
-        "channels::events_that_wait_move_with_their_id",
+        "channels::waiting_events_move_with_their_id",
         |_ferroced| unsafe {
             let (from, to) = (channel(), channel());
             let (moved, stays) = (new_id(from, RDMA_PS_TCP), new_id(from, RDMA_PS_TCP));
@@ -112,7 +116,7 @@ fn events_that_wait_move_with_their_id() {
     );
 }
 
-/// A connection whose ends have channels of their own, with the listener.
+/// Returns the ends of a connection, each on its own channel, and the listener.
 unsafe fn apart(
     here: *mut rdma_event_channel,
     there: *mut rdma_event_channel,
@@ -131,9 +135,9 @@ unsafe fn apart(
 }
 
 #[test]
-fn each_end_hears_on_its_own_channel() {
+fn events_go_to_the_channel_of_their_id() {
     on_loopback(
-        "channels::each_end_hears_on_its_own_channel",
+        "channels::events_go_to_the_channel_of_their_id",
         |_ferroced| unsafe {
             let (here, there) = (channel(), channel());
             for id in apart(here, there) {
@@ -147,9 +151,9 @@ fn each_end_hears_on_its_own_channel() {
 }
 
 #[test]
-fn with_a_channel_all_that_its_ids_have_ends() {
+fn destroying_a_channel_ends_the_connections_of_its_ids() {
     on_loopback(
-        "channels::with_a_channel_all_that_its_ids_have_ends",
+        "channels::destroying_a_channel_ends_the_connections_of_its_ids",
         |_ferroced| unsafe {
             let (here, there) = (channel(), channel());
             let [active, passive, listener] = apart(here, there);
@@ -168,7 +172,7 @@ fn with_a_channel_all_that_its_ids_have_ends() {
             good(rdma_connect(late, &mut param(b"")));
             let event = next(here);
             let said = ((*event).event, (*event).status);
-            assert_eq!(said, (RDMA_CM_EVENT_REJECTED, 8), "nobody listens");
+            assert_eq!(said, (RDMA_CM_EVENT_REJECTED, 8), "reason 8: no listener");
             good(rdma_ack_cm_event(event));
             for id in [active, late] {
                 destroy(id);

@@ -1,4 +1,4 @@
-//! Datagrams: the peer's queue pair is asked for, groups are joined.
+//! Datagrams: service ID resolution (SIDR) and multicast groups.
 
 use core::ptr;
 
@@ -24,15 +24,15 @@ unsafe fn send(id: *mut rdma_cm_id, to: &rdma_ud_param, sge: ibv_sge) {
 }
 
 #[test]
-fn a_question_finds_the_queue_pair() {
+fn sidr_request_finds_the_queue_pair() {
     on_loopback(
-        "datagrams::a_question_finds_the_queue_pair",
+        "datagrams::sidr_request_finds_the_queue_pair",
         |_ferroced| unsafe {
             let channel = channel();
             let listener = listener(channel, RDMA_PS_UDP, "0.0.0.0:0");
             let active = resolved(channel, RDMA_PS_UDP, &mut at_port("127.0.0.1:0", listener));
             queue_pair(active);
-            assert_eq!((*(*active).qp).state, IBV_QPS_RTS, "it needs no connection");
+            assert_eq!((*(*active).qp).state, IBV_QPS_RTS, "UD needs no connection");
             good(rdma_connect(active, &mut param(b"who?")));
             let event = next(channel);
             assert_eq!((*event).event, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -73,8 +73,8 @@ fn a_question_finds_the_queue_pair() {
 }
 
 #[test]
-fn a_question_may_be_refused_or_find_nobody() {
-    let name = "datagrams::a_question_may_be_refused_or_find_nobody";
+fn sidr_request_is_rejected_or_finds_no_listener() {
+    let name = "datagrams::sidr_request_is_rejected_or_finds_no_listener";
     on_loopback(name, |_ferroced| unsafe {
         let channel = channel();
         let listener = listener(channel, RDMA_PS_UDP, "127.0.0.1:0");
@@ -102,7 +102,8 @@ fn a_question_may_be_refused_or_find_nobody() {
     });
 }
 
-/// Somebody for whom nobody listens, on a channel that has other things to say.
+/// Returns an id that is resolved to a port without a listener. It is resolved on a channel
+/// of its own, because `busy` has other events.
 unsafe fn resolved_beside(busy: *mut rdma_event_channel) -> *mut rdma_cm_id {
     let own = channel();
     let id = resolved(own, RDMA_PS_UDP, &mut address("127.0.0.1:9"));
@@ -112,9 +113,9 @@ unsafe fn resolved_beside(busy: *mut rdma_event_channel) -> *mut rdma_cm_id {
 }
 
 #[test]
-fn groups_are_joined_and_left() {
+fn multicast_groups_are_joined_and_left() {
     on_loopback(
-        "datagrams::groups_are_joined_and_left",
+        "datagrams::multicast_groups_are_joined_and_left",
         |_ferroced| unsafe {
             let channel = channel();
             let ids = [(); 2].map(|()| {

@@ -1,4 +1,4 @@
-//! Two ends of a connection, step by step.
+//! Steps of a connection, for both ends.
 
 use core::ffi::c_void;
 use core::net::SocketAddr;
@@ -12,20 +12,20 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 use crate::common::{errno, made, zeros};
 
-/// Calls that follow system calls.
+/// Asserts that a call succeeded.
 #[track_caller]
 pub(crate) fn good(code: i32) {
     assert_eq!(code, 0, "errno {}", errno());
 }
 
-/// The same, for those that must be refused.
+/// Asserts that a call was refused with this errno.
 #[track_caller]
 pub(crate) fn bad(code: i32, why: i32) {
     let errno = errno();
     assert_eq!((code, errno), (-1, why));
 }
 
-/// An address as C has it.
+/// Returns an address as a C structure.
 pub(crate) fn address(text: &str) -> sockaddr_storage {
     let mut storage: sockaddr_storage = zeros();
     let to = &raw mut storage;
@@ -48,7 +48,7 @@ pub(crate) fn raw(storage: &mut sockaddr_storage) -> *mut sockaddr {
     ptr::from_mut(storage).cast()
 }
 
-/// The same address with the port that an id has got.
+/// Returns an address with the source port of an id.
 pub(crate) unsafe fn at_port(text: &str, id: *mut rdma_cm_id) -> sockaddr_storage {
     let mut storage = address(text);
     (*(&raw mut storage).cast::<sockaddr_in>()).sin_port = rdma_get_src_port(id);
@@ -65,7 +65,7 @@ pub(crate) unsafe fn new_id(channel: *mut rdma_event_channel, ps: u32) -> *mut r
     id
 }
 
-/// The next event of a channel, which must come soon.
+/// Waits for the next event of a channel.
 #[track_caller]
 pub(crate) fn next(channel: *mut rdma_event_channel) -> *mut rdma_cm_event {
     let mut event = ptr::null_mut();
@@ -76,7 +76,7 @@ pub(crate) fn next(channel: *mut rdma_event_channel) -> *mut rdma_cm_event {
     event
 }
 
-/// The next event, which is this one and says that all is well; acknowledged.
+/// Waits for the next event, which must be this one with status 0, and acknowledges it.
 #[track_caller]
 pub(crate) fn expect(channel: *mut rdma_event_channel, wanted: u32) -> rdma_cm_event {
     let event = next(channel);
@@ -86,7 +86,7 @@ pub(crate) fn expect(channel: *mut rdma_event_channel, wanted: u32) -> rdma_cm_e
     copy
 }
 
-/// A listener on this address.
+/// Creates a listener on this address.
 pub(crate) unsafe fn listener(
     channel: *mut rdma_event_channel,
     ps: u32,
@@ -99,7 +99,7 @@ pub(crate) unsafe fn listener(
     id
 }
 
-/// An id that knows the way to a listener.
+/// Creates an id that is resolved to an address.
 pub(crate) unsafe fn resolved(
     channel: *mut rdma_event_channel,
     ps: u32,
@@ -117,7 +117,7 @@ pub(crate) unsafe fn resolved(
     id
 }
 
-/// A queue pair for an id, with queues of its own.
+/// Creates the queue pair of an id, with completion queues of its own.
 pub(crate) unsafe fn queue_pair(id: *mut rdma_cm_id) {
     let mut init: ibv_qp_init_attr = zeros();
     init.qp_type = (*id).qp_type;
@@ -129,7 +129,7 @@ pub(crate) unsafe fn queue_pair(id: *mut rdma_cm_id) {
     assert!(!(*id).send_cq.is_null() && !(*id).recv_cq_channel.is_null());
 }
 
-/// What a program says when it connects.
+/// Returns parameters of a connection.
 pub(crate) fn param(data: &[u8]) -> rdma_conn_param {
     let mut param: rdma_conn_param = zeros();
     param.private_data = data.as_ptr().cast::<c_void>();
@@ -141,13 +141,13 @@ pub(crate) fn param(data: &[u8]) -> rdma_conn_param {
     param
 }
 
-/// What came with an event that has not been acknowledged.
+/// Returns the private data of an event that is not acknowledged yet.
 pub(crate) unsafe fn data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
     let conn = &(*event).param.conn;
     core::slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into())
 }
 
-/// Two connected ends on one channel: the active one, the passive one.
+/// Connects two ids on one channel: the active one, the passive one.
 pub(crate) unsafe fn connect(
     channel: *mut rdma_event_channel,
     to: &mut sockaddr_storage,
@@ -165,7 +165,7 @@ pub(crate) unsafe fn connect(
     (active, passive)
 }
 
-/// Ends of an id's life.
+/// Destroys an id and its queue pair.
 pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) {
     if !(*id).qp.is_null() {
         rdma_destroy_qp(id);

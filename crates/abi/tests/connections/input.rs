@@ -1,4 +1,4 @@
-//! Wrong calls: the errno of the real library, and nothing else happens.
+//! Wrong calls: each is refused with the errno of rdma-core and has no effect.
 
 use core::ptr;
 
@@ -88,7 +88,7 @@ fn calls_in_the_wrong_state_are_refused() {
                 libc::EINVAL,
             );
             good(rdma_listen(id, 0));
-            assert_ne!(rdma_get_src_port(id), 0, "bound to anything");
+            assert_ne!(rdma_get_src_port(id), 0, "bound to an ephemeral port");
             bad(rdma_listen(id, 0), libc::EINVAL);
             bad(
                 rdma_bind_addr(id, raw(&mut address("127.0.0.1:0"))),
@@ -98,7 +98,10 @@ fn calls_in_the_wrong_state_are_refused() {
             let other = new_id(channel, RDMA_PS_TCP);
             bad(rdma_bind_addr(other, raw(&mut taken)), libc::EADDRNOTAVAIL);
             good(rdma_bind_addr(other, raw(&mut address("127.0.0.1:0"))));
-            assert!((*other).verbs.is_null(), "loopback says nothing of devices");
+            assert!(
+                (*other).verbs.is_null(),
+                "a loopback address selects no device"
+            );
             let third = new_id(channel, RDMA_PS_TCP);
             let mut taken = at_port("127.0.0.1:0", other);
             bad(rdma_bind_addr(third, raw(&mut taken)), libc::EADDRINUSE);
@@ -145,8 +148,8 @@ fn private_data_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn addresses_that_lead_nowhere_are_told_by_events() {
-    let name = "input::addresses_that_lead_nowhere_are_told_by_events";
+fn address_without_a_route_is_reported_by_an_event() {
+    let name = "input::address_without_a_route_is_reported_by_an_event";
     on_loopback(name, |_ferroced| unsafe {
         let channel = channel();
         let id = new_id(channel, RDMA_PS_TCP);
@@ -173,8 +176,8 @@ fn addresses_that_lead_nowhere_are_told_by_events() {
 }
 
 #[test]
-fn an_address_where_nobody_is_is_told_when_time_is_up() {
-    let name = "input::an_address_where_nobody_is_is_told_when_time_is_up";
+fn address_without_a_neighbour_is_reported_at_the_timeout() {
+    let name = "input::address_without_a_neighbour_is_reported_at_the_timeout";
     isolated(name, || unsafe {
         let there = another().expect("a second network");
         netdev::add_veth("veth0", "veth1");
@@ -201,7 +204,7 @@ fn an_address_where_nobody_is_is_told_when_time_is_up() {
         let said = ((*event).id, (*event).event, (*event).status);
         assert_eq!(said, (id, RDMA_CM_EVENT_ADDR_ERROR, -libc::ETIMEDOUT));
         good(rdma_ack_cm_event(event));
-        // Somebody is there, whom nobody has met yet; and another try is possible.
+        // The id may try again. This neighbour exists and is not in the ARP cache yet.
         good(resolve("10.77.0.2:1"));
         expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 

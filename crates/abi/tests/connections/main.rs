@@ -1,5 +1,5 @@
-//! librdmacm through its C functions: connections, datagrams, events, and what is
-//! refused. Both ends are this process; ferroced is a real one.
+//! librdmacm through its C functions: connections, datagrams, events and errors. Both ends
+//! are this process; ferroced is a real one.
 
 #![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)] // as in C
 

@@ -1,4 +1,4 @@
-//! Many connections of one process, and nothing left behind.
+//! Many connections of one process, without leaks.
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
@@ -11,14 +11,15 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn two_hundred_connections_come_and_go() {
+fn two_hundred_connections_leak_no_descriptors() {
     on_loopback(
-        "many::two_hundred_connections_come_and_go",
+        "many::two_hundred_connections_leak_no_descriptors",
         |_ferroced| unsafe {
             let channel = channel();
             let listener = listener(channel, RDMA_PS_TCP, "0.0.0.0:0");
             let mut to = at_port("127.0.0.1:0", listener);
-            // Sockets for source ports are kept, up to a limit that the first round meets.
+            // The device keeps sockets for source ports, up to a limit that the first round
+            // reaches.
             round(channel, &mut to);
             let before = descriptors();
             round(channel, &mut to);

@@ -1,4 +1,4 @@
-//! Connections that do not come to be.
+//! Rejected connections.
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
@@ -6,7 +6,7 @@ use ferroce_abi::ffi::*;
 use crate::common::on_loopback;
 use crate::ends::*;
 
-/// A listener, somebody who has asked it, and the id for the answer.
+/// Returns a listener, an id that has requested a connection, and the id of the request.
 unsafe fn asked(
     channel: *mut rdma_event_channel,
 ) -> (*mut rdma_cm_id, *mut rdma_cm_id, *mut rdma_cm_id) {
@@ -18,7 +18,7 @@ unsafe fn asked(
     (listener, active, passive)
 }
 
-/// The next event, which is a refusal for this reason.
+/// Waits for the next event, which must be a rejection for this reason.
 unsafe fn rejected(channel: *mut rdma_event_channel, reason: i32) -> *mut rdma_cm_event {
     let event = next(channel);
     let said = ((*event).event, (*event).status);
@@ -27,9 +27,9 @@ unsafe fn rejected(channel: *mut rdma_event_channel, reason: i32) -> *mut rdma_c
 }
 
 #[test]
-fn a_refusal_brings_private_data() {
+fn rejection_carries_private_data() {
     on_loopback(
-        "refused::a_refusal_brings_private_data",
+        "refused::rejection_carries_private_data",
         |_ferroced| unsafe {
             let channel = channel();
             let (listener, active, passive) = asked(channel);
@@ -47,9 +47,9 @@ fn a_refusal_brings_private_data() {
 }
 
 #[test]
-fn without_a_listener_the_reason_is_eight() {
+fn port_without_a_listener_rejects_with_reason_8() {
     on_loopback(
-        "refused::without_a_listener_the_reason_is_eight",
+        "refused::port_without_a_listener_rejects_with_reason_8",
         |_ferroced| unsafe {
             let channel = channel();
             let active = resolved(channel, RDMA_PS_TCP, &mut address("127.0.0.1:7"));
@@ -64,9 +64,9 @@ fn without_a_listener_the_reason_is_eight() {
 }
 
 #[test]
-fn an_id_destroyed_before_its_answer_refuses() {
+fn destroying_the_id_of_a_request_rejects_it() {
     on_loopback(
-        "refused::an_id_destroyed_before_its_answer_refuses",
+        "refused::destroying_the_id_of_a_request_rejects_it",
         |_ferroced| unsafe {
             let channel = channel();
             let (listener, active, passive) = asked(channel);

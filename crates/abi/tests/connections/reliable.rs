@@ -40,7 +40,7 @@ fn end_to_end(name: &str, wildcard: &str, to: &str) {
         assert_eq!(data(event).len(), 56);
         assert_eq!(&data(event)[..6], b"hello\0");
         let conn = (*event).param.conn;
-        // What the peer may have outstanding, we serve.
+        // The peer's initiator depth is our responder resources.
         assert_eq!((conn.responder_resources, conn.initiator_depth), (3, 2));
         assert_eq!((conn.retry_count, conn.rnr_retry_count), (5, 6));
         assert_eq!(conn.qp_num, (*(*active).qp).qp_num);
@@ -49,7 +49,7 @@ fn end_to_end(name: &str, wildcard: &str, to: &str) {
         assert_eq!(
             (*passive).verbs,
             (*active).verbs,
-            "one context for a device"
+            "all ids on a link share a context"
         );
         assert_eq!(rdma_get_src_port(passive), rdma_get_src_port(listener));
         assert_eq!(rdma_get_dst_port(passive), rdma_get_src_port(active));
@@ -60,7 +60,7 @@ fn end_to_end(name: &str, wildcard: &str, to: &str) {
         assert_eq!(
             (*(*passive).qp).state,
             IBV_QPS_RTS,
-            "before the yes is sent"
+            "before the REP is sent"
         );
         for _ in 0..2 {
             let event = next(channel);
@@ -78,7 +78,7 @@ fn end_to_end(name: &str, wildcard: &str, to: &str) {
         good(rdma_disconnect(active));
         assert_eq!((*(*active).qp).state, IBV_QPS_ERR);
         let first = expect(channel, RDMA_CM_EVENT_DISCONNECTED);
-        assert_eq!(first.id, passive, "the other end hears first");
+        assert_eq!(first.id, passive, "the peer gets the event first");
         good(rdma_disconnect(passive));
         assert_eq!(expect(channel, RDMA_CM_EVENT_DISCONNECTED).id, active);
         good(rdma_disconnect(active));
@@ -112,7 +112,7 @@ fn with_listener(name: &str, body: impl FnOnce(*mut rdma_event_channel, *mut rdm
     });
 }
 
-/// An id that knows the way to it.
+/// Creates an id that is resolved to a listener.
 unsafe fn on_the_way(
     channel: *mut rdma_event_channel,
     listener: *mut rdma_cm_id,
@@ -120,7 +120,7 @@ unsafe fn on_the_way(
     resolved(channel, RDMA_PS_TCP, &mut at_port("127.0.0.1:0", listener))
 }
 
-/// A queue pair that the id knows nothing of, and its completion queue.
+/// Creates a queue pair that the id does not know, and its completion queue.
 unsafe fn queue_pair_apart(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_cq) {
     let none = ptr::null_mut();
     let cq = made(ibv_create_cq((*id).verbs, 8, none, ptr::null_mut(), 0));
@@ -128,14 +128,14 @@ unsafe fn queue_pair_apart(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_cq) {
     (qp, cq)
 }
 
-/// What a program says that connects such a queue pair.
+/// Returns parameters that name such a queue pair.
 unsafe fn param_of(qp: *mut ibv_qp) -> rdma_conn_param {
-    let mut wishes = param(b"");
-    wishes.qp_num = (*qp).qp_num;
-    wishes
+    let mut named = param(b"");
+    named.qp_num = (*qp).qp_num;
+    named
 }
 
-/// Moves it to where it sends, as its id says.
+/// Moves such a queue pair to RTS, with the attributes of its id.
 unsafe fn make_ready(id: *mut rdma_cm_id, qp: *mut ibv_qp) {
     for state in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
         let mut attr: ibv_qp_attr = zeros();
@@ -152,8 +152,8 @@ unsafe fn destroy_apart((qp, cq): (*mut ibv_qp, *mut ibv_cq)) {
 }
 
 #[test]
-fn a_program_may_move_its_queue_pair_itself() {
-    let name = "reliable::a_program_may_move_its_queue_pair_itself";
+fn program_moves_its_queue_pair_itself() {
+    let name = "reliable::program_moves_its_queue_pair_itself";
     with_listener(name, |channel, listener| unsafe {
         let active = on_the_way(channel, listener);
         let (qp, cq) = queue_pair_apart(active);
@@ -191,11 +191,11 @@ unsafe fn remote_ece(id: *mut rdma_cm_id) -> (u32, u32) {
     (ece.vendor_id, ece.options)
 }
 
-/// The request carries a vendor and its options; the answer carries the vendor of the
-/// request, whatever the other end had set, with options of the answer's own.
+/// The request carries a vendor and its options. The reply carries the vendor of the
+/// request and options of its own.
 #[test]
-fn vendors_options_travel_with_request_and_answer() {
-    let name = "reliable::vendors_options_travel_with_request_and_answer";
+fn request_and_reply_carry_ece_options() {
+    let name = "reliable::request_and_reply_carry_ece_options";
     with_listener(name, |channel, listener| unsafe {
         for (asks, answers, theirs, ours) in [
             (None, None, (0, 0), (0, 0)),
@@ -236,8 +236,8 @@ fn vendors_options_travel_with_request_and_answer() {
 }
 
 #[test]
-fn a_peer_may_be_refused_for_its_vendors_options() {
-    let name = "reliable::a_peer_may_be_refused_for_its_vendors_options";
+fn request_is_rejected_for_its_ece_options() {
+    let name = "reliable::request_is_rejected_for_its_ece_options";
     with_listener(name, |channel, listener| unsafe {
         let active = on_the_way(channel, listener);
         good(rdma_set_local_ece(active, &mut ece(0x02c9, 1)));
@@ -247,7 +247,7 @@ fn a_peer_may_be_refused_for_its_vendors_options() {
         assert_eq!(remote_ece(passive), (0x02c9, 1));
         good(rdma_reject_ece(passive, b"no".as_ptr().cast(), 2));
         let event = next(channel);
-        // IBTA 12.6.7.2: 35 is a vendor's option that is not supported.
+        // IBTA 12.6.7.2: reason 35 is an unsupported vendor option.
         let seen = ((*event).event, (*event).status, &data(event)[..2]);
         assert_eq!(seen, (RDMA_CM_EVENT_REJECTED, 35, &b"no"[..]));
         good(rdma_ack_cm_event(event));
@@ -257,8 +257,8 @@ fn a_peer_may_be_refused_for_its_vendors_options() {
 }
 
 #[test]
-fn vendors_options_that_make_no_sense_are_refused() {
-    let name = "reliable::vendors_options_that_make_no_sense_are_refused";
+fn invalid_ece_options_are_refused() {
+    let name = "reliable::invalid_ece_options_are_refused";
     with_listener(name, |channel, listener| unsafe {
         let id = on_the_way(channel, listener);
         let unknown = &mut ibv_ece {
@@ -271,7 +271,7 @@ fn vendors_options_that_make_no_sense_are_refused() {
         bad(rdma_set_local_ece(id, null), libc::EINVAL);
         bad(rdma_get_remote_ece(id, null), libc::EINVAL);
         bad(rdma_set_local_ece(ptr::null_mut(), unknown), libc::EINVAL);
-        // With a queue pair of its own, the id says what the queue pair can do.
+        // The queue pair of an id determines its ECE options.
         queue_pair(id);
         bad(rdma_set_local_ece(id, &mut ece(1, 0)), libc::EINVAL);
         bad(rdma_get_remote_ece(id, &mut ece(0, 0)), libc::EINVAL);

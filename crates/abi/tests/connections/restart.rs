@@ -1,4 +1,5 @@
-//! ferroced dies, links go, children are forked: what is established stays, the rest is told.
+//! Restarts of ferroced, removed links and forked children: established connections stay, and
+//! other ids get an event.
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
@@ -42,15 +43,15 @@ fn connections_and_listeners_outlive_ferroced() {
     });
 }
 
-/// Calls while ferroced is stopped, kills that one, starts another, and returns what the
-/// call came to.
+/// Makes a call while ferroced is stopped, kills that ferroced, starts another, and returns
+/// the result of the call.
 fn across_a_restart(
     ferroced: &mut Ferroced,
     call: impl FnOnce() -> (i32, i32) + Send + 'static,
 ) -> (i32, i32) {
     ferroced.stop();
     let (tell, told) = std::sync::mpsc::channel();
-    #[allow(clippy::disallowed_methods)] // somebody has to wait
+    #[allow(clippy::disallowed_methods)] // the call blocks
     let caller = std::thread::spawn(move || {
         tell.send(rustix::thread::gettid()).expect("somebody waits");
         call()
@@ -66,13 +67,13 @@ fn across_a_restart(
 }
 
 #[test]
-fn what_is_asked_of_a_ferroced_that_dies_is_asked_of_the_next() {
-    let name = "restart::what_is_asked_of_a_ferroced_that_dies_is_asked_of_the_next";
+fn calls_to_a_killed_ferroced_are_repeated_to_the_next() {
+    let name = "restart::calls_to_a_killed_ferroced_are_repeated_to_the_next";
     on_loopback(name, |mut ferroced| unsafe {
         let channel = channel();
         let listener = new_id(channel, RDMA_PS_TCP);
         let client = new_id(channel, RDMA_PS_TCP);
-        // The device is open, and other ids have ports.
+        // Opens the device, and takes a port.
         let other = resolved(channel, RDMA_PS_TCP, &mut address("127.0.0.1:7"));
 
         let id = listener as usize;
@@ -111,8 +112,8 @@ fn what_is_asked_of_a_ferroced_that_dies_is_asked_of_the_next() {
 }
 
 #[test]
-fn a_link_that_goes_is_told_to_all_its_ids() {
-    let name = "restart::a_link_that_goes_is_told_to_all_its_ids";
+fn removed_link_is_reported_to_all_its_ids() {
+    let name = "restart::removed_link_is_reported_to_all_its_ids";
     on_loopback(name, |_ferroced| unsafe {
         let channel = channel();
         let ids = ["127.0.0.1:7", "[::1]:7"]
@@ -135,8 +136,8 @@ fn a_link_that_goes_is_told_to_all_its_ids() {
 }
 
 #[test]
-fn a_forked_child_leaves_its_parents_connections_alone() {
-    let name = "restart::a_forked_child_leaves_its_parents_connections_alone";
+fn forked_child_has_connections_of_its_own() {
+    let name = "restart::forked_child_has_connections_of_its_own";
     on_loopback(name, |_ferroced| unsafe {
         let here = channel();
         let server = listener(here, RDMA_PS_TCP, "0.0.0.0:0");
@@ -144,7 +145,7 @@ fn a_forked_child_leaves_its_parents_connections_alone() {
         let (active, passive) = connect(here, &mut to);
         let child = libc::fork();
         if child == 0 {
-            // Connections of its own, and then an end without a word.
+            // The child connects, and exits without destroying anything.
             let own = channel();
             let server = listener(own, RDMA_PS_TCP, "0.0.0.0:0");
             connect(own, &mut at_port("127.0.0.1:0", server));

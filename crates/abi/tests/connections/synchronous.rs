@@ -1,4 +1,4 @@
-//! Endpoints that wait for their own events, as `rdma_create_ep` makes them.
+//! Synchronous ids, which wait for their own events, as `rdma_create_ep` creates them.
 
 use core::ffi::CStr;
 use core::ptr;
@@ -32,8 +32,8 @@ unsafe fn found(node: Option<&CStr>, service: &CStr, flags: i32) -> *mut rdma_ad
 }
 
 #[test]
-fn endpoints_connect_without_a_look_at_events() {
-    let name = "synchronous::endpoints_connect_without_a_look_at_events";
+fn synchronous_endpoints_connect() {
+    let name = "synchronous::synchronous_endpoints_connect";
     on_loopback(name, |_ferroced| unsafe {
         let list = found(None, c"7471", RAI_PASSIVE);
         assert_eq!((*list).ai_qp_type, IBV_QPT_RC as i32);
@@ -53,14 +53,14 @@ fn endpoints_connect_without_a_look_at_events() {
                 let listener = address as *mut rdma_cm_id;
                 let mut id = ptr::null_mut();
                 good(rdma_get_request(listener, &mut id));
-                assert!(!(*id).qp.is_null(), "made as the listener was told");
+                assert!(!(*id).qp.is_null(), "with the attributes of the listener");
                 let memory = pages(1);
                 let mr = made(ibv_reg_mr((*id).pd, memory.cast(), 4096, 1));
                 receive((*id).qp, 1, element(memory, 4096, (*mr).lkey));
                 good(rdma_accept(id, ptr::null_mut()));
                 assert_eq!((*(*id).event).event, RDMA_CM_EVENT_ESTABLISHED);
                 assert_eq!(success((*id).recv_cq).byte_len, 64);
-                // The peer ends it; this end agrees and sees that it is so.
+                // The peer disconnects first; this end agrees.
                 good(rdma_disconnect(id));
                 assert_eq!((*(*id).event).event, RDMA_CM_EVENT_DISCONNECTED);
                 rdma_destroy_ep(id);
@@ -90,31 +90,34 @@ fn endpoints_connect_without_a_look_at_events() {
 }
 
 #[test]
-fn what_fails_says_why() {
-    on_loopback("synchronous::what_fails_says_why", |_ferroced| unsafe {
-        let list = found(Some(c"127.0.0.1"), c"7", RAI_NUMERICHOST);
-        let mut id = ptr::null_mut();
-        good(rdma_create_ep(&mut id, list, ptr::null_mut(), &mut init()));
-        rdma_freeaddrinfo(list);
-        bad(rdma_connect(id, ptr::null_mut()), libc::ECONNREFUSED);
-        assert_eq!((*(*id).event).event, RDMA_CM_EVENT_REJECTED);
-        rdma_destroy_ep(id);
-        let list = found(Some(c"192.0.2.1"), c"7", RAI_NUMERICHOST);
-        bad(
-            rdma_create_ep(&mut id, list, ptr::null_mut(), &mut init()),
-            libc::ENETUNREACH,
-        );
-        rdma_freeaddrinfo(list);
-        let event_driven = new_id(channel(), RDMA_PS_TCP);
-        bad(rdma_get_request(event_driven, &mut id), libc::EINVAL);
-        good(rdma_destroy_id(event_driven));
-    });
+fn synchronous_failures_set_errno() {
+    on_loopback(
+        "synchronous::synchronous_failures_set_errno",
+        |_ferroced| unsafe {
+            let list = found(Some(c"127.0.0.1"), c"7", RAI_NUMERICHOST);
+            let mut id = ptr::null_mut();
+            good(rdma_create_ep(&mut id, list, ptr::null_mut(), &mut init()));
+            rdma_freeaddrinfo(list);
+            bad(rdma_connect(id, ptr::null_mut()), libc::ECONNREFUSED);
+            assert_eq!((*(*id).event).event, RDMA_CM_EVENT_REJECTED);
+            rdma_destroy_ep(id);
+            let list = found(Some(c"192.0.2.1"), c"7", RAI_NUMERICHOST);
+            bad(
+                rdma_create_ep(&mut id, list, ptr::null_mut(), &mut init()),
+                libc::ENETUNREACH,
+            );
+            rdma_freeaddrinfo(list);
+            let event_driven = new_id(channel(), RDMA_PS_TCP);
+            bad(rdma_get_request(event_driven, &mut id), libc::EINVAL);
+            good(rdma_destroy_id(event_driven));
+        },
+    );
 }
 
 #[test]
-fn names_and_services_become_addresses() {
+fn names_and_services_are_resolved() {
     on_loopback(
-        "synchronous::names_and_services_become_addresses",
+        "synchronous::names_and_services_are_resolved",
         |_ferroced| unsafe {
             let mut list = ptr::null_mut();
             let none = ptr::null();
