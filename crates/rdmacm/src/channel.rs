@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
+use ferroce_cm::Event as CmEventKind;
 use ferroce_control::CmEvent;
 use ferroce_device::Channel;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -76,6 +77,19 @@ impl PendingEvent {
     /// Returns the context of that id (see [`Id::set_context`]).
     pub fn context(&self) -> u64 {
         self.0.id.context()
+    }
+
+    /// Returns true if completing the event may move the queue pair of the id or attach it to
+    /// a multicast group.
+    pub fn uses_queue_pair(&self) -> bool {
+        match &self.0.event {
+            ChannelEvent::Cm(event) => matches!(
+                event.event,
+                CmEventKind::Response { .. } | CmEventKind::Rejected { .. }
+            ),
+            ChannelEvent::Joined(_) | ChannelEvent::EstablishFailed(_) => true,
+            _ => false,
+        }
     }
 
     /// Completes the event. Returns None if the program must not see it. Never waits for

@@ -7,7 +7,7 @@ use ferroce_rdmacm::Reason;
 
 use super::connect::{bytes, conn_params};
 use super::event::{complete, next_request};
-use super::id::{IdObject, id_of, object_of};
+use super::id::{IdObject, id_of, id_with_qp, object_of};
 use super::{Outcome, finish, last_errno, rdma_create_qp, refused};
 use crate::errno::refuse;
 use crate::ffi::*;
@@ -17,7 +17,7 @@ pub unsafe extern "C" fn rdma_accept(
     id: *mut rdma_cm_id,
     conn_param: *mut rdma_conn_param,
 ) -> c_int {
-    finish(id_of(id).and_then(|id| {
+    finish(id_with_qp(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole structure.
         let params = unsafe { conn_params(&id, conn_param) }?;
         let accepted = id.id.accept(&params);

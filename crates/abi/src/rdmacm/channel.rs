@@ -54,9 +54,14 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
     create().unwrap_or_else(null)
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+/// Destroys a channel; does nothing for NULL and for one that was destroyed before.
+pub(crate) fn destroy(channel: *mut rdma_event_channel) {
     if let Some(object) = CHANNELS.remove(channel) {
         object.channel.close();
     }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    destroy(channel);
 }

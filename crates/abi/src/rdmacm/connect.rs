@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use ferroce_rdmacm::{ConnParams, PortSpace};
 
 use super::event::complete;
-use super::id::{IdObject, id_of};
+use super::id::{IdObject, id_of, id_with_qp};
 use super::{Outcome, finish, refused};
 use crate::errno::refuse;
 use crate::ffi::*;
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn rdma_connect(
     id: *mut rdma_cm_id,
     conn_param: *mut rdma_conn_param,
 ) -> c_int {
-    finish(id_of(id).and_then(|id| {
+    finish(id_with_qp(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole structure.
         let params = unsafe { conn_params(&id, conn_param) }?;
         id.id.connect(&params).map_err(refused("rdma_connect"))?;
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    finish(id_of(id).and_then(|id| {
+    finish(id_with_qp(id).and_then(|id| {
         let disconnected = id.id.disconnect();
         id.update_qp_state();
         disconnected.map_err(refused("rdma_disconnect"))?;

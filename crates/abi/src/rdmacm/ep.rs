@@ -6,11 +6,11 @@ use core::ptr;
 use ferroce_rdmacm::RESOLVE_TIMEOUT;
 
 use super::address::read;
-use super::id::{IdObject, create};
+use super::id::{self, IdObject, create};
+use super::qp::destroy_qp;
 use super::resolve::{bind, resolve, route};
-use super::{
-    Outcome, finish, last_errno, rdma_create_qp, rdma_destroy_id, rdma_destroy_qp, rdma_destroy_srq,
-};
+use super::srq::destroy_srq;
+use super::{Outcome, finish, last_errno, rdma_create_qp};
 use crate::errno::refuse;
 use crate::ffi::*;
 
@@ -42,8 +42,7 @@ pub unsafe extern "C" fn rdma_create_ep(
                 Ok(())
             }
             Err(errno) => {
-                // SAFETY: the program has not seen the id.
-                unsafe { rdma_destroy_ep(object.as_ptr()) };
+                destroy(object.as_ptr());
                 Err(errno)
             }
         }
@@ -97,10 +96,11 @@ unsafe fn prepare(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the program gives the id and its queues back.
-    unsafe {
-        rdma_destroy_qp(id);
-        rdma_destroy_srq(id);
-        rdma_destroy_id(id);
-    }
+    destroy(id);
+}
+
+fn destroy(id: *mut rdma_cm_id) {
+    destroy_qp(id);
+    destroy_srq(id);
+    let _refusal_is_logged = id::destroy(id);
 }

@@ -150,9 +150,15 @@ fn next(channel: *mut rdma_event_channel) -> Outcome<Box<EventObject>> {
         let taken = channel.channel.take_with(deliver);
         let (event, object) = taken.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
         let Some(object) = object else { continue };
-        object.attach_qp();
+        // Only then: another thread may destroy the queue pair of an id with other events.
+        let uses_qp = event.uses_queue_pair();
+        if uses_qp {
+            object.attach_qp();
+        }
         let completed = event.complete();
-        object.update_qp_state();
+        if uses_qp {
+            object.update_qp_state();
+        }
         match completed.and_then(|event| translate(&object, event)) {
             Some(made) => return Ok(made),
             // The program does not see this one.
@@ -283,7 +289,7 @@ fn translate(id: &Arc<IdObject>, event: Event) -> Option<Box<EventObject>> {
 /// Creates the program's object of a request. The id of a synchronous listener's request gets
 /// a channel of its own.
 fn request_id(listener: &Arc<IdObject>, id: Id) -> Option<*mut rdma_cm_id> {
-    let (channel, context, qp_type) = listener.with_c(|c| (c.channel, c.context, c.qp_type));
+    let (channel, context, qp_type) = listener.inherited();
     let object = hand_out(id, qp_type, channel, context);
     let synchronous = listener.extra().synchronous;
     let ready = object.publish().and_then(|()| match synchronous {

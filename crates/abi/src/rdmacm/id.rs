@@ -15,7 +15,7 @@ use super::devices::{self, CmDevice};
 use super::event::rdma_ack_cm_event;
 use super::live::LiveObjects;
 use super::multicast::Membership;
-use super::{Outcome, finish, lock, path, rdma_destroy_event_channel, refused};
+use super::{Outcome, finish, lock, path, refused};
 use crate::errno::refuse;
 use crate::event_count::EventCount;
 use crate::ffi::*;
@@ -84,9 +84,9 @@ static IDS: LiveObjects<IdObject> = LiveObjects::new();
 impl IdObject {
     /// Calls `f` with the C structure.
     pub(crate) fn with_c<T>(&self, f: impl FnOnce(&mut rdma_cm_id) -> T) -> T {
-        // SAFETY: only threads of the program come here, in calls that name this id, and
-        // librdmacm has a program make those one after the other. `f` touches fields and
-        // makes no call that comes here again.
+        // SAFETY: only calls that name this id come here, and a program makes those one after
+        // the other; `f` makes no call that comes here again. Threads that take events of the
+        // id read single fields instead, without a reference.
         f(unsafe { &mut *self.c.get() })
     }
 
@@ -101,12 +101,22 @@ impl IdObject {
 
     /// Returns the queue pair in the C structure. Programs may set it themselves.
     pub(crate) fn qp(&self) -> *mut ibv_qp {
-        self.with_c(|c| c.qp)
+        // SAFETY: a load of one field that is always initialized, without a reference.
+        unsafe { (&raw const (*self.c.get()).qp).read() }
     }
 
-    /// Makes the queue pair in the C structure that of the id.
+    /// Returns the fields that the ids of a listener's requests inherit.
+    pub(crate) fn inherited(&self) -> (*mut rdma_event_channel, *mut c_void, ibv_qp_type) {
+        let c = self.c.get();
+        // SAFETY: loads of fields that are always initialized, without a reference.
+        unsafe { ((*c).channel, (*c).context, (*c).qp_type) }
+    }
+
+    /// Makes the queue pair in the C structure that of the id. Only for calls and events that
+    /// use the queue pair: programs may leave the pointer of a destroyed one in the field.
     pub(crate) fn attach_qp(&self) {
-        // SAFETY: the field is NULL or a queue pair of this library that is not destroyed.
+        // SAFETY: the field is NULL or a queue pair of this library, which a program keeps
+        // during calls and events that use it.
         let qp = unsafe { from_c::<QpObject>(self.qp()) };
         self.id.attach_qp(qp.map(|object| &object.qp));
     }
@@ -115,8 +125,8 @@ impl IdObject {
     pub(crate) fn update_qp_state(&self) {
         let qp = self.qp();
         if !qp.is_null() {
-            // SAFETY: the queue pair is one of this library that is not destroyed, and NULL
-            // stands for attributes that the caller does not want.
+            // SAFETY: the queue pair is one of this library, which a program keeps during
+            // calls and events that use it. NULL stands for attributes that are not wanted.
             unsafe { ibv_query_qp(qp, ptr::null_mut(), 0, ptr::null_mut()) };
         }
     }
@@ -168,11 +178,17 @@ impl IdObject {
     }
 }
 
-/// Returns the id of a program's pointer for a call, with the queue pair that the program
-/// has set. EBADF if its channel was destroyed: librdmacm has no descriptor for the call then.
+/// Returns the id of a program's pointer for a call. EBADF if its channel was destroyed:
+/// librdmacm has no descriptor for the call then.
 pub(crate) fn id_of(c: *mut rdma_cm_id) -> Outcome<Arc<IdObject>> {
     let object = object_of(c)?;
     object.id.check_usable().map_err(refused("rdma_cm"))?;
+    Ok(object)
+}
+
+/// Returns the id of a program's pointer for a call that uses its queue pair.
+pub(crate) fn id_with_qp(c: *mut rdma_cm_id) -> Outcome<Arc<IdObject>> {
+    let object = id_of(c)?;
     object.attach_qp();
     Ok(object)
 }
@@ -281,7 +297,6 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 
 pub(crate) fn destroy(c: *mut rdma_cm_id) -> Outcome {
     let object = object_of(c)?;
-    object.attach_qp();
     object.id.destroy();
     object.acknowledge_own_event();
     object.events.wait();
@@ -297,8 +312,7 @@ pub(crate) fn destroy(c: *mut rdma_cm_id) -> Outcome {
     let (path, channel) = object.with_c(|c| (c.route.path_rec, c.channel));
     path::free(path);
     if synchronous {
-        // SAFETY: the channel was created for this id, and no other id has it.
-        unsafe { rdma_destroy_event_channel(channel) };
+        channel::destroy(channel);
     }
     Ok(())
 }
@@ -331,8 +345,7 @@ pub(crate) fn migrate(object: &IdObject, mut channel: *mut rdma_event_channel) -
     object.extra().synchronous = synchronous;
     if was_synchronous {
         object.acknowledge_own_event();
-        // SAFETY: the channel was created for this id, which has left it.
-        unsafe { rdma_destroy_event_channel(object.with_c(|c| c.channel)) };
+        channel::destroy(object.with_c(|c| c.channel));
     }
     object.with_c(|c| c.channel = channel);
     object.events.wait();

@@ -140,12 +140,18 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
         c.pd = a.pd;
         c.qp = qp;
     });
+    id.attach_qp();
     id.update_qp_state();
     Ok(())
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    destroy_qp(id);
+}
+
+/// Destroys the queue pair of an id, if it has one, with its completion queues.
+pub(crate) fn destroy_qp(id: *mut rdma_cm_id) {
     let Ok(id) = object_of(id) else { return };
     let qp = id.with_c(|c| core::mem::replace(&mut c.qp, ptr::null_mut()));
     if qp.is_null() {

@@ -8,7 +8,7 @@ use libc::sockaddr;
 
 use super::address::read;
 use super::event::complete;
-use super::id::{IdObject, id_of};
+use super::id::{IdObject, id_of, object_of};
 use super::{Outcome, finish, refused};
 use crate::ffi::*;
 
@@ -87,17 +87,15 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> __be16 {
-    // SAFETY: the id is the program's, and the field has room for an address of any family.
-    unsafe { port_of((&raw const (*id).route.addr.src).cast()) }
+    port(object_of(id).ok().and_then(|id| id.id.local_addr()))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> __be16 {
-    // SAFETY: the id is the program's, and the field has room for an address of any family.
-    unsafe { port_of((&raw const (*id).route.addr.dst).cast()) }
+    port(object_of(id).ok().and_then(|id| id.id.peer_addr()))
 }
 
-unsafe fn port_of(address: *const sockaddr) -> __be16 {
-    // SAFETY: the caller passes an address field of an id.
-    unsafe { read(address) }.map_or(0, |address| address.port().to_be())
+/// Returns the port of an address in network byte order; 0 without an address.
+fn port(address: Option<SocketAddr>) -> __be16 {
+    address.map_or(0, |address| address.port().to_be())
 }

@@ -108,6 +108,11 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    destroy_srq(id);
+}
+
+/// Destroys the shared receive queue of an id, if it has one, with its completion queues.
+pub(crate) fn destroy_srq(id: *mut rdma_cm_id) {
     let Ok(id) = object_of(id) else { return };
     let srq = id.with_c(|c| core::mem::replace(&mut c.srq, ptr::null_mut()));
     if srq.is_null() {
