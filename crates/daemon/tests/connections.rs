@@ -1,4 +1,4 @@
-//! Programs connect through ferroced, by real packets.
+//! Connections through ferroced, with real packets.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 
 use common::cable::{Cable, HERE, THERE};
 use common::holder::Holder;
-use common::program::{Line, Program, request};
+use common::program::{CmClient, Program, request};
 use common::{Ferroced, add, counter, delete};
 use ferroce_cm::message::Message;
 use ferroce_cm::{Closed, Event, Mad, PrivateData, Reason};
@@ -17,20 +17,25 @@ use ferroce_wire::{Flow, Packet, icrc};
 const PORT: u16 = 7174;
 const LOOP: (&str, &str) = ("127.0.0.1", "127.0.0.1");
 
-/// From the REQ to the end of TIMEWAIT, at both ends.
-fn whole_life(active: &mut Program, passive: &mut Program, way: (&str, &str), listen: &str) {
-    let port = passive.line.listen(listen, PORT);
+/// Establishes and closes a connection, from the REQ to the end of TIMEWAIT, at both ends.
+fn connect_and_disconnect(
+    active: &mut Program,
+    passive: &mut Program,
+    path: (&str, &str),
+    listen: &str,
+) {
+    let port = passive.cm.listen(listen, PORT);
     let (ours, theirs) = (active.qpn(17), passive.qpn(18));
-    let conn = active.connect(way, PORT, ours).unwrap();
-    let (request, _) = passive.line.requested(port);
-    passive.line.done(CmCall::Taken { conn: request });
-    passive.line.accept(request, theirs);
-    let response = active.line.event();
+    let conn = active.connect(path, PORT, ours).unwrap();
+    let (request, _) = passive.cm.requested(port);
+    passive.cm.done(CmCall::Taken { conn: request });
+    passive.cm.accept(request, theirs);
+    let response = active.cm.event();
     assert!(matches!(response.event, Event::Response { conn: id, .. } if id == conn.id));
     let qp = response.qp.expect("known by now");
     assert_eq!((qp.local_qpn, qp.remote_qpn), (ours, theirs));
-    let mine = active.line.establish(conn);
-    let other = passive.line.established(request);
+    let mine = active.cm.establish(conn);
+    let other = passive.cm.established(request);
     assert_eq!(mine.qp, qp);
     assert_eq!(
         (mine.local_id, mine.remote_id),
@@ -41,29 +46,29 @@ fn whole_life(active: &mut Program, passive: &mut Program, way: (&str, &str), li
         (other.qp.rq_psn, other.qp.sq_psn)
     );
 
-    passive.line.done(CmCall::Disconnect { conn: request });
+    passive.cm.done(CmCall::Disconnect { conn: request });
     assert_eq!(
-        active.line.disconnected(conn),
+        active.cm.disconnected(conn),
         Closed::Peer { answer_owed: true }
     );
-    active.line.done(CmCall::Disconnect { conn });
-    assert_eq!(passive.line.disconnected(request), Closed::Local);
-    active.line.rested(conn);
-    passive.line.rested(request);
-    assert_eq!(active.line.errno(CmCall::Destroy { conn }), libc::ENOENT);
-    passive.line.done(CmCall::Release { port });
+    active.cm.done(CmCall::Disconnect { conn });
+    assert_eq!(passive.cm.disconnected(request), Closed::Local);
+    active.cm.timewait_exited(conn);
+    passive.cm.timewait_exited(request);
+    assert_eq!(active.cm.errno(CmCall::Destroy { conn }), libc::ENOENT);
+    passive.cm.done(CmCall::Release { port });
 }
 
 #[test]
-fn a_connection_lives_and_ends_over_loopback() {
-    isolated("a_connection_lives_and_ends_over_loopback", || {
+fn connection_over_loopback_is_established_and_closed() {
+    isolated("connection_over_loopback_is_established_and_closed", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
-        whole_life(&mut one, &mut two, LOOP, "0.0.0.0");
-        whole_life(&mut one, &mut two, LOOP, "127.0.0.1");
-        whole_life(&mut two, &mut one, ("::1", "::1"), "::");
-        whole_life(&mut two, &mut one, ("::1", "::1"), "::1");
+        connect_and_disconnect(&mut one, &mut two, LOOP, "0.0.0.0");
+        connect_and_disconnect(&mut one, &mut two, LOOP, "127.0.0.1");
+        connect_and_disconnect(&mut two, &mut one, ("::1", "::1"), "::");
+        connect_and_disconnect(&mut two, &mut one, ("::1", "::1"), "::1");
         assert_eq!(counter("rxe0", "sent_pkts"), counter("rxe0", "rcvd_pkts"));
         assert_eq!(counter("rxe0", "sent_pkts"), 4 * 5);
         assert_eq!(counter("rxe0", "sent_bytes"), 4 * 5 * 280);
@@ -71,8 +76,8 @@ fn a_connection_lives_and_ends_over_loopback() {
 }
 
 #[test]
-fn a_connection_lives_and_ends_between_machines() {
-    isolated("a_connection_lives_and_ends_between_machines", || {
+fn connection_between_hosts_is_established_and_closed() {
+    isolated("connection_between_hosts_is_established_and_closed", || {
         let cable = Cable::lay();
         cable.settle();
         let _here = Ferroced::start();
@@ -83,27 +88,27 @@ fn a_connection_lives_and_ends_between_machines() {
             add("rxe9", "far").unwrap();
             (there, Program::start("rxe9"))
         });
-        whole_life(&mut one, &mut two, (HERE, THERE), "0.0.0.0");
-        whole_life(&mut two, &mut one, (THERE, HERE), HERE);
-        // Link-local addresses mean something on one link only.
+        connect_and_disconnect(&mut one, &mut two, (HERE, THERE), "0.0.0.0");
+        connect_and_disconnect(&mut two, &mut one, (THERE, HERE), HERE);
+        // Link-local addresses are valid on one link only.
         let local = |link: &ferroce_control::LinkInfo| {
             let gids = link.gids.iter().map(|gid| gid.address.to_string());
             gids.into_iter().find(|a| a.starts_with("fe80")).unwrap()
         };
         let (here, there) = (local(&one.attachment.link), local(&two.attachment.link));
-        whole_life(&mut one, &mut two, (&here, &there), "::");
+        connect_and_disconnect(&mut one, &mut two, (&here, &there), "::");
     });
 }
 
 #[test]
-fn a_request_for_nobody_is_rejected() {
-    isolated("a_request_for_nobody_is_rejected", || {
+fn request_without_a_listener_is_rejected() {
+    isolated("request_without_a_listener_is_rejected", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut one = Program::start("rxe0");
         let qpn = one.qpn(17);
         let conn = one.connect(LOOP, PORT, qpn).unwrap();
-        match one.line.event().event {
+        match one.cm.event().event {
             Event::Rejected {
                 conn: id, reason, ..
             } => {
@@ -115,21 +120,21 @@ fn a_request_for_nobody_is_rejected() {
 }
 
 #[test]
-fn a_program_can_say_no() {
-    isolated("a_program_can_say_no", || {
+fn program_can_reject_a_request() {
+    isolated("program_can_reject_a_request", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
-        let port = two.line.listen("0.0.0.0", PORT);
+        let port = two.cm.listen("0.0.0.0", PORT);
         let qpn = one.qpn(17);
         let conn = one.connect(LOOP, PORT, qpn).unwrap();
-        let (request, _) = two.line.requested(port);
-        two.line.done(CmCall::Reject {
+        let (request, _) = two.cm.requested(port);
+        two.cm.done(CmCall::Reject {
             conn: request,
             reason: Reason::CONSUMER,
             private_data: Box::new(PrivateData::new(b"not you").unwrap()),
         });
-        match one.line.event().event {
+        match one.cm.event().event {
             Event::Rejected {
                 conn: id,
                 reason,
@@ -141,20 +146,20 @@ fn a_program_can_say_no() {
             }
             other => panic!("{other:?}"),
         }
-        // Requests that nobody has taken are refused when the listener goes.
+        // Requests that the program has not taken are rejected when the listener closes.
         let conn = one.connect(LOOP, PORT, qpn).unwrap();
-        let (request, _) = two.line.requested(port);
-        two.line.done(CmCall::Release { port });
+        let (request, _) = two.cm.requested(port);
+        two.cm.done(CmCall::Release { port });
         assert!(matches!(
-            one.line.event().event,
+            one.cm.event().event,
             Event::Rejected { conn: id, reason: Reason::CONSUMER, .. } if id == conn.id
         ));
         let gone = CmCall::Destroy { conn: request };
-        assert_eq!(two.line.errno(gone), libc::ENOENT);
+        assert_eq!(two.cm.errno(gone), libc::ENOENT);
     });
 }
 
-/// Not a test: a program that connects and is connected, until it is killed.
+/// Role of a program that connects and accepts, until it is killed; not a test by itself.
 #[test]
 fn connector() {
     let Some(_) = role::order() else { return };
@@ -166,31 +171,31 @@ fn connector() {
 }
 
 #[test]
-fn the_connections_of_the_dead_are_disconnected() {
-    isolated("the_connections_of_the_dead_are_disconnected", || {
+fn connections_of_a_killed_program_are_disconnected() {
+    isolated("connections_of_a_killed_program_are_disconnected", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut two = Program::start("rxe0");
-        let port = two.line.listen("0.0.0.0", PORT);
+        let port = two.cm.listen("0.0.0.0", PORT);
         let mut one = role::start("connector", "", None);
-        let (conn, _) = two.line.requested(port);
+        let (conn, _) = two.cm.requested(port);
         let qpn = two.qpn(18);
-        two.line.accept(conn, qpn);
-        two.line.established(conn);
+        two.cm.accept(conn, qpn);
+        two.cm.established(conn);
         assert_eq!(one.hear(), "established");
         one.kill();
-        let by = two.line.disconnected(conn);
+        let by = two.cm.disconnected(conn);
         assert_eq!(by, Closed::Peer { answer_owed: true });
-        two.line.done(CmCall::Disconnect { conn });
-        two.line.rested(conn);
+        two.cm.done(CmCall::Disconnect { conn });
+        two.cm.timewait_exited(conn);
     });
 }
 
 #[test]
-fn a_wildcard_serves_links_that_come_later() {
-    isolated("a_wildcard_serves_links_that_come_later", || {
+fn wildcard_listens_on_links_added_later() {
+    isolated("wildcard_listens_on_links_added_later", || {
         let _ferroced = Ferroced::start();
-        let mut early = Line::open();
+        let mut early = CmClient::open();
         let port = early.listen("0.0.0.0", PORT);
         add("rxe0", "lo").unwrap();
         let mut one = Program::start("rxe0");
@@ -198,11 +203,11 @@ fn a_wildcard_serves_links_that_come_later() {
         let conn = one.connect(LOOP, PORT, qpn).unwrap();
         let (request, _) = early.requested(port);
         early.done(CmCall::Taken { conn: request });
-        // The link goes: there is nothing left to name.
+        // The link is deleted, and its listener with it.
         delete("rxe0", true).unwrap();
         let gone = CmCall::Destroy { conn: request };
         assert_eq!(early.errno(gone), libc::ENOENT);
-        assert_eq!(one.line.errno(CmCall::Destroy { conn }), libc::ENOENT);
+        assert_eq!(one.cm.errno(CmCall::Destroy { conn }), libc::ENOENT);
         add("rxe1", "lo").unwrap();
         let mut two = Program::start("rxe1");
         let qpn = two.qpn(17);
@@ -212,8 +217,8 @@ fn a_wildcard_serves_links_that_come_later() {
 }
 
 #[test]
-fn queue_pairs_of_others_cannot_be_connected() {
-    isolated("queue_pairs_of_others_cannot_be_connected", || {
+fn queue_pair_of_another_process_is_refused() {
+    isolated("queue_pair_of_another_process_is_refused", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let mut one = Program::start("rxe0");
@@ -232,44 +237,50 @@ fn queue_pairs_of_others_cannot_be_connected() {
             link: link + 1,
             request: Box::new(request(LOOP, PORT, 0)),
         };
-        assert_eq!(one.line.errno(elsewhere), libc::ENODEV);
-        let (port, _) = one.line.bind("127.0.0.1", PORT).unwrap();
+        assert_eq!(one.cm.errno(elsewhere), libc::ENODEV);
+        let (port, _) = one.cm.bind("127.0.0.1", PORT).unwrap();
         assert_eq!(
-            Line::open().bind("127.0.0.1", PORT).unwrap_err().errno(),
+            CmClient::open()
+                .bind("127.0.0.1", PORT)
+                .unwrap_err()
+                .errno(),
             libc::EADDRINUSE
         );
-        assert_eq!(Line::open().errno(CmCall::Release { port }), libc::ENOENT);
+        assert_eq!(
+            CmClient::open().errno(CmCall::Release { port }),
+            libc::ENOENT
+        );
         let root = rustix::process::geteuid().is_root();
-        assert_eq!(one.line.bind("127.0.0.1", 80).is_ok(), root);
+        assert_eq!(one.cm.bind("127.0.0.1", 80).is_ok(), root);
     });
 }
 
-/// `cmtime` measures connections without queue pairs, and makes their numbers up.
+/// `cmtime` measures connections without queue pairs and invents QPNs.
 #[test]
-fn numbers_of_no_queue_pair_can_be_connected() {
-    isolated("numbers_of_no_queue_pair_can_be_connected", || {
+fn qpn_without_an_owner_is_accepted() {
+    isolated("qpn_without_an_owner_is_accepted", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
-        let (mut one, mut two) = (Program::start("rxe0"), Line::open());
+        let (mut one, mut two) = (Program::start("rxe0"), CmClient::open());
         let port = two.listen("0.0.0.0", PORT);
-        // In ferroced's own slot, and in one that does not exist.
+        // In ferroced's slot, and in a slot that does not exist.
         for (number, theirs) in [(17, 18), (0xff_0017, 0xff_0018)] {
             let conn = one.connect(LOOP, PORT, number).unwrap();
             let (request, _) = two.requested(port);
             two.accept(request, theirs);
-            let response = one.line.event();
+            let response = one.cm.event();
             let qp = response.qp.expect("known by now");
             assert_eq!((qp.local_qpn, qp.remote_qpn), (number, theirs));
-            one.line.establish(conn);
+            one.cm.establish(conn);
             two.established(request);
         }
     });
 }
 
-/// What a program asked for is as the kernel would send it.
+/// The REQ of a program is byte for byte that of the kernel.
 #[test]
-fn a_request_on_the_wire_is_like_the_kernels() {
-    isolated("a_request_on_the_wire_is_like_the_kernels", || {
+fn req_on_the_wire_is_that_of_the_kernel() {
+    isolated("req_on_the_wire_is_that_of_the_kernel", || {
         let cable = Cable::lay();
         #[allow(clippy::disallowed_methods, reason = "a peer of flesh and blood")]
         let peer = cable.there(|| UdpSocket::bind((THERE, 4791)).unwrap());
@@ -315,35 +326,35 @@ fn a_request_on_the_wire_is_like_the_kernels() {
     });
 }
 
-/// Nobody reads while a thousand ask; then all of them are connected, and end at once.
+/// The listener reads no event until 1000 requests wait; then all are accepted and closed.
 #[test]
-fn a_thousand_connections_at_once() {
-    isolated("a_thousand_connections_at_once", || {
+fn thousand_connections_are_established_at_once() {
+    isolated("thousand_connections_are_established_at_once", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
-        let port = two.line.listen("0.0.0.0", PORT);
+        let port = two.cm.listen("0.0.0.0", PORT);
         for n in 0..1000 {
             let qpn = one.qpn(1000 + n);
             one.connect(LOOP, PORT, qpn).unwrap();
         }
         let mut theirs = Vec::new();
         for n in 0..1000 {
-            let (conn, _) = two.line.requested(port);
+            let (conn, _) = two.cm.requested(port);
             let qpn = two.qpn(1000 + n);
-            two.line.accept(conn, qpn);
+            two.cm.accept(conn, qpn);
             theirs.push(conn);
         }
         for _ in 0..1000 {
-            let event = one.line.event();
+            let event = one.cm.event();
             let Event::Response { conn, .. } = event.event else {
                 panic!("{event:?}");
             };
             let link = event.link;
-            one.line.establish(CmId { link, id: conn });
+            one.cm.establish(CmId { link, id: conn });
         }
         for _ in 0..1000 {
-            let event = two.line.event();
+            let event = two.cm.event();
             assert!(
                 matches!(event.event, Event::Established { .. }),
                 "{event:?}"
@@ -351,17 +362,17 @@ fn a_thousand_connections_at_once() {
         }
         drop(one);
         for _ in 0..1000 {
-            let event = two.line.event();
+            let event = two.cm.event();
             assert!(
                 matches!(event.event, Event::Disconnected { .. }),
                 "{event:?}"
             );
         }
         for conn in theirs {
-            two.line.done(CmCall::Disconnect { conn });
+            two.cm.done(CmCall::Disconnect { conn });
         }
         for _ in 0..1000 {
-            let event = two.line.event();
+            let event = two.cm.event();
             assert!(
                 matches!(event.event, Event::TimewaitExit { .. }),
                 "{event:?}"
@@ -372,33 +383,32 @@ fn a_thousand_connections_at_once() {
     });
 }
 
-/// Two thousand connections one after the other, each from a port of its own:
-/// nothing piles up.
+/// 2000 connections in sequence, each from its own port.
 #[test]
-fn connections_come_and_go() {
-    isolated("connections_come_and_go", || {
+fn many_connections_leave_nothing_behind() {
+    isolated("many_connections_leave_nothing_behind", || {
         let ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
-        let port = two.line.listen("0.0.0.0", PORT);
+        let port = two.cm.listen("0.0.0.0", PORT);
         let mut before = 0;
         for n in 0..2000 {
             let (ours, theirs) = (one.qpn(n % 60_000 + 1), two.qpn(n % 60_000 + 1));
-            let (source, _) = one.line.bind("127.0.0.1", 0).unwrap();
+            let (source, _) = one.cm.bind("127.0.0.1", 0).unwrap();
             let conn = one.connect(LOOP, PORT, ours).unwrap();
-            let (request, _) = two.line.requested(port);
-            two.line.accept(request, theirs);
-            let response = one.line.event().event;
+            let (request, _) = two.cm.requested(port);
+            two.cm.accept(request, theirs);
+            let response = one.cm.event().event;
             assert!(matches!(response, Event::Response { .. }), "{response:?}");
-            one.line.establish(conn);
-            two.line.established(request);
-            one.line.done(CmCall::Disconnect { conn });
-            two.line.disconnected(request);
-            two.line.done(CmCall::Disconnect { conn: request });
-            two.line.done(CmCall::Destroy { conn: request });
-            one.line.disconnected(conn);
-            one.line.done(CmCall::Destroy { conn });
-            one.line.done(CmCall::Release { port: source });
+            one.cm.establish(conn);
+            two.cm.established(request);
+            one.cm.done(CmCall::Disconnect { conn });
+            two.cm.disconnected(request);
+            two.cm.done(CmCall::Disconnect { conn: request });
+            two.cm.done(CmCall::Destroy { conn: request });
+            one.cm.disconnected(conn);
+            one.cm.done(CmCall::Destroy { conn });
+            one.cm.done(CmCall::Release { port: source });
             if n == 0 {
                 before = ferroced.descriptors();
             }

@@ -1,5 +1,5 @@
-//! What anybody with a socket can send: who does not know a connection's names can
-//! neither take it over nor break it.
+//! Forged messages: a sender that does not know the communication IDs of a connection can
+//! neither take it over nor close it.
 
 mod common;
 
@@ -18,16 +18,16 @@ const PORT: u16 = 7174;
 const LOOP: (&str, &str) = ("127.0.0.1", "127.0.0.1");
 const QKEY: u32 = 0x8001_0000;
 
-/// Somebody else on this machine.
+/// A process on this machine that forges messages.
 struct Forger {
     socket: UdpSocket,
     flow: Flow,
 }
 
 impl Forger {
-    /// One at `address` who talks to the one at `to`.
+    /// Returns a forger that sends from `address` to `to`.
     fn new(address: &str, to: &str) -> Forger {
-        #[allow(clippy::disallowed_methods, reason = "a liar of flesh and blood")]
+        #[allow(clippy::disallowed_methods, reason = "a forger needs only a socket")]
         let socket = UdpSocket::bind((address, 0)).expect("a socket");
         let source_port = socket.local_addr().unwrap().port();
         let flow = Flow {
@@ -38,7 +38,7 @@ impl Forger {
         Forger { socket, flow }
     }
 
-    fn say(&self, mad: &[u8], qkey: u32, crc_flaw: u8) {
+    fn send(&self, mad: &[u8], qkey: u32, crc_flaw: u8) {
         let opcode = Opcode::from_byte(0x64).unwrap();
         let deth = Deth {
             qkey,
@@ -47,7 +47,7 @@ impl Forger {
         let bth = Bth::new(opcode, 1, Psn::new(0));
         let header = HeaderBuf::new(&bth).deth(&deth).finish();
         let mut packet = [header.as_bytes(), mad].concat();
-        // Whatever identification it gets: the receiver finds the one that fits.
+        // The receiver finds the IPv4 identification that fits.
         let mut crc = icrc::compute(&self.flow, 0, &packet);
         for at in [100, 200] {
             if let Some(byte) = packet.get_mut(at) {
@@ -60,13 +60,13 @@ impl Forger {
         self.socket.send_to(&packet, to).unwrap();
     }
 
-    fn claim(&self, message: Message) {
+    fn send_message(&self, message: Message) {
         let mad = Mad {
             tid: 7,
             modifier: 0,
             message,
         };
-        self.say(&mad.encode(), QKEY, 0);
+        self.send(&mad.encode(), QKEY, 0);
     }
 }
 
@@ -79,8 +79,8 @@ fn dreq(end: &Snapshot) -> Dreq {
     }
 }
 
-/// Messages to an end of a connection that each get one of its names wrong.
-fn wrong_names(end: &Snapshot) -> Vec<Message> {
+/// Returns messages to one end of a connection, each with a wrong ID.
+fn wrong_ids(end: &Snapshot) -> Vec<Message> {
     let mut messages = Vec::new();
     let (ours, theirs) = (end.local_id, end.remote_id);
     for (local_id, remote_id) in [
@@ -154,7 +154,7 @@ fn wrong_names(end: &Snapshot) -> Vec<Message> {
     messages
 }
 
-/// Two programs on two machines. The liars are on the second one, too.
+/// Two programs on two hosts. The forgers are on the second host.
 struct World {
     cable: Cable,
     _ferroceds: [Ferroced; 2],
@@ -188,26 +188,28 @@ impl World {
 }
 
 #[test]
-fn forged_messages_break_nothing() {
-    isolated("forged_messages_break_nothing", || {
+fn forged_messages_do_not_affect_a_connection() {
+    isolated("forged_messages_do_not_affect_a_connection", || {
         let mut world = World::new();
         let (one, two) = (&mut world.one, &mut world.two);
-        let port = two.line.listen("0.0.0.0", PORT);
+        let port = two.cm.listen("0.0.0.0", PORT);
         let (ours, theirs) = (one.qpn(17), two.qpn(18));
         let conn = one.connect((HERE, THERE), PORT, ours).unwrap();
-        let (request, _) = two.line.requested(port);
-        two.line.accept(request, theirs);
-        assert!(matches!(one.line.event().event, Event::Response { .. }));
-        let end = one.line.establish(conn);
-        two.line.established(request);
+        let (request, _) = two.cm.requested(port);
+        two.cm.accept(request, theirs);
+        assert!(matches!(one.cm.event().event, Event::Response { .. }));
+        let end = one.cm.establish(conn);
+        two.cm.established(request);
 
         let forger = world.forger(THERE);
-        for message in wrong_names(&end) {
-            forger.claim(message);
+        for message in wrong_ids(&end) {
+            forger.send_message(message);
         }
-        // All names are right, but it comes from somewhere else.
-        world.forger("10.0.0.3").claim(Message::Dreq(dreq(&end)));
-        // Bytes that mean nothing.
+        // All IDs are right, but the source address is wrong.
+        world
+            .forger("10.0.0.3")
+            .send_message(Message::Dreq(dreq(&end)));
+        // Random bytes.
         let mut bytes = 1_u32;
         for len in [0, 4, 252, 260, 256, 256, 256, 256] {
             let mut noise = vec![0; len];
@@ -215,43 +217,43 @@ fn forged_messages_break_nothing() {
                 bytes = bytes.wrapping_mul(0x915f_77f5).wrapping_add(1);
                 (bytes >> 24) as u8
             });
-            forger.say(&noise, QKEY, 0);
+            forger.send(&noise, QKEY, 0);
         }
-        // All names are right, but nobody lets it in.
+        // All IDs are right, but the Q_Key or the ICRC is wrong.
         let perfect = Mad {
             tid: 7,
             modifier: 0,
             message: Message::Dreq(dreq(&end)),
         };
-        forger.say(&perfect.encode(), QKEY ^ 1, 0);
-        forger.say(&perfect.encode(), 0, 0);
-        forger.say(&perfect.encode(), QKEY, 0x5a);
+        forger.send(&perfect.encode(), QKEY ^ 1, 0);
+        forger.send(&perfect.encode(), 0, 0);
+        forger.send(&perfect.encode(), QKEY, 0x5a);
         deadline::until("all have arrived", || counter("rxe0", "rx_icrc_err") == 1);
         assert_eq!(counter("rxe0", "qkey_viol_cntr"), 2);
         assert_eq!(counter("rxe0", "rx_malformed"), 4);
 
-        // The next thing that either end hears is what they do themselves.
+        // The next event of either end is caused by the other end.
         let (one, two) = (&mut world.one, &mut world.two);
-        one.line.done(CmCall::Disconnect { conn });
-        let by = two.line.disconnected(request);
+        one.cm.done(CmCall::Disconnect { conn });
+        let by = two.cm.disconnected(request);
         assert_eq!(by, Closed::Peer { answer_owed: true });
-        two.line.done(CmCall::Disconnect { conn: request });
-        assert_eq!(one.line.disconnected(conn), Closed::Local);
-        one.line.rested(conn);
-        two.line.rested(request);
+        two.cm.done(CmCall::Disconnect { conn: request });
+        assert_eq!(one.cm.disconnected(conn), Closed::Local);
+        one.cm.timewait_exited(conn);
+        two.cm.timewait_exited(request);
     });
 }
 
-/// An answer to a request that is under way must name it.
+/// An answer to an outstanding request must have its communication ID.
 #[test]
-fn a_request_is_not_answered_by_anybody() {
-    isolated("a_request_is_not_answered_by_anybody", || {
+fn request_is_not_answered_by_a_forger() {
+    isolated("request_is_not_answered_by_a_forger", || {
         let mut world = World::new();
         let (one, two) = (&mut world.one, &mut world.two);
-        let port = two.line.listen("0.0.0.0", PORT);
+        let port = two.cm.listen("0.0.0.0", PORT);
         let (ours, theirs) = (one.qpn(17), two.qpn(18));
         let conn = one.connect((HERE, THERE), PORT, ours).unwrap();
-        let (request, qp) = two.line.requested(port);
+        let (request, qp) = two.cm.requested(port);
         let end = Snapshot {
             role: Role::Active,
             kind: Kind::Rc,
@@ -269,48 +271,48 @@ fn a_request_is_not_answered_by_anybody() {
             max_retries: 1,
         };
         let forger = world.forger(THERE);
-        for message in wrong_names(&end) {
-            forger.claim(message);
+        for message in wrong_ids(&end) {
+            forger.send_message(message);
         }
-        forger.say(&[0; 256], QKEY ^ 1, 0);
+        forger.send(&[0; 256], QKEY ^ 1, 0);
         deadline::until("all have arrived", || {
             counter("rxe0", "qkey_viol_cntr") == 1
         });
         let (one, two) = (&mut world.one, &mut world.two);
-        two.line.accept(request, theirs);
-        let response = one.line.event();
+        two.cm.accept(request, theirs);
+        let response = one.cm.event();
         assert!(matches!(response.event, Event::Response { .. }));
         assert_eq!(response.qp.unwrap().remote_qpn, theirs);
-        one.line.establish(conn);
-        two.line.established(request);
+        one.cm.establish(conn);
+        two.cm.established(request);
     });
 }
 
-/// On one machine addresses prove nothing, but ports do: whoever knows all names, as one
-/// may who can guess queue pairs, still cannot speak for ferroced.
+/// On one host any process can send from any address, but not from ferroced's UDP port. So
+/// even a process that knows all IDs cannot send for ferroced.
 #[test]
-fn another_process_cannot_speak_for_ferroced() {
-    isolated("another_process_cannot_speak_for_ferroced", || {
+fn other_process_cannot_send_for_ferroced() {
+    isolated("other_process_cannot_send_for_ferroced", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
         let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
-        let port = two.line.listen("0.0.0.0", PORT);
+        let port = two.cm.listen("0.0.0.0", PORT);
         let (ours, theirs) = (one.qpn(17), two.qpn(18));
         let conn = one.connect(LOOP, PORT, ours).unwrap();
-        let (request, _) = two.line.requested(port);
-        two.line.accept(request, theirs);
-        assert!(matches!(one.line.event().event, Event::Response { .. }));
-        let ends = [one.line.establish(conn), two.line.established(request)];
+        let (request, _) = two.cm.requested(port);
+        two.cm.accept(request, theirs);
+        assert!(matches!(one.cm.event().event, Event::Response { .. }));
+        let ends = [one.cm.establish(conn), two.cm.established(request)];
         let forger = Forger::new(LOOP.0, LOOP.1);
         for end in &ends {
-            forger.claim(Message::Dreq(dreq(end)));
+            forger.send_message(Message::Dreq(dreq(end)));
         }
         deadline::until("both have arrived", || {
             counter("rxe0", "rx_wrong_peer") == 2
         });
-        one.line.done(CmCall::Disconnect { conn });
-        two.line.disconnected(request);
-        two.line.done(CmCall::Disconnect { conn: request });
-        assert_eq!(one.line.disconnected(conn), Closed::Local);
+        one.cm.done(CmCall::Disconnect { conn });
+        two.cm.disconnected(request);
+        two.cm.done(CmCall::Disconnect { conn: request });
+        assert_eq!(one.cm.disconnected(conn), Closed::Local);
     });
 }

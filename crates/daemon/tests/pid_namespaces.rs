@@ -6,7 +6,7 @@ mod common;
 use std::process::{Child, Command};
 
 use common::holder::Holder;
-use common::program::{Line, Program};
+use common::program::{CmClient, Program};
 use common::{add, connect, dir, send};
 use ferroce_cm::Closed;
 use ferroce_control::{CmCall, Watch, find_daemon};
@@ -70,7 +70,7 @@ fn connector() {
     let conn = program.establish(LOOP, PORT, qpn).conn;
     role::say(&format!("{qpn}"));
     role::hear();
-    program.line.done(CmCall::Disconnect { conn });
+    program.cm.done(CmCall::Disconnect { conn });
     role::say("disconnected");
     role::hear();
 }
@@ -80,7 +80,7 @@ fn end_of_one_program_leaves_others_connected() {
     isolated_as_root("end_of_one_program_leaves_others_connected", || {
         let _ferroced = InPidNamespace::start();
         add("rxe0", "lo").unwrap();
-        let mut server = Line::open();
+        let mut server = CmClient::open();
         let port = server.listen("0.0.0.0", PORT);
         let mut established = |number| {
             let actor = role::start("connector", "", None);
@@ -97,7 +97,7 @@ fn end_of_one_program_leaves_others_connected() {
         let by = server.disconnected(first);
         assert_eq!(by, Closed::Peer { answer_owed: true });
         server.done(CmCall::Disconnect { conn: first });
-        server.rested(first);
+        server.timewait_exited(first);
 
         // The queue pair belongs to another process, if the kernel identifies processes.
         let mut other = Program::start("rxe0");

@@ -1,4 +1,4 @@
-//! A program that connects: slots of a link, and a line to the connection manager.
+//! A program with slots of a link and a connection to the connection manager.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ use ferroce_control::{
 
 /// A program.
 pub(crate) struct Program {
-    pub(crate) line: Line,
+    pub(crate) cm: CmClient,
     pub(crate) attachment: Attachment,
 }
 
-/// Its line to the connection manager.
-pub(crate) struct Line {
+/// A control connection for requests to the connection manager.
+pub(crate) struct CmClient {
     connection: Connection,
     events: VecDeque<CmEvent>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Line {
 impl Program {
     pub(crate) fn start(link: &str) -> Program {
         Program {
-            line: Line::open(),
+            cm: CmClient::open(),
             attachment: attach(link, 1).expect("attached"),
         }
     }
@@ -36,12 +36,12 @@ impl Program {
         self.attachment.link.index
     }
 
-    /// A queue pair that could be its own.
+    /// Returns a QPN in the program's slot.
     pub(crate) fn qpn(&self, index: u32) -> u32 {
         u32::from(self.attachment.slots[0].slot) << 16 | index
     }
 
-    /// Asks for a connection between ports.
+    /// Sends a connection request.
     pub(crate) fn connect(
         &mut self,
         (from, to): (&str, &str),
@@ -50,26 +50,26 @@ impl Program {
     ) -> Result<CmId<ConnId>, Error> {
         let request = Box::new(request((from, to), port, qpn));
         let link = self.link();
-        match self.line.call(CmCall::Connect { link, request })? {
+        match self.cm.call(CmCall::Connect { link, request })? {
             CmAnswer::Connection { conn } => Ok(conn),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Connects and hears the yes.
-    pub(crate) fn establish(&mut self, way: (&str, &str), port: u16, qpn: u32) -> Connected {
-        let conn = self.connect(way, port, qpn).expect("asked");
-        let response = self.line.event();
+    /// Connects and waits for the REP.
+    pub(crate) fn establish(&mut self, path: (&str, &str), port: u16, qpn: u32) -> Connected {
+        let conn = self.connect(path, port, qpn).expect("asked");
+        let response = self.cm.event();
         let Event::Response { conn: id, .. } = response.event else {
             panic!("{response:?}");
         };
         assert_eq!(id, conn.id);
-        let (qp, snapshot) = (response.qp.unwrap(), self.line.establish(conn));
+        let (qp, snapshot) = (response.qp.unwrap(), self.cm.establish(conn));
         Connected { conn, qp, snapshot }
     }
 }
 
-/// A connection that is established.
+/// An established connection.
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) conn: CmId<ConnId>,
@@ -77,7 +77,7 @@ pub(crate) struct Connected {
     pub(crate) snapshot: Snapshot,
 }
 
-/// What rdma_connect would ask for.
+/// Returns the request of rdma_connect.
 pub(crate) fn request((from, to): (&str, &str), port: u16, qpn: u32) -> Connect {
     let (local, remote): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let header = IpHeader {
@@ -98,15 +98,15 @@ pub(crate) fn request((from, to): (&str, &str), port: u16, qpn: u32) -> Connect 
     }
 }
 
-impl Line {
-    pub(crate) fn open() -> Line {
-        Line {
+impl CmClient {
+    pub(crate) fn open() -> CmClient {
+        CmClient {
             connection: super::connect(),
             events: VecDeque::new(),
         }
     }
 
-    /// Calls, and keeps the events that come before the answer.
+    /// Makes a call, and keeps the events that arrive before the answer.
     pub(crate) fn call(&mut self, call: CmCall) -> Result<CmAnswer, Error> {
         let mut reply = self.connection.request(&Request::Cm(call))?.0;
         loop {
@@ -123,7 +123,7 @@ impl Line {
         assert_eq!(self.call(call).unwrap(), CmAnswer::Done);
     }
 
-    /// The errno of a call that is refused.
+    /// Makes a call that must be refused. Returns the errno.
     pub(crate) fn errno(&mut self, call: CmCall) -> i32 {
         match self.call(call) {
             Err(error @ Error::Refused { .. }) => error.errno(),
@@ -131,7 +131,7 @@ impl Line {
         }
     }
 
-    /// The next event; waits for it.
+    /// Waits for an event.
     pub(crate) fn event(&mut self) -> CmEvent {
         if let Some(event) = self.events.pop_front() {
             return event;
@@ -164,7 +164,8 @@ impl Line {
         port
     }
 
-    /// The next event, which must be a request: its connection and the peer's queue pair.
+    /// Waits for an event, which must be a request. Returns its connection and queue pair
+    /// parameters.
     pub(crate) fn requested(&mut self, at: CmPort) -> (CmId<ConnId>, QpParameters) {
         let event = self.event();
         let Event::Request(incoming) = &event.event else {
@@ -190,14 +191,14 @@ impl Line {
         }
     }
 
-    /// The next event, which must say that this connection is established.
+    /// Waits for an event, which must be that this connection is established.
     pub(crate) fn established(&mut self, conn: CmId<ConnId>) -> Snapshot {
         let event = self.event();
         assert_eq!(event.event, Event::Established { conn: conn.id });
         event.snapshot.expect("comes with it")
     }
 
-    /// The next event, which must be the end of this connection.
+    /// Waits for an event, which must be the end of this connection.
     pub(crate) fn disconnected(&mut self, conn: CmId<ConnId>) -> Closed {
         match self.event().event {
             Event::Disconnected { conn: id, by, .. } if id == conn.id => by,
@@ -205,12 +206,12 @@ impl Line {
         }
     }
 
-    /// The next event, which must say that this connection's queue pair has rested.
-    pub(crate) fn rested(&mut self, conn: CmId<ConnId>) {
+    /// Waits for an event, which must be TIMEWAIT_EXIT of this connection.
+    pub(crate) fn timewait_exited(&mut self, conn: CmId<ConnId>) {
         assert_eq!(self.event().event, Event::TimewaitExit { conn: conn.id });
     }
 
-    /// Whether ferroced is gone.
+    /// Returns true if ferroced has closed the connection.
     pub(crate) fn is_broken(&mut self) -> bool {
         matches!(self.connection.answer(), Err(Error::Closed))
     }
