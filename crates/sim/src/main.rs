@@ -34,7 +34,7 @@ struct Args {
     /// Print counts of the opcodes, statuses, drops and events that occurred.
     #[arg(long)]
     coverage: bool,
-    /// Enable one deliberate bug in all engines.
+    /// Enable one injected bug in all hosts.
     #[arg(long, value_parser = parse_bug)]
     bug: Option<Bug>,
 }

@@ -1,4 +1,4 @@
-//! Tests that the simulator finds every deliberate bug within a stated number of
+//! Tests that the simulator finds every injected bug within a stated number of
 //! seeds.
 //!
 //! `cargo test -p ferroce-sim --test mutations -- --nocapture` prints how many
@@ -23,7 +23,7 @@ const RARE: &[(Bug, u64)] = &[
 ];
 
 #[test]
-fn every_deliberate_bug_is_found() {
+fn every_injected_bug_is_found() {
     let mut missed = Vec::new();
     println!(
         "{:<26} {:>6} {:>6}  family: violation",

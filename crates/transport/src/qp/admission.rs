@@ -1,25 +1,38 @@
 //! Checks of a request before the responder executes it: sequence, permission, size.
 
-use ferroce_wire::{Operation, Packet};
+use ferroce_wire::{Opcode, Operation, Packet};
 
 use super::Qp;
 use super::post::MAX_MESSAGE;
-use super::responder::Refusal;
+use super::responder::{Message, Refusal};
 use crate::verbs::Access;
 
+impl Message {
+    /// Returns true if a packet with this opcode continues the message. Header prediction
+    /// asks this too: it must not accept a packet that the responder would refuse.
+    #[inline]
+    pub(super) fn continues_with(&self, opcode: Opcode) -> bool {
+        let is_same_operation = match self.write {
+            Some(_) => opcode.is_write(),
+            None => opcode.is_send(),
+        };
+        is_same_operation && !opcode.starts_message()
+    }
+}
+
 impl Qp {
+    /// Returns true if the access flags of the queue pair permit an operation.
+    #[inline]
+    pub(super) fn permits(&self, opcode: Opcode) -> bool {
+        self.attr.access.contains(required_access(opcode))
+    }
+
     /// Checks that FIRST and ONLY start a message, and that MIDDLE and LAST continue it.
     pub(super) fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let opcode = packet.opcode();
         let fits = match &self.resp.message {
             None => opcode.starts_message(),
-            Some(message) => {
-                !opcode.starts_message()
-                    && match message.write {
-                        Some(_) => opcode.is_write(),
-                        None => opcode.is_send(),
-                    }
-            }
+            Some(message) => message.continues_with(opcode),
         };
         if fits {
             return Ok(());
@@ -38,12 +51,8 @@ impl Qp {
             return Ok(());
         }
         let need = match opcode.operation() {
-            _ if opcode.is_write() => Access::REMOTE_WRITE,
-            Operation::AtomicWrite => Access::REMOTE_WRITE,
-            Operation::ReadRequest => Access::REMOTE_READ,
-            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
             Operation::Flush => flush_access(packet),
-            _ => Access::empty(),
+            _ => required_access(opcode),
         };
         if !self.attr.access.contains(need) {
             return Err(Refusal::invalid(format!(
@@ -103,6 +112,18 @@ impl Qp {
             "{opcode} with {length} bytes at path MTU {mtu}{}",
             promised.map_or(String::new(), |p| format!(", {p} were left to come"))
         )))
+    }
+}
+
+/// Returns the access that an operation requires; that of a FLUSH depends on the packet.
+#[inline]
+fn required_access(opcode: Opcode) -> Access {
+    match opcode.operation() {
+        _ if opcode.is_write() => Access::REMOTE_WRITE,
+        Operation::AtomicWrite => Access::REMOTE_WRITE,
+        Operation::ReadRequest => Access::REMOTE_READ,
+        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+        _ => Access::empty(),
     }
 }
 

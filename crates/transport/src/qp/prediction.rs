@@ -93,9 +93,12 @@ impl Qp {
         run: &Datagram<'_>,
         segment: usize,
     ) -> usize {
-        match run.payload.first() {
-            Some(&READ) => self.take_predicted_responses(cx, memory, run, segment),
-            Some(&opcode) => self.take_predicted_requests(cx, memory, run, segment, opcode),
+        let opcode = run.payload.first().copied().and_then(Opcode::from_byte);
+        match opcode {
+            Some(opcode) if opcode.is_response() => {
+                self.take_predicted_responses(cx, memory, run, segment)
+            }
+            Some(opcode) => self.take_predicted_requests(cx, memory, run, segment, opcode),
             None => 0,
         }
     }

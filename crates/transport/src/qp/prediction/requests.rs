@@ -1,6 +1,7 @@
 //! Header prediction for SENDs and WRITEs of the peer.
 
-use super::{SEND, WRITE};
+use ferroce_wire::Opcode;
+
 use crate::engine::Context;
 use crate::memory::Memory;
 use crate::qp::Qp;
@@ -15,16 +16,12 @@ impl Qp {
         memory: &dyn Memory,
         run: &Datagram<'_>,
         segment: usize,
-        opcode: u8,
+        opcode: Opcode,
     ) -> usize {
         let Some(mut message) = self.resp.message.filter(|_| self.state.receives()) else {
             return 0;
         };
-        let continues = match message.write {
-            Some(_) => opcode == WRITE && self.attr.access.contains(Access::REMOTE_WRITE),
-            None => opcode == SEND,
-        };
-        if !continues {
+        if !message.continues_with(opcode) || !self.permits(opcode) {
             return 0;
         }
         let Some(mut packets) = self.predict(cx, run, segment, self.resp.psn) else {
