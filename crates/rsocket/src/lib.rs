@@ -15,6 +15,17 @@
 //! The protocol is that of rdma-core's rsockets: the peer may run either. Calls behave like
 //! those of `rdma/rsocket.h`, and errors are the same: an [`Errno`].
 //!
+//! ```no_run
+//! use ferroce_rsocket::{AddressFamily, RecvFlags, SendFlags, Stream};
+//!
+//! let stream = Stream::new(AddressFamily::INET)?;
+//! stream.connect(&"192.0.2.1:7471".parse()?)?;
+//! stream.send(b"hello", SendFlags::empty())?;
+//! let mut bytes = [0; 5];
+//! stream.receive(&mut bytes, RecvFlags::WAITALL)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! A socket has a descriptor that is open until the socket is dropped. [`socket::insert`]
 //! makes the socket known under that number, which [`poll`] and [`Epoll`] need.
 
@@ -40,7 +51,9 @@ pub use datagram::Datagram;
 pub use epoll::{Epoll, Interest};
 pub use option_value::OptionValue;
 pub use poll::poll;
+pub use rustix::event::PollFlags;
 pub use rustix::io::Errno;
+pub use rustix::net::{AddressFamily, RecvFlags, SendFlags};
 pub use select::{BITS, Set, select};
 pub use socket::Socket;
 pub use stream::Stream;

@@ -47,13 +47,12 @@ pub unsafe extern "C" fn rselect(
     let Ok(count) = usize::try_from(nfds) else {
         return minus_one(libc::EINVAL);
     };
-    let mut sets = [readfds, writefds, exceptfds].map(|set| -> Set<'_> {
-        // SAFETY: each of the caller's sets is NULL or has `nfds` bits in whole words, and
-        // no two are the same.
+    let sets = [readfds, writefds, exceptfds].map(|set| -> Set<'_> {
+        // SAFETY: each of the program's sets is NULL or has `nfds` bits in whole words.
         (!set.is_null())
-            .then(|| unsafe { core::slice::from_raw_parts_mut(set.cast(), count.div_ceil(BITS)) })
+            .then(|| unsafe { core::slice::from_raw_parts(set.cast(), count.div_ceil(BITS)) })
     });
-    number(select(count, &mut sets, timeout))
+    number(select(count, sets, timeout))
 }
 
 /// `repoll_create`
