@@ -13,7 +13,7 @@ use crate::errno::{errno_of, minus_one, null, refuse};
 use crate::ffi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_grh, ibv_pd, ibv_wc, zeroed,
 };
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 
 /// `ibv_ah`
@@ -71,8 +71,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     if ah.is_null() {
         return refuse(libc::EINVAL, "ibv_destroy_ah: the address handle is NULL");
     }
-    // SAFETY: this is the program's last use of the handle.
-    drop(unsafe { take::<AhObject>(ah) });
+    free!(ah as AhObject);
     0
 }
 

@@ -13,7 +13,7 @@ use crate::context::context_of;
 use crate::cq::CqObject;
 use crate::errno::{errno_of_device, minus_one, null, refuse};
 use crate::ffi::{ibv_comp_channel, ibv_context, ibv_cq};
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, free, from_c, into_c, object};
 
 /// `ibv_comp_channel`
 #[repr(C)]
@@ -79,8 +79,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
             "ibv_destroy_comp_channel: completion queues still use the channel",
         );
     }
-    // SAFETY: no completion queue uses the channel, and this is the program's last use of it.
-    drop(unsafe { take::<ChannelObject>(channel) });
+    free!(channel as ChannelObject);
     0
 }
 

@@ -18,7 +18,7 @@ use crate::ffi::{
 use crate::import;
 use crate::limits;
 use crate::mr::{Backing, MrObject, Region};
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::PdObject;
 
 /// Maximum number of bytes of device memory in a process.
@@ -160,13 +160,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    // SAFETY: the program's attributes are live, or NULL.
-    let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_alloc_dm: the attributes are NULL",
-        ));
-    };
+    let attr = argument!(attr, "ibv_alloc_dm: the attributes are NULL" => null);
     if context.is_null() || attr.comp_mask != 0 {
         return null(refuse(
             libc::EINVAL,
@@ -194,8 +188,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         );
     }
     import::remove(object.c.handle);
-    // SAFETY: no region uses the memory, and this is the program's last use of it.
-    drop(unsafe { take::<DmObject>(dm) });
+    free!(dm as DmObject);
     0
 }
 

@@ -15,7 +15,7 @@ use crate::ffi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
     ibv_td, ibv_td_init_attr,
 };
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 
 /// `ibv_td`
@@ -73,8 +73,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
             "ibv_dealloc_td: a parent domain still uses the thread domain",
         );
     }
-    // SAFETY: no parent domain uses it, and this is the program's last use of it.
-    drop(unsafe { take::<TdObject>(td) });
+    free!(td as TdObject);
     0
 }
 
@@ -86,13 +85,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
-    // SAFETY: the program's attributes are live, or NULL.
-    let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_alloc_parent_domain: the attributes are NULL",
-        ));
-    };
+    let attr = argument!(attr, "ibv_alloc_parent_domain: the attributes are NULL" => null);
     // SAFETY: the program's domains are live, or NULL.
     let (pd, td) = unsafe { (from_c::<PdObject>(attr.pd), from_c::<TdObject>(attr.td)) };
     let Some(pd) = pd.filter(|_| !context.is_null()) else {

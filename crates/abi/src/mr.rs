@@ -13,7 +13,7 @@ use crate::errno::{errno_of, null, refuse, set_errno};
 use crate::ffi::*;
 use crate::import;
 use crate::mapping::{self, Mapping};
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 
 /// Access flags that a region of a dma-buf may have.
@@ -300,8 +300,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     region.move_to(None);
     // SAFETY: the field changes only in `ibv_rereg_mr`, which must not run meanwhile.
     import::remove(unsafe { (*object.c.get()).handle });
-    // SAFETY: the region is deregistered, and this is the program's last use of it.
-    drop(unsafe { take::<MrObject>(mr) });
+    free!(mr as MrObject);
     0
 }
 

@@ -10,7 +10,7 @@ use ferroce_device::transport::{Access, BindMw, Mw, MwKind, SendData, SendFlags,
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::mr::MrObject;
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 use crate::qp::QpObject;
 
@@ -65,8 +65,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     if let Err(error) = object.device.dealloc_mw(&object.mw) {
         return errno_of(&error);
     }
-    // SAFETY: the window's key is freed, and this is the program's last use of the window.
-    drop(unsafe { take::<MwObject>(mw) });
+    free!(mw as MwObject);
     0
 }
 

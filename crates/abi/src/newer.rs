@@ -10,6 +10,7 @@ use crate::context::context_of;
 use crate::errno::{minus_one, null, refuse};
 use crate::ffi::*;
 use crate::mr::{ibv_reg_dmabuf_mr, ibv_reg_mr_iova2};
+use crate::object::argument;
 
 /// `ibv_query_port_speed`: in units of 100 Mb/s.
 #[unsafe(no_mangle)]
@@ -43,13 +44,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     const IOVA: u64 = IBV_REG_MR_MASK_IOVA as u64;
     const BUF: u64 = IBV_REG_MR_MASK_BUF as u64;
     const NEED_HARDWARE: u64 = IBV_REG_MR_MASK_DMAH as u64;
-    // SAFETY: the program's attributes are live, or NULL.
-    let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_reg_mr_ex: the attributes are NULL",
-        ));
-    };
+    let attr = argument!(attr, "ibv_reg_mr_ex: the attributes are NULL" => null);
     let mask = attr.comp_mask;
     let iova = if mask & IOVA != 0 {
         attr.iova

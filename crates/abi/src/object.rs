@@ -4,8 +4,8 @@
 //! fields follow the structure in the same allocation.
 //!
 //! Every function that a program calls relies on the program's contract: a pointer is NULL,
-//! or it came from the library and was not destroyed. [`object!`] is the way from such a
-//! pointer to the object.
+//! or it came from the library and was not destroyed. [`object!`], [`argument!`] and [`free!`]
+//! are the ways from such a pointer to the object.
 
 /// A Rust object that begins with the C structure a program sees.
 ///
@@ -47,6 +47,32 @@ macro_rules! object {
     };
 }
 pub(crate) use object;
+
+/// Finds a structure that a program passes. NULL refuses the call, as in [`object!`].
+///
+/// Only for functions that a program calls, which are `unsafe` for this contract.
+macro_rules! argument {
+    ($c:ident, $why:literal => $fail:ident) => {
+        // SAFETY: the program passes NULL or a live structure of the function's type.
+        match unsafe { $c.as_ref() } {
+            Some(argument) => argument,
+            None => {
+                return $crate::object::fail::$fail($crate::errno::refuse(libc::EINVAL, $why));
+            }
+        }
+    };
+}
+pub(crate) use argument;
+
+/// Frees an object in the function with which a program destroys it, after a check that no
+/// other object uses it.
+macro_rules! free {
+    ($c:ident as $object:ty) => {
+        // SAFETY: the program passes a live object, and this call is its last use of it.
+        drop(unsafe { $crate::object::take::<$object>($c) })
+    };
+}
+pub(crate) use free;
 
 /// The ways in which [`object!`] reports an errno.
 pub(crate) mod fail {

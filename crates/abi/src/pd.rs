@@ -12,7 +12,7 @@ use crate::domain::Parents;
 use crate::errno::{null, refuse};
 use crate::ffi::{ibv_context, ibv_pd};
 use crate::import;
-use crate::object::{Object, into_c, object, take};
+use crate::object::{Object, free, into_c, object};
 use crate::unused;
 
 /// `ibv_pd`: a protection domain, or a parent domain.
@@ -160,7 +160,6 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if object.parents.is_none() {
         import::remove(object.c.handle);
     }
-    // SAFETY: no object uses the domain, and this is the program's last use of it.
-    drop(unsafe { take::<PdObject>(pd) });
+    free!(pd as PdObject);
     0
 }

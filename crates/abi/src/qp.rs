@@ -13,7 +13,7 @@ use crate::convert;
 use crate::cq::CqObject;
 use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, free, from_c, into_c, object};
 use crate::qp_create::Uses;
 use crate::qp_ex::{self, Builder};
 
@@ -217,8 +217,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     if object.listed {
         context.objects.qps.retire(object.qp.qpn());
     }
-    // SAFETY: this is the program's last use of the queue pair.
-    drop(unsafe { take::<QpObject>(qp) });
+    free!(qp as QpObject);
     0
 }
 

@@ -11,7 +11,7 @@ use crate::convert;
 use crate::cq::CqObject;
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
-use crate::object::from_c;
+use crate::object::{argument, from_c};
 use crate::pd::{PdObject, PdUse};
 use crate::qp::give;
 use crate::qp_ex;
@@ -250,10 +250,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     const NEEDED: u32 = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    // SAFETY: the program's structure is live, or NULL.
-    let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(refuse(libc::EINVAL, "ibv_open_qp: the attributes are NULL"));
-    };
+    let attr = argument!(attr, "ibv_open_qp: the attributes are NULL" => null);
     if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
         return null(refuse(
             libc::EOPNOTSUPP,

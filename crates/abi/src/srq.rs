@@ -10,7 +10,7 @@ use crate::context::context_of;
 use crate::cq::CqObject;
 use crate::errno::{code, errno_of, null, refuse};
 use crate::ffi::*;
-use crate::object::{Object, from_c, into_c, object, take};
+use crate::object::{Object, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 use crate::users::{Use, Users};
 use crate::xrcd::XrcdObject;
@@ -272,7 +272,6 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: a context is open as long as it has shared receive queues.
     let context = unsafe { context_of((*object.c.get()).context) };
     context.objects.srqs.retire(object.srq.number());
-    // SAFETY: this is the program's last use of the queue.
-    drop(unsafe { take::<SrqObject>(srq) });
+    free!(srq as SrqObject);
     0
 }

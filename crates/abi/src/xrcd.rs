@@ -13,7 +13,7 @@ use ferroce_device::{Device, Qp, transport::Xrcd};
 use crate::context::context_of;
 use crate::errno::{null, refuse};
 use crate::ffi::*;
-use crate::object::{Object, into_c, object, take};
+use crate::object::{Object, argument, free, into_c, object};
 use crate::users::Users;
 
 /// `ibv_xrcd`
@@ -119,13 +119,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    // SAFETY: the program's structure is live, or NULL.
-    let Some(attr) = (unsafe { attr.as_ref() }) else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_open_xrcd: the attributes are NULL",
-        ));
-    };
+    let attr = argument!(attr, "ibv_open_xrcd: the attributes are NULL" => null);
     if context.is_null() {
         return null(refuse(libc::EINVAL, "ibv_open_xrcd: the context is NULL"));
     }
@@ -165,8 +159,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
             "ibv_close_xrcd: queue pairs or shared receive queues still use the XRC domain",
         );
     }
-    // SAFETY: no object uses the domain, and this is the program's last use of it.
-    drop(unsafe { take::<XrcdObject>(xrcd) });
+    free!(xrcd as XrcdObject);
     0
 }
 
