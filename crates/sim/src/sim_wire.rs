@@ -200,7 +200,7 @@ impl Wire for SimWire {
     }
 
     fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
-        Ok(0xc000 | want % self.ports)
+        Ok(0xc000 | (want % self.ports))
     }
 
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
