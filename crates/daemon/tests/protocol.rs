@@ -35,12 +35,17 @@ fn say(socket: &OwnedFd, bytes: &[u8]) {
 
 /// Receives a packet; `None` if the other end has closed.
 fn hear(socket: &OwnedFd) -> Option<Reply> {
+    hear_numbered(socket).map(|(_, reply)| reply)
+}
+
+/// The next packet with the number of its request; None if the other end has closed.
+fn hear_numbered(socket: &OwnedFd) -> Option<(Option<u64>, Reply)> {
     deadline::readable(socket, "an answer, or the end");
     let mut buffer = vec![0; 1 << 18];
     let packet = packet::receive(socket, &mut buffer, RecvFlags::empty()).ok()?;
     match packet.len {
         0 => None,
-        length => Some(protocol::decode(&buffer[..length]).expect("a reply")),
+        length => Some(protocol::decode_numbered(&buffer[..length]).expect("a reply")),
     }
 }
 
@@ -125,6 +130,44 @@ fn other_versions_receive_the_version() {
             None,
             "and then there is nothing to talk about"
         );
+    });
+}
+
+/// An Attach waits up to three seconds after a restart. Other requests on the connection do
+/// not wait with it.
+#[test]
+fn requests_are_answered_while_an_attach_waits() {
+    isolated("requests_are_answered_while_an_attach_waits", || {
+        let mut ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let holder = Holder::start("rxe0", 1);
+        ferroced.kill();
+        let pid = rustix::process::Pid::from_raw(holder.actor.pid().cast_signed());
+        let pid = pid.expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+        let _ferroced = Ferroced::start();
+        let socket = stranger();
+        say(&socket, &hello());
+        assert!(matches!(hear(&socket), Some(Reply::Welcome { .. })));
+        let attach = Request::Attach {
+            link: "rxe0".into(),
+            shards: 1,
+        };
+        say(&socket, &encode_numbered(Some(7), &attach));
+        say(&socket, &encode_numbered(Some(8), &Request::Links));
+        say(&socket, &encode_numbered(Some(9), &attach));
+        let next = || hear_numbered(&socket).expect("an answer");
+        assert!(matches!(next(), (Some(8), Reply::Link(_))));
+        assert!(matches!(next(), (Some(8), Reply::Done)));
+        let errno = |errno: i32| move |reply: &Reply| matches!(reply, Reply::Error { errno: e, .. } if *e == errno);
+        let (number, reply) = next();
+        assert!(number == Some(9) && errno(libc::EBUSY)(&reply), "{reply:?}");
+        let (number, reply) = next();
+        assert!(
+            number == Some(7) && errno(libc::EAGAIN)(&reply),
+            "{reply:?}"
+        );
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
     });
 }
 
