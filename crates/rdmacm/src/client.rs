@@ -21,6 +21,7 @@
 //! during a call.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -45,8 +46,8 @@ const SILENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The connection of this process to ferroced's connection manager.
 #[derive(Debug)]
 pub(crate) struct ControlClient {
-    /// Process that opened the client.
-    process: u32,
+    /// Process that opened the client; 0 if its thread could not be started.
+    process: AtomicU32,
     state: Mutex<State>,
     /// Notified when the connection was lost or restored.
     connection_changed: Condvar,
@@ -110,7 +111,7 @@ impl ControlClient {
         let process = std::process::id();
         let mut client = FIRST.get();
         while let Some(known) = client {
-            if known.process == process {
+            if known.process.load(Ordering::Acquire) == process {
                 return Some(known);
             }
             client = known.next.get().copied();
@@ -123,7 +124,7 @@ impl ControlClient {
         subscribe(&mut connection)?;
         let (sender, receiver) = connection.split();
         let client = ControlClient {
-            process: std::process::id(),
+            process: AtomicU32::new(std::process::id()),
             state: Mutex::new(State {
                 sender: Some(sender),
                 losses: 0,
@@ -138,10 +139,15 @@ impl ControlClient {
         let client = client.publish();
         let _blocked = block_all();
         #[allow(clippy::disallowed_methods)] // receives answers for all threads
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("ferroce-cm".into())
-            .spawn(move || client.run(receiver))
-            .map_err(|error| ferroce_control::Error::system("thread", error))?;
+            .spawn(move || client.run(receiver));
+        if let Err(error) = thread {
+            // The next call tries again with another client.
+            client.process.store(0, Ordering::Release);
+            client.lose_connection();
+            return Err(ferroce_control::Error::system("thread", error));
+        }
         Ok(client)
     }
 
@@ -450,8 +456,8 @@ fn noticed(id: &Arc<Shared>, answer: Result<CmAnswer, Error>) {
         Ok(_) => {}
         Err(error) => {
             tracing::debug!("ferroced refused to establish a connection: {error}");
-            // A connection that has ended has an event of its own.
-            if !id.inner().ended {
+            // A connection that the peer has ended has an event of its own.
+            if !id.inner().closed {
                 id.post(ChannelEvent::EstablishFailed(error.errno()));
             }
         }

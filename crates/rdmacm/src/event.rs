@@ -336,7 +336,15 @@ fn respond(id: &Arc<Shared>, conn: CmId<ConnId>, params: PeerParams) -> EventKin
 /// Has ferroced send the RTU, without waiting for its answer. The answer brings the record of
 /// the connection; a refusal becomes an event.
 fn send_rtu(id: &Arc<Shared>, conn: CmId<ConnId>) -> Result<(), Error> {
-    id.inner().established = true;
+    {
+        let mut inner = id.inner();
+        if inner.closed {
+            return Err(Error::invalid(
+                "the peer has ended the connection before it was established",
+            ));
+        }
+        inner.established = true;
+    }
     if ControlClient::get()?.notify(CmCall::Establish { conn }, Some(id)) {
         return Ok(());
     }

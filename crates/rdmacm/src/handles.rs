@@ -126,6 +126,7 @@ impl HandleTable {
                 Event::Disconnected { .. } | Event::Rejected { .. } => {
                     inner.snapshot = None;
                     inner.established = false;
+                    inner.closed = true;
                 }
                 Event::SidrReply { .. } | Event::SidrUnreachable { .. } => inner.sidr = None,
                 _ => {}

@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     pub(crate) ended: bool,
     /// True from the establishment of the connection to its end.
     pub(crate) established: bool,
+    /// True if an event that ends the connection was queued.
+    pub(crate) closed: bool,
     pub(crate) sidr: Option<CmId<SidrId>>,
     pub(crate) address: Option<Address>,
     pub(crate) qp: AttachedQp,
@@ -141,6 +143,7 @@ impl Id {
                 conn: None,
                 ended: false,
                 established: false,
+                closed: false,
                 sidr: None,
                 address: None,
                 qp: AttachedQp::default(),

@@ -79,3 +79,34 @@ fn destroying_the_id_of_a_request_rejects_it() {
         },
     );
 }
+
+/// The peer gives up while its reply waits for the program: taking the reply reports that
+/// the connection failed, and no other event of the connection follows but TIMEWAIT_EXIT.
+#[test]
+fn reply_of_a_peer_that_gave_up_is_a_connect_error() {
+    let name = "refused::reply_of_a_peer_that_gave_up_is_a_connect_error";
+    on_loopback(name, |_ferroced| unsafe {
+        let (here, there) = (channel(), channel());
+        let listener = listener(there, RDMA_PS_TCP, "127.0.0.1:0");
+        let active = resolved(here, RDMA_PS_TCP, &mut at_port("127.0.0.1:0", listener));
+        queue_pair(active);
+        good(rdma_connect(active, &mut param(b"")));
+        let passive = expect(there, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+        queue_pair(passive);
+        good(rdma_accept(passive, &mut param(b"")));
+        destroy(passive);
+        // A second connection: when its events arrive, those of the first have arrived.
+        let (more, others) = connect(there, &mut at_port("127.0.0.1:0", listener));
+        let event = next(here);
+        let seen = ((*event).id, (*event).event, (*event).status);
+        assert_eq!(seen, (active, RDMA_CM_EVENT_CONNECT_ERROR, -libc::EINVAL));
+        good(rdma_ack_cm_event(event));
+        assert_eq!((*(*active).qp).state, IBV_QPS_ERR);
+        for id in [active, more, others, listener] {
+            destroy(id);
+        }
+        for channel in [here, there] {
+            rdma_destroy_event_channel(channel);
+        }
+    });
+}
