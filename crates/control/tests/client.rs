@@ -1,4 +1,4 @@
-//! The program's end against daemons that misbehave.
+//! The client side of the protocol, with daemons that misbehave.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use ferroce_control::protocol::encode;
 use ferroce_control::{Connection, Error, PROTOCOL, Reply, packet, unix};
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
-/// A daemon that gives these answers, one to each request, and then closes.
+/// Starts a daemon that sends these replies, one per request, and then closes.
 fn daemon(name: &str, answers: Vec<Vec<u8>>) -> (PathBuf, std::thread::JoinHandle<()>) {
     let dir = std::env::temp_dir().join(format!("ferroce-client-{}-{name}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
@@ -16,7 +16,10 @@ fn daemon(name: &str, answers: Vec<Vec<u8>>) -> (PathBuf, std::thread::JoinHandl
     let listener = unix::socket(SocketFlags::empty()).unwrap();
     unix::bind(&listener, &dir.join("control.sock")).unwrap();
     rustix::net::listen(&listener, 1).unwrap();
-    #[allow(clippy::disallowed_methods, reason = "two ends, two threads")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the daemon needs a thread of its own"
+    )]
     let thread = std::thread::spawn(move || {
         let client: OwnedFd = rustix::net::accept(&listener).unwrap();
         let mut buffer = [0; 4096];
@@ -45,7 +48,7 @@ fn meet(name: &str, answers: Vec<Vec<u8>>) -> Result<Connection, Error> {
 }
 
 #[test]
-fn another_version_is_named() {
+fn other_version_is_named() {
     let error = meet("version", vec![welcome(77)]).unwrap_err();
     assert!(matches!(error, Error::Version { theirs: 77 }));
     let words = error.to_string();
@@ -56,7 +59,7 @@ fn another_version_is_named() {
 }
 
 #[test]
-fn its_reasons_are_passed_on() {
+fn refusal_of_the_daemon_is_returned() {
     let refusal = encode(&Reply::error(libc::EACCES, "not you"));
     let error = meet("refusal", vec![refusal]).unwrap_err();
     assert_eq!(
@@ -66,7 +69,7 @@ fn its_reasons_are_passed_on() {
 }
 
 #[test]
-fn garbage_is_no_answer() {
+fn garbage_is_an_unexpected_reply() {
     for (n, garbage) in [&b"\xff\xff"[..], b"{}", b"{\"done\":", b"\"no_such\""]
         .iter()
         .enumerate()
@@ -77,7 +80,7 @@ fn garbage_is_no_answer() {
 }
 
 #[test]
-fn silence_is_an_end() {
+fn closed_connection_is_reported() {
     let error = meet("end", vec![]).unwrap_err();
     assert!(matches!(error, Error::Closed), "{error}");
     let mut connection = meet("later", vec![welcome(PROTOCOL)]).unwrap();
@@ -93,14 +96,14 @@ fn silence_is_an_end() {
 
 /// Socket addresses hold 108 bytes; paths may be longer.
 #[test]
-fn a_long_path_is_fine() {
+fn socket_path_may_be_long() {
     let mut connection = meet(&"long".repeat(40), vec![welcome(PROTOCOL)]).unwrap();
     assert!(connection.try_event().is_err());
 }
 
-/// A daemon that is stopped accepts nothing, until the kernel queues no more connections.
+/// A stopped daemon accepts no connection, and at some point the kernel queues no more.
 #[test]
-fn a_daemon_that_accepts_no_connection_is_named() {
+fn daemon_that_accepts_no_connection_is_named() {
     let dir = std::env::temp_dir().join(format!("ferroce-client-{}-full", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir(&dir).unwrap();

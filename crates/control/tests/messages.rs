@@ -1,4 +1,4 @@
-//! Messages survive the trip, and bytes that are none do no harm.
+//! Encoding and decoding of messages.
 
 use ferroce_control::protocol::{
     MAX_REPLY, SlotGrant, decode, decode_numbered, encode, encode_numbered,
@@ -35,7 +35,7 @@ fn link(gids: u32) -> LinkInfo {
 }
 
 #[test]
-fn the_longest_reply_fits() {
+fn longest_reply_fits() {
     let event = Reply::Event(LinkEvent {
         kind: LinkEventKind::GidChange,
         link: link(1024),
@@ -45,7 +45,7 @@ fn the_longest_reply_fits() {
 }
 
 #[test]
-fn messages_survive_the_trip() {
+fn message_is_decoded_to_itself() {
     let requests = [
         Request::Links,
         Request::Shutdown,
@@ -88,14 +88,14 @@ fn messages_survive_the_trip() {
 
 proptest! {
     #[test]
-    fn noise_is_no_message(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = decode_numbered::<Request>(&bytes);
         let _ = decode_numbered::<Reply>(&bytes);
     }
 
-    /// A message with some bytes changed, cut off or added.
+    /// A message with some bytes changed or cut off.
     #[test]
-    fn damaged_messages_do_no_harm(
+    fn damaged_messages_cause_no_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
     ) {

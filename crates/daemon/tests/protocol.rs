@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use common::holder::Holder;
-use common::{Ferroced, add, connect, delete, dir, send, subscribe};
+use common::{Ferroced, add, connect, dir, send, subscribe};
 use ferroce_control::protocol::{MAX_REQUEST, encode, encode_numbered};
 use ferroce_control::{
     Error, PROTOCOL, Reply, Request, attach, find_daemon, packet, protocol, unix,
@@ -329,11 +329,20 @@ fn client_that_does_not_read_is_closed() {
     isolated("client_that_does_not_read_is_closed", || {
         let _ferroced = Ferroced::start();
         let mut deaf = subscribe();
-        for _ in 0..1000 {
-            add("rxe0", "lo").unwrap();
-            delete("rxe0", false).unwrap();
+        add("rxe0", "lo").unwrap();
+        let mut other = connect();
+        for turn in 0..2000 {
+            let set = Request::LinkSet {
+                name: "rxe0".into(),
+                rename: None,
+                mtu: None,
+                crc: Some(turn % 2 == 1),
+                lids: None,
+                patience: None,
+            };
+            other.perform(&set).unwrap();
         }
-        assert_eq!(connect().links().unwrap(), []);
+        assert!(connect().links().unwrap()[0].crc);
         let mut heard = 0;
         while deaf.try_event().is_ok_and(|event| event.is_some()) {
             heard += 1;
