@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -236,6 +237,21 @@ fn counters_have_rxes_names() {
         let pid = format!("link rxe0/1 pid {} comm ", std::process::id());
         let mine = lines.lines().find(|line| line.starts_with(&pid));
         assert!(mine.expect("our line").contains(" sent_pkts 5 "), "{lines}");
+        // Nothing reads the socket of the slot, so it overflows.
+        let mut packet = [0; 60_000];
+        packet[5] = user.slots[0].slot;
+        #[allow(clippy::disallowed_methods, reason = "an ordinary peer")]
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        // Root's buffer is the longest, with 16 MiB.
+        for _ in 0..400 {
+            socket.send_to(&packet, ("127.0.0.1", 4791)).expect("sent");
+        }
+        let counters = ok("ferroce stat rxe0");
+        let (_, overflows) = counters
+            .split_once(" rx_socket_overflow ")
+            .expect(&counters);
+        assert!(!overflows.starts_with("0 "), "{counters}");
+        assert_eq!(counters, ok("rdma statistic show link rxe0/1"));
         let said = fails("ferroce link delete rxe0");
         assert!(
             said.starts_with("error: Device or resource busy: link rxe0 is in use by"),

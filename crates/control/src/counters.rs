@@ -42,8 +42,10 @@ const IDENTITY: [u64; 3] = [
     PROTOCOL as u64,
     hash_of_names(),
 ];
-/// Offset of the word that says how many datagrams had been dropped before.
-const DROPPED_BEFORE: u64 = 24;
+/// Words of the header.
+const HEADER_WORDS: usize = PAGE_HEADER / 8;
+/// Index of the word with the datagrams that were dropped before.
+const DROPPED_BEFORE: usize = 3;
 
 /// Reason why a page of counters is refused.
 #[derive(Debug, thiserror::Error)]
@@ -170,27 +172,26 @@ impl CounterPage {
             return Err(PageError::NotAPage);
         }
         let page = CounterPage(fd);
-        page.header()?;
+        check(&page.words::<HEADER_WORDS>()?)?;
         Ok(page)
     }
 
-    /// Returns the values. The program may count at the same time: the values need not
-    /// all be of the same moment.
+    /// Returns the values. `dropped` is the number of datagrams that the kernel has dropped at
+    /// the slot's sockets so far: those since [`CounterPage::clear`] are socket overflows. The
+    /// program may count at the same time: the values need not all be of the same moment.
     ///
     /// # Errors
     /// If the page cannot be read, or the program has overwritten its version.
-    pub fn read(&self) -> Result<CounterValues, PageError> {
-        self.header()?;
-        let words: [u64; COUNTERS] = self.words(PAGE_HEADER as u64)?;
-        Ok(CounterValues(words))
-    }
-
-    /// Returns the number that was given to [`CounterPage::clear`].
-    ///
-    /// # Errors
-    /// If the page cannot be read, or the program has overwritten its version.
-    pub fn dropped_before(&self) -> Result<u32, PageError> {
-        self.header()
+    pub fn read(&self, dropped: u32) -> Result<CounterValues, PageError> {
+        let words: [u64; HEADER_WORDS + COUNTERS] = self.words()?;
+        let (header, values) = words.split_at(HEADER_WORDS);
+        check(header)?;
+        let mut all = CounterValues::default();
+        all.0.copy_from_slice(values);
+        let before = header[DROPPED_BEFORE] as u32;
+        let overflows = dropped.wrapping_sub(before);
+        all.add_to(Counter::RxSocketOverflow, overflows.into());
+        Ok(all)
     }
 
     /// Sets all counters to zero, for the next program. `dropped` is the number of
@@ -205,32 +206,32 @@ impl CounterPage {
         Ok(())
     }
 
-    /// Checks the header and returns how many datagrams had been dropped before.
-    fn header(&self) -> Result<u32, PageError> {
-        let [magic, protocol, names] = self.words(0)?;
-        if magic != IDENTITY[0] {
-            return Err(PageError::NotAPage);
-        }
-        if protocol != IDENTITY[1] {
-            return Err(PageError::Version { theirs: protocol });
-        }
-        if names != IDENTITY[2] {
-            return Err(PageError::Counters);
-        }
-        let [dropped] = self.words(DROPPED_BEFORE)?;
-        Ok(dropped as u32)
-    }
-
-    fn words<const N: usize>(&self, at: u64) -> Result<[u64; N], PageError> {
+    /// Reads the first `N` words.
+    fn words<const N: usize>(&self) -> Result<[u64; N], PageError> {
         let mut words = [[0; 8]; N];
         let bytes = words.as_flattened_mut();
         let length = bytes.len();
-        let read = rustix::io::pread(&self.0, bytes, at).map_err(io::Error::from)?;
+        let read = rustix::io::pread(&self.0, bytes, 0).map_err(io::Error::from)?;
         if read != length {
             return Err(PageError::NotAPage);
         }
         Ok(words.map(u64::from_ne_bytes))
     }
+}
+
+/// Checks that a header is one of this build.
+fn check(header: &[u64]) -> Result<(), PageError> {
+    if header[0] != IDENTITY[0] {
+        return Err(PageError::NotAPage);
+    }
+    if header[1] != IDENTITY[1] {
+        let theirs = header[1];
+        return Err(PageError::Version { theirs });
+    }
+    if header[2] != IDENTITY[2] {
+        return Err(PageError::Counters);
+    }
+    Ok(())
 }
 
 impl AsFd for CounterPage {
@@ -261,7 +262,7 @@ mod tests {
         let theirs = format!("control protocol {}, and this program", PROTOCOL + 1);
         assert!(error.contains(&theirs), "{error}");
         assert!(error.contains("from one release"), "{error}");
-        assert!(page.read().is_err(), "nor is it read");
+        assert!(page.read(0).is_err(), "nor is it read");
         page.clear(0).unwrap();
         assert!(sent(&page).is_ok());
         write(&page, 16, 1);
@@ -286,26 +287,30 @@ mod tests {
     }
 
     #[test]
-    fn page_keeps_the_drops_of_earlier_owners() {
+    fn drops_before_the_assignment_are_no_overflows() {
         let page = CounterPage::new().unwrap();
-        assert_eq!(page.dropped_before().unwrap(), 0);
+        let overflows = |dropped| {
+            let values = sent(&page).unwrap().read(dropped).unwrap();
+            values.0[Counter::RxSocketOverflow as usize]
+        };
+        assert_eq!(overflows(7), 7);
+        // The kernel's count wraps around.
         page.clear(u32::MAX).unwrap();
-        assert_eq!(sent(&page).unwrap().dropped_before().unwrap(), u32::MAX);
-        assert_eq!(page.read().unwrap(), CounterValues::default());
+        assert_eq!((overflows(u32::MAX), overflows(2)), (0, 3));
     }
 
     #[test]
     fn ferroced_reads_what_the_program_counts() {
         let page = CounterPage::new().unwrap();
-        assert_eq!(page.read().unwrap(), CounterValues::default());
+        assert_eq!(page.read(0).unwrap(), CounterValues::default());
         let program = page.as_fd().try_clone_to_owned().unwrap();
         let at = PAGE_HEADER as u64 + 8 * Counter::RcvdPkts as u64;
         rustix::io::pwrite(&program, &7u64.to_ne_bytes(), at).unwrap();
-        let values = page.read().unwrap();
+        let values = page.read(0).unwrap();
         assert_eq!(values.0[Counter::RcvdPkts as usize], 7);
         assert_eq!(values.0.iter().sum::<u64>(), 7);
         page.clear(0).unwrap();
-        assert_eq!(page.read().unwrap(), CounterValues::default());
+        assert_eq!(page.read(0).unwrap(), CounterValues::default());
     }
 
     #[test]

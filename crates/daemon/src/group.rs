@@ -6,9 +6,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ferroce_control::{CounterPage, CounterValues, CreditPage, PageError, SocketEscrow};
+use ferroce_control::{CounterPage, CounterValues, CreditPage, SocketEscrow};
 use ferroce_net::{BindError, SlotSockets, create_slot};
-use ferroce_transport::Counter;
 use ferroce_wire::ROCE_PORT;
 use rustix::net::SocketAddrAny;
 
@@ -28,18 +27,6 @@ pub(crate) struct Group {
 struct Member {
     sockets: SlotSockets,
     counters: CounterPage,
-}
-
-impl Member {
-    /// Returns the counters. The program counts all but the overflows, which the kernel
-    /// counts: ferroced can ask even while the program is stopped.
-    fn counted(&self) -> Result<CounterValues, PageError> {
-        let mut values = self.counters.read()?;
-        let before = self.counters.dropped_before()?;
-        let overflows = self.sockets.dropped().wrapping_sub(before);
-        values.add_to(Counter::RxSocketOverflow, overflows.into());
-        Ok(values)
-    }
 }
 
 /// Reason why the group cannot be created or extended.
@@ -167,7 +154,10 @@ impl Group {
 
     /// Returns the counters of a slot's owner, with the overflows of its sockets.
     pub(crate) fn counted(&self, slot: u8) -> CounterValues {
-        self.member(slot).counted().unwrap_or_else(|error| {
+        let member = self.member(slot);
+        // The kernel counts overflows, even while the program is stopped.
+        let values = member.counters.read(member.sockets.dropped());
+        values.unwrap_or_else(|error| {
             tracing::warn!(slot, %error, "cannot read the counters of the slot");
             CounterValues::default()
         })
