@@ -91,7 +91,8 @@ pub fn set_peek_offset(socket: impl AsFd, offset: i32) -> io::Result<()> {
     }
 }
 
-/// SIOCOUTQ: bytes that the socket has accepted and the network layer has not sent yet.
+/// Returns the bytes that the socket has accepted and the network layer has not sent yet
+/// (SIOCOUTQ).
 pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     let fd = socket.as_fd().as_raw_fd();

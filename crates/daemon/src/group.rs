@@ -178,7 +178,8 @@ impl Group {
         self.member(slot).sockets.v6.is_some()
     }
 
-    /// The descriptors of the escrow, the credit page, then those of each slot, as the protocol wants them.
+    /// Returns the descriptors of a reply to Attach: the escrow, the credit page, then those of
+    /// each slot.
     pub(crate) fn descriptors(&self, slots: &[u8]) -> io::Result<Vec<OwnedFd>> {
         let mut fds: Vec<BorrowedFd<'_>> = self.escrow.fds().into();
         fds.push(self.credits.as_fd());

@@ -121,7 +121,8 @@ fn is_usable(flags: u32) -> bool {
     !tentative && flags & IFA_F_DADFAILED == 0
 }
 
-/// `struct ifinfomsg`: family, pad, type (u16), index, flags, change; then attributes.
+/// Parses a `struct ifinfomsg`: family, pad, type (u16), index, flags, change; then
+/// attributes.
 fn netdev(payload: &[u8]) -> Option<Netdev> {
     // A bridge port is reported a second time, with fewer attributes.
     if payload.first() != Some(&0) {
@@ -157,7 +158,7 @@ fn netdev(payload: &[u8]) -> Option<Netdev> {
     Some(netdev)
 }
 
-/// `struct ifaddrmsg`: family, prefix length, flags, scope, index; then attributes.
+/// Parses a `struct ifaddrmsg`: family, prefix length, flags, scope, index; then attributes.
 fn address(payload: &[u8]) -> Option<(Entry, u32)> {
     let mut flags = u32::from(*payload.get(2)?);
     let (mut local, mut peer) = (None, None);

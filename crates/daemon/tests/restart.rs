@@ -45,7 +45,7 @@ fn group_outlives_ferroced() {
         assert_steering(&mut [&mut one, &mut two]);
         let mut three = Holder::start("rxe0", 1);
         let mut four = Holder::start("rxe0", 3);
-        assert_eq!(three.slots, [2], "of the one that has gone");
+        assert_eq!(three.slots, [2], "the slot of the ended program");
         assert_eq!(four.slots, [3, 5, 6], "and the group goes on growing");
         assert_steering(&mut [&mut one, &mut two, &mut three, &mut four]);
 

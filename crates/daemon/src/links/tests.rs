@@ -28,7 +28,7 @@ fn address(ifindex: u32, text: &str) -> Change {
     }
 }
 
-/// eth0 (1500) with an address, eth1 (9000) without.
+/// Returns eth0 (MTU 1500) with an address, and eth1 (MTU 9000) without.
 fn netdevs() -> Netdevs {
     let mut all = Netdevs::default();
     all.apply(Change::Netdev(netdev(2, "eth0", 1500)));
