@@ -146,7 +146,7 @@ fn requests_are_answered_while_an_attach_waits() {
         let pid = pid.expect("a process");
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
         let _ferroced = Ferroced::start();
-        let socket = stranger();
+        let socket = bare_connection();
         say(&socket, &hello());
         assert!(matches!(hear(&socket), Some(Reply::Welcome { .. })));
         let attach = Request::Attach {

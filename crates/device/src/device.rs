@@ -296,7 +296,7 @@ impl Device {
         for cq in completes_in {
             cq.serve(index);
         }
-        let (qpn, cap) = shard.with_core(|core, _| {
+        let (qpn, cap) = shard.with_core(|core, _, _| {
             if init.qp_type.is_datagram() {
                 core.expect_datagrams();
             }

@@ -105,8 +105,8 @@ impl Qp {
         let peer = attr.av.filter(|_| connects && !self.kind.is_datagram());
         let peer_is_here =
             peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
-        self.shard.with_core(|core, now| {
-            core.adapter().modify_qp(now, self.qpn, &attr, mask)?;
+        self.shard.with_core(|core, now, process| {
+            core.modify_qp(now, process, self.qpn, &attr, mask)?;
             if peer_is_here {
                 let Adapter::Roce(engine) = core.adapter();
                 engine.pin_peer_port(self.qpn)?;
@@ -211,12 +211,12 @@ impl Qp {
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.shard.flush_deferred_acks();
         self.shard
-            .with(|mut adapter, _| adapter.destroy_qp(self.qpn))
+            .with_core(|core, now, process| core.destroy_qp(now, process, self.qpn))
     }
 
     /// Attaches the queue pair to a multicast group, or detaches it.
     pub fn multicast(&self, group: core::net::IpAddr, join: bool) -> Result<(), VerbsError> {
-        self.shard.with_core(|core, _| {
+        self.shard.with_core(|core, _, _| {
             let changed = match join {
                 true => core.adapter().attach_multicast(self.qpn, group)?,
                 false => core.adapter().detach_multicast(self.qpn, group)?,

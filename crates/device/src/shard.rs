@@ -42,7 +42,7 @@ pub(crate) struct Shard {
 }
 
 /// The process, for one call into the core.
-struct ThisProcess<'a> {
+pub(crate) struct ThisProcess<'a> {
     memory: LazyMemory,
     events: &'a EventQueue,
 }
@@ -72,16 +72,20 @@ impl Shard {
 
     /// Makes a verbs call, and sends the packets that result.
     pub(crate) fn with<T>(&self, work: impl FnOnce(Adapter<'_>, Time) -> T) -> T {
-        self.with_core(|core, now| work(core.adapter(), now))
+        self.with_core(|core, now, _| work(core.adapter(), now))
     }
 
-    /// As [`Shard::with`], for calls that also need ports or multicast groups.
-    pub(crate) fn with_core<T>(&self, work: impl FnOnce(&mut Core, Time) -> T) -> T {
+    /// As [`Shard::with`], for calls that need more than the engine.
+    pub(crate) fn with_core<T>(
+        &self,
+        work: impl FnOnce(&mut Core, Time, &mut ThisProcess<'_>) -> T,
+    ) -> T {
         let now = clock::now();
         let mut core = self.lock();
-        let result = work(&mut core, now);
+        let mut process = self.process(now);
+        let result = work(&mut core, now, &mut process);
         if !self.is_stopped() {
-            core.transmit(now, &mut self.process(now));
+            core.transmit(now, &mut process);
             self.wake_for_deadline(&core, now);
         }
         result

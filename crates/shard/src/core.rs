@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ferroce_net::{IncomingRun, Scope, Source, Wire};
-use ferroce_transport::{Adapter, Datagram, Engine, Time};
+use ferroce_transport::{Adapter, AttrMask, Datagram, Engine, QpAttr, Time, VerbsError};
 
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
@@ -157,22 +157,11 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         caller: Caller,
         scope: Scope,
     ) -> usize {
+        self.credits.begin();
+        self.release_received_ack(now, process);
+        self.release_unmatched(now, process);
         let (engine, credits, injected) = (&mut self.engine, &mut self.credits, self.injected);
         let (unmatched, received_ack) = (&mut self.unmatched, &mut self.received_ack);
-        credits.begin();
-        let mut deliver = |engine: &mut Engine, process: &mut _, datagram: &Datagram<'_>| {
-            deliver(now, engine, credits, process, datagram);
-        };
-        received_ack.release(|datagram| {
-            if !injected.has(Bug::LoseReceivedAck) {
-                deliver(engine, process, datagram);
-            }
-        });
-        if !unmatched.is_empty() {
-            unmatched.release(now, engine, |engine, datagram| {
-                deliver(engine, process, datagram);
-            });
-        }
         let each = |run: &IncomingRun<'_>| {
             let whole = run.merged.datagram;
             let mut rest = whole;
@@ -193,7 +182,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 let waits = defer_ack && received_ack.store(&datagram)
                     || unmatched.store(now, engine, &datagram);
                 if !waits {
-                    deliver(engine, process, &datagram);
+                    deliver(now, engine, credits, process, &datagram);
                 }
                 rest = others;
             }
@@ -206,6 +195,68 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let empty = scope == Scope::AllFamilies && received == 0 && self.unmatched.is_empty();
         self.credits.end(empty);
         received
+    }
+
+    /// Passes the deferred ACK to the engine.
+    fn release_received_ack(&mut self, now: Time, process: &mut impl Process) {
+        let (engine, credits, injected) = (&mut self.engine, &mut self.credits, self.injected);
+        self.received_ack.release(|datagram| {
+            if !injected.has(Bug::LoseReceivedAck) {
+                deliver(now, engine, credits, process, datagram);
+            }
+        });
+    }
+
+    /// Passes unmatched packets to the engine that need not wait any longer.
+    fn release_unmatched(&mut self, now: Time, process: &mut impl Process) {
+        if self.unmatched.is_empty() {
+            return;
+        }
+        let (engine, credits) = (&mut self.engine, &mut self.credits);
+        self.unmatched.release(now, engine, |engine, datagram| {
+            deliver(now, engine, credits, process, datagram);
+        });
+    }
+
+    /// Changes attributes and state of a queue pair. The engine processes a deferred ACK
+    /// first, because that ACK arrived before. A queue pair that no longer receives drops
+    /// its unmatched packets: otherwise its next connection would receive them.
+    ///
+    /// # Errors
+    /// If the engine refuses the change.
+    pub fn modify_qp(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        qpn: u32,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), VerbsError> {
+        self.release_received_ack(now, process);
+        self.engine.modify_qp(now, qpn, attr, mask)?;
+        if mask.contains(AttrMask::STATE) && !attr.state.receives() {
+            self.release_unmatched(now, process);
+            self.credits.end(false);
+        }
+        Ok(())
+    }
+
+    /// Destroys a queue pair, and drops its unmatched packets: the next queue pair with the
+    /// same number must not receive them.
+    ///
+    /// # Errors
+    /// If the engine refuses.
+    pub fn destroy_qp(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        qpn: u32,
+    ) -> Result<(), VerbsError> {
+        self.release_received_ack(now, process);
+        self.engine.destroy_qp(qpn)?;
+        self.release_unmatched(now, process);
+        self.credits.end(false);
+        Ok(())
     }
 
     /// Sends the engine's packets and reports its events.

@@ -106,8 +106,11 @@ impl World {
         self.turn(host, Caller::Poller, usize::MAX).map(|_| ())
     }
 
-    /// Does a turn of the progress thread at a deadline.
-    pub(crate) fn timer(&mut self, host: usize) -> Check {
+    /// Does a turn of the progress thread at a deadline, unless an earlier one replaced it.
+    pub(crate) fn timer(&mut self, host: usize, due: Time) -> Check {
+        if self.hosts[host].timer != Some(due) {
+            return Ok(());
+        }
         self.hosts[host].timer = None;
         self.trace.host(self.now, host, || "timer".into());
         let turn = self.turn(host, Caller::ProgressThread, usize::MAX);
@@ -122,7 +125,7 @@ impl World {
     }
 
     /// Calls a host's shard under observation.
-    fn with_core<T>(
+    pub(crate) fn with_core<T>(
         &mut self,
         host: usize,
         call: impl FnOnce(&mut SimCore, &mut Observer<'_>) -> T,
@@ -375,7 +378,7 @@ impl World {
                 false => 0,
             };
             let at = due.max(self.now).after_nanos(late);
-            self.event_queue.schedule(at, SimEvent::Timer { host });
+            self.event_queue.schedule(at, SimEvent::Timer { host, due });
         }
     }
 }

@@ -71,7 +71,11 @@ impl World {
         self.trace
             .host(self.now, host, || format!("destroy qp {qpn:#x}"));
         self.leave_groups(qp)?;
-        let destroyed = self.hosts[host].engine_mut().destroy_qp(qpn);
+        let now = self.now;
+        self.stopping = Some(qp);
+        let destroyed =
+            self.with_core(host, |core, observer| core.destroy_qp(now, observer, qpn))?;
+        self.stopping = None;
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
         self.coverage.mark("destroyed");
         self.by_number.remove(&(host, qpn));

@@ -17,7 +17,7 @@ pub(crate) enum SimEvent {
     /// The program on a host polls again after it has received something.
     Poll { host: usize },
     /// A deadline of a host's shard.
-    Timer { host: usize },
+    Timer { host: usize, due: Time },
     /// The program on a host takes a step.
     Program { host: usize },
     /// One of the scenario's disruptions, by index.

@@ -220,10 +220,13 @@ impl World {
         self.trace.host(self.now, host, || {
             format!("modify qp {qpn:#x} to {state:?}")
         });
-        let engine = self.hosts[host].engine_mut();
-        engine
-            .modify_qp(self.now, qpn, &attr, mask)
-            .map_err(|e| format!("qp {qpn:#x} from {from:?} to {state:?}: {e}"))?;
+        let now = self.now;
+        self.stopping = (!state.receives()).then_some(qp);
+        let modified = self.with_core(host, |core, observer| {
+            core.modify_qp(now, observer, qpn, &attr, mask)
+        })?;
+        self.stopping = None;
+        modified.map_err(|e| format!("qp {qpn:#x} from {from:?} to {state:?}: {e}"))?;
         self.choose_port(qp, state, &attr)?;
         self.after_engine(host)
     }

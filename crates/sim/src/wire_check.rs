@@ -199,7 +199,10 @@ impl World {
                 MULTICAST => model.groups.contains(&flow.destination),
                 qpn => qpn == model.qpn,
             };
-            let ready = model.host == host && model.is_datagram() && model.can_receive();
+            let ready = model.host == host
+                && model.is_datagram()
+                && model.can_receive()
+                && self.stopping != Some(qp);
             if !meant || !ready || model.setup.qkey != deth.qkey {
                 continue;
             }

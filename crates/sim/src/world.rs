@@ -51,6 +51,8 @@ pub(crate) struct World {
     pub(crate) failures: BTreeMap<u64, WcStatus>,
     pub(crate) sends: Vec<SendRecord>,
     pub(crate) recvs: Vec<RecvRecord>,
+    /// The queue pair that is being moved to a state in which it receives nothing.
+    pub(crate) stopping: Option<usize>,
     /// Number of packets in the network.
     pub(crate) in_flight: u64,
     pub(crate) packets: u64,
@@ -95,6 +97,7 @@ impl World {
             failures: BTreeMap::new(),
             sends: Vec::new(),
             recvs: Vec::new(),
+            stopping: None,
             in_flight: 0,
             packets: 0,
             steps: 0,
@@ -129,7 +132,7 @@ impl World {
         let host = match what {
             SimEvent::Serve { host }
             | SimEvent::Poll { host }
-            | SimEvent::Timer { host }
+            | SimEvent::Timer { host, .. }
             | SimEvent::Program { host } => host,
             SimEvent::Arrive { host, packet } => {
                 self.in_flight -= 1;
@@ -148,7 +151,7 @@ impl World {
         match what {
             SimEvent::Serve { .. } => self.serve(host),
             SimEvent::Poll { .. } => self.poll_turn(host),
-            SimEvent::Timer { .. } => self.timer(host),
+            SimEvent::Timer { due, .. } => self.timer(host, due),
             _ => self.program(host),
         }
     }

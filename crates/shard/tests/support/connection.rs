@@ -27,8 +27,9 @@ pub(crate) struct End<W> {
     pub(crate) core: Core<W, Arc<CreditPage>>,
     memory: Ram,
     mr: Arc<Mr>,
-    cq: Arc<Cq>,
-    qpn: u32,
+    pub(crate) cq: Arc<Cq>,
+    pub(crate) qpn: u32,
+    kind: QpType,
 }
 
 /// Memory that holds bytes from [`BASE`] on; the process of an end.
@@ -85,7 +86,7 @@ impl Process for Quiet<'_> {
 }
 
 impl<W: Wire> End<W> {
-    fn new(wire: W, page: &Arc<CreditPage>, fill: u8) -> End<W> {
+    pub(crate) fn new(wire: W, page: &Arc<CreditPage>, kind: QpType, fill: u8) -> End<W> {
         let slot = wire.properties().slot;
         let regions = Arc::new(Regions::new([slot; 32]));
         let pd = regions.alloc_pd();
@@ -101,7 +102,7 @@ impl<W: Wire> End<W> {
         let mut core = core.expect("a wire that can be set up");
         let cq = Cq::new(u32::from(slot), 16).expect("a completion queue");
         let init = QpInit {
-            qp_type: QpType::Rc,
+            qp_type: kind,
             pd: Some(pd),
             send_cq: Some(Arc::clone(&cq)),
             recv_cq: Some(Arc::clone(&cq)),
@@ -124,18 +125,18 @@ impl<W: Wire> End<W> {
             mr: mr.expect("a region"),
             cq,
             qpn,
+            kind,
         }
     }
 
-    fn connect(&mut self, peer: u32, source: IpAddr, destination: IpAddr) {
+    /// Moves the queue pair to RTS, with this peer.
+    pub(crate) fn connect(&mut self, peer: u32, source: IpAddr, destination: IpAddr) {
         use AttrMask as M;
-        let rtr = M::AV
-            | M::PATH_MTU
-            | M::DEST_QPN
-            | M::RQ_PSN
-            | M::MAX_DEST_RD_ATOMIC
-            | M::MIN_RNR_TIMER;
-        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+        let (mut rtr, mut rts) = (M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::SQ_PSN);
+        if self.kind == QpType::Rc {
+            rtr |= M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+            rts |= M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        }
         let init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
         let mut attr = QpAttr {
             access: Access::REMOTE_WRITE,
@@ -165,11 +166,7 @@ impl<W: Wire> End<W> {
             (QpState::Rts, rts),
         ] {
             attr.state = state;
-            let moved = self
-                .core
-                .engine
-                .modify_qp(Time::ZERO, self.qpn, &attr, M::STATE | mask);
-            moved.expect("a transition");
+            self.modify(&attr, M::STATE | mask);
         }
         let port = self
             .core
@@ -177,7 +174,24 @@ impl<W: Wire> End<W> {
         let _port = port.expect("a source port");
     }
 
-    fn turn(&mut self, now: Time, caller: Caller) {
+    pub(crate) fn modify(&mut self, attr: &QpAttr, mask: AttrMask) {
+        let mut process = Quiet(&self.memory);
+        let modified = self
+            .core
+            .modify_qp(Time::ZERO, &mut process, self.qpn, attr, mask);
+        modified.expect("a permitted change");
+    }
+
+    /// Returns the first `length` bytes of the end's memory.
+    pub(crate) fn sge(&self, length: u32) -> Sge {
+        Sge {
+            addr: BASE,
+            length,
+            lkey: self.mr.lkey(),
+        }
+    }
+
+    pub(crate) fn turn(&mut self, now: Time, caller: Caller) {
         let mut process = Quiet(&self.memory);
         self.core.turn(now, &mut process, caller);
     }
@@ -193,15 +207,14 @@ pub(crate) fn write_arrives<W: Wire>(
 ) -> [End<W>; 2] {
     let page = Arc::default();
     let [one, other] = wires;
-    let mut ends = [End::new(one, &page, 0), End::new(other, &page, 0xff)];
+    let mut ends = [
+        End::new(one, &page, QpType::Rc, 0),
+        End::new(other, &page, QpType::Rc, 0xff),
+    ];
     let [a, b] = [ends[0].qpn, ends[1].qpn];
     ends[0].connect(b, addresses[0], addresses[1]);
     ends[1].connect(a, addresses[1], addresses[0]);
-    let sges = [Sge {
-        addr: BASE,
-        length: SIZE as u32,
-        lkey: ends[0].mr.lkey(),
-    }];
+    let sges = [ends[0].sge(SIZE as u32)];
     let wr = SendWr {
         wr_id: 7,
         op: SendOp::Write {

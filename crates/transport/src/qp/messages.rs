@@ -148,6 +148,7 @@ impl Qp {
             None => self.rq.len(),
         };
         matches!(self.kind, QpType::Uc | QpType::Ud)
+            && self.state.receives()
             && needs_receive(opcode)
             && !self.resp.holding
             && posted == 0
