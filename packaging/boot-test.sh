@@ -101,7 +101,7 @@ case $boot in
     printf '[[link]]\nname = "x"\nnetdev = "lo"\nmtu = 1500\n' >/etc/ferroce/links.toml
     not systemctl restart ferroced 2>/dev/null
     journalctl --sync
-    journalctl --unit ferroced --no-pager | grep -q 'links.toml: line 4: mtu 1500 is none of'
+    journalctl --unit ferroced --no-pager | grep -q 'links.toml: line 4: mtu 1500 is not one of'
     cp /tmp/links.toml /etc/ferroce/links.toml
     systemctl reset-failed ferroced
     systemctl restart ferroced

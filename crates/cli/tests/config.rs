@@ -104,7 +104,7 @@ fn errors_name_the_line_of_the_configuration() {
         );
         let text = "[[link]]\nname = \"rxe0\"\nnetdev = \"lo\"\nmtu = 1500\n";
         fs::write(&file, text).expect("written");
-        let complaint = "links.toml: line 4: mtu 1500 is none of 256, 512, 1024, 2048, 4096\n";
+        let complaint = "links.toml: line 4: mtu 1500 is not one of 256, 512, 1024, 2048, 4096\n";
         for line in [
             "ferroce config check",
             "ferroce config",
@@ -173,7 +173,10 @@ fn rxe_cfg_has_the_output_of_early_soft_roce() {
         assert!(ok("rxe_cfg -h").contains("persistent"));
         for (line, complaint) in [
             ("rxe_cfg frobnicate", "unknown command `frobnicate`"),
-            ("rxe_cfg add eth7", "no netdev `eth7`; there is lo,"),
+            (
+                "rxe_cfg add eth7",
+                "netdev eth7 does not exist; existing netdevs: lo,",
+            ),
             (
                 "rxe_cfg remove rxe7",
                 "no link is named rxe7 or uses a netdev rxe7; there are no links",
@@ -206,13 +209,13 @@ fn rxe_init_adds_a_link_on_each_netdev() {
         let _cleanup = Cleanup;
         let said = fails("rxe_init.sh");
         assert!(
-            said.contains("hsn0: No such device: no netdev `hsn0`"),
+            said.contains("hsn0: No such device: netdev hsn0 does not exist"),
             "{said}"
         );
         // Each command starts a ferroced while that of the previous command ends.
         for _ in 0..30 {
             let said = fails("rxe_init.sh");
-            assert!(said.contains("no netdev `hsn0`"), "{said}");
+            assert!(said.contains("netdev hsn0 does not exist"), "{said}");
         }
         cable("hsn0", "far0", "10.0.0.1/24");
         cable("hsn1", "far1", "10.0.1.1/24");

@@ -80,7 +80,7 @@ const GUIDES: &[Guide] = &[
             ),
             refused(
                 "sudo rdma link add siw0 type siw netdev enp4s0f0",
-                &["type siw (iWARP) is not built yet; type rxe works"],
+                &["type siw (iWARP) is not supported yet; use type rxe"],
             ),
             quiet("sudo rdma link delete rxe0"),
         ],
@@ -170,7 +170,7 @@ const GUIDES: &[Guide] = &[
             ),
             refused(
                 "rdma link add siw0 type siw netdev enp1s0",
-                &["Operation not supported: type siw (iWARP) is not built yet"],
+                &["Operation not supported: type siw (iWARP) is not supported yet"],
             ),
             quiet("rdma link delete rxe0"),
         ],

@@ -152,7 +152,7 @@ fn errors_name_the_cause_and_the_remedy() {
             ),
             (
                 "link add rxe0 type rxe netdev eth7",
-                "error: No such device: no netdev `eth7`; there is lo, far, near",
+                "error: No such device: netdev eth7 does not exist; existing netdevs: lo, far, near",
             ),
             (
                 "link add rxe0 type rxe netdev near",
@@ -160,11 +160,11 @@ fn errors_name_the_cause_and_the_remedy() {
             ),
             (
                 "link add siw0 type siw netdev lo",
-                "error: Operation not supported: type siw (iWARP) is not built yet; type rxe works",
+                "error: Operation not supported: type siw (iWARP) is not supported yet; use type rxe",
             ),
             (
                 "link add rxe0 type rxe netdev lo mtu 1500",
-                "error: Invalid argument: mtu 1500 is none of 256, 512, 1024, 2048, 4096",
+                "error: Invalid argument: mtu 1500 is not one of 256, 512, 1024, 2048, 4096",
             ),
         ] {
             let said = fails(&format!("ferroce {line}"));

@@ -119,19 +119,19 @@ fn errors_exit_with_status_1_and_name_the_mistake() {
             ("resource show rxe7", "Wrong device name"),
             ("resource show qp link rxe7", "Wrong device name"),
             ("resource show qp speed 7", "Unknown filter 'speed'"),
-            ("statistic show link rxe7", "no link `rxe7`"),
+            ("statistic show link rxe7", "link rxe7 does not exist"),
             (
                 "link add siw0 type siw netdev lo",
-                "siw (iWARP) is not built yet",
+                "siw (iWARP) is not supported yet",
             ),
             (
                 "link add rxe1 type rxe netdev eth7",
-                "no netdev `eth7`; there is lo",
+                "netdev eth7 does not exist; existing netdevs: lo",
             ),
             ("link add rxe1 type rxe netdev lo", "File exists"),
             (
                 "link delete rxe7",
-                "No such device: no link `rxe7`; there is rxe0",
+                "No such device: link rxe7 does not exist; existing links: rxe0",
             ),
             ("system set netns shared", "Operation not supported"),
             (
@@ -148,13 +148,16 @@ fn errors_exit_with_status_1_and_name_the_mistake() {
             ),
             (
                 "link add rxe1 type frob netdev lo",
-                "type `frob` is not known; rxe is",
+                "type `frob` is not known; use type rxe",
             ),
             (
                 "link add rxe1 type rxe netdev lo mtu big",
                 "mtu `big` is not one of 256, 512, 1024, 2048, 4096",
             ),
-            ("dev set rxe7 name mine", "no link `rxe7`; there is rxe0"),
+            (
+                "dev set rxe7 name mine",
+                "link rxe7 does not exist; existing links: rxe0",
+            ),
             ("dev set rxe0 name a/b", "link name `a/b` is not valid"),
             ("dev set rxe0 name", "the value of 'name' is missing"),
             ("dev set rxe0 netns blue", "Operation not supported"),
@@ -398,7 +401,10 @@ fn renamed_device_keeps_its_programs_across_a_restart() {
         assert!(ok("rdma dev").starts_with("0: storage: node_type ca "));
         assert!(ok("rdma res show qp").starts_with("link storage/1 lqpn "));
         let said = fails("rdma dev set storage name rxe1");
-        assert!(said.contains("File exists: link rxe1 is there"), "{said}");
+        assert!(
+            said.contains("File exists: link rxe1 exists already"),
+            "{said}"
+        );
         assert_eq!(ok("rdma dev set storage name storage"), "", "no change");
         // The next ferroced knows the new name, and the program attaches to it.
         common::end_daemon();

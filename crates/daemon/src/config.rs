@@ -234,8 +234,8 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             && kind.as_ref() != "rxe"
         {
             let reason = match kind.as_ref().as_str() {
-                "siw" => "type siw (iWARP) is not built yet; type rxe works".into(),
-                other => format!("type `{other}` is not known; rxe is"),
+                "siw" => "type siw (iWARP) is not supported yet; use type rxe".into(),
+                other => format!("type `{other}` is not known; use type rxe"),
             };
             return wrong(kind.span(), reason);
         }
@@ -248,7 +248,7 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
                 Some(known) => Some(*known),
                 None => {
                     let known: Vec<String> = MTUS.iter().map(u32::to_string).collect();
-                    let reason = format!("mtu {} is none of {}", mtu.as_ref(), known.join(", "));
+                    let reason = format!("mtu {} is not one of {}", mtu.as_ref(), known.join(", "));
                     return wrong(mtu.span(), reason);
                 }
             },

@@ -87,10 +87,12 @@ impl Links {
         let found = self.links.iter().find(|link| link.config.name == name);
         found.ok_or_else(|| {
             let there = match self.links.len() {
-                0 => "there is none; `ferroce link add NAME type rxe netdev IF` adds one".into(),
-                _ => format!("there is {}", listed(self.names())),
+                0 => {
+                    "there are no links; `ferroce link add NAME type rxe netdev IF` adds one".into()
+                }
+                _ => format!("existing links: {}", listed(self.names())),
             };
-            Refusal::new(libc::ENODEV, format!("no link `{name}`; {there}"))
+            Refusal::new(libc::ENODEV, format!("link {name} does not exist; {there}"))
         })
     }
 
@@ -165,7 +167,7 @@ impl Links {
             Some(link) => Err(Refusal::new(
                 libc::EEXIST,
                 format!(
-                    "link {name} is there already, on netdev {}",
+                    "link {name} exists already, on netdev {}; choose another name",
                     link.info.netdev
                 ),
             )),
@@ -358,11 +360,11 @@ fn check_kind(kind: &str) -> Result<(), Refusal> {
         "rxe" => Ok(()),
         "siw" => Err(Refusal::new(
             libc::EOPNOTSUPP,
-            "type siw (iWARP) is not built yet; type rxe works",
+            "type siw (iWARP) is not supported yet; use type rxe",
         )),
         other => Err(Refusal::new(
             libc::EINVAL,
-            format!("type `{other}` is not known; rxe is"),
+            format!("type `{other}` is not known; use type rxe"),
         )),
     }
 }
@@ -372,7 +374,7 @@ fn find_netdev<'a>(name: &str, netdevs: &'a Netdevs) -> Result<&'a Netdev, Refus
         let there = listed(netdevs.names());
         Refusal::new(
             libc::ENODEV,
-            format!("no netdev `{name}`; there is {there}"),
+            format!("netdev {name} does not exist; existing netdevs: {there}"),
         )
     })
 }
@@ -382,7 +384,7 @@ fn check_mtu(config: &LinkConfig, netdev: &Netdev) -> Result<(), Refusal> {
         return Ok(());
     };
     if !MTUS.contains(&mtu) {
-        let message = format!("mtu {mtu} is none of {}", listed(MTUS));
+        let message = format!("mtu {mtu} is not one of {}", listed(MTUS));
         return Err(Refusal::new(libc::EINVAL, message));
     }
     let largest = largest_mtu(netdev.mtu);

@@ -130,7 +130,7 @@ fn invalid_attachments_are_refused() {
         let _ferroced = Ferroced::start();
         let (errno, words) = refusal(attach("rxe0", 1).unwrap_err());
         assert_eq!(errno, libc::ENODEV);
-        assert!(words.contains("no link `rxe0`"), "{words}");
+        assert!(words.contains("link rxe0 does not exist"), "{words}");
         add("rxe0", "lo").unwrap();
         assert_eq!(refusal(attach("rxe0", 0).unwrap_err()).0, libc::EINVAL);
         assert_eq!(refusal(attach("rxe0", 61).unwrap_err()).0, libc::EINVAL);

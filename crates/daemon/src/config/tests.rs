@@ -46,9 +46,9 @@ fn errors_name_the_line() {
         (
             "netdev = \"eth0\"\nmtu = 1500\n",
             5,
-            "mtu 1500 is none of 256",
+            "mtu 1500 is not one of 256",
         ),
-        ("netdev = \"eth0\"\nmtu = -1\n", 5, "mtu -1 is none of"),
+        ("netdev = \"eth0\"\nmtu = -1\n", 5, "mtu -1 is not one of"),
         ("netdev = \"eth0\"\ntype = \"siw\"\n", 5, "not built yet"),
         ("netdev = \"eth0\"\ncrc = maybe\n", 5, ""),
         (

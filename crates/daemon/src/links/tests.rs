@@ -64,7 +64,7 @@ fn refusals_name_the_value_and_the_remedy() {
     assert_eq!(errno, libc::ENODEV);
     assert_eq!(
         words,
-        "No such device: no netdev `eth7`; there is eth0, eth1"
+        "No such device: netdev eth7 does not exist; existing netdevs: eth0, eth1"
     );
 
     let (errno, words) = refused(config("x", "eth0"));
@@ -78,7 +78,7 @@ fn refusals_name_the_value_and_the_remedy() {
     assert_eq!(errno, libc::EEXIST);
     assert_eq!(
         words,
-        "File exists: link there is there already, on netdev eth0"
+        "File exists: link there exists already, on netdev eth0; choose another name"
     );
 
     let (errno, words) = refused(config("x", "eth1"));
@@ -109,7 +109,7 @@ fn mtus_that_do_not_fit_are_refused() {
     let odd = links.add(with(1500), &netdevs()).unwrap_err().message;
     assert_eq!(
         odd,
-        "Invalid argument: mtu 1500 is none of 256, 512, 1024, 2048, 4096"
+        "Invalid argument: mtu 1500 is not one of 256, 512, 1024, 2048, 4096"
     );
     let large = links.add(with(4096), &netdevs()).unwrap_err().message;
     assert!(large.contains("`ip link set eth0 mtu 4176`"), "{large}");
@@ -124,7 +124,10 @@ fn unknown_link_is_refused_with_the_known_names() {
     assert!(words.contains("`ferroce link add"), "{words}");
     links.add(config("rxe1", "eth0"), &netdevs()).unwrap();
     let words = links.find("rxe0").unwrap_err().message;
-    assert_eq!(words, "No such device: no link `rxe0`; there is rxe1");
+    assert_eq!(
+        words,
+        "No such device: link rxe0 does not exist; existing links: rxe1"
+    );
 }
 
 #[test]
