@@ -63,8 +63,11 @@ fn collect(rows: &mut Vec<Row>, csv: &str) -> Result<()> {
         let [side, value, _fastest, unit, against, ..] = fields[..] else {
             anyhow::bail!("not a line of figures: {line}");
         };
-        // A figure stands once for each reference; its own value is that of the first.
-        let name = format!("{operation} ({side}, {against})");
+        // A figure with several references has a line, and a value, for each of them.
+        let name = match against {
+            "" => format!("{operation} ({side})"),
+            _ => format!("{operation} ({side}, {against})"),
+        };
         let value = value.parse().with_context(|| line.to_owned())?;
         match rows.iter_mut().find(|row| row.name == name) {
             Some(row) => row.values.push(value),
@@ -88,7 +91,8 @@ fn table(before: &[Row], after: &[Row]) -> String {
         let now = median(&row.values);
         let former = before.iter().find(|former| former.name == row.name);
         let (value, ratio) = match former.map(|former| median(&former.values)) {
-            Some(value) => (format!("{value:.1}"), format!("{:.2}", now / value)),
+            Some(value) if value > 0.0 => (format!("{value:.1}"), format!("{:.2}", now / value)),
+            Some(value) => (format!("{value:.1}"), "-".into()),
             None => ("-".into(), "-".into()),
         };
         // Writing to a string cannot fail.
@@ -121,6 +125,9 @@ mod tests {
             collect(&mut before, &run(value)).unwrap();
             collect(&mut after, &run(value / 2.0)).unwrap();
         }
+        let none = "operation\n\"allocations\",both,0.0,,,,,,,\n";
+        collect(&mut before, none).unwrap();
+        collect(&mut after, none).unwrap();
         collect(&mut after, "operation\n\"new\",side,3.0,,Gb/s,,,,,\n").unwrap();
         let text = table(&before, &after);
         let lines: Vec<Vec<&str>> = text
@@ -131,7 +138,8 @@ mod tests {
             lines[1].ends_with(&["20.0", "10.0", "0.50", "ns"]),
             "{text}"
         );
-        assert!(lines[2].ends_with(&["-", "3.0", "-", "Gb/s"]), "{text}");
+        assert!(lines[2].ends_with(&["(both)", "0.0", "0.0", "-"]), "{text}");
+        assert!(lines[3].ends_with(&["-", "3.0", "-", "Gb/s"]), "{text}");
         assert!(collect(&mut after, "operation\nwords\n").is_err());
     }
 }
