@@ -115,15 +115,39 @@ impl Qp {
     }
 }
 
-/// Returns the access that an operation requires; that of a FLUSH depends on the packet.
+/// Returns the access that an operation requires; that of a FLUSH depends on the packet. The
+/// match lists every operation, so a new one does not compile until it states its access.
 #[inline]
 fn required_access(opcode: Opcode) -> Access {
     match opcode.operation() {
+        // The fast path asks for each packet of a WRITE.
         _ if opcode.is_write() => Access::REMOTE_WRITE,
-        Operation::AtomicWrite => Access::REMOTE_WRITE,
+        Operation::WriteFirst
+        | Operation::WriteMiddle
+        | Operation::WriteLast
+        | Operation::WriteLastImm
+        | Operation::WriteOnly
+        | Operation::WriteOnlyImm
+        | Operation::AtomicWrite => Access::REMOTE_WRITE,
         Operation::ReadRequest => Access::REMOTE_READ,
         Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-        _ => Access::empty(),
+        Operation::Flush
+        | Operation::SendFirst
+        | Operation::SendMiddle
+        | Operation::SendLast
+        | Operation::SendLastImm
+        | Operation::SendLastInvalidate
+        | Operation::SendOnly
+        | Operation::SendOnlyImm
+        | Operation::SendOnlyInvalidate
+        | Operation::ReadResponseFirst
+        | Operation::ReadResponseMiddle
+        | Operation::ReadResponseLast
+        | Operation::ReadResponseOnly
+        | Operation::Acknowledge
+        | Operation::AtomicAcknowledge
+        | Operation::Resync
+        | Operation::CongestionNotification => Access::empty(),
     }
 }
 
