@@ -282,7 +282,10 @@ fn qpn_without_an_owner_is_accepted() {
 fn req_on_the_wire_is_that_of_the_kernel() {
     isolated("req_on_the_wire_is_that_of_the_kernel", || {
         let cable = Cable::lay();
-        #[allow(clippy::disallowed_methods, reason = "a peer of flesh and blood")]
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "the test is a peer without Ferroce"
+        )]
         let peer = cable.there(|| UdpSocket::bind((THERE, 4791)).unwrap());
         let _ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();

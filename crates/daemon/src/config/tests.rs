@@ -49,7 +49,11 @@ fn errors_name_the_line() {
             "mtu 1500 is not one of 256",
         ),
         ("netdev = \"eth0\"\nmtu = -1\n", 5, "mtu -1 is not one of"),
-        ("netdev = \"eth0\"\ntype = \"siw\"\n", 5, "not supported yet"),
+        (
+            "netdev = \"eth0\"\ntype = \"siw\"\n",
+            5,
+            "not supported yet",
+        ),
         ("netdev = \"eth0\"\ncrc = maybe\n", 5, ""),
         (
             "netdev = \"eth0\"\n[[link]]\nname = \"rxe0\"\nnetdev = \"eth1\"\n",

@@ -67,7 +67,10 @@ fn storm(gid_index: u8, to: &str) {
     } else {
         "0.0.0.0:0"
     };
-    #[allow(clippy::disallowed_methods, reason = "an enemy of flesh and blood")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the test is a peer without Ferroce"
+    )]
     let socket = UdpSocket::bind(any).expect("a socket");
     let address: IpAddr = to.parse().expect("an address");
     let flow = Flow {
