@@ -19,7 +19,8 @@ pub(crate) unsafe fn conn_params(
     id: &IdObject,
     param: *const rdma_conn_param,
 ) -> Outcome<ConnParams> {
-    // SAFETY: the caller's word for `param`; the queue pair is NULL or one of this library.
+    // SAFETY: `param` is NULL or a whole structure, and the field of the id is NULL or a queue
+    // pair that the program keeps during calls that use it.
     let (param, qp) = unsafe { (param.as_ref(), id.qp().as_ref()) };
     if id.id.port_space() == PortSpace::Tcp && qp.is_none() && param.is_none() {
         return Err(refuse(
@@ -36,7 +37,7 @@ pub(crate) unsafe fn conn_params(
         params.srq = param.srq != 0;
         params.responder_resources = depth(param.responder_resources);
         params.initiator_depth = depth(param.initiator_depth);
-        // SAFETY: the caller's word for the length of the private data.
+        // SAFETY: the private data has the length that the structure names.
         let data = unsafe { bytes(param.private_data, param.private_data_len) };
         params.private_data.extend_from_slice(data);
     }
@@ -59,7 +60,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     if data.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: `data` is not NULL, and the caller vouches for `len` bytes.
+    // SAFETY: `data` is not NULL, and points to `len` bytes that stay valid.
     unsafe { core::slice::from_raw_parts(data.cast(), len.into()) }
 }
 

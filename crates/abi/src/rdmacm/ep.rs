@@ -60,7 +60,7 @@ unsafe fn prepare(
 ) -> Outcome {
     let qp_type = res.ai_qp_type.cast_unsigned();
     if res.ai_flags & RAI_PASSIVE != 0 {
-        // SAFETY: the caller's word for the address.
+        // SAFETY: the address is NULL or of the size of its family.
         bind(id, unsafe { read(res.ai_src_addr) }?)?;
         if !pd.is_null() {
             id.with_c(|c| c.pd = pd);
@@ -68,7 +68,7 @@ unsafe fn prepare(
         id.extra().qp_init = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
         return Ok(());
     }
-    // SAFETY: the caller's word for the addresses.
+    // SAFETY: the addresses are NULL or of the size of their family.
     let (source, destination) = unsafe {
         let source = match res.ai_src_addr.is_null() {
             true => None,
@@ -86,7 +86,7 @@ unsafe fn prepare(
         }
     }
     if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
-        // SAFETY: the caller's word for the length of the private data.
+        // SAFETY: the private data is not NULL, and has the length that the structure names.
         let data =
             unsafe { core::slice::from_raw_parts(res.ai_connect.cast(), res.ai_connect_len) };
         id.extra().connect_data = data.to_vec();

@@ -209,11 +209,11 @@ fn address_without_a_neighbour_is_reported_at_the_timeout() {
         expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 
         let gone = new_id(channel, RDMA_PS_TCP);
-        let mut nobody = address("[fd77::99]:1");
+        let mut absent = address("[fd77::99]:1");
         good(rdma_resolve_addr(
             gone,
             ptr::null_mut(),
-            raw(&mut nobody),
+            raw(&mut absent),
             300,
         ));
         good(rdma_destroy_id(gone));
@@ -221,7 +221,7 @@ fn address_without_a_neighbour_is_reported_at_the_timeout() {
         good(rdma_resolve_addr(
             other,
             ptr::null_mut(),
-            raw(&mut nobody),
+            raw(&mut absent),
             300,
         ));
         let event = next(channel);

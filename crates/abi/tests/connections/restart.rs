@@ -53,7 +53,7 @@ fn across_a_restart(
     let (tell, told) = std::sync::mpsc::channel();
     #[allow(clippy::disallowed_methods)] // the call blocks
     let caller = std::thread::spawn(move || {
-        tell.send(rustix::thread::gettid()).expect("somebody waits");
+        tell.send(rustix::thread::gettid()).expect("a receiver");
         call()
     });
     let thread = told.recv().expect("a thread");
