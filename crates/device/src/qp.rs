@@ -85,10 +85,6 @@ impl Qp {
         mask: AttrMask,
         ah: Option<&AhAttr>,
     ) -> Result<(), VerbsError> {
-        match mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
-            true => self.shard.receive_arrived(),
-            false => self.shard.flush_deferred_acks(),
-        }
         let mut attr = *attr;
         if mask.contains(AttrMask::AV) {
             attr.av = match ah {
@@ -106,7 +102,11 @@ impl Qp {
         let peer_is_here =
             peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
         self.shard.with_core(|core, now, process| {
-            core.modify_qp(now, process, self.qpn, &attr, mask)?;
+            match self.shard.is_stopped() {
+                // The sockets of a closed device may have another owner.
+                true => core.adapter().modify_qp(now, self.qpn, &attr, mask)?,
+                false => core.modify_qp(now, process, self.qpn, &attr, mask)?,
+            }
             if peer_is_here {
                 let Adapter::Roce(engine) = core.adapter();
                 engine.pin_peer_port(self.qpn)?;
@@ -209,9 +209,11 @@ impl Qp {
 
     /// Destroys the queue pair. Fails while it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        self.shard.flush_deferred_acks();
         self.shard
-            .with_core(|core, now, process| core.destroy_qp(now, process, self.qpn))
+            .with_core(|core, now, process| match self.shard.is_stopped() {
+                true => core.adapter().destroy_qp(self.qpn),
+                false => core.destroy_qp(now, process, self.qpn),
+            })
     }
 
     /// Attaches the queue pair to a multicast group, or detaches it.

@@ -19,10 +19,6 @@ use crate::credits::MappedCredits;
 use crate::event_queue::EventQueue;
 use crate::memory::LazyMemory;
 
-/// Most turns in which a queue pair that is about to fail receives what has arrived: more
-/// packets than a socket's buffer holds.
-const ARRIVED_TURNS: usize = 64;
-
 /// The state that a shard's lock protects.
 pub(crate) type Core = ferroce_shard::Core<UdpWire, MappedCredits>;
 
@@ -100,23 +96,6 @@ impl Shard {
             let now = clock::now();
             core.flush_deferred_acks(now, &mut self.process(now));
         }
-    }
-
-    /// Receives every packet that the sockets hold. A queue pair that is about to fail
-    /// must first see the ACKs that have arrived: an adapter processes packets on arrival,
-    /// so a send that the peer acknowledged before it disconnected is not flushed.
-    pub(crate) fn receive_arrived(&self) {
-        let mut core = self.lock();
-        for _ in 0..ARRIVED_TURNS {
-            let now = clock::now();
-            if self.is_stopped()
-                || core.turn(now, &mut self.process(now), Caller::ProgressThread)
-                    < ferroce_shard::RECEIVE_BUDGET
-            {
-                break;
-            }
-        }
-        self.wake_for_deadline(&core, clock::now());
     }
 
     /// Does a turn for a program that polls, unless another thread holds the lock.

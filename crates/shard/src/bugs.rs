@@ -1,5 +1,8 @@
 //! Injected bugs of a shard, with which the simulator proves that it finds such bugs.
 //!
+//! Bookkeeping finds most of them at once: the simulator counts the packets and the credits
+//! that a shard holds. `KeepUnmatched` shows only at the end of a run.
+//!
 //! Without the feature `bugs` no bug is ever active, and the compiler removes the checks.
 
 /// A mistake that the code of a shard may make.
@@ -10,6 +13,10 @@ pub enum Bug {
     LoseReceivedAck,
     /// No deadline is set for acknowledgements whose sending was deferred.
     ForgetAckDeadline,
+    /// Deferred acknowledgements are not sent before a queue pair changes or ends.
+    ForgetDeferredAcks,
+    /// Packets that have arrived are not received before the error state.
+    SkipArrivedPackets,
     /// A run that waited for room in the socket is charged to the receiver twice.
     ChargeTwice,
     /// The receiver counts each unreliable packet twice.
@@ -34,6 +41,8 @@ impl Bug {
     pub const ALL: &'static [Bug] = &[
         Bug::LoseReceivedAck,
         Bug::ForgetAckDeadline,
+        Bug::ForgetDeferredAcks,
+        Bug::SkipArrivedPackets,
         Bug::ChargeTwice,
         Bug::CreditTwice,
         Bug::OvertakeUnmatched,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ferroce_net::{IncomingRun, Scope, Source, Wire};
-use ferroce_transport::{Adapter, AttrMask, Datagram, Engine, QpAttr, Time, VerbsError};
+use ferroce_transport::{Adapter, AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
 
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
@@ -26,6 +26,9 @@ const MAX_DEFERRED: usize = 4;
 /// Time until a run that found no room, or a packet without a receive, is tried again. No
 /// descriptor reports when there is room.
 const RETRY_NS: u64 = 200_000;
+/// Most turns in which a queue pair receives packets before it moves to the error state. It
+/// ends the wait for a peer that sends without pause.
+const MAX_ARRIVED_TURNS: usize = 64;
 /// Packets of a batch: several full runs.
 const BATCH: usize = 256;
 
@@ -218,9 +221,16 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         });
     }
 
-    /// Changes attributes and state of a queue pair. The engine processes a deferred ACK
-    /// first, because that ACK arrived before. A queue pair that no longer receives drops
-    /// its unmatched packets: otherwise its next connection would receive them.
+    /// Changes attributes and state of a queue pair. Before the change the engine processes
+    /// a deferred ACK, which arrived earlier, and sends deferred ACKs, which the queue pair
+    /// may not be able to send afterwards.
+    ///
+    /// A queue pair that moves to the error state first receives every packet that has
+    /// arrived. An adapter processes packets on arrival, so a send that the peer
+    /// acknowledged before it disconnected is not flushed.
+    ///
+    /// A queue pair that no longer receives drops its unmatched packets: otherwise its next
+    /// connection would receive them.
     ///
     /// # Errors
     /// If the engine refuses the change.
@@ -232,7 +242,10 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), VerbsError> {
-        self.release_received_ack(now, process);
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
+            self.receive_arrived(now, process);
+        }
+        self.settle(now, process);
         self.engine.modify_qp(now, qpn, attr, mask)?;
         if mask.contains(AttrMask::STATE) && !attr.state.receives() {
             self.release_unmatched(now, process);
@@ -241,8 +254,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         Ok(())
     }
 
-    /// Destroys a queue pair, and drops its unmatched packets: the next queue pair with the
-    /// same number must not receive them.
+    /// Destroys a queue pair after sending its deferred ACKs, and drops its unmatched packets:
+    /// the next queue pair with the same number must not receive them.
     ///
     /// # Errors
     /// If the engine refuses.
@@ -252,11 +265,32 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         process: &mut impl Process,
         qpn: u32,
     ) -> Result<(), VerbsError> {
-        self.release_received_ack(now, process);
+        self.settle(now, process);
         self.engine.destroy_qp(qpn)?;
         self.release_unmatched(now, process);
         self.credits.end(false);
         Ok(())
+    }
+
+    /// Receives every packet that has arrived, and sends the ACKs.
+    fn receive_arrived(&mut self, now: Time, process: &mut impl Process) {
+        if self.injected.has(Bug::SkipArrivedPackets) {
+            return;
+        }
+        for _ in 0..MAX_ARRIVED_TURNS {
+            if self.receive(now, process, Caller::ProgressThread, Scope::AllFamilies) == 0 {
+                break;
+            }
+            self.transmit(now, process);
+        }
+    }
+
+    /// Passes the deferred ACK to the engine, and sends deferred ACKs.
+    fn settle(&mut self, now: Time, process: &mut impl Process) {
+        self.release_received_ack(now, process);
+        if !self.injected.has(Bug::ForgetDeferredAcks) {
+            self.flush_deferred_acks(now, process);
+        }
     }
 
     /// Sends the engine's packets and reports its events.
@@ -284,6 +318,11 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let timer = self.engine.next_timeout().into_iter();
         let soon = retry.into_iter().chain(standby);
         timer.chain(soon.map(|ns| now.after_nanos(ns))).min()
+    }
+
+    /// Returns true if ACKs for received datagrams have not been sent.
+    pub fn has_deferred_acks(&self) -> bool {
+        self.ack_deferred
     }
 
     /// Returns true while runs wait for room, in the socket or at a receiver.

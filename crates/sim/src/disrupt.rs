@@ -19,6 +19,12 @@ impl World {
                 self.hosts[host].paused_until = self.now.after_nanos(ns);
                 Ok(())
             }
+            // Half of the queue pairs fail while packets wait in the receive buffer.
+            Disruption::Kill { qp } if self.device_rng.chance(0.5) => {
+                let host = self.qps[qp].host;
+                self.hosts[host].kill_on_arrival = Some(qp);
+                Ok(())
+            }
             Disruption::Kill { qp } => self.kill(qp),
             Disruption::Reset { qp } => self.reset(qp),
             Disruption::Destroy { qp } => self.destroy(qp),
@@ -76,6 +82,9 @@ impl World {
         let destroyed =
             self.with_core(host, |core, observer| core.destroy_qp(now, observer, qpn))?;
         self.stopping = None;
+        if self.hosts[host].core().has_deferred_acks() {
+            return Err(format!("qp {qpn:#x} ended before its deferred ACKs left"));
+        }
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
         self.coverage.mark("destroyed");
         self.by_number.remove(&(host, qpn));

@@ -45,6 +45,8 @@ pub(crate) struct Host {
     pub(crate) polls: f64,
     /// The last turn received many datagrams.
     pub(crate) streams: bool,
+    /// The queue pair that moves to ERR when the next packet arrives.
+    pub(crate) kill_on_arrival: Option<usize>,
     /// An event that processes the receive buffer is scheduled.
     pub(crate) serving: bool,
     /// Runs waited for room when the last call into the shard ended.
@@ -109,6 +111,7 @@ impl Host {
             ledger: Ledger::default(),
             polls: rng.pick(&[0.0, 0.5, 0.95]),
             streams: false,
+            kill_on_arrival: None,
             serving: false,
             blocked: false,
             paused_until: Time::ZERO,

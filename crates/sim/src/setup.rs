@@ -223,9 +223,19 @@ impl World {
         let now = self.now;
         self.stopping = (!state.receives()).then_some(qp);
         let modified = self.with_core(host, |core, observer| {
+            core.wire_mut().budget = usize::MAX;
             core.modify_qp(now, observer, qpn, &attr, mask)
         })?;
         self.stopping = None;
+        if self.hosts[host].core().has_deferred_acks() {
+            return Err(format!("qp {qpn:#x} changed before its deferred ACKs left"));
+        }
+        let arrived = self.hosts[host].inbox.borrow().waiting.len();
+        if state == QpState::Err && arrived > 0 {
+            return Err(format!(
+                "qp {qpn:#x} moved to the error state before {arrived} packets were received"
+            ));
+        }
         modified.map_err(|e| format!("qp {qpn:#x} from {from:?} to {state:?}: {e}"))?;
         self.choose_port(qp, state, &attr)?;
         self.after_engine(host)

@@ -137,7 +137,10 @@ impl World {
             SimEvent::Arrive { host, packet } => {
                 self.in_flight -= 1;
                 self.arrive(host, packet);
-                return Ok(());
+                return match self.hosts[host].kill_on_arrival.take() {
+                    Some(qp) => self.kill(qp),
+                    None => Ok(()),
+                };
             }
             SimEvent::Disrupt { index } => return self.disrupt(index),
             SimEvent::Resume { qp } => return self.resume(qp),
