@@ -11,6 +11,7 @@ mod datagrams;
 mod device_memory;
 mod domains;
 mod events;
+mod exit;
 mod imports;
 mod memory_limit;
 mod regions;
