@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use ferroce_control::{attach, find_daemon};
+use ferroce_control::{PAGE_HEADER, attach, find_daemon};
 use ferroce_device::transport::Counter;
 use ferroce_testnet::{deadline, netdev};
 
@@ -140,7 +140,7 @@ fn counters_are_live() {
         let program = attach("rxe0", 1).expect("attached");
         let page = program.slots[0].counters.as_fd();
         let count = |counter: Counter, value: u64| {
-            let at = 8 * counter as u64;
+            let at = PAGE_HEADER as u64 + 8 * counter as u64;
             rustix::io::pwrite(page, &value.to_ne_bytes(), at).expect("written");
         };
         for value in [5, 6, 700] {
