@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../crates/transport/tests/rules/drive.rs"]
+#[path = "../../crates/roce/tests/rules/drive.rs"]
 mod drive;
 
 use libfuzzer_sys::fuzz_target;

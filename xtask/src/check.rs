@@ -19,13 +19,8 @@ pub(crate) fn run() -> Result<()> {
     step("Lints", || {
         clippy(&["--workspace", "--all-targets"])?;
         // The simulator enables the feature `bugs` for the whole workspace, so check the
-        // transport and the shard again without it.
-        let without_bugs = [
-            "--package",
-            "ferroce-transport",
-            "--package",
-            "ferroce-shard",
-        ];
+        // RoCE engine and the shard again without it.
+        let without_bugs = ["--package", "ferroce-roce", "--package", "ferroce-shard"];
         clippy(&[&without_bugs[..], &["--all-targets"]].concat())?;
         clippy(&["--package", "ferroce-wire", "--no-default-features"])
     })?;

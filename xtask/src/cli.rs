@@ -47,7 +47,7 @@ pub(crate) enum Command {
     ///
     /// Builds the programs for users first, and the library that replaces
     /// libibverbs and librdmacm. Then it builds each tool by itself, because the
-    /// simulator enables the transport's feature `bugs`, and cargo gives packages
+    /// simulator enables the RoCE engine's feature `bugs`, and cargo gives packages
     /// that are built together one set of features.
     #[command(after_help = "\
 EXAMPLES
@@ -62,7 +62,7 @@ EXAMPLES
     /// Check formatting, lints, source rules and documentation.
     ///
     /// Changes no file. Runs rustfmt and clippy with every warning an error,
-    /// also for the transport without deliberate bugs and for the wire formats
+    /// also for the RoCE engine without deliberate bugs and for the wire formats
     /// without the standard library. Checks the project's source rules: no unsafe
     /// code in the protocol crates, no file of 800 lines, no absolute path of a
     /// developer's machine, no deliberate bugs outside the simulator. Checks licences,
@@ -77,7 +77,7 @@ EXAMPLES
 
     /// Run all tests.
     ///
-    /// Tests the whole workspace, then the transport again by itself: in the
+    /// Tests the whole workspace, then the RoCE engine again by itself: in the
     /// workspace its deliberate bugs are compiled in (and switched off), and by
     /// itself it is tested as users get it.
     ///

@@ -42,15 +42,7 @@ pub(crate) const ALL: &[Rule] = &[
 ];
 
 /// Crates in which `unsafe` cannot even be allowed locally.
-const SAFE_CRATES: [&str; 7] = [
-    "wire",
-    "objects",
-    "transport",
-    "cm",
-    "shard",
-    "rdmacm",
-    "sim",
-];
+const SAFE_CRATES: [&str; 7] = ["wire", "objects", "roce", "cm", "shard", "rdmacm", "sim"];
 const MAX_LINES: usize = 800;
 /// Directories of build products.
 const PRODUCTS: [&str; 5] = [".git", "target", "artifacts", "coverage", "corpus"];
@@ -163,13 +155,13 @@ fn bugs_stay_in_the_simulator(files: &[File]) -> Vec<String> {
     const MAY: [&str; 3] = [
         "crates/shard/Cargo.toml",
         "crates/sim/Cargo.toml",
-        "crates/transport/Cargo.toml",
+        "crates/roce/Cargo.toml",
     ];
     files
         .iter()
         .filter(|f| f.path.ends_with("Cargo.toml") && !MAY.contains(&f.path.as_str()))
         .filter(|f| f.text.contains("\"bugs\"") || f.text.contains("/bugs\""))
-        .map(|f| format!("{}: enables the feature `bugs` of the transport", f.path))
+        .map(|f| format!("{}: enables the feature `bugs` of the RoCE engine", f.path))
         .collect()
 }
 
@@ -217,7 +209,7 @@ mod tests {
         let mut files = vec![
             file("crates/wire/src/lib.rs", safe),
             file("crates/objects/src/lib.rs", safe),
-            file("crates/transport/src/lib.rs", safe),
+            file("crates/roce/src/lib.rs", safe),
             file("crates/cm/src/lib.rs", safe),
             file("crates/shard/src/lib.rs", safe),
             file("crates/rdmacm/src/lib.rs", safe),
@@ -269,7 +261,7 @@ mod tests {
 
     #[test]
     fn only_the_simulator_may_enable_bugs() {
-        let enabling = "ferroce-transport = { workspace = true, features = [\"bugs\"] }";
+        let enabling = "ferroce-roce = { workspace = true, features = [\"bugs\"] }";
         assert!(bugs_stay_in_the_simulator(&[file("crates/sim/Cargo.toml", enabling)]).is_empty());
         assert_eq!(
             bugs_stay_in_the_simulator(&[file("crates/bench/Cargo.toml", enabling)]).len(),

@@ -45,14 +45,9 @@ pub(crate) fn test() -> Result<()> {
     step("Link the library that tests load", || library::build(false))?;
     step("Test the workspace", || cargo(&["test", "--workspace"]))?;
     step(
-        "Test the transport and the shard without injected bugs",
+        "Test the RoCE engine and the shard without injected bugs",
         || {
-            let packages = [
-                "--package",
-                "ferroce-transport",
-                "--package",
-                "ferroce-shard",
-            ];
+            let packages = ["--package", "ferroce-roce", "--package", "ferroce-shard"];
             cargo(&[&["test"], &packages[..]].concat())
         },
     )?;

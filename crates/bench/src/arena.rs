@@ -2,7 +2,7 @@
 
 use std::cell::{Ref, RefCell, RefMut};
 
-use ferroce_transport::{Fault, MemRef, Memory, MemorySpace};
+use ferroce_roce::{Fault, MemRef, Memory, MemorySpace};
 
 /// A range of addresses backed by an array.
 #[derive(Debug)]

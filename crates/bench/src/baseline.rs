@@ -3,7 +3,7 @@
 
 use core::hint::black_box;
 
-use ferroce_transport::{MemRef, Memory, Time};
+use ferroce_roce::{MemRef, Memory, Time};
 
 use crate::clock::Clock;
 use crate::pair::Pair;

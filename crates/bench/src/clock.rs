@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ferroce_transport::Time;
+use ferroce_roce::Time;
 
 /// A clock that counts real time from its creation.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ferroce_net::RUN_LIMITS;
-use ferroce_transport::{
+use ferroce_roce::{
     Access, AddressVector, AttrMask, Batch, Config, Counters, Cq, Datagram, Engine, Fault, IpId,
     MemRef, Memory, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, Received, RecvWr, Regions,
     SendData, SendFlags, SendOp, SendWr, Sge, Time, Trailer, WcStatus,

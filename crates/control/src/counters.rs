@@ -19,7 +19,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ferroce_transport::Counter;
+use ferroce_roce::Counter;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::PROTOCOL;

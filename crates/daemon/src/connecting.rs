@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use ferroce_cm::{Address, Time, Transmit};
 use ferroce_control::{CmCall, LinkEvent, LinkEventKind, Reply};
 use ferroce_net::Incoming;
-use ferroce_transport::{Counter, Drop};
+use ferroce_roce::{Counter, Drop};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::attachments::RESUME_TIMEOUT;

@@ -6,7 +6,7 @@ use ferroce_control::link::{HEADERS, MTUS, largest_mtu};
 use ferroce_control::{
     CounterValues, Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PortState, check_name,
 };
-use ferroce_transport::Counter;
+use ferroce_roce::Counter;
 
 use crate::gids::{self, GidTable};
 use crate::netdevs::{Netdev, Netdevs};

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use ferroce_cm::{MAD_LEN, Transmit};
 use ferroce_net::{Incoming, Receiver, SendError, Sender, SlotSockets, probe};
-use ferroce_transport::{Counter, Drop, Path};
+use ferroce_roce::{Counter, Drop, Path};
 use ferroce_wire::{
     Bth, Deth, Flow, HeaderBuf, ICRC_LEN, Opcode, Operation, Packet, Psn, Transport, icrc,
     ud_source_port,

@@ -19,7 +19,7 @@ pub(crate) mod tree;
 use std::collections::BTreeMap;
 
 use ferroce_control::{CounterValues, Gid, LinkInfo, PhysicalState, PortState};
-use ferroce_transport::Counter;
+use ferroce_roce::Counter;
 
 /// The files, by their paths below the root of the tree.
 pub(crate) type Files = BTreeMap<String, Node>;

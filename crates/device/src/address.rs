@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv6Addr};
 
 use ferroce_control::LinkInfo;
-use ferroce_transport::{AddressVector, VerbsError};
+use ferroce_roce::{AddressVector, VerbsError};
 
 /// A route to a peer as verbs describe it: `ibv_ah_attr`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]

@@ -1,6 +1,6 @@
 //! The clock: nanoseconds since boot.
 
-use ferroce_transport::Time;
+use ferroce_roce::Time;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the current time.

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 
 use ferroce_control::{CounterPage, PAGE_HEADER, PAGE_SIZE};
-use ferroce_transport::{COUNTERS, Counters};
+use ferroce_roce::{COUNTERS, Counters};
 
 use crate::mapping::{Mapping, SharedNumbers};
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use ferroce_transport::{Arm, Cq as Queue, VerbsError, Wc};
+use ferroce_roce::{Arm, Cq as Queue, VerbsError, Wc};
 
 use crate::channel::Channel;
 use crate::shard::Shard;

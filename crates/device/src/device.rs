@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use ferroce_control::{AttachedSlot, LinkInfo};
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire, qpns_of_slot};
-use ferroce_transport::{
+use ferroce_roce::{
     Access, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, Pd, QpInit, Regions,
     Rereg, Srq, SrqInit, VerbsError, Xrcd,
 };

@@ -1,6 +1,6 @@
 //! Errors of device operations.
 
-use ferroce_transport::VerbsError;
+use ferroce_roce::VerbsError;
 
 /// The cause of a failed device operation.
 #[derive(Debug, thiserror::Error)]

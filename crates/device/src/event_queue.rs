@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use ferroce_transport::{Event, Failure, QpEvent};
+use ferroce_roce::{Event, Failure, QpEvent};
 
 use crate::channel::Channel;
 use crate::cq::Cq;

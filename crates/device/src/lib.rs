@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Only this crate accesses the program's memory, and only this crate has threads and clocks.
-//! It makes no decision about packets: `ferroce_shard` and `ferroce_transport` do.
+//! It makes no decision about packets: `ferroce_shard` and `ferroce_roce` do.
 //!
 //! # Using it
 //!
@@ -80,7 +80,7 @@ pub use device::Device;
 pub use error::Error;
 pub use event_queue::AsyncEvent;
 pub use ferroce_control::{LinkInfo, list_links};
-pub use ferroce_transport as transport;
+pub use ferroce_roce as transport;
 pub use memory::ProcessMemory;
 pub use qp::{Posting, Qp};
 pub use signals::{Blocked, block_all};

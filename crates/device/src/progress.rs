@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ferroce_roce::Time;
 use ferroce_shard::{Caller, RECEIVE_BUDGET, STANDBY_NS};
-use ferroce_transport::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 use ferroce_net::Source;
-use ferroce_transport::{
+use ferroce_roce::{
     Adapter, AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
 };
 use ferroce_wire::{Mtu, rc_source_port, ud_source_port};

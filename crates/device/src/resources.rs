@@ -10,7 +10,7 @@ use std::time::Duration;
 use ferroce_control::resources::{
     CqResource, MrKeys, MrResource, PdResource, QpResource, Resources, SrqResource,
 };
-use ferroce_transport::{QpQuery, QpState, QpType, Regions, Srq};
+use ferroce_roce::{QpQuery, QpState, QpType, Regions, Srq};
 use rustix::net::SendFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 

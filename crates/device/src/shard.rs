@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ferroce_net::{UdpWire, Wire};
+use ferroce_roce::{Adapter, Event, Memory, Time};
 use ferroce_shard::{Caller, STANDBY_NS};
-use ferroce_transport::{Adapter, Event, Memory, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock;

@@ -26,7 +26,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 
-use ferroce_transport::{Datagram, IpId};
+use ferroce_roce::{Datagram, IpId};
 use ferroce_wire::ROCE_PORT;
 
 use crate::address::{self, Name};

@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 
-use ferroce_transport::Datagram;
+use ferroce_roce::Datagram;
 
 /// A datagram to port 4791, as the engine takes it, and its interface. A UDP socket does
 /// not see the IPv4 identification.

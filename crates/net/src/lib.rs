@@ -22,7 +22,7 @@
 //! * [`Receiver`] reads one slot's sockets with `recvmmsg` and `UDP_GRO`, and returns the
 //!   fields of the IP header with each datagram.
 //! * [`Sender`] sends runs of packets with `UDP_SEGMENT`. Source port, addresses, traffic
-//!   class and hop limit come from the [`Path`](ferroce_transport::Path).
+//!   class and hop limit come from the [`Path`](ferroce_roce::Path).
 //! * [`Wire`] is the interface of a shard to the network; [`UdpWire`] implements it.
 //! * [`Features`] lists the kernel features in use. Each has a fallback, except the BPF
 //!   program that steers packets to slots.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use ferroce_transport::Counters;
+use ferroce_roce::Counters;
 
 use crate::features::{self, Features};
 use crate::incoming::IncomingRun;

@@ -11,7 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use ferroce_transport::{Path, RunLimits};
+use ferroce_roce::{Path, RunLimits};
 
 use crate::features::{self, Features};
 use crate::send_error::{PartialSend, SendError};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ferroce_transport::{Counter, Counters, Datagram, IpId};
+use ferroce_roce::{Counter, Counters, Datagram, IpId};
 
 use crate::forward::{self, Flushed, Forwarder};
 use crate::incoming::{Incoming, IncomingRun};

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ferroce_transport::Path;
+use ferroce_roce::Path;
 use ferroce_wire::ROCE_PORT;
 use socket2::Domain;
 

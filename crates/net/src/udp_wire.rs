@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use ferroce_transport::Path;
+use ferroce_roce::Path;
 
 use crate::wire::{IpIds, Properties, Scope, Source, Wire};
 use crate::{IncomingRun, RUN_LIMITS, Receiver, SendError, Sender};

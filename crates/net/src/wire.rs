@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use ferroce_transport::{Path, RunLimits};
+use ferroce_roce::{Path, RunLimits};
 
 use crate::{IncomingRun, SendError};
 

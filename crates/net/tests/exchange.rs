@@ -9,8 +9,8 @@ use common::packet::{packet, path, run};
 use common::veth::ip;
 use common::{receive, receive_rest};
 use ferroce_net::{Features, Receiver, SendError, Sender, create_slot_with, probe};
+use ferroce_roce::Path;
 use ferroce_testnet::isolated;
-use ferroce_transport::Path;
 use ferroce_wire::icrc;
 
 const QPN: u32 = 0x00_0123;

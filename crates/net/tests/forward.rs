@@ -8,8 +8,8 @@ use common::namespace::isolated_as_nobody;
 use common::packet::{packet, path, run};
 use common::{receive, receive_rest};
 use ferroce_net::{Features, ReceiveStats, Receiver, Sender, create_slot, probe};
+use ferroce_roce::{Counter, Counters, Path};
 use ferroce_testnet::isolated;
-use ferroce_transport::{Counter, Counters, Path};
 use ferroce_wire::icrc;
 
 fn receivers(count: u8, features: &Features) -> Vec<Receiver> {

@@ -5,8 +5,8 @@ mod common;
 use common::packet::{packet, path, run};
 use common::receive;
 use ferroce_net::{PartialSend, Receiver, SendError, Sender, TxRun, create_slot, probe};
+use ferroce_roce::Path;
 use ferroce_testnet::isolated;
-use ferroce_transport::Path;
 
 const QPN: u32 = 0x00_0123;
 

@@ -11,7 +11,7 @@
 //! | [`transitions`] | the attributes that each change of state takes, by [`Protocol`] |
 //!
 //! The crate has no socket, thread, clock or source of randomness: time and a seed come in
-//! as arguments. A protocol engine (RoCE: `ferroce-transport`) turns work requests of the
+//! as arguments. A protocol engine (RoCE: `ferroce-roce`) turns work requests of the
 //! send ring into packets, and packets into completions.
 //!
 //! The crate uses two numbers of `ferroce-wire`, because `ibv_qp_attr` holds them: the PSN

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ferroce_net::{IncomingRun, Scope, Source, Wire};
-use ferroce_transport::{Adapter, AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
+use ferroce_roce::{Adapter, AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
 
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};

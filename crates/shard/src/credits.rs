@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferroce_net::slot_of_qpn;
-use ferroce_transport::{Run, Time};
+use ferroce_roce::{Run, Time};
 use ferroce_wire::is_unreliable;
 
 use crate::bugs::{Bug, Injected};

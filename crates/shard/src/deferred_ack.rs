@@ -4,7 +4,7 @@
 //! acknowledgement in the next turn: when the program polls again, or when the progress
 //! thread comes. So the program sees its message sooner.
 
-use ferroce_transport::Datagram;
+use ferroce_roce::Datagram;
 use ferroce_wire::{ACKNOWLEDGE_LEN, rc_acknowledge};
 
 /// Room for one acknowledgement.
@@ -57,7 +57,7 @@ impl DeferredAck {
 
 #[cfg(test)]
 mod tests {
-    use ferroce_transport::IpId;
+    use ferroce_roce::IpId;
     use ferroce_wire::{Opcode, Operation, Transport};
 
     use super::*;

@@ -1,6 +1,6 @@
 //! The surroundings of a core.
 
-use ferroce_transport::{Batch, Datagram, Event, Fault, Memory, Received, Run};
+use ferroce_roce::{Batch, Datagram, Event, Fault, Memory, Received, Run};
 
 /// The process that a core runs in: its memory and its event queue.
 ///

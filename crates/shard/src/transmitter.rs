@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ferroce_net::{IpIds, SendError, Wire};
-use ferroce_transport::{Batch, Engine, Fault, Path, Time, Trailer};
+use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
 
 use crate::bugs::{Bug, Injected};
 use crate::credits::{Charge, CreditPage, SendCredits};

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use ferroce_transport::{Datagram, Engine, Time};
+use ferroce_roce::{Datagram, Engine, Time};
 use ferroce_wire::{Bth, is_unreliable};
 
 use crate::bugs::{Bug, Injected};

@@ -14,11 +14,11 @@ use connection::End;
 use ferroce_net::{
     Incoming, IncomingRun, IpIds, Properties, RUN_LIMITS, Scope, SendError, Source, Wire,
 };
-use ferroce_shard::Caller;
-use ferroce_transport::{
+use ferroce_roce::{
     AttrMask, Datagram, IpId, Path, QpAttr, QpState, QpType, RecvWr, SendData, SendFlags, SendOp,
     SendWr, Time,
 };
+use ferroce_shard::Caller;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 

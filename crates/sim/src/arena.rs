@@ -8,7 +8,7 @@ use core::ops::Range;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferroce_transport::{Fault, MemRef, Memory, MemorySpace};
+use ferroce_roce::{Fault, MemRef, Memory, MemorySpace};
 
 use crate::slot::{Atomic, Rule, Slot, wr_name};
 

@@ -6,7 +6,7 @@ use core::fmt;
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub enum Bug {
     /// A bug of the engine.
-    Engine(ferroce_transport::Bug),
+    Engine(ferroce_roce::Bug),
     /// A bug of the shard around the engine.
     Shard(ferroce_shard::Bug),
 }
@@ -14,13 +14,13 @@ pub enum Bug {
 impl Bug {
     /// Returns all bugs.
     pub fn all() -> impl Iterator<Item = Bug> {
-        let engine = ferroce_transport::Bug::ALL.iter().copied();
+        let engine = ferroce_roce::Bug::ALL.iter().copied();
         let shard = ferroce_shard::Bug::ALL.iter().copied();
         engine.map(Bug::Engine).chain(shard.map(Bug::Shard))
     }
 
     /// Returns the engine's bug.
-    pub(crate) fn of_engine(self) -> Option<ferroce_transport::Bug> {
+    pub(crate) fn of_engine(self) -> Option<ferroce_roce::Bug> {
         match self {
             Bug::Engine(bug) => Some(bug),
             Bug::Shard(_) => None,

@@ -1,6 +1,6 @@
 //! Polling of completions and events, and their checks.
 
-use ferroce_transport::{Arm, Event, QpEvent, Wc, WcStatus};
+use ferroce_roce::{Arm, Event, QpEvent, Wc, WcStatus};
 
 use crate::model::{CqMode, Drain, RecvOwner, Solicited};
 use crate::slot::{WrRef, wr_name};

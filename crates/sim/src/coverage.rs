@@ -4,8 +4,8 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
-use ferroce_transport::Drop as DropReason;
-use ferroce_transport::{QpEvent, WcStatus};
+use ferroce_roce::Drop as DropReason;
+use ferroce_roce::{QpEvent, WcStatus};
 use ferroce_wire::Opcode;
 
 /// Counts of one run or of many.

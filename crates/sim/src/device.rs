@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
+use ferroce_roce::{QpState, Received, Time};
 use ferroce_shard::Caller;
-use ferroce_transport::{QpState, Received, Time};
 use ferroce_wire::{ICRC_LEN, icrc};
 
 use crate::event_queue::SimEvent;

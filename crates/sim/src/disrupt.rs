@@ -1,7 +1,7 @@
 //! Disruptions: pauses, outages, teardown and deregistration while work is
 //! outstanding.
 
-use ferroce_transport::{QpState, QpType, WcStatus};
+use ferroce_roce::{QpState, QpType, WcStatus};
 
 use crate::event_queue::SimEvent;
 use crate::model::{Drain, End, RecvOwner};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use ferroce_transport::Time;
+use ferroce_roce::Time;
 
 use crate::network::InFlight;
 

@@ -1,6 +1,6 @@
 //! Work requests that must fail, at the responder or at the requester.
 
-use ferroce_transport::{QpType, SendFlags, SendOp, Sge, WcStatus};
+use ferroce_roce::{QpType, SendFlags, SendOp, Sge, WcStatus};
 
 use crate::model::{AllowedOutcome, Kind};
 use crate::payload::payload;

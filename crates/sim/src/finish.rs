@@ -1,7 +1,7 @@
 //! The checks at the end of a run: all work has ended, and both ends of each
 //! connection agree on its outcome.
 
-use ferroce_transport::{QpEvent, QpState, QpType, WcStatus};
+use ferroce_roce::{QpEvent, QpState, QpType, WcStatus};
 
 use crate::host::Host;
 use crate::model::{Drain, End, Kind, SendRecord};

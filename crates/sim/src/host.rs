@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ferroce_roce::{Access, Config, Counters, Engine, MemRef, Path, Pd, Regions, Time};
 use ferroce_shard::{Core, CreditPage};
-use ferroce_transport::{Access, Config, Counters, Engine, MemRef, Path, Pd, Regions, Time};
 
 use crate::arena::Arena;
 use crate::bug::Bug;

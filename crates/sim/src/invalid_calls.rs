@@ -1,6 +1,6 @@
 //! Invalid calls: the engine must refuse them and keep its state unchanged.
 
-use ferroce_transport::{
+use ferroce_roce::{
     AttrMask, QpAttr, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, VerbsError,
 };
 

@@ -6,7 +6,7 @@ mod queues;
 use core::net::IpAddr;
 use std::rc::Rc;
 
-use ferroce_transport::{WcOpcode, WcStatus};
+use ferroce_roce::{WcOpcode, WcStatus};
 
 pub(crate) use qp::{Drain, ExpectedDatagram, QpModel, Setup};
 pub(crate) use queues::{CqMode, CqModel, Solicited, SrqModel, WindowModel, WindowState};

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ferroce_transport::{Path, Time};
+use ferroce_roce::{Path, Time};
 use ferroce_wire::{Packet, Transport};
 
 use crate::rng::{Rng, Stream};

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use ferroce_net::RUN_LIMITS;
+use ferroce_roce::{Batch, Datagram, Event, Fault, Memory, Received, Run};
 use ferroce_shard::Process;
-use ferroce_transport::{Batch, Datagram, Event, Fault, Memory, Received, Run};
 use ferroce_wire::{Packet, rc_acknowledge};
 
 use crate::arena::Arena;

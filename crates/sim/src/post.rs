@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ferroce_transport::{
+use ferroce_roce::{
     AddressHandle, QpState, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget,
 };
 

@@ -1,6 +1,6 @@
 //! Simulated programs: they poll completions, post receives and post sends.
 
-use ferroce_transport::{QpState, QpType, SendFlags, SendOp};
+use ferroce_roce::{QpState, QpType, SendFlags, SendOp};
 
 use crate::event_queue::SimEvent;
 use crate::model::{Drain, Kind};

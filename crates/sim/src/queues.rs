@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ferroce_transport::{Cq, QpType, Srq, SrqInit, Time, Xrcd};
+use ferroce_roce::{Cq, QpType, Srq, SrqInit, Time, Xrcd};
 
 use crate::model::{CqMode, CqModel, SrqModel};
 use crate::world::World;

@@ -3,7 +3,7 @@
 
 use core::net::IpAddr;
 
-use ferroce_transport::{QpState, QpType, Wc, WcFlags, WcOpcode, WcStatus};
+use ferroce_roce::{QpState, QpType, Wc, WcFlags, WcOpcode, WcStatus};
 use ferroce_wire::ip;
 
 use crate::model::{End, Kind, RecvOwner, Solicited};

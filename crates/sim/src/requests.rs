@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ferroce_transport::{SendFlags, SendOp};
+use ferroce_roce::{SendFlags, SendOp};
 
 use crate::host::group_address;
 use crate::model::{AtomicTarget, DatagramTarget, Kind};

@@ -6,8 +6,8 @@
 mod draw;
 mod family;
 
+use ferroce_roce::{QpType, Time};
 use ferroce_shard::STANDBY_NS;
-use ferroce_transport::{QpType, Time};
 use ferroce_wire::Mtu;
 
 pub use family::Family;

@@ -1,7 +1,7 @@
 //! The oracle for sends. It checks that they complete in order and exactly once,
 //! with a status that has a cause, and with the effect that the status implies.
 
-use ferroce_transport::{QpState, Wc, WcStatus};
+use ferroce_roce::{QpState, Wc, WcStatus};
 
 use crate::model::{End, Kind};
 use crate::world::{Check, World};

@@ -1,9 +1,7 @@
 //! Creation of counters, queue pairs and connections at the start of a run.
 
 use ferroce_net::Source;
-use ferroce_transport::{
-    Access, AddressVector, AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Time,
-};
+use ferroce_roce::{Access, AddressVector, AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, Time};
 use ferroce_wire::{Psn, rc_source_port, ud_source_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use ferroce_net::{
     Incoming, IncomingRun, IpIds, Properties, RUN_LIMITS, Scope, SendError, Source, Wire,
 };
-use ferroce_transport::{Datagram, IpId, Path, Time};
+use ferroce_roce::{Datagram, IpId, Path, Time};
 
 use crate::network::{Flaw, InFlight};
 use crate::rng::{Rng, Stream};

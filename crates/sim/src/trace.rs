@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
-use ferroce_transport::Time;
+use ferroce_roce::Time;
 
 /// The destination of the log.
 pub(crate) enum Trace {

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use ferroce_transport::{Access, BindMw, MwKind, QpType, SendFlags, SendOp, WcStatus};
+use ferroce_roce::{Access, BindMw, MwKind, QpType, SendFlags, SendOp, WcStatus};
 
 use crate::model::{AllowedOutcome, Kind, WindowModel, WindowState};
 use crate::payload::payload;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ferroce_transport::{QpState, Time};
+use ferroce_roce::{QpState, Time};
 use ferroce_wire::{NakCode, Operation, Packet, Psn, Syndrome, Transport, rnr_delay_ns};
 
 use crate::host::Outgoing;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ferroce_roce::{Time, WcStatus, Xrcd};
 use ferroce_shard::CreditPage;
-use ferroce_transport::{Time, WcStatus, Xrcd};
 
 use crate::bug::Bug;
 use crate::coverage::Coverage;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ferroce_transport::{Access, Mr, Sge};
+use ferroce_roce::{Access, Mr, Sge};
 
 use crate::rng::Rng;
 
@@ -153,7 +153,7 @@ impl Zone {
 mod tests {
     use super::*;
     use crate::rng::Stream;
-    use ferroce_transport::{MemRef, Regions};
+    use ferroce_roce::{MemRef, Regions};
 
     #[test]
     fn allocated_pieces_are_separate_and_can_be_freed_in_any_order() {

@@ -12,14 +12,8 @@ use ferroce_sim::{Bug, Outcome, run_seeds};
 const BUDGET: u64 = 400;
 /// Bugs that few scenarios reveal, and the seeds within which each must be found.
 const RARE: &[(Bug, u64)] = &[
-    (
-        Bug::Engine(ferroce_transport::Bug::SkipRemoteInvalidate),
-        800,
-    ),
-    (
-        Bug::Engine(ferroce_transport::Bug::ProbeUnseenReadInPart),
-        2000,
-    ),
+    (Bug::Engine(ferroce_roce::Bug::SkipRemoteInvalidate), 800),
+    (Bug::Engine(ferroce_roce::Bug::ProbeUnseenReadInPart), 2000),
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-use ferroce_transport::{Datagram, IpId};
+use ferroce_roce::{Datagram, IpId};
 
 use super::*;
 

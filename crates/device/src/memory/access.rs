@@ -6,7 +6,7 @@
 
 use core::arch::global_asm;
 
-use ferroce_transport::Fault;
+use ferroce_roce::Fault;
 
 unsafe extern "sysv64" {
     /// Copies bytes. Returns zero, or another number after a fault.

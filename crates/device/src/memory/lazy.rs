@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use ferroce_transport::{Fault, MemRef, Memory, Time};
+use ferroce_roce::{Fault, MemRef, Memory, Time};
 
 use super::ProcessMemory;
 

@@ -12,7 +12,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use ferroce_transport::Time;
+use ferroce_roce::Time;
 
 /// Time for which a thread is trusted to leave the signals unblocked. A query takes 0.1 us,
 /// so it costs a busy thread 0.2 percent.

@@ -21,7 +21,7 @@ mod syscalls;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use ferroce_transport::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY, Time};
+use ferroce_roce::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY, Time};
 
 pub(crate) use lazy::LazyMemory;
 

@@ -1,6 +1,6 @@
 //! Guarded access through the kernel, which is slow and needs no signal handler.
 
-use ferroce_transport::Fault;
+use ferroce_roce::Fault;
 use libc::iovec;
 
 pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use ferroce_transport::{MemRef, Memory, NULL_MEMORY, Time};
+use ferroce_roce::{MemRef, Memory, NULL_MEMORY, Time};
 
 use super::ProcessMemory;
 

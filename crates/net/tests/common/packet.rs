@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroce_transport::Path;
+use ferroce_roce::Path;
 use ferroce_wire::{Flow, icrc};
 
 /// Returns a path from one address to another.

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferroce_net::{Source, Wire};
-use ferroce_shard::{Caller, Core, CreditPage, Process};
-use ferroce_transport::{
+use ferroce_roce::{
     Access, AddressVector, AttrMask, Config, Counters, Cq, Engine, Event, Fault, MemRef, Memory,
     Mr, QpAttr, QpCap, QpInit, QpState, QpType, Regions, SendData, SendFlags, SendOp, SendWr, Sge,
     Time, WcStatus,
 };
+use ferroce_shard::{Caller, Core, CreditPage, Process};
 use ferroce_wire::{Mtu, Psn};
 
 /// Address of an end's memory.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use ferroce_net::{IncomingRun, Properties, Scope, SendError, Source, Wire};
-use ferroce_transport::Path;
+use ferroce_roce::Path;
 
 /// A wire that drops every tenth packet that `inner` receives.
 pub(crate) struct DropTenth<W> {

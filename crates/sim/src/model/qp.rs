@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ferroce_transport::{QpCap, QpEvent, QpState, QpType, Time, WcStatus};
+use ferroce_roce::{QpCap, QpEvent, QpState, QpType, Time, WcStatus};
 use ferroce_wire::{Mtu, Psn};
 
 /// Causes for the failure of a queue pair that lie outside its work requests.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ferroce_transport::{Cq, Mw, Srq, Time};
+use ferroce_roce::{Cq, Mw, Srq, Time};
 
 use crate::zone::Place;
 

@@ -1,6 +1,6 @@
 //! Draws a scenario from a seed.
 
-use ferroce_transport::{QpType, Time};
+use ferroce_roce::{QpType, Time};
 use ferroce_wire::{Mtu, Psn};
 
 use super::{DatagramPlan, Disruption, EndPlan, Family, Features, PairPlan, Scenario};
