@@ -22,14 +22,17 @@ their state and counters. A link is an RDMA device on top of an ordinary netdev.
 `ferroce link`, `stat` and `resource` is that of iproute2's `rdma`.
 
 No command needs root. A daemon, ferroced, holds the links. It starts when the first link is \
-added and ends when the last link is deleted. Each network namespace and user has its own \
-ferroced.",
+added and ends when the last link is deleted. One ferroced serves a network namespace: the \
+first to start owns UDP port 4791 there, so a second user needs root's ferroced (see \
+`ferroced --help`).",
     after_long_help = "\
 ENVIRONMENT
     FERROCE_RUNTIME_DIR   directory of ferroced's control socket (see `ferroced --help`)
     FERROCE_CONFIG_DIR    directory of links.toml (see `ferroce config --help`)
-    FERROCE_LOG           log level of a ferroced that this command starts: error, warn,
-                          info or debug
+    FERROCE_LOG           messages of programs under `ferroce run`, and of a ferroced that
+                          a command starts: a level (off, error, warn, info, debug,
+                          trace), MODULE=LEVEL such as ferroce_net=debug, or several with
+                          commas
 
 EXIT STATUS
     0 on success, 1 on failure, 2 if the command line is invalid

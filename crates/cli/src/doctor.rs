@@ -93,7 +93,7 @@ impl DoctorArgs {
         let fails = findings.iter().any(|f| f.state == State::Fails);
         if !format.json && !format.pretty {
             output::write(match fails {
-                true => "\nRDMA does not work here yet: mend the checks that print `FAILS`.\n",
+                true => "\nRDMA does not work here yet: correct the problems marked `FAILS`.\n",
                 false => "\nRDMA works here.\n",
             })?;
         }

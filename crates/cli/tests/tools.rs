@@ -97,7 +97,7 @@ fn doctor_fails_if_the_port_is_taken() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("FAILS port      UDP port 4791"), "{text}");
         assert!(
-            text.ends_with("mend the checks that print `FAILS`.\n"),
+            text.ends_with("correct the problems marked `FAILS`.\n"),
             "{text}"
         );
     });

@@ -12,9 +12,10 @@ ferroced keeps what the programs of one network namespace share: the RDMA links 
 `ferroce link add` creates, their GID tables, the slots on UDP port 4791, and the counters. It \
 carries no data: programs send and receive packets themselves.
 
-There is one ferroced for each network namespace and user. Root's ferroced is system-wide and \
-also serves the members of a group. `ferroce link add` starts ferroced in the background when \
-none runs, so you need this command only to run it under a service manager.
+One ferroced serves a network namespace: the first to start owns UDP port 4791 there. A user's \
+ferroced serves that user only. Root's ferroced also serves the members of a group. `ferroce \
+link add` starts ferroced in the background when none runs, so you need this command only to run \
+it under a service manager.
 
 ferroced can be stopped, killed and started again at any time. Running programs continue and \
 keep their slots; ferroced restores links and counters when it starts.
@@ -43,7 +44,9 @@ FILES
 ENVIRONMENT
     FERROCE_RUNTIME_DIR   replaces the directory above NETNS
     FERROCE_CONFIG_DIR    replaces the directory of links.toml
-    FERROCE_LOG           what to log: error, warn (default), info, debug
+    FERROCE_LOG           messages to log: a level (off, error, warn (default), info, debug,
+                          trace), MODULE=LEVEL such as ferroce_net=debug, or several with
+                          commas
 
 EXAMPLES
     ferroced
