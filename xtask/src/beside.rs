@@ -1,7 +1,7 @@
-//! `cargo xtask bench engine --beside DIR`: a benchmark beside its build of another version.
+//! `cargo xtask bench engine --beside DIR`: compares a benchmark with an older build of it.
 //!
-//! Both executables run by turns, so that a change of the machine's load meets both. Each
-//! figure is the median over the runs.
+//! The two executables alternate, so that a change of the machine's load affects both. Each
+//! figure is the median of its runs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,19 +14,19 @@ const RUNS: usize = 5;
 
 /// One figure of a benchmark.
 struct Row {
-    /// The operation and the side.
+    /// Operation and side, such as `4 KiB WRITE (sender)`.
     name: String,
     unit: String,
     /// One value for each run.
     values: Vec<f64>,
 }
 
-/// Runs both executables by turns, and returns the table of their figures.
+/// Runs both executables alternately and returns the table of their figures.
 pub(crate) fn compare(before: &Path, after: &Path, args: &[String]) -> Result<String> {
     let mut rows = [Vec::new(), Vec::new()];
     for run in 1..=RUNS {
         eprintln!("   run {run} of {RUNS}");
-        // The one that runs first may find a cooler processor: they take turns at that, too.
+        // The first of each pair may find a cooler processor, so the order alternates, too.
         let order = if run % 2 == 1 { [0, 1] } else { [1, 0] };
         for which in order {
             let program = [before, after][which];
@@ -63,7 +63,7 @@ fn collect(rows: &mut Vec<Row>, csv: &str) -> Result<()> {
         let [side, value, _fastest, unit, against, ..] = fields[..] else {
             anyhow::bail!("not a line of figures: {line}");
         };
-        // A figure with several references has a line, and a value, for each of them.
+        // A figure that is compared with several references has a line for each of them.
         let name = match against {
             "" => format!("{operation} ({side})"),
             _ => format!("{operation} ({side}, {against})"),

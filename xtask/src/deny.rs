@@ -12,7 +12,7 @@ use crate::step::{cargo_with, root};
 /// The version that deny.toml is written for.
 const VERSION: &str = "0.20.2";
 
-/// Applies deny.toml, but for its advisories: their database cannot be had offline.
+/// Applies deny.toml without its advisories, whose database must be downloaded.
 pub(crate) fn run() -> Result<()> {
     let tool = match find() {
         Some(tool) => tool,
@@ -25,17 +25,17 @@ pub(crate) fn run() -> Result<()> {
         .with_context(|| format!("cannot start {}", tool.display()))?;
     ensure!(
         status.success(),
-        "dependencies break the rules of deny.toml, see above"
+        "dependencies violate deny.toml, see above"
     );
     Ok(())
 }
 
-/// The folder that [`install`] installs into.
+/// Returns the folder in which [`install`] puts the tool.
 fn folder() -> PathBuf {
     target_dir().join("tools")
 }
 
-/// Finds the tool in this version: installed here, or by the user.
+/// Finds cargo-deny of this version, in target/tools or on PATH.
 fn find() -> Option<PathBuf> {
     let tools = [folder().join("bin/cargo-deny"), "cargo-deny".into()];
     tools.into_iter().find(|tool| {
@@ -49,9 +49,9 @@ fn find() -> Option<PathBuf> {
     })
 }
 
-/// Installs the tool into target/tools. Without optimisation and features for other formats
-/// that takes a minute on two cores; optimised it would take five times as long, and the check
-/// takes a second either way.
+/// Installs cargo-deny into target/tools. The build has no optimisation and no optional features:
+/// it takes a minute on two cores. An optimised build takes five times as long, and the check
+/// takes a second with either.
 fn install() -> Result<PathBuf> {
     eprintln!("   cargo-deny {VERSION} is not installed: building it takes a minute");
     let (root, build) = (folder(), folder().join("build"));
@@ -77,6 +77,6 @@ fn install() -> Result<PathBuf> {
             ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
         ],
     )?;
-    let _large_and_of_no_further_use = fs::remove_dir_all(build);
+    let _large_and_not_needed_again = fs::remove_dir_all(build);
     Ok(root.join("bin/cargo-deny"))
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask dist`: the files of a release, in target/dist.
 //!
-//! The files run on Debian 11 (glibc 2.31) and newer. glibc runs programs that were linked
-//! with an older version, not with a newer one. So everything is linked with the C library of
-//! Debian 11: the C compiler gets a Debian 11 system as its `--sysroot`. No C source is
-//! compiled against its headers; Ferroce and the crates it uses are Rust.
+//! The files run on Debian 11 (glibc 2.31) and newer. A program runs on the glibc that it was
+//! linked with and on newer ones. So every binary is linked with the C library of Debian 11: the
+//! C compiler gets a Debian 11 system as its `--sysroot`. Ferroce and its dependencies are Rust,
+//! so no C source is compiled against the headers of Debian 11.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,19 +20,19 @@ use crate::step::{last_step, root, step};
 
 /// The oldest Debian that the release runs on, and its glibc.
 const OLDEST: (&str, Glibc) = ("bullseye", Glibc(2, 31));
-/// The systems that the release is tried in.
+/// The Debian suites in which `--try` tests the release.
 const TRIED: [&str; 3] = ["bullseye", "bookworm", "trixie"];
-/// Packages of these systems. The linker needs libc6-dev; the rest are the programs to run.
+/// Packages of these systems: libc6-dev for the linker, and the programs that the test runs.
 const INCLUDE: &str = "ibverbs-utils,libc6-dev,perftest";
-/// The folders of the package that the tarball contains. Units of systemd name the place of
-/// the executable, which a tarball does not know.
+/// The folders of the package that the tarball contains. Units of systemd are left out: they
+/// name the path of the executable, and a tarball may be unpacked anywhere.
 const IN_TARBALL: [&str; 3] = ["bin", "lib/ferroce", "share"];
 
-/// Makes the release, and tries it if `attempt` is true.
+/// Makes the files of a release, and tests them if `attempt` is true.
 pub(crate) fn run(attempt: bool) -> Result<()> {
     ensure!(
         cfg!(all(target_arch = "x86_64", target_os = "linux")),
-        "a release is made on x86_64 Linux: its files are for that"
+        "a release is for x86_64 Linux and can be built there only"
     );
     let folder = target_dir().join("dist");
     let mut sysroot = PathBuf::new();
@@ -94,8 +94,8 @@ fn make_links_relative(sysroot: &Path) -> Result<()> {
 /// system in `sysroot`.
 fn pack(sysroot: &Path, build: &Path) -> Result<()> {
     let compiler = build.join("cc");
-    // A compiler for this machine looks in this machine's folders even before the sysroot's:
-    // -B and -L come before those.
+    // A compiler for this machine searches this machine's folders before those of the sysroot.
+    // Folders of -B and -L come first.
     let script = format!(
         "#!/bin/sh\nroot='{}'\nfolder=lib/x86_64-linux-gnu\n\
          exec cc --sysroot=\"$root\" -B\"$root/usr/$folder/\" \
@@ -117,9 +117,10 @@ fn pack(sysroot: &Path, build: &Path) -> Result<()> {
         .env("CARGO_TARGET_DIR", build)
         .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", &compiler)
         .env("CC", &compiler)
-        // Added to the flags in .cargo/config.toml. No path of this machine is shipped.
+        // Added to the flags in .cargo/config.toml. They keep paths of this machine out of the
+        // binaries.
         .env("CARGO_BUILD_RUSTFLAGS", paths)
-        // The library aborts when it panics in any case; nothing shipped catches a panic.
+        // No shipped binary catches a panic, so unwinding code would only cost space.
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("SOURCE_DATE_EPOCH", commit_time())
@@ -129,7 +130,8 @@ fn pack(sysroot: &Path, build: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The time of the commit, in seconds since 1970: the same sources make the same archives.
+/// Returns the time of the commit in seconds since 1970. Files in archives get this time, so
+/// that the same sources make the same archives.
 fn commit_time() -> String {
     let output = Command::new("git")
         .args(["log", "-1", "--format=%ct"])
@@ -154,12 +156,15 @@ fn check_glibc(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Packs the files of the package into a tarball with one folder, which runs anywhere.
+/// Packs the files of the package into a tarball with one folder. Programs run from wherever it
+/// is unpacked.
 fn tarball(tree: &Path, folder: &Path, name: &str) -> Result<()> {
     let stage = folder.join(name);
     for part in IN_TARBALL {
         let to = stage.join(part);
-        let above = to.parent().context("a part lies in a folder")?;
+        let above = to
+            .parent()
+            .context("a folder of the tarball has no parent")?;
         fs::create_dir_all(above)?;
         command(
             Command::new("cp")
@@ -195,7 +200,8 @@ fn sums(folder: &Path, files: &[&str]) -> Result<()> {
     fs::write(folder.join("SHA256SUMS"), output.stdout).context("cannot write SHA256SUMS")
 }
 
-/// Unpacks the tarball in a system, and runs the demo and perftest there as a user.
+/// Unpacks the tarball in a Debian system, and runs the demo, `ibv_rc_pingpong` and perftest
+/// there as an ordinary user.
 fn try_in(suite: &str, folder: &Path) -> Result<()> {
     let system = system(suite)?;
     let prepare = format!(

@@ -1,4 +1,4 @@
-//! The versions of glibc that executables and libraries need.
+//! The glibc version that each executable and library needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ impl std::fmt::Display for Glibc {
     }
 }
 
-/// Returns the ELF files below a folder, each with the oldest glibc that it runs on.
+/// Returns the ELF files below a folder, each with the oldest glibc on which it runs.
 pub(crate) fn needs(folder: &Path) -> Result<Vec<(PathBuf, Glibc)>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -42,13 +42,13 @@ fn of_file(file: &Path) -> Result<Glibc> {
         .arg("--private-headers")
         .arg(file)
         .output()
-        .context("cannot start objdump; binutils are needed")?;
+        .context("cannot start objdump; install binutils")?;
     ensure!(output.status.success(), "objdump: {}", output.status);
     newest(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// The newest version among the "Version References" that objdump prints, or 2.0 if the file
-/// needs none.
+/// Returns the newest glibc among the "Version References" that objdump prints, or 2.0 if there
+/// are none.
 fn newest(headers: &str) -> Result<Glibc> {
     let mut newest = Glibc(2, 0);
     let references = headers.split("Version References:").nth(1);
@@ -56,7 +56,7 @@ fn newest(headers: &str) -> Result<Glibc> {
         let Some(version) = word.strip_prefix("GLIBC_") else {
             continue;
         };
-        // Three numbers occur, too: GLIBC_2.2.5.
+        // Some versions have three numbers: GLIBC_2.2.5.
         let mut numbers = version.split('.').map(str::parse);
         let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
             bail!("{word} is not a version of glibc");

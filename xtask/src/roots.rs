@@ -1,4 +1,4 @@
-//! Debian systems in folders, made with mmdebstrap, to link with and to try things in.
+//! Debian systems in folders, made with mmdebstrap: for linking, and for tests of packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::library::target_dir;
 use crate::packages;
 
-/// Makes a minimal Debian of a suite with some packages, unless it exists. Returns its folder.
+/// Creates a minimal Debian system with packages, unless it exists. Returns its folder.
 ///
 /// `purpose` names the folder: systems with different packages need different purposes.
 pub(crate) fn make(suite: &str, purpose: &str, include: &str) -> Result<PathBuf> {
@@ -18,12 +18,12 @@ pub(crate) fn make(suite: &str, purpose: &str, include: &str) -> Result<PathBuf>
         .join(format!("{purpose}-{suite}"));
     let made_of = place.with_extension("packages");
     if fs::read_to_string(&made_of).is_ok_and(|packages| packages == include) {
-        eprintln!("   there already: {}", place.display());
+        eprintln!("   exists: {}", place.display());
         return Ok(place);
     }
     packages::install(&["mmdebstrap"])?;
     let _half_made = fs::remove_dir_all(&place);
-    fs::create_dir_all(target_dir().join("roots")).context("cannot make the folder of systems")?;
+    fs::create_dir_all(target_dir().join("roots")).context("cannot create target/roots")?;
     let status = Command::new("mmdebstrap")
         .arg("--variant=minbase")
         .arg(format!("--include={include}"))
@@ -32,11 +32,11 @@ pub(crate) fn make(suite: &str, purpose: &str, include: &str) -> Result<PathBuf>
         .status()
         .context("cannot start mmdebstrap, which makes Debian systems in folders")?;
     ensure!(status.success(), "mmdebstrap {suite}: {status}");
-    fs::write(made_of, include).context("cannot write down what the system is made of")?;
+    fs::write(made_of, include).context("cannot write the list of the system's packages")?;
     Ok(place)
 }
 
-/// The suite of this machine, or a recent one if this is not Debian.
+/// Returns the Debian suite of this machine, or bookworm if os-release names none.
 pub(crate) fn suite_here() -> String {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release
@@ -45,9 +45,9 @@ pub(crate) fn suite_here() -> String {
     name.unwrap_or("bookworm").to_owned()
 }
 
-/// Runs a shell script in a system, as root, with a loopback network of its own. `prepare` runs
-/// before, outside of the system, and has the system's folder as `$1`: its mounts last as long
-/// as the script.
+/// Runs a shell script in a system, as root, in a network namespace with loopback only. The shell
+/// code in `prepare` runs first, outside the system; `$1` is the system's folder. Its mounts end
+/// with the script.
 pub(crate) fn enter(system: &Path, prepare: &str, script: &str) -> Result<()> {
     let line = format!(
         "set -e; mount -t proc proc \"$1/proc\"; mount --rbind /dev \"$1/dev\"; \
