@@ -11,8 +11,9 @@
 //!        |  ProcessMemory: guarded access to registered memory
 //! ```
 //!
-//! Only this crate accesses the program's memory, and only this crate has threads and clocks.
-//! It makes no decision about packets: `ferroce_shard` and `ferroce_roce` do.
+//! Only this crate accesses the program's memory. It has the clock and the threads of the data
+//! path; `ferroce_rdmacm` and `ferroce_rsocket` have threads of their own for connections and
+//! keepalives. It makes no decision about packets: `ferroce_shard` and `ferroce_roce` do.
 //!
 //! # Using it
 //!

@@ -1,4 +1,4 @@
-//! The seam between a shard and the network: [`Wire`].
+//! The interface between a shard and the network: [`Wire`].
 //!
 //! A shard receives runs of datagrams from its wire, and sends runs of packets on it. The
 //! wire of a program is [`UdpWire`](crate::UdpWire). The simulator has another one. A

@@ -1,4 +1,4 @@
-//! What librdmacm's header declares: ids, channels, events, addresses.
+//! The types of librdmacm's header: ids, channels, events, addresses.
 
 use core::ffi::{c_char, c_int, c_void};
 
