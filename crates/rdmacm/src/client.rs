@@ -220,8 +220,9 @@ impl ControlClient {
         }
     }
 
-    /// Sends a call without waiting for the answer, for threads that must not block. False
-    /// if there is no connection to ferroced. The answer to [`CmCall::Establish`] updates
+    /// Sends a call without waiting for the answer, for threads that must not block. A call
+    /// that finds the socket full stays in the outbox until it is sent. False if there is no
+    /// connection to ferroced. The answer to [`CmCall::Establish`] updates
     /// `id`; other answers are dropped.
     pub(crate) fn notify(&self, call: CmCall, id: Option<&Arc<Shared>>) -> bool {
         let mut state = lock(&self.state);

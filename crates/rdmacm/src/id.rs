@@ -324,7 +324,8 @@ impl Shared {
         self.channel().purge(self);
     }
 
-    /// Returns all objects of the id to ferroced, and leaves its multicast groups.
+    /// Returns all objects of the id to ferroced, and leaves its multicast groups. Does not
+    /// wait for ferroced.
     pub(crate) fn release(self: &Arc<Shared>, client: &'static ControlClient) {
         let (conn, sidr, port, groups) = {
             let mut inner = self.inner();
@@ -333,15 +334,18 @@ impl Shared {
             let groups = core::mem::take(&mut inner.groups);
             (conn, inner.sidr.take(), port, groups)
         };
-        // A refusal means that the object has ended by itself.
+        // Notices: this thread does not wait for ferroced, which may be stopped. ferroced
+        // handles the requests of a connection in order, so a later Bind of this process
+        // finds the port free. Without a connection there is nothing to return: the objects
+        // ended with it. A refusal means that the object has ended by itself.
         if let Some(conn) = conn {
-            let _gone = client.call(CmCall::Destroy { conn }, None);
+            client.notify(CmCall::Destroy { conn }, None);
         }
         if let Some(sidr) = sidr {
-            let _gone = client.call(CmCall::SidrDestroy { sidr }, None);
+            client.notify(CmCall::SidrDestroy { sidr }, None);
         }
         if let Some(port) = port {
-            let _gone = client.call(CmCall::Release { port: port.handle }, None);
+            client.notify(CmCall::Release { port: port.handle }, None);
         }
         for group in groups {
             group.leave(self);

@@ -176,16 +176,59 @@ fn calls_of_two_threads_are_in_flight_together() {
 /// Drops ids, and answers the calls that release their ports.
 fn release(stub: &Stub, ids: VecDeque<Id>) {
     for id in ids {
-        let (done, dropped) = channel();
-        spawn(move || {
-            drop(id);
-            let _gone = done.send(());
-        });
+        drop(id);
         let call = stub.next();
         assert!(matches!(call.call, CmCall::Release { .. }), "{call:?}");
         call.answer(CmAnswer::Done);
-        dropped.recv_timeout(SOON).expect("dropped");
     }
+}
+
+/// Binds an id to a port that has the same number as its handle.
+fn bind(stub: &Stub, id: &Id, port: u16) {
+    let result = bind_in_thread(id, port);
+    stub.next().bound(port.into());
+    result.recv_timeout(SOON).expect("returned").expect("bound");
+}
+
+/// Waiting one second for each release would exceed the deadline of the test.
+#[test]
+fn closing_a_channel_does_not_wait_for_ferroced() {
+    const IDS: u16 = 600;
+    isolated("closing_a_channel_does_not_wait_for_ferroced", || {
+        let stub = Stub::start();
+        let [closing, other] = [(); 2].map(|()| EventChannel::new().expect("a channel"));
+        let ids: Vec<Id> = (0..IDS).map(|_| id(&closing)).collect();
+        for (id, port) in ids.iter().zip(1..) {
+            bind(&stub, id, port);
+        }
+        let reading = stub.reading.lock().expect("no panic");
+        let (done, closed) = channel();
+        spawn(move || {
+            closing.close();
+            drop(ids);
+            let _gone = done.send(());
+        });
+        closed.recv_timeout(SOON).expect("closed");
+        let next = id(&other);
+        let result = bind_in_thread(&next, 1);
+        drop(reading);
+        // Also the releases that found the socket full arrive, and all before the bind.
+        let mut released: Vec<u64> = (0..IDS)
+            .map(|_| {
+                let call = stub.next();
+                call.answer(CmAnswer::Done);
+                match call.call {
+                    CmCall::Release { port } => port,
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect();
+        released.sort_unstable();
+        assert_eq!(released, (1..=IDS.into()).collect::<Vec<u64>>());
+        stub.next().bound(1000);
+        result.recv_timeout(SOON).expect("returned").expect("bound");
+        release(&stub, [next].into());
+    });
 }
 
 #[test]
