@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use ferroce_cm::ports::Host;
 use ferroce_control::LinkInfo;
 use ferroce_device::transport::Pd;
-use ferroce_device::{Device, list_links};
+use ferroce_device::{Device, block_all, list_links};
 
 use crate::client::ControlClient;
 use crate::error::{Error, ErrorKind};
@@ -49,7 +49,7 @@ impl LinkDevice {
     }
 }
 
-/// Devices of one process.
+/// Devices of one process. Never locked during a call to ferroced.
 #[derive(Debug)]
 struct Devices {
     /// Process that opened them: threads and sockets do not survive a fork.
@@ -62,6 +62,11 @@ static DEVICES: Mutex<Devices> = Mutex::new(Devices {
     opened: Vec::new(),
 });
 
+/// Locked by the thread that lists links or opens a device. It limits each process to one
+/// list request at a time: all its threads may start at once, and each request takes a
+/// connection to ferroced.
+static LISTING: Mutex<()> = Mutex::new(());
+
 /// Fails with [`ErrorKind::NoDevice`] unless there is a link, or was one earlier.
 ///
 /// # Errors
@@ -71,7 +76,7 @@ pub fn check_links() -> Result<(), Error> {
     if SEEN.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let links = match links(&devices()) {
+    let links = match links(&lock(&LISTING)) {
         // A stopped ferroced may have any number of links.
         Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error),
         links => links.unwrap_or_default(),
@@ -89,12 +94,30 @@ pub fn check_links() -> Result<(), Error> {
 /// Opens the devices of all links and returns them. Links that cannot be opened are left out.
 pub fn all() -> Result<Vec<LinkDevice>, Error> {
     check_links()?;
-    let mut devices = devices();
-    let links = links(&devices)?;
+    let listing = lock(&LISTING);
+    let links = links(&listing)?;
     let opened = links
         .iter()
-        .filter_map(|link| find_or_open(&mut devices, link).ok());
+        .filter_map(|link| find_or_open(&listing, link).ok());
     Ok(opened.collect())
+}
+
+/// Opens the devices that requests at a listener may need, because the thread that takes a
+/// request must not wait for ferroced. Links that are added later are opened by
+/// [`open_in_thread`].
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] if ferroced does not answer. An address that no link has is no
+/// error: a link may get it later.
+pub(crate) fn open_for_listener(host: Host) -> Result<(), Error> {
+    let opened = match host.ip.is_unspecified() {
+        true => all().map(drop),
+        false => by_address(host).map(drop),
+    };
+    match opened {
+        Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the device of the link that has this address.
@@ -104,11 +127,20 @@ pub(crate) fn by_address(host: Host) -> Result<LinkDevice, Error> {
             .iter()
             .any(|gid| gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex))
     };
-    let mut devices = devices();
-    if let Some(device) = devices.opened.iter().find(|device| has(&device.link())) {
-        return Ok(device.clone());
+    let is_opened = || {
+        let devices = devices();
+        let mut opened = devices.opened.iter();
+        opened.find(|device| has(&device.link())).cloned()
+    };
+    if let Some(device) = is_opened() {
+        return Ok(device);
     }
-    let links = links(&devices)?;
+    let listing = lock(&LISTING);
+    // Another thread may have opened it meanwhile.
+    if let Some(device) = is_opened() {
+        return Ok(device);
+    }
+    let links = links(&listing)?;
     let link = links.iter().find(|link| has(link)).ok_or_else(|| {
         Error::new(
             ErrorKind::NoDevice,
@@ -118,12 +150,12 @@ pub(crate) fn by_address(host: Host) -> Result<LinkDevice, Error> {
             ),
         )
     })?;
-    find_or_open(&mut devices, link)
+    find_or_open(&listing, link)
 }
 
 /// Returns an address of this IP version that a link has.
 pub(crate) fn first_address(v4: bool) -> Result<Host, Error> {
-    let links = links(&devices())?;
+    let links = links(&lock(&LISTING))?;
     let mut gids = links.iter().flat_map(|link| &link.gids);
     let gid = gids.find(|gid| gid.address.is_ipv4() == v4);
     gid.map(|gid| Host::new(gid.address)).ok_or_else(|| {
@@ -135,35 +167,62 @@ pub(crate) fn first_address(v4: bool) -> Result<Host, Error> {
     })
 }
 
-/// Returns the device of the link with this index.
-pub(crate) fn by_index(index: u32) -> Result<LinkDevice, Error> {
-    let mut devices = devices();
-    if let Some(device) = devices.opened.iter().find(|device| device.index() == index) {
-        return Ok(device.clone());
-    }
-    let links = links(&devices)?;
-    let link = links.iter().find(|link| link.index == index);
-    let link = link.ok_or_else(|| Error::new(ErrorKind::NoDevice, "the link is gone"))?;
-    find_or_open(&mut devices, link)
+/// Returns the device of the link with this index if it is open. Never calls ferroced.
+pub(crate) fn opened(index: u32) -> Result<LinkDevice, Error> {
+    let devices = devices();
+    let mut opened = devices.opened.iter();
+    let device = opened.find(|device| device.index() == index);
+    device.cloned().ok_or_else(link_is_gone)
 }
 
-fn find_or_open(devices: &mut Devices, link: &LinkInfo) -> Result<LinkDevice, Error> {
+/// Opens the device of the link with this index in a thread, which then calls `report`.
+pub(crate) fn open_in_thread(
+    index: u32,
+    report: impl FnOnce(Result<(), Error>) + Send + 'static,
+) -> std::io::Result<()> {
+    let work = move || {
+        let opened = by_index(index).map(drop);
+        report(opened);
+    };
+    let _blocked = block_all();
+    #[allow(clippy::disallowed_methods)] // the client's thread must not wait for ferroced
+    std::thread::Builder::new()
+        .name("ferroce-open".into())
+        .spawn(work)
+        .map(drop)
+}
+
+/// Returns the device of the link with this index.
+fn by_index(index: u32) -> Result<LinkDevice, Error> {
+    let listing = lock(&LISTING);
+    if let Ok(device) = opened(index) {
+        return Ok(device);
+    }
+    let links = links(&listing)?;
+    let link = links.iter().find(|link| link.index == index);
+    find_or_open(&listing, link.ok_or_else(link_is_gone)?)
+}
+
+fn link_is_gone() -> Error {
+    Error::new(ErrorKind::NoDevice, "the link is gone")
+}
+
+fn find_or_open(_one_at_a_time: &MutexGuard<'_, ()>, link: &LinkInfo) -> Result<LinkDevice, Error> {
     let index = link.index;
-    if let Some(device) = devices.opened.iter().find(|device| device.index() == index) {
-        return Ok(device.clone());
+    if let Ok(device) = opened(index) {
+        return Ok(device);
     }
     let device = LinkDevice(Arc::new(Opened {
         index,
         device: Device::open(&link.name)?,
         pd: OnceLock::new(),
     }));
-    devices.opened.push(device.clone());
+    devices().opened.push(device.clone());
     Ok(device)
 }
 
-/// Lists all links. The lock on the devices limits each process to one list request at a
-/// time: all its threads may start at once, and each request takes a connection to ferroced.
-fn links(_one_at_a_time: &Devices) -> Result<Vec<LinkInfo>, Error> {
+/// Lists all links.
+fn links(_one_at_a_time: &MutexGuard<'_, ()>) -> Result<Vec<LinkInfo>, Error> {
     let mut links = list_links();
     let ended =
         |error: &ferroce_control::Error| !matches!(error, ferroce_control::Error::Timeout { .. });

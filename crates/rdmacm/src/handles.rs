@@ -8,6 +8,7 @@ use ferroce_control::{CmAnswer, CmEvent, CmId, CmPort};
 
 use crate::channel::{ChannelEvent, EventChannel};
 use crate::id::Shared;
+use crate::incoming;
 
 /// All ids of the process, and the handles of their objects in ferroced.
 #[derive(Debug, Default)]
@@ -111,6 +112,9 @@ impl HandleTable {
             tracing::debug!("no id for event {:?}", event.event);
             return;
         };
+        if matches!(event.event, Event::Request(_) | Event::SidrRequest(_)) {
+            return incoming::queue(&id, event);
+        }
         let over = match &event.event {
             Event::Rejected { timewait, .. } => !timewait,
             Event::Unreachable { .. } | Event::TimewaitExit { .. } => true,

@@ -1,16 +1,45 @@
 //! Requests at a listener: each gets a new id.
 
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use ferroce_cm::ports::Host;
 use ferroce_cm::{Address, Incoming, IpHeader, PortSpace, QpParameters, SidrIncoming};
-use ferroce_control::{CmCall, CmId};
+use ferroce_control::{CmCall, CmEvent, CmId};
 
+use crate::channel::ChannelEvent;
 use crate::client::ControlClient;
 use crate::devices;
 use crate::error::Error;
-use crate::id::{Id, Port, State};
+use crate::id::{Id, Port, Shared, State};
 use crate::path::Path;
+
+/// Queues a request at a listener, after its device was opened: the thread that takes the
+/// event must not wait for ferroced. The device is open already, except for a link that was
+/// added after the call of listen.
+pub(crate) fn queue(listener: &Arc<Shared>, event: Box<CmEvent>) {
+    let link = event.link;
+    if devices::opened(link).is_ok() {
+        return listener.post(ChannelEvent::Cm(event));
+    }
+    let id = Arc::clone(listener);
+    let opening = devices::open_in_thread(link, move |opened| {
+        if let Err(error) = opened {
+            // Taking the event refuses the request.
+            tracing::warn!("the link of a request cannot be opened: {error}");
+        }
+        if let Some(client) = ControlClient::current() {
+            // While the table is locked, the id is not destroyed.
+            let handles = client.handles();
+            if handles.contains(&id) {
+                id.post(ChannelEvent::Cm(event));
+            }
+        }
+    });
+    if let Err(error) = opening {
+        tracing::warn!("no thread to open the link of a request: {error}");
+    }
+}
 
 /// Creates the id of a connection request. Returns None if this process cannot serve it.
 pub(crate) fn connection(
@@ -88,7 +117,7 @@ struct Peer {
 }
 
 fn create(listener: &Id, peer: &Peer, qp: Option<&QpParameters>) -> Result<Id, Error> {
-    let device = devices::by_index(peer.link)?;
+    let device = devices::opened(peer.link)?;
     let port = PortSpace::of_service(peer.service_id).map_or(0, |(_, port)| port);
     let id = Id::detached(
         listener.channel(),

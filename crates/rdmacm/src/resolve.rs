@@ -90,6 +90,10 @@ impl Id {
         if idle {
             self.bind(SocketAddr::from(([0, 0, 0, 0], 0)))?;
         }
+        if id.inner().state == State::Bound {
+            let source = id.inner().port.ok_or_else(no_port)?.source;
+            devices::open_for_listener(source)?;
+        }
         id.advance(State::Bound, State::Listen)?;
         let backlog = match backlog {
             some @ 1..MAX_BACKLOG => some,

@@ -371,3 +371,99 @@ fn sending_from_a_datagram_rsocket_times_out() {
         works_again();
     });
 }
+
+/// Releasing objects needs no answer of ferroced, which frees the ports when it continues.
+#[test]
+fn destroying_ids_and_channels_does_not_wait() {
+    let name = "stopped::destroying_ids_and_channels_does_not_wait";
+    on_loopback(name, |ferroced| unsafe {
+        let (here, there, closing) = (channel(), channel(), channel());
+        let server = listener(there, RDMA_PS_TCP, "127.0.0.1:7500");
+        let (active, passive) = connect(there, &mut at_port("127.0.0.1:0", server));
+        let sidr = resolved(there, RDMA_PS_UDP, &mut address("127.0.0.1:9"));
+        queue_pair(sidr);
+        good(rdma_connect(sidr, &mut param(b"")));
+        // Waiting one second for each would exceed the deadline of the test.
+        let ids: Vec<_> = (7501..7561)
+            .map(|port| {
+                let id = new_id(closing, RDMA_PS_TCP);
+                let mut port = address(&format!("127.0.0.1:{port}"));
+                good(rdma_bind_addr(id, raw(&mut port)));
+                id
+            })
+            .collect();
+
+        ferroced.stop();
+        let (done, destroyed) = std::sync::mpsc::channel();
+        let pointers = [active, passive, sidr, server].map(|id| id as usize);
+        let closing = closing as usize;
+        in_thread(move || {
+            for id in pointers {
+                destroy(id as *mut rdma_cm_id);
+            }
+            rdma_destroy_event_channel(closing as *mut rdma_event_channel);
+            done.send(()).expect("a receiver");
+        });
+        let deadline = core::time::Duration::from_secs(60);
+        destroyed.recv_timeout(deadline).expect("destroyed");
+
+        ferroced.go_on();
+        for port in [7500, 7501, 7560] {
+            let id = new_id(here, RDMA_PS_TCP);
+            let mut port = address(&format!("127.0.0.1:{port}"));
+            good(rdma_bind_addr(id, raw(&mut port)));
+            destroy(id);
+        }
+        for id in ids {
+            destroy(id);
+        }
+        for channel in [here, there] {
+            rdma_destroy_event_channel(channel);
+        }
+    });
+}
+
+/// A process that only listens has its devices open before a request arrives.
+#[test]
+fn first_request_of_a_listening_process_is_taken() {
+    let name = "stopped::first_request_of_a_listening_process_is_taken";
+    on_loopback(name, |ferroced| unsafe {
+        let mut ends = [0; 2];
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        let child = libc::fork();
+        if child == 0 {
+            // The active side: requests a connection to the port that it reads.
+            crate::common::ferroced::end_with_parent();
+            let mut port = 0u16;
+            let length = libc::read(ends[0], (&raw mut port).cast(), 2);
+            assert_eq!(length, 2);
+            let mut to = address(&format!("127.0.0.1:{port}"));
+            let id = resolved(channel(), RDMA_PS_TCP, &mut to);
+            queue_pair(id);
+            good(rdma_connect(id, &mut param(b"")));
+            loop {
+                libc::pause();
+            }
+        }
+        let channel = channel();
+        libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+        let listener = listener(channel, RDMA_PS_TCP, "0.0.0.0:0");
+        let port = u16::from_be(rdma_get_src_port(listener));
+        assert_eq!(libc::write(ends[1], (&raw const port).cast(), 2), 2);
+        deadline::until("a request", || {
+            crate::common::polled((*channel).fd) == libc::POLLIN
+        });
+
+        ferroced.stop();
+        let request = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+        assert!(!(*request).verbs.is_null());
+        ferroced.go_on();
+        queue_pair(request);
+        good(rdma_reject(request, ptr::null(), 0));
+        destroy(request);
+        destroy(listener);
+        rdma_destroy_event_channel(channel);
+        assert_eq!(libc::kill(child, libc::SIGKILL), 0);
+        assert_eq!(libc::waitpid(child, ptr::null_mut(), 0), child);
+    });
+}
