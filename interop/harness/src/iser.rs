@@ -51,16 +51,16 @@ impl IserDisk<'_> {
         let iscsi = port + 1;
         let daemon = format!("tgtd -f -d 1 --iscsi portal=127.0.0.1:{iscsi} --iser port={port}");
         let mut tgtd = start(what, &daemon)?;
-        tgtd.says("listening for iser connections", patience)?;
+        tgtd.wait_for_output("listening for iser connections", patience)?;
         let until = deadline(patience);
         let disk = file.display();
-        for told in [
+        for options in [
             format!("--op new --mode target --tid 1 --targetname {target}"),
             format!("--op new --mode logicalunit --tid 1 --lun 1 --backing-store {disk}"),
             "--op bind --mode target --tid 1 --initiator-address ALL".to_owned(),
             format!("--op bind --mode target --tid 1 --initiator-name {initiator}"),
         ] {
-            start("tgtadm", &format!("tgtadm --lld iser {told}"))?.succeeds(until)?;
+            start("tgtadm", &format!("tgtadm --lld iser {options}"))?.wait_for_success(until)?;
         }
         Ok(tgtd)
     }

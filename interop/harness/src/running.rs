@@ -42,7 +42,7 @@ impl Running {
     ///
     /// # Errors
     /// If the output file cannot be read.
-    pub fn said(&self) -> Result<String> {
+    pub fn output(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
     }
 
@@ -60,7 +60,7 @@ impl Running {
     ///
     /// # Errors
     /// If the wait fails.
-    pub fn ends(&mut self, until: Instant) -> Result<Option<ExitStatus>> {
+    pub fn wait_for_end(&mut self, until: Instant) -> Result<Option<ExitStatus>> {
         if let Ok(process) = pidfd_open(self.pid()?, PidfdFlags::empty()) {
             let mut fds = [PollFd::new(&process, PollFlags::IN)];
             while self.child.try_wait()?.is_none() {
@@ -82,8 +82,8 @@ impl Running {
     ///
     /// # Errors
     /// If the program does not end in time, or fails.
-    pub fn succeeds(&mut self, until: Instant) -> Result<()> {
-        match self.ends(until)? {
+    pub fn wait_for_success(&mut self, until: Instant) -> Result<()> {
+        match self.wait_for_end(until)? {
             None => bail!("the {} did not end in time", self.what),
             Some(status) if status.success() => Ok(()),
             Some(status) => match status.signal() {
@@ -97,15 +97,19 @@ impl Running {
     ///
     /// # Errors
     /// If no process listens in time, or the program ends before that.
-    pub fn listens(&mut self, port: u16, until: Instant) -> Result<()> {
-        self.is_ready(until, || Ok(is_listening(port)?))
+    pub fn wait_for_listener(&mut self, port: u16, until: Instant) -> Result<()> {
+        self.wait_until_ready(until, || Ok(is_listening(port)?))
     }
 
     /// Waits until `sign` returns true: the program is then ready for clients.
     ///
     /// # Errors
     /// If the program is not ready in time, or ends before that.
-    pub fn is_ready(&mut self, until: Instant, sign: impl Fn() -> Result<bool>) -> Result<()> {
+    pub fn wait_until_ready(
+        &mut self,
+        until: Instant,
+        sign: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
         while !sign()? {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the {} ended before it was ready ({status})", self.what);
@@ -120,9 +124,9 @@ impl Running {
     ///
     /// # Errors
     /// If the text does not appear in time, or the program ends before that.
-    pub fn says(&mut self, text: &str, patience: Duration) -> Result<()> {
+    pub fn wait_for_output(&mut self, text: &str, patience: Duration) -> Result<()> {
         let until = deadline(patience);
-        while !self.said()?.contains(text) {
+        while !self.output()?.contains(text) {
             if let Some(status) = self.child.try_wait()? {
                 bail!(
                     "the {} ended without printing \"{text}\" ({status})",

@@ -101,7 +101,7 @@ impl User {
     ///
     /// # Errors
     /// If the folder cannot be removed.
-    pub fn forget(&self) -> Result<()> {
+    pub fn clear_runtime(&self) -> Result<()> {
         fs::remove_dir_all(&self.runtime)?;
         self.make(&self.runtime)
     }

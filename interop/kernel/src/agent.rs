@@ -73,7 +73,7 @@ impl Listener {
     ///
     /// # Errors
     /// If the connection to the agent breaks.
-    pub(crate) fn is_there(&mut self) -> io::Result<bool> {
+    pub(crate) fn is_listening(&mut self) -> io::Result<bool> {
         match self.0.read(&mut [0; 16]) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(_) => Ok(true),

@@ -39,7 +39,7 @@ impl Capture {
             .arg(&file)
             .process_group(0);
         let mut dumpcap = Running::spawn(&mut command, folder, "dumpcap")?;
-        dumpcap.says("File:", PATIENCE)?;
+        dumpcap.wait_for_output("File:", PATIENCE)?;
         Ok(Capture { dumpcap, file })
     }
 
@@ -51,7 +51,7 @@ impl Capture {
         }
         let pid = Pid::from_raw(i32::try_from(self.dumpcap.id())?);
         kill_process(pid.context("the process ID is zero")?, Signal::INT)?;
-        self.dumpcap.ends(deadline(PATIENCE))?;
+        self.dumpcap.wait_for_end(deadline(PATIENCE))?;
         Ok(self.file)
     }
 

@@ -138,7 +138,7 @@ impl Case {
 
     /// Returns a case whose server listens with rdma_cm. `{peer}` and `{peer6}` stand for the
     /// server's addresses.
-    pub(crate) fn called(
+    pub(crate) fn with_cm_server(
         group: &'static str,
         caller: Caller,
         port: u16,

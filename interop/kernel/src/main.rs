@@ -145,7 +145,7 @@ fn inside(arguments: &Arguments) -> Result<bool> {
     for (number, case) in wanted(arguments).iter().enumerate() {
         let logs = folder.join(number.to_string());
         let begun = now();
-        let result = try_often(&mut site, case, &logs);
+        let result = run_with_retries(&mut site, case, &logs);
         let kept = arguments.keep.join(keep_name(case.group, &case.name()));
         if result.is_err() || arguments.keep_all {
             site.describe(&logs);
@@ -170,7 +170,7 @@ fn inside(arguments: &Arguments) -> Result<bool> {
 }
 
 /// Attempts a case up to `case.attempts` times; returns the number of the attempt that worked.
-fn try_often(site: &mut run::Site, case: &Case, logs: &Path) -> Result<u32> {
+fn run_with_retries(site: &mut run::Site, case: &Case, logs: &Path) -> Result<u32> {
     for number in 1..case.attempts {
         match site.attempt(case, logs) {
             Ok(()) => return Ok(number),

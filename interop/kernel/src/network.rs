@@ -74,7 +74,7 @@ impl Network {
             );
             pause();
         }
-        self.user.forget()?;
+        self.user.clear_runtime()?;
         self.add_link()
     }
 

@@ -42,12 +42,12 @@ impl Site {
             mtu: MTU,
             weather: Weather::Fair,
         };
-        site.furnish()?;
+        site.copy_test_programs()?;
         Ok(site)
     }
 
     /// Copies the test programs into the guest's working folder.
-    fn furnish(&self) -> Result<()> {
+    fn copy_test_programs(&self) -> Result<()> {
         for (name, text) in PROGRAMS {
             let end = "END_OF_THE_PROGRAM";
             self.vm
@@ -63,7 +63,7 @@ impl Site {
         let capture = Capture::begin(folder)?;
         let result = match case.script {
             Some(script) => script(self, case, folder),
-            None => self.act(case, folder),
+            None => self.run_pair(case, folder),
         };
         let file = capture.end(case.packets.is_some() || result.is_err())?;
         result?;
@@ -74,15 +74,15 @@ impl Site {
     }
 
     /// Runs the server and the client of a case.
-    pub(crate) fn act(&self, case: &Case, folder: &Path) -> Result<()> {
+    pub(crate) fn run_pair(&self, case: &Case, folder: &Path) -> Result<()> {
         let until = deadline(case.patience);
         let mut server = self.serve(case, folder, "server", until)?;
         let mut client = self.spawn(case.caller, &case.client, folder, "client")?;
-        client.succeeds(until)?;
+        client.wait_for_success(until)?;
         if !case.persistent {
-            server.succeeds(until)?;
+            server.wait_for_success(until)?;
         }
-        let said = client.said()?;
+        let said = client.output()?;
         for text in &case.expect {
             ensure!(said.contains(text), "the client did not print \"{text}\"");
         }
@@ -140,19 +140,21 @@ impl Site {
                     if listeners.any(|id| id.contains(&wanted)) {
                         return Ok(());
                     }
-                    if let Some(status) = server.ends(now())? {
+                    if let Some(status) = server.wait_for_end(now())? {
                         anyhow::bail!("the server ended before it listened ({status})");
                     }
                     ensure!(now() < until, "the server does not listen");
                     pause();
                 }
             }
-            (Ready::Says(text), _) => server.says(text, until.saturating_duration_since(now())),
-            (Ready::Listens(port), Caller::Ferroce) => server.listens(*port, until),
+            (Ready::Says(text), _) => {
+                server.wait_for_output(text, until.saturating_duration_since(now()))
+            }
+            (Ready::Listens(port), Caller::Ferroce) => server.wait_for_listener(*port, until),
             (Ready::Listens(port), Caller::Kernel) => {
                 let mut listener = agent::Listener::new(*port)?;
-                while !listener.is_there()? {
-                    if let Some(status) = server.ends(now())? {
+                while !listener.is_listening()? {
+                    if let Some(status) = server.wait_for_end(now())? {
                         anyhow::bail!("the server ended before it listened ({status})");
                     }
                     ensure!(now() < until, "the server does not listen");
@@ -198,7 +200,7 @@ impl Site {
         self.vm.reset()?;
         self.network.set_mtu(MTU);
         (self.mtu, self.weather) = (MTU, Weather::Fair);
-        self.furnish()
+        self.copy_test_programs()
     }
 
     /// Kills all processes of Ferroce, as a power cut would, and adds the link again.

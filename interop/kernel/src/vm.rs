@@ -82,8 +82,8 @@ impl Vm {
 
     fn await_agent(&mut self, until: Instant) -> Result<()> {
         while !agent::answers() {
-            if let Some(status) = self.qemu.ends(now())? {
-                bail!("QEMU ended ({status}): {}", self.qemu.said()?);
+            if let Some(status) = self.qemu.wait_for_end(now())? {
+                bail!("QEMU ended ({status}): {}", self.qemu.output()?);
             }
             ensure!(
                 now() < until,

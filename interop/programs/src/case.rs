@@ -61,7 +61,7 @@ pub(crate) enum Action {
 
 impl Case {
     /// Returns a case that runs one command, split at spaces.
-    pub(crate) fn alone(program: &'static str, command: &str) -> Case {
+    pub(crate) fn single_command(program: &'static str, command: &str) -> Case {
         Case::new(program, command.to_string(), Action::Alone(words(command)))
     }
 
@@ -90,13 +90,23 @@ impl Case {
     }
 
     /// Returns a case whose server listens on a TCP port and does not end by itself.
-    pub(crate) fn served(program: &'static str, port: u16, server: &str, client: &str) -> Case {
-        let case = Case::called(program, port, server, client);
-        case.ready(Ready::Tcp(port)).goes_on()
+    pub(crate) fn with_tcp_server(
+        program: &'static str,
+        port: u16,
+        server: &str,
+        client: &str,
+    ) -> Case {
+        let case = Case::with_cm_server(program, port, server, client);
+        case.ready(Ready::Tcp(port)).server_keeps_running()
     }
 
     /// Returns a case whose server listens with rdma_cm.
-    pub(crate) fn called(program: &'static str, port: u16, server: &str, client: &str) -> Case {
+    pub(crate) fn with_cm_server(
+        program: &'static str,
+        port: u16,
+        server: &str,
+        client: &str,
+    ) -> Case {
         let fill = |text: &str| {
             let text = text.replace("{port}", &port.to_string());
             text.replace("{peer}", SERVER)
@@ -169,18 +179,18 @@ impl Case {
 
     /// Allows ten attempts, each only if the client printed `excuse`, the sign of a bug of the
     /// program itself.
-    pub(crate) fn may_say(mut self, excuse: &'static str) -> Case {
+    pub(crate) fn retry_if_printed(mut self, excuse: &'static str) -> Case {
         (self.attempts, self.excuse) = (10, Some(excuse));
         self.patience(20)
     }
 
     /// Marks a server that ends by itself.
-    pub(crate) fn ends(self) -> Case {
+    pub(crate) fn server_ends(self) -> Case {
         self.persistent(false)
     }
 
     /// Marks a server that does not end by itself.
-    pub(crate) fn goes_on(self) -> Case {
+    pub(crate) fn server_keeps_running(self) -> Case {
         self.persistent(true)
     }
 

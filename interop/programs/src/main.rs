@@ -97,7 +97,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
     for (number, case) in cases.iter().enumerate() {
         let logs = folder.join(number.to_string());
         let begun = now();
-        let outcome = match try_often(&place, case, &logs) {
+        let outcome = match run_with_retries(&place, case, &logs) {
             Ok(()) => Outcome::Works,
             Err(error) => {
                 let kept = arguments.keep.join(keep_name(case.program, &case.name));
@@ -130,7 +130,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
 }
 
 /// Attempts a case up to `case.attempts` times.
-fn try_often(place: &Place, case: &Case, logs: &Path) -> Result<()> {
+fn run_with_retries(place: &Place, case: &Case, logs: &Path) -> Result<()> {
     let mut result = run::attempt(place, case, logs);
     for _ in 1..case.attempts {
         let Err(error) = &result else {

@@ -27,8 +27,8 @@ fn perform(place: &Place, case: &Case, folder: &Path) -> Result<()> {
     let said = match &case.action {
         Action::Alone(words) => {
             let mut child = start(place, case, words, folder, "output")?;
-            child.succeeds(until)?;
-            child.said()?
+            child.wait_for_success(until)?;
+            child.output()?
         }
         Action::Pair {
             server,
@@ -37,13 +37,13 @@ fn perform(place: &Place, case: &Case, folder: &Path) -> Result<()> {
             persistent,
         } => {
             let mut server = start(place, case, server, folder, "server")?;
-            server.is_ready(until, || is_ready(place, *ready))?;
+            server.wait_until_ready(until, || is_ready(place, *ready))?;
             let mut client = start(place, case, client, folder, "client")?;
-            client.succeeds(until)?;
+            client.wait_for_success(until)?;
             if !persistent {
-                server.succeeds(until)?;
+                server.wait_for_success(until)?;
             }
-            client.said()?
+            client.output()?
         }
         Action::Script(script) => {
             let said = script(place)?;

@@ -70,7 +70,7 @@ pub(super) fn cases() -> Vec<Case> {
                 "udaddy" => UDADDY,
                 _ => ports.next(),
             };
-            let case = Case::called(group, caller, port, server, client);
+            let case = Case::with_cm_server(group, caller, port, server, client);
             let mut case = case.persistent(group != "ucmatose" && group != "rdma_client");
             if group == "rping" || group == "ucmatose" {
                 case = case.short();
@@ -83,9 +83,9 @@ pub(super) fn cases() -> Vec<Case> {
             };
             cases.push(case);
         }
-        cases.extend(["", "-c 2 -C 20 -S 1000"].map(|told| multicast(caller, told)));
-        for (test, told) in PERFTEST {
-            for options in told {
+        cases.extend(["", "-c 2 -C 20 -S 1000"].map(|options| multicast(caller, options)));
+        for (test, option_sets) in PERFTEST {
+            for options in option_sets {
                 cases.push(perftest(caller, ports.next(), test, options));
             }
         }
@@ -104,7 +104,7 @@ fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
     let server = format!("{test} -R -F -p {{port}} {size} {options}");
     let server = server.trim_end();
     let client = format!("{server} {{peer}}");
-    let mut case = Case::called("perftest -R", caller, port, server, &client);
+    let mut case = Case::with_cm_server("perftest -R", caller, port, server, &client);
     // perftest's client connects twice, and does not wait for the server to listen again.
     // If the second connection is refused the client crashes, and the server mistakes the
     // next client's first connection for the second. So the messages of the connection
@@ -120,15 +120,15 @@ fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
 }
 
 /// Returns a case in which the client sends to a multicast group that the server has joined.
-fn multicast(caller: Caller, told: &str) -> Case {
+fn multicast(caller: Caller, options: &str) -> Case {
     let (here, there) = match caller {
         Caller::Ferroce => (HOST, GUEST),
         Caller::Kernel => (GUEST, HOST),
     };
-    let command = |address| format!("stdbuf -oL mckey -m 239.78.0.1 -b {address} {told}");
+    let command = |address| format!("stdbuf -oL mckey -m 239.78.0.1 -b {address} {options}");
     let server = command(there[0]);
     let client = format!("{} -s", command(here[0]).trim_end());
-    let mut case = Case::called("mckey", caller, 0, server.trim_end(), &client);
+    let mut case = Case::with_cm_server("mckey", caller, 0, server.trim_end(), &client);
     case.ready = Ready::Says("receiving data transfers");
     case.expect("data transfers complete")
         .expect("return status 0")

@@ -48,7 +48,7 @@ say done; sha256sum </tmp/data; rm /tmp/data
 "#;
 
 pub(super) fn cases() -> Vec<Case> {
-    let mut case = Case::called("iSER", Caller::Kernel, PORT, "tgtd", "ib_iser");
+    let mut case = Case::with_cm_server("iSER", Caller::Kernel, PORT, "tgtd", "ib_iser");
     case.patience = PATIENCE;
     case.script = Some(run);
     vec![case.packets("send write read")]
@@ -65,16 +65,16 @@ fn run(site: &mut Site, case: &Case, folder: &Path) -> Result<()> {
         initiator: INITIATOR,
     };
     let target = served.serve(&site.network.user, folder, "server", case.patience)?;
-    let told = GUEST
+    let script = GUEST
         .replace("{INITIATOR}", INITIATOR)
         .replace("{TARGET}", TARGET)
         .replace("{HOST}", HOST[0])
         .replace("{PORT}", &PORT.to_string());
-    let mut client = site.spawn(Caller::Kernel, &told, folder, "client")?;
-    client.succeeds(until)?;
+    let mut client = site.spawn(Caller::Kernel, &script, folder, "client")?;
+    client.wait_for_success(until)?;
     drop(target);
 
-    let said = client.said()?;
+    let said = client.output()?;
     let theirs = said.lines().last().context("the guest printed nothing")?;
     let ours = digest_of_the_file(&disk)?;
     ensure!(

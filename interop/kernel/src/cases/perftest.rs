@@ -51,9 +51,9 @@ const TESTS: [(&str, &str, &[&str]); 8] = [
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_000);
     let mut cases = Vec::new();
-    for (test, operation, told) in TESTS {
+    for (test, operation, option_sets) in TESTS {
         for caller in CALLERS {
-            for (index, options) in told.iter().enumerate() {
+            for (index, options) in option_sets.iter().enumerate() {
                 for (mtu, gid) in [(1500, 1), (1500, 2), (9000, 1)] {
                     // Only the first options and those with sixteen queue pairs run with every MTU
                     // and GID.

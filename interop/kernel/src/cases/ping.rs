@@ -11,7 +11,7 @@ use crate::run::Site;
 pub(super) fn cases() -> Vec<Case> {
     let case = |peer: &str| {
         let client = format!("ferroce ping -c 3 -W 10 {peer}");
-        let mut case = Case::called("ferroce ping", Caller::Ferroce, 0, "ib_cm", &client);
+        let mut case = Case::with_cm_server("ferroce ping", Caller::Ferroce, 0, "ib_cm", &client);
         case.script = Some(run);
         case
     };

@@ -44,18 +44,18 @@ pub(super) fn cases() -> Vec<Case> {
     for tool in &TOOLS {
         for caller in CALLERS {
             for (mtu, gid) in [(1500, 1), (1500, 2), (9000, 1), (9000, 2)] {
-                for told in tool.told(mtu, gid) {
-                    let command = format!("{} -d rxe0 -g {gid} -p {{port}} {told}", tool.name);
+                for options in tool.options(mtu, gid) {
+                    let command = format!("{} -d rxe0 -g {gid} -p {{port}} {options}", tool.name);
                     let case = Case::pair(tool.name, caller, ports.next(), command.trim_end());
                     let mut case = case.mtu(mtu).expect("usec/iter");
                     if !tool.reliable {
                         case = case.may_lose();
                     }
-                    if told.contains("-s 1 ") || told.contains("-s 4096") {
+                    if options.contains("-s 1 ") || options.contains("-s 4096") {
                         case = case.packets("send");
                     }
                     let usual = [(1500, 1), (9000, 2)].contains(&(mtu, gid));
-                    if usual && (told.contains("-s 4096") || told.contains("-s 1024")) {
+                    if usual && (options.contains("-s 4096") || options.contains("-s 1024")) {
                         case = case.short();
                     }
                     cases.push(case);
@@ -69,7 +69,7 @@ pub(super) fn cases() -> Vec<Case> {
 impl Tool {
     /// Returns the options of all runs: every option with IPv4 and MTU 1500, all sizes
     /// everywhere.
-    fn told(&self, mtu: u32, gid: u8) -> Vec<String> {
+    fn options(&self, mtu: u32, gid: u8) -> Vec<String> {
         let all = if (mtu, gid) == (1500, 1) {
             self.options
         } else {

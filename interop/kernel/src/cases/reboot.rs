@@ -30,9 +30,9 @@ pub(super) fn cases() -> Vec<Case> {
                     run(site, case, folder, Caller::Kernel)
                 }),
             };
-            for told in [&mut case.client, &mut case.server] {
-                if told.contains(on) {
-                    *told = told.replace("bereaved", "hold");
+            for command in [&mut case.client, &mut case.server] {
+                if command.contains(on) {
+                    *command = command.replace("bereaved", "hold");
                 }
             }
             case.patience = PATIENCE;
@@ -50,7 +50,7 @@ fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()>
     let mut server = site.serve(case, folder, "server-before", until)?;
     let mut client = site.spawn(case.caller, &case.client, folder, "client-before")?;
     for end in [&mut server, &mut client] {
-        end.says("connected\n", case.patience)?;
+        end.wait_for_output("connected\n", case.patience)?;
     }
     match stops {
         Caller::Ferroce => site.reset_ferroce()?,
@@ -60,7 +60,7 @@ fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()>
         true => &mut server,
         false => &mut client,
     };
-    left.succeeds(until).context("the remaining end")?;
+    left.wait_for_success(until).context("the remaining end")?;
     site.prepare(case)?;
     let port = case.port()? + 1;
     let again = Case::pair(
@@ -69,5 +69,5 @@ fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()>
         port,
         &connections::command("connect"),
     );
-    site.act(&again, folder).context("the next connection")
+    site.run_pair(&again, folder).context("the next connection")
 }

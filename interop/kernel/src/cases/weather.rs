@@ -64,7 +64,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for weather in WEATHERS {
         for caller in CALLERS {
-            let case = Case::called("weather", caller, ports.next(), SERVER, CLIENT);
+            let case = Case::with_cm_server("weather", caller, ports.next(), SERVER, CLIENT);
             let mut case = case.weather(weather).persistent(true);
             if matches!(weather, Weather::Loss(_)) {
                 case = case.may_lose();

@@ -94,17 +94,17 @@ fn run(place: &Place, server: &str, client: &str) -> Result<String> {
         Running::spawn(&mut place.user.program(&words), &place.user.scratch, what)
     };
     let mut server = start("fio-server", server)?;
-    server.says("waiting for connection", PATIENCE)?;
+    server.wait_for_output("waiting for connection", PATIENCE)?;
     let until = deadline(PATIENCE);
     let mut client = start("fio-client", client)?;
-    client.succeeds(until)?;
-    let said = client.said()?;
+    client.wait_for_success(until)?;
+    let said = client.output()?;
     ensure!(
         said.contains("io=4096KiB"),
         "the client did not transfer all 4096 KiB: {said}"
     );
-    server.succeeds(until)?;
-    let heard = server.said()?;
+    server.wait_for_success(until)?;
+    let heard = server.output()?;
     for said in [&said, &heard] {
         ensure!(said.contains("err= 0"), "fio failed: {said}");
     }

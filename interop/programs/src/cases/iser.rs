@@ -62,8 +62,8 @@ fn run(place: &Place, line: &str) -> Result<String> {
     let until = deadline(PATIENCE);
     let words: Vec<&str> = line.split(' ').collect();
     let mut user = Running::spawn(&mut place.user.program(&words), &logs, "libiscsi")?;
-    let result = user.succeeds(until);
-    let said = user.said()?;
+    let result = user.wait_for_success(until);
+    let said = user.output()?;
     result.context(said.clone())?;
     Ok(said)
 }

@@ -41,7 +41,7 @@ fn migrate(place: &Place, port: u16, pin: bool) -> Result<String> {
         let words: Vec<&str> = line.split(' ').collect();
         let qemu = Running::spawn(&mut place.user.program(&words), &std::env::temp_dir(), name)?;
         let monitor = Monitor::connect(&scratch.join(name))
-            .with_context(|| format!("{name} said: {}", qemu.said().unwrap_or_default()))?;
+            .with_context(|| format!("{name} said: {}", qemu.output().unwrap_or_default()))?;
         Ok::<_, anyhow::Error>((qemu, monitor))
     };
     let target = format!("rdma:{LINK_V4}:{port}");

@@ -129,7 +129,7 @@ pub(super) fn cases() -> Vec<Case> {
             true => "BW average[MB/sec]",
             false => "#bytes #iterations",
         };
-        let case = Case::called("perftest", ports.next(), &server, &client);
+        let case = Case::with_cm_server("perftest", ports.next(), &server, &client);
         let case = case.expect(what);
         cases.push(match test.contains("-c UD") {
             // The server may listen too late, and messages may be lost.
@@ -137,7 +137,7 @@ pub(super) fn cases() -> Vec<Case> {
                 attempts: 5,
                 ..case.may_lose()
             },
-            false => case.may_say(REFUSED),
+            false => case.retry_if_printed(REFUSED),
         });
     }
     cases

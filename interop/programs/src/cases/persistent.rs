@@ -49,26 +49,26 @@ pub(super) fn at_once(rdma_core: &Path) -> Case {
 
 fn run(place: &Place, rping: &str, at_once: bool) -> Result<String> {
     let port = PORT.to_string();
-    let start = |what: &'static str, told: &[&str]| {
+    let start = |what: &'static str, options: &[&str]| {
         let mut words = vec!["stdbuf", "-oL", rping, "-p", &port, "-v", "-V"];
-        words.extend(told);
+        words.extend(options);
         Running::spawn(&mut place.user.program(&words), &place.user.scratch, what)
     };
     let mut server = start("rping-server", &["-s", "-P"])?;
     let until = deadline(PATIENCE);
-    server.is_ready(until, || place.user.listens(PORT))?;
+    server.wait_until_ready(until, || place.user.listens(PORT))?;
     let mut clients = Vec::new();
     for name in CLIENTS {
         let mut client = start(name, &["-c", "-a", LINK_V4, "-C", "100"])?;
         if !at_once {
-            client.says("ping data: rdma-ping-0: ", PATIENCE)?;
+            client.wait_for_output("ping data: rdma-ping-0: ", PATIENCE)?;
         }
         clients.push(client);
     }
     let mut said = String::new();
     for client in &mut clients {
-        client.succeeds(until)?;
-        said = client.said()?;
+        client.wait_for_success(until)?;
+        said = client.output()?;
         ensure!(
             said.contains("rdma-ping-99: "),
             "the client did not complete 100 pings: {said}"

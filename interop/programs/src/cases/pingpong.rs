@@ -63,21 +63,22 @@ pub(super) fn cases() -> Vec<Case> {
     TOOLS
         .iter()
         .flat_map(|tool| {
-            let mut told: Vec<String> = Vec::new();
-            told.extend(tool.options.iter().map(|o| format!("-d rxe0 -g 1 {o}")));
-            told.extend(GIDS[1..].iter().map(|(d, g)| format!("-d {d} -g {g}")));
+            let mut options: Vec<String> = Vec::new();
+            options.extend(tool.options.iter().map(|o| format!("-d rxe0 -g 1 {o}")));
+            options.extend(GIDS[1..].iter().map(|(d, g)| format!("-d {d} -g {g}")));
             let check = if tool.options.contains(&"-c") {
                 " -c"
             } else {
                 ""
             };
-            told.extend(
+            options.extend(
                 tool.sizes
                     .iter()
                     .map(|size| format!("-d rxe0 -g 1{check} -s {size} -n {}", iterations(*size))),
             );
-            told.extend(tool.mtus.iter().map(|mtu| format!("-d rxe0 -g 1 -m {mtu}")));
-            told.into_iter()
+            options.extend(tool.mtus.iter().map(|mtu| format!("-d rxe0 -g 1 -m {mtu}")));
+            options
+                .into_iter()
                 .map(|options| {
                     let command = format!("{} -p {{port}} {options}", tool.name);
                     let case = Case::pair(tool.name, ports.next(), &command);

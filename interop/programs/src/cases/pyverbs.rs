@@ -52,7 +52,7 @@ pub(super) fn newer(rdma_core: &Path) -> Case {
     let run = move |place: &Place| {
         let sources = rdma_core.canonicalize()?;
         let modules = sources.join("build/python");
-        ensure_ours(place, &sources, &modules)?;
+        check_library(place, &sources, &modules)?;
         fs::write(place.user.scratch.join(VERSION_NEWER), version(&sources)?)?;
         let tests = sources.join("tests");
         run(place, &tests, Some(&modules), LOG_NEWER, PASS_NEWER)
@@ -91,8 +91,8 @@ fn run(
     let _pages = HugePages::reserve();
     let mut command = python(place, &words, modules);
     let mut running = Running::spawn(&mut command, &place.user.scratch, log)?;
-    let ended = running.succeeds(deadline(PATIENCE));
-    let said = running.said()?;
+    let ended = running.wait_for_success(deadline(PATIENCE));
+    let said = running.output()?;
     let last = said.lines().last().unwrap_or("nothing");
     let results = Results::of(&said);
     let causes = said.split_once("\n======").map_or("", |(_, causes)| causes);
@@ -121,7 +121,7 @@ fn python(place: &Place, words: &[&str], modules: Option<&Path>) -> Command {
 }
 
 /// Checks that pyverbs loads Ferroce's library, and not the one that was built with pyverbs.
-fn ensure_ours(place: &Place, sources: &Path, modules: &Path) -> Result<()> {
+fn check_library(place: &Place, sources: &Path, modules: &Path) -> Result<()> {
     let mut words = PYTHON.to_vec();
     words.extend(["-c", MAPPED]);
     let output = python(place, &words, Some(modules)).output()?;

@@ -93,13 +93,13 @@ fn compose(packaged: Option<String>, newer: Option<String>, old: &str) -> String
     let mut text = HEAD.to_owned();
     for (heading, section) in [(PACKAGED, packaged), (NEWER, newer)] {
         text.push_str(heading);
-        text.push_str(&section.unwrap_or_else(|| kept(old, heading)));
+        text.push_str(&section.unwrap_or_else(|| old_section(old, heading)));
     }
     text
 }
 
 /// Returns the text below a heading of the old document.
-fn kept(old: &str, heading: &str) -> String {
+fn old_section(old: &str, heading: &str) -> String {
     match old.split_once(heading) {
         Some((_, rest)) => rest.split("\n## ").next().unwrap_or(rest).to_owned(),
         None => "\nNot run when this file was written.\n".to_owned(),

@@ -42,13 +42,13 @@ pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_200);
     let case = |test: &'static str| {
         let client = format!("qperf {{peer}} -lp {{port}} -t 1 -i rxe0 {test}");
-        let case = Case::served("qperf", ports.next(), "qperf -lp {port}", &client);
+        let case = Case::with_tcp_server("qperf", ports.next(), "qperf -lp {port}", &client);
         case.expect(test).by_lid()
     };
     let mut cases: Vec<Case> = TESTS.map(case).into();
     cases.extend(CONNECTED.map(|test| {
         let client = format!("qperf {LINK_V4} -lp {{port}} -t 1 -cm 1 {test}");
-        Case::served("qperf", ports.next(), "qperf -lp {port}", &client).expect(test)
+        Case::with_tcp_server("qperf", ports.next(), "qperf -lp {port}", &client).expect(test)
     }));
     cases
 }

@@ -50,31 +50,34 @@ pub(super) fn cases() -> Vec<Case> {
             format!("rping -s {server} {both}"),
             format!("rping -c {client} {both}"),
         );
-        let case = Case::called("rping", ports.next(), &server, &client);
+        let case = Case::with_cm_server("rping", ports.next(), &server, &client);
         cases.push(case.expect("ping data: rdma-ping-99: "));
     }
     cases.push(persistent::one_by_one());
-    for (told, peer) in CONNECTIONS {
-        let server = format!("ucmatose -p {{port}} {told}");
+    for (options, peer) in CONNECTIONS {
+        let server = format!("ucmatose -p {{port}} {options}");
         let client = format!("{server} -s {peer}");
-        let case = Case::called("ucmatose", ports.next(), &server, &client);
+        let case = Case::with_cm_server("ucmatose", ports.next(), &server, &client);
         cases.push(
             case.expect("data transfers complete\n")
                 .expect("return status 0\n"),
         );
     }
-    for (told, peer) in DATAGRAMS {
-        let (server, client) = (format!("udaddy {told}"), format!("udaddy {told} -s {peer}"));
-        let case = Case::called("udaddy", UDADDY, &server, &client).may_lose();
+    for (options, peer) in DATAGRAMS {
+        let (server, client) = (
+            format!("udaddy {options}"),
+            format!("udaddy {options} -s {peer}"),
+        );
+        let case = Case::with_cm_server("udaddy", UDADDY, &server, &client).may_lose();
         cases.push(
             case.expect("data transfers complete\n")
                 .expect("return status 0\n"),
         );
     }
-    for told in ["-b 10.77.0.1", "-b 10.77.0.1 -c 2 -C 20 -S 1000"] {
-        let server = format!("mckey -m {GROUP} {told}");
+    for options in ["-b 10.77.0.1", "-b 10.77.0.1 -c 2 -C 20 -S 1000"] {
+        let server = format!("mckey -m {GROUP} {options}");
         let client = format!("{server} -s");
-        let case = Case::called("mckey", 0, &server, &client).ready(Ready::Group(GROUP));
+        let case = Case::with_cm_server("mckey", 0, &server, &client).ready(Ready::Group(GROUP));
         let case = case.may_lose();
         cases.push(
             case.expect("data transfers complete\n")
@@ -89,8 +92,8 @@ pub(super) fn cases() -> Vec<Case> {
 fn short(ports: &mut Ports) -> Vec<Case> {
     let (server, client) = ("cmtime -p {port}", "cmtime -p {port} -c 1000 -s 10.77.0.1");
     let mut cases = vec![
-        Case::called("cmtime", ports.next(), server, client)
-            .goes_on()
+        Case::with_cm_server("cmtime", ports.next(), server, client)
+            .server_keeps_running()
             .expect("disconnect   :"),
     ];
     for peer in [LINK_V4, LINK_V6, "127.0.0.1"] {
@@ -99,13 +102,13 @@ fn short(ports: &mut Ports) -> Vec<Case> {
             _ => "rdma_server -p {port}",
         };
         let client = format!("rdma_client -p {{port}} -s {peer}");
-        let case = Case::called("rdma_client", ports.next(), server, &client);
+        let case = Case::with_cm_server("rdma_client", ports.next(), server, &client);
         cases.push(case.expect("rdma_client: end 0\n"));
     }
     for kind in ["r", "x"] {
         let server = format!("rdma_xserver -p {{port}} -c {kind}");
         let client = format!("rdma_xclient -p {{port}} -c {kind} -s {LINK_V4}");
-        let case = Case::called("rdma_xclient", ports.next(), &server, &client);
+        let case = Case::with_cm_server("rdma_xclient", ports.next(), &server, &client);
         cases.push(case.expect("rdma_xclient: end 0\n"));
     }
     cases

@@ -32,24 +32,25 @@ const PRELOADED: &str = "env LD_PRELOAD=librspreload.so";
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_400);
     let mut cases = Vec::new();
-    for told in STREAMS {
-        let common = format!("rstream -p {{port}} -S 65536 -I 10 -C 100 {told}");
+    for options in STREAMS {
+        let common = format!("rstream -p {{port}} -S 65536 -I 10 -C 100 {options}");
         let client = format!("{common} -s {{peer}}");
-        cases.push(Case::called("rstream", ports.next(), &common, &client).expect("custom"));
+        cases
+            .push(Case::with_cm_server("rstream", ports.next(), &common, &client).expect("custom"));
     }
     let common = "rstream -p {port} -f ipv6 -S 65536 -I 10 -C 100";
     let (server, client) = (format!("{common} -b ::1"), format!("{common} -s ::1"));
-    cases.push(Case::called("rstream", ports.next(), &server, &client).expect("custom"));
+    cases.push(Case::with_cm_server("rstream", ports.next(), &server, &client).expect("custom"));
     let common = "riostream -p {port} -S 65536 -I 10 -C 10 -T v";
     let client = format!("{common} -s {{peer}}");
-    cases.push(Case::called("riostream", ports.next(), common, &client).expect("custom"));
+    cases.push(Case::with_cm_server("riostream", ports.next(), common, &client).expect("custom"));
     cases.push(Case::script("rcopy", "rcopy GPL-3 127.0.0.1:copy", copy).expect("done"));
-    for told in ["", " -T e", " -T a -T e", " -T b -T e"] {
-        let server = format!("udpong -p {{port}} -b {{peer}}{told}");
-        let client = format!("udpong -p {{port}} -s {{peer}}{told} -S 1024 -C 1000");
+    for options in ["", " -T e", " -T a -T e", " -T b -T e"] {
+        let server = format!("udpong -p {{port}} -b {{peer}}{options}");
+        let client = format!("udpong -p {{port}} -s {{peer}}{options} -S 1024 -C 1000");
         let port = ports.next();
-        let case = Case::called("udpong", port, &server, &client).ready(Ready::Udp(port));
-        cases.push(case.goes_on().expect("custom").may_lose());
+        let case = Case::with_cm_server("udpong", port, &server, &client).ready(Ready::Udp(port));
+        cases.push(case.server_keeps_running().expect("custom").may_lose());
     }
     cases.extend(preloaded(&mut ports));
     cases
@@ -57,10 +58,10 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn preloaded(ports: &mut Ports) -> Vec<Case> {
     let mut cases = Vec::new();
-    for told in ["", " -R", " -P 4", " --bidir"] {
+    for options in ["", " -R", " -P 4", " --bidir"] {
         let server = format!("{PRELOADED} iperf3 -s -1 -p {{port}}");
-        let client = format!("{PRELOADED} iperf3 -c {{peer}} -p {{port}} -t 1{told}");
-        let case = Case::called("iperf3", ports.next(), &server, &client);
+        let client = format!("{PRELOADED} iperf3 -c {{peer}} -p {{port}} -t 1{options}");
+        let case = Case::with_cm_server("iperf3", ports.next(), &server, &client);
         cases.push(case.expect("iperf Done."));
     }
     // With a server that forks, connections start over TCP and switch to RDMA.
@@ -68,14 +69,17 @@ fn preloaded(ports: &mut Ports) -> Vec<Case> {
         format!("{PRELOADED} RDMAV_FORK_SAFE=1 rstream -p {{port}} -T f -T b -S 65536 -I 10 -C 10");
     let client = format!("{common} -s {{peer}}");
     let port = ports.next();
-    let case = Case::called("rstream", port, &common, &client).ready(Ready::Tcp(port));
+    let case = Case::with_cm_server("rstream", port, &common, &client).ready(Ready::Tcp(port));
     cases.push(case.expect("custom"));
     let folder = LICENCES;
     let server =
         format!("{PRELOADED} python3 -m http.server {{port}} --bind {{peer}} --directory {folder}");
     let client = format!("{PRELOADED} curl -sS http://{{peer}}:{{port}}/GPL-3");
-    let case = Case::called("curl", ports.next(), &server, &client);
-    cases.push(case.goes_on().expect("GNU GENERAL PUBLIC LICENSE"));
+    let case = Case::with_cm_server("curl", ports.next(), &server, &client);
+    cases.push(
+        case.server_keeps_running()
+            .expect("GNU GENERAL PUBLIC LICENSE"),
+    );
     cases
 }
 
@@ -85,15 +89,15 @@ fn copy(place: &Place) -> Result<String> {
     let temporary = std::env::temp_dir();
     let mut server = place.user.program(&["stdbuf", "-o0", "rcopy"]);
     let mut server = Running::spawn(&mut server, &temporary, "rcopy-server")?;
-    server.says("waiting for connection", PATIENCE)?;
+    server.wait_for_output("waiting for connection", PATIENCE)?;
     let target = format!("127.0.0.1:{}", to.display());
     let mut client = place.user.program(&["rcopy", &from, &target]);
     let mut client = Running::spawn(&mut client, &temporary, "rcopy-client")?;
-    client.succeeds(deadline(PATIENCE))?;
+    client.wait_for_success(deadline(PATIENCE))?;
     ensure!(
         fs::read(&to)? == fs::read(&from)?,
         "the copy differs from the original"
     );
     fs::remove_file(&to)?;
-    client.said()
+    client.output()
 }

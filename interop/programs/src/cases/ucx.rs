@@ -29,7 +29,7 @@ const OPERATIONS: [&str; 5] = [
 
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(19_400);
-    let info = Case::alone("ucx_info", "ucx_info -d")
+    let info = Case::single_command("ucx_info", "ucx_info -d")
         .expect("Transport: rc_verbs\n#         Device: rxe0:1\n")
         .expect("Transport: ud_verbs\n#         Device: rxe0:1\n");
     let mut cases = vec![info];

@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        Case::alone("ibv_devices", "ibv_devices").expect("rxe0"),
-        Case::alone("ibv_devinfo", "ibv_devinfo -l").expect("2 HCAs found"),
-        Case::alone("ibv_devinfo", "ibv_devinfo -d rxe0").expect("PORT_ACTIVE"),
-        Case::alone("ibv_devinfo", "ibv_devinfo -v")
+        Case::single_command("ibv_devices", "ibv_devices").expect("rxe0"),
+        Case::single_command("ibv_devinfo", "ibv_devinfo -l").expect("2 HCAs found"),
+        Case::single_command("ibv_devinfo", "ibv_devinfo -d rxe0").expect("PORT_ACTIVE"),
+        Case::single_command("ibv_devinfo", "ibv_devinfo -v")
             .expect("GID[  1]:\t\t::ffff:10.77.0.1, RoCE v2")
             .expect("max_qp:")
             .expect("link_layer:\t\tEthernet"),
@@ -30,15 +30,15 @@ fn watch(place: &Place) -> Result<String> {
         .user
         .program(&["stdbuf", "-o0", "ibv_asyncwatch", "-d", "rxe0"]);
     let mut watcher = Running::spawn(&mut command, &std::env::temp_dir(), "ibv_asyncwatch")?;
-    watcher.says("async event FD", PATIENCE)?;
+    watcher.wait_for_output("async event FD", PATIENCE)?;
     netdev::set_down("veth0");
-    watcher.says("IBV_EVENT_PORT_ERR", PATIENCE)?;
+    watcher.wait_for_output("IBV_EVENT_PORT_ERR", PATIENCE)?;
     netdev::set_up("veth0");
-    watcher.says("IBV_EVENT_PORT_ACTIVE", PATIENCE)?;
+    watcher.wait_for_output("IBV_EVENT_PORT_ACTIVE", PATIENCE)?;
     // The netdev loses its IPv6 addresses when it goes down. Restore them for later cases.
     netdev::add_address("veth0", "fd77::1/64");
     netdev::await_link_local("veth0");
-    let said = watcher.said()?;
+    let said = watcher.output()?;
     ensure!(
         said.contains("rxe0"),
         "ibv_asyncwatch does not name the device"
