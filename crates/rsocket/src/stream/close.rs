@@ -86,7 +86,7 @@ impl Stream {
         let requests = core::mem::take(&mut state.requests);
         state.close(None);
         drop(state);
-        // Rejecting them asks ferroced, which may take long: not while the socket is locked.
+        // Dropping a request rejects it through ferroced: not while the socket is locked.
         drop(requests);
     }
 
