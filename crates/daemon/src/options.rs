@@ -13,9 +13,9 @@ ferroced keeps what the programs of one network namespace share: the RDMA links 
 carries no data: programs send and receive packets themselves.
 
 One ferroced serves a network namespace: the first to start owns UDP port 4791 there. A user's \
-ferroced serves that user only. Root's ferroced also serves the members of a group. `ferroce \
-link add` starts ferroced in the background when none runs, so you need this command only to run \
-it under a service manager.
+ferroced serves that user. Root's ferroced also serves the members of a group. `ferroce link add` \
+starts ferroced in the background when none runs, so you need this command only to run it under a \
+service manager.
 
 ferroced can be stopped, killed and started again at any time. Running programs continue and \
 keep their slots; ferroced restores links and counters when it starts.
