@@ -37,8 +37,9 @@ pub(crate) struct Queued {
 /// An event as it waits in a channel.
 #[derive(Debug)]
 pub(crate) enum ChannelEvent {
-    /// An event of ferroced's connection manager.
-    Cm(Box<CmEvent>),
+    /// An event of ferroced's connection manager, and the number of the connection to
+    /// ferroced that received it.
+    Cm(Box<CmEvent>, u64),
     AddressResolved,
     /// With the errno, as all numbers below.
     AddressError(i32),
@@ -83,7 +84,7 @@ impl PendingEvent {
     /// a multicast group.
     pub fn uses_queue_pair(&self) -> bool {
         match &self.0.event {
-            ChannelEvent::Cm(event) => matches!(
+            ChannelEvent::Cm(event, _) => matches!(
                 event.event,
                 CmEventKind::Response { .. } | CmEventKind::Rejected { .. }
             ),
@@ -164,11 +165,11 @@ impl EventChannel {
             let ids = handles.ids_on(self);
             for id in &ids {
                 handles.remove(id);
+                id.inner().state = State::Orphaned;
             }
             ids
         };
         for id in ids {
-            id.inner().state = State::Orphaned;
             id.release(client);
             self.purge(&id);
         }

@@ -20,22 +20,22 @@
 //! Locks are taken in this order: state, handles, id, event channel. No lock of an id is held
 //! during a call.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ferroce_control::protocol::encode_numbered;
 use ferroce_control::{
     ANSWER_TIMEOUT, CmAnswer, CmCall, Connection, LinkEventKind, Reply, ReplyReceiver, Request,
-    RequestNumber, RequestSender, find_daemon, next_request_number,
+    RequestNumber, find_daemon,
 };
 use ferroce_device::block_all;
 
+use crate::calls::{Call, State};
 use crate::channel::ChannelEvent;
 use crate::error::{Error, ErrorKind, unexpected_answer};
 use crate::handles::HandleTable;
-use crate::id::Shared;
+use crate::id::{Port, Shared};
+use crate::recover::Recovered;
 use crate::{devices, lock, recover};
 
 /// Time that a call waits for a ferroced that has ended and is being restarted.
@@ -56,35 +56,13 @@ pub(crate) struct ControlClient {
     next: OnceLock<&'static ControlClient>,
 }
 
-#[derive(Debug)]
-struct State {
-    /// None while there is no connection to ferroced.
-    sender: Option<RequestSender>,
-    /// Number of times that the connection was lost.
-    losses: u64,
-    calls: BTreeMap<RequestNumber, Call>,
-    /// Encoded requests that wait for room in the socket.
-    outbox: VecDeque<(RequestNumber, Vec<u8>)>,
-    /// True if a call passed its deadline and no reply has arrived since.
-    silent: bool,
-}
+/// Number of connections of this process and of those that it was forked from. No two
+/// connections that an id can have met have the same number.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// A request without a final result.
-#[derive(Debug)]
-enum Call {
-    /// A thread waits for the answer. Objects in the answer become those of the id.
-    Waiting {
-        id: Option<Arc<Shared>>,
-        answered: Arc<Condvar>,
-    },
-    /// The answer, for the thread that waits.
-    Answered(Result<CmAnswer, Error>),
-    /// The connection was lost, perhaps before ferroced received the request.
-    Lost,
-    /// The call passed its deadline: objects in the answer are returned to ferroced.
-    Abandoned,
-    /// No thread waits for the answer of [`ControlClient::notify`].
-    Notice(Option<Arc<Shared>>),
+/// Returns the number of a new connection.
+pub(crate) fn next_generation() -> u64 {
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 static FIRST: OnceLock<ControlClient> = OnceLock::new();
@@ -123,17 +101,12 @@ impl ControlClient {
         let mut connection = find_daemon()?.ok_or(ferroce_control::Error::NoDaemon)?;
         subscribe(&mut connection)?;
         let (sender, receiver) = connection.split();
+        let generation = next_generation();
         let client = ControlClient {
             process: AtomicU32::new(std::process::id()),
-            state: Mutex::new(State {
-                sender: Some(sender),
-                losses: 0,
-                calls: BTreeMap::new(),
-                outbox: VecDeque::new(),
-                silent: false,
-            }),
+            state: Mutex::new(State::new(sender, generation)),
             connection_changed: Condvar::new(),
-            handles: Mutex::default(),
+            handles: Mutex::new(HandleTable::new(generation)),
             next: OnceLock::new(),
         };
         let client = client.publish();
@@ -199,18 +172,18 @@ impl ControlClient {
     }
 
     /// Calls the connection manager as [`ControlClient::call`] does, for calls that may be
-    /// repeated: if ferroced ends, the next one is called. `call` builds each request anew,
-    /// because handles have changed by then.
+    /// repeated: if ferroced ends, the next one is called. `call` builds each request anew
+    /// for the connection with this number, because handles have changed by then.
     pub(crate) fn call_until_answered(
         &self,
-        call: impl Fn() -> Result<CmCall, Error>,
+        call: impl Fn(u64) -> Result<CmCall, Error>,
         id: Option<&Arc<Shared>>,
     ) -> Result<CmAnswer, Error> {
         loop {
-            let losses = self.connected()?.losses;
-            let request = Request::Cm(call()?);
+            let generation = self.connected()?.generation;
+            let request = Request::Cm(call(generation)?);
             let state = self.connected()?;
-            if state.losses != losses {
+            if state.generation != generation {
                 // The request names handles of a ferroced that has ended.
                 continue;
             }
@@ -232,6 +205,17 @@ impl ControlClient {
         let id = id.map(Arc::clone);
         state.submit(&Request::Cm(call), Call::Notice(id));
         true
+    }
+
+    /// Releases a port without waiting for the answer. Does nothing if the connection that
+    /// assigned the handle was lost: the port ended with it, and another port may have the
+    /// same handle now.
+    pub(crate) fn release_port(&self, port: &Port) {
+        let mut state = lock(&self.state);
+        if state.sender.is_some() && state.generation == port.generation {
+            let port = port.handle;
+            state.submit(&Request::Cm(CmCall::Release { port }), Call::Notice(None));
+        }
     }
 
     /// Waits until there is a connection to ferroced.
@@ -293,16 +277,27 @@ impl ControlClient {
                     let dir = receiver.dir().to_owned();
                     drop(receiver);
                     match recover::recover(self, &dir) {
-                        Some((sender, new)) => {
-                            receiver = new;
-                            lock(&self.state).sender = Some(sender);
-                            self.connection_changed.notify_all();
-                        }
+                        Some(recovered) => receiver = self.restore_connection(recovered),
                         None => return,
                     }
                 }
             }
         }
+    }
+
+    /// Starts to use a new connection, on which all objects were restored.
+    fn restore_connection(&self, recovered: Recovered) -> ReplyReceiver {
+        let mut state = lock(&self.state);
+        state.sender = Some(recovered.sender);
+        state.generation = recovered.generation;
+        for (id, call) in &recovered.restored {
+            // Its thread found no connection, and has not returned the object.
+            if id.inner().is_released() {
+                state.submit(&Request::Cm(call.clone()), Call::Notice(None));
+            }
+        }
+        self.connection_changed.notify_all();
+        recovered.receiver
     }
 
     fn received(&self, number: Option<RequestNumber>, reply: Reply) {
@@ -332,14 +327,15 @@ impl ControlClient {
 
     /// Completes the call with this number.
     fn answered(&self, number: RequestNumber, answer: Result<CmAnswer, Error>) {
+        // Dropped after the lock: it may hold the last reference to an id, with its device.
+        let call;
         let mut state = lock(&self.state);
         state.silent = false;
-        match state.calls.remove(&number) {
+        call = state.calls.remove(&number);
+        match &call {
             Some(Call::Waiting { id, answered }) => {
                 // Before the next event is received: it may name these objects.
-                if let (Some(id), Ok(answer)) = (&id, &answer) {
-                    self.handles().learn(id, answer);
-                }
+                let answer = answer.and_then(|answer| self.assign(&mut state, id, answer));
                 state.calls.insert(number, Call::Answered(answer));
                 answered.notify_all();
             }
@@ -348,7 +344,13 @@ impl ControlClient {
                     state.submit(&Request::Cm(call), Call::Notice(None));
                 }
             }
-            Some(Call::Notice(Some(id))) => noticed(&id, answer),
+            Some(Call::Notice(Some(id))) => {
+                // While the table is locked, the id is not destroyed.
+                let _handles = self.handles();
+                if !id.inner().is_released() {
+                    noticed(id, answer);
+                }
+            }
             Some(Call::Notice(None)) => {
                 if let Err(error) = answer {
                     tracing::debug!("ferroced refused a notice: {error}");
@@ -361,77 +363,52 @@ impl ControlClient {
         state.flush();
     }
 
+    /// Assigns the object in an answer to the id of the call. The object goes back to
+    /// ferroced if the id was destroyed during the call.
+    fn assign(
+        &self,
+        state: &mut State,
+        id: &Option<Arc<Shared>>,
+        answer: CmAnswer,
+    ) -> Result<CmAnswer, Error> {
+        let Some(id) = id else { return Ok(answer) };
+        let is_assigned = self.handles().learn(id, &answer);
+        if is_assigned {
+            return Ok(answer);
+        }
+        if let Some(call) = returning(&answer) {
+            state.submit(&Request::Cm(call), Call::Notice(None));
+        }
+        Err(Error::invalid("the id was destroyed during the call"))
+    }
+
     /// Fails all calls in flight.
     fn lose_connection(&self) {
+        // Ids are dropped after the lock.
+        let mut ids = Vec::new();
         let mut state = lock(&self.state);
         state.sender = None;
-        state.losses += 1;
         state.silent = false;
         state.outbox.clear();
         for (number, call) in core::mem::take(&mut state.calls) {
             let call = match call {
-                Call::Waiting { answered, .. } => {
+                Call::Waiting { id, answered } => {
+                    ids.push(id);
                     answered.notify_all();
                     Call::Lost
                 }
                 // Their threads are about to take the result.
                 done @ (Call::Answered(_) | Call::Lost) => done,
                 // The next ferroced knows nothing of these.
-                Call::Abandoned | Call::Notice(_) => continue,
+                Call::Abandoned => continue,
+                Call::Notice(id) => {
+                    ids.push(id);
+                    continue;
+                }
             };
             state.calls.insert(number, call);
         }
         self.connection_changed.notify_all();
-    }
-}
-
-impl State {
-    /// Queues a request and sends it if the socket has room.
-    fn submit(&mut self, request: &Request, call: Call) -> RequestNumber {
-        let number = next_request_number();
-        self.calls.insert(number, call);
-        let bytes = encode_numbered(Some(number), request);
-        self.outbox.push_back((number, bytes));
-        self.flush();
-        number
-    }
-
-    /// Sends requests from the outbox while the socket has room.
-    fn flush(&mut self) {
-        let Some(sender) = &self.sender else { return };
-        while let Some((number, bytes)) = self.outbox.front() {
-            match sender.try_send(bytes) {
-                Ok(true) => {}
-                // The thread notices that the connection is closed, and fails the call.
-                Ok(false) | Err(ferroce_control::Error::Closed) => return,
-                Err(error) => {
-                    tracing::warn!("cannot send to ferroced: {error}");
-                    if let Some(call) = self.calls.get_mut(number)
-                        && let Call::Waiting { answered, .. } = call
-                    {
-                        answered.notify_all();
-                        *call = Call::Answered(Err(error.into()));
-                    }
-                }
-            }
-            self.outbox.pop_front();
-        }
-    }
-
-    /// Gives up a call at its deadline, and returns its error.
-    fn abandon(&mut self, number: RequestNumber) -> Error {
-        let unsent = self.outbox.iter().position(|(queued, _)| *queued == number);
-        match unsent {
-            Some(place) => drop(self.outbox.remove(place)),
-            None => drop(self.calls.insert(number, Call::Abandoned)),
-        }
-        self.silent = true;
-        let Some(sender) = &self.sender else {
-            return Error::new(ErrorKind::TimedOut, "ferroced is not running");
-        };
-        let error = sender.timeout_error();
-        tracing::warn!("{error}");
-        error.into()
     }
 }
 
@@ -441,7 +418,7 @@ pub(crate) fn subscribe(connection: &mut Connection) -> Result<(), ferroce_contr
 }
 
 /// Returns the call that returns the objects of an answer to ferroced.
-fn returning(answer: &CmAnswer) -> Option<CmCall> {
+pub(crate) fn returning(answer: &CmAnswer) -> Option<CmCall> {
     match *answer {
         CmAnswer::Bound { port, .. } => Some(CmCall::Release { port }),
         CmAnswer::Connection { conn } => Some(CmCall::Destroy { conn }),

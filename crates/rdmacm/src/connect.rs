@@ -126,11 +126,11 @@ impl Id {
             return Err(no_device());
         }
         qp::to_error(id)?;
-        let call = || {
+        let call = |_generation| {
             let conn = id.inner().conn.ok_or_else(no_connection)?;
             Ok(CmCall::Disconnect { conn })
         };
-        call()?;
+        id.inner().conn.ok_or_else(no_connection)?;
         match ControlClient::get()?.call_until_answered(call, None) {
             Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
             // As in librdmacm: the connection has ended already, or is not established yet.

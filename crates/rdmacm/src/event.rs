@@ -169,11 +169,13 @@ pub struct Datagrams {
 pub(crate) fn complete(queued: Queued) -> Option<Event> {
     let id = Id::from_shared(&queued.id)?;
     let kind = match queued.event {
-        ChannelEvent::Cm(event) => complete_cm(&id, *event)?,
+        ChannelEvent::Cm(event, generation) => complete_cm(&id, *event, generation)?,
         ChannelEvent::AddressResolved => EventKind::AddressResolved,
         ChannelEvent::AddressError(errno) => EventKind::AddressError { errno },
         ChannelEvent::RouteResolved => EventKind::RouteResolved,
         ChannelEvent::RouteError(errno) => EventKind::RouteError { errno },
+        // The response, which was taken before, has reported the failure.
+        ChannelEvent::ConnectError(_) if id.shared().inner().failed => return None,
         ChannelEvent::ConnectError(errno) => EventKind::ConnectError {
             errno,
             params: None,
@@ -212,9 +214,17 @@ pub(crate) fn complete(queued: Queued) -> Option<Event> {
     Some(Event { id, kind })
 }
 
-fn complete_cm(listener: &Id, event: CmEvent) -> Option<EventKind> {
+fn complete_cm(listener: &Id, event: CmEvent, generation: u64) -> Option<EventKind> {
     let id = listener.shared();
     let link = event.link;
+    if matches!(
+        event.event,
+        CmEventKind::Request(_) | CmEventKind::SidrRequest(_)
+    ) && incoming::is_stale(generation)
+    {
+        tracing::debug!("a request is dropped: ferroced, which sent it, has ended");
+        return None;
+    }
     Some(match event.event {
         CmEventKind::Request(request) => EventKind::ConnectRequest {
             id: incoming::connection(listener, link, &request, event.qp)?,
@@ -343,6 +353,9 @@ fn send_rtu(id: &Arc<Shared>, conn: CmId<ConnId>) -> Result<(), Error> {
                 "the peer has ended the connection before it was established",
             ));
         }
+        if inner.ended || inner.conn != Some(conn) {
+            return Err(connection_lost());
+        }
         inner.established = true;
     }
     if ControlClient::get()?.notify(CmCall::Establish { conn }, Some(id)) {
@@ -351,8 +364,12 @@ fn send_rtu(id: &Arc<Shared>, conn: CmId<ConnId>) -> Result<(), Error> {
     let mut inner = id.inner();
     inner.established = false;
     inner.ended = true;
-    Err(Error::new(
+    Err(connection_lost())
+}
+
+fn connection_lost() -> Error {
+    Error::new(
         ErrorKind::ConnectionReset,
         "ferroced has ended, and the connection request with it",
-    ))
+    )
 }

@@ -7,12 +7,14 @@ use ferroce_cm::{ConnId, Event, SidrId};
 use ferroce_control::{CmAnswer, CmEvent, CmId, CmPort};
 
 use crate::channel::{ChannelEvent, EventChannel};
-use crate::id::Shared;
+use crate::id::{Binding, Port, Shared};
 use crate::incoming;
 
 /// All ids of the process, and the handles of their objects in ferroced.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HandleTable {
+    /// Number of the connection to ferroced that the handles hold on.
+    generation: u64,
     ids: BTreeMap<usize, Arc<Shared>>,
     ports: BTreeMap<CmPort, Arc<Shared>>,
     connections: BTreeMap<CmId<ConnId>, Arc<Shared>>,
@@ -24,6 +26,22 @@ fn key(id: &Arc<Shared>) -> usize {
 }
 
 impl HandleTable {
+    /// Creates an empty table for the connection with this number.
+    pub(crate) fn new(generation: u64) -> HandleTable {
+        HandleTable {
+            generation,
+            ids: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            sidr_requests: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the number of the connection that the handles hold on.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Adds a new id.
     pub(crate) fn add(&mut self, id: &Arc<Shared>) {
         self.ids.insert(key(id), Arc::clone(id));
@@ -51,7 +69,11 @@ impl HandleTable {
     pub(crate) fn remove(&mut self, id: &Arc<Shared>) {
         self.ids.remove(&key(id));
         let inner = id.inner();
-        if let Some(port) = inner.port.filter(|port| !port.borrowed) {
+        // The handle of a lost port may be that of another id's port by now.
+        if let Some(port) = inner.port
+            && !port.borrowed
+            && port.generation == self.generation
+        {
             self.ports.remove(&port.handle);
         }
         if let Some(conn) = inner.conn {
@@ -62,8 +84,10 @@ impl HandleTable {
         }
     }
 
-    /// Removes all handles: ferroced was restarted, and its handles are new.
-    pub(crate) fn clear_handles(&mut self) {
+    /// Removes all handles: ferroced was restarted, and its handles are new. `generation` is
+    /// the number of the new connection.
+    pub(crate) fn clear_handles(&mut self, generation: u64) {
+        self.generation = generation;
         self.ports.clear();
         self.connections.clear();
         self.sidr_requests.clear();
@@ -79,20 +103,42 @@ impl HandleTable {
         self.connections.remove(&conn);
     }
 
-    /// Assigns the object in an answer to an id.
-    pub(crate) fn learn(&mut self, id: &Arc<Shared>, answer: &CmAnswer) {
-        match answer {
-            CmAnswer::Bound { port, .. } => drop(self.ports.insert(*port, Arc::clone(id))),
+    /// Assigns the object in an answer to an id. Returns false if the id was destroyed, or
+    /// its channel closed: the caller returns the object to ferroced.
+    pub(crate) fn learn(&mut self, id: &Arc<Shared>, answer: &CmAnswer) -> bool {
+        let mut inner = id.inner();
+        // While the table is locked, no id is removed from it.
+        if inner.is_released() {
+            return false;
+        }
+        match *answer {
+            CmAnswer::Bound { port, number } => {
+                self.ports.insert(port, Arc::clone(id));
+                // A port that is restored keeps its addresses.
+                let restored = inner.port.map(|port| Binding {
+                    source: port.source,
+                    destination: port.destination,
+                });
+                inner.port = inner.binding.take().or(restored).map(|binding| Port {
+                    handle: port,
+                    generation: self.generation,
+                    number,
+                    source: binding.source,
+                    destination: binding.destination,
+                    borrowed: false,
+                });
+            }
             CmAnswer::Connection { conn } => {
-                self.connections.insert(*conn, Arc::clone(id));
-                id.inner().conn = Some(*conn);
+                self.connections.insert(conn, Arc::clone(id));
+                inner.conn = Some(conn);
             }
             CmAnswer::SidrRequested { sidr } => {
-                self.sidr_requests.insert(*sidr, Arc::clone(id));
-                id.inner().sidr = Some(*sidr);
+                self.sidr_requests.insert(sidr, Arc::clone(id));
+                inner.sidr = Some(sidr);
             }
             CmAnswer::Done | CmAnswer::Established { .. } => {}
         }
+        true
     }
 
     /// Queues an event on the channel of the id that the event concerns.
@@ -113,7 +159,7 @@ impl HandleTable {
             return;
         };
         if matches!(event.event, Event::Request(_) | Event::SidrRequest(_)) {
-            return incoming::queue(&id, event);
+            return incoming::queue(&id, event, self.generation);
         }
         let over = match &event.event {
             Event::Rejected { timewait, .. } => !timewait,
@@ -143,7 +189,7 @@ impl HandleTable {
         if let Some(sidr) = sidr {
             self.sidr_requests.remove(&sidr);
         }
-        id.post(ChannelEvent::Cm(event));
+        id.post(ChannelEvent::Cm(event, self.generation));
     }
 
     /// Reports the removal of a link to all ids on it.

@@ -60,6 +60,8 @@ pub(crate) enum State {
 pub(crate) struct Inner {
     pub(crate) state: State,
     pub(crate) port: Option<Port>,
+    /// Set during the call that binds the port.
+    pub(crate) binding: Option<Binding>,
     /// Backlog of a listener.
     pub(crate) backlog: Option<u32>,
     pub(crate) device: Option<LinkDevice>,
@@ -94,11 +96,37 @@ pub(crate) struct Inner {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Port {
     pub(crate) handle: CmPort,
+    /// Number of the connection to ferroced that assigned the handle.
+    pub(crate) generation: u64,
     pub(crate) number: u16,
     pub(crate) source: Host,
     pub(crate) destination: Option<(Host, u16)>,
     /// True if the port belongs to a listener, which releases it.
     pub(crate) borrowed: bool,
+}
+
+impl Port {
+    /// Returns the handle for a call on the connection with this number.
+    pub(crate) fn handle_on(&self, generation: u64) -> Result<CmPort, Error> {
+        match self.generation == generation {
+            true => Ok(self.handle),
+            false => Err(Error::new(
+                ErrorKind::AddressNotAvailable,
+                format!(
+                    "port {} was lost: ferroced was restarted and has not bound it again, or \
+                     the id belongs to the parent process",
+                    self.number
+                ),
+            )),
+        }
+    }
+}
+
+/// The addresses of a port that is being bound.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Binding {
+    pub(crate) source: Host,
+    pub(crate) destination: Option<(Host, u16)>,
 }
 
 /// Options of an id.
@@ -135,6 +163,7 @@ impl Id {
             inner: Mutex::new(Inner {
                 state: State::Idle,
                 port: None,
+                binding: None,
                 backlog: None,
                 device: None,
                 local: None,
@@ -276,6 +305,13 @@ impl Id {
     }
 }
 
+impl Inner {
+    /// Returns true if the objects of the id were returned to ferroced: it gets no new ones.
+    pub(crate) fn is_released(&self) -> bool {
+        self.destroyed || self.state == State::Orphaned
+    }
+}
+
 impl Shared {
     /// Locks the id. The lock is never held during a call to ferroced.
     pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -345,7 +381,7 @@ impl Shared {
             client.notify(CmCall::SidrDestroy { sidr }, None);
         }
         if let Some(port) = port {
-            client.notify(CmCall::Release { port: port.handle }, None);
+            client.release_port(&port);
         }
         for group in groups {
             group.leave(self);

@@ -17,10 +17,10 @@ use crate::path::Path;
 /// Queues a request at a listener, after its device was opened: the thread that takes the
 /// event must not wait for ferroced. The device is open already, except for a link that was
 /// added after the call of listen.
-pub(crate) fn queue(listener: &Arc<Shared>, event: Box<CmEvent>) {
+pub(crate) fn queue(listener: &Arc<Shared>, event: Box<CmEvent>, generation: u64) {
     let link = event.link;
     if devices::opened(link).is_ok() {
-        return listener.post(ChannelEvent::Cm(event));
+        return listener.post(ChannelEvent::Cm(event, generation));
     }
     let id = Arc::clone(listener);
     let opening = devices::open_in_thread(link, move |opened| {
@@ -32,13 +32,20 @@ pub(crate) fn queue(listener: &Arc<Shared>, event: Box<CmEvent>) {
             // While the table is locked, the id is not destroyed.
             let handles = client.handles();
             if handles.contains(&id) {
-                id.post(ChannelEvent::Cm(event));
+                id.post(ChannelEvent::Cm(event, generation));
             }
         }
     });
     if let Err(error) = opening {
         tracing::warn!("no thread to open the link of a request: {error}");
     }
+}
+
+/// Returns true if ferroced was restarted since it sent a request, or if the request was sent
+/// to the parent of this process: the connection manager does not know the request any more.
+pub(crate) fn is_stale(generation: u64) -> bool {
+    let client = ControlClient::current();
+    client.is_none_or(|client| client.handles().generation() != generation)
 }
 
 /// Creates the id of a connection request. Returns None if this process cannot serve it.
@@ -142,6 +149,7 @@ fn create(listener: &Id, peer: &Peer, qp: Option<&QpParameters>) -> Result<Id, E
         inner.options = options;
         inner.port = Some(Port {
             handle: 0,
+            generation: 0,
             number: port,
             source: Host::new(local.ip()),
             destination: Some((Host::new(remote.ip()), remote.port())),

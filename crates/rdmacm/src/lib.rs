@@ -82,6 +82,7 @@
 
 mod accept;
 mod address;
+mod calls;
 mod channel;
 mod client;
 mod connect;

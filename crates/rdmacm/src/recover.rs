@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use crate::channel::ChannelEvent;
-use crate::client::{ControlClient, subscribe};
+use crate::client::{ControlClient, next_generation, returning, subscribe};
 use crate::id::{Shared, State};
 
 /// Pause before connecting again to a ferroced that does not answer.
@@ -25,11 +25,18 @@ const RETRY: Timespec = Timespec {
     tv_nsec: 0,
 };
 
+/// A new connection to ferroced, which knows the objects of this process.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) sender: RequestSender,
+    pub(crate) receiver: ReplyReceiver,
+    pub(crate) generation: u64,
+    /// The restored objects: their ids, and the calls that return them to ferroced.
+    pub(crate) restored: Vec<(Arc<Shared>, CmCall)>,
+}
+
 /// Waits for the next ferroced, and registers all objects of this process with it.
-pub(crate) fn recover(
-    client: &'static ControlClient,
-    dir: &Path,
-) -> Option<(RequestSender, ReplyReceiver)> {
+pub(crate) fn recover(client: &'static ControlClient, dir: &Path) -> Option<Recovered> {
     let watch = match Watch::new(dir) {
         Ok(watch) => watch,
         Err(error) => {
@@ -40,9 +47,9 @@ pub(crate) fn recover(
     loop {
         watch.clear();
         let error = match reconnect(client, dir) {
-            Ok(ends) => {
+            Ok(recovered) => {
                 tracing::info!("ferroced is back");
-                return Some(ends);
+                return Some(recovered);
             }
             Err(error) => error,
         };
@@ -54,10 +61,7 @@ pub(crate) fn recover(
     }
 }
 
-fn reconnect(
-    client: &'static ControlClient,
-    dir: &Path,
-) -> Result<(RequestSender, ReplyReceiver), Error> {
+fn reconnect(client: &'static ControlClient, dir: &Path) -> Result<Recovered, Error> {
     let mut connection = Connection::connect(dir)?;
     subscribe(&mut connection)?;
     let (sender, receiver) = connection.split();
@@ -65,10 +69,12 @@ fn reconnect(
         client,
         sender,
         receiver,
+        restored: Vec::new(),
     };
+    let generation = next_generation();
     let ids = {
         let mut handles = client.handles();
-        handles.clear_handles();
+        handles.clear_handles(generation);
         handles.ids()
     };
     for id in &ids {
@@ -77,7 +83,12 @@ fn reconnect(
     for id in &ids {
         recovery.restore_connection(id)?;
     }
-    Ok((recovery.sender, recovery.receiver))
+    Ok(Recovered {
+        sender: recovery.sender,
+        receiver: recovery.receiver,
+        generation,
+        restored: recovery.restored,
+    })
 }
 
 /// A new connection on which no other thread sends yet.
@@ -85,6 +96,7 @@ struct Recovery {
     client: &'static ControlClient,
     sender: RequestSender,
     receiver: ReplyReceiver,
+    restored: Vec<(Arc<Shared>, CmCall)>,
 }
 
 impl Recovery {
@@ -102,6 +114,9 @@ impl Recovery {
             match reply {
                 Reply::CmEvent(event) => self.client.handles().dispatch(event),
                 Reply::CmAnswer(answer) if to == Some(number) => {
+                    if let Some(call) = returning(&answer) {
+                        self.restored.push((Arc::clone(id), call));
+                    }
                     self.client.handles().learn(id, &answer);
                     return Ok(Ok(answer));
                 }
@@ -122,7 +137,7 @@ impl Recovery {
             let inner = id.inner();
             (inner.port, inner.options, inner.backlog)
         };
-        let Some(mut port) = port.filter(|port| !port.borrowed) else {
+        let Some(port) = port.filter(|port| !port.borrowed) else {
             return Ok(());
         };
         let bind = CmCall::Bind {
@@ -133,16 +148,10 @@ impl Recovery {
             reuse: options.reuse_address,
             af_only: options.af_only,
         };
-        if let Ok(CmAnswer::Bound { port: handle, .. }) = self.call(bind, id)? {
-            port.handle = handle;
-            id.inner().port = Some(port);
-            if let Some(backlog) = backlog {
-                let listen = CmCall::Listen {
-                    port: handle,
-                    backlog,
-                };
-                let _refusal_is_logged = self.call(listen, id)?;
-            }
+        if let Ok(CmAnswer::Bound { port, .. }) = self.call(bind, id)?
+            && let Some(backlog) = backlog
+        {
+            let _refusal_is_logged = self.call(CmCall::Listen { port, backlog }, id)?;
         }
         Ok(())
     }
@@ -154,14 +163,14 @@ impl Recovery {
             (conn, inner.snapshot, inner.sidr.take(), inner.established)
         };
         if sidr.is_some() {
-            lost(id, ChannelEvent::Unreachable(libc::ECONNRESET));
+            self.lose(id, ChannelEvent::Unreachable(libc::ECONNRESET));
         }
         let Some(CmId { link, .. }) = conn else {
             return Ok(());
         };
         let Some(snapshot) = snapshot else {
             id.inner().ended = true;
-            lost(
+            self.lose(
                 id,
                 match established {
                     true => ChannelEvent::Disconnected(libc::ECONNRESET),
@@ -178,15 +187,22 @@ impl Recovery {
             Ok(CmAnswer::Connection { .. }) => {}
             _ => {
                 id.inner().ended = true;
-                lost(id, ChannelEvent::Disconnected(libc::ECONNRESET));
+                self.lose(id, ChannelEvent::Disconnected(libc::ECONNRESET));
             }
         }
         Ok(())
     }
-}
 
-fn lost(id: &Arc<Shared>, event: ChannelEvent) {
-    if id.inner().state == State::Connect {
-        id.post(event);
+    /// Reports the loss of a connection, unless the id was destroyed meanwhile.
+    fn lose(&self, id: &Arc<Shared>, event: ChannelEvent) {
+        // While the table is locked, the id is not destroyed.
+        let _handles = self.client.handles();
+        let is_reported = {
+            let inner = id.inner();
+            inner.state == State::Connect && !inner.is_released()
+        };
+        if is_reported {
+            id.post(event);
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::channel::ChannelEvent;
 use crate::client::ControlClient;
 use crate::devices::{self, LinkDevice};
 use crate::error::{Error, no_port, unexpected_answer};
-use crate::id::{Id, Port, Shared, State};
+use crate::id::{Binding, Id, Port, Shared, State};
 use crate::lookup;
 use crate::neighbour::Discovery;
 use crate::path::Path;
@@ -99,9 +99,10 @@ impl Id {
             some @ 1..MAX_BACKLOG => some,
             _ => MAX_BACKLOG,
         };
-        let call = || {
+        let call = |generation| {
+            let port = id.inner().port.ok_or_else(no_port)?;
             Ok(CmCall::Listen {
-                port: id.inner().port.ok_or_else(no_port)?.handle,
+                port: port.handle_on(generation)?,
                 backlog,
             })
         };
@@ -150,8 +151,15 @@ fn take_port(
     number: u16,
     destination: Option<(Host, u16)>,
 ) -> Result<Port, Error> {
-    let options = id.inner().options;
-    let call = || {
+    let options = {
+        let mut inner = id.inner();
+        inner.binding = Some(Binding {
+            source,
+            destination,
+        });
+        inner.options
+    };
+    let call = |_generation| {
         Ok(CmCall::Bind {
             space: id.space,
             source,
@@ -162,17 +170,7 @@ fn take_port(
         })
     };
     match ControlClient::get()?.call_until_answered(call, Some(id))? {
-        CmAnswer::Bound { port, number } => {
-            let port = Port {
-                handle: port,
-                number,
-                source,
-                destination,
-                borrowed: false,
-            };
-            id.inner().port = Some(port);
-            Ok(port)
-        }
+        CmAnswer::Bound { .. } => id.inner().port.ok_or_else(no_port),
         _ => Err(unexpected_answer()),
     }
 }
@@ -282,9 +280,10 @@ fn start_resolving(
 }
 
 fn set_route(id: &Arc<Shared>, source: Host, destination: (Host, u16)) -> Result<Port, Error> {
-    let call = || {
+    let call = |generation| {
+        let port = id.inner().port.ok_or_else(no_port)?;
         Ok(CmCall::SetRoute {
-            port: id.inner().port.ok_or_else(no_port)?.handle,
+            port: port.handle_on(generation)?,
             source,
             destination,
         })

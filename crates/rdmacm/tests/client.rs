@@ -46,6 +46,18 @@ impl Call {
         self.answer(CmAnswer::Bound { port, number });
     }
 
+    /// Answers the call with an error.
+    fn refuse(&self, errno: i32) {
+        let message = "refused by the test".into();
+        let reply = Reply::Error { errno, message };
+        send(&self.socket, &encode_numbered(Some(self.number), &reply));
+    }
+
+    /// Closes the connection that the call came on, as a ferroced that ends.
+    fn close(&self) {
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).expect("connected");
+    }
+
     /// Returns the port number in a Bind.
     fn port(&self) -> u16 {
         match self.call {
@@ -288,5 +300,60 @@ fn calls_wait_for_room_in_the_socket() {
             result.recv_timeout(SOON).expect("returned").expect("bound");
         }
         release(&stub, ids.into());
+    });
+}
+
+#[test]
+fn id_that_is_destroyed_during_a_call_keeps_no_port() {
+    isolated("id_that_is_destroyed_during_a_call_keeps_no_port", || {
+        let stub = Stub::start();
+        let channel = EventChannel::new().expect("a channel");
+        let id = id(&channel);
+        let result = bind_in_thread(&id, 1111);
+        let call = stub.next();
+        id.destroy();
+        call.bound(1);
+        let error = result.recv_timeout(SOON).expect("returned").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert_eq!(stub.next().call, CmCall::Release { port: 1 });
+    });
+}
+
+/// Handles count from 1 on each connection, so that a lost port and another id's port may
+/// have the same one.
+#[test]
+fn handle_of_a_lost_port_is_not_used_on_the_next_connection() {
+    let name = "handle_of_a_lost_port_is_not_used_on_the_next_connection";
+    isolated(name, || {
+        let stub = Stub::start();
+        let channel = EventChannel::new().expect("a channel");
+        let [lost, kept, new] = [(); 3].map(|()| id(&channel));
+        bind(&stub, &lost, 1);
+        bind(&stub, &kept, 2);
+        let result = bind_in_thread(&new, 3);
+        stub.next().close();
+        // The ports are bound again, then the interrupted call is repeated.
+        for _ in 0..2 {
+            let call = stub.next();
+            match call.port() {
+                1 => call.refuse(libc::EADDRINUSE),
+                2 => call.bound(1),
+                other => panic!("port {other}"),
+            }
+        }
+        stub.next().bound(2);
+        result.recv_timeout(SOON).expect("returned").expect("bound");
+
+        let error = lost.listen(1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddressNotAvailable, "{error}");
+        drop(lost);
+        drop(kept);
+        drop(new);
+        for port in [1, 2] {
+            assert_eq!(stub.next().call, CmCall::Release { port });
+        }
+        let last = id(&channel);
+        bind(&stub, &last, 4);
+        release(&stub, [last].into());
     });
 }

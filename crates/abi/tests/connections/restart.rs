@@ -163,3 +163,56 @@ fn forked_child_has_connections_of_its_own() {
         rdma_destroy_event_channel(here);
     });
 }
+
+/// A response and a request that wait in a channel belong to the ferroced that sent them.
+#[test]
+fn waiting_events_of_a_killed_ferroced_connect_nothing() {
+    let name = "restart::waiting_events_of_a_killed_ferroced_connect_nothing";
+    on_loopback(name, |mut ferroced| unsafe {
+        let (here, there) = (channel(), channel());
+        let listener = listener(there, RDMA_PS_TCP, "127.0.0.1:0");
+        let mut to = at_port("127.0.0.1:0", listener);
+        let [active, other] = [(); 2].map(|()| {
+            let id = resolved(here, RDMA_PS_TCP, &mut to);
+            queue_pair(id);
+            id
+        });
+        good(rdma_connect(active, &mut param(b"")));
+        let passive = expect(there, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+        queue_pair(passive);
+        good(rdma_accept(passive, &mut param(b"")));
+        good(rdma_connect(other, &mut param(b"")));
+        for channel in [here, there] {
+            deadline::until("an event", || {
+                crate::common::polled((*channel).fd) == libc::POLLIN
+            });
+        }
+        ferroced.kill();
+        let _new = Ferroced::start();
+        // Returns when all ids are known to the new ferroced.
+        let more = new_id(here, RDMA_PS_TCP);
+        good(rdma_bind_addr(more, raw(&mut address("127.0.0.1:0"))));
+
+        let failed = |channel, id| {
+            let event = next(channel);
+            let is = ((*event).id, (*event).event, (*event).status);
+            assert_eq!(is, (id, RDMA_CM_EVENT_CONNECT_ERROR, -libc::ECONNRESET));
+            good(rdma_ack_cm_event(event));
+        };
+        failed(here, active);
+        assert_eq!((*(*active).qp).state, IBV_QPS_ERR);
+        failed(here, other);
+        failed(there, passive);
+        for channel in [here, there] {
+            libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+            let mut event = core::ptr::null_mut();
+            bad(rdma_get_cm_event(channel, &mut event), libc::EAGAIN);
+        }
+        for id in [active, other, passive, more, listener] {
+            destroy(id);
+        }
+        for channel in [here, there] {
+            rdma_destroy_event_channel(channel);
+        }
+    });
+}
