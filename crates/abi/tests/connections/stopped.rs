@@ -5,6 +5,7 @@ use core::ptr;
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
+use ferroce_control::{Request, find_daemon};
 use ferroce_testnet::{deadline, isolated};
 
 use crate::common::ferroced::add_link;
@@ -427,6 +428,27 @@ fn destroying_ids_and_channels_does_not_wait() {
 #[test]
 fn first_request_of_a_listening_process_is_taken() {
     let name = "stopped::first_request_of_a_listening_process_is_taken";
+    take_first_request(name, || {});
+}
+
+/// A thread opens the device before it queues the request.
+#[test]
+fn first_request_on_a_link_added_after_listen_is_taken() {
+    let name = "stopped::first_request_on_a_link_added_after_listen_is_taken";
+    take_first_request(name, || {
+        let mut connection = find_daemon().expect("reachable").expect("running");
+        let delete = Request::LinkDelete {
+            name: LINK.into(),
+            force: true,
+        };
+        connection.perform(&delete).expect("deleted");
+        add_link(LINK, "lo");
+    });
+}
+
+/// Listens, calls `listening`, and takes the request of another process while ferroced is
+/// stopped.
+fn take_first_request(name: &str, listening: impl FnOnce()) {
     on_loopback(name, |ferroced| unsafe {
         let mut ends = [0; 2];
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
@@ -448,6 +470,7 @@ fn first_request_of_a_listening_process_is_taken() {
         let channel = channel();
         libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
         let listener = listener(channel, RDMA_PS_TCP, "0.0.0.0:0");
+        listening();
         let port = u16::from_be(rdma_get_src_port(listener));
         assert_eq!(libc::write(ends[1], (&raw const port).cast(), 2), 2);
         deadline::until("a request", || {
