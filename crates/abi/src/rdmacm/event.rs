@@ -52,6 +52,14 @@ impl EventObject {
         })
     }
 
+    /// Counts the acknowledgement: `rdma_destroy_id` waits for it.
+    fn acknowledge(&self) {
+        if let Some(membership) = &self.membership {
+            membership.events.acknowledge(1);
+        }
+        self.id.events.acknowledge(1);
+    }
+
     fn c(&mut self) -> &mut rdma_cm_event {
         self.c.get_mut()
     }
@@ -178,10 +186,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     // SAFETY: `rdma_get_cm_event` delivered the event, and the program acknowledges each
     // event once.
     let event = unsafe { take::<EventObject>(event) };
-    if let Some(membership) = &event.membership {
-        membership.events.acknowledge(1);
-    }
-    event.id.events.acknowledge(1);
+    event.acknowledge();
     0
 }
 
@@ -358,7 +363,8 @@ pub(crate) fn next_request(
     let checked = usable(event.c());
     let id = event.c().id;
     let keeper = match checked {
-        Ok(()) => super::id::object_of(id)?,
+        // Fails if the program has destroyed the id meanwhile: it does not see the event.
+        Ok(()) => super::id::object_of(id).inspect_err(|_| event.acknowledge())?,
         Err(_) => Arc::clone(&event.id),
     };
     let event = into_c(event);

@@ -250,7 +250,12 @@ pub(crate) fn create(
         channel = channel::create()?;
     }
     let events = channel_of(channel)?;
-    let id = Id::new(&events.channel, space, kind(qp_type)).map_err(refused("rdma_create_id"))?;
+    let id = Id::new(&events.channel, space, kind(qp_type)).map_err(|error| {
+        if synchronous {
+            channel::destroy(channel);
+        }
+        refused("rdma_create_id")(error)
+    })?;
     let object = hand_out(id, qp_type, channel, context);
     object.extra().synchronous = synchronous;
     Ok(object)
@@ -340,8 +345,12 @@ pub(crate) fn migrate(object: &IdObject, mut channel: *mut rdma_event_channel) -
         channel = channel::create()?;
     }
     let events = channel_of(channel)?;
-    let moved = object.id.migrate(&events.channel);
-    moved.map_err(refused("rdma_migrate_id"))?;
+    object.id.migrate(&events.channel).map_err(|error| {
+        if synchronous {
+            channel::destroy(channel);
+        }
+        refused("rdma_migrate_id")(error)
+    })?;
     object.extra().synchronous = synchronous;
     if was_synchronous {
         object.acknowledge_own_event();
