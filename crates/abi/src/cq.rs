@@ -291,44 +291,48 @@ mod tests {
     use super::*;
     use ferroce_device::transport::{Time, WcFlags, WcOpcode, WcStatus};
 
+    /// Asserts the numbers of an enum. Does not compile unless all variants are listed.
+    macro_rules! assert_numbers {
+        ($type:ident: $($variant:ident = $number:ident,)*) => {
+            let number = |value| match value {
+                $($type::$variant => $number,)*
+            };
+            $(assert_eq!($type::$variant as u32, number($type::$variant));)*
+        };
+    }
+
     #[test]
     fn completion_statuses_opcodes_and_flags_have_the_numbers_of_c() {
-        let statuses = [
-            (WcStatus::Success, IBV_WC_SUCCESS),
-            (WcStatus::LocalLength, IBV_WC_LOC_LEN_ERR),
-            (WcStatus::LocalQpOperation, IBV_WC_LOC_QP_OP_ERR),
-            (WcStatus::LocalProtection, IBV_WC_LOC_PROT_ERR),
-            (WcStatus::WrFlush, IBV_WC_WR_FLUSH_ERR),
-            (WcStatus::MwBind, IBV_WC_MW_BIND_ERR),
-            (WcStatus::BadResponse, IBV_WC_BAD_RESP_ERR),
-            (WcStatus::LocalAccess, IBV_WC_LOC_ACCESS_ERR),
-            (WcStatus::RemoteInvalidRequest, IBV_WC_REM_INV_REQ_ERR),
-            (WcStatus::RemoteAccess, IBV_WC_REM_ACCESS_ERR),
-            (WcStatus::RemoteOperation, IBV_WC_REM_OP_ERR),
-            (WcStatus::RetryExceeded, IBV_WC_RETRY_EXC_ERR),
-            (WcStatus::RnrRetryExceeded, IBV_WC_RNR_RETRY_EXC_ERR),
-            (WcStatus::Fatal, IBV_WC_FATAL_ERR),
-            (WcStatus::General, IBV_WC_GENERAL_ERR),
-        ];
-        for (ours, c) in statuses {
-            assert_eq!(ours as u32, c);
-        }
-        let opcodes = [
-            (WcOpcode::Send, IBV_WC_SEND),
-            (WcOpcode::RdmaWrite, IBV_WC_RDMA_WRITE),
-            (WcOpcode::RdmaRead, IBV_WC_RDMA_READ),
-            (WcOpcode::CompareSwap, IBV_WC_COMP_SWAP),
-            (WcOpcode::FetchAdd, IBV_WC_FETCH_ADD),
-            (WcOpcode::BindMw, IBV_WC_BIND_MW),
-            (WcOpcode::LocalInvalidate, IBV_WC_LOCAL_INV),
-            (WcOpcode::Flush, IBV_WC_FLUSH),
-            (WcOpcode::AtomicWrite, IBV_WC_ATOMIC_WRITE),
-            (WcOpcode::Recv, IBV_WC_RECV),
-            (WcOpcode::RecvRdmaWithImm, IBV_WC_RECV_RDMA_WITH_IMM),
-        ];
-        for (ours, c) in opcodes {
-            assert_eq!(ours as u32, c);
-        }
+        assert_numbers!(WcStatus:
+            Success = IBV_WC_SUCCESS,
+            LocalLength = IBV_WC_LOC_LEN_ERR,
+            LocalQpOperation = IBV_WC_LOC_QP_OP_ERR,
+            LocalProtection = IBV_WC_LOC_PROT_ERR,
+            WrFlush = IBV_WC_WR_FLUSH_ERR,
+            MwBind = IBV_WC_MW_BIND_ERR,
+            BadResponse = IBV_WC_BAD_RESP_ERR,
+            LocalAccess = IBV_WC_LOC_ACCESS_ERR,
+            RemoteInvalidRequest = IBV_WC_REM_INV_REQ_ERR,
+            RemoteAccess = IBV_WC_REM_ACCESS_ERR,
+            RemoteOperation = IBV_WC_REM_OP_ERR,
+            RetryExceeded = IBV_WC_RETRY_EXC_ERR,
+            RnrRetryExceeded = IBV_WC_RNR_RETRY_EXC_ERR,
+            Fatal = IBV_WC_FATAL_ERR,
+            General = IBV_WC_GENERAL_ERR,
+        );
+        assert_numbers!(WcOpcode:
+            Send = IBV_WC_SEND,
+            RdmaWrite = IBV_WC_RDMA_WRITE,
+            RdmaRead = IBV_WC_RDMA_READ,
+            CompareSwap = IBV_WC_COMP_SWAP,
+            FetchAdd = IBV_WC_FETCH_ADD,
+            BindMw = IBV_WC_BIND_MW,
+            LocalInvalidate = IBV_WC_LOCAL_INV,
+            Flush = IBV_WC_FLUSH,
+            AtomicWrite = IBV_WC_ATOMIC_WRITE,
+            Recv = IBV_WC_RECV,
+            RecvRdmaWithImm = IBV_WC_RECV_RDMA_WITH_IMM,
+        );
         assert_eq!(WcFlags::GRH.bits(), IBV_WC_GRH);
         assert_eq!(WcFlags::WITH_IMM.bits(), IBV_WC_WITH_IMM);
         assert_eq!(WcFlags::WITH_INV.bits(), IBV_WC_WITH_INV);

@@ -6,8 +6,8 @@ use core::ptr;
 
 use ferroce_device::ProcessMemory;
 use ferroce_device::transport::{
-    Access, BindMw, MAX_SGE, MemRef, Memory, MwKind, RecvWr, SendData, SendFlags, SendOp, SendWr,
-    Sge, UdTarget, VerbsError,
+    Access, BindMw, MAX_SGE, MemRef, Memory, MwKind, OpClass, RecvWr, SendData, SendFlags, SendOp,
+    SendWr, Sge, UdTarget, VerbsError,
 };
 
 use crate::ah::AhObject;
@@ -201,7 +201,7 @@ unsafe fn send_wr<'a>(
             }
         }
     };
-    let data = if matches!(op, SendOp::LocalInvalidate { .. } | SendOp::BindMw(_)) {
+    let data = if op.info().class == OpClass::Local {
         flags.remove(SendFlags::INLINE);
         SendData::Sges(&[])
     } else {

@@ -12,8 +12,10 @@
 //! | flush | single | none | none | no | yes | own | RC |
 //! | local invalidate, bind | local | none | none | no | no | none | RC, XRC, UC |
 //!
-//! Every match on [`SendOp`] is exhaustive, and code outside this table asks for a column or
-//! matches on [`OpClass`]. So a new operation does not compile until its row is complete.
+//! Every `match` on [`SendOp`] is exhaustive. Other code asks for a column of this table, or
+//! tests for one operation that needs a special step, such as the checks of a bind. So a new
+//! operation does not compile until each `match` has an arm for it. The responder's side has
+//! the same rule for the operations of packets.
 
 use bitflags::bitflags;
 
@@ -340,41 +342,47 @@ impl SendOp {
 mod tests {
     use super::*;
 
-    /// One of each, but for the bind: that needs a window, and its row is that of local
-    /// invalidate.
-    fn operations() -> Vec<SendOp> {
+    /// Returns the operation after `op` in the table. The match lists every operation, so a
+    /// new one does not compile until it is tested.
+    fn next(op: &SendOp) -> Option<SendOp> {
         let (remote_addr, rkey, imm) = (0x1000, 7, Some(5));
-        let (compare, swap, add) = (1, 2, 3);
-        vec![
-            SendOp::Send { imm },
-            SendOp::SendInvalidate { rkey },
-            SendOp::Write {
+        Some(match op {
+            SendOp::Send { .. } => SendOp::SendInvalidate { rkey },
+            SendOp::SendInvalidate { .. } => SendOp::Write {
                 remote_addr,
                 rkey,
                 imm,
             },
-            SendOp::Read { remote_addr, rkey },
-            SendOp::CompareSwap {
+            SendOp::Write { .. } => SendOp::Read { remote_addr, rkey },
+            SendOp::Read { .. } => SendOp::CompareSwap {
                 remote_addr,
                 rkey,
-                compare,
-                swap,
+                compare: 1,
+                swap: 2,
             },
-            SendOp::FetchAdd {
+            SendOp::CompareSwap { .. } => SendOp::FetchAdd {
                 remote_addr,
                 rkey,
-                add,
+                add: 3,
             },
-            SendOp::AtomicWrite { remote_addr, rkey },
-            SendOp::Flush {
+            SendOp::FetchAdd { .. } => SendOp::AtomicWrite { remote_addr, rkey },
+            SendOp::AtomicWrite { .. } => SendOp::Flush {
                 remote_addr,
                 rkey,
                 length: 8,
                 placement: 1,
                 selectivity: 0,
             },
-            SendOp::LocalInvalidate { key: rkey },
-        ]
+            SendOp::Flush { .. } => SendOp::LocalInvalidate { key: rkey },
+            // A bind needs a window, and its row is that of local invalidate.
+            SendOp::LocalInvalidate { .. } | SendOp::BindMw(_) => return None,
+        })
+    }
+
+    /// Returns one of each operation except the bind.
+    fn operations() -> Vec<SendOp> {
+        let first = SendOp::Send { imm: Some(5) };
+        core::iter::successors(Some(first), next).collect()
     }
 
     #[test]

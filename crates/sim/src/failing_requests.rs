@@ -2,7 +2,7 @@
 
 use ferroce_roce::{QpType, SendFlags, SendOp, Sge, WcStatus};
 
-use crate::model::{AllowedOutcome, Kind};
+use crate::model::AllowedOutcome;
 use crate::payload::payload;
 use crate::post::{Draft, DraftData};
 use crate::program::Choice;
@@ -50,7 +50,7 @@ impl World {
             (true, _) if kind.is_reliable() => self.rng.pick(&remote[..8]), // no FLUSH on XRC
             (_, true) if kind == QpType::Rc && self.rng.chance(0.1) => LocalInvalidate,
             (_, true) => self.rng.pick(&local),
-            _ => return self.post_plain(qp, Choice::Send),
+            _ => return self.post_choice(qp, Choice::Send),
         };
         let draft = match fault {
             TooLong => self.draft_too_long(qp),
@@ -106,7 +106,7 @@ impl World {
                     rkey,
                     imm,
                 };
-                self.draft_with_source(qp, Kind::Write, op, len)?
+                self.draft_with_source(qp, op, len)?
             }
             false => self.draft_with_landing(qp, SendOp::Read { remote_addr, rkey }, len)?,
         };
@@ -114,8 +114,8 @@ impl World {
         Some(draft)
     }
 
-    fn draft_with_source(&mut self, qp: usize, kind: Kind, op: SendOp, len: u64) -> Option<Draft> {
-        let mut draft = Draft::new(kind, op);
+    fn draft_with_source(&mut self, qp: usize, op: SendOp, len: u64) -> Option<Draft> {
+        let mut draft = Draft::new(op);
         draft.payload = payload(self.seed, self.next_wr_id(), len as usize);
         draft.data = DraftData::Places(self.alloc_source(qp, &draft.payload)?);
         Some(draft)
@@ -124,7 +124,7 @@ impl World {
     fn draft_with_landing(&mut self, qp: usize, op: SendOp, len: u64) -> Option<Draft> {
         let most = self.qps[qp].cap.max_send_sge;
         let places = self.alloc_local(qp, Purpose::Local, len, most, |_| Rule::Buffer)?;
-        let mut draft = Draft::new(Kind::Read, op);
+        let mut draft = Draft::new(op);
         draft.payload = vec![0; len as usize].into();
         draft.data = DraftData::Places(places);
         Some(draft)
@@ -136,7 +136,7 @@ impl World {
         let mtu = self.qps[qp].setup.mtu.bytes() as u64;
         let len = self.qps[peer].recv_size + self.rng.range(1..=2 * mtu);
         let op = SendOp::Send { imm: None };
-        let mut draft = self.draft_with_source(qp, Kind::Send, op, len)?;
+        let mut draft = self.draft_with_source(qp, op, len)?;
         draft.allowed = AllowedOutcome::refused(&[WcStatus::RemoteInvalidRequest]);
         Some(draft)
     }
@@ -151,7 +151,7 @@ impl World {
         };
         let len = self.draw_len(qp, self.qps[peer].recv_size);
         let op = SendOp::SendInvalidate { rkey };
-        let mut draft = self.draft_with_source(qp, Kind::SendInvalidate, op, len)?;
+        let mut draft = self.draft_with_source(qp, op, len)?;
         let either = [WcStatus::RemoteAccess, WcStatus::RemoteInvalidRequest];
         draft.allowed = AllowedOutcome::refused(&either);
         Some(draft)
@@ -161,7 +161,7 @@ impl World {
         let op = SendOp::LocalInvalidate {
             key: self.rng.u32(),
         };
-        let mut draft = Draft::new(Kind::LocalInvalidate, op);
+        let mut draft = Draft::new(op);
         draft.allowed = AllowedOutcome::fails(WcStatus::LocalQpOperation);
         draft
     }
@@ -206,13 +206,13 @@ impl World {
                 arena.poke(place.va, &data);
                 arena.add(place.va, place.len, self.next_wr_id(), Rule::Shown);
                 let (remote_addr, rkey) = self.hosts[remote_host].remote(place);
-                let mut draft = Draft::new(Kind::Read, SendOp::Read { remote_addr, rkey });
+                let mut draft = Draft::new(SendOp::Read { remote_addr, rkey });
                 draft.payload = data;
                 draft.remote = Some(remote);
                 draft
             }
             false => {
-                let mut draft = Draft::new(Kind::Send, SendOp::Send { imm: None });
+                let mut draft = Draft::new(SendOp::Send { imm: None });
                 draft.payload = payload(self.seed, self.next_wr_id(), len as usize);
                 draft
             }

@@ -6,7 +6,7 @@ mod queues;
 use core::net::IpAddr;
 use std::rc::Rc;
 
-use ferroce_roce::{WcOpcode, WcStatus};
+use ferroce_roce::{SendOp, WcOpcode, WcStatus};
 
 pub(crate) use qp::{Drain, ExpectedDatagram, QpModel, Setup};
 pub(crate) use queues::{CqMode, CqModel, Solicited, SrqModel, WindowModel, WindowState};
@@ -29,6 +29,22 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Returns the kind of an operation.
+    pub(crate) fn of(op: &SendOp) -> Kind {
+        match op {
+            SendOp::Send { .. } => Kind::Send,
+            SendOp::SendInvalidate { .. } => Kind::SendInvalidate,
+            SendOp::Write { .. } => Kind::Write,
+            SendOp::Read { .. } => Kind::Read,
+            SendOp::CompareSwap { .. } => Kind::CompareSwap,
+            SendOp::FetchAdd { .. } => Kind::FetchAdd,
+            SendOp::AtomicWrite { .. } => Kind::AtomicWrite,
+            SendOp::Flush { .. } => Kind::Flush,
+            SendOp::LocalInvalidate { .. } => Kind::LocalInvalidate,
+            SendOp::BindMw(_) => Kind::Bind,
+        }
+    }
+
     /// Returns the opcode of the completion.
     pub(crate) fn wc_opcode(self) -> WcOpcode {
         match self {

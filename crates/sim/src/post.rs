@@ -50,9 +50,9 @@ pub(crate) enum DraftData {
 }
 
 impl Draft {
-    pub(crate) fn new(kind: Kind, op: SendOp) -> Draft {
+    pub(crate) fn new(op: SendOp) -> Draft {
         Draft {
-            kind,
+            kind: Kind::of(&op),
             op,
             payload: Rc::new([]),
             flags: SendFlags::empty(),
@@ -91,11 +91,8 @@ impl World {
             DraftData::Bad(sges) => sges.clone(),
             DraftData::Inline => Vec::new(),
         };
-        let (imm, invalidates) = match draft.op {
-            SendOp::Send { imm } | SendOp::Write { imm, .. } => (imm, None),
-            SendOp::SendInvalidate { rkey } => (None, Some(rkey)),
-            _ => (None, None),
-        };
+        let imm = draft.op.imm();
+        let invalidates = invalidated_key(&draft.op);
         let ud = draft
             .datagram
             .as_ref()
@@ -352,4 +349,20 @@ impl World {
 /// Returns the number of receives of a size to keep posted.
 fn fitting(size: u64) -> usize {
     (RECEIVE_MEMORY / size.max(1)).clamp(2, 64) as usize
+}
+
+/// Returns the key that an operation invalidates at the peer.
+fn invalidated_key(op: &SendOp) -> Option<u32> {
+    match op {
+        SendOp::SendInvalidate { rkey } => Some(*rkey),
+        SendOp::Send { .. }
+        | SendOp::Write { .. }
+        | SendOp::Read { .. }
+        | SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. }
+        | SendOp::LocalInvalidate { .. }
+        | SendOp::BindMw(_) => None,
+    }
 }

@@ -3,7 +3,7 @@
 use ferroce_roce::{QpState, QpType, SendFlags, SendOp};
 
 use crate::event_queue::SimEvent;
-use crate::model::{Drain, Kind};
+use crate::model::Drain;
 use crate::payload::payload;
 use crate::post::{Draft, DraftData};
 use crate::world::{Check, World};
@@ -174,11 +174,7 @@ impl World {
             return self.post_bad(qp);
         }
         let choice = self.choose(kind, room);
-        match choice {
-            Choice::ReadThenWrite | Choice::WriteThenRead => self.post_ordered(qp, choice),
-            Choice::Window => self.post_window(qp),
-            _ => self.post_plain(qp, choice),
-        }
+        self.post_choice(qp, choice)
     }
 
     fn choose(&mut self, kind: QpType, room: u32) -> Choice {
@@ -259,7 +255,7 @@ impl World {
             rkey: 0,
             imm: None,
         };
-        let mut draft = Draft::new(Kind::Write, op);
+        let mut draft = Draft::new(op);
         draft.flags = SendFlags::SIGNALED;
         draft.xrc_srq = self.draw_xrc_srq(qp);
         self.submit(qp, draft)

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use ferroce_roce::{SendFlags, SendOp};
 
 use crate::host::group_address;
-use crate::model::{AtomicTarget, DatagramTarget, Kind};
+use crate::model::{AtomicTarget, DatagramTarget};
 use crate::payload::{payload, unique};
 use crate::post::{Draft, DraftData};
 use crate::program::Choice;
@@ -15,8 +15,8 @@ use crate::world::{Check, World};
 use crate::zone::{Place, Purpose};
 
 impl World {
-    /// Posts a request of the chosen kind, unless there is no memory for it.
-    pub(crate) fn post_plain(&mut self, qp: usize, choice: Choice) -> Check {
+    /// Posts the chosen requests, unless there is no memory for them.
+    pub(crate) fn post_choice(&mut self, qp: usize, choice: Choice) -> Check {
         let draft = match choice {
             Choice::Send => self.draft_send(qp),
             Choice::Write => self.draft_write(qp),
@@ -24,8 +24,12 @@ impl World {
             Choice::FetchAdd => self.draft_atomic(qp, true),
             Choice::CompareSwap => self.draft_atomic(qp, false),
             Choice::AtomicWrite => self.draft_atomic_write(qp),
-            _ if self.scenario.features.bad_requests => self.draft_write(qp), // no FLUSH permission
-            _ => self.draft_flush(qp),
+            // Queue pairs with bad requests have no FLUSH permission.
+            Choice::Flush if self.scenario.features.bad_requests => self.draft_write(qp),
+            Choice::Flush => self.draft_flush(qp),
+            Choice::ReadThenWrite => return self.post_read_then_write(qp),
+            Choice::WriteThenRead => return self.post_write_then_read(qp),
+            Choice::Window => return self.post_window(qp),
         };
         match draft {
             Some(draft) => self.submit(qp, draft),
@@ -36,7 +40,7 @@ impl World {
     pub(crate) fn draft_send(&mut self, qp: usize) -> Option<Draft> {
         let peer = self.peer_of(qp)?;
         let imm = self.draw_imm();
-        let mut draft = Draft::new(Kind::Send, SendOp::Send { imm });
+        let mut draft = Draft::new(SendOp::Send { imm });
         draft.flags = self.draw_flags(qp);
         draft.xrc_srq = self.draw_xrc_srq(qp);
         let len = self.draw_len(qp, self.qps[peer].recv_size);
@@ -98,7 +102,7 @@ impl World {
             rkey,
             imm,
         };
-        let mut draft = Draft::new(Kind::Write, op);
+        let mut draft = Draft::new(op);
         draft.flags = self.draw_flags(qp);
         draft.xrc_srq = self.draw_xrc_srq(qp);
         self.draw_source(qp, &mut draft, len)?;
@@ -142,7 +146,7 @@ impl World {
             Some((host, place)) => self.hosts[host].remote(place),
             None => (self.rng.u64(), self.rng.u32()),
         };
-        let mut draft = Draft::new(Kind::Read, SendOp::Read { remote_addr, rkey });
+        let mut draft = Draft::new(SendOp::Read { remote_addr, rkey });
         draft.flags = self.draw_flags(qp);
         draft.xrc_srq = self.draw_xrc_srq(qp);
         draft.remote = remote;
@@ -171,26 +175,20 @@ impl World {
             true => u64::from_ne_bytes(current), // likely to match
             false => self.rng.u64(),
         };
-        let (kind, op) = match add {
-            true => (
-                Kind::FetchAdd,
-                SendOp::FetchAdd {
-                    remote_addr,
-                    rkey,
-                    add: operand,
-                },
-            ),
-            false => (
-                Kind::CompareSwap,
-                SendOp::CompareSwap {
-                    remote_addr,
-                    rkey,
-                    compare,
-                    swap: operand,
-                },
-            ),
+        let op = match add {
+            true => SendOp::FetchAdd {
+                remote_addr,
+                rkey,
+                add: operand,
+            },
+            false => SendOp::CompareSwap {
+                remote_addr,
+                rkey,
+                compare,
+                swap: operand,
+            },
         };
-        let mut draft = Draft::new(kind, op);
+        let mut draft = Draft::new(op);
         draft.flags = self.draw_flags(qp);
         draft.xrc_srq = self.draw_xrc_srq(qp);
         draft.payload = vec![0; 8].into();
@@ -213,7 +211,7 @@ impl World {
         let (host, place) = self.alloc_remote(qp, purpose, 8, 8)?;
         let (remote_addr, rkey) = self.hosts[host].remote(place);
         let op = SendOp::AtomicWrite { remote_addr, rkey };
-        let mut draft = Draft::new(Kind::AtomicWrite, op);
+        let mut draft = Draft::new(op);
         draft.flags = self.draw_flags(qp);
         self.draw_source(qp, &mut draft, 8)?;
         draft.remote = Some((host, place));
@@ -248,32 +246,35 @@ impl World {
             true => (zone.start, zone.len, persistent),
             false => (zone.start + at, len, persistent),
         };
-        let mut draft = Draft::new(Kind::Flush, op);
+        let mut draft = Draft::new(op);
         draft.flags = self.draw_flags(qp);
         draft.flush = Some(range);
         Some(draft)
     }
 
-    /// Posts two requests for the same memory that must be executed in order.
-    pub(crate) fn post_ordered(&mut self, qp: usize, choice: Choice) -> Check {
-        let len = self.draw_len(qp, self.scenario.longest).max(1);
-        let Some(remote) = self.alloc_remote(qp, Purpose::Remote, len, 1) else {
+    /// Posts a WRITE and then a READ of the same memory.
+    fn post_write_then_read(&mut self, qp: usize) -> Check {
+        let Some((remote, len)) = self.alloc_ordered(qp) else {
+            return Ok(());
+        };
+        let Some(mut write) = self.draft_write_to(qp, Some(remote), len, None) else {
+            return Ok(());
+        };
+        write.frees_remote = false;
+        let data = Rc::clone(&write.payload);
+        self.submit(qp, write)?;
+        let Some(read) = self.draft_read_from(qp, Some(remote), data) else {
+            return Ok(());
+        };
+        self.submit(qp, read)
+    }
+
+    /// Posts a READ and then a fenced WRITE of the same memory.
+    fn post_read_then_write(&mut self, qp: usize) -> Check {
+        let Some((remote, len)) = self.alloc_ordered(qp) else {
             return Ok(());
         };
         let (host, place) = remote;
-        self.coverage.mark("requests ordered by fence");
-        if matches!(choice, Choice::WriteThenRead) {
-            let Some(mut write) = self.draft_write_to(qp, Some(remote), len, None) else {
-                return Ok(());
-            };
-            write.frees_remote = false;
-            let data = Rc::clone(&write.payload);
-            self.submit(qp, write)?;
-            let Some(read) = self.draft_read_from(qp, Some(remote), data) else {
-                return Ok(());
-            };
-            return self.submit(qp, read);
-        }
         let old = payload(self.seed, self.next_wr_id(), len as usize);
         self.hosts[host].arena.poke(place.va, &old);
         let Some(mut read) = self.draft_read_from(qp, Some(remote), old) else {
@@ -286,6 +287,15 @@ impl World {
         };
         write.flags |= SendFlags::FENCE;
         self.submit(qp, write)
+    }
+
+    /// Allocates remote memory for two requests that must be executed in order. Returns it
+    /// with its length.
+    fn alloc_ordered(&mut self, qp: usize) -> Option<((usize, Place), u64)> {
+        let len = self.draw_len(qp, self.scenario.longest).max(1);
+        let remote = self.alloc_remote(qp, Purpose::Remote, len, 1)?;
+        self.coverage.mark("requests ordered by fence");
+        Some((remote, len))
     }
 
     pub(crate) fn post_datagram(&mut self, qp: usize) -> Check {
@@ -306,7 +316,7 @@ impl World {
             false => self.qps[target].setup.qkey,
         };
         let imm = self.draw_imm();
-        let mut draft = Draft::new(Kind::Send, SendOp::Send { imm });
+        let mut draft = Draft::new(SendOp::Send { imm });
         draft.flags = self.draw_flags(qp);
         draft.datagram = Some(DatagramTarget {
             address,

@@ -97,7 +97,13 @@ impl World {
         }
         let len = match record.kind {
             Kind::Bind | Kind::LocalInvalidate | Kind::Flush => 0,
-            _ => record.payload.len(),
+            Kind::Send
+            | Kind::SendInvalidate
+            | Kind::Write
+            | Kind::Read
+            | Kind::CompareSwap
+            | Kind::FetchAdd
+            | Kind::AtomicWrite => record.payload.len(),
         };
         if wc.byte_len as usize != len {
             return Err(format!("completed with {} bytes, not {len}", wc.byte_len));
@@ -170,7 +176,10 @@ impl World {
                     false => Err("succeeded, but its datagram was not sent".into()),
                 }
             }
-            _ => Ok(()),
+            // The receiver's completion shows the effect of a message.
+            Kind::Send | Kind::SendInvalidate | Kind::Write | Kind::AtomicWrite => Ok(()),
+            // Later requests show the state of a window.
+            Kind::LocalInvalidate | Kind::Bind => Ok(()),
         }
     }
 

@@ -69,7 +69,7 @@ impl World {
         };
         match draft {
             Some(draft) => self.submit(qp, draft),
-            None => self.post_plain(qp, Choice::Write),
+            None => self.post_choice(qp, Choice::Write),
         }
     }
 
@@ -102,7 +102,7 @@ impl World {
         window.place = Some(place);
         window.first = if zero_based { 0 } else { addr };
         window.used = 0;
-        self.draft_window_request(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
+        self.draft_window_request(qp, SendOp::BindMw(Box::new(bind)), w)
     }
 
     /// Drafts a bind to memory that does not permit windows.
@@ -120,21 +120,15 @@ impl World {
             length: 64,
             access: Access::REMOTE_READ,
         };
-        let mut draft = Draft::new(Kind::Bind, SendOp::BindMw(Box::new(bind)));
+        let mut draft = Draft::new(SendOp::BindMw(Box::new(bind)));
         draft.flags = self.draw_flags(qp);
         draft.allowed = AllowedOutcome::fails(WcStatus::MwBind);
         Some(draft)
     }
 
     /// Drafts a request about the window `w`.
-    fn draft_window_request(
-        &mut self,
-        qp: usize,
-        kind: Kind,
-        op: SendOp,
-        w: usize,
-    ) -> Option<Draft> {
-        let mut draft = Draft::new(kind, op);
+    fn draft_window_request(&mut self, qp: usize, op: SendOp, w: usize) -> Option<Draft> {
+        let mut draft = Draft::new(op);
         draft.flags = self.draw_flags(qp);
         draft.window = Some(w);
         Some(draft)
@@ -155,7 +149,7 @@ impl World {
         window.state = WindowState::Ending;
         if window.mw.kind() != MwKind::Type1 {
             let op = SendOp::LocalInvalidate { key: window.rkey };
-            return self.draft_window_request(qp, Kind::LocalInvalidate, op, w);
+            return self.draft_window_request(qp, op, w);
         }
         let mw = window.mw.clone();
         let rkey = self.hosts[self.qps[qp].host].regions.next_type1_rkey(&mw);
@@ -167,7 +161,7 @@ impl World {
             length: 0,
             access: Access::empty(),
         };
-        self.draft_window_request(qp, Kind::Bind, SendOp::BindMw(Box::new(bind)), w)
+        self.draft_window_request(qp, SendOp::BindMw(Box::new(bind)), w)
     }
 
     /// Drafts the peer's SEND with invalidate, fenced after its uses of the window.
@@ -178,7 +172,7 @@ impl World {
             return self.draft_window_use(qp, w);
         }
         let op = SendOp::SendInvalidate { rkey: window.rkey };
-        let mut draft = self.draft_window_request(qp, Kind::SendInvalidate, op, w)?;
+        let mut draft = self.draft_window_request(qp, op, w)?;
         draft.flags |= SendFlags::FENCE;
         let len = self.draw_len(qp, self.qps[peer].recv_size);
         self.draw_source(qp, &mut draft, len)?;
@@ -212,7 +206,7 @@ impl World {
                 rkey,
                 imm: None,
             };
-            let mut draft = self.draft_window_request(qp, Kind::Write, op, w)?;
+            let mut draft = self.draft_window_request(qp, op, w)?;
             self.draw_source(qp, &mut draft, len)?;
             let rule = Rule::Landing {
                 data: Rc::clone(&draft.payload),
@@ -231,7 +225,7 @@ impl World {
             };
             let places = self.alloc_local(qp, Purpose::Local, len, most, landing)?;
             let op = SendOp::Read { remote_addr, rkey };
-            let mut draft = self.draft_window_request(qp, Kind::Read, op, w)?;
+            let mut draft = self.draft_window_request(qp, op, w)?;
             let arena = &self.hosts[host].arena;
             arena.poke(place.va, &data);
             arena.add(place.va, len, wr_id, Rule::Shown);
@@ -255,7 +249,7 @@ impl World {
             rkey,
             imm: None,
         };
-        let mut draft = self.draft_window_request(qp, Kind::Write, op, w)?;
+        let mut draft = self.draft_window_request(qp, op, w)?;
         draft.window = None;
         self.draw_source(qp, &mut draft, 8)?;
         draft.allowed = AllowedOutcome::refused(&[WcStatus::RemoteAccess]);
@@ -279,7 +273,7 @@ impl World {
             rkey: window.rkey,
             imm: None,
         };
-        let mut draft = Draft::new(Kind::Write, op);
+        let mut draft = Draft::new(op);
         draft.flags = self.draw_flags(qp);
         self.draw_source(qp, &mut draft, 8)?;
         draft.allowed = AllowedOutcome::refused(&[WcStatus::RemoteAccess]);

@@ -1,9 +1,10 @@
 //! Checks of a request before the responder executes it: sequence, permission, size.
 
-use ferroce_wire::{Opcode, Operation, Packet};
+use ferroce_wire::{Opcode, Packet};
 
 use super::Qp;
 use super::post::MAX_MESSAGE;
+use super::request_kind::RequestKind;
 use super::responder::{Message, Refusal};
 use crate::verbs::Access;
 
@@ -24,7 +25,7 @@ impl Qp {
     /// Returns true if the access flags of the queue pair permit an operation.
     #[inline]
     pub(super) fn permits(&self, opcode: Opcode) -> bool {
-        self.attr.access.contains(required_access(opcode))
+        required_access(RequestKind::of(opcode)).is_some_and(|need| self.attr.access.contains(need))
     }
 
     /// Checks that FIRST and ONLY start a message, and that MIDDLE and LAST continue it.
@@ -50,21 +51,14 @@ impl Qp {
         if opcode.is_send() {
             return Ok(());
         }
-        let need = match opcode.operation() {
-            Operation::Flush => flush_access(packet),
-            _ => required_access(opcode),
-        };
+        let kind = RequestKind::of(opcode);
+        let need = required_access(kind).unwrap_or_else(|| flush_access(packet));
         if !self.attr.access.contains(need) {
             return Err(Refusal::invalid(format!(
                 "{opcode}, but the queue pair does not allow {need:?}"
             )));
         }
-        let wants_resources = need.intersects(Access::REMOTE_READ | Access::REMOTE_ATOMIC)
-            || matches!(
-                opcode.operation(),
-                Operation::AtomicWrite | Operation::Flush
-            );
-        if wants_resources && self.kind.is_reliable() {
+        if kind.has_own_response() && self.kind.is_reliable() {
             let depth = usize::from(self.attr.max_dest_rd_atomic);
             let unanswered = self
                 .resp
@@ -115,40 +109,17 @@ impl Qp {
     }
 }
 
-/// Returns the access that an operation requires; that of a FLUSH depends on the packet. The
-/// match lists every operation, so a new one does not compile until it states its access.
+/// Returns the access that a request requires; `None` for a FLUSH, whose access depends on
+/// the packet.
 #[inline]
-fn required_access(opcode: Opcode) -> Access {
-    match opcode.operation() {
-        // The fast path asks for each packet of a WRITE.
-        _ if opcode.is_write() => Access::REMOTE_WRITE,
-        Operation::WriteFirst
-        | Operation::WriteMiddle
-        | Operation::WriteLast
-        | Operation::WriteLastImm
-        | Operation::WriteOnly
-        | Operation::WriteOnlyImm
-        | Operation::AtomicWrite => Access::REMOTE_WRITE,
-        Operation::ReadRequest => Access::REMOTE_READ,
-        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-        Operation::Flush
-        | Operation::SendFirst
-        | Operation::SendMiddle
-        | Operation::SendLast
-        | Operation::SendLastImm
-        | Operation::SendLastInvalidate
-        | Operation::SendOnly
-        | Operation::SendOnlyImm
-        | Operation::SendOnlyInvalidate
-        | Operation::ReadResponseFirst
-        | Operation::ReadResponseMiddle
-        | Operation::ReadResponseLast
-        | Operation::ReadResponseOnly
-        | Operation::Acknowledge
-        | Operation::AtomicAcknowledge
-        | Operation::Resync
-        | Operation::CongestionNotification => Access::empty(),
-    }
+fn required_access(kind: RequestKind) -> Option<Access> {
+    Some(match kind {
+        RequestKind::Write | RequestKind::AtomicWrite => Access::REMOTE_WRITE,
+        RequestKind::Read => Access::REMOTE_READ,
+        RequestKind::CompareSwap | RequestKind::FetchAdd => Access::REMOTE_ATOMIC,
+        RequestKind::Send | RequestKind::NotExecuted => Access::empty(),
+        RequestKind::Flush => return None,
+    })
 }
 
 /// Returns the access flags that a flush needs, by its placement type.

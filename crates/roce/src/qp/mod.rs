@@ -34,6 +34,7 @@ mod read_atomic;
 mod read_response;
 mod remote_ops;
 mod request_header;
+mod request_kind;
 mod requester;
 mod responder;
 mod responses;

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use ferroce_wire::{Operation, Packet, Psn};
+use ferroce_wire::{Packet, Psn};
 
 use super::Qp;
 use super::admission::flush_access;
 use super::post::MAX_MESSAGE;
+use super::request_kind::RequestKind;
 use super::responder::{Refusal, Saved, SavedResult};
 use super::responses::Response;
 use crate::engine::Context;
@@ -75,9 +76,20 @@ impl Qp {
         };
         check_alignment(eth.va, packet.payload().len(), 0)?;
         let address = self.resolve(cx, eth.rkey, Access::REMOTE_ATOMIC, eth.va, 8)?;
-        Ok(match packet.opcode().operation() {
-            Operation::CompareSwap => memory.compare_swap(address, eth.compare, eth.swap_or_add)?,
-            _ => memory.fetch_add(address, eth.swap_or_add)?,
+        let opcode = packet.opcode();
+        Ok(match RequestKind::of(opcode) {
+            RequestKind::CompareSwap => {
+                memory.compare_swap(address, eth.compare, eth.swap_or_add)?
+            }
+            RequestKind::FetchAdd => memory.fetch_add(address, eth.swap_or_add)?,
+            RequestKind::Send
+            | RequestKind::Write
+            | RequestKind::Read
+            | RequestKind::AtomicWrite
+            | RequestKind::Flush
+            | RequestKind::NotExecuted => {
+                return Err(Refusal::invalid(format!("{opcode} is not an atomic")));
+            }
         })
     }
 

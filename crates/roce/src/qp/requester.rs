@@ -177,7 +177,10 @@ impl Qp {
             | SendOp::CompareSwap { .. }
             | SendOp::FetchAdd { .. }
             | SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. } => Ok(()),
+            | SendOp::Flush { .. } => {
+                let why = format!("{} is not a local operation", wqe.op.info().name);
+                Err((WcStatus::LocalQpOperation, Reason::InvalidRequest(why)))
+            }
         };
         match result {
             Ok(()) => {

@@ -8,9 +8,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
+use ferroce_wire::{NakCode, Packet, Psn, Syndrome};
 
 use super::Qp;
+use super::request_kind::RequestKind;
 use super::responses::Response;
 use crate::attr::{QpState, QpType};
 use crate::bugs::Bug;
@@ -362,12 +363,15 @@ impl Qp {
             }
             return Ok(());
         }
-        match opcode.operation() {
-            Operation::ReadRequest => self.accept_read(cx, packet),
-            Operation::CompareSwap | Operation::FetchAdd => self.do_atomic(cx, memory, packet),
-            Operation::AtomicWrite => self.do_atomic_write(cx, memory, packet),
-            Operation::Flush => self.do_flush(cx, memory, packet),
-            _ => Err(Refusal::invalid(format!("{opcode} is not a request"))),
+        match RequestKind::of(opcode) {
+            RequestKind::Read => self.accept_read(cx, packet),
+            RequestKind::CompareSwap | RequestKind::FetchAdd => self.do_atomic(cx, memory, packet),
+            RequestKind::AtomicWrite => self.do_atomic_write(cx, memory, packet),
+            RequestKind::Flush => self.do_flush(cx, memory, packet),
+            // SENDs and WRITEs have been executed above.
+            RequestKind::Send | RequestKind::Write | RequestKind::NotExecuted => {
+                Err(Refusal::invalid(format!("{opcode} is not a request")))
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use ferroce_wire::{
     Aeth, AtomicAckEth, Bth, HeaderBuf, NakCode, Opcode, Operation, Packet, Psn, Syndrome, padding,
 };
 
+use super::request_kind::RequestKind;
 use super::responder::{Saved, SavedResult};
 use super::{Due, Qp};
 use crate::attr::QpState;
@@ -200,28 +201,30 @@ impl Qp {
             let at = psn.distance(saved.psn);
             at >= 0 && (at as u32) < saved.packets
         })?;
-        let operation = packet.opcode().operation();
         let mut response = Response::data(saved);
-        match &mut response.kind {
-            Kind::Read(answer) => {
-                let reth = packet
-                    .reth()
-                    .filter(|_| operation == Operation::ReadRequest)?;
-                let skipped = (psn.distance(saved.psn) as u32).checked_mul(self.mtu)?;
-                let inside = reth.va == answer.va.wrapping_add(u64::from(skipped))
-                    && u64::from(skipped) + u64::from(reth.length) <= u64::from(answer.left);
-                if reth.rkey != answer.rkey || !inside {
-                    return None;
-                }
-                answer.va = reth.va;
-                answer.left = reth.length;
-                answer.next = psn;
-                response.psn = psn;
+        let fits = match RequestKind::of(packet.opcode()) {
+            RequestKind::Read => matches!(response.kind, Kind::Read(_)),
+            RequestKind::CompareSwap | RequestKind::FetchAdd => {
+                matches!(response.kind, Kind::Atomic { .. })
             }
-            Kind::Atomic { .. } => {
-                matches!(operation, Operation::CompareSwap | Operation::FetchAdd).then_some(())?;
+            RequestKind::AtomicWrite | RequestKind::Flush => matches!(response.kind, Kind::Empty),
+            RequestKind::Send | RequestKind::Write | RequestKind::NotExecuted => false,
+        };
+        if !fits {
+            return None;
+        }
+        if let Kind::Read(answer) = &mut response.kind {
+            let reth = packet.reth()?;
+            let skipped = (psn.distance(saved.psn) as u32).checked_mul(self.mtu)?;
+            let inside = reth.va == answer.va.wrapping_add(u64::from(skipped))
+                && u64::from(skipped) + u64::from(reth.length) <= u64::from(answer.left);
+            if reth.rkey != answer.rkey || !inside {
+                return None;
             }
-            _ => matches!(operation, Operation::AtomicWrite | Operation::Flush).then_some(())?,
+            answer.va = reth.va;
+            answer.left = reth.length;
+            answer.next = psn;
+            response.psn = psn;
         }
         Some(response)
     }

@@ -82,19 +82,52 @@ const fn build() -> [Entry; 256] {
     table
 }
 
-/// Returns true if the transport has the operation. XRC has the operations of RC except
-/// FLUSH and ATOMIC_WRITE. RD has RESYNC and FLUSH but no SEND with invalidate.
+/// Returns true if the transport has the operation.
 const fn exists(transport: Transport, operation: Operation) -> bool {
+    transports(operation) & bit(transport) != 0
+}
+
+/// Returns the set of one transport.
+const fn bit(transport: Transport) -> u8 {
+    1 << transport as u8
+}
+
+/// Returns the set of transports that have an operation. The match lists every operation, so
+/// a new one does not compile until it names its transports.
+const fn transports(operation: Operation) -> u8 {
     use Operation as O;
-    match transport {
-        Transport::Rc => !matches!(operation, O::Resync | O::CongestionNotification),
-        Transport::Uc => operation as u8 <= O::WriteOnlyImm as u8,
-        Transport::Rd => operation as u8 <= O::Resync as u8 || matches!(operation, O::Flush),
-        Transport::Ud => matches!(operation, O::SendOnly | O::SendOnlyImm),
-        Transport::Cnp => matches!(operation, O::CongestionNotification),
-        Transport::Xrc => {
-            operation as u8 <= O::SendOnlyInvalidate as u8 && !matches!(operation, O::Resync)
-        }
+    const RC: u8 = bit(Transport::Rc);
+    const UC: u8 = bit(Transport::Uc);
+    const RD: u8 = bit(Transport::Rd);
+    const UD: u8 = bit(Transport::Ud);
+    const CNP: u8 = bit(Transport::Cnp);
+    const XRC: u8 = bit(Transport::Xrc);
+    match operation {
+        O::SendOnly | O::SendOnlyImm => RC | UC | RD | UD | XRC,
+        O::SendFirst
+        | O::SendMiddle
+        | O::SendLast
+        | O::SendLastImm
+        | O::WriteFirst
+        | O::WriteMiddle
+        | O::WriteLast
+        | O::WriteLastImm
+        | O::WriteOnly
+        | O::WriteOnlyImm => RC | UC | RD | XRC,
+        O::ReadRequest
+        | O::ReadResponseFirst
+        | O::ReadResponseMiddle
+        | O::ReadResponseLast
+        | O::ReadResponseOnly
+        | O::Acknowledge
+        | O::AtomicAcknowledge
+        | O::CompareSwap
+        | O::FetchAdd => RC | RD | XRC,
+        O::SendLastInvalidate | O::SendOnlyInvalidate => RC | XRC,
+        O::Resync => RD,
+        O::Flush => RC | RD,
+        O::AtomicWrite => RC,
+        O::CongestionNotification => CNP,
     }
 }
 
@@ -107,7 +140,7 @@ const fn flags(transport: Transport, operation: Operation) -> u32 {
             Transport::Rd => RDETH,
             Transport::Ud => DETH,
             Transport::Xrc if request => XRCETH,
-            _ => 0,
+            Transport::Rc | Transport::Uc | Transport::Cnp | Transport::Xrc => 0,
         }
 }
 
