@@ -88,7 +88,7 @@ impl Side {
             pd,
             mr,
             cq: Cq::new(0, 4 * MESSAGES as u32)?,
-            batch: Batch::with_run_limits(MESSAGES, RUN_LIMITS),
+            batch: Batch::new(MESSAGES, RUN_LIMITS),
         })
     }
 

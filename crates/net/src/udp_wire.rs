@@ -102,15 +102,13 @@ impl Wire for UdpWire {
     }
 
     fn properties(&self) -> Properties {
-        let segments = self.sender.ids_in_run();
         Properties {
             slot: self.receiver.slot(),
             receive_buffer: self.receiver.buffer(),
-            ip_ids: match segments {
+            ip_ids: match self.sender.ids_in_run() {
                 true => IpIds::Numbered,
                 false => IpIds::Zero,
             },
-            segments,
             run_limits: RUN_LIMITS,
         }
     }

@@ -102,9 +102,6 @@ pub struct Properties {
     pub receive_buffer: usize,
     /// IPv4 identifications of the packets of a run, which the ICRC covers.
     pub ip_ids: IpIds,
-    /// True if the wire cuts a run into packets by itself. Otherwise a run is sent packet by
-    /// packet, and its length saves nothing.
-    pub segments: bool,
     /// The longest run, in UDP payload, and the packets that may share one.
     pub run_limits: RunLimits,
 }

@@ -51,15 +51,10 @@ pub(crate) struct NewPacket {
 }
 
 impl Batch {
-    /// Returns a batch for up to `limit` packets, in runs of any length.
-    pub fn new(limit: usize) -> Batch {
-        Batch::with_run_limits(limit, RunLimits::NONE)
-    }
-
     /// Returns a batch for up to `limit` packets, in runs that keep to `run_limits`. If
     /// the batch holds more than one full run, it may take packets beyond `limit` that
     /// complete its last run.
-    pub fn with_run_limits(limit: usize, run_limits: RunLimits) -> Batch {
+    pub fn new(limit: usize, run_limits: RunLimits) -> Batch {
         Batch {
             limit: limit.max(1),
             run_limits,

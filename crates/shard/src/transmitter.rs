@@ -50,7 +50,7 @@ impl<P: AsRef<CreditPage>> Transmitter<P> {
                 waiting: VecDeque::new(),
                 injected: Injected::default(),
             },
-            batch: Batch::with_run_limits(batch, properties.run_limits),
+            batch: Batch::new(batch, properties.run_limits),
             buffer: vec![0; properties.run_limits.bytes + OVERHANG],
             faults: Vec::new(),
             trailer: match properties.ip_ids {

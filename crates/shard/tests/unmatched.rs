@@ -84,7 +84,6 @@ impl Wire for Loopback {
             slot: 1,
             receive_buffer: 1 << 20,
             ip_ids: IpIds::Numbered,
-            segments: true,
             run_limits: RUN_LIMITS,
         }
     }

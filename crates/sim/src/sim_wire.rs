@@ -64,7 +64,6 @@ pub(crate) struct SimWire {
 impl SimWire {
     pub(crate) fn new(seed: u64, slot: u8, receive_buffer: usize) -> SimWire {
         let mut rng = Rng::new(seed ^ u64::from(slot) << 56, Stream::Wire);
-        let segments = rng.chance(0.8);
         SimWire {
             inbox: Rc::default(),
             sent: Vec::new(),
@@ -75,11 +74,10 @@ impl SimWire {
             properties: Properties {
                 slot,
                 receive_buffer,
-                ip_ids: match segments {
+                ip_ids: match rng.chance(0.8) {
                     true => IpIds::Numbered,
                     false => IpIds::Zero,
                 },
-                segments,
                 run_limits: RUN_LIMITS,
             },
             ports: rng.pick(&[1, 2, 0x4000]),

@@ -246,7 +246,7 @@ fn window_smaller_than_the_bytes_in_flight_does_not_stall() {
         });
         pair.write(1, 500_000);
         // Two packets are sent, then the window shrinks.
-        let mut batch = ferroce_roce::Batch::new(2);
+        let mut batch = ferroce_roce::Batch::new(2, ferroce_roce::RunLimits::NONE);
         let host = &mut pair.hosts[0];
         host.engine.poll_transmit(pair.now, &mut batch);
         host.engine.finish_transmit(pair.now, &mut batch);

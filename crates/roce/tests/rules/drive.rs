@@ -359,7 +359,7 @@ impl Host {
     fn transmit(&mut self) {
         let mut bytes = [0; 400];
         for _ in 0..1000 {
-            let mut batch = Batch::new(64);
+            let mut batch = Batch::new(64, ferroce_roce::RunLimits::NONE);
             self.engine.poll_transmit(self.now, &mut batch);
             if batch.is_empty() {
                 return;

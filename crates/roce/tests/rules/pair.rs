@@ -322,7 +322,7 @@ impl Pair {
     /// Puts up to `limit` packets of a host onto the wire; returns true if there may be more.
     pub fn flush_some(&mut self, side: usize, limit: usize) -> bool {
         let host = &mut self.hosts[side];
-        let mut batch = Batch::new(limit);
+        let mut batch = Batch::new(limit, ferroce_roce::RunLimits::NONE);
         host.engine.poll_transmit(self.now, &mut batch);
         let more = !batch.is_empty();
         for run in batch.runs().to_vec() {

@@ -23,7 +23,7 @@ fn pair_with_large_window(change: impl FnOnce(&mut Knobs)) -> Pair {
 
 /// Returns the first batch of host 0.
 fn batch(pair: &mut Pair) -> Batch {
-    let mut batch = Batch::with_run_limits(256, LIMITS);
+    let mut batch = Batch::new(256, LIMITS);
     pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
     batch
 }
@@ -110,7 +110,7 @@ fn batch_limit_does_not_split_a_run() {
         }
         let sender = &mut pair.hosts[usize::from(read)];
         let (mut runs, mut packets) = (0, 0);
-        let mut batch = Batch::with_run_limits(256, LIMITS);
+        let mut batch = Batch::new(256, LIMITS);
         while sender.engine.poll_transmit(pair.now, &mut batch) || !batch.is_empty() {
             check(&batch);
             assert!(batch.len() < 256 + LIMITS.packets);
@@ -134,7 +134,7 @@ fn read_responses_form_runs() {
     for packet in pair.take(0) {
         pair.deliver(&packet);
     }
-    let mut batch = Batch::with_run_limits(256, LIMITS);
+    let mut batch = Batch::new(256, LIMITS);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     check(&batch);
     assert_eq!(batch.len(), 40);
@@ -157,7 +157,7 @@ fn all_segments_of_a_run_but_the_last_have_one_length() {
             pair.post_op(wr_id, op, INBOX, 1024 * wr_id as u32);
         }
         loop {
-            let mut batch = Batch::with_run_limits(size, LIMITS);
+            let mut batch = Batch::new(size, LIMITS);
             let host = &mut pair.hosts[0];
             host.engine.poll_transmit(pair.now, &mut batch);
             check(&batch);
@@ -205,7 +205,7 @@ fn queue_pairs_share_a_run_if_the_qpn_mask_permits() {
             let target = pair.target(peer, qpn);
             pair.datagram_to(1, 100, target);
         }
-        let mut batch = Batch::with_run_limits(256, limits);
+        let mut batch = Batch::new(256, limits);
         pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
         let runs: Vec<_> = batch.runs().iter().map(|run| run.packets.len()).collect();
         assert_eq!(runs, expected);
@@ -242,7 +242,7 @@ fn ack_shares_a_run_with_the_request_before_it() {
     pair.deliver(&request);
     // Host 1 has an ACK pending, and now a request of its own.
     pair.write_back(2, 8);
-    let mut batch = Batch::with_run_limits(256, LIMITS);
+    let mut batch = Batch::new(256, LIMITS);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     check(&batch);
     assert_eq!(batch.runs().len(), 1, "one system call");
@@ -261,7 +261,7 @@ fn responses_are_sent_in_psn_order() {
     while let Some(request) = pair.wire.pop_front() {
         pair.deliver(&request);
     }
-    let mut batch = Batch::with_run_limits(256, LIMITS);
+    let mut batch = Batch::new(256, LIMITS);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     check(&batch);
     let psns: Vec<u8> = (0..batch.len())
@@ -345,7 +345,7 @@ fn assembled_run_equals_its_assembled_packets() {
             .borrow_mut()
             .extend(hole.map(|at| BASE + at..BASE + at + 1));
         pair.write_back(2, 60_000);
-        let mut batch = Batch::with_run_limits(256, LIMITS);
+        let mut batch = Batch::new(256, LIMITS);
         let host = &mut pair.hosts[1];
         host.engine.poll_transmit(pair.now, &mut batch);
         check(&batch);

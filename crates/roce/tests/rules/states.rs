@@ -223,7 +223,7 @@ fn fault_reported_after_reset_changes_nothing() {
     pair.read(1, 100);
     let request = pair.take(0).remove(0);
     pair.deliver(&request);
-    let mut batch = ferroce_roce::Batch::new(1);
+    let mut batch = ferroce_roce::Batch::new(1, ferroce_roce::RunLimits::NONE);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
     move_to(&mut pair, 1, QpState::Reset);
     batch.fault(0, ferroce_roce::Fault::host(0));
@@ -239,7 +239,7 @@ fn batch_finished_after_reset_completes_no_new_sends() {
     };
     let mut pair = Pair::new(&knobs);
     pair.write(1, 3000);
-    let mut batch = ferroce_roce::Batch::new(64);
+    let mut batch = ferroce_roce::Batch::new(64, ferroce_roce::RunLimits::NONE);
     pair.hosts[0].engine.poll_transmit(pair.now, &mut batch);
     move_to(&mut pair, 0, QpState::Reset);
     move_to(&mut pair, 1, QpState::Reset);

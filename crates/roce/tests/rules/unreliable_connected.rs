@@ -39,7 +39,7 @@ fn uc_send_completes_when_its_batch_is_sent() {
     let mut pair = uc();
     pair.write(1, 3000);
     let host = &mut pair.hosts[0];
-    let mut batch = Batch::new(64);
+    let mut batch = Batch::new(64, ferroce_roce::RunLimits::NONE);
     host.engine.poll_transmit(pair.now, &mut batch);
     assert_eq!(batch.len(), 3);
     assert_eq!(host.completions(), []);
@@ -53,7 +53,7 @@ fn fault_reported_before_the_batch_is_sent_fails_its_message_in_order() {
     pair.write(1, 100);
     pair.write(2, 100);
     let host = &mut pair.hosts[0];
-    let mut batch = Batch::new(64);
+    let mut batch = Batch::new(64, ferroce_roce::RunLimits::NONE);
     host.engine.poll_transmit(pair.now, &mut batch);
     batch.fault(1, Fault::host(0));
     host.engine.fail_unreadable(pair.now, &mut batch);

@@ -245,7 +245,7 @@ fn datagrams_complete_when_their_batch_is_sent() {
     pair.datagram(1, 10);
     pair.datagram(2, 10);
     let host = &mut pair.hosts[0];
-    let mut batch = Batch::new(64);
+    let mut batch = Batch::new(64, ferroce_roce::RunLimits::NONE);
     host.engine.poll_transmit(pair.now, &mut batch);
     assert_eq!((batch.len(), host.completions().len()), (2, 0));
     host.engine.finish_transmit(pair.now, &mut batch);
