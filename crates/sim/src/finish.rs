@@ -1,7 +1,7 @@
 //! The checks at the end of a run: all work has ended, and both ends of each
 //! connection agree on its outcome.
 
-use ferroce_roce::{QpEvent, QpState, QpType, WcStatus};
+use ferroce_roce::{Counter, QpEvent, QpState, QpType, WcStatus};
 
 use crate::host::Host;
 use crate::model::{Drain, End, Kind, SendRecord};
@@ -64,6 +64,7 @@ impl World {
             checked.map_err(|why| format!("{}: {why}", self.qp_name(qp)))?;
         }
         self.check_unreliable_writes()?;
+        self.check_retries()?;
         for qp in 0..self.qps.len() {
             self.kill(qp)?;
         }
@@ -172,6 +173,23 @@ impl World {
                 return Err(format!(
                     "send {send}: {filled} of {} bytes arrived",
                     place.len
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no requester retried where every request was answered in time.
+    fn check_retries(&mut self) -> Check {
+        if !self.scenario.needs_no_retry() {
+            return Ok(());
+        }
+        self.coverage.mark("no retry allowed");
+        for (index, host) in self.hosts.iter().enumerate() {
+            let retries = host.counters.get(Counter::CompleterRetryErr);
+            if retries > 0 {
+                return Err(format!(
+                    "host {index} retried {retries} times, although no packet was lost"
                 ));
             }
         }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ferroce_net::{qpns_of_slot, slot_of_qpn};
 use ferroce_roce::{Access, Config, Counters, Engine, MemRef, Path, Pd, Regions, Time};
 use ferroce_shard::{Core, CreditPage};
 
@@ -34,6 +35,7 @@ pub(crate) struct Host {
     pub(crate) arena: Rc<Arena>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) zones: Vec<Zone>,
+    pub(crate) counters: Arc<Counters>,
     /// Packets that have reached the host, shared with its wire.
     pub(crate) inbox: Rc<RefCell<Inbox>>,
     /// Packets that the shard has assembled but not sent, in order.
@@ -76,18 +78,18 @@ impl Host {
         rng.fill(&mut keys);
         let regions = Arc::new(Regions::new(keys));
         let slot = id as u8 + 1;
-        let first = u32::from(slot) << 16 | rng.range(16..=0xff00) as u32;
+        let first = qpns_of_slot(slot).start + rng.range(16..=0xff00) as u32;
         let config = Config {
             qpns: first..first + 64,
             skip_qpns: first % 64,
             port_mtu: s.port_mtu,
-            check_icrc: true,
+            check_icrc: s.check_icrc,
             patience_ns: 0,
             initial_window: s.initial_window,
             max_window: s.max_window,
         };
         let counters = Arc::new(Counters::default());
-        let mut engine = Engine::new(config, Arc::clone(&regions), counters);
+        let mut engine = Engine::new(config, Arc::clone(&regions), Arc::clone(&counters));
         engine.set_bug(bug.and_then(Bug::of_engine));
         let wire = SimWire::new(seed, slot, s.receive_buffer);
         let inbox = Rc::clone(&wire.inbox);
@@ -105,6 +107,7 @@ impl Host {
             arena: Rc::new(arena),
             pd,
             zones,
+            counters,
             inbox,
             assembled: VecDeque::new(),
             credits,
@@ -145,7 +148,7 @@ impl Host {
             return self.core().wire().joined.contains(&destination);
         }
         // Queue pair 1 has no slot; only one host of a machine has it.
-        let slot = qpn.map(|qpn| (qpn >> 16) as u8).filter(|&slot| slot != 0);
+        let slot = qpn.map(slot_of_qpn).filter(|&slot| slot != 0);
         self.address == destination && slot.is_none_or(|slot| slot == self.slot)
     }
 

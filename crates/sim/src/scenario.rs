@@ -152,6 +152,9 @@ pub(crate) struct Scenario {
     /// Time to process one received packet.
     pub(crate) service_ns: u64,
     pub(crate) port_mtu: Mtu,
+    /// Engines check the ICRC. If not, the network corrupts no packet, and only the checks
+    /// of the headers reject forged packets.
+    pub(crate) check_icrc: bool,
     pub(crate) initial_window: u32,
     pub(crate) max_window: u32,
     /// Length of the longest message.
@@ -202,6 +205,14 @@ impl Scenario {
         safe && !self.disorders()
     }
 
+    /// Returns true if every request is answered in time, so that no requester may retry.
+    pub(crate) fn needs_no_retry(&self) -> bool {
+        let f = &self.features;
+        // Requests that fail by intention, and stale keys of windows, stop their peer.
+        let fails = f.bad_requests || f.bad_locals || f.windows || f.small_cqs || f.rnr_limits;
+        self.is_lossless() && self.disruptions.is_empty() && !fails
+    }
+
     /// Returns true if UC messages may arrive twice or out of order.
     pub(crate) fn disorders(&self) -> bool {
         self.features.duplicates || self.features.reordering
@@ -211,10 +222,11 @@ impl Scenario {
     pub(crate) fn summary(&self) -> String {
         let kinds: Vec<String> = self.pairs.iter().map(|p| format!("{:?}", p.kind)).collect();
         format!(
-            "{:?}: {} hosts, {}, connections [{}], {} datagram queue pairs, faults until {} ({})",
+            "{:?}: {} hosts, {}, ICRC {}, connections [{}], {} datagram queue pairs, faults until {} ({})",
             self.family,
             self.hosts,
             if self.ipv6 { "IPv6" } else { "IPv4" },
+            if self.check_icrc { "on" } else { "off" },
             kinds.join(" "),
             self.datagrams.len(),
             self.heal,

@@ -19,6 +19,7 @@ const MARKS: &[&str] = &[
     "drained and resumed",
     "foreign window used",
     "header predicted",
+    "no retry allowed",
     "packet waited for a receive",
     "poller deferred ACKs",
     "requests ordered by fence",

@@ -37,6 +37,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
         },
         service_ns: rng.range(20..=100),
         port_mtu: rng.pick(&Mtu::ALL),
+        check_icrc: true,
         initial_window: 64 << 10,
         max_window: 256 << 10,
         longest: 0,
@@ -55,6 +56,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
     let timeouts = scenario.longest_timeout_ns() * rng.range(2..=8);
     scenario.heal = scenario.heal.max(Time::from_nanos(timeouts));
     draw_disruptions(&mut rng, &mut scenario);
+    draw_icrc(&mut rng, &mut scenario);
     scenario
 }
 
@@ -256,6 +258,18 @@ fn draw_setup(rng: &mut Rng, s: &Scenario) -> Setup {
             true => 0,
             false => rng.u32() & 0xf_ffff,
         },
+    }
+}
+
+/// Turns the check of the ICRC off in some scenarios without corruption. Half of them have
+/// forged packets, which only the checks of the headers can reject.
+fn draw_icrc(rng: &mut Rng, s: &mut Scenario) {
+    if s.features.corruption || rng.chance(0.7) {
+        return;
+    }
+    s.check_icrc = false;
+    if s.family != Family::Clean && rng.chance(0.5) {
+        s.features.strays = true;
     }
 }
 
