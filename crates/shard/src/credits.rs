@@ -23,7 +23,7 @@ pub const SLOTS: usize = 256;
 /// Most bytes that wait at a receiver: more would leave the processor's caches.
 pub(crate) const MAX_WAITING: u64 = 1 << 20;
 /// Longest wait for an owner that takes nothing out.
-const PATIENCE_NS: u64 = 200_000_000;
+pub const CREDIT_PATIENCE_NS: u64 = 200_000_000;
 /// Socket-buffer space that the kernel charges for a packet beside its bytes.
 const PACKET_OVERHEAD: u64 = 768;
 
@@ -203,7 +203,7 @@ impl<P: AsRef<CreditPage>> SendCredits<P> {
     fn give_up(&mut self, slot: u8, taken: u64, now: Time) -> bool {
         match &self.waiting {
             Some(wait) if (wait.slot, wait.taken) == (slot, taken) => {
-                let too_long = now.nanos_since(wait.since) > PATIENCE_NS;
+                let too_long = now.nanos_since(wait.since) > CREDIT_PATIENCE_NS;
                 if too_long {
                     self.given_up = Some((slot, taken));
                 }

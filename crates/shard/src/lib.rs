@@ -28,5 +28,6 @@ mod unmatched;
 pub use self::core::{Caller, Core, RECEIVE_BUDGET, STANDBY_NS};
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
-pub use credits::{CreditEntry, CreditPage, SLOTS, packet_cost};
+pub use credits::{CREDIT_PATIENCE_NS, CreditEntry, CreditPage, SLOTS, packet_cost};
 pub use process::Process;
+pub use unmatched::UNMATCHED_PATIENCE_NS;

@@ -14,8 +14,8 @@ use ferroce_wire::{Bth, is_unreliable};
 use crate::bugs::{Bug, Injected};
 use crate::credits::{MAX_WAITING, packet_cost};
 
-/// Longest wait of a packet.
-const PATIENCE_NS: u64 = 500_000_000;
+/// Longest wait of a packet for a receive.
+pub const UNMATCHED_PATIENCE_NS: u64 = 500_000_000;
 /// Most that waits, of all queue pairs of a shard: several senders may each have used up
 /// the credits before they saw the others' packets.
 const MAX_COST: u64 = 4 * MAX_WAITING;
@@ -98,7 +98,7 @@ impl UnmatchedPackets {
         let mut waiting = Vec::new();
         let cost = &mut self.cost;
         self.packets.retain(|packet| {
-            let in_time = now.nanos_since(packet.arrived) < PATIENCE_NS;
+            let in_time = now.nanos_since(packet.arrived) < UNMATCHED_PATIENCE_NS;
             let behind = waiting.contains(&packet.qpn);
             if in_time && (behind || engine.lacks_receive(&packet.payload)) {
                 waiting.push(packet.qpn);

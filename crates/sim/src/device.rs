@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-use ferroce_roce::{QpState, Received, Time};
-use ferroce_shard::Caller;
+use ferroce_roce::{Drop, QpState, Received, Time};
+use ferroce_shard::{CREDIT_PATIENCE_NS, Caller, UNMATCHED_PATIENCE_NS};
 use ferroce_wire::{ICRC_LEN, icrc};
 
 use crate::event_queue::SimEvent;
@@ -88,8 +88,12 @@ impl World {
         if caller == Caller::Poller && received > 0 && !self.hosts[host].core().is_idle() {
             self.coverage.mark("poller deferred ACKs");
         }
-        if self.hosts[host].core().has_unmatched() {
+        let side = &mut self.hosts[host];
+        if side.core().has_unmatched() {
+            side.unmatched_since.get_or_insert(now);
             self.coverage.mark("packet waited for a receive");
+        } else {
+            side.unmatched_since = None;
         }
         self.note_turn(host, caller, received);
         // A poller that has received something mostly comes again at once.
@@ -163,6 +167,13 @@ impl World {
         if side.blocked && side.core().wire().blocked_until <= self.now {
             self.coverage.mark("sender waited for credits");
         }
+        if side.blocked {
+            side.blocked_since.get_or_insert(self.now);
+        } else if let Some(since) = side.blocked_since.take()
+            && self.now.nanos_since(since) > CREDIT_PATIENCE_NS
+        {
+            self.coverage.mark("sender gave up waiting for credits");
+        }
         if !side.blocked && !side.assembled.is_empty() {
             let count = side.assembled.len();
             return Err(format!(
@@ -220,6 +231,11 @@ impl World {
         self.hosts[host].ledger.note_received(packet);
         if let Received::Dropped(why) = result {
             self.coverage.dropped(why);
+            let since = self.hosts[host].unmatched_since;
+            let expired = |since| self.now.nanos_since(since) >= UNMATCHED_PATIENCE_NS;
+            if why == Drop::NoReceive && since.is_some_and(expired) {
+                self.coverage.mark("packet without a receive expired");
+            }
         }
         if let (Some(flaw), Received::Accepted) = (packet.flaw, result) {
             let number = packet.number;

@@ -19,6 +19,10 @@ impl World {
                 self.hosts[host].paused_until = self.now.after_nanos(ns);
                 Ok(())
             }
+            Disruption::StopProgram { host, ns } => {
+                self.hosts[host].program_stopped_until = self.now.after_nanos(ns);
+                Ok(())
+            }
             // Half of the queue pairs fail while packets wait in the receive buffer.
             Disruption::Kill { qp } if self.device_rng.chance(0.5) => {
                 let host = self.qps[qp].host;

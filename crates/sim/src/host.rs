@@ -53,7 +53,12 @@ pub(crate) struct Host {
     pub(crate) serving: bool,
     /// Runs waited for room when the last call into the shard ended.
     pub(crate) blocked: bool,
+    /// Time since which runs have waited for room.
+    pub(crate) blocked_since: Option<Time>,
+    /// Time since which packets have waited for a receive.
+    pub(crate) unmatched_since: Option<Time>,
     pub(crate) paused_until: Time,
+    pub(crate) program_stopped_until: Time,
     /// Time of the earliest scheduled timer event.
     pub(crate) timer: Option<Time>,
 }
@@ -117,7 +122,10 @@ impl Host {
             kill_on_arrival: None,
             serving: false,
             blocked: false,
+            blocked_since: None,
+            unmatched_since: None,
             paused_until: Time::ZERO,
+            program_stopped_until: Time::ZERO,
             timer: None,
         }
     }

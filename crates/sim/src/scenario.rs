@@ -120,6 +120,8 @@ pub(crate) struct DatagramPlan {
 pub(crate) enum Disruption {
     /// A host is suspended.
     Pause { host: usize, ns: u64 },
+    /// The program of a host stops; its progress thread goes on.
+    StopProgram { host: usize, ns: u64 },
     /// The program moves a queue pair to ERR.
     Kill { qp: usize },
     /// The program resets a queue pair.

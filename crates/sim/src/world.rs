@@ -155,6 +155,11 @@ impl World {
             SimEvent::Serve { .. } => self.serve(host),
             SimEvent::Poll { .. } => self.poll_turn(host),
             SimEvent::Timer { due, .. } => self.timer(host, due),
+            _ if self.now < self.hosts[host].program_stopped_until => {
+                let at = self.hosts[host].program_stopped_until;
+                self.event_queue.schedule(at, what);
+                Ok(())
+            }
             _ => self.program(host),
         }
     }
@@ -166,6 +171,7 @@ impl World {
         self.network.heal();
         for host in &mut self.hosts {
             host.paused_until = Time::ZERO;
+            host.program_stopped_until = Time::ZERO;
         }
         for qp in 0..self.qps.len() {
             self.resume(qp)?;

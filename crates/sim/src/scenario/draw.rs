@@ -1,6 +1,7 @@
 //! Draws a scenario from a seed.
 
 use ferroce_roce::{QpType, Time};
+use ferroce_shard::{CREDIT_PATIENCE_NS, UNMATCHED_PATIENCE_NS};
 use ferroce_wire::{Mtu, Psn};
 
 use super::{DatagramPlan, Disruption, EndPlan, Family, Features, PairPlan, Scenario};
@@ -57,6 +58,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
     scenario.heal = scenario.heal.max(Time::from_nanos(timeouts));
     draw_disruptions(&mut rng, &mut scenario);
     draw_icrc(&mut rng, &mut scenario);
+    draw_long_stop(&mut rng, &mut scenario);
     scenario
 }
 
@@ -259,6 +261,28 @@ fn draw_setup(rng: &mut Rng, s: &Scenario) -> Setup {
             false => rng.u32() & 0xf_ffff,
         },
     }
+}
+
+/// Stops a host or its program so long that senders on its machine give up waiting for
+/// credits, and that packets without a receive expire.
+fn draw_long_stop(rng: &mut Rng, s: &mut Scenario) {
+    if s.family != Family::SameMachine || rng.chance(0.7) {
+        return;
+    }
+    let host = rng.below(2) as usize; // these two are on one machine
+    let (what, ns) = match rng.chance(0.5) {
+        true => {
+            let ns = CREDIT_PATIENCE_NS + rng.range(1..=CREDIT_PATIENCE_NS / 4);
+            (Disruption::Pause { host, ns }, ns)
+        }
+        false => {
+            let ns = UNMATCHED_PATIENCE_NS + rng.range(1..=UNMATCHED_PATIENCE_NS / 4);
+            (Disruption::StopProgram { host, ns }, ns)
+        }
+    };
+    let at = Time::from_nanos(rng.range(0..=s.heal.as_nanos() / 4));
+    s.disruptions.push((at, what));
+    s.heal = s.heal.max(at.after_nanos(ns + ns / 10));
 }
 
 /// Turns the check of the ICRC off in some scenarios without corruption. Half of them have
