@@ -62,10 +62,10 @@ EXAMPLES
     /// Check formatting, lints, source rules and documentation.
     ///
     /// Changes no file. Runs rustfmt and clippy with every warning an error,
-    /// also for the RoCE engine without deliberate bugs and for the wire formats
+    /// also for the RoCE engine without injected bugs and for the wire formats
     /// without the standard library. Checks the project's source rules: no unsafe
     /// code in the protocol crates, no file of 800 lines, no absolute path of a
-    /// developer's machine, no deliberate bugs outside the simulator. Checks licences,
+    /// developer's machine, no injected bugs outside the simulator. Checks licences,
     /// duplicates and sources of dependencies with cargo-deny, which it builds in
     /// target/tools if that is missing. Builds the documentation and checks the fuzz
     /// targets.
@@ -78,7 +78,7 @@ EXAMPLES
     /// Run all tests.
     ///
     /// Tests the whole workspace, then the RoCE engine again by itself: in the
-    /// workspace its deliberate bugs are compiled in (and switched off), and by
+    /// workspace its injected bugs are compiled in (and switched off), and by
     /// itself it is tested as users get it.
     ///
     /// Some tests need headers and programs of the distribution. As root, this
@@ -229,7 +229,7 @@ EXAMPLES
   cargo xtask sim --seeds 500 --start 9000    five hundred others
   cargo xtask sim --seed 4711 --trace         one network, packet by packet
   cargo xtask sim --seed 4711 --steps 300     only its first 300 steps
-  cargo xtask sim --seeds 200 --bug NAME      with a deliberate bug: must fail
+  cargo xtask sim --seeds 200 --bug NAME      with an injected bug: must fail
   cargo xtask sim -- --help                   the simulator's own help")]
     Sim {
         /// Arguments of the simulator.

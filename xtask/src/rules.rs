@@ -32,7 +32,7 @@ pub(crate) const ALL: &[Rule] = &[
         check: no_machine_paths,
     },
     Rule {
-        name: "only the simulator enables deliberate bugs",
+        name: "only the simulator enables injected bugs",
         check: bugs_stay_in_the_simulator,
     },
     Rule {
