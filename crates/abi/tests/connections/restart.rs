@@ -216,3 +216,31 @@ fn waiting_events_of_a_killed_ferroced_connect_nothing() {
         }
     });
 }
+
+/// The first ports of parent and child have the same handle, on different connections.
+#[test]
+fn forked_child_that_destroys_an_inherited_id_keeps_its_ports() {
+    let name = "restart::forked_child_that_destroys_an_inherited_id_keeps_its_ports";
+    on_loopback(name, |_ferroced| unsafe {
+        let here = channel();
+        let inherited = listener(here, RDMA_PS_TCP, "127.0.0.1:7570");
+        let child = libc::fork();
+        if child == 0 {
+            let own = channel();
+            let server = listener(own, RDMA_PS_TCP, "127.0.0.1:7571");
+            good(rdma_destroy_id(inherited));
+            let other = new_id(own, RDMA_PS_TCP);
+            for port in ["127.0.0.1:7570", "127.0.0.1:7571"] {
+                let bound = rdma_bind_addr(other, raw(&mut address(port)));
+                bad(bound, libc::EADDRINUSE);
+            }
+            connect(own, &mut at_port("127.0.0.1:0", server));
+            libc::_exit(0);
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(status, 0, "both ports are still bound");
+        destroy(inherited);
+        rdma_destroy_event_channel(here);
+    });
+}
