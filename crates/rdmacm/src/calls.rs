@@ -1,7 +1,7 @@
 //! Calls in flight on the connection to ferroced, and the requests that wait to be sent.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar};
+use std::sync::{Arc, Condvar, Weak};
 
 use ferroce_control::protocol::encode_numbered;
 use ferroce_control::{CmAnswer, Request, RequestNumber, RequestSender, next_request_number};
@@ -37,8 +37,9 @@ pub(crate) enum Call {
     Lost,
     /// The call passed its deadline: objects in the answer are returned to ferroced.
     Abandoned,
-    /// No thread waits for the answer of [`ControlClient::notify`].
-    Notice(Option<Arc<Shared>>),
+    /// No thread waits for the answer of [`ControlClient::notify`]. The answer concerns the id
+    /// only while the program has it: the notice does not keep the id's descriptors open.
+    Notice(Option<Weak<Shared>>),
 }
 
 impl State {

@@ -202,7 +202,7 @@ impl ControlClient {
         if state.sender.is_none() {
             return false;
         }
-        let id = id.map(Arc::clone);
+        let id = id.map(Arc::downgrade);
         state.submit(&Request::Cm(call), Call::Notice(id));
         true
     }
@@ -328,7 +328,7 @@ impl ControlClient {
     /// Completes the call with this number.
     fn answered(&self, number: RequestNumber, answer: Result<CmAnswer, Error>) {
         // Dropped after the lock: it may hold the last reference to an id, with its device.
-        let call;
+        let (call, noticed_id);
         let mut state = lock(&self.state);
         state.silent = false;
         call = state.calls.remove(&number);
@@ -347,7 +347,8 @@ impl ControlClient {
             Some(Call::Notice(Some(id))) => {
                 // While the table is locked, the id is not destroyed.
                 let _handles = self.handles();
-                if !id.inner().is_released() {
+                noticed_id = id.upgrade();
+                if let Some(id) = noticed_id.as_ref().filter(|id| !id.inner().is_released()) {
                     noticed(id, answer);
                 }
             }
@@ -400,11 +401,7 @@ impl ControlClient {
                 // Their threads are about to take the result.
                 done @ (Call::Answered(_) | Call::Lost) => done,
                 // The next ferroced knows nothing of these.
-                Call::Abandoned => continue,
-                Call::Notice(id) => {
-                    ids.push(id);
-                    continue;
-                }
+                Call::Abandoned | Call::Notice(_) => continue,
             };
             state.calls.insert(number, call);
         }
