@@ -36,12 +36,14 @@ fn stream_echoes_until_it_is_shut_down() {
         let addr = listener.local_addr();
         let message: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let server = scope.spawn(|| {
                 let stream = listener.accept().unwrap();
                 let mut bytes = vec![0; 1 << 20];
                 let received = stream.receive(&mut bytes, RecvFlags::WAITALL).unwrap();
                 stream.send(&bytes[..received], SendFlags::empty()).unwrap();
                 assert_eq!(stream.receive(&mut bytes, RecvFlags::empty()), Ok(0));
+                // It stays open: the client would see a reset instead of its own shutdown.
+                stream
             });
             let stream = Stream::new(AddressFamily::INET).unwrap();
             stream.connect(&addr).unwrap();
@@ -53,6 +55,7 @@ fn stream_echoes_until_it_is_shut_down() {
             stream.shutdown(Shutdown::Write).unwrap();
             let sent = stream.send(b"x", SendFlags::empty());
             assert_eq!(sent, Err(Errno::PIPE));
+            drop(server.join().unwrap());
         });
     });
 }
