@@ -90,10 +90,6 @@ impl Id {
         if idle {
             self.bind(SocketAddr::from(([0, 0, 0, 0], 0)))?;
         }
-        if id.inner().state == State::Bound {
-            let source = id.inner().port.ok_or_else(no_port)?.source;
-            devices::open_for_listener(source)?;
-        }
         id.advance(State::Bound, State::Listen)?;
         let backlog = match backlog {
             some @ 1..MAX_BACKLOG => some,
@@ -108,12 +104,24 @@ impl Id {
         };
         let listening =
             ControlClient::get().and_then(|client| client.call_until_answered(call, None));
-        let mut inner = id.inner();
-        match listening {
-            Ok(_) => inner.backlog = Some(backlog),
-            Err(_) => inner.state = State::Bound,
+        let source = {
+            let mut inner = id.inner();
+            match listening {
+                Ok(_) => inner.backlog = Some(backlog),
+                Err(_) => inner.state = State::Bound,
+            }
+            inner.port.map(|port| port.source)
+        };
+        listening?;
+        // After the Listen: qperf tells its client the port before it listens, and opening
+        // devices takes milliseconds, in which ferroced would reject the client. A request
+        // for a device that is not open yet waits until it is.
+        if let Some(source) = source
+            && let Err(error) = devices::open_for_listener(source)
+        {
+            tracing::debug!("cannot open the devices of a listener: {error}");
         }
-        listening.map(drop)
+        Ok(())
     }
 }
 
