@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use ferroce_device::Channel;
+use ferroce_device::CompletionChannel;
 
 use crate::context::context_of;
 use crate::cq::CqObject;
@@ -19,7 +19,7 @@ use crate::object::{Object, free, from_c, into_c, object};
 #[repr(C)]
 pub(crate) struct ChannelObject {
     c: UnsafeCell<ibv_comp_channel>,
-    pub(crate) channel: Arc<Channel>,
+    pub(crate) channel: Arc<CompletionChannel>,
 }
 
 // SAFETY: `repr(C)`, and the first field is a cell of the C structure.

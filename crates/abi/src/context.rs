@@ -204,7 +204,7 @@ fn at_exit() {
             // A forked child has the contexts of its parent in the list, but not its sockets.
             for context in contexts.iter().filter(|context| context.process == process) {
                 let device = &context.object().device;
-                device.flush_deferred_acks();
+                device.flush_deferred();
                 unused::leaves(device);
             }
             drop(contexts);

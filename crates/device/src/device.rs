@@ -16,6 +16,7 @@ use rustix::process::{Pid, getpid};
 
 use crate::address::AhAttr;
 use crate::channel::Channel;
+use crate::completion_channel::CompletionChannel;
 use crate::counters;
 use crate::cq::Cq;
 use crate::credits::MappedCredits;
@@ -225,8 +226,9 @@ impl Device {
     }
 
     /// Creates a completion channel.
-    pub fn create_channel(&self) -> Result<Arc<Channel>, Error> {
-        let channel = Channel::new().map_err(Error::system("completion channel"))?;
+    pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
+        let channel = CompletionChannel::new(Arc::clone(&self.shards))
+            .map_err(Error::system("completion channel"))?;
         Ok(Arc::new(channel))
     }
 
@@ -234,7 +236,7 @@ impl Device {
     pub fn create_cq(
         &self,
         entries: u32,
-        channel: Option<Arc<Channel>>,
+        channel: Option<Arc<CompletionChannel>>,
     ) -> Result<Arc<Cq>, VerbsError> {
         let id = self.next_cq.fetch_add(1, Ordering::Relaxed);
         let cq = Arc::new(Cq::new(id, entries, channel, Arc::clone(&self.shards))?);
@@ -312,10 +314,11 @@ impl Device {
         Ok(AddressHandle::new(Arc::clone(pd), av))
     }
 
-    /// Sends deferred ACKs. Call it before the process ends.
-    pub fn flush_deferred_acks(&self) {
+    /// Sends deferred ACKs and posts that wait for more of them. Call it before the process
+    /// ends.
+    pub fn flush_deferred(&self) {
         for shard in self.shards.iter() {
-            shard.flush_deferred_acks();
+            shard.flush_deferred();
         }
     }
 

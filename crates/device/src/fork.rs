@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Each slot of a process has four descriptors, each device two; a machine has 255 slots.
 const CAPACITY: usize = 2048;
@@ -17,6 +17,15 @@ const CAPACITY: usize = 2048;
 /// Number and inode of each descriptor; 0 in an unused entry.
 static HELD: [AtomicU64; CAPACITY] = [const { AtomicU64::new(0) }; CAPACITY];
 static HANDLER: Once = Once::new();
+/// Forks between the first process that opened a device and this process.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of forks between the first process that opened a device and this
+/// process. A device has its threads and sockets only in the process that opened it.
+#[inline]
+pub(crate) fn count() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
 
 /// Descriptors that children do not keep, until this is dropped.
 #[derive(Debug, Default)]
@@ -70,6 +79,7 @@ fn entry(fd: RawFd) -> Option<u64> {
 /// Runs in each forked child before `fork` returns there. Only async-signal-safe calls are
 /// permitted.
 extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
     let mut null = -1;
     for place in &HELD {
         let held = place.swap(0, Ordering::Relaxed);

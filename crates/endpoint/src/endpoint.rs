@@ -8,7 +8,7 @@ use ferroce_device::transport::{
     Access, AttrMask, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags,
     SendOp, SendWr, Sge, Srq, UdTarget, Wc, WcStatus,
 };
-use ferroce_device::{AhAttr, Channel, Cq, Device, Qp};
+use ferroce_device::{AhAttr, CompletionChannel, Cq, Device, Qp};
 use ferroce_wire::{Mtu, Psn};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ pub struct Introduction {
 pub struct Endpoint {
     pub qp: Qp,
     pub cq: Arc<Cq>,
-    pub channel: Arc<Channel>,
+    pub channel: Arc<CompletionChannel>,
     pub mr: Arc<Mr>,
     pub pages: Pages,
     pub device: Arc<Device>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use ferroce_device::transport::{
     Access, Arm, Mr, QpCap, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
 };
-use ferroce_device::{Channel, Cq, Qp};
+use ferroce_device::{CompletionChannel, Cq, Qp};
 use ferroce_endpoint::Pages;
 use ferroce_rdmacm::{
     ConnParams, EventChannel, EventKind, Id, PortSpace, QpConfig, RESOLVE_TIMEOUT,
@@ -108,7 +108,7 @@ struct Connection {
     events: EventChannel,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
-    completions: Arc<Channel>,
+    completions: Arc<CompletionChannel>,
     /// The first half receives, the second half sends.
     memory: Pages,
     mr: Arc<Mr>,

@@ -86,7 +86,7 @@ impl World {
         let destroyed =
             self.with_core(host, |core, observer| core.destroy_qp(now, observer, qpn))?;
         self.stopping = None;
-        if self.hosts[host].core().has_deferred_acks() {
+        if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} ended before its deferred ACKs left"));
         }
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;

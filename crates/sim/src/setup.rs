@@ -225,7 +225,7 @@ impl World {
             core.modify_qp(now, observer, qpn, &attr, mask)
         })?;
         self.stopping = None;
-        if self.hosts[host].core().has_deferred_acks() {
+        if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} changed before its deferred ACKs left"));
         }
         let arrived = self.hosts[host].inbox.borrow().waiting.len();
