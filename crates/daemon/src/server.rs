@@ -282,7 +282,7 @@ impl Server {
             return;
         }
         let mut clients = self.clients.iter();
-        let idle = clients.find(|(_, c)| c.owner.is_none() && !c.connects);
+        let idle = clients.find(|(_, c)| c.attachments.is_empty() && !c.connects);
         if let Some(id) = idle.map(|(id, _)| *id) {
             tracing::warn!(client = id, "too many connections: closing an idle one");
             self.close(id, ClosedBy::Ferroced);
@@ -343,7 +343,7 @@ impl Server {
         self.pending.retain(|pending| pending.request.client != id);
         tracing::debug!(client = id, ?closed_by, "client disconnected");
         self.end_program(id);
-        if let Some(owner) = client.owner {
+        for owner in client.attachments.into_values() {
             self.on_disconnect(owner, closed_by);
         }
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
 
-use ferroce_control::{AttachedSlot, LinkInfo};
+use ferroce_control::client::OpenLink;
+use ferroce_control::{AttachedSlot, Client, LinkInfo};
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire, qpns_of_slot};
 use ferroce_roce::{
     Access, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, Pd, QpInit, Regions,
@@ -52,7 +53,8 @@ pub struct Device {
     next_cq: AtomicU32,
     next_srq: AtomicU32,
     next_shard: AtomicUsize,
-    supervisor: Mutex<Option<Supervisor>>,
+    /// The attachment to the link, until the device is closed.
+    attachment: Mutex<Option<OpenLink>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The process that started the threads.
     process: Pid,
@@ -67,19 +69,19 @@ impl Device {
             .and_then(|n| n.parse().ok())
             .unwrap_or(1u8)
             .clamp(1, ferroce_control::MAX_SHARDS);
-        let attachment = ferroce_control::attach(link, shards)?;
+        let mut attachment = Client::open()?.attach(link, shards)?;
         let event_queue = Arc::new(EventQueue::new().map_err(Error::system("event channel"))?);
         let regions = Arc::new(Regions::new(seed()?));
         let credits =
-            MappedCredits::new(&attachment.credits).map_err(Error::system("credit page"))?;
+            MappedCredits::new(&attachment.kept.credits).map_err(Error::system("credit page"))?;
         let mut opened = Vec::new();
         let mut numbers = Vec::new();
         let mut all_counters = Vec::new();
         let mut not_for_children = NotForChildren::default();
-        for fd in attachment.escrow.fds() {
+        for fd in attachment.kept.escrow.fds() {
             not_for_children.add(fd);
         }
-        for slot in attachment.slots {
+        for slot in std::mem::take(&mut attachment.slots) {
             numbers.push(slot.slot);
             not_for_children.add(slot.sockets.0.as_fd());
             if let Some(v6) = &slot.sockets.1 {
@@ -99,7 +101,7 @@ impl Device {
             opened.push(Arc::new(shard));
         }
         let shards: Arc<[Arc<Shard>]> = opened.into();
-        let link = Arc::new(RwLock::new(attachment.link));
+        let link = Arc::new(RwLock::new(attachment.link.clone()));
         let srqs = Arc::<Srqs>::default();
         let inventory = Inventory {
             first_slot: numbers.first().copied().unwrap_or(0),
@@ -108,16 +110,12 @@ impl Device {
             event_queue: Arc::clone(&event_queue),
             srqs: Arc::clone(&srqs),
         };
-        let supervisor = Supervisor::start(
-            Arc::clone(&link),
-            numbers.clone(),
-            (attachment.escrow, attachment.credits),
-            attachment.connection,
-            Arc::clone(&event_queue),
-            Arc::clone(&shards),
+        attachment.set_user(Arc::new(Supervisor {
+            link: Arc::clone(&link),
+            event_queue: Arc::clone(&event_queue),
+            shards: Arc::clone(&shards),
             inventory,
-        )
-        .map_err(Error::system("control thread"))?;
+        }));
         let mut device = Device {
             link,
             regions,
@@ -128,7 +126,7 @@ impl Device {
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             next_shard: AtomicUsize::new(0),
-            supervisor: Mutex::new(Some(supervisor)),
+            attachment: Mutex::new(Some(attachment)),
             threads: Mutex::default(),
             process: getpid(),
             not_for_children,
@@ -333,25 +331,27 @@ impl Device {
     /// nothing from now on, and ferroced gets the slots back. Remaining objects can only be
     /// dropped.
     pub fn close(&self) {
-        let mut supervisor = self
-            .supervisor
-            .lock()
-            .expect("no code panics while it holds the supervisor");
-        let mut threads = self.threads();
-        if getpid() != self.process {
-            // A forked child has no threads, and must not end those of its parent.
-            std::mem::forget(std::mem::take(&mut *threads));
-            std::mem::forget(supervisor.take());
+        if self.is_of_parent() {
+            // A forked child has no threads, and must not end those of its parent. A thread
+            // that does not exist in the child may hold the locks.
             return;
         }
+        let mut attachment = self
+            .attachment
+            .lock()
+            .expect("no code panics while it holds the attachment");
         for shard in self.shards.iter() {
             shard.stop();
         }
-        for thread in threads.drain(..) {
+        for thread in self.threads().drain(..) {
             let _panicked = thread.join();
         }
         // No thread uses the slots any more: ferroced can have them.
-        drop(supervisor.take());
+        drop(attachment.take());
+    }
+
+    fn is_of_parent(&self) -> bool {
+        getpid() != self.process
     }
 
     fn pass_through(&self) {
@@ -369,6 +369,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.is_of_parent() {
+            // The handles are those of threads that the child does not have.
+            let threads = self.threads.get_mut();
+            std::mem::forget(threads.map(std::mem::take));
+            return;
+        }
         self.close();
     }
 }

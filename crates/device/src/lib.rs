@@ -1,11 +1,11 @@
 //! The runtime: it runs the shards of a device inside a program.
 //!
 //! ```text
-//!   program's threads: post, poll, arm         ferroced
+//!   program's threads: post, poll, arm         control client of the process
 //!        |                                        | link, slots, events
 //!        v                                        v
 //!   +--------------------- Device: one link ---------------------+
-//!   |  Shard: Core + lock                      control thread    |
+//!   |  Shard: Core + lock                      Supervisor        |
 //!   |    ^ progress thread                                       |
 //!   +------------------------------------------------------------+
 //!        |  ProcessMemory: guarded access to registered memory
@@ -72,7 +72,6 @@ mod progress;
 mod qp;
 mod resources;
 mod shard;
-mod signals;
 mod supervisor;
 mod token_pipe;
 
@@ -83,8 +82,7 @@ pub use cq::Cq;
 pub use device::Device;
 pub use error::Error;
 pub use event_queue::AsyncEvent;
-pub use ferroce_control::{LinkInfo, list_links};
+pub use ferroce_control::{Blocked, LinkInfo, block_all, list_links};
 pub use ferroce_roce as transport;
 pub use memory::ProcessMemory;
 pub use qp::{Posting, Qp};
-pub use signals::{Blocked, block_all};

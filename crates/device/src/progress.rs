@@ -22,7 +22,7 @@ use crate::clock;
 use crate::fork::NotForChildren;
 use crate::free_cores::FreeCores;
 use crate::shard::Shard;
-use crate::signals;
+use ferroce_control::block_all;
 
 /// Time until the next attempt when another thread holds the lock.
 const LOCKED_NS: u64 = 20_000;
@@ -50,7 +50,7 @@ pub(crate) fn start(
     for socket in shard.sockets() {
         not_for_children.add(socket.as_fd());
     }
-    let _blocked = signals::block_all();
+    let _blocked = block_all();
     #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
     std::thread::Builder::new()
         .name(format!("ferroce-{number}"))

@@ -2,6 +2,7 @@
 //! namespace, a ferroced and other programs, all of them this test program in other roles.
 
 mod cables;
+mod client;
 mod crowd;
 mod death;
 mod events;

@@ -1,4 +1,4 @@
-//! Signal masks: signals of the program are not delivered to threads of the device.
+//! Signal masks: signals of the program are not delivered to threads of Ferroce.
 
 /// Restores the signal mask when dropped.
 #[allow(missing_debug_implementations)]
