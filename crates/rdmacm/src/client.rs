@@ -143,6 +143,43 @@ impl ControlClient {
         self.client.notify(call, hook)
     }
 
+    /// Sends a call without waiting for the answer. The object in the answer becomes that of
+    /// `id`. A refusal, or the end of ferroced, becomes an event of the id. False if there is
+    /// no connection to ferroced.
+    pub(crate) fn start(&'static self, call: CmCall, id: &Arc<Shared>) -> bool {
+        let id = Arc::downgrade(id);
+        let hook: Hook = Box::new(move |answer| {
+            let id = id.upgrade();
+            self.started(id.as_ref(), &answer);
+            // Dropped after the lock: it may be the last reference, with its device.
+            drop(id);
+            answer
+        });
+        self.client.notify(call, Some(hook))
+    }
+
+    fn started(&self, id: Option<&Arc<Shared>>, answer: &Result<Answer, ferroce_control::Error>) {
+        match (answer, id) {
+            (Ok(answer), id) => {
+                let Some(object) = answer.cm_answer() else {
+                    return;
+                };
+                let is_assigned = id.is_some_and(|id| self.handles().learn(id, object));
+                if !is_assigned && let Some(call) = returning_call(object) {
+                    self.client.notify(call, None);
+                }
+            }
+            (Err(error), Some(id)) => {
+                // While the table is locked, the id is not destroyed.
+                let _handles = self.handles();
+                if !id.inner().is_released() {
+                    id.post(ChannelEvent::ConnectError(error.errno()));
+                }
+            }
+            (Err(_), None) => {}
+        }
+    }
+
     /// Releases a port without waiting for the answer. Does nothing if the connection that
     /// assigned the handle was lost: the port ended with it, and another port may have the
     /// same handle now.
@@ -222,6 +259,8 @@ fn noticed(id: &Arc<Shared>, answer: &Result<Answer, ferroce_control::Error>) {
                 id.inner().snapshot = Some(**snapshot);
             }
         }
+        // The recovery reports connections that were not established.
+        Err(ferroce_control::Error::Closed) => {}
         Err(error) => {
             tracing::debug!("ferroced refused to establish a connection: {error}");
             // A connection that the peer has ended has an event of its own.

@@ -7,19 +7,23 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use ferroce_rsocket::{
-    AddressFamily, Datagram, Errno, RecvFlags, SendFlags, Socket, Stream, poll, socket,
+    AddressFamily, Datagram, Errno, PollFlags, RecvFlags, SendFlags, Socket, Stream, poll, socket,
 };
-use ferroce_testnet::isolated;
+use ferroce_testnet::{deadline, isolated};
 
 #[path = "../../abi/tests/common/ferroced.rs"]
 #[allow(dead_code)] // not all of its functions are needed here
 mod ferroced;
 
 fn on_loopback(name: &str, body: impl FnOnce()) {
+    with_ferroced(name, |_ferroced| body());
+}
+
+fn with_ferroced(name: &str, body: impl FnOnce(ferroced::Ferroced)) {
     isolated(name, || {
-        let _ferroced = ferroced::Ferroced::start();
+        let ferroced = ferroced::Ferroced::start();
         ferroced::add_link("rxe0", "lo");
-        body();
+        body(ferroced);
     });
 }
 
@@ -89,5 +93,83 @@ fn poll_reports_a_datagram() {
             assert_eq!(received, Ok(text.len()));
         }
         drop(socket::remove(fd));
+    });
+}
+
+/// Runs a call in a thread until it sleeps, and hands the thread to `body`.
+fn while_sleeping<T: Send>(
+    call: impl FnOnce() -> T + Send,
+    body: impl FnOnce(&std::thread::ScopedJoinHandle<'_, T>),
+) -> T {
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = scope.spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            call()
+        });
+        let stat = format!(
+            "/proc/self/task/{}/stat",
+            told.recv().unwrap().as_raw_nonzero()
+        );
+        deadline::until("the thread sleeps", || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('S')
+        });
+        body(&thread);
+        thread.join().unwrap()
+    })
+}
+
+/// A thread that waits for a stopped ferroced does not hold the lock of its socket.
+#[test]
+fn socket_is_usable_while_another_thread_waits_for_ferroced() {
+    let name = "socket_is_usable_while_another_thread_waits_for_ferroced";
+    with_ferroced(name, |ferroced| {
+        let listener = Stream::new(AddressFamily::INET).unwrap();
+        listener.bind(&any()).unwrap();
+        listener.listen(1).unwrap();
+        let address = listener.local_addr();
+        type Step<'a> = &'a (dyn Fn(&Stream) -> Result<(), Errno> + Sync);
+        let bind: Step<'_> = &|stream| stream.bind(&any());
+        let listen: Step<'_> = &|stream| stream.listen(1);
+        let connect: Step<'_> = &|stream| stream.connect(&address);
+        for (what, step, closes) in [
+            ("bind", bind, false),
+            ("bind", bind, true),
+            ("listen", listen, false),
+            ("listen", listen, true),
+            ("connect", connect, false),
+            ("connect", connect, true),
+        ] {
+            let stream = Arc::new(Stream::new(AddressFamily::INET).unwrap());
+            // No thread accepts the connection.
+            stream.set_nonblocking(true);
+            let (level, reuse) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+            ferroced.stop();
+            let result = while_sleeping(
+                || step(&stream),
+                |thread| {
+                    let _ready = stream.poll(PollFlags::IN);
+                    stream
+                        .set_option(level, reuse, &1i32.to_ne_bytes())
+                        .unwrap();
+                    assert!(stream.option(level, reuse).is_ok(), "{what}");
+                    assert_eq!(stream.bind(&any()), Err(Errno::ALREADY), "{what}");
+                    let _address = stream.local_addr();
+                    if closes {
+                        stream.close();
+                    }
+                    assert!(!thread.is_finished(), "{what} waits for ferroced");
+                    ferroced.go_on();
+                },
+            );
+            let expected = match (what, closes) {
+                ("connect", false) => Err(Errno::INPROGRESS),
+                ("connect", true) => Err(Errno::CONNREFUSED),
+                (_, false) => Ok(()),
+                (_, true) => Err(Errno::BADF),
+            };
+            assert_eq!(result, expected, "{what}, closed: {closes}");
+        }
     });
 }

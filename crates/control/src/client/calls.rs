@@ -52,7 +52,9 @@ impl Answer {
 
 /// A function that takes the answer of a call in the client's thread, before the next event
 /// is received: the event may concern an object in the answer. It runs without a lock of the
-/// client, and must not wait.
+/// client, and must not wait. The answer to a call that no thread waits for is
+/// [`Error::Closed`] if the connection was lost first; the hooks of other calls are dropped
+/// then.
 pub type Hook = Box<dyn FnOnce(Result<Answer, Error>) -> Result<Answer, Error> + Send>;
 
 /// A request without a final result.
@@ -157,17 +159,17 @@ impl State {
         error
     }
 
-    /// Ends all calls of a lost connection. Returns their hooks, to be dropped without the
-    /// lock: they may hold the last references to objects of the program.
-    pub(crate) fn lose_connection(&mut self) -> Vec<Hook> {
-        let mut hooks = Vec::new();
+    /// Ends all calls of a lost connection. Returns their hooks, to be called or dropped
+    /// without the lock: they may hold the last references to objects of the program.
+    pub(crate) fn lose_connection(&mut self) -> LostHooks {
+        let mut hooks = LostHooks::default();
         self.sender = None;
         self.silent = false;
         self.outbox.clear();
         for (number, call) in core::mem::take(&mut self.calls) {
             let call = match call {
                 Call::Waiting { hook, answered, .. } => {
-                    hooks.extend(hook);
+                    hooks.waiting.extend(hook);
                     answered.notify_all();
                     Call::Lost
                 }
@@ -175,7 +177,7 @@ impl State {
                 done @ (Call::Answered(_) | Call::InHook | Call::Lost) => done,
                 // The next ferroced knows nothing of these.
                 Call::Notice(hook) => {
-                    hooks.extend(hook);
+                    hooks.notices.extend(hook);
                     continue;
                 }
                 Call::Abandoned => continue,
@@ -184,6 +186,15 @@ impl State {
         }
         hooks
     }
+}
+
+/// The hooks of calls whose connection was lost.
+#[derive(Default)]
+pub(crate) struct LostHooks {
+    /// Hooks of calls whose threads report the loss.
+    pub(crate) waiting: Vec<Hook>,
+    /// Hooks of calls that no thread waits for.
+    pub(crate) notices: Vec<Hook>,
 }
 
 /// Returns true for an item of a list, after which more replies follow.

@@ -238,7 +238,10 @@ impl Shared {
                 state.failure = None;
                 state.lose_connection()
             };
-            drop(hooks);
+            drop(hooks.waiting);
+            for hook in hooks.notices {
+                let _lost = hook(Err(Error::Closed));
+            }
             match recovery::reconnect(self, &dir) {
                 Some(new) => receiver = new,
                 None => return,

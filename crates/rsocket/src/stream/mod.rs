@@ -1,7 +1,7 @@
 //! Stream sockets.
 //!
 //! One lock protects the state. It is held for short times only, never while a thread
-//! waits or copies bytes. Two more locks let senders, and receivers, take turns: one thread
+//! waits, copies bytes or calls ferroced. Two more locks let senders, and receivers, take turns: one thread
 //! may send while another receives.
 
 mod accept;
@@ -132,9 +132,15 @@ impl Stream {
     }
 
     /// Waits until `ready` returns a result. Non-blocking calls check it without waiting.
-    fn wait<T>(
+    fn wait<T>(&self, nonblocking: bool, ready: impl FnMut(&mut State) -> Waited<T>) -> Result<T> {
+        self.wait_until(nonblocking, None, ready)
+    }
+
+    /// Waits as [`Stream::wait`] does. At the deadline `ready` is called once more at least.
+    fn wait_until<T>(
         &self,
         nonblocking: bool,
+        deadline: Option<Duration>,
         mut ready: impl FnMut(&mut State) -> Waited<T>,
     ) -> Result<T> {
         let mut state = self.lock();
@@ -172,8 +178,9 @@ impl Stream {
             drop(state);
             let mut fds = [self.as_raw_fd(), completions, waker.fd()]
                 .map(|fd| sys::pollfd(fd, PollFlags::IN));
-            let interval = Settings::get().wake_up_interval;
-            let slept = sys::poll(&mut fds, Some(Duration::from_millis(interval.into())));
+            let interval = Duration::from_millis(Settings::get().wake_up_interval.into());
+            let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
+            let slept = sys::poll(&mut fds, Some(left.map_or(interval, |t| t.min(interval))));
             if fds[2].revents != 0 {
                 waker.clear();
             }
