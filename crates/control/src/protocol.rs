@@ -127,6 +127,9 @@ pub enum Request {
     /// Calls the connection manager: [`Reply::CmAnswer`] or [`Reply::Error`].
     /// [`Reply::CmEvent`]s follow.
     Cm(CmCall),
+    /// Calls the connection manager several times, without any reply: for calls that return
+    /// objects, whose refusal means that the object has ended already.
+    CmNotices(Vec<CmCall>),
     /// Ends ferroced: [`Reply::Done`]. Programs and their slots stay.
     Shutdown,
 }

@@ -39,6 +39,15 @@ impl Server {
         self.reply(id, answer.unwrap_or_else(Reply::from));
     }
 
+    /// Handles calls to the connection manager that get no reply.
+    pub(crate) fn handle_cm_notices(&mut self, client: ClientId, calls: Vec<CmCall>) {
+        for call in calls {
+            if let Err(refusal) = self.call_cm(client, call) {
+                tracing::debug!(client, "a notice is refused: {refusal}");
+            }
+        }
+    }
+
     fn call_cm(&mut self, id: ClientId, call: CmCall) -> Result<Reply, Refusal> {
         let process = self.register_program(id)?;
         let privileged = self.clients.get(&id).is_some_and(|c| c.peer.uid == 0);

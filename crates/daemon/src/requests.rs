@@ -37,7 +37,7 @@ impl Server {
             fds.clear();
         }
         // Changes that the client made to netdevs before this request must be known.
-        if !matches!(request, Request::Cm(_)) {
+        if !matches!(request, Request::Cm(_) | Request::CmNotices(_)) {
             self.hear_news();
         }
         let result = match request {
@@ -84,6 +84,7 @@ impl Server {
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
             Request::Resources { link } => self.resources(id, link.as_deref()),
             Request::Cm(call) => return self.handle_cm(id, call),
+            Request::CmNotices(calls) => return self.handle_cm_notices(id.client, calls),
             Request::Shutdown => {
                 self.stop = true;
                 Ok(Reply::Done)

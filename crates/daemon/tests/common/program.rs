@@ -8,9 +8,12 @@ use ferroce_cm::{
     Accept, Address, Closed, ConnId, Event, IpHeader, PortSpace, PrivateData, QpParameters,
     Request as Connect, Snapshot,
 };
+use ferroce_control::protocol::encode_numbered;
 use ferroce_control::{
     Attachment, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Error, Reply, Request, attach,
+    next_request_number, packet,
 };
+use rustix::net::SendFlags;
 
 /// A program.
 pub(crate) struct Program {
@@ -117,6 +120,13 @@ impl CmClient {
             }
             reply = self.connection.answer()?.0;
         }
+    }
+
+    /// Sends calls that ferroced does not answer.
+    pub(crate) fn notify(&self, calls: Vec<CmCall>) {
+        let request = Request::CmNotices(calls);
+        let bytes = encode_numbered(Some(next_request_number()), &request);
+        packet::send(&self.connection, &bytes, &[], SendFlags::empty()).expect("sent");
     }
 
     pub(crate) fn done(&mut self, call: CmCall) {
