@@ -132,19 +132,33 @@ impl Client {
         reply: &Reply,
         fds: Vec<OwnedFd>,
     ) -> Sent {
+        match self.queue(number, reply, fds) {
+            true => self.flush(),
+            false => Sent::Stuck,
+        }
+    }
+
+    /// Queues a reply or an event for [`Client::flush`]. Returns false if too many messages
+    /// wait.
+    pub(crate) fn queue(
+        &mut self,
+        number: Option<RequestNumber>,
+        reply: &Reply,
+        fds: Vec<OwnedFd>,
+    ) -> bool {
         let limit = match self.connects {
             true => MAX_WAITING_EVENTS,
             false => MAX_WAITING,
         };
         if self.waiting.len() >= limit {
-            return Sent::Stuck;
+            return false;
         }
         self.waiting
             .push_back((protocol::encode_numbered(number, reply), fds));
-        self.flush()
+        true
     }
 
-    /// Returns true if messages wait for room in the socket.
+    /// Returns true if messages wait to be sent.
     pub(crate) fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }
