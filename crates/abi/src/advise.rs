@@ -63,8 +63,8 @@ fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u
     if advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE {
         need |= Access::LOCAL_WRITE;
     }
-    let regions = pd.device().regions();
-    let memory = regions.local(sge.lkey, pd.pd(), need, sge.addr, sge.length);
+    let device = pd.device();
+    let memory = device.check_lkey(sge.lkey, pd.pd(), need, sge.addr, sge.length);
     let memory = memory.map_err(|error| {
         let errno = match error {
             AccessError::Unknown { .. } => libc::ENOENT,

@@ -223,7 +223,10 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         ));
     };
     let access = Access::from_bits_retain(access);
-    let registered = device.register(pd_object.pd(), start as u64, length as u64, 0, access);
+    let (start, length64) = (start as u64, length as u64);
+    // SAFETY: the region holds the device memory, as its `Backing`, until it is deregistered.
+    // There are no Rust references to that memory.
+    let registered = unsafe { device.register(pd_object.pd(), start, length64, 0, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => {

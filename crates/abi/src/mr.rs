@@ -181,9 +181,10 @@ unsafe fn register(
         return null(errno);
     }
     let access = Access::from_bits_retain(access);
-    let registered = object
-        .device()
-        .register(object.pd(), start, length as u64, iova, access);
+    let device = object.device();
+    // SAFETY: the program gives its memory to the device until it deregisters it: that is
+    // the contract of `ibv_reg_mr`. The program is written in C, so it has no Rust references.
+    let registered = unsafe { device.register(object.pd(), start, length as u64, iova, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => MrObject::create(pd, addr, length, Region::new(object, mr, None)),
@@ -255,9 +256,10 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     };
     let access = Access::from_bits_retain(access);
     let start = mapping.start();
-    let registered = object
-        .device()
-        .register(object.pd(), start, length as u64, iova, access);
+    let device = object.device();
+    // SAFETY: the region owns the mapping, as its `Backing`, until it is deregistered. There
+    // are no Rust references to a mapping's memory.
+    let registered = unsafe { device.register(object.pd(), start, length as u64, iova, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => {
@@ -390,9 +392,9 @@ impl Change<'_> {
             pd: self.pd.map(|pd| Arc::clone(pd.pd())),
             access: self.access.map(Access::from_bits_retain),
         };
-        region
-            .device
-            .reregister(&region.mr, &change)
+        // SAFETY: the program gives the memory of the new translation to the device until it
+        // deregisters or changes the region again: that is the contract of `ibv_rereg_mr`.
+        unsafe { region.device.reregister(&region.mr, &change) }
             .map_err(|error| errno_of(&error))?;
         if let Some(pd) = self.pd {
             region.move_to(Some(pd.hold()));

@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) ->
         }
     };
     let device = object.device();
-    match device.regions().alloc_mw(object.pd(), kind) {
+    match device.alloc_mw(object.pd(), kind) {
         Err(error) => null(errno_of(&error)),
         Ok(mw) => into_c(Box::new(MwObject {
             c: UnsafeCell::new(ibv_mw {
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
             "ibv_bind_mw: the memory region is of another protection domain than the window",
         );
     }
-    let rkey = object.device.regions().next_type1_rkey(&object.mw);
+    let rkey = object.device.next_type1_rkey(&object.mw);
     let known = SendFlags::FENCE | SendFlags::SIGNALED | SendFlags::SOLICITED;
     let posted = queue.qp.post_send(SendWr {
         wr_id: bind.wr_id,

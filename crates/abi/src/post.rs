@@ -330,7 +330,9 @@ pub(crate) unsafe fn elements(
 
 /// Copies inline data from the program's memory.
 fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
-    let memory = ProcessMemory::recent();
+    // SAFETY: this function only reads, from memory that the program passes to this call of
+    // `ibv_post_send`.
+    let memory = unsafe { ProcessMemory::recent() };
     let (mut length, most) = (0, inline.len());
     for sge in sges {
         let into = inline.get_mut(length..).unwrap_or_default();

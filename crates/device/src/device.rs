@@ -9,8 +9,8 @@ use ferroce_control::client::OpenLink;
 use ferroce_control::{AttachedSlot, Client, LinkInfo};
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire, qpns_of_slot};
 use ferroce_roce::{
-    Access, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, Pd, QpInit, Regions,
-    Rereg, Srq, SrqInit, VerbsError, Xrcd,
+    Access, AccessError, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, MwKind,
+    Pd, QpInit, Regions, Rereg, Srq, SrqInit, VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
 use rustix::process::{Pid, getpid};
@@ -179,13 +179,31 @@ impl Device {
         self.regions.dealloc_pd(pd).map_err(|(_, error)| error)
     }
 
-    /// Returns the table of memory keys.
-    pub fn regions(&self) -> &Arc<Regions> {
-        &self.regions
-    }
-
-    /// Registers memory of the program.
-    pub fn register(
+    /// Registers memory of the program. [`Buffer`](crate::Buffer) is the safe alternative: it
+    /// owns its memory.
+    ///
+    /// # Safety
+    ///
+    /// Until [`Device::deregister`] has returned for this region, or the device is closed:
+    ///
+    /// - The memory from `addr` to `addr + length` is used for nothing else. In particular it
+    ///   is not given back to an allocator. It may be unmapped: a work request that accesses
+    ///   it then fails.
+    /// - No Rust reference to the memory exists while the device may write to it, that is
+    ///   while a receive, READ or atomic that names it is posted, or, with a remote access
+    ///   flag, at any time. The program accesses it by raw pointers or atomics.
+    /// - Without [`Access::LOCAL_WRITE`] the device only reads, so shared references are
+    ///   permitted; `&mut` is not.
+    ///
+    /// Safe code cannot name memory that it does not own:
+    ///
+    /// ```compile_fail,E0133
+    /// # use {ferroce_device::{Device, transport::{Access, Pd}}, std::sync::Arc};
+    /// fn register(device: &Device, pd: &Arc<Pd>, addr: u64) {
+    ///     let _mr = device.register(pd, addr, 4096, addr, Access::LOCAL_WRITE);
+    /// }
+    /// ```
+    pub unsafe fn register(
         &self,
         pd: &Arc<Pd>,
         addr: u64,
@@ -209,8 +227,36 @@ impl Device {
         Ok(())
     }
 
-    /// Changes a registration.
-    pub fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
+    /// Allocates a memory window.
+    pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>, VerbsError> {
+        self.regions.alloc_mw(pd, kind)
+    }
+
+    /// Returns the rkey for the next bind of a type 1 window.
+    pub fn next_type1_rkey(&self, mw: &Mw) -> u32 {
+        self.regions.next_type1_rkey(mw)
+    }
+
+    /// Checks whether work requests of a protection domain may use a range of a region for
+    /// `need`. Returns the memory behind `addr`.
+    pub fn check_lkey(
+        &self,
+        lkey: u32,
+        pd: &Pd,
+        need: Access,
+        addr: u64,
+        length: u32,
+    ) -> Result<MemRef, AccessError> {
+        self.regions.local(lkey, pd, need, addr, length)
+    }
+
+    /// Changes a registration. After the return no thread of the device accesses memory that
+    /// left the region.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Device::register`] holds for the region as changed.
+    pub unsafe fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
         self.regions.reregister(mr, change)?;
         self.pass_through();
         Ok(())

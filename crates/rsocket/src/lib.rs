@@ -36,6 +36,7 @@ mod datagram;
 mod epoll;
 mod error;
 mod flow;
+mod mapping;
 mod option_value;
 mod poll;
 mod queue;

@@ -4,13 +4,15 @@ use core::ffi::c_void;
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
+use ferroce_device::Buffer;
 use ferroce_device::transport::Access;
 use rustix::net::SendFlags;
 
 use super::state::{Phase, State};
 use super::{Stream, Waited};
-use crate::buffer::{Buffer, Mapping};
+use crate::buffer::copy_in;
 use crate::flow::Pieces;
+use crate::mapping::Mapping;
 use crate::wire::IomapEntry;
 use crate::{Errno, Result};
 
@@ -113,7 +115,7 @@ impl Stream {
                 Err(_) => return Ok(done),
             };
             // Without the lock: only the sender whose turn it is writes to this range.
-            buffer.copy_in(&pieces, left);
+            copy_in(&buffer, &pieces, left);
             let mut state = self.lock();
             if !state.writable {
                 return Err(state.not_writable());

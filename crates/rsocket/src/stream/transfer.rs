@@ -3,11 +3,12 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, PoisonError};
 
+use ferroce_device::Buffer;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::state::{Phase, State};
 use super::{Stream, Waited};
-use crate::buffer::Buffer;
+use crate::buffer::{copy_in, copy_out};
 use crate::flow::{Chunk, MAX_TRANSFER, Pieces};
 use crate::{Errno, Result};
 
@@ -82,7 +83,7 @@ impl Stream {
         if !inline {
             drop(state);
             // Without the lock: only the sender whose turn it is writes to this range.
-            buffer.copy_in(&chunk.pieces, bytes);
+            copy_in(&buffer, &chunk.pieces, bytes);
             state = self.lock();
         }
         if !state.writable {
@@ -164,7 +165,7 @@ impl Stream {
             return Ok(0);
         };
         // Without the lock: only the receiver whose turn it is gives this range back.
-        buffer.copy_out(&pieces, bytes);
+        copy_out(&buffer, &pieces, bytes);
         if !peek && pieces.total() > 0 {
             self.lock().consumed(pieces.total());
         }
