@@ -2,12 +2,14 @@
 
 #![allow(clippy::disallowed_methods)] // both ends of a connection run in threads
 
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use ferroce_rsocket::{
-    AddressFamily, Datagram, Errno, PollFlags, RecvFlags, SendFlags, Socket, Stream, poll, socket,
+    AddressFamily, Datagram, Errno, PollFlags, RecvFlags, SendFlags, Socket, Stream, option, poll,
+    socket,
 };
 use ferroce_testnet::{deadline, isolated};
 
@@ -61,6 +63,85 @@ fn stream_echoes_until_it_is_shut_down() {
             assert_eq!(sent, Err(Errno::PIPE));
             drop(server.join().unwrap());
         });
+    });
+}
+
+/// Returns both ends of a connection. `prepare` sets options of the listener and the client.
+fn pair(prepare: impl Fn(&Arc<Stream>)) -> (Arc<Stream>, Arc<Stream>) {
+    let listener = Arc::new(Stream::new(AddressFamily::INET).unwrap());
+    listener.bind(&any()).unwrap();
+    prepare(&listener);
+    listener.listen(1).unwrap();
+    let client = Arc::new(Stream::new(AddressFamily::INET).unwrap());
+    prepare(&client);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| listener.accept().unwrap());
+        client.connect(&listener.local_addr()).unwrap();
+        (client.clone(), Arc::new(server.join().unwrap()))
+    })
+}
+
+#[test]
+fn dropped_stream_delivers_its_data_and_ends() {
+    on_loopback("dropped_stream_delivers_its_data_and_ends", || {
+        let (client, server) = pair(|_| ());
+        let message: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
+        std::thread::scope(|scope| {
+            let (server, expected) = (&server, &message);
+            scope.spawn(move || {
+                let mut bytes = Vec::new();
+                let mut reader = &**server;
+                // It ends with the end of the stream, not with ECONNRESET.
+                reader.read_to_end(&mut bytes).unwrap();
+                assert!(bytes == *expected);
+            });
+            (&*client).write_all(&message).unwrap();
+            (&*client).flush().unwrap();
+            drop(client);
+        });
+    });
+}
+
+#[test]
+fn closed_stream_unmaps_its_iomaps() {
+    on_loopback("closed_stream_unmaps_its_iomaps", || {
+        let (client, server) = pair(|stream| {
+            let maps = 4_i32.to_ne_bytes();
+            let set = stream.set_option(option::SOL_RDMA, option::RDMA_IOMAPSIZE, &maps);
+            set.unwrap();
+        });
+        let memory = Box::into_raw(vec![0_u8; 4096].into_boxed_slice());
+        // SAFETY: the memory is freed after `close`, and there is no reference to it before.
+        let mapped = unsafe { server.map(memory.cast(), 4096, true, Some(0)) };
+        assert_eq!(mapped, Ok(0));
+        server.send(b"mapped", SendFlags::empty()).unwrap();
+        let mut word = [0; 6];
+        client.receive(&mut word, RecvFlags::WAITALL).unwrap();
+        assert_eq!(client.write_mapped(b"early", 0, SendFlags::empty()), Ok(5));
+        // Without lingering the peer does not learn of the close, and writes again.
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        let linger = [linger.l_onoff, linger.l_linger].map(i32::to_ne_bytes);
+        let linger = linger.as_flattened();
+        let set = server.set_option(libc::SOL_SOCKET, libc::SO_LINGER, linger);
+        set.unwrap();
+        client.send(b"written", SendFlags::empty()).unwrap();
+        let mut word = [0; 7];
+        server.receive(&mut word, RecvFlags::WAITALL).unwrap();
+        server.close();
+        let late = client.write_mapped(b"too late", 0, SendFlags::empty());
+        assert_eq!(late, Ok(8), "the key is checked at the other end");
+        // It returns when the WRITE has completed.
+        let _reset = client.shutdown(Shutdown::Both);
+        // SAFETY: the server has unmapped the memory, which came from this box.
+        let memory = unsafe { Box::from_raw(memory) };
+        assert_eq!(memory[..8], *b"early\0\0\0");
+        // Another thread may still be in a call on the closed socket: nothing can be mapped.
+        // SAFETY: the call fails and registers nothing.
+        let mapped = unsafe { server.map(core::ptr::null_mut(), 0, true, Some(0)) };
+        assert_eq!(mapped, Err(Errno::BADF));
     });
 }
 

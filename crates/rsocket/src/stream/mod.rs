@@ -7,6 +7,7 @@
 mod accept;
 mod close;
 mod connect;
+mod io;
 mod iomap;
 mod keepalive;
 mod options;
@@ -31,6 +32,24 @@ use self::options::Options;
 use self::state::{Phase, State};
 
 /// A stream socket: a reliable connection, or a listener for connections.
+///
+/// `&Stream` and `Stream` are [`Read`](std::io::Read) and [`Write`](std::io::Write), as
+/// [`TcpStream`](std::net::TcpStream) is. Dropping the socket closes it, which waits until the
+/// peer has acknowledged all data, unless the linger time is 0.
+///
+/// ```no_run
+/// use std::io::{Read, Write};
+/// use ferroce_rsocket::{AddressFamily, Stream};
+///
+/// let listener = Stream::new(AddressFamily::INET)?;
+/// listener.bind(&"192.0.2.1:7471".parse()?)?;
+/// listener.listen(16)?;
+/// let mut stream = listener.accept()?;
+/// let mut question = [0; 4];
+/// stream.read_exact(&mut question)?;
+/// stream.write_all(b"42\n")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Stream {
     state: Mutex<State>,
@@ -201,6 +220,13 @@ impl AsFd for Stream {
     /// manager wait, so it says nothing about data: use [`crate::poll()`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // If the socket is closed already, this does nothing.
+        self.close();
     }
 }
 
