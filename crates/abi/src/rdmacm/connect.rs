@@ -21,7 +21,7 @@ pub(crate) unsafe fn conn_params(
 ) -> Outcome<ConnParams> {
     // SAFETY: `param` is NULL or a whole structure, and the field of the id is NULL or a queue
     // pair that the program keeps during calls that use it.
-    let (param, qp) = unsafe { (param.as_ref(), id.qp().as_ref()) };
+    let (param, qp) = unsafe { (param.as_ref(), id.c.qp().get().as_ref()) };
     if id.id.port_space() == PortSpace::Tcp && qp.is_none() && param.is_none() {
         return Err(refuse(
             libc::EINVAL,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn rdma_connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     finish(id_of(id).and_then(|id| {
-        if !id.qp().is_null() {
+        if !id.c.qp().get().is_null() {
             return Err(refuse(
                 libc::EINVAL,
                 "rdma_establish: the id has a queue pair, which rdma_get_cm_event establishes",

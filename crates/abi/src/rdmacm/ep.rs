@@ -63,7 +63,7 @@ unsafe fn prepare(
         // SAFETY: the address is NULL or of the size of its family.
         bind(id, unsafe { read(res.ai_src_addr) }?)?;
         if !pd.is_null() {
-            id.with_c(|c| c.pd = pd);
+            id.c.pd().set(pd);
         }
         id.extra().qp_init = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
         return Ok(());

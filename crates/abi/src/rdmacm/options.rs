@@ -102,7 +102,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
                 "rdma_set_local_ece: the structure is NULL",
             )
         })?;
-        if !id.qp().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
+        if !id.c.qp().get().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(refuse(
                 libc::EINVAL,
                 "rdma_set_local_ece: needs an id without a queue pair, a vendor, and a comp_mask of 0",
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_
     finish(id_of(id).and_then(|id| {
         let ece =
             ece.ok_or_else(|| refuse(libc::EINVAL, "rdma_get_remote_ece: the structure is NULL"))?;
-        if !id.qp().is_null() {
+        if !id.c.qp().get().is_null() {
             return Err(refuse(
                 libc::EINVAL,
                 "rdma_get_remote_ece: the id has a queue pair of its own",

@@ -1,7 +1,6 @@
 //! `rdma_create_srq` and `rdma_destroy_srq`.
 
 use core::ffi::c_int;
-use core::ptr;
 
 use super::id::{IdObject, id_of, object_of};
 use super::qp::{create_cqs, destroy_cqs, xrcd};
@@ -61,7 +60,7 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
     // SAFETY: fields beyond the end of an older structure are used only after this function
     // or the mask names them.
     let a = unsafe { &mut *attr };
-    let (verbs, own_pd) = id.with_c(|c| (c.verbs, c.pd));
+    let (verbs, own_pd) = (id.c.verbs().get(), id.c.pd().get());
     if a.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || verbs.is_null() {
         return Err(refuse(
             libc::EINVAL,
@@ -78,7 +77,7 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
         }
         if a.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || a.cq.is_null() {
             create_cqs(id, 0, a.attr.max_wr)?;
-            a.cq = id.with_c(|c| c.recv_cq);
+            a.cq = id.c.recv_cq().get();
         }
         a.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     }
@@ -97,12 +96,8 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
         destroy_cqs(id);
         return Err(errno);
     }
-    id.with_c(|c| {
-        if c.pd.is_null() {
-            c.pd = a.pd;
-        }
-        c.srq = srq;
-    });
+    id.c.pd().set_if_null(a.pd);
+    id.c.srq().set(srq);
     Ok(())
 }
 
@@ -114,7 +109,7 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
 /// Destroys the shared receive queue of an id, if it has one, with its completion queues.
 pub(crate) fn destroy_srq(id: *mut rdma_cm_id) {
     let Ok(id) = object_of(id) else { return };
-    let srq = id.with_c(|c| core::mem::replace(&mut c.srq, ptr::null_mut()));
+    let srq = id.c.srq().take();
     if srq.is_null() {
         return;
     }
