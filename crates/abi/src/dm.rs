@@ -7,9 +7,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
-use ferroce_device::Device;
-use ferroce_device::transport::Access;
+use ferroce_device::transport::{Access, MemRef, Memory as _};
+use ferroce_device::{Device, ProcessMemory};
 
+use crate::arguments::{slice, slice_mut};
 use crate::context::context_of;
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::{
@@ -252,9 +253,14 @@ unsafe extern "C" fn memcpy_to_dm(
             "ibv_memcpy_to_dm: the host address is NULL, or the range is outside of the device memory",
         );
     };
-    // SAFETY: `place` checked the range, and the program's buffer has `length` bytes.
-    unsafe { ptr::copy(host_addr.cast(), place, length) };
-    0
+    // SAFETY: the program's buffer has `length` bytes, and `place` checked the range of the
+    // device memory, to which there are no references. Peers may access it meanwhile, so
+    // that `ptr::copy` would be a data race.
+    let copied = unsafe {
+        let from = slice(host_addr.cast(), length).unwrap_or_default();
+        ProcessMemory::recent().write(MemRef::host(place as u64), from)
+    };
+    copied.map_or_else(|fault| refuse(libc::EFAULT, fault), |()| 0)
 }
 
 unsafe extern "C" fn memcpy_from_dm(
@@ -271,9 +277,12 @@ unsafe extern "C" fn memcpy_from_dm(
             "ibv_memcpy_from_dm: the host address is NULL, or the range is outside of the device memory",
         );
     };
-    // SAFETY: `place` checked the range, and the program's buffer has `length` bytes.
-    unsafe { ptr::copy(place, host_addr.cast(), length) };
-    0
+    // SAFETY: as in `memcpy_to_dm`; the program does not use its buffer during the call.
+    let copied = unsafe {
+        let to = slice_mut(host_addr.cast(), length).unwrap_or_default();
+        ProcessMemory::recent().read(MemRef::host(place as u64), to)
+    };
+    copied.map_or_else(|fault| refuse(libc::EFAULT, fault), |()| 0)
 }
 
 /// Returns the address of a range for a copy, if it is inside and aligned to [`UNIT`].

@@ -46,7 +46,21 @@ pub(crate) struct Region {
     device: Arc<Device>,
     mr: Arc<Mr>,
     domain: Mutex<Option<PdUse>>,
-    _backing: Option<Backing>,
+    backing: Option<Backing>,
+}
+
+impl Drop for Region {
+    /// Deregisters the region if the program has freed its last object by `ibv_unimport_mr`:
+    /// peers must not reach memory that is freed with the region.
+    fn drop(&mut self) {
+        match self.device.deregister(&self.mr) {
+            Ok(()) | Err(VerbsError::NotFound(_)) => {}
+            Err(error) => {
+                tracing::warn!("a memory region without objects stays registered: {error}");
+                core::mem::forget(self.backing.take());
+            }
+        }
+    }
 }
 
 /// Memory that is freed with the region.
@@ -64,7 +78,7 @@ impl Region {
             device: Arc::clone(pd.device()),
             mr,
             domain: Mutex::new(Some(pd.hold())),
-            _backing: backing,
+            backing,
         })
     }
 

@@ -150,14 +150,15 @@ impl Parts<'_> {
     /// The objects are live, or NULL.
     unsafe fn find(order: &Order, init: &ibv_qp_init_attr) -> Result<Self, c_int> {
         let here = |context: *mut ibv_context| context == order.context;
-        // SAFETY: the caller's objects are live, or NULL. They outlive the queue pair, which
-        // keeps them busy.
+        // SAFETY: the objects are live, or NULL. They outlive the queue pair, which keeps them
+        // busy. Their context does not change; it is read without a reference to the
+        // structure, whose other fields other threads may write.
         unsafe {
-            let foreign = init.send_cq.as_ref().is_some_and(|cq| !here(cq.context))
-                || init.recv_cq.as_ref().is_some_and(|cq| !here(cq.context))
-                || init.srq.as_ref().is_some_and(|srq| !here(srq.context))
-                || order.pd.as_ref().is_some_and(|pd| !here(pd.context))
-                || order.xrcd.as_ref().is_some_and(|xrcd| !here(xrcd.context));
+            let foreign = !init.send_cq.is_null() && !here((*init.send_cq).context)
+                || !init.recv_cq.is_null() && !here((*init.recv_cq).context)
+                || !init.srq.is_null() && !here((*init.srq).context)
+                || !order.pd.is_null() && !here((*order.pd).context)
+                || !order.xrcd.is_null() && !here((*order.xrcd).context);
             if foreign {
                 return Err(refuse(
                     libc::EINVAL,

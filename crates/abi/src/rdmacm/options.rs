@@ -7,6 +7,7 @@ use ferroce_rdmacm::Ece;
 use super::id::{IdObject, id_of};
 use super::resolve::start_route;
 use super::{Outcome, finish, refused};
+use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
 
@@ -19,11 +20,12 @@ pub unsafe extern "C" fn rdma_set_option(
     optlen: usize,
 ) -> c_int {
     finish(id_of(id).and_then(|id| {
-        if optval.is_null() {
-            return Err(refuse(libc::EINVAL, "rdma_set_option: the value is NULL"));
-        }
-        // SAFETY: the value is not NULL, and has as many bytes as the program says.
-        let value = unsafe { core::slice::from_raw_parts(optval.cast::<u8>(), optlen) };
+        // SAFETY: the value is NULL, or has as many bytes as the program says.
+        let value = unsafe { slice(optval.cast_const().cast(), optlen) };
+        let value = value.filter(|_| !optval.is_null()).ok_or_else(|| {
+            let why = format_args!("rdma_set_option: {optlen} bytes at {optval:?} are no value");
+            refuse(libc::EINVAL, why)
+        })?;
         set(&id, level, optname, value)
     }))
 }

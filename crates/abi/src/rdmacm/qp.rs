@@ -21,24 +21,26 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    if id.is_null() || qp_init_attr.is_null() {
+    if qp_init_attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
-            "rdma_create_qp: the id or the attributes are NULL",
+            "rdma_create_qp: the attributes are NULL",
         )));
     }
-    let mut attr: ibv_qp_init_attr_ex = zeroed();
-    // SAFETY: the id and the attributes are not NULL and whole. `ibv_qp_init_attr_ex` begins
-    // with the fields of `ibv_qp_init_attr`, so that `plain` covers the latter.
-    unsafe {
-        let plain = (&raw mut attr).cast::<ibv_qp_init_attr>();
-        *plain = *qp_init_attr;
-        attr.comp_mask = IBV_QP_INIT_ATTR_PD;
-        attr.pd = if pd.is_null() { (*id).pd } else { pd };
-        let code = rdma_create_qp_ex(id, &raw mut attr);
-        *qp_init_attr = *plain;
-        code
-    }
+    finish(id_of(id).and_then(|id| {
+        let mut extended: ibv_qp_init_attr_ex = zeroed();
+        let attr = &raw mut extended;
+        // SAFETY: the program's attributes are not NULL and whole. `ibv_qp_init_attr_ex`
+        // begins with the fields of `ibv_qp_init_attr`, and its mask names no others but `pd`.
+        unsafe {
+            attr.cast::<ibv_qp_init_attr>().write(*qp_init_attr);
+            (*attr).comp_mask = IBV_QP_INIT_ATTR_PD;
+            (*attr).pd = if pd.is_null() { id.c.pd().get() } else { pd };
+            let created = create(&id, attr);
+            qp_init_attr.write(*attr.cast());
+            created
+        }
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -15,28 +15,30 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    if id.is_null() || attr.is_null() {
+    if attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
-            "rdma_create_srq: the id or the attributes are NULL",
+            "rdma_create_srq: the attributes are NULL",
         )));
     }
-    let mut extended: ibv_srq_init_attr_ex = zeroed();
-    // SAFETY: the id and the attributes are not NULL and whole. `ibv_srq_init_attr_ex` begins
-    // with the fields of `ibv_srq_init_attr`, so that `plain` covers the latter.
-    unsafe {
-        let plain = (&raw mut extended).cast::<ibv_srq_init_attr>();
-        *plain = *attr;
-        extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-        extended.srq_type = match (*id).qp_type {
-            IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
-            _ => IBV_SRQT_BASIC,
-        };
-        extended.pd = pd;
-        let code = rdma_create_srq_ex(id, &raw mut extended);
-        *attr = *plain;
-        code
-    }
+    finish(id_of(id).and_then(|id| {
+        let mut extended: ibv_srq_init_attr_ex = zeroed();
+        let wanted = &raw mut extended;
+        // SAFETY: the program's attributes are not NULL and whole. `ibv_srq_init_attr_ex`
+        // begins with the fields of `ibv_srq_init_attr`; the others are set here or zero.
+        unsafe {
+            wanted.cast::<ibv_srq_init_attr>().write(*attr);
+            (*wanted).comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+            (*wanted).srq_type = match id.c.qp_type() {
+                IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
+                _ => IBV_SRQT_BASIC,
+            };
+            (*wanted).pd = pd;
+            let created = create(&id, wanted);
+            attr.write(*wanted.cast());
+            created
+        }
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -142,8 +142,22 @@ impl Stream {
         parts: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize> {
+        self.receive_each(parts.iter_mut().map(|part| &mut **part), flags)
+    }
+
+    /// As [`Stream::receive_vectored`]. Uses one slice at a time: the next is taken when the
+    /// last one is no longer used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::receive`].
+    pub fn receive_each<'a>(
+        &self,
+        parts: impl Iterator<Item = &'a mut [u8]>,
+        flags: RecvFlags,
+    ) -> Result<usize> {
         let mut total = 0;
-        for part in parts.iter_mut().filter(|part| !part.is_empty()) {
+        for part in parts.filter(|part| !part.is_empty()) {
             let mut flags = flags;
             if total > 0 && !flags.contains(RecvFlags::WAITALL) {
                 flags |= RecvFlags::DONTWAIT;
