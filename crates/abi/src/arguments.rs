@@ -37,6 +37,23 @@ pub(crate) unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Option<&'a
     Some(unsafe { core::slice::from_raw_parts_mut(first, count) })
 }
 
+/// Writes a result to a variable of a program. NULL refuses the call, as in
+/// [`object!`](crate::object::object).
+///
+/// Only for functions that a program calls, which are `unsafe` for this contract.
+macro_rules! put {
+    ($place:ident, $value:expr, $why:literal => $fail:ident) => {{
+        if $place.is_null() {
+            return $crate::object::fail::$fail($crate::errno::refuse(libc::EINVAL, $why));
+        }
+        let value = $value;
+        // SAFETY: the program passes NULL or a variable of the function's type; the old value
+        // is not read.
+        unsafe { $place.write(value) };
+    }};
+}
+pub(crate) use put;
+
 #[cfg(test)]
 mod tests {
     use core::ptr;

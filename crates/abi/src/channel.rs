@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ferroce_device::CompletionChannel;
 
-use crate::context::context_of;
+use crate::context::context;
 use crate::cq::CqObject;
 use crate::errno::{errno_of_device, minus_one, null, refuse};
 use crate::ffi::{ibv_comp_channel, ibv_context, ibv_cq};
@@ -47,15 +47,8 @@ impl ChannelObject {
 pub unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
-    if context.is_null() {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_create_comp_channel: the context is NULL",
-        ));
-    }
-    // SAFETY: the program's context is open.
-    let device = unsafe { &context_of(context).device };
-    match device.create_channel() {
+    let owner = context!(context, "ibv_create_comp_channel: the context is NULL" => null);
+    match owner.device.create_channel() {
         Err(error) => null(errno_of_device(&error)),
         Ok(channel) => into_c(Box::new(ChannelObject {
             c: UnsafeCell::new(ibv_comp_channel {

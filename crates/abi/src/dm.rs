@@ -11,7 +11,7 @@ use ferroce_device::transport::{Access, MemRef, Memory as _};
 use ferroce_device::{Device, ProcessMemory};
 
 use crate::arguments::{slice, slice_mut};
-use crate::context::context_of;
+use crate::context::context;
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::{
     IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd, zeroed,
@@ -162,14 +162,10 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     let attr = argument!(attr, "ibv_alloc_dm: the attributes are NULL" => null);
-    if context.is_null() || attr.comp_mask != 0 {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_alloc_dm: the context is NULL, or comp_mask is not 0",
-        ));
+    let device = &context!(context, "ibv_alloc_dm: the context is NULL" => null).device;
+    if attr.comp_mask != 0 {
+        return null(refuse(libc::EINVAL, "ibv_alloc_dm: comp_mask is not 0"));
     }
-    // SAFETY: the program's context is open.
-    let device = unsafe { &context_of(context).device };
     match Memory::new(device, attr.length, attr.log_align_req) {
         Err(errno) => null(errno),
         Ok(memory) => {
@@ -201,14 +197,8 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's objects are live, or NULL.
-    let objects = unsafe { (from_c::<PdObject>(pd), from_c::<DmObject>(dm)) };
-    let (Some(pd_object), Some(object)) = objects else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_reg_dm_mr: the protection domain or the device memory is NULL",
-        ));
-    };
+    let pd_object = object!(pd as PdObject, "ibv_reg_dm_mr: the protection domain is NULL" => null);
+    let object = object!(dm as DmObject, "ibv_reg_dm_mr: the device memory is NULL" => null);
     let (device, memory) = (pd_object.device(), &object.memory);
     let start = memory.at(dm_offset, length);
     let (true, true, Some(start)) = (
@@ -291,7 +281,7 @@ unsafe extern "C" fn memcpy_from_dm(
 ///
 /// The device memory is live, or NULL.
 unsafe fn place(dm: *mut ibv_dm, offset: u64, length: usize) -> Option<*mut u8> {
-    // SAFETY: the caller's device memory is live, or NULL.
+    // SAFETY: the device memory is live, or NULL: see `# Safety`.
     let object = unsafe { from_c::<DmObject>(dm) }?;
     let whole = (offset | length as u64).is_multiple_of(UNIT);
     object.memory.at(offset, length).filter(|_| whole)

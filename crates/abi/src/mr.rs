@@ -119,7 +119,8 @@ impl MrObject {
         handle: u32,
     ) -> *mut ibv_mr {
         let c = ibv_mr {
-            // SAFETY: the callers have found an object behind `pd`.
+            // SAFETY: `pd` is not NULL and live: the functions that call this one have found
+            // its object.
             context: unsafe { (*pd).context },
             pd,
             addr,
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, addr as u64, access.cast_unsigned()) }
 }
 
@@ -165,7 +166,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
@@ -178,10 +179,16 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: core::ffi::c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, iova, access) }
 }
 
+/// Registers memory of the program.
+///
+/// # Safety
+///
+/// The domain is live, or NULL. The program gives `length` bytes at `addr` to the device until
+/// it deregisters them.
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -196,8 +203,8 @@ unsafe fn register(
     }
     let access = Access::from_bits_retain(access);
     let device = object.device();
-    // SAFETY: the program gives its memory to the device until it deregisters it: that is
-    // the contract of `ibv_reg_mr`. The program is written in C, so it has no Rust references.
+    // SAFETY: the program gives its memory to the device until it deregisters it: see
+    // `# Safety`. It is written in C, so it has no Rust references.
     let registered = unsafe { device.register(object.pd(), start, length as u64, iova, access) };
     match registered {
         Err(error) => null(errno_of(&error)),

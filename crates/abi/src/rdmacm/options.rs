@@ -10,6 +10,7 @@ use super::{Outcome, finish, refused};
 use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
+use crate::object::argument;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_option(
@@ -95,15 +96,8 @@ fn set_path(id: &IdObject, value: &[u8]) -> Outcome {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program passes NULL or a whole structure.
-    let ece = unsafe { ece.as_ref() };
+    let ece = argument!(ece, "rdma_set_local_ece: the structure is NULL" => minus_one);
     finish(id_of(id).and_then(|id| {
-        let ece = ece.ok_or_else(|| {
-            refuse(
-                libc::EINVAL,
-                "rdma_set_local_ece: the structure is NULL",
-            )
-        })?;
         if !id.c.qp().get().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(refuse(
                 libc::EINVAL,

@@ -31,7 +31,7 @@ impl<'a> Buffers<'a> {
         }
         // SAFETY: the list has `count` entries, or is NULL, and stays valid for `'a`.
         let parts = unsafe { slice(first, count) }.ok_or(Errno::FAULT)?;
-        // SAFETY: the caller promises the same of the buffers.
+        // SAFETY: each buffer has its length and stays valid for `'a`: see `# Safety`.
         unsafe { Buffers::check(parts) }
     }
 
@@ -41,7 +41,7 @@ impl<'a> Buffers<'a> {
     ///
     /// The buffer has as many bytes as its entry says, and stays valid for `'a`.
     pub(super) unsafe fn one(part: &'a iovec) -> Result<Buffers<'a>> {
-        // SAFETY: the caller promises the same of the buffer.
+        // SAFETY: the buffer has its length and stays valid for `'a`: see `# Safety`.
         unsafe { Buffers::check(core::slice::from_ref(part)) }
     }
 
