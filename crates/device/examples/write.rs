@@ -13,6 +13,8 @@
 //! The target's program takes no part in the WRITE: it sleeps until the pipe says that the
 //! WRITE has completed, and then looks into its memory.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Command, Stdio};

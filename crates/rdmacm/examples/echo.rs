@@ -11,6 +11,8 @@
 //! The client sends each of its words as one message and prints the reply. The server serves
 //! one client after the other until it is ended; with `--once` it ends after the first.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;

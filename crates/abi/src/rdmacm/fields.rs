@@ -9,8 +9,8 @@
 //! - `route` and `port_num` are written field by field, by the thread that holds the lock of
 //!   the id's [`Extra`].
 //!
-//! The program may read all fields at any time. It finds a route that is being written at
-//! another thread's call unfinished, as with librdmacm.
+//! The program may read all fields at any time. A program that reads the route while another
+//! of its threads resolves the id may find it half written, as with librdmacm.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;

@@ -27,6 +27,9 @@ fn buffer_carries_data_both_ways() {
         let size = SIZE as usize;
         let buffer = Buffer::new(&ours.device, &ours.pd, size, Access::LOCAL_WRITE).expect("room");
         assert_eq!((buffer.len(), buffer.is_empty()), (size, false));
+        let empty = Buffer::new(&ours.device, &ours.pd, 0, Access::LOCAL_WRITE).expect("room");
+        assert!(empty.is_empty());
+        empty.read(0, &mut []);
         buffer.write(0, &pattern(1, SIZE));
         post(&ours, ours.write_to(0), &buffer);
         ours.succeed(1);
