@@ -33,6 +33,7 @@ EXAMPLES
   cargo xtask bench engine         time per packet in the protocol engine
   cargo xtask bench wire           bandwidth and latency over real sockets
   cargo xtask bench connections    rate and set-up time of connections
+  cargo xtask bench programs       perftest, UCX, libfabric and qperf beside TCP and UDP
 
 EXIT STATUS
   0 if every step succeeded, 1 if one failed, 2 if the command line is invalid.
@@ -286,6 +287,23 @@ EXAMPLES
         #[arg(long, value_name = "DIR")]
         beside: Option<PathBuf>,
 
+        /// Arguments of the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// Measure unmodified programs beside other transports.
+    ///
+    /// perftest, UCX, libfabric and qperf run over Ferroce, each beside its reference:
+    /// iperf3, plain UDP sockets, or the same program over TCP. As root, installs missing
+    /// packages with apt-get. All arguments go to the benchmark.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask bench programs
+  cargo xtask bench programs --quick
+  cargo xtask bench programs --only latency --cores 2
+  cargo xtask bench programs -- --help     the benchmark's own help")]
+    Programs {
         /// Arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

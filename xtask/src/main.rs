@@ -4,6 +4,7 @@
 //! The first step that fails ends the run. Titles go to standard error; the output of the
 //! steps is unchanged.
 
+mod bench;
 mod beside;
 mod check;
 mod cli;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Soak { args } => tasks::soak(&args),
         Command::Bench(Bench::Engine { beside, args }) => tasks::bench_engine(beside, &args),
         Command::Bench(Bench::Wire { beside, args }) => tasks::bench_wire(beside, &args),
+        Command::Bench(Bench::Programs { args }) => bench::programs(&args),
         Command::Bench(Bench::Connections { args }) => tasks::bench_connections(&args),
     };
     match result {

@@ -11,7 +11,8 @@
 //! reference: copying and checksumming the same bytes, or the same traffic over one
 //! queue pair. The result is the median of the ratios.
 //!
-//! The `wire` binary measures the whole path between two processes with real sockets. The
+//! The [`programs`] module measures unmodified programs beside other transports, for the
+//! `ferroce-bench` binary. The `wire` binary measures the whole path between two processes with real sockets. The
 //! `connections` binary measures connection setup and teardown, and the `soak` binary
 //! looks for what long runs under bad conditions leave behind. They live in `bin`, and
 //! share the report ([`Report`]) and the processes ([`Ferroced`], [`RoleProcess`]).
@@ -19,7 +20,7 @@
 //! [`Pair`] moves the traffic, [`measure_alternately`] measures, [`suite`] defines the
 //! measurements and [`Report`] prints them. The `engine` binary is their command line.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod arena;
 mod baseline;
@@ -28,9 +29,11 @@ mod comparison;
 mod ferroced;
 mod heap;
 mod pair;
+pub mod programs;
 mod report;
 mod role_process;
 mod side;
+pub mod sockets;
 pub mod suite;
 mod traffic;
 
