@@ -302,8 +302,14 @@ EXAMPLES
   cargo xtask bench programs
   cargo xtask bench programs --quick
   cargo xtask bench programs --only latency --cores 2
+  cargo xtask bench programs --bundle DIR  everything for a machine without cargo
   cargo xtask bench programs -- --help     the benchmark's own help")]
     Programs {
+        /// Copy the benchmark, Ferroce and the programs with their libraries to DIR, and do not
+        /// measure. Must be the first argument.
+        #[arg(long, value_name = "DIR")]
+        bundle: Option<PathBuf>,
+
         /// Arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

@@ -6,6 +6,7 @@
 
 mod bench;
 mod beside;
+mod bundle;
 mod check;
 mod cli;
 mod deb;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         Command::Soak { args } => tasks::soak(&args),
         Command::Bench(Bench::Engine { beside, args }) => tasks::bench_engine(beside, &args),
         Command::Bench(Bench::Wire { beside, args }) => tasks::bench_wire(beside, &args),
-        Command::Bench(Bench::Programs { args }) => bench::programs(&args),
+        Command::Bench(Bench::Programs { bundle, args }) => bench::programs(bundle, &args),
         Command::Bench(Bench::Connections { args }) => tasks::bench_connections(&args),
     };
     match result {

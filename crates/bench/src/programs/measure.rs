@@ -24,7 +24,9 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// The samples of each probe, from all its rounds.
     pub samples: BTreeMap<Probe, Vec<Sample>>,
-    /// Probes that were left out or failed, each with the reason.
+    /// Probes that cannot run on this machine, each with the reason.
+    pub skipped: BTreeMap<Probe, String>,
+    /// Probes that failed, each with the reason.
     pub failed: BTreeMap<Probe, String>,
 }
 
@@ -58,6 +60,7 @@ pub fn measure(plan: &Plan, place: &mut Place, cores: Cores) -> Result<Results> 
         count,
         rows: Vec::new(),
         samples: BTreeMap::new(),
+        skipped: BTreeMap::new(),
         failed: BTreeMap::new(),
     };
     let runs = |group: &Group| group.rounds * group.probes(count).len();
@@ -74,19 +77,19 @@ pub fn measure(plan: &Plan, place: &mut Place, cores: Cores) -> Result<Results> 
                 if broken.contains(&probe) {
                     continue;
                 }
-                let sample = match place.lacks(probe.tool) {
-                    Some(why) => Err(why),
-                    // A second attempt: an unmodified program may fail by itself.
-                    None => run::run(place, &probe, plan.effort)
-                        .or_else(|_| run::run(place, &probe, plan.effort))
-                        .map_err(|error| format!("{error:#}")),
-                };
+                if let Some(why) = place.lacks(probe.tool) {
+                    results.skipped.insert(probe, why);
+                    continue;
+                }
+                // A second attempt: an unmodified program may fail by itself.
+                let sample = run::run(place, &probe, plan.effort)
+                    .or_else(|_| run::run(place, &probe, plan.effort));
                 match sample {
                     Ok(sample) => samples.entry(probe).or_default().push(sample),
                     Err(why) => {
                         broken.insert(probe.clone());
                         samples.remove(&probe);
-                        results.failed.insert(probe, why);
+                        results.failed.insert(probe, format!("{why:#}"));
                     }
                 }
             }

@@ -75,8 +75,8 @@ impl Place {
         };
         if is_root && !place.nobody_may_run_ferroce() {
             eprintln!(
-                "Note: {} is out of reach for the user nobody; the programs run as root, with \
-                 larger socket buffers than a user's.",
+                "Note: the user nobody cannot run {}; the programs run as root, with larger \
+                 socket buffers than a user's.",
                 place.ferroce.display()
             );
             place.as_nobody = false;

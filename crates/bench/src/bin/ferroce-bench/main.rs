@@ -3,12 +3,15 @@
 //! This executable and the programs are all that a measurement needs, so that it also runs
 //! on machines without cargo.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ferroce_bench::programs::{Cores, Place, Plan, Results, measure, work_with_sockets};
+use ferroce_bench::programs::{
+    Cores, Machine, Place, Plan, Results, history, measure, page, work_with_sockets,
+};
 use ferroce_bench::{Report, end_with_parent};
 use ferroce_control::temporary;
 
@@ -68,6 +71,18 @@ struct Programs {
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
 
+    /// Folder for index.html and history.jsonl.
+    #[arg(long, value_name = "DIR", default_value = "target/report")]
+    report: PathBuf,
+
+    /// Write the main plots, bandwidth and latency over the message size, to this SVG file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// The commit that was built, for the report.
+    #[arg(long, value_name = "TEXT", default_value = "unknown")]
+    commit: String,
+
     /// Print comma-separated values instead of a table.
     #[arg(long)]
     csv: bool,
@@ -79,6 +94,9 @@ EXAMPLES
   cargo xtask bench programs --quick             a part, under three minutes
   cargo xtask bench programs --only latency      one group of rows
   cargo xtask bench programs --only ib_write_lat --cores 2
+  cargo xtask bench programs --plot docs/speed.svg
+  cargo xtask bench programs --bundle DIR        copy everything to DIR, for a machine
+                                                 without cargo; DIR/run.sh measures there
 
 GROUPS
   latency, message rate, bandwidth, queue pairs, UCX, libfabric, qperf,
@@ -95,6 +113,10 @@ OUTPUT
                   plain UDP       segmented sends, a copy and a CRC on either side
                   iperf3          TCP, one stream for each queue pair
   verdict         ok or MISSED if there is a goal
+
+FILES
+  target/report/index.html      the table and plots of this run
+  target/report/history.jsonl   a line of JSON for each run
 
 EXIT STATUS
   0 if the measurement worked, with any verdicts; 1 if a program failed.";
@@ -144,12 +166,13 @@ impl Programs {
             .with_context(|| format!("cannot make a directory in {}", base.display()))?;
         let measured = self.measure(&plan, &folder);
         let removed = std::fs::remove_dir_all(&folder);
-        let all = measured?;
+        let (machine, all) = measured?;
         removed.with_context(|| format!("cannot remove {}", folder.display()))?;
+        self.write(&machine, &all)?;
         self.print(&all)
     }
 
-    fn measure(&self, plan: &Plan, folder: &std::path::Path) -> Result<Vec<Results>> {
+    fn measure(&self, plan: &Plan, folder: &Path) -> Result<(Machine, Vec<Results>)> {
         let beside = || Ok::<_, anyhow::Error>(std::env::current_exe()?.with_file_name("ferroce"));
         let ferroce = match &self.ferroce {
             Some(path) => path.clone(),
@@ -170,8 +193,28 @@ impl Programs {
         for &cores in choices {
             all.push(measure(plan, &mut place, cores)?);
         }
+        let cores = place.count(Cores::All);
+        let machine = Machine::here(&self.commit, cores, place.description());
         place.leave()?;
-        Ok(all)
+        Ok((machine, all))
+    }
+
+    /// Writes the page, the plot and the line of the history.
+    fn write(&self, machine: &Machine, all: &[Results]) -> Result<()> {
+        let history = self.report.join("history.jsonl");
+        history::append(&history, machine, self.quick, all)?;
+        let page = self.report.join("index.html");
+        let text = page::page(machine, self.quick, all);
+        fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
+        eprintln!("Wrote {} and {}.", page.display(), history.display());
+        if let (Some(file), Some(results)) = (&self.plot, all.first()) {
+            let text = page::main_plot(results).context(
+                "too few message sizes for the plot; measure without --quick and --only",
+            )?;
+            fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+            eprintln!("Wrote {}.", file.display());
+        }
+        Ok(())
     }
 
     fn print(&self, all: &[Results]) -> Result<()> {
@@ -196,8 +239,12 @@ impl Programs {
         }
         let mut failed = 0;
         for results in all {
+            let cores = results.cores.name();
+            for (probe, why) in &results.skipped {
+                eprintln!("\nSKIPPED: {} ({cores} cores): {why}", probe.label());
+            }
             for (probe, why) in &results.failed {
-                let (label, cores) = (probe.label(), results.cores.name());
+                let label = probe.label();
                 eprintln!("\nFAILED: {label} ({cores} cores): {why}");
                 failed += 1;
             }
