@@ -231,6 +231,7 @@ fn chart(y_log: bool, points: &[(u32, f64)]) -> Chart {
         series: vec![Series {
             name: "A & B".into(),
             is_ours: true,
+            colour: 0,
             points: points.to_vec(),
         }],
     }

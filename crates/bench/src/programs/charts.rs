@@ -53,7 +53,10 @@ pub fn charts(results: &Results) -> Vec<Chart> {
         Tool::Perftest(_) => (probe.size, probe.mtu) == (64 << 10, 4096),
         tool => tool == Tool::Iperf && probe.size == 0,
     };
-    all.push(Chart {
+    let of_ucx =
+        |test: &'static str| move |tool| [Tool::Ucx(test), Tool::UcxTcp(test)].contains(&tool);
+    let (puts, tags) = (of_ucx("ucp_put_bw"), of_ucx("tag_lat"));
+    let mut several = Chart {
         title: format!("Bandwidth of several queue pairs, 64 KiB messages, {cores}"),
         x_label: "queue pairs of one process; streams of iperf3",
         y_label: "Gb/s",
@@ -64,7 +67,23 @@ pub fn charts(results: &Results) -> Vec<Chart> {
             &|probe| large(probe) && is_stream(probe.tool) && probe.options.is_empty(),
             |probe| probe.qps,
         ),
-    });
+    };
+    several.series.retain(|line| line.points.len() > 1);
+    all.push(several);
+    all.push(over_size(
+        "Puts of UCX",
+        "Gb/s",
+        Metric::Bandwidth,
+        false,
+        &|probe| plain(probe) && puts(probe.tool),
+    ));
+    all.push(over_size(
+        "Tagged messages of UCX",
+        "microseconds, half a round trip",
+        Metric::Latency,
+        true,
+        &|probe| plain(probe) && tags(probe.tool),
+    ));
     all.retain(Chart::is_drawable);
     all
 }
@@ -87,6 +106,7 @@ fn lines(
             lines.push(Series {
                 name,
                 is_ours: probe.tool.is_ours(),
+                colour: colour(probe),
                 points: Vec::new(),
             });
             lines.len() - 1
@@ -98,6 +118,18 @@ fn lines(
         line.points.dedup_by_key(|point| point.0);
     }
     lines
+}
+
+/// Returns the number of a line's colour.
+fn colour(probe: &Probe) -> u32 {
+    match probe.tool {
+        _ if probe.mtu == 1024 => 3,
+        Tool::Perftest(name) if name.starts_with("ib_send") => 1,
+        Tool::Perftest(name) if name.starts_with("ib_read") => 2,
+        Tool::Sockets(Sockets::Blocking) => 2,
+        Tool::Sockets(_) => 1,
+        _ => 0,
+    }
 }
 
 fn name(probe: &Probe) -> String {

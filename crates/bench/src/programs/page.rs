@@ -17,8 +17,8 @@ margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.6rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}\
 .soft{color:var(--soft)}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:13.5px;width:100%}\
-th{text-align:left;font-weight:600;color:var(--soft);border-bottom:2px solid var(--rule);padding:.3rem .6rem .3rem 0}\
-td{border-bottom:1px solid var(--rule);padding:.25rem .6rem .25rem 0;white-space:nowrap}\
+th{text-align:left;font-weight:600;color:var(--soft);border-bottom:2px solid var(--rule);padding:.3rem .9rem .3rem 0}\
+td{border-bottom:1px solid var(--rule);padding:.25rem .9rem .25rem 0;white-space:nowrap}\
 td:first-child{font-family:ui-monospace,monospace;font-size:12.5px}\
 .n{text-align:right;font-variant-numeric:tabular-nums}\
 .ok{color:var(--good)}.missed{color:var(--bad);font-weight:600}\

@@ -6,6 +6,7 @@ use super::probe::{Effort, Probe, Sockets, Tool};
 use super::sample::Metric;
 use crate::report::Goal;
 
+const QUEUE_PAIRS: &str = "queue pairs";
 const LATENCY: u32 = 8;
 const SMALL: u32 = 64;
 const PAGE: u32 = 4 << 10;
@@ -73,13 +74,18 @@ impl Plan {
             group("latency", latency(quick)),
             group("message rate", message_rate(quick)),
             group("bandwidth", bandwidth(quick)),
-            group("queue pairs", queue_pairs(quick)),
+            group(QUEUE_PAIRS, queue_pairs(quick)),
             group("UCX", ucx(quick)),
             group("libfabric", libfabric()),
             group("qperf", qperf(quick)),
         ];
         if !quick {
             groups.extend(sweeps());
+            // The plot over queue pairs starts with one stream.
+            let several = groups.iter_mut().find(|group| group.title == QUEUE_PAIRS);
+            several
+                .into_iter()
+                .for_each(|group| group.plotted.push(Probe::new(Tool::Iperf, 0)));
         }
         for group in &mut groups {
             group.rounds = rounds;
@@ -340,6 +346,13 @@ fn qperf(quick: bool) -> Vec<RowPlan> {
 
 /// Returns the probes of the plots over message size.
 fn sweeps() -> Vec<Group> {
+    let mut ucx = group("UCX over size", Vec::new());
+    for size in [LATENCY, PAGE, LARGE, HUGE] {
+        for test in ["ucp_put_bw", "tag_lat"] {
+            ucx.plotted.push(Probe::new(Tool::Ucx(test), size));
+            ucx.plotted.push(Probe::new(Tool::UcxTcp(test), size));
+        }
+    }
     let mut bandwidth = group("bandwidth over size", Vec::new());
     let mut latency = group("latency over size", Vec::new());
     for size in SIZES {
@@ -366,5 +379,5 @@ fn sweeps() -> Vec<Group> {
     for mtu in MTUS {
         bandwidth.plotted.push(sockets(Sockets::Stream, 0).mtu(mtu));
     }
-    vec![bandwidth, latency]
+    vec![bandwidth, latency, ucx]
 }

@@ -26,6 +26,8 @@ pub struct Series {
     pub name: String,
     /// True for programs over Ferroce, which have solid lines; references are dashed.
     pub is_ours: bool,
+    /// Number of the colour, 0 to 3: each program has the same in all plots.
+    pub colour: u32,
     /// The points, from left to right.
     pub points: Vec<(u32, f64)>,
 }
@@ -35,7 +37,7 @@ pub const WIDTH: f64 = 860.0;
 /// Height of a plot.
 pub const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 74.0;
-const RIGHT: f64 = 660.0;
+const RIGHT: f64 = 636.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 344.0;
 
@@ -67,16 +69,12 @@ impl Chart {
             escape(&self.title)
         );
         self.axes(&mut out);
-        let (mut ours, mut others) = (0, 0);
-        let mut lines: Vec<(String, &Series)> = Vec::new();
-        for series in &self.series {
-            let (letter, index) = match series.is_ours {
-                true => ('c', &mut ours),
-                false => ('r', &mut others),
-            };
-            lines.push((format!("var(--{letter}{})", *index % 4), series));
-            *index += 1;
-        }
+        let colour = |series: &Series| {
+            let kind = if series.is_ours { 'c' } else { 'r' };
+            format!("var(--{kind}{})", series.colour % 4)
+        };
+        let all = self.series.iter();
+        let mut lines: Vec<(String, &Series)> = all.map(|line| (colour(line), line)).collect();
         for (colour, series) in &lines {
             self.line(&mut out, colour, series);
         }

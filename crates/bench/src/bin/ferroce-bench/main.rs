@@ -100,7 +100,7 @@ EXAMPLES
 
 GROUPS
   latency, message rate, bandwidth, queue pairs, UCX, libfabric, qperf,
-  bandwidth over size, latency over size
+  bandwidth over size, latency over size, UCX over size
 
 OUTPUT
   figure          median over the rounds. Latency is half a round trip: the median if the
