@@ -34,6 +34,7 @@ EXAMPLES
   cargo xtask bench wire           bandwidth and latency over real sockets
   cargo xtask bench connections    rate and set-up time of connections
   cargo xtask bench programs       perftest, UCX, libfabric and qperf beside TCP and UDP
+  cargo xtask bench instructions   instructions per packet in the protocol engine
 
 EXIT STATUS
   0 if every step succeeded, 1 if one failed, 2 if the command line is invalid.
@@ -69,7 +70,8 @@ EXAMPLES
     /// developer's machine, no injected bugs outside the simulator. Checks licences,
     /// duplicates and sources of dependencies with cargo-deny, which it builds in
     /// target/tools if that is missing. Builds the documentation and checks the fuzz
-    /// targets.
+    /// targets. Counts the engine's instructions for each packet if valgrind is installed:
+    /// more than 5 % more than recorded is an error.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask check
@@ -310,6 +312,22 @@ EXAMPLES
         #[arg(long, value_name = "DIR")]
         bundle: Option<PathBuf>,
 
+        /// Arguments of the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// Count the engine's instructions for each packet.
+    ///
+    /// Runs fixed workloads under `valgrind --tool=callgrind` and compares with
+    /// crates/bench/instructions.json. Part of `check`: more than 5 % more is an error. With
+    /// another compiler than the recorded one, differences are only printed. All arguments
+    /// go to the benchmark.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask bench instructions
+  cargo xtask bench instructions --accept    record new counts")]
+    Instructions {
         /// Arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

@@ -26,13 +26,18 @@ mod arena;
 mod baseline;
 mod clock;
 mod comparison;
+#[cfg(feature = "network")]
 mod ferroced;
 mod heap;
+pub mod instructions;
 mod pair;
+#[cfg(feature = "network")]
 pub mod programs;
 mod report;
+#[cfg(feature = "network")]
 mod role_process;
 mod side;
+#[cfg(feature = "network")]
 pub mod sockets;
 pub mod suite;
 mod traffic;
@@ -41,10 +46,12 @@ pub use arena::Arena;
 pub use baseline::baseline;
 pub use clock::{Clock, Stage};
 pub use comparison::{Figures, measure_alternately, median};
+#[cfg(feature = "network")]
 pub use ferroced::{Ferroced, add_link, end_with_parent, run_roles};
 pub use heap::{Heap, bytes_per_qp};
 pub use pair::Pair;
 pub use report::{Goal, Report, Row};
+#[cfg(feature = "network")]
 pub use role_process::RoleProcess;
 pub use side::Side;
 pub use traffic::{Cost, MESSAGES, Op, Setup, Traffic};
