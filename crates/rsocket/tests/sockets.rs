@@ -254,3 +254,113 @@ fn socket_is_usable_while_another_thread_waits_for_ferroced() {
         }
     });
 }
+
+/// Returns the number of threads that open queue pairs of datagram sockets.
+fn opening_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| {
+        let comm = task.ok()?.path().join("comm");
+        std::fs::read_to_string(comm).ok()
+    });
+    names.filter(|name| name == "ferroce-open\n").count()
+}
+
+/// A peer names any address of this host in its datagrams, and ferroced does not answer.
+#[test]
+fn datagrams_of_unknown_peers_do_not_wait_for_ferroced() {
+    let name = "datagrams_of_unknown_peers_do_not_wait_for_ferroced";
+    with_ferroced(name, |ferroced| {
+        let receiver = Datagram::new(AddressFamily::INET).unwrap();
+        receiver.bind(&any()).unwrap();
+        let stream = Stream::new(AddressFamily::INET).unwrap();
+        ferroced.stop();
+        // This thread shows that less time passes than a call to ferroced may take.
+        let bound = while_sleeping(
+            || stream.bind(&any()),
+            |waiting| {
+                let peer = std::net::UdpSocket::bind(any()).unwrap();
+                for host in 1..=200 {
+                    let mut datagram = vec![0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0];
+                    datagram.extend([0, 0, host, 0, 127, 0, 0, host, host]);
+                    peer.send_to(&datagram, receiver.local_addr().unwrap())
+                        .unwrap();
+                    assert!(receiver.poll(PollFlags::IN).contains(PollFlags::IN));
+                    let received = receiver.receive(RecvFlags::DONTWAIT, |_, bytes| {
+                        assert_eq!(bytes, [host]);
+                        bytes.len()
+                    });
+                    assert_eq!(received, Ok(1));
+                }
+                assert!(!waiting.is_finished(), "no call waited for ferroced");
+                assert!(opening_threads() <= 16);
+                ferroced.go_on();
+            },
+        );
+        assert_eq!(bound, Ok(()));
+        deadline::until("no queue pair is being opened", || opening_threads() == 0);
+        // Most of these addresses have no link. A peer that exists is answered nevertheless.
+        let sender = Datagram::new(AddressFamily::INET).unwrap();
+        let to = receiver.local_addr();
+        assert_eq!(sender.send(b"one", to, SendFlags::empty()), Ok(3));
+        let received = receiver.receive(RecvFlags::empty(), |_, bytes| bytes.len());
+        assert_eq!(received, Ok(3));
+    });
+}
+
+#[test]
+fn nonblocking_send_does_not_wait_for_ferroced() {
+    with_ferroced("nonblocking_send_does_not_wait_for_ferroced", |ferroced| {
+        let receiver = Datagram::new(AddressFamily::INET).unwrap();
+        receiver.bind(&any()).unwrap();
+        let to = receiver.local_addr();
+        let sender = Arc::new(Datagram::new(AddressFamily::INET).unwrap());
+        sender.set_nonblocking(true);
+        let fd = socket::insert(Socket::Datagram(Arc::clone(&sender)));
+        let stream = Stream::new(AddressFamily::INET).unwrap();
+        ferroced.stop();
+        let bound = while_sleeping(
+            || stream.bind(&any()),
+            |waiting| {
+                let flags = SendFlags::empty();
+                assert_eq!(sender.send(b"one", to, flags), Err(Errno::AGAIN));
+                assert_eq!(sender.send(b"one", to, flags), Err(Errno::AGAIN));
+                let wanted = PollFlags::OUT;
+                assert!(sender.poll(wanted).is_empty(), "it would fail again");
+                assert!(!waiting.is_finished(), "no call waited for ferroced");
+                ferroced.go_on();
+            },
+        );
+        assert_eq!(bound, Ok(()));
+        let mut fds = [libc::pollfd {
+            fd,
+            events: libc::POLLOUT,
+            revents: 0,
+        }];
+        assert_eq!(poll(&mut fds, None), Ok(1));
+        assert_eq!(sender.send(b"one", to, SendFlags::empty()), Ok(3));
+        let received = receiver.receive(RecvFlags::empty(), |_, bytes| bytes.len());
+        assert_eq!(received, Ok(3));
+        drop(socket::remove(fd));
+    });
+}
+
+/// A failed attempt to open the queue pair of a source address is reported by the next send.
+#[test]
+fn send_from_an_address_without_a_link_fails() {
+    on_loopback("send_from_an_address_without_a_link_fails", || {
+        ferroce_testnet::netdev::add_veth("one", "two");
+        ferroce_testnet::netdev::add_address("one", "192.0.2.1/24");
+        for nonblocking in [false, true] {
+            let sender = Datagram::new(AddressFamily::INET).unwrap();
+            sender.bind(&SocketAddr::from(([192, 0, 2, 1], 0))).unwrap();
+            sender.set_nonblocking(nonblocking);
+            let to = Some(SocketAddr::from(([192, 0, 2, 1], 9)));
+            let mut result = Err(Errno::AGAIN);
+            deadline::until("the send fails", || {
+                result = sender.send(b"one", to, SendFlags::empty());
+                result != Err(Errno::AGAIN)
+            });
+            assert_eq!(result, Err(Errno::NODEV), "non-blocking: {nonblocking}");
+        }
+    });
+}
