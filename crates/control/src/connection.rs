@@ -33,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Returns a request number that this process has not used before.
-pub(crate) fn next_request_number() -> RequestNumber {
+pub fn next_request_number() -> RequestNumber {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -46,7 +46,7 @@ pub mod unix;
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, resume};
 pub use client::{Client, list_links};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
-pub use connection::{ANSWER_TIMEOUT, Connection, find_daemon};
+pub use connection::{ANSWER_TIMEOUT, Connection, find_daemon, next_request_number};
 pub use counters::{CounterPage, CounterValues, PAGE_HEADER, PAGE_SIZE, PageError};
 pub use credit_page::{CREDIT_ENTRY_SIZE, CREDIT_PAGE_SIZE, CreditPage};
 pub use error::Error;

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::fork;
+use crate::restart;
 use crate::shard::Shard;
-use crate::signals;
 
 /// A queue of events of completion queues, with a descriptor.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl CompletionChannel {
                 return Ok(taken);
             }
             match poll(&mut fds, None) {
-                Err(Errno::INTR) if !signals::all_restart() => return Err(Errno::INTR.into()),
+                Err(Errno::INTR) if !restart::all_restart() => return Err(Errno::INTR.into()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
                 Ok(_) if !fds[0].revents().is_empty() => {
