@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::clock;
 use crate::fork::NotForChildren;
 use crate::free_cores::FreeCores;
-use crate::shard::Shard;
+use crate::shard::{Shard, Turn};
 use ferroce_control::block_all;
 
 /// Time until the next attempt when another thread holds the lock.
@@ -63,101 +63,155 @@ fn run(shard: &Shard) {
     let wakeup = PollFd::from_borrowed_fd(shard.wakeup(), PollFlags::IN);
     let watched = shard.sockets().iter().map(AsFd::as_fd);
     let watched = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
-    // The wakeup descriptor comes first.
-    let mut fds: Vec<PollFd<'_>> = core::iter::once(wakeup).chain(watched).collect();
-    let mut rule = ProgressRule::default();
-    let mut cores = FreeCores::new();
-    let mut streams = false;
-    let mut woken = Woken::Otherwise;
-    let mut spin_until = Time::ZERO;
-    let (mut driven_before, mut standbys) = (0, 0);
+    let mut thread = ProgressThread {
+        shard,
+        fds: core::iter::once(wakeup).chain(watched).collect(),
+        rule: ProgressRule::default(),
+        cores: FreeCores::new(),
+        woken: Woken::Otherwise,
+        streams: false,
+        spin_until: Time::ZERO,
+        driven: 0,
+        standbys: 0,
+    };
     while !shard.is_stopped() {
         let now = clock::now();
-        if let Some(driven) = shard.driven() {
-            standbys = if driven == driven_before {
-                standbys + 1
-            } else {
-                0
-            };
-            driven_before = driven;
-            // A short standby at first: a thread that takes event after event would have to
-            // wake this one each time.
-            let standby = (standbys < DRIVEN_STANDBYS).then(|| now.after_nanos(STANDBY_NS));
-            let due = shard.sleep_while_driven(now, standby);
-            if due.is_none_or(|due| due > now) {
-                sleep(shard, &mut fds[..1], due);
-                woken = Woken::Otherwise;
-                continue;
-            }
-        }
-        if !rule.polls_memory()
-            && let Some(left) = shard.standby_ns(now)
-        {
-            let before = shard.poller();
-            stand_by(shard, &mut fds, now.after_nanos(left));
-            woken = match before.is_some_and(|before| is_busy_elsewhere(shard, now, before)) {
-                true => Woken::ByStandby,
-                false => Woken::Otherwise,
-            };
+        if thread.leaves_sockets_to_waiter(now) || thread.leaves_sockets_to_poller(now) {
             continue;
         }
-        let caller = match streams {
+        thread.receive(now);
+    }
+}
+
+/// The state of a progress thread.
+struct ProgressThread<'a> {
+    shard: &'a Shard,
+    /// The wakeup descriptor, and the sockets.
+    fds: Vec<PollFd<'a>>,
+    rule: ProgressRule,
+    cores: FreeCores,
+    woken: Woken,
+    /// True if the last turn was part of a stream.
+    streams: bool,
+    /// Time until which the thread looks for packets without sleep.
+    spin_until: Time,
+    /// Number of the last wait for an event, and the standbys during it.
+    driven: u32,
+    standbys: u32,
+}
+
+impl ProgressThread<'_> {
+    /// While a thread of the program waits for an event and sleeps on the sockets, sleeps
+    /// until the next timer and returns true.
+    fn leaves_sockets_to_waiter(&mut self, now: Time) -> bool {
+        let Some(driven) = self.shard.driven() else {
+            return false;
+        };
+        self.standbys = match driven == self.driven {
+            true => self.standbys.saturating_add(1),
+            false => 0,
+        };
+        self.driven = driven;
+        // Short standbys at first: a thread that takes event after event would have to wake
+        // this one each time.
+        let standby = (self.standbys < DRIVEN_STANDBYS).then(|| now.after_nanos(STANDBY_NS));
+        let due = self.shard.sleep_while_driven(now, standby);
+        if due.is_some_and(|due| due <= now) {
+            return false;
+        }
+        sleep(self.shard, &mut self.fds[..1], due);
+        self.woken = Woken::Otherwise;
+        true
+    }
+
+    /// While the program polls its completion queues, stands by and returns true.
+    fn leaves_sockets_to_poller(&mut self, now: Time) -> bool {
+        if self.rule.polls_memory() {
+            return false;
+        }
+        let Some(left) = self.shard.standby_ns(now) else {
+            return false;
+        };
+        let before = self.shard.poller();
+        self.stand_by(now, left);
+        if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
+            self.woken = Woken::ByStandby;
+        }
+        true
+    }
+
+    /// Does a turn, and waits for the next one.
+    fn receive(&mut self, now: Time) {
+        let (shard, polls_memory) = (self.shard, self.rule.polls_memory());
+        let caller = match self.streams {
             true => Caller::Stream,
-            _ if rule.polls_memory() && shard.polled_within(now, EXPECT_POST_NS) => {
-                Caller::ExpectsPost
-            }
+            _ if polls_memory && shard.polled_within(now, EXPECT_POST_NS) => Caller::ExpectsPost,
             false => Caller::ProgressThread,
         };
         // A program that polls memory needs the packet now, unless it is polling just now and
         // takes the packet itself.
-        let polls_on = rule.polls_memory() && shard.polls_on(now);
-        let turn = match polls_on {
+        let turn = match polls_memory && shard.polls_on(now) {
             true => None,
-            false => shard.progress(caller, rule.polls_memory()),
+            false => shard.progress(caller, polls_memory),
         };
         let Some(turn) = turn else {
-            rule.note(woken, 0);
-            let ns = match shard.is_polled() && !rule.polls_memory() {
-                true => STANDBY_NS,
-                false => LOCKED_NS,
-            };
-            stand_by(shard, &mut fds, now.after_nanos(ns));
-            woken = Woken::Otherwise;
-            continue;
+            self.rule.note(self.woken, 0);
+            // A poller can hold the lock for long; a poster never drains the sockets.
+            let polled = shard.is_polled() && !polls_memory;
+            self.stand_by(now, if polled { STANDBY_NS } else { LOCKED_NS });
+            return;
         };
-        rule.note(woken, turn.received);
+        self.rule.note(self.woken, turn.received);
+        self.woken = Woken::Otherwise;
         if turn.received > 0 {
             // A program that polls memory needs a processor even if it waits for the lock.
-            let others = usize::from(rule.polls_memory());
-            spin_until = match cores.has_one(now, others) {
+            let others = usize::from(self.rule.polls_memory());
+            self.spin_until = match self.cores.has_one(now, others) {
                 true => now.after_nanos(SPIN_NS),
                 false => Time::ZERO,
             };
         }
-        let spins = now < spin_until;
-        woken = Woken::Otherwise;
-        streams = turn.received >= STREAM && spins;
-        if streams || turn.received >= RECEIVE_BUDGET {
+        let spins = now < self.spin_until;
+        self.streams = turn.received >= STREAM && spins;
+        if self.streams || turn.received >= RECEIVE_BUDGET {
             shard.set_awake();
         } else if spins {
-            shard.set_awake();
-            let until = match turn.deferred {
-                true => now.after_nanos(POST_NS),
-                false => turn.deadline.map_or(spin_until, |due| due.min(spin_until)),
-            };
-            let goes_on = || rule.polls_memory() || shard.standby_ns(now).is_none();
-            woken = spin(shard, &mut fds, until, goes_on);
+            self.spin(now, &turn);
         } else {
-            let latest = match caller {
-                // Each post sets a timer. To wake this thread for it would cost more than the
-                // post.
-                Caller::ExpectsPost => Some(now.after_nanos(STANDBY_NS)),
-                _ => None,
-            };
+            // Each post of a program that polls memory sets a timer. To wake this thread for
+            // it would cost more than the post.
+            let latest = (caller == Caller::ExpectsPost).then(|| now.after_nanos(STANDBY_NS));
             let until = turn.deadline.into_iter().chain(latest).min();
             shard.set_sleep(until);
-            woken = sleep(shard, &mut fds, until);
+            self.woken = sleep(shard, &mut self.fds, until);
         }
+    }
+
+    /// Watches all descriptors without sleep.
+    fn spin(&mut self, now: Time, turn: &Turn) {
+        self.shard.set_awake();
+        let until = match turn.deferred {
+            true => now.after_nanos(POST_NS),
+            false => self
+                .spin_until
+                .min(turn.deadline.unwrap_or(self.spin_until)),
+        };
+        // A program that begins to poll receives itself.
+        let leaves = || !self.rule.polls_memory() && self.shard.standby_ns(now).is_some();
+        while clock::now() < until && !leaves() {
+            if poll(&mut self.fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                self.woken = ready(self.shard, &self.fds);
+                return;
+            }
+        }
+    }
+
+    /// Sleeps for a time without watching the sockets.
+    fn stand_by(&mut self, now: Time, ns: u64) {
+        let until = Some(now.after_nanos(ns));
+        self.shard.set_sleep(until);
+        sleep(self.shard, &mut self.fds[..1], until);
+        self.woken = Woken::Otherwise;
     }
 }
 
@@ -170,23 +224,6 @@ fn is_busy_elsewhere(shard: &Shard, since: Time, before: (i32, u64, Time)) -> bo
     // Of the CPU time, so much may be from before the last poll.
     let polling = polled.nanos_since(since);
     thread == before.0 && used.saturating_sub(before.1) >= polling + STANDBY_NS / 2
-}
-
-/// Sleeps without watching the sockets.
-fn stand_by(shard: &Shard, fds: &mut [PollFd<'_>], until: Time) {
-    shard.set_sleep(Some(until));
-    sleep(shard, &mut fds[..1], Some(until));
-}
-
-/// Watches all descriptors without sleep, until one is ready, the time is over, or `goes_on`
-/// returns false.
-fn spin(shard: &Shard, fds: &mut [PollFd<'_>], until: Time, goes_on: impl Fn() -> bool) -> Woken {
-    while clock::now() < until && goes_on() {
-        if poll(fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-            return ready(shard, fds);
-        }
-    }
-    Woken::Otherwise
 }
 
 /// Sleeps until a descriptor is ready or the deadline has come.
