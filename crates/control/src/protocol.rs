@@ -109,6 +109,12 @@ pub enum Request {
         /// The slots.
         slots: Vec<u8>,
     },
+    /// Gives back slots that the program had before ferroced was restarted, and did not resume:
+    /// [`Reply::Done`].
+    Release {
+        /// The slots of one attachment.
+        slots: Vec<u8>,
+    },
     /// Subscribes to events of all links: [`Reply::Done`], then events.
     Subscribe,
     /// Reads counters: [`Reply::Counters`] for each link, then [`Reply::Done`].

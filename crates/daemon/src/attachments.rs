@@ -290,22 +290,51 @@ impl Server {
 
     /// Handles the end of an owner's process.
     pub(crate) fn on_process_end(&mut self, id: OwnerId) {
-        let Some(owner) = self.owners.get_mut(&id) else {
-            return;
+        let attachment = self.owners.get(&id).and_then(|owner| owner.attachment);
+        self.end_owner(id);
+        // A child of the process may hold the connection.
+        if let Some(attachment) = attachment {
+            self.close(attachment.client, ClosedBy::Ferroced);
+        }
+    }
+
+    /// Takes slots back from a program that had them before a restart, and has closed the
+    /// device while no ferroced ran.
+    pub(crate) fn release_absent(
+        &mut self,
+        client: ClientId,
+        slots: &[u8],
+    ) -> Result<Reply, Refusal> {
+        let Some(client) = self.clients.get(&client) else {
+            return Err(Refusal::new(libc::ECONNRESET, "the connection is closed"));
         };
-        if self.group.is_none() {
-            // The slots are released when another program brings the group back.
+        let (process, _pidfd) = ProcessId::of(client.peer, client);
+        let owner = self.owners.iter().find(|(_, owner)| {
+            owner.process.is_same(process) && owner.slots == slots && owner.attachment.is_none()
+        });
+        match owner.map(|(id, _)| *id) {
+            Some(owner) => {
+                self.end_owner(owner);
+                Ok(Reply::Done)
+            }
+            None => {
+                let reason = format!("slots {slots:?} are not waiting for this program");
+                Err(Refusal::new(libc::EINVAL, reason))
+            }
+        }
+    }
+
+    /// Takes the slots of an owner back, or notes that they are free while the group is not
+    /// known: they are released when another program brings it back.
+    fn end_owner(&mut self, id: OwnerId) {
+        if self.group.is_some() {
+            return self.release(id);
+        }
+        if let Some(owner) = self.owners.get_mut(&id) {
             owner.dead = true;
             if let Some(pidfd) = owner.pidfd.take() {
                 self.poller.remove(pidfd);
             }
-            return;
-        }
-        let attachment = owner.attachment;
-        self.release(id);
-        // A child of the process may hold the connection.
-        if let Some(attachment) = attachment {
-            self.close(attachment.client, ClosedBy::Ferroced);
         }
     }
 

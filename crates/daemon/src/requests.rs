@@ -80,6 +80,7 @@ impl Server {
                 };
                 self.resume(attachment, &link, &slots, fds)
             }
+            Request::Release { slots } => self.release_absent(id.client, &slots),
             Request::Subscribe => self.subscribe(id.client),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
             Request::Resources { link } => self.resources(id, link.as_deref()),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::calls::{Answer, Hook, detach};
 use super::shared::Shared;
-use super::{Client, lock};
+use super::{Client, lock, note_closed};
 use crate::attach::{AttachedSlot, unpack};
 use crate::connection::{next_request_number, unexpected};
 use crate::credit_page::CreditPage;
@@ -156,10 +156,11 @@ impl OpenLinks {
         }
     }
 
-    fn remove(&self, number: AttachmentNumber) {
+    /// Removes an attachment, and returns its slots.
+    fn remove(&self, number: AttachmentNumber) -> Vec<u8> {
         let entry = lock(&self.0).remove(&number);
         // The user is dropped without the lock.
-        drop(entry);
+        entry.map(|entry| entry.slots).unwrap_or_default()
     }
 }
 
@@ -239,7 +240,16 @@ impl Drop for OpenLink {
             // A forked child: the attachment is its parent's.
             return;
         }
-        shared.links.remove(self.number);
-        shared.notify(None, &detach(self.number), None);
+        let (netns, slots) = (shared.netns, shared.links.remove(self.number));
+        let of_hook = slots.clone();
+        let hook: Hook = Box::new(move |answer| {
+            if matches!(answer, Err(Error::Closed)) {
+                note_closed(netns, of_hook);
+            }
+            answer
+        });
+        if !shared.notify(None, &detach(self.number), Some(hook)) {
+            note_closed(netns, slots);
+        }
     }
 }

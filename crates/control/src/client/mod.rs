@@ -80,6 +80,9 @@ struct Clients {
     slots: Mutex<BTreeMap<u64, Slot>>,
     /// Notified when a client was opened or closed.
     changed: Condvar,
+    /// Network namespaces and slots of devices that were closed while no ferroced ran. The
+    /// next ferroced believes that this process still has them.
+    unreleased: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
 #[derive(Debug)]
@@ -287,9 +290,10 @@ impl Drop for Client {
 
 /// Connects to ferroced and starts the thread.
 fn connect(netns: u64) -> Result<(Arc<Shared>, JoinHandle<()>), Error> {
-    let connection = find_daemon()?.ok_or(Error::NoDaemon)?;
+    let mut connection = find_daemon()?.ok_or(Error::NoDaemon)?;
+    release_closed(netns, |request| connection.perform(request))?;
     let (sender, receiver) = connection.split();
-    let shared = Arc::new(Shared::new(sender)?);
+    let shared = Arc::new(Shared::new(sender, netns)?);
     let of_thread = Arc::clone(&shared);
     let _blocked = block_all();
     #[allow(clippy::disallowed_methods)] // receives answers for all threads
@@ -307,6 +311,40 @@ fn connect(netns: u64) -> Result<(Arc<Shared>, JoinHandle<()>), Error> {
         })
         .map_err(|error| Error::system("control thread", error))?;
     Ok((shared, thread))
+}
+
+/// Notes slots of a closed device that no ferroced has taken back.
+fn note_closed(netns: u64, slots: Vec<u8>) {
+    lock(&CLIENTS.get().unreleased).push((netns, slots));
+}
+
+/// Gives the slots of closed devices back to a ferroced that was restarted. It refuses slots
+/// that it does not know as those of this process.
+fn release_closed(
+    netns: u64,
+    mut perform: impl FnMut(&Request) -> Result<(), Error>,
+) -> Result<(), Error> {
+    loop {
+        let slots = {
+            let mut unreleased = lock(&CLIENTS.get().unreleased);
+            let place = unreleased.iter().position(|(of, _)| *of == netns);
+            let Some(place) = place else { return Ok(()) };
+            unreleased.swap_remove(place).1
+        };
+        let release = Request::Release {
+            slots: slots.clone(),
+        };
+        match perform(&release) {
+            Ok(()) => {}
+            Err(Error::Refused { message, .. }) => {
+                tracing::debug!("slots of a closed device: {message}");
+            }
+            Err(error) => {
+                note_closed(netns, slots);
+                return Err(error);
+            }
+        }
+    }
 }
 
 /// Closes the connection of a client whose thread has ended. Then another can be opened.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::links::Resumption;
+use super::release_closed;
 use super::shared::{Shared, next_generation};
 use crate::attach::Watch;
 use crate::connection::{ANSWER_TIMEOUT, Connection, find_daemon, next_request_number, unexpected};
@@ -80,6 +81,10 @@ fn attempt(shared: &Shared, dir: &Path) -> Result<ReplyReceiver, Error> {
         generation: next_generation(),
         orphaned: Vec::new(),
     };
+    release_closed(shared.netns, |request| {
+        let refused = |(errno, message)| Error::Refused { errno, message };
+        recovery.call(request)?.map(drop).map_err(refused)
+    })?;
     for resumption in shared.links.resumptions() {
         recovery.resume(&resumption)?;
     }

@@ -34,6 +34,8 @@ pub(super) fn next_generation() -> u64 {
 pub(crate) struct Shared {
     /// Process that opened the client.
     pub(super) process: u32,
+    /// Network namespace of its ferroced.
+    pub(super) netns: u64,
     pub(super) state: Mutex<State>,
     /// Notified when the connection was lost or restored, or could not be restored.
     connection_changed: Condvar,
@@ -54,11 +56,12 @@ impl core::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(sender: RequestSender) -> Result<Shared, Error> {
+    pub(super) fn new(sender: RequestSender, netns: u64) -> Result<Shared, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wakeup = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
         Ok(Shared {
             process: std::process::id(),
+            netns,
             state: Mutex::new(State::new(sender, next_generation())),
             connection_changed: Condvar::new(),
             links: OpenLinks::default(),

@@ -4,12 +4,13 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 
 use ferroce_control::find_daemon;
+use ferroce_device::transport::QpType;
 use ferroce_device::{AsyncEvent, Device, list_links};
 use ferroce_testnet::{deadline, isolated, netdev};
 use rustix::net::SocketAddrUnix;
 
 use crate::support::ferroced::add_link;
-use crate::support::{Ferroced, LINK, on_loopback};
+use crate::support::{Ferroced, LINK, Puppet, V4, on_loopback};
 
 const OTHER: &str = "rxe1";
 
@@ -147,6 +148,31 @@ fn restarted_ferroced_gets_each_open_device_back() {
         deadline::until("their slots are free", || slots() == [3]);
         deadline::until("one thread", || threads_and_connections() == (1, 1));
         drop(ferroced);
+    });
+}
+
+/// The next ferroced knows the slots of all devices from its state file, and this process
+/// lives.
+#[test]
+fn device_closed_without_a_ferroced_leaves_its_slots() {
+    let name = "client::device_closed_without_a_ferroced_leaves_its_slots";
+    on_loopback(name, |mut ferroced| {
+        // It keeps the group of sockets.
+        let _other = Puppet::start(QpType::Rc, V4);
+        let devices = [open(LINK), open(LINK), open(LINK)];
+        assert_eq!(slots(), [2, 3, 4]);
+        ferroced.kill();
+        let [one, two, three] = devices;
+        drop(two);
+        let mut ferroced = Ferroced::start();
+        deadline::until("slot 3 is free", || slots() == [2, 4]);
+        ferroced.kill();
+        // No device is left to recover.
+        drop((one, three));
+        let _ferroced = Ferroced::start();
+        assert_eq!(slots(), [2, 4]);
+        list_links().expect("listed");
+        assert!(slots().is_empty(), "the next use has released them");
     });
 }
 
