@@ -57,6 +57,11 @@ impl<T> Channel<T> {
         self.pipe.as_fd()
     }
 
+    /// Returns true if no record waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue().records.is_empty()
+    }
+
     /// Takes the oldest record; waits for one unless the descriptor is non-blocking.
     pub fn take(&self) -> io::Result<T> {
         self.take_with(|record| record)

@@ -7,6 +7,7 @@
 //! Locks are taken in this order: handles, id, event channel. No lock of an id is held during
 //! a call.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use ferroce_control::client::{Answer, Hook, Recovery, Service, returning_call};
@@ -121,26 +122,23 @@ impl ControlClient {
     }
 
     /// Sends a call without waiting for the answer, for threads that must not block. False if
-    /// there is no connection to ferroced. The answer to [`CmCall::Establish`] updates
-    /// `id`; other answers are dropped.
-    pub(crate) fn notify(&'static self, call: CmCall, id: Option<&Arc<Shared>>) -> bool {
+    /// there is no connection to ferroced. The answer to [`CmCall::Establish`] updates `id`.
+    pub(crate) fn notify(&'static self, call: CmCall, id: &Arc<Shared>) -> bool {
         // The notice does not keep the id's descriptors open.
-        let id = id.map(Arc::downgrade);
-        let hook = id.map(|id| -> Hook {
-            Box::new(move |answer| {
-                let upgraded = id.upgrade();
-                // While the table is locked, the id is not destroyed.
-                let handles = self.handles();
-                if let Some(id) = upgraded.as_ref().filter(|id| !id.inner().is_released()) {
-                    noticed(id, &answer);
-                }
-                drop(handles);
-                // Dropped after the lock: it may be the last reference, with its device.
-                drop(upgraded);
-                answer
-            })
+        let id = Arc::downgrade(id);
+        let hook: Hook = Box::new(move |answer| {
+            let upgraded = id.upgrade();
+            // While the table is locked, the id is not destroyed.
+            let handles = self.handles();
+            if let Some(id) = upgraded.as_ref().filter(|id| !id.inner().is_released()) {
+                noticed(id, &answer);
+            }
+            drop(handles);
+            // Dropped after the lock: it may be the last reference, with its device.
+            drop(upgraded);
+            answer
         });
-        self.client.notify(call, hook)
+        self.client.notify(call, Some(hook))
     }
 
     /// Sends a call without waiting for the answer. The object in the answer becomes that of
@@ -180,12 +178,25 @@ impl ControlClient {
         }
     }
 
-    /// Releases a port without waiting for the answer. Does nothing if the connection that
-    /// assigned the handle was lost: the port ended with it, and another port may have the
-    /// same handle now.
-    pub(crate) fn release_port(&self, port: &Port) {
-        let release = CmCall::Release { port: port.handle };
-        self.client.notify_on(port.generation, release);
+    /// Sends calls that return objects, and releases a port, without waiting for ferroced,
+    /// which does not reply. Does not release the port if the connection that assigned its
+    /// handle was lost: the port ended with it, and another port may have the same handle now.
+    pub(crate) fn return_objects(&self, calls: Vec<CmCall>, port: Option<&Port>) {
+        let release = port.map(|port| {
+            let release = CmCall::Release { port: port.handle };
+            (port.generation, release)
+        });
+        self.client.return_objects(calls, release);
+    }
+
+    /// Receives messages of ferroced until `is_ready` returns true or `fd` is readable; see
+    /// [`Client::receive_until`].
+    pub(crate) fn receive_until(
+        &self,
+        fd: BorrowedFd<'_>,
+        is_ready: impl Fn() -> bool,
+    ) -> std::io::Result<()> {
+        self.client.receive_until(fd, is_ready)
     }
 
     /// Returns the hook that assigns the object in an answer to the id of the call. The object

@@ -29,14 +29,18 @@ struct Stub {
 #[derive(Debug)]
 struct Call {
     socket: Arc<OwnedFd>,
-    number: RequestNumber,
+    /// None for a notice, which ferroced does not answer.
+    number: Option<RequestNumber>,
     call: CmCall,
 }
 
 impl Call {
+    /// Answers the call, unless it is a notice.
     fn answer(&self, answer: CmAnswer) {
-        let reply = Reply::CmAnswer(answer);
-        send(&self.socket, &encode_numbered(Some(self.number), &reply));
+        if self.number.is_some() {
+            let reply = Reply::CmAnswer(answer);
+            send(&self.socket, &encode_numbered(self.number, &reply));
+        }
     }
 
     /// Answers a Bind: the port gets this handle, and the number that the client named.
@@ -50,7 +54,7 @@ impl Call {
     fn refuse(&self, errno: i32) {
         let message = "refused by the test".into();
         let reply = Reply::Error { errno, message };
-        send(&self.socket, &encode_numbered(Some(self.number), &reply));
+        send(&self.socket, &encode_numbered(self.number, &reply));
     }
 
     /// Closes the connection that the call came on, as a ferroced that ends.
@@ -135,10 +139,20 @@ fn serve(socket: &Arc<OwnedFd>, to_test: &Sender<Call>, gate: &Mutex<()>) {
             Request::Cm(call) => {
                 let call = Call {
                     socket: Arc::clone(socket),
-                    number: number.expect("numbered"),
+                    number: Some(number.expect("numbered")),
                     call,
                 };
                 to_test.send(call).expect("the test runs");
+            }
+            Request::CmNotices(calls) => {
+                for call in calls {
+                    let call = Call {
+                        socket: Arc::clone(socket),
+                        number: None,
+                        call,
+                    };
+                    to_test.send(call).expect("the test runs");
+                }
             }
             other => panic!("{other:?}"),
         }
@@ -182,6 +196,30 @@ fn calls_of_two_threads_are_in_flight_together() {
         let ports = [&one, &two].map(|id| id.local_addr().expect("bound").port());
         assert_eq!(ports, [1111, 2222], "each got its own answer");
         release(&stub, [one, two].into());
+    });
+}
+
+/// The thread of the first call receives for both. After its answer another thread must
+/// receive that of the second.
+#[test]
+fn answer_arrives_after_the_receiving_call_has_ended() {
+    isolated("answer_arrives_after_the_receiving_call_has_ended", || {
+        let stub = Stub::start();
+        let channel = EventChannel::new().expect("a channel");
+        let (one, two) = (id(&channel), id(&channel));
+        for _ in 0..100 {
+            let first = bind_in_thread(&one, 1111);
+            let call = stub.next();
+            let second = bind_in_thread(&two, 2222);
+            let later = stub.next();
+            call.refuse(libc::EADDRINUSE);
+            let refused = first.recv_timeout(SOON).expect("returned").unwrap_err();
+            assert_eq!(refused.errno(), libc::EADDRINUSE);
+            assert!(second.try_recv().is_err(), "its answer is still missing");
+            later.refuse(libc::EACCES);
+            let refused = second.recv_timeout(SOON).expect("returned").unwrap_err();
+            assert_eq!(refused.errno(), libc::EACCES);
+        }
     });
 }
 

@@ -77,6 +77,10 @@ pub(crate) enum Call {
     Notice(Option<Hook>),
 }
 
+/// One of this many requests has a reply. The reply shows that ferroced reads requests, and
+/// that the outbox can be sent. A full socket holds more requests.
+const REQUESTS_PER_REPLY: u32 = 16;
+
 /// The connection, and the calls on it.
 pub(crate) struct State {
     /// None while there is no connection to ferroced.
@@ -88,6 +92,8 @@ pub(crate) struct State {
     pub(crate) outbox: VecDeque<(RequestNumber, Vec<u8>)>,
     /// True if a call passed its deadline and no reply has arrived since.
     pub(crate) silent: bool,
+    /// Requests without a reply since the last one with a reply.
+    unanswered: u32,
     /// Attempts to reconnect that threads have asked for.
     pub(crate) attempts_wanted: u64,
     /// How many of these have failed.
@@ -105,6 +111,7 @@ impl State {
             calls: BTreeMap::new(),
             outbox: VecDeque::new(),
             silent: false,
+            unanswered: 0,
             attempts_wanted: 0,
             attempts_failed: 0,
             failure: None,
@@ -115,10 +122,28 @@ impl State {
     pub(crate) fn submit(&mut self, request: &Request, call: Call) -> RequestNumber {
         let number = next_request_number();
         self.calls.insert(number, call);
+        self.unanswered = 0;
+        self.queue(number, request);
+        number
+    }
+
+    /// Queues calls whose answers no thread needs, as one request, and sends it if the socket
+    /// has room.
+    pub(crate) fn submit_notices(&mut self, calls: Vec<CmCall>) {
+        self.unanswered += 1;
+        if self.unanswered < REQUESTS_PER_REPLY {
+            let request = Request::CmNotices(calls);
+            return self.queue(next_request_number(), &request);
+        }
+        for call in calls {
+            self.submit(&Request::Cm(call), Call::Notice(None));
+        }
+    }
+
+    fn queue(&mut self, number: RequestNumber, request: &Request) {
         let bytes = encode_numbered(Some(number), request);
         self.outbox.push_back((number, bytes));
         self.flush();
-        number
     }
 
     /// Sends requests from the outbox while the socket has room.

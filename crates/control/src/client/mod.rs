@@ -13,8 +13,10 @@
 //! ```
 //!
 //! Calls of several threads are in flight together. Each has a request number and a
-//! deadline. A call that passes its deadline is abandoned; when its answer arrives later,
-//! the thread returns the objects in it to ferroced. No call blocks in `send`: requests that
+//! deadline. A thread that waits for an answer or an event of the connection manager receives
+//! in place of the client's thread (`receiving`), and handles the messages of all. A call that
+//! passes its deadline is abandoned; when its answer arrives later, the receiving thread
+//! returns the objects in it to ferroced. No call blocks in `send`: requests that
 //! find the socket full wait in the outbox, and are sent when the next reply shows that
 //! ferroced reads again.
 //!
@@ -28,11 +30,13 @@
 
 mod calls;
 mod links;
+mod receiving;
 mod recovery;
 mod reports;
 mod shared;
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -50,8 +54,8 @@ pub use links::{LinkUser, OpenLink};
 pub use recovery::Recovery;
 use shared::Shared;
 
-/// A part of the process that uses the connection manager. The client's thread calls it, so
-/// its functions must not wait for ferroced.
+/// A part of the process that uses the connection manager. The client's thread calls it, or a
+/// thread that waits for ferroced, so its functions must not wait for ferroced.
 pub trait Service: Send + Sync + core::fmt::Debug {
     /// Starts the service on the connection with this number.
     fn connected(&self, generation: u64);
@@ -242,10 +246,25 @@ impl Client {
         self.shared.notify(None, &Request::Cm(call), hook)
     }
 
-    /// Sends a call as [`Client::notify`] does, on the connection with this number only.
-    pub fn notify_on(&self, generation: u64, call: CmCall) -> bool {
-        let request = Request::Cm(call);
-        self.shared.notify(Some(generation), &request, None)
+    /// Sends calls that return objects, as [`Client::notify`] does. ferroced does not reply:
+    /// a refusal means that the object has ended already. `last` is sent only if the
+    /// connection has this number.
+    pub fn return_objects(&self, calls: Vec<CmCall>, last: Option<(u64, CmCall)>) {
+        self.shared.return_objects(calls, last);
+    }
+
+    /// Receives and handles messages in place of the client's thread, until `is_ready` returns
+    /// true or `fd` is readable. Returns before that if another thread receives, or there is
+    /// no connection: the caller waits for `fd`.
+    ///
+    /// # Errors
+    /// EINTR, if the program's signal handlers interrupt system calls.
+    pub fn receive_until(
+        &self,
+        fd: BorrowedFd<'_>,
+        is_ready: impl Fn() -> bool,
+    ) -> std::io::Result<()> {
+        self.shared.receive_until(fd, &is_ready)
     }
 
     /// Waits until there is a connection to ferroced, and returns its number.

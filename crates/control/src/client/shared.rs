@@ -9,8 +9,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::calls::{Answer, Call, Hook, State, is_item, returning};
 use super::links::OpenLinks;
+use super::receiving::Receiving;
 use super::reports::Reports;
 use super::{Service, lock, recovery};
+use crate::clock::now;
+use crate::cm::CmCall;
 use crate::connection::ANSWER_TIMEOUT;
 use crate::error::Error;
 use crate::protocol::{Reply, Request, RequestNumber};
@@ -37,6 +40,7 @@ pub(crate) struct Shared {
     /// Network namespace of its ferroced.
     pub(super) netns: u64,
     pub(super) state: Mutex<State>,
+    pub(super) receiving: Receiving,
     /// Notified when the connection was lost or restored, or could not be restored.
     connection_changed: Condvar,
     pub(super) links: OpenLinks,
@@ -63,6 +67,7 @@ impl Shared {
             process: std::process::id(),
             netns,
             state: Mutex::new(State::new(sender, next_generation())),
+            receiving: Receiving::new()?,
             connection_changed: Condvar::new(),
             links: OpenLinks::default(),
             service: OnceLock::new(),
@@ -89,6 +94,7 @@ impl Shared {
 
     /// Closes the connection, after the thread has ended.
     pub(super) fn disconnect(&self) {
+        self.receiving.stop();
         let hooks = lock(&self.state).lose_connection();
         drop(hooks);
     }
@@ -137,6 +143,19 @@ impl Shared {
                 Err(Error::Closed) => {}
                 answer => return answer,
             }
+        }
+    }
+
+    /// Sends calls to which ferroced does not reply; see [`super::Client::return_objects`].
+    pub(super) fn return_objects(&self, mut calls: Vec<CmCall>, last: Option<(u64, CmCall)>) {
+        let mut state = lock(&self.state);
+        if let Some((generation, call)) = last
+            && generation == state.generation
+        {
+            calls.push(call);
+        }
+        if state.sender.is_some() && !calls.is_empty() {
+            state.submit_notices(calls);
         }
     }
 
@@ -193,15 +212,21 @@ impl Shared {
     }
 
     /// Sends a request and waits for its answer.
-    fn exchange(
-        &self,
-        mut state: MutexGuard<'_, State>,
+    fn exchange<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
         request: &Request,
         hook: Option<Hook>,
     ) -> Result<Answer, Error> {
         let timeout = match state.silent {
             true => SILENT_TIMEOUT,
             false => ANSWER_TIMEOUT,
+        };
+        // Only callers of the connection manager: they hold no lock that handling an event
+        // needs.
+        let turn = match request {
+            Request::Cm(_) => self.take_turn(),
+            _ => None,
         };
         let answered = Arc::new(Condvar::new());
         let call = Call::Waiting {
@@ -210,6 +235,13 @@ impl Shared {
             answered: Arc::clone(&answered),
         };
         let number = state.submit(request, call);
+        let deadline = now() + timeout;
+        if let Some(turn) = turn {
+            drop(state);
+            self.receive_until_answered(turn, number, deadline);
+            state = lock(&self.state);
+        }
+        let timeout = deadline.saturating_duration_since(now());
         let waits =
             |state: &mut State| matches!(state.calls.get(&number), Some(Call::Waiting { .. }));
         let waited = answered.wait_timeout_while(state, timeout, waits);
@@ -231,10 +263,12 @@ impl Shared {
 
     /// The thread: receives answers and events until the client is closed.
     pub(super) fn run(&self, mut receiver: ReplyReceiver) {
-        while let Err(error) = self.serve(&mut receiver) {
-            tracing::info!("ferroced has ended ({error}); queue pairs go on without it");
+        loop {
             let dir = receiver.dir().to_owned();
-            drop(receiver);
+            let served = self.receiving.start(receiver).and_then(|()| self.serve());
+            let Err(error) = served else { return };
+            tracing::info!("ferroced has ended ({error}); queue pairs go on without it");
+            self.receiving.stop();
             let hooks = {
                 let mut state = lock(&self.state);
                 self.connection_changed.notify_all();
@@ -253,11 +287,11 @@ impl Shared {
     }
 
     /// Receives answers and events. Returns when the client is closed.
-    fn serve(&self, receiver: &mut ReplyReceiver) -> Result<(), Error> {
+    fn serve(&self) -> Result<(), Error> {
         while !self.has_ended() {
-            match receiver.try_receive()? {
-                Some(received) => self.received(received),
-                None => self.wait(Some(receiver.as_fd()), None),
+            match self.receiving.thread_turn() {
+                Some(turn) => self.receive_all(&turn)?,
+                None => self.wait(Some(self.receiving.as_fd()), None),
             }
         }
         Ok(())
@@ -316,6 +350,8 @@ impl Shared {
 
     /// Hands a reply to the call with this number.
     fn replied(&self, number: RequestNumber, reply: Reply, fds: Vec<OwnedFd>) {
+        // Notified after the lock: the thread that it wakes needs the lock.
+        let mut wakes = None;
         let mut state = lock(&self.state);
         state.silent = false;
         if is_item(&reply) {
@@ -340,7 +376,7 @@ impl Shared {
                     state = lock(&self.state);
                 }
                 state.calls.insert(number, Call::Answered(answer));
-                answered.notify_all();
+                wakes = Some(answered);
             }
             Some(Call::Abandoned) => {
                 if let Some(request) = returning(&reply) {
@@ -368,6 +404,10 @@ impl Shared {
             }
         }
         state.flush();
+        drop(state);
+        if let Some(answered) = wakes {
+            answered.notify_all();
+        }
     }
 
     /// Starts to use a new connection, on which all objects were restored. `orphaned` returns

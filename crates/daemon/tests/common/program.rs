@@ -10,8 +10,8 @@ use ferroce_cm::{
 };
 use ferroce_control::protocol::encode_numbered;
 use ferroce_control::{
-    Attachment, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Error, Reply, Request, attach,
-    next_request_number, packet,
+    Attachment, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Error, Reply, Request,
+    RequestNumber, attach, packet,
 };
 use rustix::net::SendFlags;
 
@@ -125,7 +125,8 @@ impl CmClient {
     /// Sends calls that ferroced does not answer.
     pub(crate) fn notify(&self, calls: Vec<CmCall>) {
         let request = Request::CmNotices(calls);
-        let bytes = encode_numbered(Some(next_request_number()), &request);
+        // ferroced does not reply, so the number may be used again.
+        let bytes = encode_numbered(Some(RequestNumber::MAX), &request);
         packet::send(&self.connection, &bytes, &[], SendFlags::empty()).expect("sent");
     }
 
