@@ -58,6 +58,6 @@ pub use protocol::{
     AttachmentNumber, LinkCounters, MAX_SHARDS, PROTOCOL, Process, Reply, Request, RequestNumber,
 };
 pub use resources::{Reporter, Resources};
-pub use signals::{Blocked, block_all};
+pub use signals::{Blocked, Handlers, block_all, handlers};
 pub use socket_escrow::{SlotFds, SocketEscrow};
 pub use start::{find_or_start, start};

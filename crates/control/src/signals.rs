@@ -15,7 +15,7 @@ const FAULTS: [libc::c_int; 6] = [
 
 /// The effect of the program's signal handlers on a system call that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Handlers {
+pub enum Handlers {
     /// The call goes on (SA_RESTART), or there are no handlers.
     Restart,
     /// The call fails with EINTR.
@@ -26,7 +26,7 @@ pub(crate) enum Handlers {
 
 /// Returns the effect of the program's signal handlers, for system calls such as `poll`, which
 /// the kernel never restarts.
-pub(crate) fn handlers() -> Handlers {
+pub fn handlers() -> Handlers {
     let (mut restarts, mut interrupts) = (false, false);
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)) {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();

@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use ferroce_control::{Handlers, handlers};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::fork;
-use crate::restart;
 use crate::shard::Shard;
 
 /// A queue of events of completion queues, with a descriptor.
@@ -86,7 +86,9 @@ impl CompletionChannel {
                 return Ok(taken);
             }
             match poll(&mut fds, None) {
-                Err(Errno::INTR) if !restart::all_restart() => return Err(Errno::INTR.into()),
+                Err(Errno::INTR) if handlers() != Handlers::Restart => {
+                    return Err(Errno::INTR.into());
+                }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
                 Ok(_) if !fds[0].revents().is_empty() => {

@@ -85,7 +85,6 @@ mod memory;
 mod progress;
 mod qp;
 mod resources;
-mod restart;
 mod shard;
 mod supervisor;
 mod token_pipe;
