@@ -9,14 +9,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroce_device::transport::{QpCap, QpState, QpType};
 use ferroce_device::{Cq, Qp};
 use ferroce_rdmacm::{
     ConnParams, Event, EventChannel, EventKind, Id, PortSpace, QpConfig, RESOLVE_TIMEOUT, Reason,
 };
-use ferroce_testnet::{deadline, isolated};
+use ferroce_testnet::{deadline, isolated, signals};
 
 fn on_loopback(name: &str, body: impl FnOnce()) {
     isolated(name, || {
@@ -156,55 +156,16 @@ fn an_empty_nonblocking_channel_would_block() {
     });
 }
 
-/// Signals that the handler of SIGUSR1 has received.
-static RECEIVED: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn count(_signal: libc::c_int) {
-    RECEIVED.fetch_add(1, Ordering::Relaxed);
-}
-
 /// Waits for an event in a thread that gets signals, whose handler has these flags. Returns
 /// the result of the wait. An event comes after ten signals.
 fn wait_with_signals(flags: libc::c_int) -> Option<std::io::ErrorKind> {
-    // SAFETY: all zeros are a valid action, and the handler only adds to an atomic.
-    unsafe {
-        let mut action: libc::sigaction = core::mem::zeroed();
-        action.sa_sigaction = count as *const () as usize;
-        action.sa_flags = flags;
-        assert_eq!(
-            libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut()),
-            0
-        );
-    }
     let channel = EventChannel::new().expect("a channel");
     let id = Id::new(&channel, PortSpace::Tcp, QpType::Rc).expect("an id");
-    let (number, numbers) = std::sync::mpsc::channel();
-    let waiting = move || {
-        number.send(rustix::thread::gettid()).expect("received");
-        channel.next().err().map(|error| error.kind())
-    };
-    #[allow(clippy::disallowed_methods, reason = "a thread waits for the event")]
-    let thread = std::thread::spawn(waiting);
-    let tid = numbers.recv().expect("sent");
-    RECEIVED.store(0, Ordering::Relaxed);
-    deadline::until("ten signals, or the end of the wait", || {
-        let status = format!("/proc/self/task/{tid}/status");
-        let sleeps = std::fs::read_to_string(status).is_ok_and(|text| text.contains("State:\tS"));
-        if sleeps {
-            // SAFETY: signals a thread of this process.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_tgkill,
-                    libc::getpid(),
-                    tid.as_raw_nonzero().get(),
-                    libc::SIGUSR1,
-                )
-            };
-        }
-        thread.is_finished() || RECEIVED.load(Ordering::Relaxed) >= 10
-    });
-    id.post_user_event(1, 0, 0).expect("posted");
-    thread.join().expect("no panic")
+    signals::wait_with_signals(
+        flags,
+        move || channel.next().err().map(|error| error.kind()),
+        || id.post_user_event(1, 0, 0).expect("posted"),
+    )
 }
 
 /// As with `read`, on which librdmacm waits.

@@ -6,7 +6,7 @@ use ferroce_device::transport::{
     Arm, AttrMask, QpAttr, QpEvent, QpState, QpType, SendOp, WcOpcode, WcStatus,
 };
 use ferroce_device::{AsyncEvent, Device};
-use ferroce_testnet::{deadline, isolated, netdev};
+use ferroce_testnet::{deadline, isolated, netdev, signals};
 use rustix::event::{Timespec, epoll};
 
 use crate::support::ferroced::add_link;
@@ -54,6 +54,41 @@ fn progress_threads_deliver_without_polls() {
             }
         },
     );
+}
+
+/// As with `read` on the kernel's event file.
+#[test]
+fn signal_interrupts_the_wait_for_a_completion_unless_its_handler_restarts_calls() {
+    let name =
+        "events::signal_interrupts_the_wait_for_a_completion_unless_its_handler_restarts_calls";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        let mut wait = |flags| {
+            theirs.expect("receive 1 0 64", "done");
+            ours.cq.arm(Arm::Any);
+            let channel = std::sync::Arc::clone(&ours.channel);
+            let taken = signals::wait_with_signals(
+                flags,
+                move || channel.take(),
+                || ours.post(1, SendOp::Send { imm: None }, 0, 64),
+            );
+            let cookie = match taken {
+                Ok(cookie) => cookie,
+                Err(error) => {
+                    // The event comes all the same.
+                    assert_eq!(ours.channel.take().unwrap(), u64::from(ours.cq.id()));
+                    ours.cq.queue().pop().expect("announced");
+                    return Err(error.kind());
+                }
+            };
+            ours.cq.queue().pop().expect("announced");
+            Ok(cookie)
+        };
+        let cookie = Ok(u64::from(ours.cq.id()));
+        assert_eq!(wait(libc::SA_RESTART), cookie);
+        assert_eq!(wait(0), Err(std::io::ErrorKind::Interrupted));
+        assert_eq!(wait(libc::SA_RESTART), cookie);
+    });
 }
 
 /// A received ACK that was deferred behind a message is processed even if the program does
