@@ -361,6 +361,21 @@ mod tests {
     }
 
     #[test]
+    fn bundle_is_an_option_of_xtask_and_the_rest_of_the_runner() {
+        let line = "xtask bench programs --bundle b";
+        let Command::Bench(Bench::Programs { bundle, args }) = parse(line) else {
+            panic!("another command");
+        };
+        assert_eq!((bundle, args.len()), (Some(PathBuf::from("b")), 0));
+        let line = "xtask bench programs --quick --only UCX --cores 2";
+        let Command::Bench(Bench::Programs { bundle, args }) = parse(line) else {
+            panic!("another command");
+        };
+        assert_eq!(bundle, None);
+        assert_eq!(args, ["--quick", "--only", "UCX", "--cores", "2"]);
+    }
+
+    #[test]
     fn arguments_of_tools_pass_through_untouched() {
         let Command::Sim { args } = parse("xtask sim --seed 7 --trace --bug NAME") else {
             panic!("not sim");

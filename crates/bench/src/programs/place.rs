@@ -75,8 +75,8 @@ impl Place {
         };
         if is_root && !place.nobody_may_run_ferroce() {
             eprintln!(
-                "Note: the user nobody cannot run {}; the programs run as root, with larger \
-                 socket buffers than a user's.",
+                "Note: the user nobody cannot run {}; the programs run as root, which may have \
+                 larger socket buffers.",
                 place.ferroce.display()
             );
             place.as_nobody = false;

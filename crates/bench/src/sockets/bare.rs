@@ -20,8 +20,8 @@ const MOST_PACKETS: usize = 64;
 const WINDOW: u64 = 1 << 20;
 /// Size of the socket's send and receive buffers, if the kernel permits it.
 const BUFFER: usize = 8 << 20;
-/// Number of bytes after which the receiver sends an acknowledgement.
-const ACKNOWLEDGE: u64 = 256 << 10;
+/// Part of the window after which the receiver sends an acknowledgement.
+const ACKNOWLEDGE: u64 = 4;
 /// Bytes of a ping-pong packet besides the message, as in a WRITE of one packet.
 pub(super) const SMALL: usize = 32;
 /// The datagram that ends a stream.
@@ -33,6 +33,8 @@ pub struct Plain {
     socket: UdpSocket,
     memory: Vec<u8>,
     buffer: Vec<u8>,
+    /// Most bytes in flight.
+    window: u64,
 }
 
 impl Plain {
@@ -48,7 +50,11 @@ impl Plain {
             sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
         }
         sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;
+        // Without privileges the kernel limits the buffer. Lost datagrams are not sent again, so
+        // the window must fit. Half of the buffer is for the kernel's own data.
+        let fits = sockopt::socket_recv_buffer_size(&socket)? as u64 / 2;
         Ok(Plain {
+            window: WINDOW.min(fits),
             socket,
             memory: vec![0x5a; SIZE as usize],
             buffer: vec![0; 1 << 16],
@@ -100,7 +106,7 @@ impl Plain {
         let (mut sent, mut acked, mut place) = (0, 0, 0);
         let mut deadline = Deadline::default();
         while acked < sent || now() < stop {
-            while sent + (count * payload) as u64 <= acked + WINDOW && now() < stop {
+            while sent + (count * payload) as u64 <= acked + self.window && now() < stop {
                 for packet in self.buffer.chunks_exact_mut(segment).take(count) {
                     let (body, crc) = packet.split_at_mut(segment - 4);
                     body[12..].copy_from_slice(&self.memory[place..][..payload]);
@@ -115,8 +121,8 @@ impl Plain {
                 acked = u64::from_le_bytes(word);
                 deadline = Deadline::default();
             }
-            // The receiver does not acknowledge less than `ACKNOWLEDGE` bytes.
-            if sent - acked < ACKNOWLEDGE && now() >= stop {
+            // The receiver does not acknowledge less than this part of the window.
+            if sent - acked < self.window / ACKNOWLEDGE && now() >= stop {
                 break;
             }
             deadline.check()?;
@@ -171,7 +177,7 @@ impl Plain {
                 place = (place + payload) % SIZE as usize;
                 received += payload as u64;
             }
-            if received - said >= ACKNOWLEDGE {
+            if received - said >= self.window / ACKNOWLEDGE {
                 said = received;
                 self.socket.send(&received.to_le_bytes())?;
             }

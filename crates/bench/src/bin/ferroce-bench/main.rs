@@ -44,7 +44,8 @@ enum Command {
 /// after the other. Figures are medians over the rounds, and ratios are medians of each
 /// round's ratio.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+// The script of a bundle gives options, and those of its user override them.
+#[command(after_help = EXAMPLES, args_override_self = true)]
 struct Programs {
     /// Measure fewer rows in three short rounds: under three minutes.
     #[arg(long)]
@@ -251,5 +252,21 @@ impl Programs {
         }
         ensure!(failed == 0, "{failed} programs failed, see above");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_the_user_override_those_of_the_script() {
+        let line = "ferroce-bench programs --commit a --report b --commit c --report d";
+        let cli = Cli::try_parse_from(line.split(' ')).expect("a valid command line");
+        let Some(Command::Programs(arguments)) = cli.command else {
+            panic!("another command");
+        };
+        assert_eq!(arguments.commit, "c");
+        assert_eq!(arguments.report, Path::new("d"));
     }
 }
