@@ -29,7 +29,7 @@ pub(crate) struct ControlClient {
 /// The client of a process. A forked child opens one of its own.
 #[derive(Debug, Default)]
 struct Current {
-    client: OnceLock<&'static ControlClient>,
+    client: OnceLock<Arc<ControlClient>>,
     /// Locked by the thread that registers the client.
     registering: Mutex<()>,
 }
@@ -50,7 +50,7 @@ impl ControlClient {
 
     /// Returns the client of this process if it is open.
     pub(crate) fn current() -> Option<&'static ControlClient> {
-        CURRENT.get().client.get().copied()
+        CURRENT.get().client.get().map(Arc::as_ref)
     }
 
     fn open() -> Result<&'static ControlClient, ferroce_control::Error> {
@@ -61,12 +61,13 @@ impl ControlClient {
         if let Some(client) = current.client.get() {
             return Ok(client);
         }
-        // It lasts as long as the process.
-        let client: &'static ControlClient = Box::leak(Box::new(ControlClient {
+        let client = Arc::new(ControlClient {
             client,
             handles: Mutex::new(HandleTable::new(0)),
-        }));
-        client.client.register(client)?;
+        });
+        // From now on it lasts as long as the process.
+        let service: Arc<dyn Service> = Arc::clone(&client) as _;
+        client.client.register(&service)?;
         Ok(current.client.get_or_init(|| client))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +18,9 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
 /// Longest wait for an event that a test expects.
 const SOON: Duration = Duration::from_secs(60);
+
+/// True while the stub refuses to report events of links.
+static REFUSES: AtomicBool = AtomicBool::new(false);
 
 /// A stub of ferroced with one link. Calls to the connection manager go to the test.
 struct Stub {
@@ -135,6 +139,9 @@ fn serve(socket: &Arc<OwnedFd>, to_test: &Sender<Call>, gate: &Mutex<()>) {
                 reply(&Reply::Link(LinkInfo::new("rxe0", "lo", 1)));
                 reply(&Reply::Done);
             }
+            Request::Subscribe if REFUSES.load(Ordering::Relaxed) => {
+                reply(&Reply::error(libc::EPERM, "refused by the test"));
+            }
             Request::Subscribe => reply(&Reply::Done),
             Request::Cm(call) => {
                 let call = Call {
@@ -173,6 +180,34 @@ fn bind_in_thread(id: &Id, port: u16) -> Receiver<Result<(), Error>> {
         let _gone = result.send(bound);
     });
     results
+}
+
+/// Returns the number of control threads of this process.
+fn control_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("procfs");
+    let names = tasks.filter_map(|task| {
+        let comm = task.ok()?.path().join("comm");
+        std::fs::read_to_string(comm).ok()
+    });
+    names.filter(|name| name == "ferroce-control\n").count()
+}
+
+#[test]
+fn failed_first_call_leaves_no_thread() {
+    isolated("failed_first_call_leaves_no_thread", || {
+        let _stub = Stub::start();
+        let channel = EventChannel::new().expect("a channel");
+        REFUSES.store(true, Ordering::Relaxed);
+        for _ in 0..3 {
+            let error = Id::new(&channel, PortSpace::Tcp, QpType::Rc).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Os(libc::EPERM));
+        }
+        // The kernel lists an ended thread for a moment.
+        deadline::until("no thread is left", || control_threads() == 0);
+        REFUSES.store(false, Ordering::Relaxed);
+        let _id = id(&channel);
+        deadline::until("one thread", || control_threads() == 1);
+    });
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of [`Client::call`].
-    pub fn register(&self, service: &'static dyn Service) -> Result<(), Error> {
+    pub fn register(&self, service: &Arc<dyn Service>) -> Result<(), Error> {
         loop {
             let generation = self.await_connection()?;
             match self.shared.call_on(generation, &Request::Subscribe, None) {

@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     /// Notified when the connection was lost or restored, or could not be restored.
     connection_changed: Condvar,
     pub(super) links: OpenLinks,
-    pub(super) service: OnceLock<&'static dyn Service>,
+    pub(super) service: OnceLock<Arc<dyn Service>>,
     reports: Mutex<Reports>,
     /// Makes the thread look at `ended` and at the attempts to reconnect that are wanted.
     wakeup: OwnedFd,
@@ -100,14 +100,14 @@ impl Shared {
     }
 
     /// Registers a service on the connection with this number. False if that was lost.
-    pub(super) fn register(&self, service: &'static dyn Service, generation: u64) -> bool {
+    pub(super) fn register(&self, service: &Arc<dyn Service>, generation: u64) -> bool {
         // While the state is locked, no recovery begins.
         let state = lock(&self.state);
         if state.sender.is_none() || state.generation != generation {
             return false;
         }
         service.connected(generation);
-        self.service.set(service).is_ok()
+        self.service.set(Arc::clone(service)).is_ok()
     }
 
     /// Sends a request and waits for its answer; see [`super::Client::call`].
