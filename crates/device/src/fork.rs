@@ -8,15 +8,16 @@
 //! because the child has copies of the objects that close them.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Each slot of a process has four descriptors, each device two; a machine has 255 slots.
 const CAPACITY: usize = 2048;
 
 /// Number and inode of each descriptor; 0 in an unused entry.
 static HELD: [AtomicU64; CAPACITY] = [const { AtomicU64::new(0) }; CAPACITY];
-static HANDLER: Once = Once::new();
+/// True once the handler is registered. A child does not wait for a thread of its parent that
+/// registers it, as it would with `Once`.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
 /// Forks between the first process that opened a device and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -34,10 +35,12 @@ pub(crate) struct NotForChildren(Vec<u64>);
 impl NotForChildren {
     /// Adds a socket. If the table is full, children inherit the socket.
     pub(crate) fn add(&mut self, socket: BorrowedFd<'_>) {
-        // SAFETY: the handler only makes system calls on its own descriptors.
-        HANDLER.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
-        });
+        if !REGISTERED.load(Ordering::Acquire) {
+            // Two threads may register it twice: the second run of the handler does nothing.
+            // SAFETY: the handler only makes system calls on its own descriptors.
+            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            REGISTERED.store(true, Ordering::Release);
+        }
         let Some(entry) = entry(socket.as_raw_fd()) else {
             return;
         };
