@@ -51,6 +51,8 @@ pub struct Place {
     /// Why there is no private network, if so.
     host: Option<String>,
     port: u16,
+    /// The links that were added and not deleted yet.
+    links: Vec<&'static str>,
 }
 
 impl Place {
@@ -72,6 +74,7 @@ impl Place {
             as_nobody: is_root,
             host: host.map(|error| error.to_string()),
             port: FIRST_PORT,
+            links: Vec::new(),
         };
         if is_root && !place.nobody_may_run_ferroce() {
             eprintln!(
@@ -199,15 +202,17 @@ impl Place {
     ///
     /// # Errors
     /// If ferroced refuses.
-    pub fn leave(self) -> Result<()> {
-        if self.host.is_none() {
-            self.run_ferroce(&["link", "delete", "rxe1"])?;
+    pub fn leave(mut self) -> Result<()> {
+        while let Some(link) = self.links.pop() {
+            self.run_ferroce(&["link", "delete", link])?;
         }
-        self.run_ferroce(&["link", "delete", "rxe0"])
+        Ok(())
     }
 
-    fn add_link(&self, name: &str, netdev: &str) -> Result<()> {
-        self.run_ferroce(&["link", "add", name, "type", "rxe", "netdev", netdev])
+    fn add_link(&mut self, name: &'static str, netdev: &str) -> Result<()> {
+        self.run_ferroce(&["link", "add", name, "type", "rxe", "netdev", netdev])?;
+        self.links.push(name);
+        Ok(())
     }
 
     fn run_ferroce(&self, words: &[&str]) -> Result<()> {
@@ -262,5 +267,14 @@ impl Place {
             command.uid(NOBODY).gid(NOBODY);
         }
         command
+    }
+}
+
+impl Drop for Place {
+    /// Ends ferroced after an error, too.
+    fn drop(&mut self) {
+        for link in &self.links {
+            let _error_was_reported = self.run_ferroce(&["link", "delete", link]);
+        }
     }
 }
