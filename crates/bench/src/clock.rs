@@ -13,7 +13,7 @@ const STEP: Duration = Duration::from_micros(1);
 pub enum Clock {
     /// Real time since this instant.
     Real(Instant),
-    /// A number of readings, each of which takes [`STEP`].
+    /// A number of readings, each of which takes `STEP`.
     Steps(Cell<u32>),
 }
 

@@ -1,7 +1,7 @@
 //! Instructions for each packet, counted by callgrind.
 //!
 //! Times vary with the load of a machine; instruction counts do not. Callgrind counts the
-//! instructions of [`sender_work`] and [`receiver_work`], in which all work of the two sides
+//! instructions of `sender_work` and `receiver_work`, in which all work of the two sides
 //! happens. The engines get the time from a clock that advances by fixed steps, because
 //! callgrind is slow and timers would expire.
 

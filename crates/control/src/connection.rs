@@ -43,7 +43,7 @@ pub fn next_request_number() -> RequestNumber {
 /// Requests block until they are answered, or fail after [`ANSWER_TIMEOUT`]; an answer that
 /// arrives later is dropped. Link events that arrive meanwhile are kept for
 /// [`Connection::try_event`]. The descriptor (`as_fd`) becomes readable when there is an
-/// event or ferroced has closed the connection. [`Connection::split`] allows several
+/// event or ferroced has closed the connection. `Connection::split` allows several
 /// requests in flight.
 #[derive(Debug)]
 pub struct Connection {

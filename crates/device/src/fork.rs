@@ -18,11 +18,11 @@ static HELD: [AtomicU64; CAPACITY] = [const { AtomicU64::new(0) }; CAPACITY];
 /// True once the handler is registered. A child does not wait for a thread of its parent that
 /// registers it, as it would with `Once`.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
-/// Forks between the first process that opened a device and this process.
+/// Grows with each fork.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the number of forks between the first process that opened a device and this
-/// process. A device has its threads and sockets only in the process that opened it.
+/// Returns a number that grows with each fork between the first process that opened a device
+/// and this process. A device has its threads and sockets only in the process that opened it.
 #[inline]
 pub(crate) fn count() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -36,7 +36,8 @@ impl NotForChildren {
     /// Adds a socket. If the table is full, children inherit the socket.
     pub(crate) fn add(&mut self, socket: BorrowedFd<'_>) {
         if !REGISTERED.load(Ordering::Acquire) {
-            // Two threads may register it twice: the second run of the handler does nothing.
+            // Two threads may register it twice: then a fork counts twice, and the second run of
+            // the handler finds no descriptors.
             // SAFETY: the handler only makes system calls on its own descriptors.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             REGISTERED.store(true, Ordering::Release);
