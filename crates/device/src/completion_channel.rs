@@ -85,6 +85,12 @@ impl CompletionChannel {
             if let Some(taken) = taken {
                 return Ok(taken);
             }
+            if shards.iter().any(|shard| shard.is_stopped()) {
+                // The device was closed. Its sockets may have another owner.
+                drop(driving);
+                let look = look.take().expect("no event was taken");
+                return self.records.take_with(look);
+            }
             match poll(&mut fds, None) {
                 Err(Errno::INTR) if handlers() != Handlers::Restart => {
                     return Err(Errno::INTR.into());

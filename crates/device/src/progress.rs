@@ -73,6 +73,7 @@ fn run(shard: &Shard) {
         spin_until: Time::ZERO,
         driven: 0,
         standbys: 0,
+        due: None,
     };
     while !shard.is_stopped() {
         let now = clock::now();
@@ -98,6 +99,8 @@ struct ProgressThread<'a> {
     /// Number of the last wait for an event, and the standbys during it.
     driven: u32,
     standbys: u32,
+    /// Time of the next turn, even if a thread of the program waits for an event.
+    due: Option<Time>,
 }
 
 impl ProgressThread<'_> {
@@ -112,14 +115,18 @@ impl ProgressThread<'_> {
             false => 0,
         };
         self.driven = driven;
+        // The deadline of deferred work lies behind `now` each time: keep the first.
+        if self.due.take().is_some_and(|due| due <= now) {
+            return false;
+        }
         // Short standbys at first: a thread that takes event after event would have to wake
         // this one each time.
         let standby = (self.standbys < DRIVEN_STANDBYS).then(|| now.after_nanos(STANDBY_NS));
-        let due = self.shard.sleep_while_driven(now, standby);
-        if due.is_some_and(|due| due <= now) {
-            return false;
+        self.due = self.shard.sleep_while_driven(now, standby);
+        if self.due.is_none_or(|due| due > now) {
+            let until = self.due.into_iter().chain(standby).min();
+            sleep(self.shard, &mut self.fds[..1], until);
         }
-        sleep(self.shard, &mut self.fds[..1], due);
         self.woken = Woken::Otherwise;
         true
     }

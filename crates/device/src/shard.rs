@@ -253,11 +253,11 @@ impl Shard {
     }
 
     /// Returns the time of the next turn while another thread receives, and records that the
-    /// progress thread sleeps until then, at most until `until`.
-    pub(crate) fn sleep_while_driven(&self, now: Time, until: Option<Time>) -> Option<Time> {
+    /// progress thread sleeps until then, at most until `standby`.
+    pub(crate) fn sleep_while_driven(&self, now: Time, standby: Option<Time>) -> Option<Time> {
         let core = self.lock();
-        let due = core.next_deadline(now).into_iter().chain(until).min();
-        self.set_sleep(due);
+        let due = core.next_deadline(now);
+        self.set_sleep(due.into_iter().chain(standby).min());
         due
     }
 

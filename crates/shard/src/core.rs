@@ -152,7 +152,9 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         // leave with that response, or in the next turn.
         let expects_post = matches!(caller, Caller::Poller | Caller::ExpectsPost);
         let deferred_before = self.ack_deferred;
+        // Posts that wait are sent now: they waited for a packet such as these.
         let defer = expects_post
+            && !self.posts_wait
             && match received {
                 // The program sees the completion of its own message only now.
                 0 => deferred_before && releases_ack,

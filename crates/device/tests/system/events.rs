@@ -56,6 +56,40 @@ fn progress_threads_deliver_without_polls() {
     );
 }
 
+/// The second of two posts waits for the response to the first. The thread that waits for an
+/// event receives that response, which makes no event.
+#[test]
+fn waiting_posts_are_sent_while_another_thread_waits_for_an_event() {
+    let name = "events::waiting_posts_are_sent_while_another_thread_waits_for_an_event";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        let channel = std::sync::Arc::clone(&ours.channel);
+        #[allow(clippy::disallowed_methods, reason = "another thread waits")]
+        let waiter = std::thread::spawn(move || channel.take());
+        for _ in 0..20 {
+            theirs.expect("receive 1 0 64", "done");
+            theirs.expect("receive 2 64 64", "done");
+            ours.post(1, SendOp::Send { imm: None }, 0, 64);
+            ours.post(2, SendOp::Send { imm: None }, 64, 64);
+            theirs.expect("complete 2", "Success 64, Success 64");
+        }
+        let take = || {
+            ours.cq
+                .queue()
+                .poll(64, |wc| assert_eq!(wc.status, WcStatus::Success))
+        };
+        let mut taken = 0;
+        deadline::until("all completions", || {
+            taken += take();
+            taken == 40
+        });
+        theirs.expect("receive 3 0 64", "done");
+        ours.cq.arm(Arm::Any);
+        ours.post(3, SendOp::Send { imm: None }, 0, 64);
+        assert_eq!(waiter.join().unwrap().unwrap(), u64::from(ours.cq.id()));
+    });
+}
+
 /// As with `read` on the kernel's event file.
 #[test]
 fn signal_interrupts_the_wait_for_a_completion_unless_its_handler_restarts_calls() {
