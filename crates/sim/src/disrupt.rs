@@ -57,8 +57,10 @@ impl World {
             return Ok(());
         }
         self.qps[qp].cause.program = true;
+        // Packets that have arrived are received first, and may end a drain.
+        self.modify(qp, QpState::Err)?;
         self.qps[qp].drain = Drain::No;
-        self.modify(qp, QpState::Err)
+        Ok(())
     }
 
     pub(crate) fn reset(&mut self, qp: usize) -> Check {
