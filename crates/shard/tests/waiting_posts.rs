@@ -9,7 +9,7 @@ mod loopback;
 use std::sync::Arc;
 
 use connection::End;
-use ferroce_roce::{QpType, Time};
+use ferroce_roce::{AttrMask, QpAttr, QpState, QpType, Time};
 use ferroce_shard::Caller;
 use loopback::{HERE, Loopback};
 
@@ -54,4 +54,22 @@ fn turn_that_receives_sends_waiting_posts() {
         end.turn(Time::ZERO, caller);
         assert!(!end.core.has_waiting_posts(), "{caller:?}");
     }
+}
+
+#[test]
+fn post_in_the_error_state_is_flushed_at_once() {
+    let mut end = end();
+    end.post_write(Time::ZERO, 1);
+    end.post_write(Time::ZERO, 2);
+    let attr = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    end.core.wire_mut().0.clear(); // lost
+    end.modify(&attr, AttrMask::STATE);
+    end.post_write(Time::ZERO, 3);
+    assert!(!end.core.has_waiting_posts());
+    let mut completed = Vec::new();
+    end.cq.poll(8, |wc| completed.push(wc.wr_id));
+    assert_eq!(completed, [1, 2, 3]);
 }

@@ -40,16 +40,13 @@ impl Qp {
     /// short, and a packet in flight will cause a response.
     #[inline]
     pub(crate) fn posts_may_wait(&self) -> bool {
-        let unsent = self.sq.len() - self.req.index();
-        let last = self
-            .sq
-            .len()
-            .checked_sub(1)
-            .and_then(|last| self.sq.get(last));
-        self.kind.is_reliable()
-            && self.state == QpState::Rts
-            && unsent < MAX_WAITING
-            && last.is_some_and(|wqe| wqe.length <= MAX_WAITING_LENGTH)
+        if self.state != QpState::Rts || !self.kind.is_reliable() {
+            return false;
+        }
+        let queued = self.sq.len();
+        let last = queued.checked_sub(1).and_then(|last| self.sq.get(last));
+        last.is_some_and(|wqe| wqe.length <= MAX_WAITING_LENGTH)
+            && queued.saturating_sub(self.req.index()) < MAX_WAITING
             && self.req.rnr_until.is_none()
             && self.req.expects_response_for(self.req.una)
     }

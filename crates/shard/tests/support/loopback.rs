@@ -15,7 +15,7 @@ pub(crate) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A wire that receives every run that it sends.
 #[derive(Default)]
-pub(crate) struct Loopback(VecDeque<(Path, usize, Vec<u8>)>);
+pub(crate) struct Loopback(pub(crate) VecDeque<(Path, usize, Vec<u8>)>);
 
 impl Wire for Loopback {
     fn receive(
