@@ -4,8 +4,8 @@ use core::ffi::c_int;
 
 use ferroce_device::AsyncEvent;
 
-use crate::context::{ContextObject, context, context_of};
-use crate::errno::{minus_one, refuse};
+use crate::context::{ContextObject, context_of};
+use crate::errno::minus_one;
 use crate::ffi::*;
 
 #[unsafe(no_mangle)]
@@ -13,11 +13,8 @@ pub unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    let context = context!(context, "ibv_get_async_event: the context is NULL" => minus_one);
-    if event.is_null() {
-        let why = "ibv_get_async_event: the place for the event is NULL";
-        return minus_one(refuse(libc::EINVAL, why));
-    }
+    // SAFETY: the program's context is open.
+    let context = unsafe { context_of(context) };
     loop {
         let taken = match context.device.take_event() {
             Ok(taken) => taken,
@@ -25,7 +22,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
         };
         // Events of destroyed objects are dropped.
         if let Some(translated) = translate(context, &taken) {
-            // SAFETY: the program passes a structure for the event, and not NULL.
+            // SAFETY: the program's structure is writable.
             unsafe { event.write(translated) };
             return 0;
         }

@@ -6,8 +6,7 @@ use core::ffi::{c_int, c_uint};
 
 use ferroce_device::LinkInfo;
 
-use crate::arguments::put;
-use crate::context::context;
+use crate::context::context_of;
 use crate::errno::{minus_one, refuse};
 use crate::ffi::*;
 use crate::limits::GID_TABLE;
@@ -52,10 +51,12 @@ pub unsafe extern "C" fn ibv_query_gid(
             ),
         ));
     };
-    let owner = context!(context, "ibv_query_gid: the context is NULL" => minus_one);
-    let found = entry(&owner.device.link(), index);
-    let found = found.map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid);
-    put!(gid, found, "ibv_query_gid: the place for the GID is NULL" => minus_one);
+    // SAFETY: the program's context is open, and its variable is writable.
+    unsafe {
+        let link = context_of(context).device.link();
+        let empty = ibv_gid { raw: [0; 16] };
+        gid.write(entry(&link, index).map_or(empty, |entry| entry.gid));
+    }
     0
 }
 
@@ -75,12 +76,15 @@ pub unsafe extern "C" fn ibv_query_gid_type(
             ),
         ));
     };
-    let owner = context!(context, "GID type: the context is NULL" => minus_one);
-    let found = match owner.device.link().gid(index) {
-        Some(_) => SYSFS_ROCE_V2,
-        None => SYSFS_IB_OR_ROCE_V1,
-    };
-    put!(gid_type, found, "GID type: the place for the type is NULL" => minus_one);
+    // SAFETY: the program's context is open, and its variable is writable.
+    unsafe {
+        let populated = context_of(context).device.link().gid(index).is_some();
+        gid_type.write(if populated {
+            SYSFS_ROCE_V2
+        } else {
+            SYSFS_IB_OR_ROCE_V1
+        });
+    }
     0
 }
 
@@ -102,9 +106,8 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
             ),
         );
     };
-    let link = context!(context, "GID entry: the context is NULL" => errno)
-        .device
-        .link();
+    // SAFETY: the program's context is open.
+    let link = unsafe { context_of(context) }.device.link();
     match entry(&link, index) {
         None => refuse(
             libc::ENODATA,
@@ -132,9 +135,8 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         );
         return -(refuse(libc::EINVAL, why) as isize);
     }
-    let link = context!(context, "GID table: the context is NULL" => negative_size)
-        .device
-        .link();
+    // SAFETY: the program's context is open.
+    let link = unsafe { context_of(context) }.device.link();
     if link.gids.len() > max_entries {
         let why = format_args!(
             "{} GIDs do not fit into {max_entries} entries",
@@ -171,7 +173,8 @@ pub unsafe extern "C" fn ibv_query_pkey(
             ),
         ));
     }
-    put!(pkey, DEFAULT_PKEY, "ibv_query_pkey: the place for the P_Key is NULL" => minus_one);
+    // SAFETY: the program's variable is writable.
+    unsafe { pkey.write(DEFAULT_PKEY) };
     0
 }
 

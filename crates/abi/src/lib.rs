@@ -29,7 +29,6 @@ pub mod ffi;
 
 mod advise;
 mod ah;
-mod arguments;
 mod async_events;
 mod buf;
 mod channel;

@@ -11,8 +11,6 @@ pub enum Goal {
     AtLeast(f64),
     /// At most this value, in the row's unit.
     Most(f64),
-    /// At least this value, in the row's unit.
-    Least(f64),
 }
 
 /// One figure of a report.
@@ -41,7 +39,6 @@ impl Row {
             Goal::Ratio(most) => self.against?.2 <= most,
             Goal::AtLeast(least) => self.against?.2 >= least,
             Goal::Most(most) => self.value <= most,
-            Goal::Least(least) => self.value >= least,
         })
     }
 
@@ -53,7 +50,7 @@ impl Row {
         }
     }
 
-    pub(crate) fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; 8] {
         let (name, other, ratio) = match self.against {
             None => Default::default(),
             Some((name, value, ratio)) => (
@@ -67,7 +64,6 @@ impl Row {
             Some(Goal::Ratio(most)) => format!("<= {most} x"),
             Some(Goal::AtLeast(least)) => format!(">= {least} x"),
             Some(Goal::Most(most)) => format!("<= {most} {}", self.unit),
-            Some(Goal::Least(least)) => format!(">= {least} {}", self.unit),
         };
         [
             self.what.clone(),
@@ -132,7 +128,6 @@ impl Report {
                 Some(Goal::Ratio(most)) => format!("ratio {most}"),
                 Some(Goal::AtLeast(least)) => format!("at least {least}"),
                 Some(Goal::Most(most)) => format!("value {most}"),
-                Some(Goal::Least(least)) => format!("value at least {least}"),
             };
             let Row {
                 what,

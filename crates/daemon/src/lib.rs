@@ -34,7 +34,6 @@ pub mod config;
 mod configured_links;
 mod connecting;
 mod connections;
-mod deferred;
 mod ethtool;
 mod gids;
 mod group;

@@ -2,12 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::client::AttachmentId;
+use crate::client::ClientId;
 use crate::process::ProcessId;
 use crate::state::SavedOwner;
 
-/// A program that owns slots of a link. A program with several open devices is the owner of
-/// each of them.
+/// A program that owns slots of a link.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) process: ProcessId,
@@ -17,8 +16,8 @@ pub(crate) struct Owner {
     pub(crate) slots: Vec<u8>,
     /// Descriptor that is readable when the process has ended.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// The attachment; `None` if its connection is lost and the program may resume.
-    pub(crate) attachment: Option<AttachmentId>,
+    /// The connection; `None` if it is lost and the program may resume.
+    pub(crate) client: Option<ClientId>,
     /// True if the process ended before the group was adopted: its slots must be released.
     pub(crate) dead: bool,
 }
@@ -45,14 +44,14 @@ impl Owner {
             // when no others are free.
             dead: pidfd.is_none() && saved.process.is_visible(),
             pidfd,
-            attachment: None,
+            client: None,
         }
     }
 
     /// Returns true if ferroced cannot notice the end of the process: it has neither a
     /// connection nor a pidfd.
     pub(crate) fn is_unobservable(&self) -> bool {
-        self.attachment.is_none() && self.pidfd.is_none()
+        self.client.is_none() && self.pidfd.is_none()
     }
 
     /// Returns PID and program for messages.

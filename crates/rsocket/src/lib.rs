@@ -16,14 +16,13 @@
 //! those of `rdma/rsocket.h`, and errors are the same: an [`Errno`].
 //!
 //! ```no_run
-//! use std::io::{Read, Write};
-//! use ferroce_rsocket::{AddressFamily, Stream};
+//! use ferroce_rsocket::{AddressFamily, RecvFlags, SendFlags, Stream};
 //!
-//! let mut stream = Stream::new(AddressFamily::INET)?;
+//! let stream = Stream::new(AddressFamily::INET)?;
 //! stream.connect(&"192.0.2.1:7471".parse()?)?;
-//! stream.write_all(b"hello")?;
+//! stream.send(b"hello", SendFlags::empty())?;
 //! let mut bytes = [0; 5];
-//! stream.read_exact(&mut bytes)?;
+//! stream.receive(&mut bytes, RecvFlags::WAITALL)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -37,7 +36,6 @@ mod datagram;
 mod epoll;
 mod error;
 mod flow;
-mod mapping;
 mod option_value;
 mod poll;
 mod queue;

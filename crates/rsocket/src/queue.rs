@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ferroce_device::transport::{
     Arm, Pd, QpCap, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, Wc,
 };
-use ferroce_device::{CompletionChannel, Cq, Device, Qp};
+use ferroce_device::{Channel, Cq, Device, Qp};
 use ferroce_rdmacm::{LinkDevice, QpConfig};
 
 use crate::cm::{self, Id};
@@ -30,7 +30,7 @@ pub(crate) struct Queue {
     /// Before `cq`: fields are dropped in this order, and a completion queue goes last.
     qp: Arc<Qp>,
     cq: OwnedCq,
-    channel: Arc<CompletionChannel>,
+    channel: Arc<Channel>,
     link: LinkDevice,
     is_armed: bool,
     pub(crate) sizes: Sizes,

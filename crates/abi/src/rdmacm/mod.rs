@@ -20,7 +20,6 @@ mod connect;
 mod devices;
 mod ep;
 mod event;
-mod fields;
 mod id;
 mod live;
 mod multicast;

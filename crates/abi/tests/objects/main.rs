@@ -14,7 +14,6 @@ mod events;
 mod exit;
 mod imports;
 mod memory_limit;
-mod null_places;
 mod regions;
 mod traffic;
 mod windows;

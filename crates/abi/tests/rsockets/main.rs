@@ -9,7 +9,6 @@ mod common;
 mod datagrams;
 mod ends;
 mod iomaps;
-mod lengths;
 mod many;
 mod nonblocking;
 mod options;

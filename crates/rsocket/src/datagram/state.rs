@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
 use super::local::{Local, Received, Route};
-use super::opening::Attempt;
 use super::udp;
 use crate::queue::Sizes;
 use crate::wait::Waiters;
@@ -19,10 +18,6 @@ use crate::{Errno, Result};
 pub(super) struct State {
     pub(super) peers: BTreeMap<SocketAddr, Peer>,
     pub(super) locals: Vec<Local>,
-    /// Attempts to open the queue pairs of further local addresses.
-    pub(super) attempts: BTreeMap<IpAddr, Attempt>,
-    /// An epoll descriptor for the completion channels of all queue pairs.
-    pub(super) completions: OwnedFd,
     /// Datagrams that are not read, and their senders.
     pub(super) received: VecDeque<(SocketAddr, Vec<u8>)>,
     pub(super) connected: Option<SocketAddr>,
@@ -47,12 +42,10 @@ const MAX_RECEIVED: usize = 4096;
 const MAX_PEERS: usize = 65536;
 
 impl State {
-    pub(super) fn new(sizes: Sizes, completions: OwnedFd) -> State {
+    pub(super) fn new(sizes: Sizes) -> State {
         State {
             peers: BTreeMap::new(),
             locals: Vec::new(),
-            attempts: BTreeMap::new(),
-            completions,
             received: VecDeque::new(),
             connected: None,
             closed: false,
@@ -61,17 +54,17 @@ impl State {
         }
     }
 
-    /// Returns the index of a local address's queue pair, if it is open.
-    pub(super) fn local(&self, ip: IpAddr) -> Option<usize> {
-        self.locals.iter().position(|local| local.ip == ip)
-    }
-
-    /// Adds the queue pair of another local address.
-    pub(super) fn add(&mut self, mut local: Local) -> Result<()> {
-        udp::watch(self.completions.as_fd(), local.queue.fd())?;
+    /// Returns the index of a local address's queue pair, which is created if needed.
+    pub(super) fn local(&mut self, ip: IpAddr, completions: BorrowedFd<'_>) -> Result<usize> {
+        let known = self.locals.iter().position(|local| local.ip == ip);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let mut local = Local::new(ip, self.sizes)?;
+        udp::watch(completions, local.queue.fd())?;
         local.queue.arm();
         self.locals.push(local);
-        Ok(())
+        Ok(self.locals.len() - 1)
     }
 
     /// Returns a peer, which is added if it is unknown; ENOBUFS if there are too many.
@@ -128,8 +121,7 @@ impl State {
         if !self.received.is_empty() {
             ready |= PollFlags::IN | PollFlags::RDNORM;
         }
-        let waits = self.attempts.values().any(Attempt::delays_sender);
-        if !waits && self.locals.iter().all(Local::can_send) {
+        if self.locals.iter().all(Local::can_send) {
             ready |= PollFlags::OUT | PollFlags::WRNORM;
         }
         ready

@@ -38,9 +38,6 @@ pub(crate) struct State {
     pub(super) phase: Phase,
     pub(super) was_open: bool,
     pub(super) bound: bool,
-    /// True while a thread waits for ferroced in `bind`, `listen` or `connect`. It does not
-    /// hold the lock meanwhile.
-    pub(super) calls_ferroced: bool,
     /// True while the receiving direction is open.
     pub(super) readable: bool,
     /// True while the sending direction is open.
@@ -62,7 +59,6 @@ impl State {
             phase: Phase::New,
             was_open: false,
             bound: false,
-            calls_ferroced: false,
             readable: false,
             writable: false,
             shut_by_us: false,

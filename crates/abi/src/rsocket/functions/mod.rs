@@ -1,6 +1,5 @@
 //! The functions that `rdma/rsocket.h` declares.
 
-mod buffers;
 mod control;
 mod iomap;
 mod lifetime;

@@ -11,7 +11,9 @@
 //!
 //! All processes but the last are this executable.
 
+mod bare;
 mod coordinator;
+mod floor;
 mod idle;
 mod iperf;
 mod plan;

@@ -89,10 +89,7 @@ impl Endpoint {
 
     /// Unmaps this end's memory.
     pub(crate) fn unmap(&self) {
-        // SAFETY: these tests use no word of the pages, and end soon after the unmapping.
-        // Memory that is mapped there meanwhile is accessed by a work request of the test,
-        // whose status then fails the test.
-        unsafe { self.pages.unmap() }.expect("unmapped");
+        self.pages.unmap().expect("unmapped");
     }
 
     pub(crate) fn make_read_only(&self) {

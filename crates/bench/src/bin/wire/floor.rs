@@ -13,7 +13,6 @@
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -21,11 +20,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SocketType, bind, recvmsg, socket, sockopt,
 };
 
-use super::bare::SMALL;
-use super::{Deadline, now, set_option};
+use crate::bare::{SMALL, set_option};
+use crate::queue_pairs::{Deadline, now, one_way};
+use crate::requests::Figure;
 
-/// Size of the packet of an 8-byte message.
-const MESSAGE: usize = SMALL + 8;
 /// Size of an RC ACK packet.
 const ACKNOWLEDGEMENT: usize = 20;
 
@@ -45,8 +43,7 @@ const fn instruction(code: u32, k: u32) -> libc::sock_filter {
 }
 
 /// One end: a receiving socket and a sending socket.
-#[derive(Debug)]
-pub struct FloorSockets {
+pub(crate) struct FloorSockets {
     address: IpAddr,
     receiver: UdpSocket,
     sender: UdpSocket,
@@ -54,11 +51,7 @@ pub struct FloorSockets {
 }
 
 impl FloorSockets {
-    /// Opens the sockets of one end.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn open(address: IpAddr) -> Result<FloorSockets> {
+    pub(crate) fn open(address: IpAddr) -> Result<FloorSockets> {
         let receiver = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         sockopt::set_socket_reuseport(&receiver, true)?;
         bind(&receiver, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
@@ -85,7 +78,7 @@ impl FloorSockets {
                 libc::IP_MTU_DISCOVER,
                 libc::IP_PMTUDISC_DO,
             ),
-            (&sender, libc::SOL_UDP, libc::UDP_SEGMENT, MESSAGE as i32),
+            (&sender, libc::SOL_UDP, libc::UDP_SEGMENT, SMALL as i32),
         ] {
             set_option(socket, level, option, value)?;
         }
@@ -97,43 +90,27 @@ impl FloorSockets {
         })
     }
 
-    /// Returns the address of the receiving socket.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn address(&self) -> Result<SocketAddr> {
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
         let port = self.receiver.local_addr()?.port();
         Ok(SocketAddr::new(self.address, port))
     }
 
-    /// Sets the address of the other end.
-    pub fn reach(&mut self, peer: SocketAddr) {
+    pub(crate) fn reach(&mut self, peer: SocketAddr) {
         self.peer = Some(peer);
     }
 
-    /// Sends an 8-byte message and waits for one in return, `times` times. Returns the time
-    /// of each round trip.
-    ///
-    /// # Errors
-    /// If a socket fails or the other end stops.
-    pub fn ping(&self, times: u32) -> Result<Vec<Duration>> {
-        let mut round_trips = Vec::with_capacity(times as usize);
-        let mut begun = now();
+    /// Sends a message and waits for one in return, `times` times.
+    pub(crate) fn ping(&self, times: u32) -> Result<Figure> {
+        let begun = now();
         for _ in 0..times {
             self.send()?;
             self.receive()?;
-            let end = now();
-            round_trips.push(end - begun);
-            begun = end;
         }
-        Ok(round_trips)
+        Ok(one_way(now() - begun, times))
     }
 
     /// Answers the messages of [`FloorSockets::ping`].
-    ///
-    /// # Errors
-    /// If a socket fails or the other end stops.
-    pub fn pong(&self, times: u32) -> Result<()> {
+    pub(crate) fn pong(&self, times: u32) -> Result<()> {
         for _ in 0..times {
             self.receive()?;
             self.send()?;
@@ -143,7 +120,7 @@ impl FloorSockets {
 
     fn send(&self) -> Result<()> {
         let peer = self.peer.context("no peer address")?;
-        let bytes = [0; MESSAGE + ACKNOWLEDGEMENT];
+        let bytes = [0; SMALL + ACKNOWLEDGEMENT];
         self.sender
             .send_to(&bytes, peer)
             .context("plain UDP, segmented")?;
