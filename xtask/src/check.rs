@@ -31,6 +31,7 @@ pub(crate) fn run() -> Result<()> {
         )
     })?;
     step("Fuzz targets", fuzz_targets)?;
+    step("Instructions per packet", crate::bench::check_instructions)?;
     eprintln!("\nAll checks passed.");
     Ok(())
 }

@@ -33,6 +33,8 @@ EXAMPLES
   cargo xtask bench engine         time per packet in the protocol engine
   cargo xtask bench wire           bandwidth and latency over real sockets
   cargo xtask bench connections    rate and set-up time of connections
+  cargo xtask bench programs       perftest, UCX, libfabric and qperf beside TCP and UDP
+  cargo xtask bench instructions   instructions per packet in the protocol engine
 
 EXIT STATUS
   0 if every step succeeded, 1 if one failed, 2 if the command line is invalid.
@@ -68,7 +70,8 @@ EXAMPLES
     /// developer's machine, no injected bugs outside the simulator. Checks licences,
     /// duplicates and sources of dependencies with cargo-deny, which it builds in
     /// target/tools if that is missing. Builds the documentation and checks the fuzz
-    /// targets.
+    /// targets. Counts the engine's instructions for each packet if valgrind is installed:
+    /// more than 5 % more than recorded is an error.
     #[command(after_help = "\
 EXAMPLES
   cargo xtask check
@@ -291,6 +294,45 @@ EXAMPLES
         args: Vec<String>,
     },
 
+    /// Measure unmodified programs beside other transports.
+    ///
+    /// perftest, UCX, libfabric and qperf run over Ferroce, each beside its reference:
+    /// iperf3, plain UDP sockets, or the same program over TCP. As root, installs missing
+    /// packages with apt-get. All arguments go to the benchmark.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask bench programs
+  cargo xtask bench programs --quick
+  cargo xtask bench programs --only latency --cores 2
+  cargo xtask bench programs --bundle DIR  everything for a machine without cargo
+  cargo xtask bench programs -- --help     the benchmark's own help")]
+    Programs {
+        /// Copy the benchmark, Ferroce and the programs with their libraries to DIR, and do not
+        /// measure. Must be the first argument.
+        #[arg(long, value_name = "DIR")]
+        bundle: Option<PathBuf>,
+
+        /// Arguments of the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// Count the engine's instructions for each packet.
+    ///
+    /// Runs fixed workloads under `valgrind --tool=callgrind` and compares with
+    /// crates/bench/instructions.json. Part of `check`: more than 5 % more is an error. With
+    /// another compiler than the recorded one, differences are only printed. All arguments
+    /// go to the benchmark.
+    #[command(after_help = "\
+EXAMPLES
+  cargo xtask bench instructions
+  cargo xtask bench instructions --accept    record new counts")]
+    Instructions {
+        /// Arguments of the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
     /// Measure the rate and set-up time of connections, and look for leaks.
     ///
     /// Two processes connect and disconnect with rdma_cm, 20,000 times by default, and
@@ -316,6 +358,21 @@ mod tests {
         Cli::try_parse_from(line.split(' '))
             .expect("a valid command line")
             .command
+    }
+
+    #[test]
+    fn bundle_is_an_option_of_xtask_and_the_rest_of_the_runner() {
+        let line = "xtask bench programs --bundle b";
+        let Command::Bench(Bench::Programs { bundle, args }) = parse(line) else {
+            panic!("another command");
+        };
+        assert_eq!((bundle, args.len()), (Some(PathBuf::from("b")), 0));
+        let line = "xtask bench programs --quick --only UCX --cores 2";
+        let Command::Bench(Bench::Programs { bundle, args }) = parse(line) else {
+            panic!("another command");
+        };
+        assert_eq!(bundle, None);
+        assert_eq!(args, ["--quick", "--only", "UCX", "--cores", "2"]);
     }
 
     #[test]

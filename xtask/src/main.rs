@@ -4,7 +4,9 @@
 //! The first step that fails ends the run. Titles go to standard error; the output of the
 //! steps is unchanged.
 
+mod bench;
 mod beside;
+mod bundle;
 mod check;
 mod cli;
 mod deb;
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
         Command::Soak { args } => tasks::soak(&args),
         Command::Bench(Bench::Engine { beside, args }) => tasks::bench_engine(beside, &args),
         Command::Bench(Bench::Wire { beside, args }) => tasks::bench_wire(beside, &args),
+        Command::Bench(Bench::Programs { bundle, args }) => bench::programs(bundle, &args),
+        Command::Bench(Bench::Instructions { args }) => bench::instructions(&args),
         Command::Bench(Bench::Connections { args }) => tasks::bench_connections(&args),
     };
     match result {

@@ -34,6 +34,10 @@ pub(crate) const PROGRAMS: [&str; 16] = [
     "qemu-system-x86",
 ];
 
+/// Packages with the programs of `cargo xtask bench programs`.
+pub(crate) const MEASURED: [&str; 5] =
+    ["iperf3", "perftest", "qperf", "ucx-utils", "libfabric-bin"];
+
 /// Packages that build and run the virtual machine of `cargo xtask interop`, and decode its
 /// packets.
 pub(crate) const VIRTUAL_MACHINE: [&str; 7] = [

@@ -179,12 +179,12 @@ fn tool(title: &str, package: &str, name: &str, args: &[String]) -> Result<()> {
 
 /// Returns cargo's arguments for an optimised build of an executable. They do not silence
 /// cargo: the first build takes minutes.
-fn build_line<'a>(package: &'a str, name: &'a str) -> [&'a str; 6] {
+pub(crate) fn build_line<'a>(package: &'a str, name: &'a str) -> [&'a str; 6] {
     ["build", "--release", "--package", package, "--bin", name]
 }
 
 /// Runs an executable of the optimised build.
-fn run_built(name: &str, args: &[String]) -> Result<()> {
+pub(crate) fn run_built(name: &str, args: &[String]) -> Result<()> {
     let program = library::target_dir().join("release").join(name);
     let status = Command::new(&program)
         .args(args)

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use ferroce_device::transport::{Access, AccessError, MemorySpace};
 
+use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::mapping;
@@ -28,16 +29,16 @@ pub(crate) unsafe extern "C" fn advise_mr(
             format_args!("ibv_advise_mr: advice {advice} is unknown"),
         );
     }
-    if flags & !FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
+    // SAFETY: the program's list has `num_sge` elements, or is NULL.
+    let sges = unsafe { slice(sg_list.cast_const(), num_sge as usize) };
+    let Some(sges) = sges.filter(|sges| !sges.is_empty() && flags & !FLUSH == 0) else {
         return refuse(
             libc::EINVAL,
             format_args!(
                 "ibv_advise_mr: flags {flags:#x}, {num_sge} elements: needs at least one element, and knows the flag FLUSH only"
             ),
         );
-    }
-    // SAFETY: the program's list has `num_sge` elements, and is not NULL as checked above.
-    let sges = unsafe { core::slice::from_raw_parts(sg_list, num_sge as usize) };
+    };
     let ranges = |sge: &ibv_sge| range(object, sge, advice);
     // One invalid element refuses the whole call.
     if let Some(errno) = sges.iter().find_map(|sge| ranges(sge).err()) {
@@ -63,8 +64,8 @@ fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u
     if advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE {
         need |= Access::LOCAL_WRITE;
     }
-    let regions = pd.device().regions();
-    let memory = regions.local(sge.lkey, pd.pd(), need, sge.addr, sge.length);
+    let device = pd.device();
+    let memory = device.check_lkey(sge.lkey, pd.pd(), need, sge.addr, sge.length);
     let memory = memory.map_err(|error| {
         let errno = match error {
             AccessError::Unknown { .. } => libc::ENOENT,

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use ferroce_device::LinkInfo;
 use ferroce_device::transport::AddressHandle;
 
-use crate::context::context_of;
+use crate::arguments::put;
+use crate::context::context;
 use crate::convert;
 use crate::errno::{errno_of, minus_one, null, refuse};
 use crate::ffi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_grh, ibv_pd, ibv_wc, zeroed,
 };
-use crate::object::{Object, free, from_c, into_c, object};
+use crate::object::{Object, argument, free, into_c, object};
 use crate::pd::{PdObject, PdUse};
 
 /// `ibv_ah`
@@ -32,14 +33,8 @@ unsafe impl Object for AhObject {
 /// `ibv_create_ah`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the program's domain and attributes are live, or NULL.
-    let arguments = unsafe { (from_c::<PdObject>(pd), attr.as_ref()) };
-    let (Some(object), Some(attr)) = arguments else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_create_ah: the protection domain or the attributes are NULL",
-        ));
-    };
+    let object = object!(pd as PdObject, "ibv_create_ah: the protection domain is NULL" => null);
+    let attr = argument!(attr, "ibv_create_ah: the attributes are NULL" => null);
     if attr.port_num != 1 {
         let why = format_args!(
             "address handle for port {}: the device has port 1 only",
@@ -84,14 +79,8 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     ah_attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the program's completion is live, or NULL.
-    let wc = unsafe { wc.as_ref() };
-    let Some(wc) = wc.filter(|_| !context.is_null() && !ah_attr.is_null()) else {
-        return minus_one(refuse(
-            libc::EINVAL,
-            "ibv_init_ah_from_wc: the context, the completion or the attributes are NULL",
-        ));
-    };
+    let owner = context!(context, "ibv_init_ah_from_wc: the context is NULL" => minus_one);
+    let wc = argument!(wc, "ibv_init_ah_from_wc: the completion is NULL" => minus_one);
     let mut attr = ibv_ah_attr {
         dlid: wc.slid,
         sl: wc.sl,
@@ -107,14 +96,12 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
                 "ibv_init_ah_from_wc: the completion has a GRH, but the header is NULL",
             ));
         };
-        // SAFETY: the program's context is open, and not NULL as checked above.
-        let link = unsafe { context_of(context) }.device.link();
+        let link = owner.device.link();
         if let Err(errno) = Header::parse(header).fill(&link, &mut attr) {
             return minus_one(errno);
         }
     }
-    // SAFETY: the program's structure is writable, and not NULL as checked above.
-    unsafe { *ah_attr = attr };
+    put!(ah_attr, attr, "ibv_init_ah_from_wc: the attributes are NULL" => minus_one);
     0
 }
 
@@ -129,7 +116,8 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     let object =
         object!(pd as PdObject, "ibv_create_ah_from_wc: the protection domain is NULL" => null);
     let mut attr: ibv_ah_attr = zeroed();
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the context is that of a live domain. The program's completion and header are
+    // live, or NULL, and `attr` is a local variable.
     unsafe {
         match ibv_init_ah_from_wc(object.context(), port_num, wc, grh, &raw mut attr) {
             0 => ibv_create_ah(pd, &raw mut attr),
@@ -236,25 +224,22 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
 ) -> c_int {
     /// VLAN number of packets without a VLAN tag.
     const NO_VLAN: u16 = 0xffff;
-    // SAFETY: the program's attributes are live, or NULL.
-    let attr = unsafe { attr.as_ref() };
-    let Some(attr) = attr.filter(|_| !context.is_null() && !eth_mac.is_null()) else {
-        return -refuse(
-            libc::EINVAL,
-            "ibv_resolve_eth_l2_from_gid: an argument is NULL",
-        );
-    };
-    // SAFETY: all of a GID's bytes are there, whichever way it was written.
-    let address = unmapped(unsafe { attr.grh.dgid.raw });
-    // SAFETY: the caller's context.
-    let link = unsafe { context_of(context) }.device.link();
+    let attr = argument!(attr, "ibv_resolve_eth_l2_from_gid: the attributes are NULL" => negative);
+    if eth_mac.is_null() {
+        let why = "ibv_resolve_eth_l2_from_gid: the place for the MAC address is NULL";
+        return -refuse(libc::EINVAL, why);
+    }
+    let address = unmapped(convert::raw_gid(&attr.grh.dgid));
+    let owner = context!(context, "ibv_resolve_eth_l2_from_gid: the context is NULL" => negative);
+    let link = owner.device.link();
     let Some(mac) = mac_of(address, &link) else {
         return -refuse(
             libc::EHOSTUNREACH,
             format_args!("no hardware address is known for {address}"),
         );
     };
-    // SAFETY: the caller has room for a MAC address, and for the rest if not NULL.
+    // SAFETY: the program's array has the 6 bytes of a MAC address, and is not NULL; `vid` is
+    // a variable of the program, or NULL.
     unsafe {
         eth_mac.copy_from_nonoverlapping(mac.as_ptr(), mac.len());
         if let Some(vid) = vid.as_mut() {

@@ -4,8 +4,8 @@ use core::ffi::c_int;
 
 use ferroce_device::AsyncEvent;
 
-use crate::context::{ContextObject, context_of};
-use crate::errno::minus_one;
+use crate::context::{ContextObject, context, context_of};
+use crate::errno::{minus_one, refuse};
 use crate::ffi::*;
 
 #[unsafe(no_mangle)]
@@ -13,8 +13,11 @@ pub unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the program's context is open.
-    let context = unsafe { context_of(context) };
+    let context = context!(context, "ibv_get_async_event: the context is NULL" => minus_one);
+    if event.is_null() {
+        let why = "ibv_get_async_event: the place for the event is NULL";
+        return minus_one(refuse(libc::EINVAL, why));
+    }
     loop {
         let taken = match context.device.take_event() {
             Ok(taken) => taken,
@@ -22,7 +25,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
         };
         // Events of destroyed objects are dropped.
         if let Some(translated) = translate(context, &taken) {
-            // SAFETY: the program's structure is writable.
+            // SAFETY: the program passes a structure for the event, and not NULL.
             unsafe { event.write(translated) };
             return 0;
         }

@@ -83,7 +83,8 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
         dmah: ptr::null_mut(),
         buf,
     };
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program's domain and buffer are live, or NULL. `attr` is a local variable
+    // whose mask names the fields that are set.
     unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
@@ -102,7 +103,7 @@ pub extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
 pub(crate) unsafe fn check(pd: *mut ibv_pd, attr: &ibv_mr_init_attr) -> Result<(), c_int> {
     const FD: u64 = (IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET) as u64;
     const ADDR: u64 = IBV_REG_MR_MASK_ADDR as u64;
-    // SAFETY: the caller's handle is live, or NULL.
+    // SAFETY: the handle is live, or NULL: see `# Safety`. `Buffer` is the type behind it.
     let Some(buffer) = (unsafe { attr.buf.cast::<Buffer>().as_ref() }) else {
         return Err(refuse(libc::EINVAL, "ibv_reg_mr_ex: the buffer is NULL"));
     };

@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use ferroce_device::Channel;
+use ferroce_device::CompletionChannel;
 
-use crate::context::context_of;
+use crate::context::context;
 use crate::cq::CqObject;
 use crate::errno::{errno_of_device, minus_one, null, refuse};
 use crate::ffi::{ibv_comp_channel, ibv_context, ibv_cq};
@@ -19,7 +19,7 @@ use crate::object::{Object, free, from_c, into_c, object};
 #[repr(C)]
 pub(crate) struct ChannelObject {
     c: UnsafeCell<ibv_comp_channel>,
-    pub(crate) channel: Arc<Channel>,
+    pub(crate) channel: Arc<CompletionChannel>,
 }
 
 // SAFETY: `repr(C)`, and the first field is a cell of the C structure.
@@ -47,15 +47,8 @@ impl ChannelObject {
 pub unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
-    if context.is_null() {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_create_comp_channel: the context is NULL",
-        ));
-    }
-    // SAFETY: the program's context is open.
-    let device = unsafe { &context_of(context).device };
-    match device.create_channel() {
+    let owner = context!(context, "ibv_create_comp_channel: the context is NULL" => null);
+    match owner.device.create_channel() {
         Err(error) => null(errno_of_device(&error)),
         Ok(channel) => into_c(Box::new(ChannelObject {
             c: UnsafeCell::new(ibv_comp_channel {

@@ -163,6 +163,21 @@ pub(crate) unsafe fn context_of<'a>(context: *mut ibv_context) -> &'a ContextObj
     unsafe { &*object_of(context) }
 }
 
+/// Finds the context of a program's pointer. NULL refuses the call, as in
+/// [`object!`](crate::object::object).
+///
+/// Only for functions that a program calls, which are `unsafe` for this contract.
+macro_rules! context {
+    ($context:ident, $why:literal => $fail:ident) => {{
+        if $context.is_null() {
+            return $crate::object::fail::$fail($crate::errno::refuse(libc::EINVAL, $why));
+        }
+        // SAFETY: the program passes NULL or a context that it has not closed.
+        unsafe { $crate::context::context_of($context) }
+    }};
+}
+pub(crate) use context;
+
 /// Finds the context of a `cmd_fd` or of a duplicate of it.
 pub(crate) fn context_of_fd(fd: c_int) -> Option<*mut ibv_context> {
     if fd < 0 {
@@ -204,7 +219,7 @@ fn at_exit() {
             // A forked child has the contexts of its parent in the list, but not its sockets.
             for context in contexts.iter().filter(|context| context.process == process) {
                 let device = &context.object().device;
-                device.flush_deferred_acks();
+                device.flush_deferred();
                 unused::leaves(device);
             }
             drop(contexts);

@@ -62,7 +62,7 @@ impl CqObject {
         request: Request,
         fill: impl FnOnce(&mut ibv_cq_ex),
     ) -> Result<*mut ibv_cq, c_int> {
-        // SAFETY: the caller's context is open, and its channel is live or NULL.
+        // SAFETY: the context is open, and the channel is live or NULL: see `# Safety`.
         let (owner, channel) = unsafe {
             (
                 context_of(context),

@@ -7,10 +7,11 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
-use ferroce_device::Device;
-use ferroce_device::transport::Access;
+use ferroce_device::transport::{Access, MemRef, Memory as _};
+use ferroce_device::{Device, ProcessMemory};
 
-use crate::context::context_of;
+use crate::arguments::{slice, slice_mut};
+use crate::context::context;
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::{
     IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd, zeroed,
@@ -161,14 +162,10 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     let attr = argument!(attr, "ibv_alloc_dm: the attributes are NULL" => null);
-    if context.is_null() || attr.comp_mask != 0 {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_alloc_dm: the context is NULL, or comp_mask is not 0",
-        ));
+    let device = &context!(context, "ibv_alloc_dm: the context is NULL" => null).device;
+    if attr.comp_mask != 0 {
+        return null(refuse(libc::EINVAL, "ibv_alloc_dm: comp_mask is not 0"));
     }
-    // SAFETY: the program's context is open.
-    let device = unsafe { &context_of(context).device };
     match Memory::new(device, attr.length, attr.log_align_req) {
         Err(errno) => null(errno),
         Ok(memory) => {
@@ -200,14 +197,8 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's objects are live, or NULL.
-    let objects = unsafe { (from_c::<PdObject>(pd), from_c::<DmObject>(dm)) };
-    let (Some(pd_object), Some(object)) = objects else {
-        return null(refuse(
-            libc::EINVAL,
-            "ibv_reg_dm_mr: the protection domain or the device memory is NULL",
-        ));
-    };
+    let pd_object = object!(pd as PdObject, "ibv_reg_dm_mr: the protection domain is NULL" => null);
+    let object = object!(dm as DmObject, "ibv_reg_dm_mr: the device memory is NULL" => null);
     let (device, memory) = (pd_object.device(), &object.memory);
     let start = memory.at(dm_offset, length);
     let (true, true, Some(start)) = (
@@ -223,7 +214,10 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         ));
     };
     let access = Access::from_bits_retain(access);
-    let registered = device.register(pd_object.pd(), start as u64, length as u64, 0, access);
+    let (start, length64) = (start as u64, length as u64);
+    // SAFETY: the region holds the device memory, as its `Backing`, until it is deregistered.
+    // There are no Rust references to that memory.
+    let registered = unsafe { device.register(pd_object.pd(), start, length64, 0, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => {
@@ -249,9 +243,14 @@ unsafe extern "C" fn memcpy_to_dm(
             "ibv_memcpy_to_dm: the host address is NULL, or the range is outside of the device memory",
         );
     };
-    // SAFETY: `place` checked the range, and the program's buffer has `length` bytes.
-    unsafe { ptr::copy(host_addr.cast(), place, length) };
-    0
+    // SAFETY: the program's buffer has `length` bytes, and `place` checked the range of the
+    // device memory, to which there are no references. Peers may access it meanwhile, so
+    // that `ptr::copy` would be a data race.
+    let copied = unsafe {
+        let from = slice(host_addr.cast(), length).unwrap_or_default();
+        ProcessMemory::recent().write(MemRef::host(place as u64), from)
+    };
+    copied.map_or_else(|fault| refuse(libc::EFAULT, fault), |()| 0)
 }
 
 unsafe extern "C" fn memcpy_from_dm(
@@ -268,9 +267,12 @@ unsafe extern "C" fn memcpy_from_dm(
             "ibv_memcpy_from_dm: the host address is NULL, or the range is outside of the device memory",
         );
     };
-    // SAFETY: `place` checked the range, and the program's buffer has `length` bytes.
-    unsafe { ptr::copy(place, host_addr.cast(), length) };
-    0
+    // SAFETY: as in `memcpy_to_dm`; the program does not use its buffer during the call.
+    let copied = unsafe {
+        let to = slice_mut(host_addr.cast(), length).unwrap_or_default();
+        ProcessMemory::recent().read(MemRef::host(place as u64), to)
+    };
+    copied.map_or_else(|fault| refuse(libc::EFAULT, fault), |()| 0)
 }
 
 /// Returns the address of a range for a copy, if it is inside and aligned to [`UNIT`].
@@ -279,7 +281,7 @@ unsafe extern "C" fn memcpy_from_dm(
 ///
 /// The device memory is live, or NULL.
 unsafe fn place(dm: *mut ibv_dm, offset: u64, length: usize) -> Option<*mut u8> {
-    // SAFETY: the caller's device memory is live, or NULL.
+    // SAFETY: the device memory is live, or NULL: see `# Safety`.
     let object = unsafe { from_c::<DmObject>(dm) }?;
     let whole = (offset | length as u64).is_multiple_of(UNIT);
     object.memory.at(offset, length).filter(|_| whole)

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use crate::context::context_of;
+use crate::context::context;
 use crate::errno::{null, refuse};
 use crate::ffi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC,
@@ -50,12 +50,11 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: the program's attributes are live, or NULL.
-    let attr = unsafe { attr.as_ref() };
-    if context.is_null() || attr.is_none_or(|attr| attr.comp_mask != 0) {
+    let attr = argument!(attr, "ibv_alloc_td: the attributes are NULL" => null);
+    if context.is_null() || attr.comp_mask != 0 {
         return null(refuse(
             libc::EINVAL,
-            "ibv_alloc_td: the context or the attributes are NULL, or comp_mask is not 0",
+            "ibv_alloc_td: the context is NULL, or comp_mask is not 0",
         ));
     }
     into_c(Box::new(TdObject {
@@ -88,14 +87,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     let attr = argument!(attr, "ibv_alloc_parent_domain: the attributes are NULL" => null);
     // SAFETY: the program's domains are live, or NULL.
     let (pd, td) = unsafe { (from_c::<PdObject>(attr.pd), from_c::<TdObject>(attr.td)) };
-    let Some(pd) = pd.filter(|_| !context.is_null()) else {
+    let device = &context!(context, "ibv_alloc_parent_domain: the context is NULL" => null).device;
+    let Some(pd) = pd else {
         return null(refuse(
             libc::EINVAL,
-            "ibv_alloc_parent_domain: the context or the protection domain is NULL",
+            "ibv_alloc_parent_domain: the protection domain is NULL",
         ));
     };
-    // SAFETY: the program's context is open, and not NULL as checked above.
-    let device = unsafe { &context_of(context).device };
     let allocators = attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0;
     if attr.comp_mask & !KNOWN != 0
         || allocators && (attr.alloc.is_none() || attr.free.is_none())

@@ -6,7 +6,8 @@ use core::ffi::{c_int, c_uint};
 
 use ferroce_device::LinkInfo;
 
-use crate::context::context_of;
+use crate::arguments::put;
+use crate::context::context;
 use crate::errno::{minus_one, refuse};
 use crate::ffi::*;
 use crate::limits::GID_TABLE;
@@ -51,12 +52,10 @@ pub unsafe extern "C" fn ibv_query_gid(
             ),
         ));
     };
-    // SAFETY: the program's context is open, and its variable is writable.
-    unsafe {
-        let link = context_of(context).device.link();
-        let empty = ibv_gid { raw: [0; 16] };
-        gid.write(entry(&link, index).map_or(empty, |entry| entry.gid));
-    }
+    let owner = context!(context, "ibv_query_gid: the context is NULL" => minus_one);
+    let found = entry(&owner.device.link(), index);
+    let found = found.map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid);
+    put!(gid, found, "ibv_query_gid: the place for the GID is NULL" => minus_one);
     0
 }
 
@@ -76,15 +75,12 @@ pub unsafe extern "C" fn ibv_query_gid_type(
             ),
         ));
     };
-    // SAFETY: the program's context is open, and its variable is writable.
-    unsafe {
-        let populated = context_of(context).device.link().gid(index).is_some();
-        gid_type.write(if populated {
-            SYSFS_ROCE_V2
-        } else {
-            SYSFS_IB_OR_ROCE_V1
-        });
-    }
+    let owner = context!(context, "GID type: the context is NULL" => minus_one);
+    let found = match owner.device.link().gid(index) {
+        Some(_) => SYSFS_ROCE_V2,
+        None => SYSFS_IB_OR_ROCE_V1,
+    };
+    put!(gid_type, found, "GID type: the place for the type is NULL" => minus_one);
     0
 }
 
@@ -106,8 +102,9 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
             ),
         );
     };
-    // SAFETY: the program's context is open.
-    let link = unsafe { context_of(context) }.device.link();
+    let link = context!(context, "GID entry: the context is NULL" => errno)
+        .device
+        .link();
     match entry(&link, index) {
         None => refuse(
             libc::ENODATA,
@@ -135,8 +132,9 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         );
         return -(refuse(libc::EINVAL, why) as isize);
     }
-    // SAFETY: the program's context is open.
-    let link = unsafe { context_of(context) }.device.link();
+    let link = context!(context, "GID table: the context is NULL" => negative_size)
+        .device
+        .link();
     if link.gids.len() > max_entries {
         let why = format_args!(
             "{} GIDs do not fit into {max_entries} entries",
@@ -173,8 +171,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
             ),
         ));
     }
-    // SAFETY: the program's variable is writable.
-    unsafe { pkey.write(DEFAULT_PKEY) };
+    put!(pkey, DEFAULT_PKEY, "ibv_query_pkey: the place for the P_Key is NULL" => minus_one);
     0
 }
 

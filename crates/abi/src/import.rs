@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::context::{COMMAND_FILE, ContextObject, context_of, context_of_fd, is_command_fd};
+use crate::context::{
+    COMMAND_FILE, ContextObject, context, context_of, context_of_fd, is_command_fd,
+};
 use crate::dm::{DmObject, Memory};
 use crate::errno::{null, refuse};
 use crate::ffi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
@@ -117,16 +119,13 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32
         Some(Shared::Pd(domain)) => domain.upgrade(),
         _ => None,
     };
-    let Some(domain) = domain.filter(|_| !context.is_null()) else {
+    let device = &context!(context, "ibv_import_pd: the context is NULL" => null).device;
+    let Some(domain) = domain else {
         return null(refuse(
             libc::EINVAL,
-            format_args!(
-                "ibv_import_pd: no protection domain has handle {pd_handle}, or the context is NULL"
-            ),
+            format_args!("ibv_import_pd: no protection domain has handle {pd_handle}"),
         ));
     };
-    // SAFETY: the program's context is open, and not NULL as checked above.
-    let device = unsafe { &context_of(context).device };
     match Arc::ptr_eq(device, domain.device()) {
         false => null(refuse(
             libc::EINVAL,
@@ -187,16 +186,13 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
         Some(Shared::Dm(memory)) => memory.upgrade(),
         _ => None,
     };
-    let Some(memory) = memory.filter(|_| !context.is_null()) else {
+    let device = &context!(context, "ibv_import_dm: the context is NULL" => null).device;
+    let Some(memory) = memory else {
         return null(refuse(
             libc::EINVAL,
-            format_args!(
-                "ibv_import_dm: no device memory has handle {dm_handle}, or the context is NULL"
-            ),
+            format_args!("ibv_import_dm: no device memory has handle {dm_handle}"),
         ));
     };
-    // SAFETY: the program's context is open, and not NULL as checked above.
-    let device = unsafe { &context_of(context).device };
     match Arc::ptr_eq(device, memory.device()) {
         false => null(refuse(
             libc::EINVAL,

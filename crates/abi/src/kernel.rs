@@ -2,9 +2,11 @@
 //! distribution's librdmacm.
 
 use core::ffi::c_int;
+use core::mem::offset_of;
 
 use crate::convert::raw_gid;
 use crate::ffi::*;
+use crate::query::copy_out;
 
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -110,7 +112,7 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
     src: *const ib_uverbs_ah_attr,
 ) {
-    // SAFETY: the caller's `dst` is writable, and its `src` is live.
+    // SAFETY: librdmacm passes two structures of its own, of these types.
     unsafe { dst.write(ah_attr(&*src)) };
 }
 
@@ -119,10 +121,9 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
     src: *const ib_uverbs_qp_attr,
 ) {
-    // SAFETY: the caller's structures are live, and do not overlap.
-    let (to, from) = unsafe { (&mut *dst, &*src) };
-    let rate_limit = to.rate_limit;
-    *to = ibv_qp_attr {
+    // SAFETY: librdmacm passes a structure of its own, of this type.
+    let from = unsafe { &*src };
+    let attr = ibv_qp_attr {
         qp_state: from.qp_state,
         cur_qp_state: from.cur_qp_state,
         path_mtu: from.path_mtu,
@@ -148,8 +149,11 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
         rnr_retry: from.rnr_retry,
         alt_port_num: from.alt_port_num,
         alt_timeout: from.alt_timeout,
-        rate_limit,
+        rate_limit: 0,
     };
+    // The kernel has no rate limit: that field stays as it is, which may be uninitialised.
+    // SAFETY: librdmacm passes an `ibv_qp_attr` of its own; its last field is the rate limit.
+    unsafe { copy_out(&attr, dst.cast(), offset_of!(ibv_qp_attr, rate_limit)) };
 }
 
 #[unsafe(no_mangle)]
@@ -157,7 +161,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     dst: *mut ibv_sa_path_rec,
     src: *const ib_user_path_rec,
 ) {
-    // SAFETY: the caller's structure is live.
+    // SAFETY: librdmacm passes a structure of its own, of this type.
     let from = unsafe { &*src };
     let path = ibv_sa_path_rec {
         dgid: ibv_gid { raw: from.dgid },
@@ -180,7 +184,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: the caller's `dst` is writable.
+    // SAFETY: librdmacm passes room for such a structure.
     unsafe { dst.write(path) };
 }
 
@@ -189,7 +193,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     dst: *mut ib_user_path_rec,
     src: *const ibv_sa_path_rec,
 ) {
-    // SAFETY: the caller's structure is live.
+    // SAFETY: librdmacm passes a structure of its own, of this type.
     let from = unsafe { &*src };
     let path = ib_user_path_rec {
         dgid: raw_gid(&from.dgid),
@@ -212,6 +216,6 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: the caller's `dst` is writable.
+    // SAFETY: librdmacm passes room for such a structure.
     unsafe { dst.write(path) };
 }

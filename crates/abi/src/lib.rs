@@ -29,6 +29,7 @@ pub mod ffi;
 
 mod advise;
 mod ah;
+mod arguments;
 mod async_events;
 mod buf;
 mod channel;

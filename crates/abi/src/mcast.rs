@@ -16,7 +16,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program passes NULL, or a queue pair and a GID that it keeps during the call.
     unsafe { change(qp, gid, true) }
 }
 
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn ibv_detach_mcast(
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program passes NULL, or a queue pair and a GID that it keeps during the call.
     unsafe { change(qp, gid, false) }
 }
 
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ibv_detach_mcast(
 ///
 /// The queue pair and the GID are live, or NULL.
 unsafe fn change(qp: *mut ibv_qp, gid: *const ibv_gid, join: bool) -> c_int {
-    // SAFETY: the caller's queue pair and GID are live, or NULL.
+    // SAFETY: both are live, or NULL: see `# Safety`.
     let arguments = unsafe { (from_c::<QpObject>(qp), gid.as_ref()) };
     let (Some(object), Some(gid)) = arguments else {
         return refuse(libc::EINVAL, "multicast: the queue pair or the GID is NULL");

@@ -46,7 +46,21 @@ pub(crate) struct Region {
     device: Arc<Device>,
     mr: Arc<Mr>,
     domain: Mutex<Option<PdUse>>,
-    _backing: Option<Backing>,
+    backing: Option<Backing>,
+}
+
+impl Drop for Region {
+    /// Deregisters the region if the program has freed its last object by `ibv_unimport_mr`:
+    /// peers must not reach memory that is freed with the region.
+    fn drop(&mut self) {
+        match self.device.deregister(&self.mr) {
+            Ok(()) | Err(VerbsError::NotFound(_)) => {}
+            Err(error) => {
+                tracing::warn!("a memory region without objects stays registered: {error}");
+                core::mem::forget(self.backing.take());
+            }
+        }
+    }
 }
 
 /// Memory that is freed with the region.
@@ -64,7 +78,7 @@ impl Region {
             device: Arc::clone(pd.device()),
             mr,
             domain: Mutex::new(Some(pd.hold())),
-            _backing: backing,
+            backing,
         })
     }
 
@@ -105,7 +119,8 @@ impl MrObject {
         handle: u32,
     ) -> *mut ibv_mr {
         let c = ibv_mr {
-            // SAFETY: the callers have found an object behind `pd`.
+            // SAFETY: `pd` is not NULL and live: the functions that call this one have found
+            // its object.
             context: unsafe { (*pd).context },
             pd,
             addr,
@@ -138,7 +153,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, addr as u64, access.cast_unsigned()) }
 }
 
@@ -151,7 +166,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, iova, access.cast_unsigned()) }
 }
 
@@ -164,10 +179,16 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: core::ffi::c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's arguments, with the same contract.
+    // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, iova, access) }
 }
 
+/// Registers memory of the program.
+///
+/// # Safety
+///
+/// The domain is live, or NULL. The program gives `length` bytes at `addr` to the device until
+/// it deregisters them.
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -181,9 +202,10 @@ unsafe fn register(
         return null(errno);
     }
     let access = Access::from_bits_retain(access);
-    let registered = object
-        .device()
-        .register(object.pd(), start, length as u64, iova, access);
+    let device = object.device();
+    // SAFETY: the program gives its memory to the device until it deregisters it: see
+    // `# Safety`. It is written in C, so it has no Rust references.
+    let registered = unsafe { device.register(object.pd(), start, length as u64, iova, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => MrObject::create(pd, addr, length, Region::new(object, mr, None)),
@@ -255,9 +277,10 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     };
     let access = Access::from_bits_retain(access);
     let start = mapping.start();
-    let registered = object
-        .device()
-        .register(object.pd(), start, length as u64, iova, access);
+    let device = object.device();
+    // SAFETY: the region owns the mapping, as its `Backing`, until it is deregistered. There
+    // are no Rust references to a mapping's memory.
+    let registered = unsafe { device.register(object.pd(), start, length as u64, iova, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => {
@@ -390,9 +413,9 @@ impl Change<'_> {
             pd: self.pd.map(|pd| Arc::clone(pd.pd())),
             access: self.access.map(Access::from_bits_retain),
         };
-        region
-            .device
-            .reregister(&region.mr, &change)
+        // SAFETY: the program gives the memory of the new translation to the device until it
+        // deregisters or changes the region again: that is the contract of `ibv_rereg_mr`.
+        unsafe { region.device.reregister(&region.mr, &change) }
             .map_err(|error| errno_of(&error))?;
         if let Some(pd) = self.pd {
             region.move_to(Some(pd.hold()));

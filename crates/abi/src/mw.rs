@@ -10,7 +10,7 @@ use ferroce_device::transport::{Access, BindMw, Mw, MwKind, SendData, SendFlags,
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::mr::MrObject;
-use crate::object::{Object, free, from_c, into_c, object};
+use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 use crate::qp::QpObject;
 
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) ->
         }
     };
     let device = object.device();
-    match device.regions().alloc_mw(object.pd(), kind) {
+    match device.alloc_mw(object.pd(), kind) {
         Err(error) => null(errno_of(&error)),
         Ok(mw) => into_c(Box::new(MwObject {
             c: UnsafeCell::new(ibv_mw {
@@ -76,20 +76,9 @@ pub(crate) unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: the program's objects are live, or NULL.
-    let arguments = unsafe {
-        (
-            from_c::<QpObject>(qp),
-            from_c::<MwObject>(mw),
-            mw_bind.as_ref(),
-        )
-    };
-    let (Some(queue), Some(object), Some(bind)) = arguments else {
-        return refuse(
-            libc::EINVAL,
-            "ibv_bind_mw: the queue pair, the memory window or the bind is NULL",
-        );
-    };
+    let queue = object!(qp as QpObject, "ibv_bind_mw: the queue pair is NULL" => errno);
+    let object = object!(mw as MwObject, "ibv_bind_mw: the memory window is NULL" => errno);
+    let bind = argument!(mw_bind, "ibv_bind_mw: the bind is NULL" => errno);
     let info = &bind.bind_info;
     // SAFETY: the program's region is live, or NULL.
     let region = unsafe { from_c::<MrObject>(info.mr) };
@@ -108,7 +97,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
             "ibv_bind_mw: the memory region is of another protection domain than the window",
         );
     }
-    let rkey = object.device.regions().next_type1_rkey(&object.mw);
+    let rkey = object.device.next_type1_rkey(&object.mw);
     let known = SendFlags::FENCE | SendFlags::SIGNALED | SendFlags::SOLICITED;
     let posted = queue.qp.post_send(SendWr {
         wr_id: bind.wr_id,

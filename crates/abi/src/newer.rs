@@ -5,8 +5,9 @@
 
 use core::ffi::c_int;
 
+use crate::arguments::put;
 use crate::buf;
-use crate::context::context_of;
+use crate::context::context;
 use crate::errno::{minus_one, null, refuse};
 use crate::ffi::*;
 use crate::mr::{ibv_reg_dmabuf_mr, ibv_reg_mr_iova2};
@@ -25,11 +26,10 @@ pub unsafe extern "C" fn ibv_query_port_speed(
             format_args!("ibv_query_port_speed: port {port_num}: the device has port 1 only"),
         );
     }
-    // SAFETY: the program's context is open, and its variable is writable.
-    unsafe {
-        let mbps = context_of(context).device.link().speed_mbps;
-        port_speed.write(u64::from(mbps.unwrap_or(1000)) / 100);
-    }
+    let owner = context!(context, "ibv_query_port_speed: the context is NULL" => errno);
+    let mbps = owner.device.link().speed_mbps.unwrap_or(1000);
+    let speed = u64::from(mbps) / 100;
+    put!(port_speed, speed, "ibv_query_port_speed: the place for the speed is NULL" => errno);
     0
 }
 
@@ -71,11 +71,12 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     }
     let (length, access) = (attr.length, attr.access);
     match (mask & FD, mask & ADDR) {
-        // SAFETY: the program's arguments, with the same contract.
+        // SAFETY: the program's domain is live or NULL, and `length` bytes at `addr` are its
+        // memory until it deregisters them.
         (0, ADDR) => unsafe {
             ibv_reg_mr_iova2(pd, attr.addr, length, iova, access.cast_unsigned())
         },
-        // SAFETY: the program's arguments, with the same contract.
+        // SAFETY: the program's domain is live or NULL; the call checks the descriptor.
         (FD, 0) if mask & IOVA != 0 => unsafe {
             ibv_reg_dmabuf_mr(pd, attr.fd_offset, length, iova, attr.fd, access)
         },

@@ -87,6 +87,10 @@ pub(crate) mod fail {
     pub(crate) fn negative(errno: c_int) -> c_int {
         -errno
     }
+
+    pub(crate) fn negative_size(errno: c_int) -> isize {
+        -(errno as isize)
+    }
 }
 
 /// Hands an object to the program.

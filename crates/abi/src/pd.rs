@@ -7,9 +7,9 @@ use std::sync::Arc;
 use ferroce_device::Device;
 use ferroce_device::transport::Pd;
 
-use crate::context::context_of;
+use crate::context::context;
 use crate::domain::Parents;
-use crate::errno::{null, refuse};
+use crate::errno::refuse;
 use crate::ffi::{ibv_context, ibv_pd};
 use crate::import;
 use crate::object::{Object, free, into_c, object};
@@ -119,24 +119,14 @@ impl PdObject {
 /// `ibv_alloc_pd`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    if context.is_null() {
-        return null(refuse(libc::EINVAL, "ibv_alloc_pd: the context is NULL"));
-    }
-    // SAFETY: the program's context is open, and not NULL as checked above.
-    unsafe {
-        unused::prepares(&context_of(context).device);
-        alloc_pd(context)
-    }
+    let device = &context!(context, "ibv_alloc_pd: the context is NULL" => null).device;
+    unused::prepares(device);
+    alloc_pd(context, device)
 }
 
-/// Allocates a protection domain, for the program or for ids of rdma_cm.
-///
-/// # Safety
-///
-/// The context is open.
-pub(crate) unsafe fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the caller's context is open.
-    let device = unsafe { &context_of(context).device };
+/// Allocates a protection domain, for the program or for ids of rdma_cm, in a context of
+/// `device`.
+pub(crate) fn alloc_pd(context: *mut ibv_context, device: &Arc<Device>) -> *mut ibv_pd {
     let domain = Arc::new(Domain {
         device: Arc::clone(device),
         pd: Some(device.alloc_pd()),

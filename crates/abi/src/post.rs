@@ -103,7 +103,7 @@ unsafe fn each_receive(
     mut post: impl FnMut(&RecvWr<'_>) -> Result<(), VerbsError>,
 ) -> Result<(), Refused<ibv_recv_wr>> {
     let mut next = list;
-    // SAFETY: the caller's list is live and ends with NULL.
+    // SAFETY: each `next` of the list is NULL or a live work request: see `# Safety`.
     while let Some(wr) = unsafe { next.as_ref() } {
         let mut room = ROOM;
         // SAFETY: the work request has `num_sge` elements.
@@ -129,7 +129,7 @@ unsafe fn answer<W>(posted: Result<(), Refused<W>>, bad_wr: *mut *mut W) -> c_in
     match posted {
         Ok(()) => 0,
         Err((wr, errno)) => {
-            // SAFETY: the caller's `bad_wr` is writable.
+            // SAFETY: `bad_wr` is a variable of the program: see `# Safety`.
             unsafe { *bad_wr = wr };
             errno
         }
@@ -242,7 +242,7 @@ pub(crate) unsafe fn target(
     remote_qpn: u32,
     remote_qkey: u32,
 ) -> Result<UdTarget, c_int> {
-    // SAFETY: the caller's handle is live, or NULL.
+    // SAFETY: `ah` is NULL, or a handle that the program has not destroyed: see `# Safety`.
     let ah = unsafe { from_c::<AhObject>(ah) }.ok_or_else(|| {
         refuse(
             libc::EINVAL,
@@ -266,7 +266,8 @@ pub(crate) unsafe fn bind_op(
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, c_int> {
-    // SAFETY: the caller's objects are live, or NULL.
+    // SAFETY: window and region are NULL, or the program has not destroyed them: see
+    // `# Safety`.
     let (mw, mr) = unsafe { (from_c::<MwObject>(mw), from_c::<MrObject>(info.mr)) };
     let mw = mw.ok_or_else(|| refuse(libc::EINVAL, "bind: the memory window is NULL"))?;
     if mw.mw.kind() == MwKind::Type1 {
@@ -330,7 +331,9 @@ pub(crate) unsafe fn elements(
 
 /// Copies inline data from the program's memory.
 fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
-    let memory = ProcessMemory::recent();
+    // SAFETY: this function only reads, from memory that the program passes to this call of
+    // `ibv_post_send`.
+    let memory = unsafe { ProcessMemory::recent() };
     let (mut length, most) = (0, inline.len());
     for sge in sges {
         let into = inline.get_mut(length..).unwrap_or_default();

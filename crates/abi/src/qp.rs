@@ -13,7 +13,7 @@ use crate::convert;
 use crate::cq::CqObject;
 use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
-use crate::object::{Object, free, from_c, into_c, object};
+use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::qp_create::Uses;
 use crate::qp_ex::{self, Builder};
 
@@ -87,7 +87,7 @@ pub(crate) unsafe fn give(
     extended: bool,
     uses: Uses,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's context is open.
+    // SAFETY: the context in `base` is open: see `# Safety`.
     let context = unsafe { context_of(base.context) };
     base.handle = context.new_handle();
     base.qp_num = qp.qpn();
@@ -129,14 +129,8 @@ pub unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: the program's queue pair and structure are live, or NULL.
-    let (object, attr) = unsafe { (from_c::<QpObject>(qp), attr.as_ref()) };
-    let (Some(object), Some(attr)) = (object, attr) else {
-        return refuse(
-            libc::EINVAL,
-            "ibv_modify_qp: the queue pair or the attributes are NULL",
-        );
-    };
+    let object = object!(qp as QpObject, "ibv_modify_qp: the queue pair is NULL" => errno);
+    let attr = argument!(attr, "ibv_modify_qp: the attributes are NULL" => errno);
     modify(object, attr, mask).map_or_else(|errno| errno, |()| 0)
 }
 

@@ -75,6 +75,11 @@ struct Order {
 }
 
 impl Order {
+    /// Reads the attributes that the mask of `init` names.
+    ///
+    /// # Safety
+    ///
+    /// `init` points to a structure that has each field which its mask names.
     unsafe fn extended(
         context: *mut ibv_context,
         init: *mut ibv_qp_init_attr_ex,
@@ -83,7 +88,8 @@ impl Order {
             | IBV_QP_INIT_ATTR_XRCD
             | IBV_QP_INIT_ATTR_CREATE_FLAGS
             | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        // SAFETY: the caller's structure has each field that its mask names.
+        // SAFETY: the mask is in every version of the structure. Other fields are read if the
+        // mask names them, and without a reference to the whole structure.
         unsafe {
             let mask = (*init).comp_mask;
             let has = |flag| mask & flag != 0;
@@ -150,14 +156,15 @@ impl Parts<'_> {
     /// The objects are live, or NULL.
     unsafe fn find(order: &Order, init: &ibv_qp_init_attr) -> Result<Self, c_int> {
         let here = |context: *mut ibv_context| context == order.context;
-        // SAFETY: the caller's objects are live, or NULL. They outlive the queue pair, which
-        // keeps them busy.
+        // SAFETY: the objects are live, or NULL. They outlive the queue pair, which keeps them
+        // busy. Their context does not change; it is read without a reference to the
+        // structure, whose other fields other threads may write.
         unsafe {
-            let foreign = init.send_cq.as_ref().is_some_and(|cq| !here(cq.context))
-                || init.recv_cq.as_ref().is_some_and(|cq| !here(cq.context))
-                || init.srq.as_ref().is_some_and(|srq| !here(srq.context))
-                || order.pd.as_ref().is_some_and(|pd| !here(pd.context))
-                || order.xrcd.as_ref().is_some_and(|xrcd| !here(xrcd.context));
+            let foreign = !init.send_cq.is_null() && !here((*init.send_cq).context)
+                || !init.recv_cq.is_null() && !here((*init.recv_cq).context)
+                || !init.srq.is_null() && !here((*init.srq).context)
+                || !order.pd.is_null() && !here((*order.pd).context)
+                || !order.xrcd.is_null() && !here((*order.xrcd).context);
             if foreign {
                 return Err(refuse(
                     libc::EINVAL,
@@ -197,6 +204,11 @@ impl Parts<'_> {
     }
 }
 
+/// Creates the program's object of a new queue pair, and writes the granted sizes to `init`.
+///
+/// # Safety
+///
+/// The context in `order` is open; the objects in `order` and `init` are live, or NULL.
 unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, c_int> {
     let qp_type = convert::qp_type(init.qp_type)?;
     if let Some(ops) = order.send_ops
@@ -217,7 +229,7 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
         asked.recv_cq = ptr::null_mut();
         asked.srq = ptr::null_mut();
     }
-    // SAFETY: the caller's objects are live or NULL, and its context is open.
+    // SAFETY: the objects are live or NULL, and the context is open: see `# Safety`.
     let (parts, context) = unsafe { (Parts::find(order, &asked)?, context_of(order.context)) };
     let cqs: Vec<_> = [parts.send_cq, parts.recv_cq]
         .into_iter()
@@ -240,7 +252,7 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
         qp_type: asked.qp_type,
         ..zeroed()
     };
-    // SAFETY: the caller's context is open.
+    // SAFETY: the context is open: see `# Safety`.
     Ok(unsafe { give(base, qp, order.send_ops.is_some(), parts.hold()) })
 }
 
@@ -296,6 +308,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         _xrcd: Some(xrcd.users.hold()),
         ..Uses::default()
     };
-    // SAFETY: the caller's context is open.
+    // SAFETY: the program passes a context that it has not closed, and not NULL as checked
+    // above.
     unsafe { give(base, qp, false, uses) }
 }

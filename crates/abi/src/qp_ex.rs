@@ -87,7 +87,9 @@ impl Builder {
             ));
         }
         self.inline.resize(at + length, 0);
-        let memory = ProcessMemory::recent();
+        // SAFETY: this function only reads, from memory that the program passes to this call
+        // of `ibv_wr_set_inline_data`.
+        let memory = unsafe { ProcessMemory::recent() };
         if memory
             .read(MemRef::host(address), &mut self.inline[at..])
             .is_err()

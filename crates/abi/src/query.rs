@@ -5,7 +5,8 @@ use core::mem::{offset_of, size_of};
 
 use ferroce_device::LinkInfo;
 
-use crate::context::context_of;
+use crate::arguments::put;
+use crate::context::context;
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::limits::*;
@@ -180,11 +181,9 @@ pub unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the program's context is open, and its structure is writable.
-    unsafe {
-        let link = context_of(context).device.link();
-        attr.write(device_attr(&link));
-    }
+    let owner = context!(context, "ibv_query_device: the context is NULL" => errno);
+    let found = device_attr(&owner.device.link());
+    put!(attr, found, "ibv_query_device: the place for the attributes is NULL" => errno);
     0
 }
 
@@ -207,11 +206,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             format_args!("ibv_query_device_ex: a structure of {attr_size} bytes is too small"),
         );
     }
-    // SAFETY: the program's context is open, and `attr` has `attr_size` bytes.
-    unsafe {
-        let link = context_of(context).device.link();
-        copy_out(&device_attr_ex(&link), attr.cast(), attr_size);
-    }
+    let owner = context!(context, "ibv_query_device_ex: the context is NULL" => errno);
+    let found = device_attr_ex(&owner.device.link());
+    // SAFETY: the program's structure has `attr_size` bytes.
+    unsafe { copy_out(&found, attr.cast(), attr_size) };
     0
 }
 
@@ -227,11 +225,10 @@ pub(crate) unsafe extern "C" fn query_port(
             format_args!("ibv_query_port: port {port_num}: the device has port 1 only"),
         );
     }
-    // SAFETY: the program's context is open, and `attr` has `attr_size` bytes.
-    unsafe {
-        let link = context_of(context).device.link();
-        copy_out(&port_attr(&link), attr.cast(), attr_size);
-    }
+    let owner = context!(context, "ibv_query_port: the context is NULL" => errno);
+    let found = port_attr(&owner.device.link());
+    // SAFETY: the program's structure has `attr_size` bytes.
+    unsafe { copy_out(&found, attr.cast(), attr_size) };
     0
 }
 

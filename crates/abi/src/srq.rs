@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use ferroce_device::transport::{Srq, SrqInit};
 
+use crate::arguments::put;
 use crate::context::context_of;
 use crate::cq::CqObject;
 use crate::errno::{code, errno_of, null, refuse};
 use crate::ffi::*;
-use crate::object::{Object, free, from_c, into_c, object};
+use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 use crate::users::{Use, Users};
 use crate::xrcd::XrcdObject;
@@ -128,8 +129,13 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     unsafe { create(&order, attr) }.unwrap_or_else(null)
 }
 
+/// Creates the program's object of a new queue, and writes the granted sizes to `attr`.
+///
+/// # Safety
+///
+/// The context in `order` is open, and its objects are live or NULL.
 unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq, c_int> {
-    // SAFETY: the caller's context is open, and its domain is live or NULL.
+    // SAFETY: the context is open, and the domain is live or NULL: see `# Safety`.
     let (context, pd) = unsafe { (context_of(order.context), from_c::<PdObject>(order.pd)) };
     let pd = pd.filter(|pd| Arc::ptr_eq(pd.device(), &context.device));
     let pd = pd.ok_or_else(|| {
@@ -149,7 +155,7 @@ unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq,
             (context.device.create_srq(pd.pd(), init), None)
         }
         Some((xrcd, cq)) => {
-            // SAFETY: the caller's objects are live, or NULL.
+            // SAFETY: both objects are live, or NULL: see `# Safety`.
             let (xrcd, cq) = unsafe { (from_c::<XrcdObject>(xrcd), from_c::<CqObject>(cq)) };
             let cq = cq.filter(|cq| Arc::ptr_eq(&cq.device, &context.device));
             let (xrcd, cq) = (
@@ -197,14 +203,8 @@ pub unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: the program's queue and structure are live, or NULL.
-    let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_ref()) };
-    let (Some(object), Some(attr)) = (object, attr) else {
-        return refuse(
-            libc::EINVAL,
-            "ibv_modify_srq: the queue or the attributes are NULL",
-        );
-    };
+    let object = object!(srq as SrqObject, "ibv_modify_srq: the queue is NULL" => errno);
+    let attr = argument!(attr, "ibv_modify_srq: the attributes are NULL" => errno);
     let mask = mask as u32;
     if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
         return refuse(
@@ -236,26 +236,22 @@ pub unsafe extern "C" fn ibv_modify_srq(
 /// `ibv_query_srq`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: the program's queue and structure are live, or NULL.
-    let (object, attr) = unsafe { (from_c::<SrqObject>(srq), attr.as_mut()) };
-    let (Some(object), Some(attr)) = (object, attr) else {
-        return refuse(
-            libc::EINVAL,
-            "ibv_query_srq: the queue or the attributes are NULL",
-        );
+    let object = object!(srq as SrqObject, "ibv_query_srq: the queue is NULL" => errno);
+    let (max_wr, max_sge, srq_limit) = object.srq.query();
+    let found = ibv_srq_attr {
+        max_wr,
+        max_sge,
+        srq_limit,
     };
-    (attr.max_wr, attr.max_sge, attr.srq_limit) = object.srq.query();
+    put!(attr, found, "ibv_query_srq: the place for the attributes is NULL" => errno);
     0
 }
 
 /// `ibv_get_srq_num`
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: the program's queue and variable are live, or NULL.
-    let (object, number) = unsafe { (from_c::<SrqObject>(srq), number.as_mut()) };
-    let (Some(object), Some(number)) = (object, number) else {
-        return refuse(libc::EINVAL, "ibv_get_srq_num: an argument is NULL");
-    };
-    *number = object.srq.number();
+    let object = object!(srq as SrqObject, "ibv_get_srq_num: the queue is NULL" => errno);
+    let found = object.srq.number();
+    put!(number, found, "ibv_get_srq_num: the place for the number is NULL" => errno);
     0
 }
 

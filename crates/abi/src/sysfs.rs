@@ -81,7 +81,9 @@ fn elsewhere(dir: &CStr, file: &CStr, size: usize) -> Result<Vec<u8>, c_int> {
     let read = || {
         let mut contents = Vec::new();
         let opened = std::fs::File::open(part(dir).join(part(file)))?;
-        opened.take(size as u64 + 1).read_to_end(&mut contents)?;
+        opened
+            .take((size as u64).saturating_add(1))
+            .read_to_end(&mut contents)?;
         Ok(contents)
     };
     read().map_err(|error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO))
@@ -175,5 +177,10 @@ mod tests {
             )
         };
         assert_eq!(none, -1);
+        // SAFETY: the arguments are strings, and the buffer is longer than the contents.
+        let whole = unsafe {
+            ibv_read_sysfs_file(dir.as_ptr(), file.as_ptr(), buffer.as_mut_ptr(), usize::MAX)
+        };
+        assert_eq!(whole, length, "a length without a number above it");
     }
 }

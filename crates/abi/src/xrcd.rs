@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferroce_device::{Device, Qp, transport::Xrcd};
 
-use crate::context::context_of;
+use crate::context::context;
 use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::object::{Object, argument, free, into_c, object};
@@ -120,9 +120,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     let attr = argument!(attr, "ibv_open_xrcd: the attributes are NULL" => null);
-    if context.is_null() {
-        return null(refuse(libc::EINVAL, "ibv_open_xrcd: the context is NULL"));
-    }
+    let device = &context!(context, "ibv_open_xrcd: the context is NULL" => null).device;
     if attr.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
         return null(refuse(
             libc::EOPNOTSUPP,
@@ -138,8 +136,6 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             "ibv_open_xrcd: comp_mask must name both the file descriptor and the flags",
         ));
     }
-    // SAFETY: the program's context is open, and not NULL as checked above.
-    let device = unsafe { &context_of(context).device };
     match Domain::open(device, attr.fd, attr.oflags) {
         Err(errno) => null(errno),
         Ok(domain) => into_c(Box::new(XrcdObject {

@@ -71,7 +71,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Returns the quantile at `part` (0 to 1); zero if there are no values.
-fn quantile(values: impl Iterator<Item = f64>, part: f64) -> f64 {
+pub(crate) fn quantile(values: impl Iterator<Item = f64>, part: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let last = values.len().saturating_sub(1);

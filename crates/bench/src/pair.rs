@@ -5,6 +5,7 @@ use core::ops::Range;
 use anyhow::{Result, ensure};
 
 use crate::clock::{Stage, Stages, Stopwatch};
+use crate::instructions::{receiver_work, sender_work};
 use crate::side::{SLOT, Side};
 use crate::traffic::{Cost, MESSAGES, Op, Setup, Traffic};
 
@@ -31,6 +32,11 @@ impl Pair {
         };
         pair.add_qps(setup.qps, setup.queue)?;
         Ok(pair)
+    }
+
+    /// Gives the engines a clock that advances by fixed steps, so that every run is the same.
+    pub(crate) fn use_steps(&mut self) {
+        self.watch.use_steps();
     }
 
     /// Adds connected queue pairs.
@@ -82,34 +88,45 @@ impl Pair {
         watch.lap();
         if traffic.op == Op::Send {
             watch.side = 1;
-            for (message, &qp) in turn.clone() {
-                receiver.post_recv(watch.now(), qp, message)?;
-            }
+            receiver_work(|| {
+                for (message, &qp) in turn.clone() {
+                    receiver.post_recv(watch.now(), qp, message)?;
+                }
+                Ok::<_, anyhow::Error>(())
+            })?;
             watch.stage(Stage::Post);
             cost.receiver += watch.lap();
         }
         watch.side = 0;
-        for (message, &qp) in turn {
-            sender.post_send(watch.now(), qp, message, traffic, receiver)?;
-        }
+        sender_work(|| {
+            for (message, &qp) in turn {
+                sender.post_send(watch.now(), qp, message, traffic, receiver)?;
+            }
+            Ok::<_, anyhow::Error>(())
+        })?;
         watch.stage(Stage::Post);
 
         let count = messages.len();
         let received = if traffic.op == Op::Send { count } else { 0 };
         let mut missing = (count, received);
         while missing != (0, 0) {
-            sender.transmit(watch)?;
+            sender_work(|| sender.transmit(watch))?;
             cost.sender += watch.lap();
 
             watch.side = 1;
-            let requests = receiver.receive(watch, sender)?;
-            receiver.transmit(watch)?;
-            missing.1 -= receiver.poll_cq(watch)?;
+            let (requests, completed) = receiver_work(|| {
+                let requests = receiver.receive(watch, sender)?;
+                receiver.transmit(watch)?;
+                Ok::<_, anyhow::Error>((requests, receiver.poll_cq(watch)?))
+            })?;
+            missing.1 -= completed;
             cost.receiver += watch.lap();
 
             watch.side = 0;
-            let answers = sender.receive(watch, receiver)?;
-            let completed = sender.poll_cq(watch)?;
+            let (answers, completed) = sender_work(|| {
+                let answers = sender.receive(watch, receiver)?;
+                Ok::<_, anyhow::Error>((answers, sender.poll_cq(watch)?))
+            })?;
             missing.0 -= completed;
             cost.sender += watch.lap();
 

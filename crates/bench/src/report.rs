@@ -11,6 +11,8 @@ pub enum Goal {
     AtLeast(f64),
     /// At most this value, in the row's unit.
     Most(f64),
+    /// At least this value, in the row's unit.
+    Least(f64),
 }
 
 /// One figure of a report.
@@ -39,6 +41,7 @@ impl Row {
             Goal::Ratio(most) => self.against?.2 <= most,
             Goal::AtLeast(least) => self.against?.2 >= least,
             Goal::Most(most) => self.value <= most,
+            Goal::Least(least) => self.value >= least,
         })
     }
 
@@ -50,7 +53,7 @@ impl Row {
         }
     }
 
-    fn cells(&self) -> [String; 8] {
+    pub(crate) fn cells(&self) -> [String; 8] {
         let (name, other, ratio) = match self.against {
             None => Default::default(),
             Some((name, value, ratio)) => (
@@ -64,6 +67,7 @@ impl Row {
             Some(Goal::Ratio(most)) => format!("<= {most} x"),
             Some(Goal::AtLeast(least)) => format!(">= {least} x"),
             Some(Goal::Most(most)) => format!("<= {most} {}", self.unit),
+            Some(Goal::Least(least)) => format!(">= {least} {}", self.unit),
         };
         [
             self.what.clone(),
@@ -128,6 +132,7 @@ impl Report {
                 Some(Goal::Ratio(most)) => format!("ratio {most}"),
                 Some(Goal::AtLeast(least)) => format!("at least {least}"),
                 Some(Goal::Most(most)) => format!("value {most}"),
+                Some(Goal::Least(least)) => format!("value at least {least}"),
             };
             let Row {
                 what,

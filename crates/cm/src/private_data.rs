@@ -70,8 +70,14 @@ impl<const N: usize> Deref for PrivateData<N> {
 impl<const N: usize> serde::Serialize for PrivateData<N> {
     /// Writes hexadecimal digits, without the zeros at the end.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let digits = self.used().iter().map(|byte| format!("{byte:02x}"));
-        serializer.serialize_str(&digits.collect::<String>())
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut digits = String::with_capacity(2 * N);
+        for byte in self.used() {
+            for half in [byte >> 4, byte & 15] {
+                digits.push(DIGITS[usize::from(half)].into());
+            }
+        }
+        serializer.serialize_str(&digits)
     }
 }
 
@@ -79,14 +85,15 @@ impl<'de, const N: usize> serde::Deserialize<'de> for PrivateData<N> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
         let digits = String::deserialize(deserializer)?;
-        if !digits.is_ascii() || digits.len() % 2 != 0 {
-            return Err(D::Error::custom(
-                "private data is not pairs of hexadecimal digits",
-            ));
-        }
-        let pairs = (0..digits.len()).step_by(2);
-        let bytes = pairs.map(|at| u8::from_str_radix(&digits[at..at + 2], 16));
-        let bytes: Vec<u8> = bytes.collect::<Result<_, _>>().map_err(D::Error::custom)?;
+        let value = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+        let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+        let bytes = pairs
+            .iter()
+            .map(|[high, low]| Some(value(*high)? << 4 | value(*low)?));
+        let bytes: Option<Vec<u8>> = bytes.collect();
+        let bytes = bytes
+            .filter(|_| rest.is_empty())
+            .ok_or_else(|| D::Error::custom("private data is not pairs of hexadecimal digits"))?;
         PrivateData::new(&bytes).map_err(D::Error::custom)
     }
 }

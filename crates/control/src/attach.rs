@@ -1,11 +1,13 @@
-//! Attaches a program to a link, and resumes the attachment after a restart of ferroced.
+//! Attaches a program to a link, and resumes the attachment after a restart of ferroced, on a
+//! connection for this attachment alone. Programs use [`crate::client`], in which all
+//! attachments share one connection.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-use crate::connection::{Connection, find_daemon, unexpected};
+use crate::connection::{Connection, find_daemon, next_request_number, unexpected};
 use crate::counters::CounterPage;
 use crate::credit_page::CreditPage;
 use crate::error::Error;
@@ -41,14 +43,6 @@ pub struct AttachedSlot {
     pub counters: CounterPage,
 }
 
-/// Returns all links that this user can use here; none if no ferroced runs.
-pub fn list_links() -> Result<Vec<LinkInfo>, Error> {
-    match find_daemon()? {
-        None => Ok(Vec::new()),
-        Some(mut connection) => connection.links(),
-    }
-}
-
 /// Connects to ferroced and attaches to a link, with `shards` slots.
 pub fn attach(link: &str, shards: u8) -> Result<Attachment, Error> {
     let connection = find_daemon()?.ok_or(Error::NoDaemon)?;
@@ -58,11 +52,12 @@ pub fn attach(link: &str, shards: u8) -> Result<Attachment, Error> {
 /// Attaches to a link on an open connection.
 pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<Attachment, Error> {
     let request = Request::Attach {
+        attachment: next_request_number(),
         link: link.into(),
         shards,
     };
     match connection.request(&request)? {
-        (Reply::Attached { link, slots }, fds) => {
+        (Reply::Attached { link, slots, .. }, fds) => {
             let (escrow, credits, slots) = unpack(&slots, fds)?;
             Ok(Attachment {
                 link,
@@ -92,6 +87,7 @@ pub fn resume(
 ) -> Result<(Connection, Option<LinkInfo>), Error> {
     let mut connection = Connection::connect(dir)?;
     let request = Request::Resume {
+        attachment: next_request_number(),
         link: link.into(),
         slots: slots.into(),
     };
@@ -131,9 +127,10 @@ impl AsFd for Watch {
     }
 }
 
-type Unpacked = (SocketEscrow, CreditPage, Vec<AttachedSlot>);
+pub(crate) type Unpacked = (SocketEscrow, CreditPage, Vec<AttachedSlot>);
 
-fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
+/// Takes the parts of [`Reply::Attached`] from its descriptors.
+pub(crate) fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
     let expected = |g: &SlotGrant| 2 + usize::from(g.v6);
     let mut fds = fds.into_iter();
     if fds.len() != 3 + grants.iter().map(expected).sum::<usize>() {

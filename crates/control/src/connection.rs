@@ -18,6 +18,7 @@ use crate::path::{RuntimeDir, runtime_dirs};
 use crate::protocol::{self, LinkCounters, MAX_REPLY, PROTOCOL, Reply, Request, RequestNumber};
 use crate::resources::{CmIdResource, Reporter};
 use crate::runtime_dir::Viewer;
+use crate::split::{Received, ReplyReceiver, RequestSender};
 use crate::{packet, sockopt, unix};
 
 /// Time within which ferroced must answer a request. Attaching takes up to three seconds
@@ -42,7 +43,7 @@ pub fn next_request_number() -> RequestNumber {
 /// Requests block until they are answered, or fail after [`ANSWER_TIMEOUT`]; an answer that
 /// arrives later is dropped. Link events that arrive meanwhile are kept for
 /// [`Connection::try_event`]. The descriptor (`as_fd`) becomes readable when there is an
-/// event or ferroced has closed the connection. [`Connection::split`] allows several
+/// event or ferroced has closed the connection. `Connection::split` allows several
 /// requests in flight.
 #[derive(Debug)]
 pub struct Connection {
@@ -190,7 +191,7 @@ impl Connection {
     }
 
     /// Returns the error for a ferroced that does not answer.
-    fn timeout_error(&self) -> Error {
+    pub(crate) fn timeout_error(&self) -> Error {
         Error::silence(self.daemon_pid)
     }
 
@@ -210,7 +211,7 @@ impl Connection {
             };
             match received {
                 (_, Reply::Event(event), _) => self.events.push_back(event),
-                (_, Reply::Report { keys }, fds) => self.keep_report(keys, fds),
+                (_, Reply::Report { keys, .. }, fds) => self.keep_report(keys, fds),
                 (None, event @ Reply::CmEvent(_), fds) => return Ok((event, fds)),
                 // A refusal before the Hello was read has no number.
                 (number, Reply::Error { errno, message }, _)
@@ -228,7 +229,7 @@ impl Connection {
 
     /// Waits until a packet has arrived; the error for a ferroced that does not answer if
     /// none arrives in time.
-    fn wait_readable(&self, timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn wait_readable(&self, timeout: Duration) -> Result<(), Error> {
         let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         match poll(&mut fds, timeout.as_ref()) {
@@ -262,10 +263,24 @@ impl Connection {
             match self.receive(RecvFlags::DONTWAIT)? {
                 None => return Ok(None),
                 Some((_, Reply::Event(event), _)) => return Ok(Some(event)),
-                Some((_, Reply::Report { keys }, fds)) => self.keep_report(keys, fds),
+                Some((_, Reply::Report { keys, .. }, fds)) => self.keep_report(keys, fds),
                 // A reply to a request that was given up at its deadline.
                 Some((Some(_), _, _)) => {}
                 Some((None, other, _)) => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Waits for the next link event, for as long as it takes.
+    pub fn await_event(&mut self) -> Result<LinkEvent, Error> {
+        loop {
+            if let Some(event) = self.try_event()? {
+                return Ok(event);
+            }
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Error::system("poll", error)),
             }
         }
     }
@@ -367,7 +382,7 @@ impl Connection {
 
     /// Splits the connection into an end that sends requests and an end that receives
     /// replies and events. The connection lasts until both are dropped.
-    pub fn split(mut self) -> (RequestSender, ReplyReceiver) {
+    pub(crate) fn split(mut self) -> (RequestSender, ReplyReceiver) {
         let buffer = std::mem::take(&mut self.buffer);
         let sender = RequestSender(Arc::new(self));
         let connection = Arc::clone(&sender.0);
@@ -376,77 +391,20 @@ impl Connection {
 
     /// Receives the next packet; None if there is none in time.
     fn receive(&mut self, flags: RecvFlags) -> Result<Option<Received>, Error> {
-        receive(&self.socket, &mut self.buffer, flags)
-    }
-}
-
-/// The end of a connection that sends requests; see [`Connection::split`].
-#[derive(Debug, Clone)]
-pub struct RequestSender(Arc<Connection>);
-
-impl RequestSender {
-    /// Sends an encoded request without waiting. False if ferroced has not read earlier
-    /// requests and the socket is full.
-    pub fn try_send(&self, bytes: &[u8]) -> Result<bool, Error> {
-        match packet::send(&self.0.socket, bytes, &[], SendFlags::DONTWAIT) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            sent => sent.map(|()| true).map_err(broken),
+        match receive(&self.socket, &mut self.buffer, flags)? {
+            Some((_, true)) => Err(Error::DescriptorsLost),
+            received => Ok(received.map(|(received, _)| received)),
         }
     }
-
-    /// Returns the error for a request that was not answered within [`ANSWER_TIMEOUT`].
-    pub fn timeout_error(&self) -> Error {
-        self.0.timeout_error()
-    }
 }
 
-/// The end of a connection that receives replies and events; see [`Connection::split`].
-#[derive(Debug)]
-pub struct ReplyReceiver {
-    connection: Arc<Connection>,
-    buffer: Vec<u8>,
-}
-
-impl ReplyReceiver {
-    /// Waits for the next reply, with the number of its request, or for the next event.
-    pub fn receive(&mut self) -> Result<(Option<RequestNumber>, Reply), Error> {
-        loop {
-            let socket = &self.connection.socket;
-            let received = receive(socket, &mut self.buffer, RecvFlags::empty())?;
-            if let Some((number, reply, _)) = received {
-                return Ok((number, reply));
-            }
-        }
-    }
-
-    /// Waits up to `timeout` for the next reply or event: None if none arrives.
-    pub fn receive_within(
-        &mut self,
-        timeout: Duration,
-    ) -> Result<Option<(Option<RequestNumber>, Reply)>, Error> {
-        match self.connection.wait_readable(timeout) {
-            Err(Error::Timeout { .. }) => return Ok(None),
-            waited => waited?,
-        }
-        let socket = &self.connection.socket;
-        let received = receive(socket, &mut self.buffer, RecvFlags::DONTWAIT)?;
-        Ok(received.map(|(number, reply, _)| (number, reply)))
-    }
-
-    /// Returns the runtime directory of ferroced.
-    pub fn dir(&self) -> &Path {
-        self.connection.dir()
-    }
-}
-
-type Received = (Option<RequestNumber>, Reply, Vec<OwnedFd>);
-
-/// Receives the next packet of a socket; None if there is none in time.
-fn receive(
-    socket: &OwnedFd,
+/// Receives the next packet of a socket, and true if descriptors of it were lost; None if
+/// there is none in time.
+pub(crate) fn receive(
+    socket: impl AsFd,
     buffer: &mut [u8],
     flags: RecvFlags,
-) -> Result<Option<Received>, Error> {
+) -> Result<Option<(Received, bool)>, Error> {
     let packet = match packet::receive(socket, buffer, flags) {
         Ok(packet) => packet,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -455,15 +413,12 @@ fn receive(
     if packet.len == 0 {
         return Err(Error::Closed);
     }
-    if packet.fds_lost {
-        return Err(Error::DescriptorsLost);
-    }
     if packet.truncated {
         return Err(Error::Unexpected("a message that is too long".into()));
     }
     let (number, reply) = protocol::decode_numbered(&buffer[..packet.len])
         .map_err(|garbage| Error::Unexpected(garbage.to_string()))?;
-    Ok(Some((number, reply, packet.fds)))
+    Ok(Some(((number, reply, packet.fds), packet.fds_lost)))
 }
 
 impl AsFd for Connection {
@@ -496,7 +451,7 @@ fn connect_error(dir: &Path, path: PathBuf, error: io::Error) -> Error {
     }
 }
 
-fn broken(error: io::Error) -> Error {
+pub(crate) fn broken(error: io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => Error::Closed,
         _ => Error::system("cannot talk to ferroced", error),

@@ -125,6 +125,21 @@ impl Error {
         }
     }
 
+    /// Returns the same error once more, for another thread that waited for the result. Kinds
+    /// that callers treat alike become [`Error::Refused`].
+    pub(crate) fn again(&self) -> Error {
+        match *self {
+            Error::NoDaemon => Error::NoDaemon,
+            Error::Closed => Error::Closed,
+            Error::DescriptorsLost => Error::DescriptorsLost,
+            Error::Timeout { pid, stopped } => Error::Timeout { pid, stopped },
+            _ => Error::Refused {
+                errno: self.errno(),
+                message: self.to_string(),
+            },
+        }
+    }
+
     /// Returns the errno for a C interface.
     pub fn errno(&self) -> i32 {
         match self {

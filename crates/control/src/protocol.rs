@@ -6,7 +6,7 @@
 //! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
 //! ```text
-//!   {"hello":{"protocol":5,"program":"ib_send_bw"}}   ->
+//!   {"hello":{"protocol":6,"program":"ib_send_bw"}}   ->
 //!                                                     <-  {"welcome":{...}}
 //!   [1,"links"]                                       ->
 //!   [2,{"cm":{"bind":{...}}}]                         ->
@@ -31,7 +31,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -41,6 +41,10 @@ pub const MAX_SHARDS: u8 = 60;
 
 /// Number of a request. A client uses each number once per connection.
 pub type RequestNumber = u64;
+
+/// Number of an attachment. A client uses each number once per connection, and may have
+/// several attachments on it.
+pub type AttachmentNumber = u64;
 
 /// A request of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,17 +86,33 @@ pub enum Request {
     Links,
     /// Takes slots for a program: [`Reply::Attached`]. Events of the link follow.
     Attach {
+        /// Number of the attachment, which the client chooses.
+        attachment: AttachmentNumber,
         /// Name of the link.
         link: String,
         /// Number of slots.
         shards: u8,
     },
+    /// Gives the slots of an attachment back: [`Reply::Done`]. An Attach with this number
+    /// that is not answered yet is refused.
+    Detach {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+    },
     /// Registers slots that the program had before ferroced was restarted, with the two
     /// descriptors of its socket escrow and the credit page: [`Reply::Resumed`].
     Resume {
+        /// Number of the attachment on this connection.
+        attachment: AttachmentNumber,
         /// Name of the link.
         link: String,
         /// The slots.
+        slots: Vec<u8>,
+    },
+    /// Gives back slots that the program had before ferroced was restarted, and did not resume:
+    /// [`Reply::Done`].
+    Release {
+        /// The slots of one attachment.
         slots: Vec<u8>,
     },
     /// Subscribes to events of all links: [`Reply::Done`], then events.
@@ -113,6 +133,9 @@ pub enum Request {
     /// Calls the connection manager: [`Reply::CmAnswer`] or [`Reply::Error`].
     /// [`Reply::CmEvent`]s follow.
     Cm(CmCall),
+    /// Calls the connection manager several times, without any reply: for calls that return
+    /// objects, whose refusal means that the object has ended already.
+    CmNotices(Vec<CmCall>),
     /// Ends ferroced: [`Reply::Done`]. Programs and their slots stay.
     Shutdown,
 }
@@ -137,6 +160,8 @@ pub enum Reply {
     /// The requested slots. Descriptors: the escrow's two, the credit page, then those of each
     /// slot.
     Attached {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
         /// Current state of the link.
         link: LinkInfo,
         /// The slots.
@@ -151,7 +176,7 @@ pub enum Reply {
     Counters(LinkCounters),
     /// A program on a link. One descriptor: the stream of its
     /// [`Resources`](crate::resources::Resources); none if the program does not read its
-    /// connection.
+    /// connection. A program has one reply per attachment.
     Resources {
         /// Name of the link.
         link: String,
@@ -160,9 +185,11 @@ pub enum Reply {
     },
     /// A connection of a program.
     CmId(CmIdResource),
-    /// Event: a client of [`Request::Resources`] wants a report of this program. One
+    /// Event: a client of [`Request::Resources`] wants a report of an attachment. One
     /// descriptor: the stream to write the report to.
     Report {
+        /// The attachment whose objects are wanted.
+        attachment: AttachmentNumber,
         /// True if the report may contain keys and addresses.
         keys: bool,
     },

@@ -50,6 +50,7 @@ fn message_is_decoded_to_itself() {
         Request::Links,
         Request::Shutdown,
         Request::Resume {
+            attachment: 3,
             link: "rxe0".into(),
             slots: vec![1, 255],
         },
@@ -80,6 +81,7 @@ fn message_is_decoded_to_itself() {
         }
     }
     let reply = Reply::Attached {
+        attachment: 3,
         link: link(3),
         slots: vec![SlotGrant { slot: 7, v6: true }],
     };
@@ -99,7 +101,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
     ) {
-        let attach = Request::Attach { link: "rxe0".into(), shards: 3 };
+        let attach = Request::Attach { attachment: 1, link: "rxe0".into(), shards: 3 };
         let mut bytes = encode_numbered(Some(7), &attach);
         for (at, byte) in changes {
             let at = at.index(bytes.len());

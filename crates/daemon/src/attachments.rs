@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use ferroce_control::Reply;
 use ferroce_control::protocol::{MAX_SHARDS, SlotGrant};
+use ferroce_control::{AttachmentNumber, Reply};
 
-use crate::client::RequestId;
+use crate::client::{AttachmentId, ClientId, RequestId};
 use crate::group::{Group, GroupError};
 use crate::owner::Owner;
 use crate::poller::{Token, now};
@@ -23,6 +23,7 @@ pub(crate) const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct Pending {
     pub(crate) request: RequestId,
     pub(crate) until: Instant,
+    attachment: AttachmentNumber,
     link: String,
     shards: u8,
 }
@@ -52,16 +53,28 @@ impl From<GroupError> for AttachError {
 
 impl Server {
     /// Attaches a program now or, after a restart, when other programs have resumed.
-    pub(crate) fn attach_or_wait(&mut self, request: RequestId, link: String, shards: u8) {
-        let waits = |pending: &Pending| pending.request.client == request.client;
-        if self.pending.iter().any(waits) {
-            let reason = "an earlier Attach of this connection is not answered yet";
+    pub(crate) fn attach_or_wait(
+        &mut self,
+        request: RequestId,
+        attachment: AttachmentNumber,
+        link: String,
+        shards: u8,
+    ) {
+        let of_client = |pending: &&Pending| pending.request.client == request.client;
+        let waiting = self.pending.iter().filter(of_client);
+        if waiting.clone().any(|p| p.attachment == attachment) {
+            return self.reply(request, number_in_use(attachment).into());
+        }
+        // Each takes a slot: more cannot succeed.
+        if waiting.count() >= FOR_PROGRAMS {
+            let reason = format!("{FOR_PROGRAMS} Attaches of this connection are not answered yet");
             return self.reply(request, Refusal::new(libc::EBUSY, reason).into());
         }
         let until = now() + RESUME_TIMEOUT;
         self.pending.push(Pending {
             request,
             until,
+            attachment,
             link,
             shards,
         });
@@ -89,9 +102,8 @@ impl Server {
         let client = self.clients.get(&pending.request.client);
         let client =
             client.ok_or_else(|| Refusal::new(libc::ECONNRESET, "the connection is closed"))?;
-        if client.owner.is_some() {
-            let reason = "this connection is attached already; open another";
-            return Err(Refusal::new(libc::EINVAL, reason).into());
+        if client.attachments.contains_key(&pending.attachment) {
+            return Err(number_in_use(pending.attachment).into());
         }
         let peer = client.peer;
         let (process, pidfd) = ProcessId::of(peer, client);
@@ -118,14 +130,21 @@ impl Server {
                 link: link.index,
                 slots: slots.clone(),
                 pidfd,
-                client: Some(pending.request.client),
+                attachment: Some(AttachmentId {
+                    client: pending.request.client,
+                    number: pending.attachment,
+                }),
                 dead: false,
             },
         );
         match self.grant(&slots) {
             Ok((grants, fds)) => {
-                let slots = grants;
-                Ok((Reply::Attached { link, slots }, fds))
+                let reply = Reply::Attached {
+                    attachment: pending.attachment,
+                    link,
+                    slots: grants,
+                };
+                Ok((reply, fds))
             }
             Err(refusal) => {
                 self.release(owner);
@@ -219,13 +238,42 @@ impl Server {
         {
             tracing::warn!(%error, "cannot watch a process for its end");
         }
-        if let Some(client) = owner
-            .client
-            .and_then(|client| self.clients.get_mut(&client))
+        if let Some(attachment) = owner.attachment
+            && let Some(client) = self.clients.get_mut(&attachment.client)
         {
-            client.owner = Some(id);
+            client.attachments.insert(attachment.number, id);
         }
         self.owners.insert(id, owner);
+    }
+
+    /// Takes the slots of an attachment back, because its program has closed the device.
+    pub(crate) fn detach(
+        &mut self,
+        client: ClientId,
+        attachment: AttachmentNumber,
+    ) -> Result<Reply, Refusal> {
+        let attached = self.clients.get(&client);
+        let attached = attached.and_then(|client| client.attachments.get(&attachment));
+        if let Some(owner) = attached.copied() {
+            self.release(owner);
+            return Ok(Reply::Done);
+        }
+        let waits = |p: &Pending| p.request.client == client && p.attachment == attachment;
+        match self.pending.iter().position(waits) {
+            Some(place) => {
+                let pending = self.pending.remove(place);
+                let reason = "the program does not need the slots any more";
+                self.reply(
+                    pending.request,
+                    Refusal::new(libc::ECANCELED, reason).into(),
+                );
+                Ok(Reply::Done)
+            }
+            None => {
+                let reason = format!("this connection has no attachment {attachment}");
+                Err(Refusal::new(libc::EINVAL, reason))
+            }
+        }
     }
 
     /// Handles the end of an owner's connection.
@@ -233,7 +281,7 @@ impl Server {
         let Some(owner) = self.owners.get_mut(&id) else {
             return;
         };
-        owner.client = None;
+        owner.attachment = None;
         // Without a connection only a pidfd tells when the process ends.
         if closed_by == ClosedBy::Program || owner.pidfd.is_none() {
             self.release(id);
@@ -242,25 +290,51 @@ impl Server {
 
     /// Handles the end of an owner's process.
     pub(crate) fn on_process_end(&mut self, id: OwnerId) {
-        let Some(owner) = self.owners.get_mut(&id) else {
-            return;
+        let attachment = self.owners.get(&id).and_then(|owner| owner.attachment);
+        self.end_owner(id);
+        // A child of the process may hold the connection.
+        if let Some(attachment) = attachment {
+            self.close(attachment.client, ClosedBy::Ferroced);
+        }
+    }
+
+    /// Takes slots back from a program that had them before a restart, and has closed the
+    /// device while no ferroced ran.
+    pub(crate) fn release_absent(
+        &mut self,
+        client: ClientId,
+        slots: &[u8],
+    ) -> Result<Reply, Refusal> {
+        let Some(client) = self.clients.get(&client) else {
+            return Err(Refusal::new(libc::ECONNRESET, "the connection is closed"));
         };
-        if self.group.is_none() {
-            // The slots are released when another program brings the group back.
+        let (process, _pidfd) = ProcessId::of(client.peer, client);
+        let owner = self.owners.iter().find(|(_, owner)| {
+            owner.process.is_same(process) && owner.slots == slots && owner.attachment.is_none()
+        });
+        match owner.map(|(id, _)| *id) {
+            Some(owner) => {
+                self.end_owner(owner);
+                Ok(Reply::Done)
+            }
+            None => {
+                let reason = format!("slots {slots:?} are not waiting for this program");
+                Err(Refusal::new(libc::EINVAL, reason))
+            }
+        }
+    }
+
+    /// Takes the slots of an owner back, or notes that they are free while the group is not
+    /// known: they are released when another program brings it back.
+    fn end_owner(&mut self, id: OwnerId) {
+        if self.group.is_some() {
+            return self.release(id);
+        }
+        if let Some(owner) = self.owners.get_mut(&id) {
             owner.dead = true;
             if let Some(pidfd) = owner.pidfd.take() {
                 self.poller.remove(pidfd);
             }
-            return;
-        }
-        let client = owner.client.take();
-        self.release(id);
-        // A child of the process may hold the connection.
-        if let Some(client) = client {
-            if let Some(client) = self.clients.get_mut(&client) {
-                client.owner = None;
-            }
-            self.close(client, ClosedBy::Ferroced);
         }
     }
 
@@ -270,11 +344,10 @@ impl Server {
             return;
         };
         owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
-        if let Some(client) = owner
-            .client
-            .and_then(|client| self.clients.get_mut(&client))
+        if let Some(attachment) = owner.attachment
+            && let Some(client) = self.clients.get_mut(&attachment.client)
         {
-            client.owner = None;
+            client.attachments.remove(&attachment.number);
         }
         tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "slots released");
         if let Some(group) = &mut self.group {
@@ -291,6 +364,11 @@ impl Server {
         }
         self.save();
     }
+}
+
+fn number_in_use(attachment: AttachmentNumber) -> Refusal {
+    let reason = format!("this connection has an attachment {attachment} already");
+    Refusal::new(libc::EINVAL, reason)
 }
 
 fn check_shards(shards: u8) -> Result<usize, Refusal> {

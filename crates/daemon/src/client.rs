@@ -1,11 +1,11 @@
 //! One client connection: received requests, and replies that wait for room in its socket.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ferroce_control::sockopt::Peer;
-use ferroce_control::{Reply, Request, RequestNumber, packet, protocol};
+use ferroce_control::{AttachmentNumber, Reply, Request, RequestNumber, packet, protocol};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::process::ProcessId;
@@ -29,6 +29,14 @@ pub(crate) struct RequestId {
     pub(crate) number: Option<RequestNumber>,
 }
 
+/// An attachment of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AttachmentId {
+    pub(crate) client: ClientId,
+    /// Number that the client chose.
+    pub(crate) number: AttachmentNumber,
+}
+
 /// A client connection.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -45,8 +53,8 @@ pub(crate) struct Client {
     /// Readable when that process has ended: a forked child of it may keep the connection
     /// open.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// Attachment of the client.
-    pub(crate) owner: Option<OwnerId>,
+    /// Attachments of the client, with the owners of their slots.
+    pub(crate) attachments: BTreeMap<AttachmentNumber, OwnerId>,
     /// True if the poller reports room in the socket.
     pub(crate) writes_watched: bool,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
@@ -88,7 +96,7 @@ impl Client {
             process: None,
             pidfd: None,
             writes_watched: false,
-            owner: None,
+            attachments: BTreeMap::new(),
             waiting: VecDeque::new(),
         }
     }
@@ -124,19 +132,33 @@ impl Client {
         reply: &Reply,
         fds: Vec<OwnedFd>,
     ) -> Sent {
+        match self.queue(number, reply, fds) {
+            true => self.flush(),
+            false => Sent::Stuck,
+        }
+    }
+
+    /// Queues a reply or an event for [`Client::flush`]. Returns false if too many messages
+    /// wait.
+    pub(crate) fn queue(
+        &mut self,
+        number: Option<RequestNumber>,
+        reply: &Reply,
+        fds: Vec<OwnedFd>,
+    ) -> bool {
         let limit = match self.connects {
             true => MAX_WAITING_EVENTS,
             false => MAX_WAITING,
         };
         if self.waiting.len() >= limit {
-            return Sent::Stuck;
+            return false;
         }
         self.waiting
             .push_back((protocol::encode_numbered(number, reply), fds));
-        self.flush()
+        true
     }
 
-    /// Returns true if messages wait for room in the socket.
+    /// Returns true if messages wait to be sent.
     pub(crate) fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }

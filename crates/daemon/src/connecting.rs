@@ -36,7 +36,16 @@ impl Server {
     /// Handles a call to the connection manager, and replies to it.
     pub(crate) fn handle_cm(&mut self, id: RequestId, call: CmCall) {
         let answer = self.call_cm(id.client, call);
-        self.reply(id, answer.unwrap_or_else(Reply::from));
+        self.defer(id, &answer.unwrap_or_else(Reply::from));
+    }
+
+    /// Handles calls to the connection manager that get no reply.
+    pub(crate) fn handle_cm_notices(&mut self, client: ClientId, calls: Vec<CmCall>) {
+        for call in calls {
+            if let Err(refusal) = self.call_cm(client, call) {
+                tracing::debug!(client, "a notice is refused: {refusal}");
+            }
+        }
     }
 
     fn call_cm(&mut self, id: ClientId, call: CmCall) -> Result<Reply, Refusal> {
@@ -202,7 +211,9 @@ impl Server {
                     transmit,
                 } => self.send_mad(link, netdev, &transmit),
                 Output::Tell { client, event } => {
-                    self.send_event(client, &Reply::CmEvent(Box::new(event)), Vec::new());
+                    let number = None;
+                    let event = Reply::CmEvent(Box::new(event));
+                    self.defer(RequestId { client, number }, &event);
                 }
             }
         }

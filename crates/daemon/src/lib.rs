@@ -34,6 +34,7 @@ pub mod config;
 mod configured_links;
 mod connecting;
 mod connections;
+mod deferred;
 mod ethtool;
 mod gids;
 mod group;

@@ -2,11 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::client::ClientId;
+use crate::client::AttachmentId;
 use crate::process::ProcessId;
 use crate::state::SavedOwner;
 
-/// A program that owns slots of a link.
+/// A program that owns slots of a link. A program with several open devices is the owner of
+/// each of them.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) process: ProcessId,
@@ -16,8 +17,8 @@ pub(crate) struct Owner {
     pub(crate) slots: Vec<u8>,
     /// Descriptor that is readable when the process has ended.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// The connection; `None` if it is lost and the program may resume.
-    pub(crate) client: Option<ClientId>,
+    /// The attachment; `None` if its connection is lost and the program may resume.
+    pub(crate) attachment: Option<AttachmentId>,
     /// True if the process ended before the group was adopted: its slots must be released.
     pub(crate) dead: bool,
 }
@@ -44,14 +45,14 @@ impl Owner {
             // when no others are free.
             dead: pidfd.is_none() && saved.process.is_visible(),
             pidfd,
-            client: None,
+            attachment: None,
         }
     }
 
     /// Returns true if ferroced cannot notice the end of the process: it has neither a
     /// connection nor a pidfd.
     pub(crate) fn is_unobservable(&self) -> bool {
-        self.client.is_none() && self.pidfd.is_none()
+        self.attachment.is_none() && self.pidfd.is_none()
     }
 
     /// Returns PID and program for messages.

@@ -7,7 +7,7 @@ use ferroce_control::{
     Request,
 };
 
-use crate::client::{ClientId, RequestId};
+use crate::client::{AttachmentId, ClientId, RequestId};
 use crate::group::{Group, GroupError};
 use crate::links::{Change, Link};
 use crate::netlink::{self, News};
@@ -37,7 +37,7 @@ impl Server {
             fds.clear();
         }
         // Changes that the client made to netdevs before this request must be known.
-        if !matches!(request, Request::Cm(_)) {
+        if !matches!(request, Request::Cm(_) | Request::CmNotices(_)) {
             self.hear_news();
         }
         let result = match request {
@@ -63,12 +63,29 @@ impl Server {
                 self.link_set(&name, rename, change)
             }
             Request::Links => self.list(id),
-            Request::Attach { link, shards } => return self.attach_or_wait(id, link, shards),
-            Request::Resume { link, slots } => self.resume(id.client, &link, &slots, fds),
+            Request::Attach {
+                attachment,
+                link,
+                shards,
+            } => return self.attach_or_wait(id, attachment, link, shards),
+            Request::Detach { attachment } => self.detach(id.client, attachment),
+            Request::Resume {
+                attachment,
+                link,
+                slots,
+            } => {
+                let attachment = AttachmentId {
+                    client: id.client,
+                    number: attachment,
+                };
+                self.resume(attachment, &link, &slots, fds)
+            }
+            Request::Release { slots } => self.release_absent(id.client, &slots),
             Request::Subscribe => self.subscribe(id.client),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
             Request::Resources { link } => self.resources(id, link.as_deref()),
             Request::Cm(call) => return self.handle_cm(id, call),
+            Request::CmNotices(calls) => return self.handle_cm_notices(id.client, calls),
             Request::Shutdown => {
                 self.stop = true;
                 Ok(Reply::Done)
@@ -109,8 +126,8 @@ impl Server {
             .clients
             .iter()
             .filter(|(_, client)| {
-                let owner = client.owner.and_then(|owner| self.owners.get(&owner));
-                client.subscribed || owner.is_some_and(uses)
+                let mut owners = client.attachments.values();
+                client.subscribed || owners.any(|owner| self.owners.get(owner).is_some_and(uses))
             })
             .map(|(id, _)| *id)
             .collect();

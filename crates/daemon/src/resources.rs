@@ -6,7 +6,7 @@ use ferroce_control::resources::CmIdResource;
 use ferroce_control::{Process, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::client::{ClientId, RequestId};
+use crate::client::{AttachmentId, RequestId};
 use crate::connections::CmObject;
 use crate::links::Change;
 use crate::refusal::Refusal;
@@ -38,13 +38,13 @@ impl Server {
                     program: owner.program.clone(),
                     slots: owner.slots.clone(),
                 };
-                programs.push((name.clone(), process, owner.client));
+                programs.push((name.clone(), process, owner.attachment));
             }
             let objects = self.connections.objects(link.info.index).into_iter();
             connections.extend(objects.filter_map(|object| self.cm_id(name, object)));
         }
-        for (link, process, client) in programs {
-            let stream = client.and_then(|client| self.ask_program(client, keys));
+        for (link, process, attachment) in programs {
+            let stream = attachment.and_then(|attachment| self.ask_program(attachment, keys));
             let reply = Reply::Resources { link, process };
             self.reply_with(id, &reply, stream.into_iter().collect());
         }
@@ -54,15 +54,19 @@ impl Server {
         Ok(Reply::Done)
     }
 
-    /// Requests the report of one program. Returns the reading end of its stream.
-    fn ask_program(&mut self, client: ClientId, keys: bool) -> Option<OwnedFd> {
+    /// Requests the report of one attachment. Returns the reading end of its stream.
+    fn ask_program(&mut self, attachment: AttachmentId, keys: bool) -> Option<OwnedFd> {
         // A program that has not read its earlier messages would not read this one.
-        if self.clients.get(&client)?.is_behind() {
+        if self.clients.get(&attachment.client)?.is_behind() {
             return None;
         }
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).ok()?;
-        self.send_event(client, &Reply::Report { keys }, vec![theirs]);
+        let report = Reply::Report {
+            attachment: attachment.number,
+            keys,
+        };
+        self.send_event(attachment.client, &report, vec![theirs]);
         Some(ours)
     }
 

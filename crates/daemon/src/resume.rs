@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use ferroce_control::{CreditPage, Reply, SocketEscrow};
 
 use crate::attachments::RESUME_TIMEOUT;
-use crate::client::ClientId;
+use crate::client::AttachmentId;
 use crate::group::Group;
 use crate::owner::Owner;
 use crate::poller::{Token, now};
@@ -18,7 +18,7 @@ impl Server {
     /// Registers the slots that a program had before a restart.
     pub(crate) fn resume(
         &mut self,
-        client: ClientId,
+        attachment: AttachmentId,
         link: &str,
         slots: &[u8],
         fds: Vec<OwnedFd>,
@@ -28,16 +28,16 @@ impl Server {
             .map_err(|_| wrong("an escrow and a credit page are three descriptors"))?;
         let escrow = SocketEscrow::from_fds([rx, tx]);
         let credits = CreditPage::from_fd(credits).map_err(|error| wrong(&error.to_string()))?;
-        let (peer, program) = match self.clients.get(&client) {
-            Some(c) if c.owner.is_none() => (c.peer, c.program.clone().unwrap_or_default()),
-            _ => return Err(wrong("this connection is attached already")),
-        };
-        let Some(socket) = self.clients.get(&client) else {
+        let Some(client) = self.clients.get(&attachment.client) else {
             return Err(wrong("the connection is gone"));
         };
-        let (process, pidfd) = ProcessId::of(peer, socket);
+        if client.attachments.contains_key(&attachment.number) {
+            return Err(wrong("this connection has an attachment of this number"));
+        }
+        let (peer, program) = (client.peer, client.program.clone().unwrap_or_default());
+        let (process, pidfd) = ProcessId::of(peer, client);
         let known = self.owners.iter().find(|(_, owner)| {
-            owner.process.is_same(process) && owner.slots == slots && owner.client.is_none()
+            owner.process.is_same(process) && owner.slots == slots && owner.attachment.is_none()
         });
         let known = known.map(|(id, _)| *id);
         if known.is_none() && !self.access.is_admin(peer) {
@@ -53,12 +53,12 @@ impl Server {
             None => self.admit_unknown(process, program, link, slots)?,
         };
         self.watch_process(owner, pidfd);
-        let (Some(entry), Some(c)) = (self.owners.get_mut(&owner), self.clients.get_mut(&client))
-        else {
+        let client = self.clients.get_mut(&attachment.client);
+        let (Some(entry), Some(client)) = (self.owners.get_mut(&owner), client) else {
             return Err(wrong("the process has ended"));
         };
-        entry.client = Some(client);
-        c.owner = Some(owner);
+        entry.attachment = Some(attachment);
+        client.attachments.insert(attachment.number, owner);
         let link = self.links.by_index(entry.link).map(|l| l.info.clone());
         tracing::info!(pid = peer.pid, ?slots, "program resumed its slots");
         self.save();
@@ -96,7 +96,7 @@ impl Server {
                 link: index,
                 slots: slots.into(),
                 pidfd: None,
-                client: None,
+                attachment: None,
                 dead: false,
             },
         );
@@ -158,7 +158,7 @@ impl Server {
         let absent = self
             .owners
             .values()
-            .filter(|o| o.client.is_none() && !o.dead);
+            .filter(|o| o.attachment.is_none() && !o.dead);
         let absent = listed(absent.map(Owner::described));
         let reason = match absent.as_str() {
             "" => why.to_owned(),

@@ -66,6 +66,10 @@ pub(crate) struct Server {
     pub(crate) epoch: Instant,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
+    /// Clients with messages of the connection manager that are to be sent.
+    pub(crate) deferred: Vec<ClientId>,
+    /// Rounds of the event loop since the first of these messages.
+    pub(crate) deferred_rounds: u32,
     /// Requests that cannot be answered yet.
     pub(crate) pending: Vec<Pending>,
     /// True if an earlier ferroced has left a state file with the owners of slots.
@@ -126,6 +130,8 @@ impl Server {
             epoch: now(),
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
+            deferred: Vec::new(),
+            deferred_rounds: 0,
             pending: Vec::new(),
             has_saved_state: state.is_some(),
             hold_slots_until: None,
@@ -151,8 +157,13 @@ impl Server {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut abandoned = false;
         while !self.stop && !self.is_unused() && !abandoned {
-            let until = self.next_deadline();
-            for ready in self.poller.wait(until)? {
+            let until = match self.has_deferred() {
+                true => Some(now()),
+                false => self.next_deadline(),
+            };
+            let ready = self.poller.wait(until)?;
+            self.send_deferred(ready.is_empty());
+            for ready in ready {
                 self.on_ready(ready);
                 self.speak();
             }
@@ -160,6 +171,7 @@ impl Server {
             self.serve_pending();
             abandoned = self.is_abandoned();
         }
+        self.send_deferred(true);
         tracing::info!("ferroced ends");
         let unused = abandoned || self.links.is_empty() && self.owners.is_empty();
         let Server {
@@ -282,7 +294,7 @@ impl Server {
             return;
         }
         let mut clients = self.clients.iter();
-        let idle = clients.find(|(_, c)| c.owner.is_none() && !c.connects);
+        let idle = clients.find(|(_, c)| c.attachments.is_empty() && !c.connects);
         if let Some(id) = idle.map(|(id, _)| *id) {
             tracing::warn!(client = id, "too many connections: closing an idle one");
             self.close(id, ClosedBy::Ferroced);
@@ -335,20 +347,22 @@ impl Server {
 
     /// Closes a connection and releases what belongs to it.
     pub(crate) fn close(&mut self, id: ClientId, closed_by: ClosedBy) {
-        let Some(client) = self.clients.remove(&id) else {
+        let Some(mut client) = self.clients.remove(&id) else {
             return;
         };
+        // Messages that were deferred.
+        client.flush();
         self.poller.remove(&client);
         client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         self.pending.retain(|pending| pending.request.client != id);
         tracing::debug!(client = id, ?closed_by, "client disconnected");
         self.end_program(id);
-        if let Some(owner) = client.owner {
+        for owner in client.attachments.into_values() {
             self.on_disconnect(owner, closed_by);
         }
     }
 
-    fn flush(&mut self, id: ClientId) {
+    pub(crate) fn flush(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(&id) {
             let sent = client.flush();
             self.after_sending(id, sent);

@@ -100,6 +100,25 @@ fn connection_between_hosts_is_established_and_closed() {
     });
 }
 
+/// A reply to the notices would be taken for that to the next call: the port would have
+/// another number.
+#[test]
+fn notices_are_executed_in_order_and_get_no_reply() {
+    isolated("notices_are_executed_in_order_and_get_no_reply", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut program = CmClient::open();
+        let (first, _) = program.bind("127.0.0.1", PORT).unwrap();
+        let (second, _) = program.bind("127.0.0.1", PORT + 1).unwrap();
+        let unknown = CmCall::Release { port: 4711 };
+        let release = |port| CmCall::Release { port };
+        program.notify(vec![release(first), unknown, release(second)]);
+        for port in [PORT, PORT + 1] {
+            assert_eq!(program.bind("127.0.0.1", port).unwrap().1, port);
+        }
+    });
+}
+
 #[test]
 fn request_without_a_listener_is_rejected() {
     isolated("request_without_a_listener_is_rejected", || {

@@ -56,10 +56,12 @@ fn garbage_closes_only_its_connection() {
         add("rxe0", "lo").unwrap();
         let mut user = attach("rxe0", 1).unwrap();
         let long = Request::Attach {
+            attachment: 1,
             link: "x".repeat(MAX_REQUEST),
             shards: 1,
         };
         let whole = Request::Attach {
+            attachment: 1,
             link: "rxe0".into(),
             shards: 1,
         };
@@ -71,10 +73,13 @@ fn garbage_closes_only_its_connection() {
             ("cut off", whole[..whole.len() - 3].into()),
             ("two in one", [whole.clone(), whole].concat()),
             ("unknown", br#"[1,{"format_disk":{"sure":true}}]"#.into()),
-            ("missing field", br#"[1,{"attach":{"link":"rxe0"}}]"#.into()),
+            (
+                "missing field",
+                br#"[1,{"attach":{"attachment":1,"link":"rxe0"}}]"#.into(),
+            ),
             (
                 "wrong type",
-                br#"[1,{"attach":{"link":"rxe0","shards":-1}}]"#.into(),
+                br#"[1,{"attach":{"attachment":1,"link":"rxe0","shards":-1}}]"#.into(),
             ),
             ("nonsense", br#"[1,"links please"]"#.into()),
             ("no number", br#""links""#.into()),
@@ -150,6 +155,7 @@ fn requests_are_answered_while_an_attach_waits() {
         say(&socket, &hello());
         assert!(matches!(hear(&socket), Some(Reply::Welcome { .. })));
         let attach = Request::Attach {
+            attachment: 1,
             link: "rxe0".into(),
             shards: 1,
         };
@@ -161,13 +167,97 @@ fn requests_are_answered_while_an_attach_waits() {
         assert!(matches!(next(), (Some(8), Reply::Done)));
         let errno = |errno: i32| move |reply: &Reply| matches!(reply, Reply::Error { errno: e, .. } if *e == errno);
         let (number, reply) = next();
-        assert!(number == Some(9) && errno(libc::EBUSY)(&reply), "{reply:?}");
+        assert!(
+            number == Some(9) && errno(libc::EINVAL)(&reply),
+            "{reply:?}"
+        );
         let (number, reply) = next();
         assert!(
             number == Some(7) && errno(libc::EAGAIN)(&reply),
             "{reply:?}"
         );
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
+    });
+}
+
+/// All devices of a process share its connection.
+#[test]
+fn connection_has_several_attachments() {
+    isolated("connection_has_several_attachments", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let mut connection = connect();
+        let attach = |attachment| Request::Attach {
+            attachment,
+            link: "rxe0".into(),
+            shards: 2,
+        };
+        for (attachment, first) in [(7, 1), (3, 3)] {
+            let reply = connection.request(&attach(attachment)).unwrap().0;
+            let Reply::Attached {
+                attachment: answered,
+                slots,
+                ..
+            } = reply
+            else {
+                panic!("{reply:?}");
+            };
+            assert_eq!((answered, slots[0].slot), (attachment, first));
+        }
+        let errno = |result: Result<(), Error>| result.unwrap_err().errno();
+        let again = connection.request(&attach(3)).map(drop);
+        assert_eq!(errno(again), libc::EINVAL, "the number is in use");
+        // The owners by their slots, as a client of `rdma stat` sees them.
+        let slots = || {
+            let counters = connect().counters(None, true).unwrap().into_iter();
+            let slots = counters.filter_map(|counted| counted.process);
+            let mut slots: Vec<_> = slots.map(|process| process.slots).collect();
+            slots.sort();
+            slots
+        };
+        assert_eq!(slots(), [[1, 2], [3, 4]]);
+        let detach = |attachment| Request::Detach { attachment };
+        connection.perform(&detach(7)).unwrap();
+        assert_eq!(slots(), [[3, 4]]);
+        let unknown = connection.perform(&detach(7));
+        assert_eq!(errno(unknown), libc::EINVAL, "it was given back");
+        // Another connection of the same process has attachments of its own.
+        let other = connect().perform(&detach(3));
+        assert_eq!(errno(other), libc::EINVAL);
+        connection.request(&attach(7)).unwrap();
+        drop(connection);
+        deadline::until("all slots are free", || slots().is_empty());
+    });
+}
+
+/// A program that gives up an Attach does not get the slots later.
+#[test]
+fn detach_refuses_an_attach_that_waits() {
+    isolated("detach_refuses_an_attach_that_waits", || {
+        let mut ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let holder = Holder::start("rxe0", 1);
+        ferroced.kill();
+        holder.actor.signal(rustix::process::Signal::STOP);
+        let _ferroced = Ferroced::start();
+        let socket = bare_connection();
+        say(&socket, &hello());
+        assert!(matches!(hear(&socket), Some(Reply::Welcome { .. })));
+        let attach = Request::Attach {
+            attachment: 1,
+            link: "rxe0".into(),
+            shards: 1,
+        };
+        say(&socket, &encode_numbered(Some(7), &attach));
+        let detach = Request::Detach { attachment: 1 };
+        say(&socket, &encode_numbered(Some(8), &detach));
+        let refused = hear_numbered(&socket).expect("an answer");
+        assert!(
+            matches!(&refused, (Some(7), Reply::Error { errno, .. }) if *errno == libc::ECANCELED),
+            "{refused:?}"
+        );
+        assert_eq!(hear_numbered(&socket), Some((Some(8), Reply::Done)));
+        holder.actor.signal(rustix::process::Signal::CONT);
     });
 }
 
@@ -313,6 +403,7 @@ fn unexpected_descriptors_are_closed() {
         assert_eq!(ferroced.descriptors(), before);
         let error = connection.request_with(
             &Request::Resume {
+                attachment: 1,
                 link: "rxe0".into(),
                 slots: vec![1],
             },

@@ -13,17 +13,18 @@
 //! The target's program takes no part in the WRITE: it sleeps until the pipe says that the
 //! WRITE has completed, and then looks into its memory.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use ferroce_device::transport::{
-    Access, AttrMask, Mr, QpAttr, QpCap, QpInit, QpState, QpType, SendData, SendFlags, SendOp,
-    SendWr, Sge, Wc, WcStatus,
+    Access, AttrMask, QpAttr, QpCap, QpInit, QpState, QpType, SendData, SendFlags, SendOp, SendWr,
+    Wc, WcStatus,
 };
-use ferroce_device::{AhAttr, Cq, Device, Qp};
+use ferroce_device::{AhAttr, Buffer, Cq, Device, Qp};
 use ferroce_wire::{Mtu, Psn};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -68,7 +69,7 @@ pub(crate) fn writer(link: &str, command: &mut Command) -> Result<()> {
     let peer: Peer = answer("target: ")?.parse()?;
     end.connect(&peer)?;
 
-    end.put(MESSAGE);
+    end.buffer.write(0, MESSAGE);
     end.qp.post_send(SendWr {
         wr_id: 1,
         op: SendOp::Write {
@@ -77,11 +78,7 @@ pub(crate) fn writer(link: &str, command: &mut Command) -> Result<()> {
             imm: None,
         },
         flags: SendFlags::SIGNALED,
-        data: SendData::Sges(&[Sge {
-            addr: end.addr(),
-            length: MESSAGE.len() as u32,
-            lkey: end.mr.lkey(),
-        }]),
+        data: SendData::Sges(&[end.buffer.sge(0, MESSAGE.len() as u32)]),
         ud: None,
         xrc_srq: 0,
     })?;
@@ -108,10 +105,9 @@ pub(crate) fn target(link: &str) -> Result<()> {
     end.connect(&peer)?;
     println!("target: {}", end.describe()?);
     lines.next().ok_or("the writer has ended")??;
-    println!(
-        "found: {}",
-        String::from_utf8_lossy(&end.get(MESSAGE.len()))
-    );
+    let mut found = [0; MESSAGE.len()];
+    end.buffer.read(0, &mut found);
+    println!("found: {}", String::from_utf8_lossy(&found));
     Ok(())
 }
 
@@ -119,9 +115,7 @@ pub(crate) fn target(link: &str) -> Result<()> {
 struct End {
     qp: Qp,
     cq: Arc<Cq>,
-    mr: Arc<Mr>,
-    /// Atomics: the device writes to them while the program may read them.
-    memory: Vec<AtomicU8>,
+    buffer: Buffer,
     device: Arc<Device>,
 }
 
@@ -129,10 +123,8 @@ impl End {
     fn open(link: &str) -> Result<End> {
         let device = Device::open(link)?;
         let pd = device.alloc_pd();
-        let memory: Vec<AtomicU8> = (0..SIZE).map(|_| AtomicU8::new(0)).collect();
-        let addr = memory.as_ptr().expose_provenance() as u64;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let mr = device.register(&pd, addr, SIZE as u64, addr, access)?;
+        let buffer = Buffer::new(&device, &pd, SIZE, access)?;
         let cq = device.create_cq(16, None)?;
         let init = QpInit {
             qp_type: QpType::Rc,
@@ -154,8 +146,7 @@ impl End {
         Ok(End {
             qp,
             cq,
-            mr,
-            memory,
+            buffer,
             device,
         })
     }
@@ -165,8 +156,8 @@ impl End {
         let link = self.device.link();
         let gid = link.gids.first().ok_or("the link has no address")?;
         let gid = u128::from_be_bytes(gid.raw());
-        let (qpn, rkey) = (self.qp.qpn(), self.mr.rkey());
-        Ok(format!("{qpn} {gid} {} {rkey}", self.addr()))
+        let (qpn, addr, rkey) = (self.qp.qpn(), self.buffer.addr(), self.buffer.rkey());
+        Ok(format!("{qpn} {gid} {addr} {rkey}"))
     }
 
     /// Moves the queue pair through INIT and RTR to RTS.
@@ -222,30 +213,6 @@ impl End {
             rustix::thread::sched_yield();
         }
         found.expect("a poll that returns 1 calls the closure")
-    }
-
-    fn addr(&self) -> u64 {
-        self.memory.as_ptr().expose_provenance() as u64
-    }
-
-    fn put(&self, bytes: &[u8]) {
-        for (place, byte) in self.memory.iter().zip(bytes) {
-            place.store(*byte, Ordering::Relaxed);
-        }
-    }
-
-    fn get(&self, length: usize) -> Vec<u8> {
-        let places = self.memory[..length].iter();
-        places.map(|place| place.load(Ordering::Relaxed)).collect()
-    }
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        // The memory is freed next, so the device must not write to it any more.
-        if let Err(error) = self.device.deregister(&self.mr) {
-            eprintln!("the memory stays registered: {error}");
-        }
     }
 }
 

@@ -10,6 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard};
 
+use rustix::fs::OFlags;
+
 use crate::token_pipe::TokenPipe;
 
 /// A queue of records with a descriptor.
@@ -55,6 +57,11 @@ impl<T> Channel<T> {
         self.pipe.as_fd()
     }
 
+    /// Returns true if no record waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue().records.is_empty()
+    }
+
     /// Takes the oldest record; waits for one unless the descriptor is non-blocking.
     pub fn take(&self) -> io::Result<T> {
         self.take_with(|record| record)
@@ -75,6 +82,36 @@ impl<T> Channel<T> {
                 return Ok(look(record));
             }
         }
+    }
+
+    /// Returns true if a record waits that has a token in the pipe.
+    pub(crate) fn has_record(&self) -> bool {
+        !self.queue().records.is_empty()
+    }
+
+    /// Returns true if the program made its descriptor non-blocking.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        rustix::fs::fcntl_getfl(self.fd()).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
+    }
+
+    /// Runs `work`, and takes the oldest record afterwards, if there is one. A record that
+    /// `work` puts costs no system call then: it needs no token.
+    pub(crate) fn take_after<U>(
+        &self,
+        work: impl FnOnce(),
+        look: &mut Option<impl FnOnce(T) -> U>,
+    ) -> Option<U> {
+        // As if this thread had read a token already.
+        self.queue().tokens += 1;
+        work();
+        let mut queue = self.queue();
+        queue.tokens = queue.tokens.saturating_sub(1);
+        // A record whose token is in the pipe is for the threads that wait for the pipe.
+        let is_ours = queue.records.len() > queue.tokens;
+        let record = is_ours.then(|| queue.records.pop_front()).flatten();
+        self.refill(&mut queue);
+        let look = look.take_if(|_| record.is_some());
+        record.zip(look).map(|(record, look)| look(record))
     }
 
     /// Takes back all records that no reader has taken and that `which` selects.
@@ -120,7 +157,7 @@ impl Channel<u64> {
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use rustix::fs::{OFlags, fcntl_setfl};
+    use rustix::fs::fcntl_setfl;
 
     fn reported(channel: &Channel) -> PollFlags {
         let both = PollFlags::IN | PollFlags::OUT;
@@ -163,6 +200,39 @@ mod tests {
             channel.take().unwrap_err().kind(),
             io::ErrorKind::WouldBlock
         );
+    }
+
+    #[test]
+    fn record_of_the_taking_thread_needs_no_token() {
+        let channel = Channel::new().unwrap();
+        let work = || {
+            channel.put(7);
+            assert!(!readable(&channel), "the thread itself takes the record");
+            channel.put(8);
+            assert!(readable(&channel));
+        };
+        assert_eq!(
+            channel.take_after(work, &mut Some(|record| record)),
+            Some(7)
+        );
+        assert!(readable(&channel));
+        assert_eq!(channel.take().unwrap(), 8);
+        assert!(!readable(&channel));
+    }
+
+    #[test]
+    fn thread_without_a_record_leaves_the_channel_as_it_was() {
+        let channel = Channel::new().unwrap();
+        let mut look = Some(|record| record);
+        assert_eq!(channel.take_after(|| (), &mut look), None);
+        channel.put(7);
+        // The token is in the pipe, where another thread may wait for it.
+        assert_eq!(channel.take_after(|| (), &mut look), None);
+        assert!(look.is_some());
+        assert!(readable(&channel));
+        assert_eq!(channel.take().unwrap(), 7);
+        assert!(!readable(&channel));
+        assert_eq!(channel.queue().tokens, 0);
     }
 
     #[test]

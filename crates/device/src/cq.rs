@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use ferroce_roce::{Arm, Cq as Queue, VerbsError, Wc};
 
-use crate::channel::Channel;
+use crate::completion_channel::CompletionChannel;
 use crate::shard::Shard;
 
 /// A completion queue.
 ///
-/// A program polls it, or arms it and sleeps on its [`Channel`]. It polls once more after
+/// A program polls it, or arms it and sleeps on its [`CompletionChannel`]. It polls once more after
 /// arming: a completion that came before makes no event.
 ///
 /// ```no_run
@@ -32,7 +32,7 @@ use crate::shard::Shard;
 #[derive(Debug)]
 pub struct Cq {
     queue: Arc<Queue>,
-    channel: Option<Arc<Channel>>,
+    channel: Option<Arc<CompletionChannel>>,
     /// All shards of the device.
     shards: Arc<[Arc<Shard>]>,
     /// Bit mask of the shards whose queue pairs complete here.
@@ -45,7 +45,7 @@ impl Cq {
     pub(crate) fn new(
         id: u32,
         entries: u32,
-        channel: Option<Arc<Channel>>,
+        channel: Option<Arc<CompletionChannel>>,
         shards: Arc<[Arc<Shard>]>,
     ) -> Result<Cq, VerbsError> {
         Ok(Cq {
@@ -76,31 +76,53 @@ impl Cq {
     /// Takes up to `max` completions and returns their number. If there is none, does a
     /// turn of each shard first: while a program polls, the progress threads receive nothing.
     pub fn poll(&self, max: usize, mut take: impl FnMut(Wc)) -> usize {
-        let taken = self.queue.poll(max, &mut take);
-        if taken > 0 || max == 0 {
-            return taken;
+        if max == 0 {
+            return 0;
         }
+        let mut taken = self.queue.poll(max, &mut take);
+        if taken == 0 {
+            self.used_shards().for_each(|shard| shard.poll());
+            taken = self.queue.poll(max, take);
+        }
+        if taken > 0 {
+            self.used_shards().for_each(|shard| shard.note_completion());
+        }
+        taken
+    }
+
+    /// Returns the shards whose queue pairs complete here.
+    #[inline]
+    fn used_shards(&self) -> impl Iterator<Item = &Shard> {
         let mut used = self.used.load(Ordering::Acquire);
-        while used != 0 {
-            self.shards[used.trailing_zeros() as usize].poll();
+        core::iter::from_fn(move || {
+            let index = (used != 0).then_some(used.trailing_zeros())?;
             used &= used - 1;
-        }
-        self.queue.poll(max, take)
+            Some(&*self.shards[index as usize])
+        })
     }
 
     /// Requests a record in the channel when the next completion arrives.
     pub fn arm(&self, what: Arm) {
         self.queue.arm(what);
-        let mut used = self.used.load(Ordering::Acquire);
-        while used != 0 {
-            self.shards[used.trailing_zeros() as usize].stop_relying_on_polls();
-            used &= used - 1;
+        // A thread that will wait in the channel receives itself.
+        let driven = self
+            .channel
+            .as_ref()
+            .is_some_and(|channel| channel.is_driven());
+        for shard in self.used_shards() {
+            shard.flush_posts();
+            if !driven {
+                shard.stop_relying_on_polls();
+            }
         }
     }
 
     /// Notes that a queue pair of this shard completes here.
     pub(crate) fn serve(&self, shard: usize) {
         self.used.fetch_or(1 << shard, Ordering::AcqRel);
+        if let Some(channel) = &self.channel {
+            channel.serve(shard);
+        }
     }
 
     /// Puts a record into the channel.

@@ -5,17 +5,19 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
 
-use ferroce_control::{AttachedSlot, LinkInfo};
+use ferroce_control::client::OpenLink;
+use ferroce_control::{AttachedSlot, Client, LinkInfo};
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire, qpns_of_slot};
 use ferroce_roce::{
-    Access, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, Pd, QpInit, Regions,
-    Rereg, Srq, SrqInit, VerbsError, Xrcd,
+    Access, AccessError, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, MwKind,
+    Pd, QpInit, Regions, Rereg, Srq, SrqInit, VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
 use rustix::process::{Pid, getpid};
 
 use crate::address::AhAttr;
 use crate::channel::Channel;
+use crate::completion_channel::CompletionChannel;
 use crate::counters;
 use crate::cq::Cq;
 use crate::credits::MappedCredits;
@@ -51,7 +53,8 @@ pub struct Device {
     next_cq: AtomicU32,
     next_srq: AtomicU32,
     next_shard: AtomicUsize,
-    supervisor: Mutex<Option<Supervisor>>,
+    /// The attachment to the link, until the device is closed.
+    attachment: Mutex<Option<OpenLink>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The process that started the threads.
     process: Pid,
@@ -66,19 +69,19 @@ impl Device {
             .and_then(|n| n.parse().ok())
             .unwrap_or(1u8)
             .clamp(1, ferroce_control::MAX_SHARDS);
-        let attachment = ferroce_control::attach(link, shards)?;
+        let mut attachment = Client::open()?.attach(link, shards)?;
         let event_queue = Arc::new(EventQueue::new().map_err(Error::system("event channel"))?);
         let regions = Arc::new(Regions::new(seed()?));
         let credits =
-            MappedCredits::new(&attachment.credits).map_err(Error::system("credit page"))?;
+            MappedCredits::new(&attachment.kept.credits).map_err(Error::system("credit page"))?;
         let mut opened = Vec::new();
         let mut numbers = Vec::new();
         let mut all_counters = Vec::new();
         let mut not_for_children = NotForChildren::default();
-        for fd in attachment.escrow.fds() {
+        for fd in attachment.kept.escrow.fds() {
             not_for_children.add(fd);
         }
-        for slot in attachment.slots {
+        for slot in std::mem::take(&mut attachment.slots) {
             numbers.push(slot.slot);
             not_for_children.add(slot.sockets.0.as_fd());
             if let Some(v6) = &slot.sockets.1 {
@@ -98,7 +101,7 @@ impl Device {
             opened.push(Arc::new(shard));
         }
         let shards: Arc<[Arc<Shard>]> = opened.into();
-        let link = Arc::new(RwLock::new(attachment.link));
+        let link = Arc::new(RwLock::new(attachment.link.clone()));
         let srqs = Arc::<Srqs>::default();
         let inventory = Inventory {
             first_slot: numbers.first().copied().unwrap_or(0),
@@ -107,16 +110,12 @@ impl Device {
             event_queue: Arc::clone(&event_queue),
             srqs: Arc::clone(&srqs),
         };
-        let supervisor = Supervisor::start(
-            Arc::clone(&link),
-            numbers.clone(),
-            (attachment.escrow, attachment.credits),
-            attachment.connection,
-            Arc::clone(&event_queue),
-            Arc::clone(&shards),
+        attachment.set_user(Arc::new(Supervisor {
+            link: Arc::clone(&link),
+            event_queue: Arc::clone(&event_queue),
+            shards: Arc::clone(&shards),
             inventory,
-        )
-        .map_err(Error::system("control thread"))?;
+        }));
         let mut device = Device {
             link,
             regions,
@@ -127,7 +126,7 @@ impl Device {
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             next_shard: AtomicUsize::new(0),
-            supervisor: Mutex::new(Some(supervisor)),
+            attachment: Mutex::new(Some(attachment)),
             threads: Mutex::default(),
             process: getpid(),
             not_for_children,
@@ -180,13 +179,31 @@ impl Device {
         self.regions.dealloc_pd(pd).map_err(|(_, error)| error)
     }
 
-    /// Returns the table of memory keys.
-    pub fn regions(&self) -> &Arc<Regions> {
-        &self.regions
-    }
-
-    /// Registers memory of the program.
-    pub fn register(
+    /// Registers memory of the program. [`Buffer`](crate::Buffer) is the safe alternative: it
+    /// owns its memory.
+    ///
+    /// # Safety
+    ///
+    /// Until [`Device::deregister`] has returned for this region, or the device is closed:
+    ///
+    /// - The memory from `addr` to `addr + length` is used for nothing else. In particular it
+    ///   is not given back to an allocator. It may be unmapped: a work request that accesses
+    ///   it then fails.
+    /// - No Rust reference to the memory exists while the device may write to it, that is
+    ///   while a receive, READ or atomic that names it is posted, or, with a remote access
+    ///   flag, at any time. The program accesses it by raw pointers or atomics.
+    /// - Without [`Access::LOCAL_WRITE`] the device only reads, so shared references are
+    ///   permitted; `&mut` is not.
+    ///
+    /// Safe code cannot name memory that it does not own:
+    ///
+    /// ```compile_fail,E0133
+    /// # use {ferroce_device::{Device, transport::{Access, Pd}}, std::sync::Arc};
+    /// fn register(device: &Device, pd: &Arc<Pd>, addr: u64) {
+    ///     let _mr = device.register(pd, addr, 4096, addr, Access::LOCAL_WRITE);
+    /// }
+    /// ```
+    pub unsafe fn register(
         &self,
         pd: &Arc<Pd>,
         addr: u64,
@@ -210,8 +227,36 @@ impl Device {
         Ok(())
     }
 
-    /// Changes a registration.
-    pub fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
+    /// Allocates a memory window.
+    pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>, VerbsError> {
+        self.regions.alloc_mw(pd, kind)
+    }
+
+    /// Returns the rkey for the next bind of a type 1 window.
+    pub fn next_type1_rkey(&self, mw: &Mw) -> u32 {
+        self.regions.next_type1_rkey(mw)
+    }
+
+    /// Checks whether work requests of a protection domain may use a range of a region for
+    /// `need`. Returns the memory behind `addr`.
+    pub fn check_lkey(
+        &self,
+        lkey: u32,
+        pd: &Pd,
+        need: Access,
+        addr: u64,
+        length: u32,
+    ) -> Result<MemRef, AccessError> {
+        self.regions.local(lkey, pd, need, addr, length)
+    }
+
+    /// Changes a registration. After the return no thread of the device accesses memory that
+    /// left the region.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Device::register`] holds for the region as changed.
+    pub unsafe fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
         self.regions.reregister(mr, change)?;
         self.pass_through();
         Ok(())
@@ -225,8 +270,9 @@ impl Device {
     }
 
     /// Creates a completion channel.
-    pub fn create_channel(&self) -> Result<Arc<Channel>, Error> {
-        let channel = Channel::new().map_err(Error::system("completion channel"))?;
+    pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
+        let channel = CompletionChannel::new(Arc::clone(&self.shards))
+            .map_err(Error::system("completion channel"))?;
         Ok(Arc::new(channel))
     }
 
@@ -234,7 +280,7 @@ impl Device {
     pub fn create_cq(
         &self,
         entries: u32,
-        channel: Option<Arc<Channel>>,
+        channel: Option<Arc<CompletionChannel>>,
     ) -> Result<Arc<Cq>, VerbsError> {
         let id = self.next_cq.fetch_add(1, Ordering::Relaxed);
         let cq = Arc::new(Cq::new(id, entries, channel, Arc::clone(&self.shards))?);
@@ -312,10 +358,11 @@ impl Device {
         Ok(AddressHandle::new(Arc::clone(pd), av))
     }
 
-    /// Sends deferred ACKs. Call it before the process ends.
-    pub fn flush_deferred_acks(&self) {
+    /// Sends deferred ACKs and posts that wait for more of them. Call it before the process
+    /// ends.
+    pub fn flush_deferred(&self) {
         for shard in self.shards.iter() {
-            shard.flush_deferred_acks();
+            shard.flush_deferred();
         }
     }
 
@@ -330,25 +377,27 @@ impl Device {
     /// nothing from now on, and ferroced gets the slots back. Remaining objects can only be
     /// dropped.
     pub fn close(&self) {
-        let mut supervisor = self
-            .supervisor
-            .lock()
-            .expect("no code panics while it holds the supervisor");
-        let mut threads = self.threads();
-        if getpid() != self.process {
-            // A forked child has no threads, and must not end those of its parent.
-            std::mem::forget(std::mem::take(&mut *threads));
-            std::mem::forget(supervisor.take());
+        if self.is_of_parent() {
+            // A forked child has no threads, and must not end those of its parent. A thread
+            // that does not exist in the child may hold the locks.
             return;
         }
+        let mut attachment = self
+            .attachment
+            .lock()
+            .expect("no code panics while it holds the attachment");
         for shard in self.shards.iter() {
             shard.stop();
         }
-        for thread in threads.drain(..) {
+        for thread in self.threads().drain(..) {
             let _panicked = thread.join();
         }
         // No thread uses the slots any more: ferroced can have them.
-        drop(supervisor.take());
+        drop(attachment.take());
+    }
+
+    fn is_of_parent(&self) -> bool {
+        getpid() != self.process
     }
 
     fn pass_through(&self) {
@@ -366,6 +415,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.is_of_parent() {
+            // The handles are those of threads that the child does not have.
+            let threads = self.threads.get_mut();
+            std::mem::forget(threads.map(std::mem::take));
+            return;
+        }
         self.close();
     }
 }

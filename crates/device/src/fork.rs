@@ -8,15 +8,25 @@
 //! because the child has copies of the objects that close them.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Each slot of a process has four descriptors, each device two; a machine has 255 slots.
 const CAPACITY: usize = 2048;
 
 /// Number and inode of each descriptor; 0 in an unused entry.
 static HELD: [AtomicU64; CAPACITY] = [const { AtomicU64::new(0) }; CAPACITY];
-static HANDLER: Once = Once::new();
+/// True once the handler is registered. A child does not wait for a thread of its parent that
+/// registers it, as it would with `Once`.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+/// Grows with each fork.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns a number that grows with each fork between the first process that opened a device
+/// and this process. A device has its threads and sockets only in the process that opened it.
+#[inline]
+pub(crate) fn count() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
 
 /// Descriptors that children do not keep, until this is dropped.
 #[derive(Debug, Default)]
@@ -25,10 +35,13 @@ pub(crate) struct NotForChildren(Vec<u64>);
 impl NotForChildren {
     /// Adds a socket. If the table is full, children inherit the socket.
     pub(crate) fn add(&mut self, socket: BorrowedFd<'_>) {
-        // SAFETY: the handler only makes system calls on its own descriptors.
-        HANDLER.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
-        });
+        if !REGISTERED.load(Ordering::Acquire) {
+            // Two threads may register it twice: then a fork counts twice, and the second run of
+            // the handler finds no descriptors.
+            // SAFETY: the handler only makes system calls on its own descriptors.
+            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            REGISTERED.store(true, Ordering::Release);
+        }
         let Some(entry) = entry(socket.as_raw_fd()) else {
             return;
         };
@@ -70,6 +83,7 @@ fn entry(fd: RawFd) -> Option<u64> {
 /// Runs in each forked child before `fork` returns there. Only async-signal-safe calls are
 /// permitted.
 extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
     let mut null = -1;
     for place in &HELD {
         let held = place.swap(0, Ordering::Relaxed);

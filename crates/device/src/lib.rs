@@ -1,11 +1,11 @@
 //! The runtime: it runs the shards of a device inside a program.
 //!
 //! ```text
-//!   program's threads: post, poll, arm         ferroced
+//!   program's threads: post, poll, arm         control client of the process
 //!        |                                        | link, slots, events
 //!        v                                        v
 //!   +--------------------- Device: one link ---------------------+
-//!   |  Shard: Core + lock                      control thread    |
+//!   |  Shard: Core + lock                      Supervisor        |
 //!   |    ^ progress thread                                       |
 //!   +------------------------------------------------------------+
 //!        |  ProcessMemory: guarded access to registered memory
@@ -24,17 +24,13 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use std::sync::atomic::AtomicU8;
-//! use ferroce_device::Device;
 //! use ferroce_device::transport::{Access, QpCap, QpInit, QpType};
+//! use ferroce_device::{Buffer, Device};
 //!
 //! let device = Device::open("rxe0")?;
 //! let pd = device.alloc_pd();
-//! // The device writes to registered memory at any time, so it consists of atomics.
-//! let memory: Vec<AtomicU8> = (0..4096).map(|_| AtomicU8::new(0)).collect();
-//! let addr = memory.as_ptr().expose_provenance() as u64;
 //! let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-//! let mr = device.register(&pd, addr, 4096, addr, access)?;
+//! let buffer = Buffer::new(&device, &pd, 4096, access)?;
 //! let cq = device.create_cq(16, None)?;
 //! let init = QpInit {
 //!     qp_type: QpType::Rc,
@@ -47,41 +43,61 @@
 //!     sq_sig_all: true,
 //! };
 //! let qp = device.create_qp(&init, &[&cq])?;
-//! println!("queue pair {:#x}, rkey {:#x}", qp.qpn(), mr.rkey());
-//! # device.deregister(&mr)?;
+//! println!("queue pair {:#x}, rkey {:#x}", qp.qpn(), buffer.rkey());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Memory safety
+//!
+//! Scatter/gather elements and remote addresses are numbers, and posting them is safe:
+//!
+//! - No number gives access by itself. For each packet the engine checks the key, the
+//!   permissions and the range against the regions that are registered at that time. A
+//!   wrong number fails the work request.
+//! - A region is memory of a [`Buffer`], or its registration was an unsafe call of
+//!   [`Device::register`], whose caller keeps the memory until deregistration.
+//! - The result of a check is used under the lock of the shard that made it, and not kept:
+//!   payload is copied into the packet, or out of it, before the lock is released.
+//! - [`Device::deregister`] removes the key first, and then takes and releases the lock of
+//!   every shard. When it returns, copies under way have ended, and later checks fail. So the
+//!   owner of the memory may free it, whatever work requests still name it.
+//!
+//! A window gives access to a part of a region, and a region cannot be deregistered while a
+//! window is bound to it. A [`Buffer`] that is dropped then leaks its memory.
 
 mod address;
+mod buffer;
 mod channel;
 mod clock;
+mod completion_channel;
 mod counters;
+mod cpu_time;
 mod cq;
 mod credits;
 mod device;
 mod error;
 mod event_queue;
 mod fork;
+mod free_cores;
 mod host;
 mod mapping;
 mod memory;
 mod progress;
 mod qp;
 mod resources;
-mod sched_policy;
 mod shard;
-mod signals;
 mod supervisor;
 mod token_pipe;
 
 pub use address::AhAttr;
+pub use buffer::Buffer;
 pub use channel::Channel;
+pub use completion_channel::CompletionChannel;
 pub use cq::Cq;
 pub use device::Device;
 pub use error::Error;
 pub use event_queue::AsyncEvent;
-pub use ferroce_control::{LinkInfo, list_links};
+pub use ferroce_control::{Blocked, LinkInfo, block_all, list_links};
 pub use ferroce_roce as transport;
 pub use memory::ProcessMemory;
 pub use qp::{Posting, Qp};
-pub use signals::{Blocked, block_all};

@@ -2,30 +2,44 @@
 //!
 //! A program need not call Ferroce while a peer READs its memory. So a thread of the shard
 //! answers peers while the program is busy elsewhere. It sleeps on the sockets, and wakes up
-//! for packets and timers. While the program polls, the thread would only compete for the
+//! for packets and timers. After a packet it looks for the next one without sleep for a
+//! while, if a processor is free: to sleep and wake up takes longer than to answer.
+//!
+//! While the program polls its completion queues, the thread would only compete for the
 //! lock: it leaves the sockets alone, and checks every 80 us whether the program still
-//! polls. It checks under SCHED_BATCH, so that it does not preempt the program.
+//! polls. [`ProgressRule`] tells such programs from those that poll memory. It does the same
+//! while a thread of the program waits for an event and sleeps on the sockets itself.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ferroce_roce::Time;
-use ferroce_shard::{Caller, RECEIVE_BUDGET, STANDBY_NS};
+use ferroce_shard::{Caller, ProgressRule, RECEIVE_BUDGET, STANDBY_NS, Woken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
 use crate::fork::NotForChildren;
-use crate::sched_policy::SchedPolicy;
-use crate::shard::Shard;
-use crate::signals;
+use crate::free_cores::FreeCores;
+use crate::shard::{Shard, Turn};
+use ferroce_control::block_all;
 
-/// Time until the next attempt when a thread that posts holds the lock.
+/// Time until the next attempt when another thread holds the lock.
 const LOCKED_NS: u64 = 20_000;
+/// Time after a packet in which the thread looks for the next one without sleep. A peer
+/// that waits for our response before it sends again needs 10 to 20 us.
+const SPIN_NS: u64 = 50_000;
+/// Time after a poll in which a program that polls memory may answer a WRITE with a post.
+const EXPECT_POST_NS: u64 = 1_000_000;
+/// Time from the arrival of data in memory until the program has posted its answer, with
+/// which our ACK can leave.
+const POST_NS: u64 = 2_000;
+
+/// Standbys of the thread while the same thread of the program waits for an event: one
+/// millisecond. After that it sleeps until it is woken.
+const DRIVEN_STANDBYS: u32 = 12;
 /// A turn with this many datagrams is part of a stream, of which more will follow.
 const STREAM: usize = 8;
-/// Time to look for more of a stream without sleep: to sleep and wake up takes as long.
-const LINGER_NS: u64 = 20_000;
 
 /// Starts the thread.
 pub(crate) fn start(
@@ -33,81 +47,194 @@ pub(crate) fn start(
     number: u8,
     not_for_children: &mut NotForChildren,
 ) -> std::io::Result<JoinHandle<()>> {
-    let sockets = shard.sockets()?;
-    for socket in &sockets {
+    for socket in shard.sockets() {
         not_for_children.add(socket.as_fd());
     }
-    let _blocked = signals::block_all();
+    let _blocked = block_all();
     #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
     std::thread::Builder::new()
         .name(format!("ferroce-{number}"))
-        .spawn(move || run(&shard, &sockets))
+        .spawn(move || run(&shard))
 }
 
-fn run(shard: &Shard, sockets: &[OwnedFd]) {
-    let mut sched = SchedPolicy::new();
+fn run(shard: &Shard) {
+    // The default slack of 50 us would nearly double a standby.
+    let _default_slack = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1));
     let wakeup = PollFd::from_borrowed_fd(shard.wakeup(), PollFlags::IN);
-    let watched = sockets.iter().map(AsFd::as_fd);
+    let watched = shard.sockets().iter().map(AsFd::as_fd);
     let watched = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
-    // The wakeup descriptor comes first.
-    let mut fds: Vec<PollFd<'_>> = core::iter::once(wakeup).chain(watched).collect();
-    // A peer on this machine needs the only processor more.
-    let may_linger = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
-    let mut caller = Caller::ProgressThread;
-    let mut linger_until = Time::ZERO;
+    let mut thread = ProgressThread {
+        shard,
+        fds: core::iter::once(wakeup).chain(watched).collect(),
+        rule: ProgressRule::default(),
+        cores: FreeCores::new(),
+        woken: Woken::Otherwise,
+        streams: false,
+        spin_until: Time::ZERO,
+        driven: 0,
+        standbys: 0,
+        due: None,
+    };
     while !shard.is_stopped() {
         let now = clock::now();
-        if let Some(left) = shard.standby_ns(now) {
-            sched.set_batch(true);
-            stand_by(shard, &mut fds, now.after_nanos(left));
+        if thread.leaves_sockets_to_waiter(now) || thread.leaves_sockets_to_poller(now) {
             continue;
         }
-        match shard.progress(caller) {
-            Some((deadline, received)) => {
-                sched.set_batch(false);
-                caller = Caller::ProgressThread;
-                if received >= STREAM && may_linger {
-                    caller = Caller::Stream;
-                    linger_until = clock::now().after_nanos(LINGER_NS);
-                }
-                let more = received >= RECEIVE_BUDGET || caller == Caller::Stream;
-                match more || linger(shard, &mut fds, linger_until) {
-                    true => shard.set_awake(),
-                    false => sleep(shard, &mut fds, deadline),
-                }
-            }
-            None => {
-                // A poller can hold the lock for long; a poster never drains the sockets.
-                let wait = if shard.is_polled() {
-                    STANDBY_NS
-                } else {
-                    LOCKED_NS
-                };
-                stand_by(shard, &mut fds, now.after_nanos(wait));
-            }
-        }
+        thread.receive(now);
     }
 }
 
-/// Sleeps without watching the sockets.
-fn stand_by(shard: &Shard, fds: &mut [PollFd<'_>], until: Time) {
-    shard.set_sleep(Some(until));
-    sleep(shard, &mut fds[..1], Some(until));
+/// The state of a progress thread.
+struct ProgressThread<'a> {
+    shard: &'a Shard,
+    /// The wakeup descriptor, and the sockets.
+    fds: Vec<PollFd<'a>>,
+    rule: ProgressRule,
+    cores: FreeCores,
+    woken: Woken,
+    /// True if the last turn was part of a stream.
+    streams: bool,
+    /// Time until which the thread looks for packets without sleep.
+    spin_until: Time,
+    /// Number of the last wait for an event, and the standbys during it.
+    driven: u32,
+    standbys: u32,
+    /// Time of the next turn, even if a thread of the program waits for an event.
+    due: Option<Time>,
 }
 
-/// Watches all descriptors without sleep. Returns false if none is ready in time.
-fn linger(shard: &Shard, fds: &mut [PollFd<'_>], until: Time) -> bool {
-    while clock::now() < until {
-        if poll(fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-            clear_wakeup(shard, fds);
-            return true;
+impl ProgressThread<'_> {
+    /// While a thread of the program waits for an event and sleeps on the sockets, sleeps
+    /// until the next timer and returns true.
+    fn leaves_sockets_to_waiter(&mut self, now: Time) -> bool {
+        let Some(driven) = self.shard.driven() else {
+            return false;
+        };
+        self.standbys = match driven == self.driven {
+            true => self.standbys.saturating_add(1),
+            false => 0,
+        };
+        self.driven = driven;
+        // The deadline of deferred work lies behind `now` each time: keep the first.
+        if self.due.take().is_some_and(|due| due <= now) {
+            return false;
+        }
+        // Short standbys at first: a thread that takes event after event would have to wake
+        // this one each time.
+        let standby = (self.standbys < DRIVEN_STANDBYS).then(|| now.after_nanos(STANDBY_NS));
+        self.due = self.shard.sleep_while_driven(now, standby);
+        if self.due.is_none_or(|due| due > now) {
+            let until = self.due.into_iter().chain(standby).min();
+            sleep(self.shard, &mut self.fds[..1], until);
+        }
+        self.woken = Woken::Otherwise;
+        true
+    }
+
+    /// While the program polls its completion queues, stands by and returns true.
+    fn leaves_sockets_to_poller(&mut self, now: Time) -> bool {
+        if self.rule.polls_memory() {
+            return false;
+        }
+        let Some(left) = self.shard.standby_ns(now) else {
+            return false;
+        };
+        let before = self.shard.poller();
+        self.stand_by(now, left);
+        if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
+            self.woken = Woken::ByStandby;
+        }
+        true
+    }
+
+    /// Does a turn, and waits for the next one.
+    fn receive(&mut self, now: Time) {
+        let (shard, polls_memory) = (self.shard, self.rule.polls_memory());
+        let caller = match self.streams {
+            true => Caller::Stream,
+            _ if polls_memory && shard.polled_within(now, EXPECT_POST_NS) => Caller::ExpectsPost,
+            false => Caller::ProgressThread,
+        };
+        // A program that polls memory needs the packet now, unless it is polling just now and
+        // takes the packet itself.
+        let turn = match polls_memory && shard.polls_on(now) {
+            true => None,
+            false => shard.progress(caller, polls_memory),
+        };
+        let Some(turn) = turn else {
+            self.rule.note(self.woken, 0);
+            // A poller can hold the lock for long; a poster never drains the sockets.
+            let polled = shard.is_polled() && !polls_memory;
+            self.stand_by(now, if polled { STANDBY_NS } else { LOCKED_NS });
+            return;
+        };
+        self.rule.note(self.woken, turn.received);
+        self.woken = Woken::Otherwise;
+        if turn.received > 0 {
+            // A program that polls memory needs a processor even if it waits for the lock.
+            let others = usize::from(self.rule.polls_memory());
+            self.spin_until = match self.cores.has_one(now, others) {
+                true => now.after_nanos(SPIN_NS),
+                false => Time::ZERO,
+            };
+        }
+        let spins = now < self.spin_until;
+        self.streams = turn.received >= STREAM && spins;
+        if self.streams || turn.received >= RECEIVE_BUDGET {
+            shard.set_awake();
+        } else if spins {
+            self.spin(now, &turn);
+        } else {
+            // Each post of a program that polls memory sets a timer. To wake this thread for
+            // it would cost more than the post.
+            let latest = (caller == Caller::ExpectsPost).then(|| now.after_nanos(STANDBY_NS));
+            let until = turn.deadline.into_iter().chain(latest).min();
+            shard.set_sleep(until);
+            self.woken = sleep(shard, &mut self.fds, until);
         }
     }
-    false
+
+    /// Watches all descriptors without sleep.
+    fn spin(&mut self, now: Time, turn: &Turn) {
+        self.shard.set_awake();
+        let until = match turn.deferred {
+            true => now.after_nanos(POST_NS),
+            false => self
+                .spin_until
+                .min(turn.deadline.unwrap_or(self.spin_until)),
+        };
+        // A program that begins to poll receives itself.
+        let leaves = || !self.rule.polls_memory() && self.shard.standby_ns(now).is_some();
+        while clock::now() < until && !leaves() {
+            if poll(&mut self.fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                self.woken = ready(self.shard, &self.fds);
+                return;
+            }
+        }
+    }
+
+    /// Sleeps for a time without watching the sockets.
+    fn stand_by(&mut self, now: Time, ns: u64) {
+        let until = Some(now.after_nanos(ns));
+        self.shard.set_sleep(until);
+        sleep(self.shard, &mut self.fds[..1], until);
+        self.woken = Woken::Otherwise;
+    }
+}
+
+/// Returns true if the thread that polled last has used the processor after its last poll, for
+/// most of a standby. `before` is its state at the time `since`, before the standby.
+fn is_busy_elsewhere(shard: &Shard, since: Time, before: (i32, u64, Time)) -> bool {
+    let Some((thread, used, polled)) = shard.poller() else {
+        return false;
+    };
+    // Of the CPU time, so much may be from before the last poll.
+    let polling = polled.nanos_since(since);
+    thread == before.0 && used.saturating_sub(before.1) >= polling + STANDBY_NS / 2
 }
 
 /// Sleeps until a descriptor is ready or the deadline has come.
-fn sleep(shard: &Shard, fds: &mut [PollFd<'_>], deadline: Option<Time>) {
+fn sleep(shard: &Shard, fds: &mut [PollFd<'_>], deadline: Option<Time>) -> Woken {
     let timeout = deadline.map(|deadline| {
         let left = deadline.nanos_since(clock::now());
         Timespec {
@@ -115,17 +242,22 @@ fn sleep(shard: &Shard, fds: &mut [PollFd<'_>], deadline: Option<Time>) {
             tv_nsec: (left % 1_000_000_000) as i64,
         }
     });
-    if poll(fds, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
-        clear_wakeup(shard, fds);
-    }
+    let woken = match poll(fds, timeout.as_ref()) {
+        Ok(1..) => ready(shard, fds),
+        _ => Woken::Otherwise,
+    };
     shard.set_awake();
+    woken
 }
 
-/// Resets the wakeup descriptor, which is the first, if it is ready.
-fn clear_wakeup(shard: &Shard, fds: &[PollFd<'_>]) {
-    if !fds[0].revents().is_empty() {
-        let mut count = [0; 8];
-        // The read fails only if another read was first: then it is reset as well.
-        let _empty = rustix::io::read(shard.wakeup(), &mut count);
+/// Resets the wakeup descriptor, which is the first, if it is ready. Returns which kind of
+/// descriptor was ready.
+fn ready(shard: &Shard, fds: &[PollFd<'_>]) -> Woken {
+    if fds[0].revents().is_empty() {
+        return Woken::ByPacket;
     }
+    let mut count = [0; 8];
+    // The read fails only if another read was first: then it is reset as well.
+    let _empty = rustix::io::read(shard.wakeup(), &mut count);
+    Woken::Otherwise
 }

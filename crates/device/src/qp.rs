@@ -167,8 +167,7 @@ impl Qp {
 
     /// Posts to the send queue, and sends as many packets as the window permits.
     pub fn post_send(&self, wr: SendWr<'_>) -> Result<(), VerbsError> {
-        self.shard
-            .with(|mut adapter, now| adapter.post_send(now, self.qpn, wr))
+        self.posting(|posting| posting.send(wr))
     }
 
     /// Posts several work requests, and sends them together. Returns how many were
@@ -177,10 +176,10 @@ impl Qp {
         &self,
         wrs: impl IntoIterator<Item = SendWr<'a>>,
     ) -> (usize, Option<VerbsError>) {
-        self.shard.with(|mut adapter, now| {
+        self.posting(|posting| {
             let mut taken = 0;
             for wr in wrs {
-                if let Err(error) = adapter.post_send(now, self.qpn, wr) {
+                if let Err(error) = posting.send(wr) {
                     return (taken, Some(error));
                 }
                 taken += 1;
@@ -192,19 +191,21 @@ impl Qp {
     /// Holds the queue pair for several posts, whose packets are sent together afterwards.
     /// `work` must not call this device: it would deadlock.
     pub fn posting<T>(&self, work: impl FnOnce(&mut Posting<'_>) -> T) -> T {
-        self.shard.with(|adapter, now| {
-            work(&mut Posting {
+        self.shard.post(self.qpn, |adapter, now| {
+            let mut posting = Posting {
                 adapter,
                 now,
                 qpn: self.qpn,
-            })
+                sends: false,
+            };
+            let result = work(&mut posting);
+            (result, posting.sends)
         })
     }
 
     /// Posts to the receive queue.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        self.shard
-            .with(|mut adapter, now| adapter.post_recv(now, self.qpn, wr))
+        self.posting(|posting| posting.recv(wr))
     }
 
     /// Destroys the queue pair. Fails while it is attached to a multicast group.
@@ -246,12 +247,15 @@ pub struct Posting<'a> {
     adapter: Adapter<'a>,
     now: Time,
     qpn: u32,
+    /// True if the send queue has got work requests.
+    sends: bool,
 }
 
 impl Posting<'_> {
     /// Posts to the send queue.
     #[inline]
     pub fn send(&mut self, wr: SendWr<'_>) -> Result<(), VerbsError> {
+        self.sends = true;
         self.adapter.post_send(self.now, self.qpn, wr)
     }
 

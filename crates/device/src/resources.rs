@@ -1,24 +1,17 @@
 //! The list of a program's objects on a device, for `rdma resource`.
 //!
-//! The control thread collects the list when a client asks. Only the shared receive queues
+//! The control client's thread collects the list when a client asks. Only the shared receive queues
 //! are recorded for it beforehand.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use ferroce_control::resources::{
     CqResource, MrKeys, MrResource, PdResource, QpResource, Resources, SrqResource,
 };
 use ferroce_roce::{QpQuery, QpState, QpType, Regions, Srq};
-use rustix::net::SendFlags;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::event_queue::EventQueue;
 use crate::shard::Shard;
-
-/// Longest wait for a reader that does not read.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The shared receive queues of a device.
 #[derive(Debug, Default)]
@@ -51,27 +44,13 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Writes the list to a stream. Gives up if the reader stops reading.
-    pub(crate) fn report(&self, stream: &OwnedFd, keys: bool) {
-        let text = match serde_json::to_vec(&self.take(keys)) {
-            Ok(text) => text,
-            Err(error) => return tracing::warn!("cannot encode the list of objects: {error}"),
-        };
-        if set_socket_timeout(stream, Timeout::Send, Some(PATIENCE)).is_err() {
-            return;
-        }
-        let mut rest = &text[..];
-        while !rest.is_empty() {
-            match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
-                Ok(sent) => rest = &rest[sent..],
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    return tracing::debug!(
-                        "the client does not read the list of objects: {error}"
-                    );
-                }
-            }
-        }
+    /// Returns the list as JSON.
+    pub(crate) fn report(&self, keys: bool) -> Vec<u8> {
+        let text = serde_json::to_vec(&self.take(keys));
+        text.unwrap_or_else(|error| {
+            tracing::warn!("cannot encode the list of objects: {error}");
+            Vec::new()
+        })
     }
 
     fn take(&self, keys: bool) -> Resources {

@@ -6,7 +6,7 @@
 //! something else. While the program polls, the progress thread leaves the lock alone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use ferroce_net::{UdpWire, Wire};
@@ -15,9 +15,16 @@ use ferroce_shard::{Caller, STANDBY_NS};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock;
+use crate::cpu_time;
 use crate::credits::MappedCredits;
 use crate::event_queue::EventQueue;
 use crate::memory::LazyMemory;
+
+/// Time between two polls of a program that does nothing else, or is interrupted for a moment.
+const POLLS_ON_NS: u64 = 10_000;
+
+/// Time of a turn with few packets.
+const TURN_NS: u64 = 3_000;
 
 /// The state that a shard's lock protects.
 pub(crate) type Core = ferroce_shard::Core<UdpWire, MappedCredits>;
@@ -27,14 +34,38 @@ pub(crate) type Core = ferroce_shard::Core<UdpWire, MappedCredits>;
 pub(crate) struct Shard {
     core: Mutex<Core>,
     events: Arc<EventQueue>,
-    /// Time of the last poll; zero if no further poll is expected.
+    /// End of the last poll, or of the last post soon after a poll; zero if no further poll
+    /// is expected.
     polled_at: AtomicU64,
+    /// Number of the thread that polled last; 0 if none did.
+    poller: AtomicI32,
+    /// True if the last poll found no completion: the program will probably poll again.
+    found_nothing: AtomicBool,
     /// True while a poller holds the lock.
     polling: AtomicBool,
+    /// True while a thread that waits for an event sleeps on the sockets.
+    driven: AtomicBool,
+    /// Counts how often `driven` was set.
+    drives: AtomicU32,
+    /// True if the last list of posts waits for more.
+    posts_wait: AtomicBool,
     /// Time at which the progress thread wakes up by itself.
     sleeps_until: AtomicU64,
     stopped: AtomicBool,
     wakeup: OwnedFd,
+    /// Duplicates of the wire's descriptors: threads watch them without the lock.
+    sockets: Vec<OwnedFd>,
+}
+
+/// The result of a turn of the progress thread.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Turn {
+    /// Time of the next turn if no packet arrives before.
+    pub(crate) deadline: Option<Time>,
+    /// Number of datagrams received.
+    pub(crate) received: usize,
+    /// True if ACKs or posts wait to be sent with others.
+    pub(crate) deferred: bool,
 }
 
 /// The process, for one call into the core.
@@ -56,10 +87,16 @@ impl ferroce_shard::Process for ThisProcess<'_> {
 impl Shard {
     pub(crate) fn new(core: Core, events: Arc<EventQueue>) -> std::io::Result<Shard> {
         Ok(Shard {
+            sockets: core.wire().descriptors()?,
             core: Mutex::new(core),
             events,
             polled_at: AtomicU64::new(0),
+            poller: AtomicI32::new(0),
+            found_nothing: AtomicBool::new(false),
             polling: AtomicBool::new(false),
+            driven: AtomicBool::new(false),
+            drives: AtomicU32::new(0),
+            posts_wait: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -87,14 +124,64 @@ impl Shard {
         result
     }
 
-    /// Sends deferred ACKs before a queue pair or the process ends, which could not send
-    /// them later. If another thread holds the lock, that thread sends them.
-    pub(crate) fn flush_deferred_acks(&self) {
+    /// Posts to the queues of a queue pair. `work` returns true if it posted sends.
+    #[inline]
+    pub(crate) fn post<T>(&self, qpn: u32, work: impl FnOnce(Adapter<'_>, Time) -> (T, bool)) -> T {
+        let now = clock::now();
+        let mut core = self.lock_soon();
+        let (result, sends) = work(core.adapter(), now);
+        if !self.is_stopped() {
+            let mut process = self.process(now);
+            match sends {
+                true => core.posted(now, &mut process, qpn),
+                // A receive makes no packets, only completions in the error state.
+                false => core.report(&mut process),
+            }
+            let wait = core.has_deferred();
+            self.posts_wait.store(wait, Ordering::Relaxed);
+            self.wake_for_deadline(&core, now);
+        }
+        drop(core);
+        self.extend_standby(now);
+        result
+    }
+
+    /// Notes that a poll found a completion: the program may do something else now.
+    #[inline]
+    pub(crate) fn note_completion(&self) {
+        if self.found_nothing.load(Ordering::Relaxed) {
+            self.found_nothing.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if the program polls without a pause, and has found nothing so far.
+    pub(crate) fn polls_on(&self, now: Time) -> bool {
+        self.found_nothing.load(Ordering::Relaxed) && self.polled_within(now, POLLS_ON_NS)
+    }
+
+    /// Lets the standby of the progress thread begin anew after a call that began at `since`,
+    /// if the program polls. A call that sends much takes longer than a standby: the packets
+    /// that arrived meanwhile were not missed.
+    #[inline]
+    fn extend_standby(&self, since: Time) {
+        let polled = self.polled_at.load(Ordering::Relaxed);
+        if polled != 0 && since.nanos_since(Time::from_nanos(polled)) < STANDBY_NS {
+            let end = clock::now().as_nanos();
+            // Unless another thread began to wait for an event.
+            let _changed =
+                self.polled_at
+                    .compare_exchange(polled, end, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends deferred ACKs and waiting posts before a queue pair or the process ends, which
+    /// could not send them later. If another thread holds the lock, that thread sends them.
+    pub(crate) fn flush_deferred(&self) {
         if let Ok(mut core) = self.core.try_lock()
             && !self.is_stopped()
         {
             let now = clock::now();
-            core.flush_deferred_acks(now, &mut self.process(now));
+            core.flush_deferred(now, &mut self.process(now));
         }
     }
 
@@ -105,16 +192,73 @@ impl Shard {
         }
         let now = clock::now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-        match self.core.try_lock() {
-            Ok(mut core) => {
-                self.polling.store(true, Ordering::Relaxed);
-                core.turn(now, &mut self.process(now), Caller::Poller);
-                self.wake_for_deadline(&core, now);
-                self.polling.store(false, Ordering::Relaxed);
-            }
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
+        let thread = cpu_time::current_thread();
+        self.poller.store(thread, Ordering::Relaxed);
+        self.found_nothing.store(true, Ordering::Relaxed);
+        if let Some(mut core) = self.try_lock() {
+            self.polling.store(true, Ordering::Relaxed);
+            core.turn(now, &mut self.process(now), Caller::Poller);
+            self.wake_for_deadline(&core, now);
+            self.polling.store(false, Ordering::Relaxed);
+            drop(core);
+            self.extend_standby(now);
         }
+    }
+
+    /// Sends posts that wait for more of them.
+    pub(crate) fn flush_posts(&self) {
+        if self.posts_wait.swap(false, Ordering::Relaxed) {
+            self.flush_deferred();
+        }
+    }
+
+    /// Notes that the current thread will sleep on the sockets and call [`Shard::drive`].
+    /// Returns false if another thread does so, or if the shard has stopped.
+    pub(crate) fn begin_driving(&self) -> bool {
+        let begins = !self.is_stopped() && !self.driven.swap(true, Ordering::AcqRel);
+        if begins {
+            self.drives.fetch_add(1, Ordering::Relaxed);
+        }
+        begins
+    }
+
+    /// Does a turn for a thread that waits for an event.
+    pub(crate) fn drive(&self) {
+        let now = clock::now();
+        if !self.is_stopped()
+            && let Some(mut core) = self.try_lock()
+        {
+            core.turn(now, &mut self.process(now), Caller::ExpectsPost);
+            self.wake_for_deadline(&core, now);
+        }
+    }
+
+    /// Ends [`Shard::begin_driving`]. The program may poll now, as after an event, or do
+    /// something else: the progress thread takes over after a standby.
+    pub(crate) fn end_driving(&self) {
+        let now = clock::now();
+        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.driven.store(false, Ordering::Release);
+        let standby = now.after_nanos(STANDBY_NS).as_nanos();
+        if self.sleeps_until.load(Ordering::Relaxed) > standby {
+            self.wake();
+        }
+    }
+
+    /// While a thread of the program sleeps on the sockets, returns a number that is another
+    /// one each time.
+    pub(crate) fn driven(&self) -> Option<u32> {
+        let driven = self.driven.load(Ordering::Acquire);
+        driven.then(|| self.drives.load(Ordering::Relaxed))
+    }
+
+    /// Returns the time of the next turn while another thread receives, and records that the
+    /// progress thread sleeps until then, at most until `standby`.
+    pub(crate) fn sleep_while_driven(&self, now: Time, standby: Option<Time>) -> Option<Time> {
+        let core = self.lock();
+        let due = core.next_deadline(now);
+        self.set_sleep(due.into_iter().chain(standby).min());
+        due
     }
 
     /// Notes that the program waits for an event instead of polling: the progress thread
@@ -138,22 +282,38 @@ impl Shard {
         self.polling.load(Ordering::Relaxed)
     }
 
-    /// Does a turn for the progress thread. Returns the next deadline and the number of
-    /// received datagrams. Returns none if another thread holds the lock: to wait for a lock
-    /// that a program takes again and again would slow down every poll.
-    pub(crate) fn progress(&self, caller: Caller) -> Option<(Option<Time>, usize)> {
-        let now = clock::now();
-        let mut core = match self.core.try_lock() {
-            Ok(core) => core,
-            Err(TryLockError::WouldBlock) => return None,
-            Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
+    /// Returns the thread that polled last, its CPU time, and the time of that poll.
+    pub(crate) fn poller(&self) -> Option<(i32, u64, Time)> {
+        let polled = Time::from_nanos(self.polled_at.load(Ordering::Relaxed));
+        let thread = self.poller.load(Ordering::Relaxed);
+        cpu_time::used_by(thread).map(|used| (thread, used, polled))
+    }
+
+    /// Returns true if the program polled within `ns` before `now`.
+    pub(crate) fn polled_within(&self, now: Time, ns: u64) -> bool {
+        let polled = Time::from_nanos(self.polled_at.load(Ordering::Relaxed));
+        now.nanos_since(polled) < ns
+    }
+
+    /// Does a turn for the progress thread. Unless `waits`, returns none if another thread
+    /// holds the lock: to wait for a lock that a program takes again and again would slow
+    /// down every poll.
+    pub(crate) fn progress(&self, caller: Caller, waits: bool) -> Option<Turn> {
+        let mut core = match waits {
+            true => self.lock(),
+            false => self.try_lock()?,
         };
+        let now = clock::now();
         let received = core.turn(now, &mut self.process(now), caller);
         let deadline = core.next_deadline(now);
         // Set under the lock: a thread that sets an earlier timer afterwards sees this
         // value and wakes the progress thread.
         self.set_sleep(deadline);
-        Some((deadline, received))
+        Some(Turn {
+            deadline,
+            received,
+            deferred: core.has_deferred(),
+        })
     }
 
     /// Records the time at which the progress thread wakes up by itself.
@@ -170,7 +330,7 @@ impl Shard {
 
     /// Stops sending and receiving. The progress thread ends.
     pub(crate) fn stop(&self) {
-        self.flush_deferred_acks();
+        self.flush_deferred();
         self.stopped.store(true, Ordering::Release);
         self.wake();
         // A thread that did not see the flag still holds the lock.
@@ -192,9 +352,9 @@ impl Shard {
         self.wakeup.as_fd()
     }
 
-    /// Returns duplicates of the descriptors that are readable when a datagram waits.
-    pub(crate) fn sockets(&self) -> std::io::Result<Vec<OwnedFd>> {
-        self.lock().wire().descriptors()
+    /// Returns the descriptors that are readable when a datagram waits.
+    pub(crate) fn sockets(&self) -> &[OwnedFd] {
+        &self.sockets
     }
 
     /// Waits until no thread accesses memory that has just been deregistered.
@@ -217,6 +377,33 @@ impl Shard {
             memory: LazyMemory::new(now),
             events: &self.events,
         }
+    }
+
+    /// Returns none if another thread holds the lock.
+    #[inline]
+    fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
+        }
+    }
+
+    /// Takes the lock without sleep, if its holder releases it within the time of a turn. The
+    /// progress thread may still hold it when the program answers the data of that turn.
+    #[inline]
+    fn lock_soon(&self) -> MutexGuard<'_, Core> {
+        if let Some(core) = self.try_lock() {
+            return core;
+        }
+        let until = clock::now().after_nanos(TURN_NS);
+        while clock::now() < until {
+            core::hint::spin_loop();
+            if let Some(core) = self.try_lock() {
+                return core;
+            }
+        }
+        self.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {

@@ -8,7 +8,7 @@ use ferroce_device::transport::{
     Access, AttrMask, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags,
     SendOp, SendWr, Sge, Srq, UdTarget, Wc, WcStatus,
 };
-use ferroce_device::{AhAttr, Channel, Cq, Device, Qp};
+use ferroce_device::{AhAttr, CompletionChannel, Cq, Device, Qp};
 use ferroce_wire::{Mtu, Psn};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ pub struct Introduction {
 pub struct Endpoint {
     pub qp: Qp,
     pub cq: Arc<Cq>,
-    pub channel: Arc<Channel>,
+    pub channel: Arc<CompletionChannel>,
     pub mr: Arc<Mr>,
     pub pages: Pages,
     pub device: Arc<Device>,
@@ -97,7 +97,9 @@ impl Endpoint {
     pub fn on(device: &Arc<Device>, pd: &Arc<Pd>, options: Options) -> Result<Endpoint> {
         let pages = Pages::new(SIZE as usize)?;
         let (start, access) = (pages.address(), Access::LOCAL_WRITE | REMOTE);
-        let mr = device.register(pd, start, SIZE, start, access)?;
+        // SAFETY: `Pages` lends no references to its memory except to atomics. It stays mapped
+        // unless `Pages::unmap` is called, whose caller maps nothing else there.
+        let mr = unsafe { device.register(pd, start, SIZE, start, access)? };
         let channel = device.create_channel()?;
         let cq = device.create_cq(4 * DEPTH, Some(Arc::clone(&channel)))?;
         let init = QpInit {

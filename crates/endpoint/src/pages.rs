@@ -38,9 +38,12 @@ impl Pages {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn unmap(&self) -> io::Result<()> {
-        // SAFETY: this type owns the mapping. There are no references into it except those
-        // from `word`, whose documentation forbids to keep them.
+    ///
+    /// # Safety
+    /// There are no references from [`Pages::word`]. While a device has the memory
+    /// registered, no other memory is mapped at its address.
+    pub unsafe fn unmap(&self) -> io::Result<()> {
+        // SAFETY: this type owns the mapping, and the caller has no references into it.
         Ok(unsafe { munmap(self.start as *mut _, self.length) }?)
     }
 
@@ -55,24 +58,43 @@ impl Pages {
 
     /// Writes bytes at an offset.
     ///
+    /// # Panics
+    /// If they lie outside the memory.
+    ///
     /// # Errors
     /// If the memory is unmapped or read-only.
     pub fn put(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        ProcessMemory::current().write(MemRef::host(self.address() + offset), bytes)
+        let at = self.at(offset, bytes.len());
+        // SAFETY: the range lies in pages of this type, to which there are no references.
+        unsafe { ProcessMemory::current() }.write(at, bytes)
     }
 
     /// Reads bytes at an offset.
+    ///
+    /// # Panics
+    /// If they lie outside the memory.
     ///
     /// # Errors
     /// If the memory is unmapped.
     pub fn get(&self, offset: u64, length: u32) -> Result<Vec<u8>, Fault> {
         let mut bytes = vec![0; length as usize];
-        ProcessMemory::current().read(MemRef::host(self.address() + offset), &mut bytes)?;
+        let at = self.at(offset, bytes.len());
+        // SAFETY: the range lies in pages of this type, to which there are no references.
+        unsafe { ProcessMemory::current() }.read(at, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Returns a word that can be polled while a peer writes to it. Do not keep the reference
-    /// after `unmap`.
+    fn at(&self, offset: u64, length: usize) -> MemRef {
+        let end = offset.checked_add(length as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.length as u64),
+            "{length} bytes at {offset} of {} bytes",
+            self.length
+        );
+        MemRef::host(self.address() + offset)
+    }
+
+    /// Returns a word that can be polled while a peer writes to it.
     ///
     /// # Panics
     /// If `offset` is not a multiple of 8 or lies outside the memory.

@@ -134,6 +134,23 @@ impl Receiver {
         Ok(count + self.drain(!first, rest, &mut each)?)
     }
 
+    /// Like [`Receiver::receive`], but reads the second IP family only if the family of the
+    /// last datagram has none. The caller must now and then read both families.
+    ///
+    /// # Errors
+    /// If a system call fails. An empty socket is no error.
+    pub fn receive_either(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(&IncomingRun<'_>),
+    ) -> io::Result<usize> {
+        let first = self.busy_v6;
+        match self.drain(first, max, &mut each)? {
+            0 => self.drain(!first, max, &mut each),
+            count => Ok(count),
+        }
+    }
+
     /// Like [`Receiver::receive`], but reads only the IP family of the last datagram: for
     /// callers that expect more of a stream.
     ///

@@ -61,6 +61,7 @@ impl Wire for UdpWire {
     ) -> io::Result<usize> {
         match scope {
             Scope::AllFamilies => self.receiver.receive(max, each),
+            Scope::EitherFamily => self.receiver.receive_either(max, each),
             Scope::LastFamily => self.receiver.receive_more(max, each),
             Scope::OneMessage => self.receiver.receive_busy(max, each),
         }

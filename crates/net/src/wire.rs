@@ -73,11 +73,16 @@ pub trait Wire {
 }
 
 /// The queues that one call of [`Wire::receive`] looks at. A UDP wire has a queue per IP
-/// family, and looking at a queue costs a system call.
+/// family, and looking at a queue costs a system call. Only the first two scopes can find
+/// that no datagram waits at all.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// Both IP families. Only this scope can find that no datagram waits at all.
+    /// Both IP families.
     AllFamilies,
+    /// The IP family of the last datagram, and the other one if that has no datagram. This
+    /// saves the second system call in most turns. It must alternate with
+    /// [`Scope::AllFamilies`], or a flood over one family would hold up the other.
+    EitherFamily,
     /// The IP family of the last datagram, until its queue is empty.
     LastFamily,
     /// The IP family of the last datagram, and in light traffic only its oldest message.

@@ -11,15 +11,16 @@
 //! The client sends each of its words as one message and prints the reply. The server serves
 //! one client after the other until it is ended; with `--once` it ends after the first.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ferroce_device::transport::{
-    Access, Arm, Mr, QpCap, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
+    Access, Arm, QpCap, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Wc, WcStatus,
 };
-use ferroce_device::{Channel, Cq, Qp};
-use ferroce_endpoint::Pages;
+use ferroce_device::{Buffer, CompletionChannel, Cq, Qp};
 use ferroce_rdmacm::{
     ConnParams, EventChannel, EventKind, Id, PortSpace, QpConfig, RESOLVE_TIMEOUT,
 };
@@ -108,10 +109,9 @@ struct Connection {
     events: EventChannel,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
-    completions: Arc<Channel>,
+    completions: Arc<CompletionChannel>,
     /// The first half receives, the second half sends.
-    memory: Pages,
-    mr: Arc<Mr>,
+    memory: Buffer,
 }
 
 impl Connection {
@@ -134,9 +134,7 @@ impl Connection {
             cap,
             sq_sig_all: true,
         })?;
-        let memory = Pages::new(2 * SIZE as usize)?;
-        let (start, length) = (memory.address(), 2 * u64::from(SIZE));
-        let mr = device.register(link.pd(), start, length, start, Access::LOCAL_WRITE)?;
+        let memory = Buffer::new(device, link.pd(), 2 * SIZE as usize, Access::LOCAL_WRITE)?;
         Ok(Connection {
             id,
             events,
@@ -144,7 +142,6 @@ impl Connection {
             cq,
             completions,
             memory,
-            mr,
         })
     }
 
@@ -156,14 +153,9 @@ impl Connection {
     }
 
     fn post_receive(&self) -> Result<()> {
-        let sge = Sge {
-            addr: self.memory.address(),
-            length: SIZE,
-            lkey: self.mr.lkey(),
-        };
         self.qp.post_recv(&RecvWr {
             wr_id: RECEIVE,
-            sges: &[sge],
+            sges: &[self.memory.sge(0, SIZE)],
         })?;
         Ok(())
     }
@@ -172,14 +164,8 @@ impl Connection {
     fn send(&self, message: &[u8]) -> Result<()> {
         let length = u32::try_from(message.len()).ok().filter(|n| *n <= SIZE);
         let length = length.ok_or_else(|| format!("at most {SIZE} bytes in a message"))?;
-        self.memory
-            .put(SIZE.into(), message)
-            .map_err(|fault| format!("{fault:?}"))?;
-        let sge = Sge {
-            addr: self.memory.address() + u64::from(SIZE),
-            length,
-            lkey: self.mr.lkey(),
-        };
+        self.memory.write(SIZE as usize, message);
+        let sge = self.memory.sge(SIZE as usize, length);
         self.qp.post_send(SendWr {
             wr_id: SEND,
             op: SendOp::Send { imm: None },
@@ -196,8 +182,9 @@ impl Connection {
         while let Some(wc) = self.completion()? {
             match (wc.status, wc.wr_id) {
                 (WcStatus::Success, RECEIVE) => {
-                    let message = self.memory.get(0, wc.byte_len);
-                    return Ok(Some(message.map_err(|fault| format!("{fault:?}"))?));
+                    let mut message = vec![0; wc.byte_len as usize];
+                    self.memory.read(0, &mut message);
+                    return Ok(Some(message));
                 }
                 (WcStatus::Success, _) => {}
                 (status, _) => return Err(format!("work request failed: {status:?}").into()),
@@ -238,10 +225,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The queue pair goes before its completion queue, and the memory last.
+        // The queue pair goes before its completion queue.
         self.id.detach_qp();
-        if let Some(link) = self.id.device() {
-            let _still_used = link.device().deregister(&self.mr);
-        }
     }
 }

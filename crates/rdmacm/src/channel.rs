@@ -138,20 +138,30 @@ impl EventChannel {
     /// Takes the next event as [`EventChannel::take`] does, and calls `look` before another
     /// thread can find that the event is gone.
     pub fn take_with<T>(&self, look: impl FnOnce(PendingEvent) -> T) -> io::Result<T> {
+        if self.0.is_empty()
+            && let Some(client) = ControlClient::current()
+            && !self.is_nonblocking()
+        {
+            // This thread receives the event, which wakes no other thread.
+            client.receive_until(self.0.fd(), || !self.0.is_empty())?;
+        }
         self.0.take_with(|queued| look(PendingEvent(queued)))
     }
 
     /// Waits up to `timeout` for an event. Returns true if one waits, if the descriptor is
     /// non-blocking, or if a signal arrived.
     pub fn wait(&self, timeout: Duration) -> bool {
-        let fd = self.0.fd();
-        let flags = fcntl_getfl(fd);
-        if flags.is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
+        if self.is_nonblocking() {
             return true;
         }
+        let fd = self.0.fd();
         let timeout = Timespec::try_from(timeout).ok();
         let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
         !matches!(ready, Ok(0))
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        fcntl_getfl(self.0.fd()).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 
     /// Closes the channel: as in the kernel, all its ids lose their ports and connections,

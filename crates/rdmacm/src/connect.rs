@@ -103,6 +103,31 @@ impl Id {
         sent
     }
 
+    /// Sends a connection request as [`Id::connect`] does, and does not wait until ferroced has
+    /// taken it, for threads that must not block. A refusal becomes the event
+    /// [`ConnectError`](crate::EventKind::ConnectError).
+    ///
+    /// # Errors
+    /// [`ErrorKind::ConnectionReset`] if ferroced has ended.
+    pub fn start_connect(&self, params: &ConnParams) -> Result<(), Error> {
+        let id = self.usable()?;
+        let params = params.complete(id)?;
+        id.advance(State::RouteResolved, State::Connect)?;
+        let started = connect_call(id, &params).and_then(|call| {
+            let started = ControlClient::get()?.start(call, id);
+            started.then_some(()).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::ConnectionReset,
+                    "there is no connection to ferroced",
+                )
+            })
+        });
+        if started.is_err() {
+            id.inner().state = State::RouteResolved;
+        }
+        started
+    }
+
     /// Reports that the queue pair is ready, for programs that move it themselves after
     /// [`ConnectResponse`](crate::EventKind::ConnectResponse).
     pub fn establish(&self) -> Result<(), Error> {
@@ -159,7 +184,7 @@ impl Id {
     }
 }
 
-fn send_request(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error> {
+fn connect_call(id: &Arc<Shared>, params: &ConnParams) -> Result<CmCall, Error> {
     let (link, request) = {
         let mut inner = id.inner();
         inner.responder_resources = params.responder_resources.unwrap_or(MAX_DEPTH);
@@ -167,10 +192,14 @@ fn send_request(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error> {
         let link = inner.device.as_ref().ok_or_else(no_device)?.index();
         (link, request(id, &inner, params)?)
     };
-    let call = CmCall::Connect {
+    Ok(CmCall::Connect {
         link,
         request: Box::new(request),
-    };
+    })
+}
+
+fn send_request(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error> {
+    let call = connect_call(id, params)?;
     match ControlClient::get()?.call(call, Some(id))? {
         CmAnswer::Connection { .. } => Ok(()),
         _ => Err(unexpected_answer()),

@@ -4,11 +4,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use ferroce_cm::ports::Host;
-use ferroce_control::LinkInfo;
+use ferroce_control::{LinkInfo, PerProcess};
 use ferroce_device::transport::Pd;
 use ferroce_device::{Device, block_all, list_links};
 
-use crate::client::ControlClient;
 use crate::error::{Error, ErrorKind};
 use crate::lock;
 
@@ -49,23 +48,16 @@ impl LinkDevice {
     }
 }
 
-/// Devices of one process. Never locked during a call to ferroced.
-#[derive(Debug)]
+/// Devices of one process. A forked child has none: its parent goes on with those.
+#[derive(Debug, Default)]
 struct Devices {
-    /// Process that opened them: threads and sockets do not survive a fork.
-    process: u32,
-    opened: Vec<LinkDevice>,
+    /// Never locked during a call to ferroced.
+    opened: Mutex<Vec<LinkDevice>>,
+    /// Locked by the thread that opens a device: each link is opened once.
+    opening: Mutex<()>,
 }
 
-static DEVICES: Mutex<Devices> = Mutex::new(Devices {
-    process: 0,
-    opened: Vec::new(),
-});
-
-/// Locked by the thread that lists links or opens a device. It limits each process to one
-/// list request at a time: all its threads may start at once, and each request takes a
-/// connection to ferroced.
-static LISTING: Mutex<()> = Mutex::new(());
+static DEVICES: PerProcess<Devices> = PerProcess::new();
 
 /// Fails with [`ErrorKind::NoDevice`] unless there is a link, or was one earlier.
 ///
@@ -76,7 +68,7 @@ pub fn check_links() -> Result<(), Error> {
     if SEEN.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let links = match links(&lock(&LISTING)) {
+    let links = match links() {
         // A stopped ferroced may have any number of links.
         Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error),
         links => links.unwrap_or_default(),
@@ -94,11 +86,8 @@ pub fn check_links() -> Result<(), Error> {
 /// Opens the devices of all links and returns them. Links that cannot be opened are left out.
 pub fn all() -> Result<Vec<LinkDevice>, Error> {
     check_links()?;
-    let listing = lock(&LISTING);
-    let links = links(&listing)?;
-    let opened = links
-        .iter()
-        .filter_map(|link| find_or_open(&listing, link).ok());
+    let links = links()?;
+    let opened = links.iter().filter_map(|link| find_or_open(link).ok());
     Ok(opened.collect())
 }
 
@@ -127,20 +116,14 @@ pub(crate) fn by_address(host: Host) -> Result<LinkDevice, Error> {
             .iter()
             .any(|gid| gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex))
     };
-    let is_opened = || {
-        let devices = devices();
-        let mut opened = devices.opened.iter();
-        opened.find(|device| has(&device.link())).cloned()
+    let opened = {
+        let opened = opened_devices();
+        opened.iter().find(|device| has(&device.link())).cloned()
     };
-    if let Some(device) = is_opened() {
+    if let Some(device) = opened {
         return Ok(device);
     }
-    let listing = lock(&LISTING);
-    // Another thread may have opened it meanwhile.
-    if let Some(device) = is_opened() {
-        return Ok(device);
-    }
-    let links = links(&listing)?;
+    let links = links()?;
     let link = links.iter().find(|link| has(link)).ok_or_else(|| {
         Error::new(
             ErrorKind::NoDevice,
@@ -150,12 +133,12 @@ pub(crate) fn by_address(host: Host) -> Result<LinkDevice, Error> {
             ),
         )
     })?;
-    find_or_open(&listing, link)
+    find_or_open(link)
 }
 
 /// Returns an address of this IP version that a link has.
 pub(crate) fn first_address(v4: bool) -> Result<Host, Error> {
-    let links = links(&lock(&LISTING))?;
+    let links = links()?;
     let mut gids = links.iter().flat_map(|link| &link.gids);
     let gid = gids.find(|gid| gid.address.is_ipv4() == v4);
     gid.map(|gid| Host::new(gid.address)).ok_or_else(|| {
@@ -169,9 +152,8 @@ pub(crate) fn first_address(v4: bool) -> Result<Host, Error> {
 
 /// Returns the device of the link with this index if it is open. Never calls ferroced.
 pub(crate) fn opened(index: u32) -> Result<LinkDevice, Error> {
-    let devices = devices();
-    let mut opened = devices.opened.iter();
-    let device = opened.find(|device| device.index() == index);
+    let opened = opened_devices();
+    let device = opened.iter().find(|device| device.index() == index);
     device.cloned().ok_or_else(link_is_gone)
 }
 
@@ -194,21 +176,21 @@ pub(crate) fn open_in_thread(
 
 /// Returns the device of the link with this index.
 fn by_index(index: u32) -> Result<LinkDevice, Error> {
-    let listing = lock(&LISTING);
     if let Ok(device) = opened(index) {
         return Ok(device);
     }
-    let links = links(&listing)?;
+    let links = links()?;
     let link = links.iter().find(|link| link.index == index);
-    find_or_open(&listing, link.ok_or_else(link_is_gone)?)
+    find_or_open(link.ok_or_else(link_is_gone)?)
 }
 
 fn link_is_gone() -> Error {
     Error::new(ErrorKind::NoDevice, "the link is gone")
 }
 
-fn find_or_open(_one_at_a_time: &MutexGuard<'_, ()>, link: &LinkInfo) -> Result<LinkDevice, Error> {
+fn find_or_open(link: &LinkInfo) -> Result<LinkDevice, Error> {
     let index = link.index;
+    let _opening = lock(&DEVICES.get().opening);
     if let Ok(device) = opened(index) {
         return Ok(device);
     }
@@ -217,23 +199,13 @@ fn find_or_open(_one_at_a_time: &MutexGuard<'_, ()>, link: &LinkInfo) -> Result<
         device: Device::open(&link.name)?,
         pd: OnceLock::new(),
     }));
-    devices().opened.push(device.clone());
+    opened_devices().push(device.clone());
     Ok(device)
 }
 
 /// Lists all links.
-fn links(_one_at_a_time: &MutexGuard<'_, ()>) -> Result<Vec<LinkInfo>, Error> {
-    let mut links = list_links();
-    let ended =
-        |error: &ferroce_control::Error| !matches!(error, ferroce_control::Error::Timeout { .. });
-    if let (Err(error), Some(client)) = (&links, ControlClient::current())
-        && ended(error)
-    {
-        tracing::debug!("ferroced ended while it listed links: {error}");
-        client.await_ferroced()?;
-        links = list_links();
-    }
-    links.map_err(|error| {
+fn links() -> Result<Vec<LinkInfo>, Error> {
+    list_links().map_err(|error| {
         tracing::warn!("no devices for connections: {error}");
         error.into()
     })
@@ -242,18 +214,11 @@ fn links(_one_at_a_time: &MutexGuard<'_, ()>) -> Result<Vec<LinkInfo>, Error> {
 /// Forgets the device of a removed link: a new link of the same index is another one.
 pub(crate) fn forget(index: u32) {
     let removed = |device: &mut LinkDevice| device.index() == index;
-    let closing: Vec<LinkDevice> = devices().opened.extract_if(.., removed).collect();
+    let closing: Vec<LinkDevice> = opened_devices().extract_if(.., removed).collect();
     // Closing a device joins its threads: not while the list is locked.
     drop(closing);
 }
 
-fn devices() -> MutexGuard<'static, Devices> {
-    let mut devices = lock(&DEVICES);
-    let process = std::process::id();
-    if devices.process != process {
-        devices.process = process;
-        // They belong to the parent, which goes on with them.
-        std::mem::forget(std::mem::take(&mut devices.opened));
-    }
-    devices
+fn opened_devices() -> MutexGuard<'static, Vec<LinkDevice>> {
+    lock(&DEVICES.get().opened)
 }

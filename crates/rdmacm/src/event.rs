@@ -358,7 +358,7 @@ fn send_rtu(id: &Arc<Shared>, conn: CmId<ConnId>) -> Result<(), Error> {
         }
         inner.established = true;
     }
-    if ControlClient::get()?.notify(CmCall::Establish { conn }, Some(id)) {
+    if ControlClient::get()?.notify(CmCall::Establish { conn }, id) {
         return Ok(());
     }
     let mut inner = id.inner();

@@ -374,15 +374,10 @@ impl Shared {
         // handles the requests of a connection in order, so a later Bind of this process
         // finds the port free. Without a connection there is nothing to return: the objects
         // ended with it. A refusal means that the object has ended by itself.
-        if let Some(conn) = conn {
-            client.notify(CmCall::Destroy { conn }, None);
-        }
-        if let Some(sidr) = sidr {
-            client.notify(CmCall::SidrDestroy { sidr }, None);
-        }
-        if let Some(port) = port {
-            client.release_port(&port);
-        }
+        let conn = conn.map(|conn| CmCall::Destroy { conn });
+        let sidr = sidr.map(|sidr| CmCall::SidrDestroy { sidr });
+        let calls = conn.into_iter().chain(sidr).collect();
+        client.return_objects(calls, port.as_ref());
         for group in groups {
             group.leave(self);
         }

@@ -110,7 +110,7 @@ fn report(created: Result<Id, Error>, taken: CmCall, refused: CmCall) -> Option<
         }
     };
     if let Some(client) = ControlClient::current() {
-        client.notify(call, None);
+        client.return_objects(vec![call], None);
     }
     id
 }

@@ -5,7 +5,7 @@
 //!   Id: bind, resolve, listen, connect, accept ...     EventChannel::next
 //!        |                                                  ^  moves queue pairs,
 //!        v  CmCall: number, deadline                        |  creates ids
-//!   ControlClient: one connection per process  -->  thread: answers, events
+//!   control client: one connection per process  -->  thread: answers, events
 //! ```
 //!
 //! The crate does what the kernel's rdma_cm and librdmacm do together: it turns addresses
@@ -82,7 +82,6 @@
 
 mod accept;
 mod address;
-mod calls;
 mod channel;
 mod client;
 mod connect;

@@ -4,130 +4,58 @@
 //! An established connection needs its connection manager only for its end, so its record
 //! suffices. Connections that were being set up are lost, and their ids get an error event.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use ferroce_control::protocol::encode_numbered;
-use ferroce_control::{
-    ANSWER_TIMEOUT, CmAnswer, CmCall, CmId, Connection, Error, LinkEventKind, Reply, ReplyReceiver,
-    Request, RequestSender, Watch, next_request_number,
-};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
+use ferroce_control::client::{Recovery, returning_call};
+use ferroce_control::{CmAnswer, CmCall, CmId, Error, Reply, Request};
 
 use crate::channel::ChannelEvent;
-use crate::client::{ControlClient, next_generation, returning, subscribe};
+use crate::client::ControlClient;
 use crate::id::{Shared, State};
 
-/// Pause before connecting again to a ferroced that does not answer.
-const RETRY: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
-
-/// A new connection to ferroced, which knows the objects of this process.
-#[derive(Debug)]
-pub(crate) struct Recovered {
-    pub(crate) sender: RequestSender,
-    pub(crate) receiver: ReplyReceiver,
-    pub(crate) generation: u64,
-    /// The restored objects: their ids, and the calls that return them to ferroced.
-    pub(crate) restored: Vec<(Arc<Shared>, CmCall)>,
-}
-
-/// Waits for the next ferroced, and registers all objects of this process with it.
-pub(crate) fn recover(client: &'static ControlClient, dir: &Path) -> Option<Recovered> {
-    let watch = match Watch::new(dir) {
-        Ok(watch) => watch,
-        Err(error) => {
-            tracing::warn!("cannot wait for another ferroced: {error}");
-            return None;
-        }
-    };
-    loop {
-        watch.clear();
-        let error = match reconnect(client, dir) {
-            Ok(recovered) => {
-                tracing::info!("ferroced is back");
-                return Some(recovered);
-            }
-            Err(error) => error,
-        };
-        tracing::debug!("no ferroced yet: {error}");
-        // The watch reports a new control socket, not a stopped ferroced that continues.
-        let timeout = matches!(error, Error::Timeout { .. }).then_some(RETRY);
-        let mut fds = [PollFd::new(&watch, PollFlags::IN)];
-        let _interrupted = poll(&mut fds, timeout.as_ref());
-    }
-}
-
-fn reconnect(client: &'static ControlClient, dir: &Path) -> Result<Recovered, Error> {
-    let mut connection = Connection::connect(dir)?;
-    subscribe(&mut connection)?;
-    let (sender, receiver) = connection.split();
-    let mut recovery = Recovery {
-        client,
-        sender,
-        receiver,
-        restored: Vec::new(),
-    };
-    let generation = next_generation();
+/// Registers all objects of this process with a new ferroced.
+pub(crate) fn recover(client: &ControlClient, recovery: &mut Recovery<'_>) -> Result<(), Error> {
     let ids = {
         let mut handles = client.handles();
-        handles.clear_handles(generation);
+        handles.clear_handles(recovery.generation());
         handles.ids()
     };
+    let mut restoration = Restoration { client, recovery };
     for id in &ids {
-        recovery.restore_port(id)?;
+        restoration.restore_port(id)?;
     }
     for id in &ids {
-        recovery.restore_connection(id)?;
+        restoration.restore_connection(id)?;
     }
-    Ok(Recovered {
-        sender: recovery.sender,
-        receiver: recovery.receiver,
-        generation,
-        restored: recovery.restored,
-    })
+    Ok(())
 }
 
-/// A new connection on which no other thread sends yet.
-struct Recovery {
-    client: &'static ControlClient,
-    sender: RequestSender,
-    receiver: ReplyReceiver,
-    restored: Vec<(Arc<Shared>, CmCall)>,
+/// The registration of ids on a new connection.
+struct Restoration<'a, 'b> {
+    client: &'a ControlClient,
+    recovery: &'a mut Recovery<'b>,
 }
 
-impl Recovery {
-    /// Calls the connection manager, and dispatches events that arrive before the answer.
+impl Restoration<'_, '_> {
+    /// Calls the connection manager. The object in the answer becomes that of the id.
     fn call(&mut self, call: CmCall, id: &Arc<Shared>) -> Result<Result<CmAnswer, i32>, Error> {
-        let number = next_request_number();
-        let bytes = encode_numbered(Some(number), &Request::Cm(call));
-        // One request is in flight at a time, so the socket has room for it.
-        if !self.sender.try_send(&bytes)? {
-            return Err(self.sender.timeout_error());
-        }
-        loop {
-            let received = self.receiver.receive_within(ANSWER_TIMEOUT)?;
-            let (to, reply) = received.ok_or_else(|| self.sender.timeout_error())?;
-            match reply {
-                Reply::CmEvent(event) => self.client.handles().dispatch(event),
-                Reply::CmAnswer(answer) if to == Some(number) => {
-                    if let Some(call) = returning(&answer) {
-                        self.restored.push((Arc::clone(id), call));
-                    }
-                    self.client.handles().learn(id, &answer);
-                    return Ok(Ok(answer));
+        match self.recovery.call(&Request::Cm(call))? {
+            Ok(Reply::CmAnswer(answer)) => {
+                if let Some(call) = returning_call(&answer) {
+                    let id = Arc::clone(id);
+                    self.recovery
+                        .on_orphaned(move || id.inner().is_released().then_some(Request::Cm(call)));
                 }
-                Reply::Error { errno, message } if to == Some(number) => {
-                    tracing::warn!("not resumed: {message}");
-                    return Ok(Err(errno));
-                }
-                Reply::Event(event) if event.kind == LinkEventKind::Removed => {
-                    self.client.handles().remove_link(event.link.index);
-                }
-                _ => {}
+                self.client.handles().learn(id, &answer);
+                Ok(Ok(answer))
+            }
+            Ok(other) => {
+                tracing::warn!("ferroced sent an unexpected message: {other:?}");
+                Ok(Err(libc::EPROTO))
+            }
+            Err((errno, message)) => {
+                tracing::warn!("not resumed: {message}");
+                Ok(Err(errno))
             }
         }
     }

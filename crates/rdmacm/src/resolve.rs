@@ -280,7 +280,8 @@ fn start_resolving(
         inner.local = Some(with_port(source, port.number));
         inner.peer = Some(destination);
     }
-    let needs_no_discovery = to.ip.is_multicast() || lookup::check_local(to).is_ok();
+    let needs_no_discovery =
+        to.ip.is_multicast() || to.ip == source.ip || lookup::check_local(to).is_ok();
     Ok(match needs_no_discovery {
         true => None,
         false => Discovery::start(source, destination),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,6 +19,9 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 /// Longest wait for an event that a test expects.
 const SOON: Duration = Duration::from_secs(60);
 
+/// True while the stub refuses to report events of links.
+static REFUSES: AtomicBool = AtomicBool::new(false);
+
 /// A stub of ferroced with one link. Calls to the connection manager go to the test.
 struct Stub {
     calls: Receiver<Call>,
@@ -29,14 +33,18 @@ struct Stub {
 #[derive(Debug)]
 struct Call {
     socket: Arc<OwnedFd>,
-    number: RequestNumber,
+    /// None for a notice, which ferroced does not answer.
+    number: Option<RequestNumber>,
     call: CmCall,
 }
 
 impl Call {
+    /// Answers the call, unless it is a notice.
     fn answer(&self, answer: CmAnswer) {
-        let reply = Reply::CmAnswer(answer);
-        send(&self.socket, &encode_numbered(Some(self.number), &reply));
+        if self.number.is_some() {
+            let reply = Reply::CmAnswer(answer);
+            send(&self.socket, &encode_numbered(self.number, &reply));
+        }
     }
 
     /// Answers a Bind: the port gets this handle, and the number that the client named.
@@ -50,7 +58,7 @@ impl Call {
     fn refuse(&self, errno: i32) {
         let message = "refused by the test".into();
         let reply = Reply::Error { errno, message };
-        send(&self.socket, &encode_numbered(Some(self.number), &reply));
+        send(&self.socket, &encode_numbered(self.number, &reply));
     }
 
     /// Closes the connection that the call came on, as a ferroced that ends.
@@ -131,14 +139,27 @@ fn serve(socket: &Arc<OwnedFd>, to_test: &Sender<Call>, gate: &Mutex<()>) {
                 reply(&Reply::Link(LinkInfo::new("rxe0", "lo", 1)));
                 reply(&Reply::Done);
             }
+            Request::Subscribe if REFUSES.load(Ordering::Relaxed) => {
+                reply(&Reply::error(libc::EPERM, "refused by the test"));
+            }
             Request::Subscribe => reply(&Reply::Done),
             Request::Cm(call) => {
                 let call = Call {
                     socket: Arc::clone(socket),
-                    number: number.expect("numbered"),
+                    number: Some(number.expect("numbered")),
                     call,
                 };
                 to_test.send(call).expect("the test runs");
+            }
+            Request::CmNotices(calls) => {
+                for call in calls {
+                    let call = Call {
+                        socket: Arc::clone(socket),
+                        number: None,
+                        call,
+                    };
+                    to_test.send(call).expect("the test runs");
+                }
             }
             other => panic!("{other:?}"),
         }
@@ -159,6 +180,34 @@ fn bind_in_thread(id: &Id, port: u16) -> Receiver<Result<(), Error>> {
         let _gone = result.send(bound);
     });
     results
+}
+
+/// Returns the number of control threads of this process.
+fn control_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("procfs");
+    let names = tasks.filter_map(|task| {
+        let comm = task.ok()?.path().join("comm");
+        std::fs::read_to_string(comm).ok()
+    });
+    names.filter(|name| name == "ferroce-control\n").count()
+}
+
+#[test]
+fn failed_first_call_leaves_no_thread() {
+    isolated("failed_first_call_leaves_no_thread", || {
+        let _stub = Stub::start();
+        let channel = EventChannel::new().expect("a channel");
+        REFUSES.store(true, Ordering::Relaxed);
+        for _ in 0..3 {
+            let error = Id::new(&channel, PortSpace::Tcp, QpType::Rc).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Os(libc::EPERM));
+        }
+        // The kernel lists an ended thread for a moment.
+        deadline::until("no thread is left", || control_threads() == 0);
+        REFUSES.store(false, Ordering::Relaxed);
+        let _id = id(&channel);
+        deadline::until("one thread", || control_threads() == 1);
+    });
 }
 
 #[test]
@@ -182,6 +231,30 @@ fn calls_of_two_threads_are_in_flight_together() {
         let ports = [&one, &two].map(|id| id.local_addr().expect("bound").port());
         assert_eq!(ports, [1111, 2222], "each got its own answer");
         release(&stub, [one, two].into());
+    });
+}
+
+/// The thread of the first call receives for both. After its answer another thread must
+/// receive that of the second.
+#[test]
+fn answer_arrives_after_the_receiving_call_has_ended() {
+    isolated("answer_arrives_after_the_receiving_call_has_ended", || {
+        let stub = Stub::start();
+        let channel = EventChannel::new().expect("a channel");
+        let (one, two) = (id(&channel), id(&channel));
+        for _ in 0..100 {
+            let first = bind_in_thread(&one, 1111);
+            let call = stub.next();
+            let second = bind_in_thread(&two, 2222);
+            let later = stub.next();
+            call.refuse(libc::EADDRINUSE);
+            let refused = first.recv_timeout(SOON).expect("returned").unwrap_err();
+            assert_eq!(refused.errno(), libc::EADDRINUSE);
+            assert!(second.try_recv().is_err(), "its answer is still missing");
+            later.refuse(libc::EACCES);
+            let refused = second.recv_timeout(SOON).expect("returned").unwrap_err();
+            assert_eq!(refused.errno(), libc::EACCES);
+        }
     });
 }
 

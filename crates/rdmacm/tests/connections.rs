@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroce_device::transport::{QpCap, QpState, QpType};
 use ferroce_device::{Cq, Qp};
 use ferroce_rdmacm::{
     ConnParams, Event, EventChannel, EventKind, Id, PortSpace, QpConfig, RESOLVE_TIMEOUT, Reason,
 };
-use ferroce_testnet::{deadline, isolated};
+use ferroce_testnet::{deadline, isolated, signals};
 
 fn on_loopback(name: &str, body: impl FnOnce()) {
     isolated(name, || {
@@ -155,6 +156,30 @@ fn an_empty_nonblocking_channel_would_block() {
     });
 }
 
+/// Waits for an event in a thread that gets signals, whose handler has these flags. Returns
+/// the result of the wait. An event comes after ten signals.
+fn wait_with_signals(flags: libc::c_int) -> Option<std::io::ErrorKind> {
+    let channel = EventChannel::new().expect("a channel");
+    let id = Id::new(&channel, PortSpace::Tcp, QpType::Rc).expect("an id");
+    signals::wait_with_signals(
+        flags,
+        move || channel.next().err().map(|error| error.kind()),
+        || id.post_user_event(1, 0, 0).expect("posted"),
+    )
+}
+
+/// As with `read`, on which librdmacm waits.
+#[test]
+fn signal_interrupts_the_wait_for_an_event_unless_its_handler_restarts_calls() {
+    let name = "signal_interrupts_the_wait_for_an_event_unless_its_handler_restarts_calls";
+    on_loopback(name, || {
+        assert_eq!(wait_with_signals(libc::SA_RESTART), None);
+        let interrupted = Some(std::io::ErrorKind::Interrupted);
+        assert_eq!(wait_with_signals(0), interrupted);
+        assert_eq!(wait_with_signals(libc::SA_RESTART), None);
+    });
+}
+
 /// Returns the program of `examples/echo.rs`, which `cargo test` builds.
 fn echo() -> PathBuf {
     let test = std::env::current_exe().expect("known");
@@ -188,4 +213,55 @@ fn echo_example_echoes() {
         assert_eq!(String::from_utf8_lossy(&client.stdout), "one\ntwo\nthree\n");
         assert!(server.wait().expect("a server").success());
     });
+}
+
+/// Another thread of the parent lists links and opens devices at the time of each fork, and
+/// does not exist in the child.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "threads are the test")]
+fn child_uses_rdma_cm_whatever_the_parent_does() {
+    on_loopback("child_uses_rdma_cm_whatever_the_parent_does", || {
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ends.load(Ordering::Relaxed) {
+                        assert_eq!(ferroce_rdmacm::all_devices().expect("listed").len(), 1);
+                    }
+                });
+            }
+            for round in 0..30 {
+                // SAFETY: the child uses rdma_cm and ends. The allocator of the C library can
+                // be used after a fork.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: ends the child if it hangs, and at once if it does not.
+                    unsafe {
+                        libc::alarm(30);
+                        let listens = child_listens();
+                        libc::_exit(if listens { 7 } else { 1 });
+                    }
+                }
+                let mut status = 0;
+                // SAFETY: waits for our own child.
+                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!((waited, status), (child, 7 << 8), "round {round}");
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// Opens all devices, and listens on a port.
+fn child_listens() -> bool {
+    let devices = ferroce_rdmacm::all_devices();
+    let Ok(channel) = EventChannel::new() else {
+        return false;
+    };
+    let id = Id::new(&channel, PortSpace::Tcp, QpType::Rc);
+    let listens = id.is_ok_and(|id| {
+        id.bind(([127, 0, 0, 1], 0).into())
+            .is_ok_and(|()| id.listen(4).is_ok())
+    });
+    listens && devices.is_ok_and(|devices| devices.len() == 1)
 }

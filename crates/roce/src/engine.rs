@@ -231,6 +231,13 @@ impl Engine {
         qp.check_send(wr, ahead).map(|_length| ())
     }
 
+    /// Returns true if the work requests that a queue pair has not sent yet may wait for more
+    /// of them: a response is on its way, whose arrival lets the caller send them.
+    #[inline]
+    pub fn posts_may_wait(&self, qpn: u32) -> bool {
+        self.qps.get(qpn).is_some_and(Qp::posts_may_wait)
+    }
+
     /// Posts to the receive queue.
     #[inline]
     pub fn post_recv(&mut self, now: Time, qpn: u32, wr: &RecvWr<'_>) -> Result<(), VerbsError> {

@@ -1,7 +1,8 @@
 //! An rdma_cm id with an event channel of its own.
 //!
-//! All calls are asynchronous and [`Id::event`] never blocks: a thread that waits polls the
-//! descriptor of the id.
+//! [`Id::event`] and [`Id::connect`] never wait: a thread that waits polls the descriptor of
+//! the id. The other calls may wait for ferroced, so the lock of a socket is not held during
+//! them.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -116,9 +117,10 @@ impl Id {
         self.id.resolve_route().map_err(errno)
     }
 
-    /// Sends a connection request.
+    /// Sends a connection request, without waiting for ferroced.
     pub(crate) fn connect(&self, private_data: &[u8]) -> Result<()> {
-        self.id.connect(&parameters(private_data)).map_err(errno)
+        let started = self.id.start_connect(&parameters(private_data));
+        started.map_err(errno)
     }
 
     /// Accepts the connection request that created the id.

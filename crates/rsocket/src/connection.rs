@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use ferroce_device::Buffer;
 use ferroce_device::transport::{Access, SendData, Sge, Wc, WcStatus};
 
-use crate::buffer::Buffer;
 use crate::cm::Id;
 use crate::flow::{CONTROL_MESSAGES, Chunk, Incoming, Misbehaved, Outgoing, Pieces};
 use crate::queue::{Queue, Sizes};
 use crate::wire::{
     ByteOrder, Control, Greeting, IOMAP_LEN, IomapEntry, Message, REGION_LEN, Region,
 };
-use crate::{Errno, Result};
+use crate::{Errno, Result, error};
 
 /// The sizes of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -81,10 +81,12 @@ impl Connection {
             Access::LOCAL_WRITE,
             Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         );
+        let buffer =
+            |length, access| Buffer::new(device, pd, length, access).map_err(error::of_verbs);
         let table = TARGETS as usize * REGION_LEN + plan.iomaps as usize * IOMAP_LEN;
-        let receive = Buffer::new(device, pd, plan.receive_buffer as usize, remote)?;
-        let send = Buffer::new(device, pd, plan.send_buffer as usize, local)?;
-        let targets = Buffer::new(device, pd, table, remote)?;
+        let receive = buffer(plan.receive_buffer as usize, remote)?;
+        let send = buffer(plan.send_buffer as usize, local)?;
+        let targets = buffer(table, remote)?;
         queue.post_empty_receives(queue.sizes.receive as usize, RECEIVE)?;
         Ok(Connection {
             queue,
@@ -207,7 +209,7 @@ impl Connection {
         let mut parts = [self.send.sge(0, 0); 2];
         let mut count = 0;
         for (offset, length) in pieces.iter() {
-            parts[count] = self.send.sge(offset, length);
+            parts[count] = self.send.sge(offset as usize, length);
             count += 1;
         }
         (parts, count)

@@ -16,13 +16,14 @@
 //! those of `rdma/rsocket.h`, and errors are the same: an [`Errno`].
 //!
 //! ```no_run
-//! use ferroce_rsocket::{AddressFamily, RecvFlags, SendFlags, Stream};
+//! use std::io::{Read, Write};
+//! use ferroce_rsocket::{AddressFamily, Stream};
 //!
-//! let stream = Stream::new(AddressFamily::INET)?;
+//! let mut stream = Stream::new(AddressFamily::INET)?;
 //! stream.connect(&"192.0.2.1:7471".parse()?)?;
-//! stream.send(b"hello", SendFlags::empty())?;
+//! stream.write_all(b"hello")?;
 //! let mut bytes = [0; 5];
-//! stream.receive(&mut bytes, RecvFlags::WAITALL)?;
+//! stream.read_exact(&mut bytes)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -36,6 +37,7 @@ mod datagram;
 mod epoll;
 mod error;
 mod flow;
+mod mapping;
 mod option_value;
 mod poll;
 mod queue;

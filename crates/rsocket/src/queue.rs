@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ferroce_device::transport::{
     Arm, Pd, QpCap, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, Wc,
 };
-use ferroce_device::{Channel, Cq, Device, Qp};
+use ferroce_device::{CompletionChannel, Cq, Device, Qp};
 use ferroce_rdmacm::{LinkDevice, QpConfig};
 
 use crate::cm::{self, Id};
@@ -30,7 +30,7 @@ pub(crate) struct Queue {
     /// Before `cq`: fields are dropped in this order, and a completion queue goes last.
     qp: Arc<Qp>,
     cq: OwnedCq,
-    channel: Arc<Channel>,
+    channel: Arc<CompletionChannel>,
     link: LinkDevice,
     is_armed: bool,
     pub(crate) sizes: Sizes,
@@ -117,11 +117,15 @@ impl Queue {
         }
     }
 
-    /// Takes completion events off the descriptor. The queue must be armed again.
-    pub(crate) fn take_events(&mut self) {
+    /// Takes completion events off the descriptor. Returns true if there was one: then the
+    /// queue must be armed again.
+    pub(crate) fn take_events(&mut self) -> bool {
+        let mut taken = false;
         while self.channel.take().is_ok() {
-            self.is_armed = false;
+            taken = true;
         }
+        self.is_armed &= !taken;
+        taken
     }
 
     /// Takes all completions and returns their number.

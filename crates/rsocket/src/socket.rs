@@ -29,7 +29,11 @@ pub fn find(fd: RawFd) -> Option<Socket> {
 pub fn insert(socket: Socket) -> RawFd {
     let fd = socket.as_raw_fd();
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    table.insert(fd, socket);
+    let stale = table.insert(fd, socket);
+    drop(table);
+    // The program closed a descriptor behind the back of its socket. Dropping that socket
+    // waits for its peer: not while the table is locked.
+    drop(stale);
     fd
 }
 

@@ -15,6 +15,8 @@ pub enum Bug {
     ForgetAckDeadline,
     /// Deferred acknowledgements are not sent before a queue pair changes or ends.
     ForgetDeferredAcks,
+    /// No deadline is set for posted work requests that wait for more of them.
+    ForgetWaitingPosts,
     /// Packets that have arrived are not received before the error state.
     SkipArrivedPackets,
     /// A run that waited for room in the socket is charged to the receiver twice.
@@ -42,6 +44,7 @@ impl Bug {
         Bug::LoseReceivedAck,
         Bug::ForgetAckDeadline,
         Bug::ForgetDeferredAcks,
+        Bug::ForgetWaitingPosts,
         Bug::SkipArrivedPackets,
         Bug::ChargeTwice,
         Bug::CreditTwice,

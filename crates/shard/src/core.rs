@@ -18,8 +18,8 @@ pub const RECEIVE_BUDGET: usize = 128;
 /// Time in which a program that polled is expected to poll again.
 pub const STANDBY_NS: u64 = 80_000;
 
-/// A busy caller looks at the idle IP family once in this many turns: a system call costs
-/// 0.3 us.
+/// A caller that received from one IP family looks at the other once in this many turns: a
+/// system call costs 0.3 us.
 const IDLE_FAMILY_TURNS: u32 = 64;
 /// Most datagrams in a turn of a poller whose ACKs are deferred.
 const MAX_DEFERRED: usize = 4;
@@ -39,6 +39,9 @@ pub enum Caller {
     Poller,
     /// The progress thread, which sleeps until something happens.
     ProgressThread,
+    /// A thread that slept until a packet arrived, in a program that may post a response to
+    /// it at once.
+    ExpectsPost,
     /// The progress thread, right after a turn that received many datagrams.
     Stream,
 }
@@ -55,6 +58,8 @@ pub struct Core<W, P> {
     transmitter: Transmitter<P>,
     /// True if ACKs for the datagrams of the last turn have not been sent.
     ack_deferred: bool,
+    /// True if posted work requests wait for more of them.
+    posts_wait: bool,
     turns: u32,
     injected: Injected,
 }
@@ -96,6 +101,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             transmitter: Transmitter::new(&wire, page, batch),
             wire,
             ack_deferred: false,
+            posts_wait: false,
             turns: 0,
             injected: Injected::default(),
         })
@@ -131,20 +137,31 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     pub fn turn(&mut self, now: Time, process: &mut impl Process, caller: Caller) -> usize {
         self.turns = self.turns.wrapping_add(1);
         let scope = match caller {
-            Caller::ProgressThread => Scope::AllFamilies,
             _ if self.turns.is_multiple_of(IDLE_FAMILY_TURNS) => Scope::AllFamilies,
+            Caller::ProgressThread | Caller::ExpectsPost => Scope::EitherFamily,
             Caller::Poller => Scope::OneMessage,
             Caller::Stream => Scope::LastFamily,
         };
+        // The engine gets it first of all.
+        let releases_ack = !self.received_ack.is_empty();
         let received = self.receive(now, process, caller, scope);
         if self.engine.next_timeout().is_some_and(|due| due <= now) {
             self.engine.handle_timeout(now);
         }
-        // A poller has waited for these datagrams and perhaps posts a response. Our ACKs
+        // The program has waited for these datagrams and perhaps posts a response. Our ACKs
         // leave with that response, or in the next turn.
-        let defer = caller == Caller::Poller && received > 0;
-        let deferred_before = core::mem::replace(&mut self.ack_deferred, defer);
-        if deferred_before || !defer || received > MAX_DEFERRED {
+        let expects_post = matches!(caller, Caller::Poller | Caller::ExpectsPost);
+        let deferred_before = self.ack_deferred;
+        // Posts that wait are sent now: they waited for a packet such as these.
+        let defer = expects_post
+            && !self.posts_wait
+            && match received {
+                // The program sees the completion of its own message only now.
+                0 => deferred_before && releases_ack,
+                _ => !deferred_before && received <= MAX_DEFERRED,
+            };
+        self.ack_deferred = defer;
+        if !defer {
             self.transmit(now, process);
         } else {
             self.report(process);
@@ -195,7 +212,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             tracing::warn!("cannot receive packets: {error}");
             0
         });
-        let empty = scope == Scope::AllFamilies && received == 0 && self.unmatched.is_empty();
+        let all = matches!(scope, Scope::AllFamilies | Scope::EitherFamily);
+        let empty = all && received == 0 && self.unmatched.is_empty();
         self.credits.end(empty);
         received
     }
@@ -285,11 +303,11 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         }
     }
 
-    /// Passes the deferred ACK to the engine, and sends deferred ACKs.
+    /// Passes the deferred ACK to the engine, and sends what was deferred.
     fn settle(&mut self, now: Time, process: &mut impl Process) {
         self.release_received_ack(now, process);
         if !self.injected.has(Bug::ForgetDeferredAcks) {
-            self.flush_deferred_acks(now, process);
+            self.flush_deferred(now, process);
         }
     }
 
@@ -298,12 +316,30 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.transmitter
             .run(now, &mut self.engine, &mut self.wire, process);
         self.ack_deferred = false;
+        self.posts_wait = false;
         self.report(process);
     }
 
-    /// Sends ACKs that the last turn deferred.
-    pub fn flush_deferred_acks(&mut self, now: Time, process: &mut impl Process) {
-        if self.ack_deferred {
+    /// Ends a list of posts to the send queue of `qpn`: sends, or lets the work requests
+    /// wait for more of them.
+    ///
+    /// A system call for each small message would take most of the time. While a response
+    /// to an earlier packet is on its way, a few work requests can wait: for more posts, for
+    /// the program's next poll, for that response, or at the latest for the deadline. A lone
+    /// message is sent at once.
+    #[inline]
+    pub fn posted(&mut self, now: Time, process: &mut impl Process, qpn: u32) {
+        // A deferred ACK may be the response that the queue pair still expects.
+        if self.received_ack.is_empty() && self.engine.posts_may_wait(qpn) {
+            self.posts_wait = true;
+        } else {
+            self.transmit(now, process);
+        }
+    }
+
+    /// Sends what was deferred: ACKs of the last turn, and posted work requests.
+    pub fn flush_deferred(&mut self, now: Time, process: &mut impl Process) {
+        if self.has_deferred() {
             self.transmit(now, process);
         }
     }
@@ -314,15 +350,22 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let retry = (self.is_blocked() || self.has_unmatched()).then_some(RETRY_NS);
         // The program may not poll again after all.
         let acks = self.ack_deferred && !self.injected.has(Bug::ForgetAckDeadline);
-        let standby = (acks || !self.received_ack.is_empty()).then_some(STANDBY_NS);
+        let posts = self.posts_wait && !self.injected.has(Bug::ForgetWaitingPosts);
+        let standby = (acks || posts || !self.received_ack.is_empty()).then_some(STANDBY_NS);
         let timer = self.engine.next_timeout().into_iter();
         let soon = retry.into_iter().chain(standby);
         timer.chain(soon.map(|ns| now.after_nanos(ns))).min()
     }
 
-    /// Returns true if ACKs for received datagrams have not been sent.
-    pub fn has_deferred_acks(&self) -> bool {
-        self.ack_deferred
+    /// Returns true if posted work requests wait for more of them.
+    pub fn has_waiting_posts(&self) -> bool {
+        self.posts_wait
+    }
+
+    /// Returns true if ACKs for received datagrams, or posted work requests, have not been
+    /// sent.
+    pub fn has_deferred(&self) -> bool {
+        self.ack_deferred || self.posts_wait
     }
 
     /// Returns true while runs wait for room, in the socket or at a receiver.
@@ -344,7 +387,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     pub fn is_idle(&self) -> bool {
         !self.is_blocked()
             && !self.has_unmatched()
-            && !self.ack_deferred
+            && !self.has_deferred()
             && self.received_ack.is_empty()
     }
 
@@ -383,7 +426,9 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.wire.leave_multicast(group)
     }
 
-    fn report(&mut self, process: &mut impl Process) {
+    /// Reports the engine's events.
+    #[inline]
+    pub fn report(&mut self, process: &mut impl Process) {
         while let Some(event) = self.engine.poll_event() {
             process.report(event);
         }

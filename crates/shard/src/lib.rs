@@ -22,6 +22,7 @@ mod core;
 mod credits;
 mod deferred_ack;
 mod process;
+mod progress_rule;
 mod transmitter;
 mod unmatched;
 
@@ -30,4 +31,5 @@ pub use self::core::{Caller, Core, RECEIVE_BUDGET, STANDBY_NS};
 pub use bugs::Bug;
 pub use credits::{CREDIT_PATIENCE_NS, CreditEntry, CreditPage, SLOTS, packet_cost};
 pub use process::Process;
+pub use progress_rule::{ProgressRule, Woken};
 pub use unmatched::UNMATCHED_PATIENCE_NS;

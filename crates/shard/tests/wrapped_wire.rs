@@ -1,6 +1,7 @@
 //! A wrapper that drops packets works over a wire of real sockets.
 
 #[path = "support/connection.rs"]
+#[allow(dead_code)] // other tests use the rest
 mod connection;
 #[path = "support/drop_tenth.rs"]
 mod drop_tenth;

@@ -58,6 +58,7 @@ impl World {
         let caller = match self.device_rng.chance(side.polls) {
             true => Caller::Poller,
             false if side.streams && self.device_rng.chance(0.5) => Caller::Stream,
+            false if self.device_rng.chance(0.2) => Caller::ExpectsPost,
             false => Caller::ProgressThread,
         };
         let taken = self.turn(host, caller, burst as usize)?;
@@ -125,6 +126,22 @@ impl World {
     pub(crate) fn after_engine(&mut self, host: usize) -> Check {
         let now = self.now;
         self.with_core(host, |core, observer| core.transmit(now, observer))?;
+        self.settle(host)
+    }
+
+    /// Ends a list of posts to a send queue: the shard sends them, or lets them wait.
+    pub(crate) fn after_posts(&mut self, qp: usize) -> Check {
+        let (now, host, qpn) = (self.now, self.qps[qp].host, self.qps[qp].qpn);
+        self.with_core(host, |core, observer| core.posted(now, observer, qpn))?;
+        if self.hosts[host].core().has_waiting_posts() {
+            self.coverage.mark("posts waited for more");
+        }
+        self.settle(host)
+    }
+
+    /// Ends a list of posted receives.
+    pub(crate) fn after_receives(&mut self, host: usize) -> Check {
+        self.with_core(host, |core, observer| core.report(observer))?;
         self.settle(host)
     }
 

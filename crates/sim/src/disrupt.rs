@@ -57,8 +57,10 @@ impl World {
             return Ok(());
         }
         self.qps[qp].cause.program = true;
+        // Packets that have arrived are received first, and may end a drain.
+        self.modify(qp, QpState::Err)?;
         self.qps[qp].drain = Drain::No;
-        self.modify(qp, QpState::Err)
+        Ok(())
     }
 
     pub(crate) fn reset(&mut self, qp: usize) -> Check {
@@ -86,7 +88,7 @@ impl World {
         let destroyed =
             self.with_core(host, |core, observer| core.destroy_qp(now, observer, qpn))?;
         self.stopping = None;
-        if self.hosts[host].core().has_deferred_acks() {
+        if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} ended before its deferred ACKs left"));
         }
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;

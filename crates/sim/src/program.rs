@@ -63,7 +63,7 @@ impl World {
         }
         // A program that posts nothing does not call its device.
         if posted != (self.sends.len(), self.recvs.len()) {
-            self.after_engine(host)?;
+            self.after_receives(host)?;
         }
         let busy = self.qps.iter().any(|qp| qp.host == host && qp.todo > 0);
         let step = self.scenario.step_ns * if busy { 1 } else { 4 };
@@ -76,7 +76,7 @@ impl World {
         if !self.qps[qp].can_send() {
             return Ok(());
         }
-        let host = self.qps[qp].host;
+        let mut before = self.sends.len();
         for _ in 0..self.rng.range(0..=6) {
             let model = &self.qps[qp];
             if model.todo == 0 || !self.may_post(qp) {
@@ -90,13 +90,18 @@ impl World {
             self.post_something(qp, room)?;
             self.qps[qp].todo -= 1;
             if self.rng.chance(0.3) {
-                self.after_engine(host)?;
+                self.after_posts(qp)?;
+                before = self.sends.len();
             }
         }
         if self.rng.chance(0.02) {
             self.try_invalid_call(qp)?;
         }
-        self.post_final_signaled(qp)
+        self.post_final_signaled(qp)?;
+        match self.sends.len() == before {
+            true => Ok(()),
+            false => self.after_posts(qp),
+        }
     }
 
     /// Returns true if the program may post to a queue pair.

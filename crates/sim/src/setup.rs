@@ -219,13 +219,14 @@ impl World {
             format!("modify qp {qpn:#x} to {state:?}")
         });
         let now = self.now;
-        self.stopping = (!state.receives()).then_some(qp);
+        // A queue pair that moves to ERR first receives what has arrived.
+        self.stopping = (!state.receives() && state != QpState::Err).then_some(qp);
         let modified = self.with_core(host, |core, observer| {
             core.wire_mut().budget = usize::MAX;
             core.modify_qp(now, observer, qpn, &attr, mask)
         })?;
         self.stopping = None;
-        if self.hosts[host].core().has_deferred_acks() {
+        if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} changed before its deferred ACKs left"));
         }
         let arrived = self.hosts[host].inbox.borrow().waiting.len();
@@ -234,7 +235,16 @@ impl World {
                 "qp {qpn:#x} moved to the error state before {arrived} packets were received"
             ));
         }
-        modified.map_err(|e| format!("qp {qpn:#x} from {from:?} to {state:?}: {e}"))?;
+        if let Err(e) = modified {
+            let found = self.hosts[host].engine().query_qp(qpn);
+            let failed = found.is_ok_and(|query| query.attr.state == QpState::Err);
+            // A response that was deferred is sent first. If its memory cannot be read, the
+            // queue pair is in ERR.
+            return match failed && from != Some(QpState::Err) {
+                true => self.after_engine(host),
+                false => Err(format!("qp {qpn:#x} from {from:?} to {state:?}: {e}")),
+            };
+        }
         self.choose_port(qp, state, &attr)?;
         self.after_engine(host)
     }

@@ -226,6 +226,7 @@ impl Wire for SimWire {
 
 #[cfg(test)]
 #[path = "../../shard/tests/support/connection.rs"]
+#[allow(dead_code)] // tests of the shard use the rest
 mod connection;
 #[cfg(test)]
 #[path = "../../shard/tests/support/drop_tenth.rs"]

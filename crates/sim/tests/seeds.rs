@@ -23,6 +23,7 @@ const MARKS: &[&str] = &[
     "packet waited for a receive",
     "packet without a receive expired",
     "poller deferred ACKs",
+    "posts waited for more",
     "requests ordered by fence",
     "reset",
     "retries counted exactly",

@@ -20,6 +20,7 @@ pub mod netfilter;
 mod netlink;
 pub mod role;
 pub mod sandbox;
+pub mod signals;
 
 pub use deadline::{readable, until};
 pub use namespace::{isolated, isolated_as_root};

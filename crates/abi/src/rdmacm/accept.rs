@@ -101,7 +101,7 @@ fn create_qp(listener: &IdObject, id: *mut rdma_cm_id) -> Outcome {
         return Ok(());
     };
     object_of(id)?;
-    let pd = listener.with_c(|c| c.pd);
+    let pd = listener.c.pd().get();
     // SAFETY: the id is live, and the program keeps the listener's domain and the objects in
     // the attributes for as long as the listener.
     match unsafe { rdma_create_qp(id, pd, &raw mut init) } {

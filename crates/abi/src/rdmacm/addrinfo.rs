@@ -62,6 +62,11 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
+/// Fills a list of one entry. Returns 0, or the result of the call.
+///
+/// # Safety
+///
+/// The strings are NULL or end with NUL. The addresses in the hints have their lengths.
 unsafe fn fill(
     list: &mut rdma_addrinfo,
     node: *const c_char,
@@ -143,6 +148,10 @@ fn to_system(hints: &rdma_addrinfo) -> addrinfo {
 }
 
 /// Copies the first result of the resolver. Returns false without memory.
+///
+/// # Safety
+///
+/// `found` is a result of `getaddrinfo`.
 unsafe fn from_system(
     list: &mut rdma_addrinfo,
     hints: Option<&rdma_addrinfo>,
@@ -181,6 +190,10 @@ unsafe fn from_system(
 }
 
 /// Copies an address, if there is one. Returns false without memory.
+///
+/// # Safety
+///
+/// `from` is NULL, or has `len` bytes.
 unsafe fn copy(
     (to, to_len): (&mut *mut sockaddr, &mut socklen_t),
     from: *const sockaddr,
@@ -236,6 +249,11 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
     finish(unsafe { start(id, node, service, hints) })
 }
 
+/// Resolves names for an id, and queues the event.
+///
+/// # Safety
+///
+/// As [`rdma_getaddrinfo`]: the strings and hints are NULL or whole.
 unsafe fn start(
     id: *mut rdma_cm_id,
     node: *const c_char,

@@ -7,6 +7,7 @@ use ferroce_rdmacm::{ConnParams, PortSpace};
 use super::event::complete;
 use super::id::{IdObject, id_of, id_with_qp};
 use super::{Outcome, finish, refused};
+use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
 
@@ -19,10 +20,10 @@ pub(crate) unsafe fn conn_params(
     id: &IdObject,
     param: *const rdma_conn_param,
 ) -> Outcome<ConnParams> {
-    // SAFETY: `param` is NULL or a whole structure, and the field of the id is NULL or a queue
-    // pair that the program keeps during calls that use it.
-    let (param, qp) = unsafe { (param.as_ref(), id.qp().as_ref()) };
-    if id.id.port_space() == PortSpace::Tcp && qp.is_none() && param.is_none() {
+    // SAFETY: `param` is NULL or a whole structure.
+    let param = unsafe { param.as_ref() };
+    let qp = id.c.qp().get();
+    if id.id.port_space() == PortSpace::Tcp && qp.is_null() && param.is_none() {
         return Err(refuse(
             libc::EINVAL,
             "rdma_connect, rdma_accept: without a queue pair the parameters must not be NULL",
@@ -41,8 +42,10 @@ pub(crate) unsafe fn conn_params(
         let data = unsafe { bytes(param.private_data, param.private_data_len) };
         params.private_data.extend_from_slice(data);
     }
-    if let Some(qp) = qp {
-        params.srq = !qp.srq.is_null();
+    if !qp.is_null() {
+        // SAFETY: the field of the id is a queue pair that the program keeps during calls
+        // that use it, and this member does not change.
+        params.srq = unsafe { !(*qp).srq.is_null() };
     }
     Ok(params)
 }
@@ -57,11 +60,8 @@ fn depth(number: u8) -> Option<u8> {
 /// # Safety
 /// `data` is NULL or points to `len` bytes that stay valid.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: u8) -> &'a [u8] {
-    if data.is_null() || len == 0 {
-        return &[];
-    }
-    // SAFETY: `data` is not NULL, and points to `len` bytes that stay valid.
-    unsafe { core::slice::from_raw_parts(data.cast(), len.into()) }
+    // SAFETY: `data` is NULL, or points to `len` bytes that stay valid.
+    unsafe { slice(data.cast(), len.into()) }.unwrap_or_default()
 }
 
 #[unsafe(no_mangle)]
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn rdma_connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     finish(id_of(id).and_then(|id| {
-        if !id.qp().is_null() {
+        if !id.c.qp().get().is_null() {
             return Err(refuse(
                 libc::EINVAL,
                 "rdma_establish: the id has a queue pair, which rdma_get_cm_event establishes",

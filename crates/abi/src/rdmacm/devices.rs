@@ -68,11 +68,7 @@ pub(crate) fn context_of(link: &LinkDevice) -> Outcome<&'static CmDevice> {
     }
     let c_device = device_of_link(link.link());
     let verbs = ContextObject::create(c_device, Arc::clone(link.device()))?;
-    // SAFETY: the context was just created and is never closed.
-    let pd = unsafe { alloc_pd(verbs) };
-    if pd.is_null() {
-        return Err(last_errno());
-    }
+    let pd = alloc_pd(verbs, link.device());
     let device: &'static CmDevice = Box::leak(Box::new(CmDevice {
         device: Arc::clone(link.device()),
         verbs,

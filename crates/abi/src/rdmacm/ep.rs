@@ -11,8 +11,12 @@ use super::qp::destroy_qp;
 use super::resolve::{bind, resolve, route};
 use super::srq::destroy_srq;
 use super::{Outcome, finish, last_errno, rdma_create_qp};
+use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
+
+/// Largest length of private data, whose length is a byte in `rdma_conn_param`.
+const MAX_CONNECT_DATA: usize = u8::MAX as usize;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_ep(
@@ -63,7 +67,7 @@ unsafe fn prepare(
         // SAFETY: the address is NULL or of the size of its family.
         bind(id, unsafe { read(res.ai_src_addr) }?)?;
         if !pd.is_null() {
-            id.with_c(|c| c.pd = pd);
+            id.c.pd().set(pd);
         }
         id.extra().qp_init = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
         return Ok(());
@@ -85,10 +89,19 @@ unsafe fn prepare(
             return Err(last_errno());
         }
     }
-    if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
-        // SAFETY: the private data is not NULL, and has the length that the structure names.
-        let data =
-            unsafe { core::slice::from_raw_parts(res.ai_connect.cast(), res.ai_connect_len) };
+    if !res.ai_connect.is_null() {
+        // SAFETY: the private data has the length that the structure names.
+        let data = unsafe { slice(res.ai_connect.cast_const().cast(), res.ai_connect_len) };
+        let data = data.filter(|data| data.len() <= MAX_CONNECT_DATA);
+        let data = data.ok_or_else(|| {
+            let length = res.ai_connect_len;
+            refuse(
+                libc::EINVAL,
+                format_args!(
+                    "rdma_create_ep: {length} bytes of private data; at most {MAX_CONNECT_DATA} fit"
+                ),
+            )
+        })?;
         id.extra().connect_data = data.to_vec();
     }
     Ok(())

@@ -194,9 +194,13 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
 fn translate(id: &Arc<IdObject>, event: Event) -> Option<Box<EventObject>> {
     let simple = |event, errno: i32| Some(EventObject::new(id, event, -errno));
     match event.kind {
-        EventKind::AddressResolved => simple(RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+        EventKind::AddressResolved => {
+            resolved(id, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ADDR_ERROR)
+        }
         EventKind::AddressError { errno } => simple(RDMA_CM_EVENT_ADDR_ERROR, errno),
-        EventKind::RouteResolved => simple(RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
+        EventKind::RouteResolved => {
+            resolved(id, RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_ROUTE_ERROR)
+        }
         EventKind::RouteError { errno } => simple(RDMA_CM_EVENT_ROUTE_ERROR, errno),
         EventKind::ConnectRequest { id: new, params } => {
             let mut made = EventObject::new(id, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
@@ -291,11 +295,25 @@ fn translate(id: &Arc<IdObject>, event: Event) -> Option<Box<EventObject>> {
     }
 }
 
+/// Returns the event of a successful resolution. The program finds device, addresses and path
+/// in the id, even if the call that led to the event has not returned in another thread.
+fn resolved(
+    id: &Arc<IdObject>,
+    success: rdma_cm_event_type,
+    failure: rdma_cm_event_type,
+) -> Option<Box<EventObject>> {
+    let made = match id.publish() {
+        Ok(()) => EventObject::new(id, success, 0),
+        Err(errno) => EventObject::new(id, failure, -errno),
+    };
+    Some(made)
+}
+
 /// Creates the program's object of a request. The id of a synchronous listener's request gets
 /// a channel of its own.
 fn request_id(listener: &Arc<IdObject>, id: Id) -> Option<*mut rdma_cm_id> {
-    let (channel, context, qp_type) = listener.inherited();
-    let object = hand_out(id, qp_type, channel, context);
+    let c = &listener.c;
+    let object = hand_out(id, c.qp_type(), c.channel().get(), c.context().get());
     let synchronous = listener.extra().synchronous;
     let ready = object.publish().and_then(|()| match synchronous {
         true => migrate(&object, ptr::null_mut()),
@@ -336,12 +354,12 @@ pub(crate) fn complete(id: &IdObject) -> Outcome {
         return Ok(());
     }
     id.acknowledge_own_event();
-    let channel = id.with_c(|c| c.channel);
+    let channel = id.c.channel().get();
     await_event(channel)?;
     let mut event = next(channel)?;
     let (kind, status) = (event.c().event, event.c().status);
     let event = into_c(event);
-    id.with_c(|c| c.event = event);
+    id.c.event().set(event);
     match (kind, status) {
         (_, 0) => Ok(()),
         (RDMA_CM_EVENT_REJECTED, _) => Err(refuse(
@@ -359,7 +377,7 @@ pub(crate) fn next_request(
     usable: impl FnOnce(&mut rdma_cm_event) -> Outcome,
 ) -> Outcome<*mut rdma_cm_id> {
     listener.acknowledge_own_event();
-    let mut event = next(listener.with_c(|c| c.channel))?;
+    let mut event = next(listener.c.channel().get())?;
     let checked = usable(event.c());
     let id = event.c().id;
     let keeper = match checked {
@@ -368,7 +386,7 @@ pub(crate) fn next_request(
         Err(_) => Arc::clone(&event.id),
     };
     let event = into_c(event);
-    keeper.with_c(|c| c.event = event);
+    keeper.c.event().set(event);
     checked.map(|()| id)
 }
 

@@ -1,6 +1,5 @@
 //! `rdma_cm_id`.
 
-use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use std::collections::BTreeMap;
@@ -9,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ferroce_device::transport::QpType;
 use ferroce_rdmacm::{Id, PortSpace};
 
-use super::address::{gid, storage};
 use super::channel::{self, channel_of};
 use super::devices::{self, CmDevice};
 use super::event::rdma_ack_cm_event;
+use super::fields::Fields;
 use super::live::LiveObjects;
 use super::multicast::Membership;
-use super::{Outcome, finish, lock, path, refused};
+use super::{Outcome, finish, lock, refused};
 use crate::errno::refuse;
 use crate::event_count::EventCount;
 use crate::ffi::*;
@@ -26,21 +25,22 @@ use crate::qp::{QpObject, ibv_query_qp};
 /// An id as the program sees it.
 #[repr(C)]
 pub(crate) struct IdObject {
-    c: UnsafeCell<rdma_cm_id>,
+    /// The C structure, which the program reads and writes.
+    pub(crate) c: Fields,
     pub(crate) id: Id,
     /// Events that the program got, and those that it acknowledged.
     pub(crate) events: EventCount,
     extra: Mutex<Extra>,
 }
 
-// SAFETY: the structure is `repr(C)`, and the C structure is its first field, in a
-// transparent cell.
+// SAFETY: the structure is `repr(C)`, and its first field is a transparent wrapper of the C
+// structure.
 unsafe impl Object for IdObject {
     type C = rdma_cm_id;
 }
 
 // SAFETY: the pointers in it are those of objects that all threads may use, or of the
-// program; `with_c` says how the C structure is shared.
+// program; the documentation of `fields` says how threads share the C structure.
 unsafe impl Send for IdObject {}
 // SAFETY: as for `Send`; the rest is behind a lock.
 unsafe impl Sync for IdObject {}
@@ -82,34 +82,13 @@ impl Extra {
 static IDS: LiveObjects<IdObject> = LiveObjects::new();
 
 impl IdObject {
-    /// Calls `f` with the C structure.
-    pub(crate) fn with_c<T>(&self, f: impl FnOnce(&mut rdma_cm_id) -> T) -> T {
-        // SAFETY: only calls that name this id come here, and a program makes those one after
-        // the other; `f` makes no call that comes here again. Threads that take events of the
-        // id read single fields instead, without a reference.
-        f(unsafe { &mut *self.c.get() })
-    }
-
     /// Returns the program's pointer to the id.
     pub(crate) fn as_ptr(&self) -> *mut rdma_cm_id {
-        self.c.get()
+        self.c.as_ptr()
     }
 
     pub(crate) fn extra(&self) -> MutexGuard<'_, Extra> {
         lock(&self.extra)
-    }
-
-    /// Returns the queue pair in the C structure. Programs may set it themselves.
-    pub(crate) fn qp(&self) -> *mut ibv_qp {
-        // SAFETY: a load of one field that is always initialized, without a reference.
-        unsafe { (&raw const (*self.c.get()).qp).read() }
-    }
-
-    /// Returns the fields that the ids of a listener's requests inherit.
-    pub(crate) fn inherited(&self) -> (*mut rdma_event_channel, *mut c_void, ibv_qp_type) {
-        let c = self.c.get();
-        // SAFETY: loads of fields that are always initialized, without a reference.
-        unsafe { ((*c).channel, (*c).context, (*c).qp_type) }
     }
 
     /// Makes the queue pair in the C structure that of the id. Only for calls and events that
@@ -117,13 +96,13 @@ impl IdObject {
     pub(crate) fn attach_qp(&self) {
         // SAFETY: the field is NULL or a queue pair of this library, which a program keeps
         // during calls and events that use it.
-        let qp = unsafe { from_c::<QpObject>(self.qp()) };
+        let qp = unsafe { from_c::<QpObject>(self.c.qp().get()) };
         self.id.attach_qp(qp.map(|object| &object.qp));
     }
 
     /// Updates the state in the C structure of the queue pair after rdma_cm has moved it.
     pub(crate) fn update_qp_state(&self) {
-        let qp = self.qp();
+        let qp = self.c.qp().get();
         if !qp.is_null() {
             // SAFETY: the queue pair is one of this library, which a program keeps during
             // calls and events that use it. NULL stands for attributes that are not wanted.
@@ -141,38 +120,18 @@ impl IdObject {
     pub(crate) fn publish(&self) -> Outcome {
         let device = self.device()?;
         let (local, peer) = (self.id.local_addr(), self.id.peer_addr());
-        self.with_c(|c| {
-            if let Some(device) = device {
-                c.verbs = device.verbs;
-                if c.pd.is_null() {
-                    c.pd = device.pd;
-                }
-                c.port_num = 1;
-                c.route.addr.addr.ibaddr.pkey = 0xffff;
-            }
-            if let Some(local) = local {
-                c.route.addr.src.src_storage = storage(local);
-                if !local.ip().is_unspecified() {
-                    c.route.addr.addr.ibaddr.sgid = gid(local.ip());
-                }
-            }
-            if let Some(peer) = peer {
-                c.route.addr.dst.dst_storage = storage(peer);
-                c.route.addr.addr.ibaddr.dgid = gid(peer.ip());
-            }
-        });
-        match self.id.path() {
-            Some(path) => self.with_c(|c| path::set(c, &path)),
-            None => Ok(()),
-        }
+        let path = self.id.path();
+        let mut extra = self.extra();
+        self.c
+            .set_route(&mut extra, device, (local, peer), path.as_ref())
     }
 
     /// Acknowledges the event that a synchronous id keeps.
     pub(crate) fn acknowledge_own_event(&self) {
-        let event = self.with_c(|c| core::mem::replace(&mut c.event, ptr::null_mut()));
+        let event = self.c.event().take();
         if !event.is_null() {
             // SAFETY: an event that this library delivered to the id, and that the field
-            // held until now, so that nothing has acknowledged it.
+            // held until now: `take` gave it to this thread only, so nothing has acknowledged it.
             unsafe { rdma_ack_cm_event(event) };
         }
     }
@@ -212,7 +171,7 @@ pub(crate) fn hand_out(
     context: *mut c_void,
 ) -> Arc<IdObject> {
     let object = Arc::new(IdObject {
-        c: UnsafeCell::new(rdma_cm_id {
+        c: Fields::new(rdma_cm_id {
             channel,
             context,
             ps: u32::from(id.port_space().number()),
@@ -308,16 +267,15 @@ pub(crate) fn destroy(c: *mut rdma_cm_id) -> Outcome {
     IDS.remove(c);
     let (synchronous, addrinfo) = {
         let mut extra = object.extra();
+        object.c.free_path(&mut extra);
         (extra.synchronous, extra.addrinfo.take())
     };
     if let Some(AddrInfo::Resolved(list)) = addrinfo {
         // SAFETY: `rdma_getaddrinfo` made the list, and the program has not taken it.
         unsafe { super::rdma_freeaddrinfo(list) };
     }
-    let (path, channel) = object.with_c(|c| (c.route.path_rec, c.channel));
-    path::free(path);
     if synchronous {
-        channel::destroy(channel);
+        channel::destroy(object.c.channel().get());
     }
     Ok(())
 }
@@ -354,9 +312,9 @@ pub(crate) fn migrate(object: &IdObject, mut channel: *mut rdma_event_channel) -
     object.extra().synchronous = synchronous;
     if was_synchronous {
         object.acknowledge_own_event();
-        channel::destroy(object.with_c(|c| c.channel));
+        channel::destroy(object.c.channel().get());
     }
-    object.with_c(|c| c.channel = channel);
+    object.c.channel().set(channel);
     object.events.wait();
     Ok(())
 }

@@ -20,6 +20,7 @@ mod connect;
 mod devices;
 mod ep;
 mod event;
+mod fields;
 mod id;
 mod live;
 mod multicast;

@@ -13,6 +13,7 @@ use super::{Outcome, finish, refused};
 use crate::errno::refuse;
 use crate::event_count::EventCount;
 use crate::ffi::*;
+use crate::object::argument;
 
 /// A multicast group that an id has joined.
 #[derive(Debug)]
@@ -43,13 +44,8 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const BOTH: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-    // SAFETY: the program passes NULL or a whole structure.
-    let Some(attr) = (unsafe { mc_join_attr.as_ref() }) else {
-        return finish(Err(refuse(
-            libc::EINVAL,
-            "rdma_join_multicast_ex: the attributes are NULL",
-        )));
-    };
+    let attr =
+        argument!(mc_join_attr, "rdma_join_multicast_ex: the attributes are NULL" => minus_one);
     if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
         return finish(Err(refuse(
             libc::ENOTSUP,

@@ -7,8 +7,10 @@ use ferroce_rdmacm::Ece;
 use super::id::{IdObject, id_of};
 use super::resolve::start_route;
 use super::{Outcome, finish, refused};
+use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
+use crate::object::argument;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_option(
@@ -19,11 +21,12 @@ pub unsafe extern "C" fn rdma_set_option(
     optlen: usize,
 ) -> c_int {
     finish(id_of(id).and_then(|id| {
-        if optval.is_null() {
-            return Err(refuse(libc::EINVAL, "rdma_set_option: the value is NULL"));
-        }
-        // SAFETY: the value is not NULL, and has as many bytes as the program says.
-        let value = unsafe { core::slice::from_raw_parts(optval.cast::<u8>(), optlen) };
+        // SAFETY: the value is NULL, or has as many bytes as the program says.
+        let value = unsafe { slice(optval.cast_const().cast(), optlen) };
+        let value = value.filter(|_| !optval.is_null()).ok_or_else(|| {
+            let why = format_args!("rdma_set_option: {optlen} bytes at {optval:?} are no value");
+            refuse(libc::EINVAL, why)
+        })?;
         set(&id, level, optname, value)
     }))
 }
@@ -93,16 +96,9 @@ fn set_path(id: &IdObject, value: &[u8]) -> Outcome {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the program passes NULL or a whole structure.
-    let ece = unsafe { ece.as_ref() };
+    let ece = argument!(ece, "rdma_set_local_ece: the structure is NULL" => minus_one);
     finish(id_of(id).and_then(|id| {
-        let ece = ece.ok_or_else(|| {
-            refuse(
-                libc::EINVAL,
-                "rdma_set_local_ece: the structure is NULL",
-            )
-        })?;
-        if !id.qp().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
+        if !id.c.qp().get().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(refuse(
                 libc::EINVAL,
                 "rdma_set_local_ece: needs an id without a queue pair, a vendor, and a comp_mask of 0",
@@ -123,7 +119,7 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_
     finish(id_of(id).and_then(|id| {
         let ece =
             ece.ok_or_else(|| refuse(libc::EINVAL, "rdma_get_remote_ece: the structure is NULL"))?;
-        if !id.qp().is_null() {
+        if !id.c.qp().get().is_null() {
             return Err(refuse(
                 libc::EINVAL,
                 "rdma_get_remote_ece: the id has a queue pair of its own",

@@ -2,29 +2,14 @@
 
 use ferroce_rdmacm::Path;
 
-use super::Outcome;
-use crate::errno::refuse;
 use crate::ffi::*;
 
 /// "Exactly", in the selectors of a path record.
 const EXACTLY: u8 = 2;
 
-/// Fills the path record of an id. Programs may free it, so the C library allocates it.
-pub(crate) fn set(c: &mut rdma_cm_id, path: &Path) -> Outcome {
-    let route = &mut c.route;
-    // SAFETY: reading the addresses is valid for every content of the union, and `calloc`
-    // has no requirements. The record is NULL, or was allocated here with its size.
-    let (addresses, record) = unsafe {
-        if route.path_rec.is_null() {
-            route.path_rec = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast();
-        }
-        (route.addr.addr.ibaddr, route.path_rec.as_mut())
-    };
-    let Some(record) = record else {
-        return Err(refuse(libc::ENOMEM, "the process has no memory left"));
-    };
-    route.num_paths = 1;
-    *record = ibv_sa_path_rec {
+/// Returns the path record of a path between two addresses.
+pub(crate) fn record(path: &Path, addresses: &rdma_ib_addr) -> ibv_sa_path_rec {
+    ibv_sa_path_rec {
         dgid: addresses.dgid,
         sgid: addresses.sgid,
         flow_label: path.flow_label.to_be(),
@@ -41,14 +26,7 @@ pub(crate) fn set(c: &mut rdma_cm_id, path: &Path) -> Outcome {
         packet_life_time: path.life_time,
         preference: (IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL) as u8,
         ..zeroed()
-    };
-    Ok(())
-}
-
-/// Frees a path record, or nothing.
-pub(crate) fn free(record: *mut ibv_sa_path_rec) {
-    // SAFETY: the record is NULL, or `set` allocated it and its id is destroyed.
-    unsafe { libc::free(record.cast()) };
+    }
 }
 
 /// Returns the rate of a netdev, as the kernel rounds it.

@@ -1,10 +1,10 @@
 //! `rdma_create_qp` and `rdma_destroy_qp`, and the completion queues of ids.
 
 use core::ffi::c_int;
-use core::ptr;
 
 use ferroce_device::transport::QpType;
 
+use super::fields::Field;
 use super::id::{IdObject, id_of, object_of};
 use super::{Outcome, finish, last_errno, refused};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
@@ -21,24 +21,26 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    if id.is_null() || qp_init_attr.is_null() {
+    if qp_init_attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
-            "rdma_create_qp: the id or the attributes are NULL",
+            "rdma_create_qp: the attributes are NULL",
         )));
     }
-    let mut attr: ibv_qp_init_attr_ex = zeroed();
-    // SAFETY: the id and the attributes are not NULL and whole. `ibv_qp_init_attr_ex` begins
-    // with the fields of `ibv_qp_init_attr`, so that `plain` covers the latter.
-    unsafe {
-        let plain = (&raw mut attr).cast::<ibv_qp_init_attr>();
-        *plain = *qp_init_attr;
-        attr.comp_mask = IBV_QP_INIT_ATTR_PD;
-        attr.pd = if pd.is_null() { (*id).pd } else { pd };
-        let code = rdma_create_qp_ex(id, &raw mut attr);
-        *qp_init_attr = *plain;
-        code
-    }
+    finish(id_of(id).and_then(|id| {
+        let mut extended: ibv_qp_init_attr_ex = zeroed();
+        let attr = &raw mut extended;
+        // SAFETY: the program's attributes are not NULL and whole. `ibv_qp_init_attr_ex`
+        // begins with the fields of `ibv_qp_init_attr`, and its mask names no others but `pd`.
+        unsafe {
+            attr.cast::<ibv_qp_init_attr>().write(*qp_init_attr);
+            (*attr).comp_mask = IBV_QP_INIT_ATTR_PD;
+            (*attr).pd = if pd.is_null() { id.c.pd().get() } else { pd };
+            let created = create(&id, attr);
+            qp_init_attr.write(*attr.cast());
+            created
+        }
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -59,8 +61,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 /// # Safety
 /// `attr` points to attributes that have the fields which their mask names.
 unsafe fn create(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
-    let (verbs, own_pd, srq) = id.with_c(|c| (c.verbs, c.pd, c.srq));
-    if !id.qp().is_null() || verbs.is_null() {
+    let (verbs, own_pd, srq) = (id.c.verbs().get(), id.c.pd().get(), id.c.srq().get());
+    if !id.c.qp().get().is_null() || verbs.is_null() {
         return Err(refuse(
             libc::EINVAL,
             "rdma_create_qp: the id has a queue pair, or its address is not resolved",
@@ -82,7 +84,7 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
     let differ = |ours: *mut ibv_cq, theirs: *mut ibv_cq| {
         !ours.is_null() && !theirs.is_null() && ours != theirs
     };
-    let (send_cq, recv_cq) = id.with_c(|c| (c.send_cq, c.recv_cq));
+    let (send_cq, recv_cq) = (id.c.send_cq().get(), id.c.recv_cq().get());
     if differ(recv_cq, a.recv_cq) || differ(send_cq, a.send_cq) {
         return Err(refuse(
             libc::EINVAL,
@@ -104,7 +106,7 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
     let send = missing(a.send_cq, send_cq, a.cap.max_send_wr);
     let receive = missing(a.recv_cq, recv_cq, a.cap.max_recv_wr);
     create_cqs(id, send, receive)?;
-    let (send_cq, recv_cq) = id.with_c(|c| (c.send_cq, c.recv_cq));
+    let (send_cq, recv_cq) = (id.c.send_cq().get(), id.c.recv_cq().get());
     if a.send_cq.is_null() {
         a.send_cq = send_cq;
     }
@@ -136,10 +138,8 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Outcome {
         destroy_cqs(id);
         return Err(errno);
     }
-    id.with_c(|c| {
-        c.pd = a.pd;
-        c.qp = qp;
-    });
+    id.c.pd().set(a.pd);
+    id.c.qp().set(qp);
     id.attach_qp();
     id.update_qp_state();
     Ok(())
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 /// Destroys the queue pair of an id, if it has one, with its completion queues.
 pub(crate) fn destroy_qp(id: *mut rdma_cm_id) {
     let Ok(id) = object_of(id) else { return };
-    let qp = id.with_c(|c| core::mem::replace(&mut c.qp, ptr::null_mut()));
+    let qp = id.c.qp().take();
     if qp.is_null() {
         return;
     }
@@ -175,7 +175,7 @@ pub(crate) fn xrcd(id: &IdObject) -> Outcome<*mut ibv_xrcd> {
 
 /// Creates completion queues of an id's own, with channels; those of size 0 are not wanted.
 pub(crate) fn create_cqs(id: &IdObject, send: u32, receive: u32) -> Outcome {
-    let verbs = id.with_c(|c| c.verbs);
+    let verbs = id.c.verbs().get();
     let make = |size: u32| {
         // SAFETY: the context of an id is never closed, and the channel was just created.
         unsafe {
@@ -194,11 +194,11 @@ pub(crate) fn create_cqs(id: &IdObject, send: u32, receive: u32) -> Outcome {
     let mut failed = None;
     if receive > 0 {
         let made = make(receive);
-        failed = id.with_c(|c| keep(made, &mut c.recv_cq_channel, &mut c.recv_cq));
+        failed = keep(made, &id.c.recv_cq_channel(), &id.c.recv_cq());
     }
     if send > 0 && failed.is_none() {
         let made = make(send);
-        failed = id.with_c(|c| keep(made, &mut c.send_cq_channel, &mut c.send_cq));
+        failed = keep(made, &id.c.send_cq_channel(), &id.c.send_cq());
     }
     match failed {
         None => Ok(()),
@@ -212,14 +212,19 @@ pub(crate) fn create_cqs(id: &IdObject, send: u32, receive: u32) -> Outcome {
 type Made = Result<(*mut ibv_comp_channel, *mut ibv_cq), (*mut ibv_comp_channel, c_int)>;
 
 /// Keeps a completion queue in an id; returns the errno if there is none.
-fn keep(made: Made, channel: &mut *mut ibv_comp_channel, cq: &mut *mut ibv_cq) -> Option<c_int> {
+fn keep(
+    made: Made,
+    channel: &Field<'_, ibv_comp_channel>,
+    cq: &Field<'_, ibv_cq>,
+) -> Option<c_int> {
     match made {
-        Ok(made) => {
-            (*channel, *cq) = made;
+        Ok((made, queue)) => {
+            channel.set(made);
+            cq.set(queue);
             None
         }
         Err((made, errno)) => {
-            *channel = made;
+            channel.set(made);
             Some(errno)
         }
     }
@@ -227,18 +232,13 @@ fn keep(made: Made, channel: &mut *mut ibv_comp_channel, cq: &mut *mut ibv_cq) -
 
 /// Destroys the completion queues of an id's own.
 pub(crate) fn destroy_cqs(id: &IdObject) {
-    let owned = id.with_c(|c| {
-        // The shared receive queue completes there.
-        if c.qp_type == IBV_QPT_XRC_RECV && !c.srq.is_null() {
-            return None;
-        }
-        let cqs = [c.recv_cq, c.send_cq];
-        let channels = [c.recv_cq_channel, c.send_cq_channel];
-        (c.recv_cq, c.send_cq) = (ptr::null_mut(), ptr::null_mut());
-        (c.recv_cq_channel, c.send_cq_channel) = (ptr::null_mut(), ptr::null_mut());
-        Some((cqs, channels))
-    });
-    let Some((cqs, channels)) = owned else { return };
+    let c = &id.c;
+    // The shared receive queue completes there.
+    if c.qp_type() == IBV_QPT_XRC_RECV && !c.srq().get().is_null() {
+        return;
+    }
+    let cqs = [c.recv_cq().take(), c.send_cq().take()];
+    let channels = [c.recv_cq_channel().take(), c.send_cq_channel().take()];
     // SAFETY: the queues and channels are NULL or were created for this id, whose fields held
     // them until now. Queues go before their channels.
     unsafe {

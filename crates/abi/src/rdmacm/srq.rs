@@ -1,7 +1,6 @@
 //! `rdma_create_srq` and `rdma_destroy_srq`.
 
 use core::ffi::c_int;
-use core::ptr;
 
 use super::id::{IdObject, id_of, object_of};
 use super::qp::{create_cqs, destroy_cqs, xrcd};
@@ -16,28 +15,30 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    if id.is_null() || attr.is_null() {
+    if attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
-            "rdma_create_srq: the id or the attributes are NULL",
+            "rdma_create_srq: the attributes are NULL",
         )));
     }
-    let mut extended: ibv_srq_init_attr_ex = zeroed();
-    // SAFETY: the id and the attributes are not NULL and whole. `ibv_srq_init_attr_ex` begins
-    // with the fields of `ibv_srq_init_attr`, so that `plain` covers the latter.
-    unsafe {
-        let plain = (&raw mut extended).cast::<ibv_srq_init_attr>();
-        *plain = *attr;
-        extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-        extended.srq_type = match (*id).qp_type {
-            IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
-            _ => IBV_SRQT_BASIC,
-        };
-        extended.pd = pd;
-        let code = rdma_create_srq_ex(id, &raw mut extended);
-        *attr = *plain;
-        code
-    }
+    finish(id_of(id).and_then(|id| {
+        let mut extended: ibv_srq_init_attr_ex = zeroed();
+        let wanted = &raw mut extended;
+        // SAFETY: the program's attributes are not NULL and whole. `ibv_srq_init_attr_ex`
+        // begins with the fields of `ibv_srq_init_attr`; the others are set here or zero.
+        unsafe {
+            wanted.cast::<ibv_srq_init_attr>().write(*attr);
+            (*wanted).comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+            (*wanted).srq_type = match id.c.qp_type() {
+                IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
+                _ => IBV_SRQT_BASIC,
+            };
+            (*wanted).pd = pd;
+            let created = create(&id, wanted);
+            attr.write(*wanted.cast());
+            created
+        }
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -61,7 +62,7 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
     // SAFETY: fields beyond the end of an older structure are used only after this function
     // or the mask names them.
     let a = unsafe { &mut *attr };
-    let (verbs, own_pd) = id.with_c(|c| (c.verbs, c.pd));
+    let (verbs, own_pd) = (id.c.verbs().get(), id.c.pd().get());
     if a.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || verbs.is_null() {
         return Err(refuse(
             libc::EINVAL,
@@ -78,7 +79,7 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
         }
         if a.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || a.cq.is_null() {
             create_cqs(id, 0, a.attr.max_wr)?;
-            a.cq = id.with_c(|c| c.recv_cq);
+            a.cq = id.c.recv_cq().get();
         }
         a.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     }
@@ -97,12 +98,8 @@ unsafe fn create(id: &IdObject, attr: *mut ibv_srq_init_attr_ex) -> Outcome {
         destroy_cqs(id);
         return Err(errno);
     }
-    id.with_c(|c| {
-        if c.pd.is_null() {
-            c.pd = a.pd;
-        }
-        c.srq = srq;
-    });
+    id.c.pd().set_if_null(a.pd);
+    id.c.srq().set(srq);
     Ok(())
 }
 
@@ -114,7 +111,7 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
 /// Destroys the shared receive queue of an id, if it has one, with its completion queues.
 pub(crate) fn destroy_srq(id: *mut rdma_cm_id) {
     let Ok(id) = object_of(id) else { return };
-    let srq = id.with_c(|c| core::mem::replace(&mut c.srq, ptr::null_mut()));
+    let srq = id.c.srq().take();
     if srq.is_null() {
         return;
     }

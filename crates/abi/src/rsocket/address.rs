@@ -23,7 +23,8 @@ pub(crate) unsafe fn read(addr: *const sockaddr, length: socklen_t) -> Result<So
     }
     let length = (length as usize).min(MAX);
     let mut bytes = [0; MAX];
-    // SAFETY: the caller's address has `length` bytes, and `bytes` has `MAX`.
+    // SAFETY: the address has at least `length` bytes, which is at most `MAX`: the number of
+    // bytes in `bytes`, a local variable.
     unsafe { core::ptr::copy_nonoverlapping(addr.cast(), bytes.as_mut_ptr(), length) };
     parse(&bytes, length)
 }

@@ -181,3 +181,36 @@ fn destroying_a_channel_ends_the_connections_of_its_ids() {
         },
     );
 }
+
+/// Programs have a thread for events: it may run before the call that led to the event
+/// returns.
+#[test]
+fn the_thread_that_takes_an_event_finds_device_and_path() {
+    let name = "channels::the_thread_that_takes_an_event_finds_device_and_path";
+    on_loopback(name, |_ferroced| unsafe {
+        let events = channel() as usize;
+        let take = move |wanted| {
+            let event = next(events as *mut rdma_event_channel);
+            assert_eq!(((*event).event, (*event).status), (wanted, 0));
+            let id = (*event).id;
+            let found = (!(*id).verbs.is_null(), (*id).route.num_paths);
+            good(rdma_ack_cm_event(event));
+            found
+        };
+        for _ in 0..20 {
+            let id = new_id(events as *mut rdma_event_channel, RDMA_PS_TCP);
+            #[allow(clippy::disallowed_methods)] // the program's other thread
+            std::thread::scope(|scope| {
+                let taker = scope.spawn(move || take(RDMA_CM_EVENT_ADDR_RESOLVED));
+                let to = &mut address("127.0.0.1:7471");
+                good(rdma_resolve_addr(id, ptr::null_mut(), raw(to), 1000));
+                assert_eq!(taker.join().expect("no panic"), (true, 0));
+                let taker = scope.spawn(move || take(RDMA_CM_EVENT_ROUTE_RESOLVED));
+                good(rdma_resolve_route(id, 1000));
+                assert_eq!(taker.join().expect("no panic"), (true, 1));
+            });
+            good(rdma_destroy_id(id));
+        }
+        rdma_destroy_event_channel(events as *mut rdma_event_channel);
+    });
+}

@@ -287,3 +287,49 @@ fn options_are_checked() {
         );
     });
 }
+
+/// A pointer that names no id is refused and not followed.
+#[test]
+fn pointers_that_name_no_id_are_not_followed() {
+    let name = "input::pointers_that_name_no_id_are_not_followed";
+    on_loopback(name, |_ferroced| unsafe {
+        let wild: *mut rdma_cm_id = ptr::without_provenance_mut(8);
+        let mut qp: ibv_qp_init_attr = zeros();
+        bad(rdma_create_qp(wild, ptr::null_mut(), &mut qp), libc::EINVAL);
+        let mut srq: ibv_srq_init_attr = zeros();
+        let made = rdma_create_srq(wild, ptr::null_mut(), &mut srq);
+        bad(made, libc::EINVAL);
+    });
+}
+
+#[test]
+fn impossible_lengths_are_refused() {
+    on_loopback(
+        "input::impossible_lengths_are_refused",
+        |_ferroced| unsafe {
+            let events = channel();
+            let id = new_id(events, RDMA_PS_TCP);
+            let mut byte = 1_u8;
+            let value = (&raw mut byte).cast();
+            let (level, name) = (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS);
+            let set = rdma_set_option(id, level, name, value, usize::MAX);
+            bad(set, libc::EINVAL);
+            good(rdma_set_option(id, level, name, value, 1));
+            good(rdma_destroy_id(id));
+            rdma_destroy_event_channel(events);
+
+            let mut to = address("127.0.0.1:7471");
+            for length in [256, usize::MAX] {
+                let mut res: rdma_addrinfo = zeros();
+                res.ai_port_space = RDMA_PS_TCP as i32;
+                res.ai_qp_type = IBV_QPT_RC as i32;
+                res.ai_dst_addr = raw(&mut to);
+                res.ai_connect = [0_u8; 256].as_mut_ptr().cast();
+                res.ai_connect_len = length;
+                let mut id = ptr::null_mut();
+                let made = rdma_create_ep(&mut id, &mut res, ptr::null_mut(), ptr::null_mut());
+                bad(made, libc::EINVAL);
+            }
+        },
+    );
+}

@@ -118,3 +118,27 @@ fn closing_a_context_frees_its_slot() {
         }
     });
 }
+
+/// A program that unimports its last object of a region can never deregister it. Memory that
+/// is freed with the region must not stay reachable.
+#[test]
+fn region_without_objects_is_deregistered() {
+    let name = "imports::region_without_objects_is_deregistered";
+    with_device(name, |context| unsafe {
+        let pd = made(ibv_alloc_pd(context));
+        let access = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND) as i32;
+        let mr = made(ibv_reg_mr(pd, pages(1).cast(), 4096, access));
+        let mut sge = ibv_sge {
+            addr: (*mr).addr as u64,
+            length: 4096,
+            lkey: (*mr).lkey,
+        };
+        let mut advise = || slot!(context, advise_mr(pd, 0, 0, &mut sge, 1));
+        let import = made(ibv_import_mr(pd, (*mr).handle));
+        ibv_unimport_mr(import);
+        assert_eq!(advise(), 0);
+        ibv_unimport_mr(mr);
+        assert_eq!(advise(), libc::ENOENT);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+    });
+}

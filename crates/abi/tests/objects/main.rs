@@ -14,6 +14,7 @@ mod events;
 mod exit;
 mod imports;
 mod memory_limit;
+mod null_places;
 mod regions;
 mod traffic;
 mod windows;

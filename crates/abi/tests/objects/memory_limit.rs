@@ -4,12 +4,29 @@ use core::ptr;
 
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
+use ferroce_testnet::deadline;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{errno, made, with_device, zeros};
 
+/// True if all threads but this one sleep. A thread that starts needs memory, without which
+/// Rust's standard library panics.
+fn others_sleep() -> bool {
+    let this = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let threads = std::fs::read_dir("/proc/self/task").expect("procfs");
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The name, in parentheses, precedes the state.
+        let state = stat
+            .rsplit_once(") ")
+            .map(|(_, rest)| rest.starts_with('S'));
+        thread.file_name() == *this || state.unwrap_or(true)
+    })
+}
+
 /// Limits the address space to this many megabytes more than the process uses.
 fn limit_memory(more: u64) {
+    deadline::until("the threads of the device have started", others_sleep);
     let pages = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages = pages.split(' ').next().expect("the size comes first");
     let now = pages.parse::<u64>().expect("a number") * 4096;

@@ -9,6 +9,7 @@ mod common;
 mod datagrams;
 mod ends;
 mod iomaps;
+mod lengths;
 mod many;
 mod nonblocking;
 mod options;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use ferroce_control::{Connection, Error, LinkEventKind, LinkInfo, Reply, Request};
+use ferroce_control::{Connection, Error, LinkEventKind, LinkInfo, Request};
 use serde_json::json;
 
 use super::SharedOptions;
@@ -35,10 +35,9 @@ pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     let mut connection = daemon::connect_or_start()?;
     let mut known = subscribe(&mut connection)?;
     loop {
-        let (_sender, mut receiver) = connection.split();
         let ended = loop {
-            match receiver.receive() {
-                Ok((_, Reply::Event(event))) => {
+            match connection.await_event() {
+                Ok(event) => {
                     let mut now = known.clone();
                     match event.kind {
                         LinkEventKind::Removed => drop(now.remove(&event.link.index)),
@@ -47,7 +46,6 @@ pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
                     report(&known, &now, options.format)?;
                     known = now;
                 }
-                Ok(_) => {}
                 Err(error) => break error,
             }
         };

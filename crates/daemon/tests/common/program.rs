@@ -8,9 +8,12 @@ use ferroce_cm::{
     Accept, Address, Closed, ConnId, Event, IpHeader, PortSpace, PrivateData, QpParameters,
     Request as Connect, Snapshot,
 };
+use ferroce_control::protocol::encode_numbered;
 use ferroce_control::{
-    Attachment, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Error, Reply, Request, attach,
+    Attachment, CmAnswer, CmCall, CmEvent, CmId, CmPort, Connection, Error, Reply, Request,
+    RequestNumber, attach, packet,
 };
+use rustix::net::SendFlags;
 
 /// A program.
 pub(crate) struct Program {
@@ -117,6 +120,14 @@ impl CmClient {
             }
             reply = self.connection.answer()?.0;
         }
+    }
+
+    /// Sends calls that ferroced does not answer.
+    pub(crate) fn notify(&self, calls: Vec<CmCall>) {
+        let request = Request::CmNotices(calls);
+        // ferroced does not reply, so the number may be used again.
+        let bytes = encode_numbered(Some(RequestNumber::MAX), &request);
+        packet::send(&self.connection, &bytes, &[], SendFlags::empty()).expect("sent");
     }
 
     pub(crate) fn done(&mut self, call: CmCall) {

@@ -11,7 +11,7 @@ use ferroce_roce::Fault;
 unsafe extern "sysv64" {
     /// Copies bytes. Returns zero, or another number after a fault.
     #[link_name = "ferroce_access_copy"]
-    fn copy(to: *mut u8, from: *const u8, length: usize) -> usize;
+    pub(super) fn copy(to: *mut u8, from: *const u8, length: usize) -> usize;
     /// Compares with `*value` and swaps. Stores the original value in `*value`.
     #[link_name = "ferroce_access_compare_exchange"]
     fn compare_exchange(at: *mut u64, value: *mut u64, new: u64) -> usize;

@@ -24,7 +24,13 @@ impl LazyMemory {
 
     #[inline]
     fn get(&self) -> &ProcessMemory {
-        self.memory.get_or_init(|| ProcessMemory::at(self.now))
+        // SAFETY: only the engine of a shard gets a `LazyMemory`, and it passes addresses
+        // that a key check returned. So they lie in regions of `Device::register`, whose
+        // caller permits these accesses until `Device::deregister` returns. That call takes
+        // the shard's lock after it has removed the key, and the engine holds the lock from
+        // the check to the last byte of the access.
+        self.memory
+            .get_or_init(|| unsafe { ProcessMemory::at(self.now) })
     }
 }
 

@@ -12,6 +12,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod access;
+pub(crate) mod copy;
 #[cfg(target_arch = "x86_64")]
 mod handler;
 mod lazy;
@@ -36,7 +37,11 @@ static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 const TRUST_NS: u64 = 1_000_000;
 
 /// Access to the memory of this process, for one thread.
-#[derive(Debug, Default)]
+///
+/// Its methods take any address and report an address without memory as a [`Fault`]. They
+/// cannot know to whom other memory belongs, so the functions that create a `ProcessMemory`
+/// are unsafe.
+#[derive(Debug)]
 pub struct ProcessMemory {
     direct: bool,
     /// Set if the thread had the signals of faults blocked.
@@ -48,7 +53,13 @@ impl ProcessMemory {
     /// Checks which kind of access is safe now: whether the program has replaced the fault
     /// handler or blocked its signals. The check takes three system calls: too many for
     /// every packet.
-    pub fn current() -> ProcessMemory {
+    ///
+    /// # Safety
+    ///
+    /// The caller passes only addresses of memory that may be accessed: registered memory, or
+    /// memory of the caller to which no Rust reference exists. For reads, shared references
+    /// are permitted. Memory that is not mapped is permitted too.
+    pub unsafe fn current() -> ProcessMemory {
         ProcessMemory {
             direct: look(),
             #[cfg(target_arch = "x86_64")]
@@ -58,7 +69,11 @@ impl ProcessMemory {
 
     /// As [`ProcessMemory::current`], but uses the result of a check that is at most a
     /// millisecond old, or 50 us for the signals. For callers in every turn.
-    pub fn at(now: Time) -> ProcessMemory {
+    ///
+    /// # Safety
+    ///
+    /// As [`ProcessMemory::current`].
+    pub(crate) unsafe fn at(now: Time) -> ProcessMemory {
         let looked = Time::from_nanos(LOOKED_AT.load(Ordering::Acquire));
         let direct = match now.nanos_since(looked) < TRUST_NS {
             true => last_look(),
@@ -78,10 +93,15 @@ impl ProcessMemory {
     /// Uses the result of the last check, however old, and makes no system call. For memory
     /// that the program passes in this very call: if the program has just replaced the
     /// handler or blocked its signals, a fault there ends it as in its own code.
-    pub fn recent() -> ProcessMemory {
+    ///
+    /// # Safety
+    ///
+    /// As [`ProcessMemory::current`].
+    pub unsafe fn recent() -> ProcessMemory {
         ProcessMemory {
             direct: last_look(),
-            ..ProcessMemory::default()
+            #[cfg(target_arch = "x86_64")]
+            _unblocked: None,
         }
     }
 

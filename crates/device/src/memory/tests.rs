@@ -47,11 +47,26 @@ impl Pages {
     }
 }
 
+/// Returns access for tests, which pass addresses of their own [`Pages`] or unmapped ones.
+fn current() -> ProcessMemory {
+    // SAFETY: there are no references to the memory of `Pages`.
+    unsafe { ProcessMemory::current() }
+}
+
+fn at(now: Time) -> ProcessMemory {
+    // SAFETY: as for `current`.
+    unsafe { ProcessMemory::at(now) }
+}
+
 fn both_ways(test: impl Fn(&ProcessMemory)) {
-    let memory = ProcessMemory::current();
+    let memory = current();
     assert!(!memory.is_slow(), "the handler is ours");
     test(&memory);
-    test(&ProcessMemory::default());
+    test(&ProcessMemory {
+        direct: false,
+        #[cfg(target_arch = "x86_64")]
+        _unblocked: None,
+    });
 }
 
 #[test]
@@ -217,12 +232,12 @@ fn blocked_signals_are_unblocked_for_the_copy() {
         assert!(memory.write(MemRef::host(gone), &[1; 100]).is_err());
         assert!(memory.fetch_add(MemRef::host(gone), 1).is_err());
     };
-    faults(ProcessMemory::at(now));
+    faults(at(now));
     for signals in [&[libc::SIGSEGV][..], &[libc::SIGSEGV, libc::SIGBUS]] {
         // The mask of this thread was queried less than 50 us ago.
         now = now.after_nanos(50_000);
         let before = blocked(libc::SIG_BLOCK, signals);
-        faults(ProcessMemory::at(now));
+        faults(at(now));
         assert_eq!(
             blocked(libc::SIG_BLOCK, &[]),
             before,
@@ -230,17 +245,17 @@ fn blocked_signals_are_unblocked_for_the_copy() {
         );
         // The mask of this thread is queried every time from now on.
         blocked(libc::SIG_UNBLOCK, signals);
-        faults(ProcessMemory::at(now));
+        faults(at(now));
         let before = blocked(libc::SIG_BLOCK, signals);
-        let outer = ProcessMemory::at(now);
-        faults(ProcessMemory::at(now));
+        let outer = at(now);
+        faults(at(now));
         faults(outer);
         assert_eq!(
             blocked(libc::SIG_BLOCK, &[]),
             before,
             "as the program had it"
         );
-        faults(ProcessMemory::current());
+        faults(current());
         assert_eq!(blocked(libc::SIG_UNBLOCK, signals), [false; 2]);
     }
 }

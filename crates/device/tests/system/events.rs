@@ -6,7 +6,7 @@ use ferroce_device::transport::{
     Arm, AttrMask, QpAttr, QpEvent, QpState, QpType, SendOp, WcOpcode, WcStatus,
 };
 use ferroce_device::{AsyncEvent, Device};
-use ferroce_testnet::{deadline, isolated, netdev};
+use ferroce_testnet::{deadline, isolated, netdev, signals};
 use rustix::event::{Timespec, epoll};
 
 use crate::support::ferroced::add_link;
@@ -54,6 +54,75 @@ fn progress_threads_deliver_without_polls() {
             }
         },
     );
+}
+
+/// The second of two posts waits for the response to the first. The thread that waits for an
+/// event receives that response, which makes no event.
+#[test]
+fn waiting_posts_are_sent_while_another_thread_waits_for_an_event() {
+    let name = "events::waiting_posts_are_sent_while_another_thread_waits_for_an_event";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        let channel = std::sync::Arc::clone(&ours.channel);
+        #[allow(clippy::disallowed_methods, reason = "another thread waits")]
+        let waiter = std::thread::spawn(move || channel.take());
+        for _ in 0..20 {
+            theirs.expect("receive 1 0 64", "done");
+            theirs.expect("receive 2 64 64", "done");
+            ours.post(1, SendOp::Send { imm: None }, 0, 64);
+            ours.post(2, SendOp::Send { imm: None }, 64, 64);
+            theirs.expect("complete 2", "Success 64, Success 64");
+        }
+        let take = || {
+            ours.cq
+                .queue()
+                .poll(64, |wc| assert_eq!(wc.status, WcStatus::Success))
+        };
+        let mut taken = 0;
+        deadline::until("all completions", || {
+            taken += take();
+            taken == 40
+        });
+        theirs.expect("receive 3 0 64", "done");
+        ours.cq.arm(Arm::Any);
+        ours.post(3, SendOp::Send { imm: None }, 0, 64);
+        assert_eq!(waiter.join().unwrap().unwrap(), u64::from(ours.cq.id()));
+    });
+}
+
+/// As with `read` on the kernel's event file.
+#[test]
+fn signal_interrupts_the_wait_for_a_completion_unless_its_handler_restarts_calls() {
+    let name =
+        "events::signal_interrupts_the_wait_for_a_completion_unless_its_handler_restarts_calls";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        let mut wait = |flags| {
+            theirs.expect("receive 1 0 64", "done");
+            ours.cq.arm(Arm::Any);
+            let channel = std::sync::Arc::clone(&ours.channel);
+            let taken = signals::wait_with_signals(
+                flags,
+                move || channel.take(),
+                || ours.post(1, SendOp::Send { imm: None }, 0, 64),
+            );
+            let cookie = match taken {
+                Ok(cookie) => cookie,
+                Err(error) => {
+                    // The event comes all the same.
+                    assert_eq!(ours.channel.take().unwrap(), u64::from(ours.cq.id()));
+                    ours.cq.queue().pop().expect("announced");
+                    return Err(error.kind());
+                }
+            };
+            ours.cq.queue().pop().expect("announced");
+            Ok(cookie)
+        };
+        let cookie = Ok(u64::from(ours.cq.id()));
+        assert_eq!(wait(libc::SA_RESTART), cookie);
+        assert_eq!(wait(0), Err(std::io::ErrorKind::Interrupted));
+        assert_eq!(wait(libc::SA_RESTART), cookie);
+    });
 }
 
 /// A received ACK that was deferred behind a message is processed even if the program does

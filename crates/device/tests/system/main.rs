@@ -1,7 +1,9 @@
 //! System tests with real processes, sockets and memory. Each test has its own network
 //! namespace, a ferroced and other programs, all of them this test program in other roles.
 
+mod buffer;
 mod cables;
+mod client;
 mod crowd;
 mod death;
 mod events;

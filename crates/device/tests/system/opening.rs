@@ -84,7 +84,10 @@ fn failed_open_leaves_no_thread() {
                     deadline::until("progress and control", || device_threads() == 2);
                     break;
                 }
-                Err(Error::System { error, .. }) => {
+                Err(
+                    Error::System { error, .. }
+                    | Error::Control(ferroce_control::Error::System { error, .. }),
+                ) => {
                     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
                     failures += 1;
                 }

@@ -11,6 +11,12 @@ use crate::verbs::{RecvWr, SendData, SendFlags, SendWr, WcStatus};
 /// Maximum message length: 2 GiB, as in rxe since Linux 6.12.
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 
+/// Work requests that may wait to be sent together. Sixteen packets cost little more than
+/// one to send: the system call takes most of the time.
+const MAX_WAITING: usize = 16;
+/// Bytes of the longest message that may wait. Longer ones fill a run soon by themselves.
+const MAX_WAITING_LENGTH: u32 = 4096;
+
 impl Qp {
     /// Posts a send. In ERR and SQE it is flushed at once.
     #[inline(always)]
@@ -28,6 +34,21 @@ impl Qp {
         self.sq.push(wr, length);
         self.wake(cx, Due::REQUESTS);
         Ok(())
+    }
+
+    /// Returns true if the unsent work requests may wait for more of them: they are few and
+    /// short, and a packet in flight will cause a response.
+    #[inline]
+    pub(crate) fn posts_may_wait(&self) -> bool {
+        if self.state != QpState::Rts || !self.kind.is_reliable() {
+            return false;
+        }
+        let queued = self.sq.len();
+        let last = queued.checked_sub(1).and_then(|last| self.sq.get(last));
+        last.is_some_and(|wqe| wqe.length <= MAX_WAITING_LENGTH)
+            && queued.saturating_sub(self.req.index()) < MAX_WAITING
+            && self.req.rnr_until.is_none()
+            && self.req.expects_response_for(self.req.una)
     }
 
     /// Posts a receive. In ERR it is flushed at once.

@@ -3,10 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ferroce_device::AhAttr;
 use ferroce_device::transport::{Access, AddressHandle, UdTarget, WcStatus};
+use ferroce_device::{AhAttr, Buffer};
 
-use crate::buffer::Buffer;
 use crate::cm::Id;
 use crate::queue::{Queue, Sizes};
 use crate::{Errno, Result, error};
@@ -48,7 +47,10 @@ impl Local {
         let mut queue = Queue::new(&id, sizes)?;
         let (device, pd) = queue.device();
         let sizes = queue.sizes;
-        let buffer = |count| Buffer::new(device, pd, count as usize * SLOT, Access::LOCAL_WRITE);
+        let buffer = |count| {
+            let length = count as usize * SLOT;
+            Buffer::new(device, pd, length, Access::LOCAL_WRITE).map_err(error::of_verbs)
+        };
         let send = buffer(sizes.send)?;
         let receive = buffer(sizes.receive)?;
         let link = device.link();
@@ -121,7 +123,7 @@ impl Local {
             self.send.write(at, part);
             at += part.len();
         }
-        let sge = self.send.sge(slot * SLOT as u32, length as u32);
+        let sge = self.send.sge(slot as usize * SLOT, length as u32);
         let target = UdTarget {
             ah: Arc::clone(&to.ah),
             remote_qpn: to.qpn,
@@ -154,7 +156,7 @@ impl Local {
 }
 
 fn post(queue: &mut Queue, buffer: &Buffer, slot: u32) -> Result<()> {
-    let part = buffer.sge(slot * SLOT as u32, SLOT as u32);
+    let part = buffer.sge(slot as usize * SLOT, SLOT as u32);
     queue.post_receive(part, RECEIVE | u64::from(slot))
 }
 

@@ -3,9 +3,11 @@
 //! A datagram socket has a UDP socket, and a queue pair for each local address in use. The
 //! first datagrams to a peer go over UDP, with the number of our queue pair. The peer
 //! answers with its own number, and later datagrams go from queue pair to queue pair. Each
-//! call serves the UDP socket too, so no thread is needed.
+//! call serves the UDP socket too. A thread is started only to open a queue pair for a call
+//! that must not wait for ferroced.
 
 mod local;
+mod opening;
 mod options;
 mod state;
 mod transfer;
@@ -31,11 +33,9 @@ use self::state::State;
 /// A datagram socket.
 #[derive(Debug)]
 pub struct Datagram {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     nonblocking: AtomicBool,
     udp: OwnedFd,
-    /// An epoll descriptor for the completion channels of all queue pairs.
-    completions: OwnedFd,
 }
 
 impl Datagram {
@@ -52,10 +52,9 @@ impl Datagram {
             inline: 0,
         };
         Ok(Datagram {
-            state: Mutex::new(State::new(sizes)),
+            state: Arc::new(Mutex::new(State::new(sizes, udp::epoll()?))),
             nonblocking: AtomicBool::new(false),
             udp: udp::socket(family)?,
-            completions: udp::epoll()?,
         })
     }
 
@@ -107,7 +106,7 @@ impl Datagram {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns the poll events that are `wanted` and present.
@@ -126,7 +125,7 @@ impl Datagram {
             return Prepared::Ready;
         }
         state.waiters.add(waker);
-        Prepared::Sleep([self.as_raw_fd(), self.completions.as_raw_fd()])
+        Prepared::Sleep([self.as_raw_fd(), state.completions.as_raw_fd()])
     }
 
     /// Undoes `prepare` after the thread has slept, and takes completions.
@@ -176,8 +175,9 @@ impl Datagram {
                 return Err(Errno::BADF);
             }
             state.waiters.add(&waker);
+            let completions = state.completions.as_raw_fd();
             drop(state);
-            let mut fds = [self.as_raw_fd(), self.completions.as_raw_fd(), waker.fd()]
+            let mut fds = [self.as_raw_fd(), completions, waker.fd()]
                 .map(|fd| sys::pollfd(fd, PollFlags::IN));
             let interval = Settings::get().wake_up_interval;
             let slept = sys::poll(&mut fds, Some(Duration::from_millis(interval.into())));
@@ -190,6 +190,10 @@ impl Datagram {
             slept?;
         }
     }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl AsFd for Datagram {

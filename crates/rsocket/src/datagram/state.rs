@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::PollFlags;
 
 use super::local::{Local, Received, Route};
+use super::opening::Attempt;
 use super::udp;
 use crate::queue::Sizes;
 use crate::wait::Waiters;
@@ -18,6 +19,10 @@ use crate::{Errno, Result};
 pub(super) struct State {
     pub(super) peers: BTreeMap<SocketAddr, Peer>,
     pub(super) locals: Vec<Local>,
+    /// Attempts to open the queue pairs of further local addresses.
+    pub(super) attempts: BTreeMap<IpAddr, Attempt>,
+    /// An epoll descriptor for the completion channels of all queue pairs.
+    pub(super) completions: OwnedFd,
     /// Datagrams that are not read, and their senders.
     pub(super) received: VecDeque<(SocketAddr, Vec<u8>)>,
     pub(super) connected: Option<SocketAddr>,
@@ -42,10 +47,12 @@ const MAX_RECEIVED: usize = 4096;
 const MAX_PEERS: usize = 65536;
 
 impl State {
-    pub(super) fn new(sizes: Sizes) -> State {
+    pub(super) fn new(sizes: Sizes, completions: OwnedFd) -> State {
         State {
             peers: BTreeMap::new(),
             locals: Vec::new(),
+            attempts: BTreeMap::new(),
+            completions,
             received: VecDeque::new(),
             connected: None,
             closed: false,
@@ -54,17 +61,17 @@ impl State {
         }
     }
 
-    /// Returns the index of a local address's queue pair, which is created if needed.
-    pub(super) fn local(&mut self, ip: IpAddr, completions: BorrowedFd<'_>) -> Result<usize> {
-        let known = self.locals.iter().position(|local| local.ip == ip);
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let mut local = Local::new(ip, self.sizes)?;
-        udp::watch(completions, local.queue.fd())?;
+    /// Returns the index of a local address's queue pair, if it is open.
+    pub(super) fn local(&self, ip: IpAddr) -> Option<usize> {
+        self.locals.iter().position(|local| local.ip == ip)
+    }
+
+    /// Adds the queue pair of another local address.
+    pub(super) fn add(&mut self, mut local: Local) -> Result<()> {
+        udp::watch(self.completions.as_fd(), local.queue.fd())?;
         local.queue.arm();
         self.locals.push(local);
-        Ok(self.locals.len() - 1)
+        Ok(())
     }
 
     /// Returns a peer, which is added if it is unknown; ENOBUFS if there are too many.
@@ -110,9 +117,9 @@ impl State {
     }
 
     pub(super) fn take_events(&mut self) {
-        self.locals
-            .iter_mut()
-            .for_each(|local| local.queue.take_events());
+        self.locals.iter_mut().for_each(|local| {
+            local.queue.take_events();
+        });
     }
 
     /// Returns the poll events that are present.
@@ -121,7 +128,8 @@ impl State {
         if !self.received.is_empty() {
             ready |= PollFlags::IN | PollFlags::RDNORM;
         }
-        if self.locals.iter().all(Local::can_send) {
+        let waits = self.attempts.values().any(Attempt::delays_sender);
+        if !waits && self.locals.iter().all(Local::can_send) {
             ready |= PollFlags::OUT | PollFlags::WRNORM;
         }
         ready

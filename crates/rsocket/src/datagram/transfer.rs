@@ -1,7 +1,6 @@
 //! Sending and receiving datagrams, and the exchange of queue pair numbers.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -16,21 +15,26 @@ impl Datagram {
     ///
     /// # Errors
     ///
-    /// EDESTADDRREQ without an address; EMSGSIZE, EAGAIN, EHOSTUNREACH, ENODEV.
+    /// EDESTADDRREQ without an address; EMSGSIZE, EHOSTUNREACH, ENODEV. EAGAIN if a
+    /// non-blocking call would wait, also for the queue pair of its source address: the socket
+    /// is writable when that is open.
     pub fn send(&self, data: &[u8], to: Option<SocketAddr>, flags: SendFlags) -> Result<usize> {
         let nonblocking = self.nonblocking() || flags.contains(SendFlags::DONTWAIT);
-        let to = {
-            let mut state = self.lock();
-            let to = to.or(state.connected).ok_or(Errno::DESTADDRREQ)?;
-            let known = state
-                .peers
-                .get(&to)
-                .is_some_and(|peer| peer.route.is_some());
-            if !known {
+        let to = loop {
+            let source = {
+                let mut state = self.lock();
+                let to = to.or(state.connected).ok_or(Errno::DESTADDRREQ)?;
+                let peer = state.peers.get(&to);
+                if peer.is_some_and(|peer| peer.route.is_some()) {
+                    break to;
+                }
                 self.step(&mut state);
-                self.introduce(&mut state, to)?;
-            }
-            to
+                match self.introduce(&mut state, to)? {
+                    None => break to,
+                    Some(source) => source,
+                }
+            };
+            self.open_for_sender(source, nonblocking)?;
         };
         self.wait(nonblocking, |state| match self.try_send(state, data, to) {
             Err(Errno::AGAIN) => None,
@@ -73,10 +77,11 @@ impl Datagram {
         peer.and_then(|peer| SocketAddr::try_from(peer).ok()) == Some(to)
     }
 
-    /// Adds an unknown peer, with the queue pair of the source address for it.
-    fn introduce(&self, state: &mut State, to: SocketAddr) -> Result<()> {
+    /// Adds an unknown peer, with the queue pair of the source address for it. Returns the
+    /// source address if its queue pair is not open.
+    fn introduce(&self, state: &mut State, to: SocketAddr) -> Result<Option<IpAddr>> {
         if state.peers.contains_key(&to) {
-            return Ok(());
+            return Ok(None);
         }
         let mut bound = udp::local_addr(&self.udp);
         if bound.is_none_or(|bound| bound.port() == 0) {
@@ -92,8 +97,11 @@ impl Datagram {
             Some(bound) if !bound.ip().is_unspecified() => bound.ip(),
             _ => udp::source_for(&to)?.ip(),
         };
-        let local = state.local(source, self.completions.as_fd())?;
-        state.peer(to, local).map(|_| ())
+        let Some(local) = state.local(source) else {
+            return Ok(Some(source));
+        };
+        state.peer(to, local)?;
+        Ok(None)
     }
 
     /// Hands the oldest datagram and its sender to `take`, and returns the result. Knows the
@@ -144,7 +152,8 @@ impl Datagram {
         }
     }
 
-    /// Stores the peer's queue pair number, and answers a data message with ours.
+    /// Stores the peer's queue pair number, and answers a data message with ours. If we have
+    /// no queue pair yet, a later message is answered: until then the peer uses UDP.
     fn introduced(
         &self,
         state: &mut State,
@@ -153,7 +162,13 @@ impl Datagram {
     ) -> Result<()> {
         let local = match state.peers.get(&from) {
             Some(peer) => peer.local,
-            None => state.local(header.to, self.completions.as_fd())?,
+            None => match state.local(header.to) {
+                Some(local) => local,
+                None => {
+                    self.open_for_peer(state, header.to);
+                    return Ok(());
+                }
+            },
         };
         let number = state.locals[local].queue.number();
         let route = state.locals[local].route(from.ip(), header.qpn)?;

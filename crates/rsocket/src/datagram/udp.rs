@@ -1,6 +1,6 @@
 //! The UDP socket of a datagram socket.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
@@ -27,6 +27,18 @@ pub(super) fn watch(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<()> {
 /// Returns the local address of a UDP socket.
 pub(super) fn local_addr(socket: impl AsFd) -> Option<SocketAddr> {
     rustix::net::getsockname(socket).ok()?.try_into().ok()
+}
+
+/// Returns false if an address is certainly not one of this host. Asks the kernel only.
+pub(super) fn may_be_local(ip: IpAddr) -> bool {
+    match ip {
+        // The kernel sends to all of 127.0.0.0/8 from 127.0.0.1.
+        ip if ip.is_loopback() => true,
+        // Without its netdev the kernel has no route to it.
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => true,
+        // The kernel sends to an address of its own from that same address.
+        ip => source_for(&SocketAddr::new(ip, 9)).is_ok_and(|source| source.ip() == ip),
+    }
 }
 
 /// Returns the source address of packets to a peer.

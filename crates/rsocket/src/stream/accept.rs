@@ -12,18 +12,36 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// EINVAL if the socket is connected.
+    /// EINVAL if the socket is connected; EALREADY while another thread binds it or makes it
+    /// listen; EBADF if another thread closes it meanwhile.
     pub fn listen(&self, backlog: i32) -> Result<()> {
-        let mut state = self.lock();
-        match state.phase {
-            // The backlog of the first call stays.
-            Phase::Listening => return Ok(()),
-            Phase::New => {}
-            _ => return Err(Errno::INVAL),
+        {
+            let mut state = self.lock();
+            match state.phase {
+                _ if state.calls_ferroced => return Err(Errno::ALREADY),
+                // The backlog of the first call stays.
+                Phase::Listening => return Ok(()),
+                Phase::New => {}
+                _ => return Err(Errno::INVAL),
+            }
+            // Before the call: a request may arrive as soon as ferroced listens, and another
+            // thread may take it.
+            state.phase = Phase::Listening;
+            state.calls_ferroced = true;
         }
-        self.id.listen(backlog)?;
-        state.phase = Phase::Listening;
-        Ok(())
+        let listening = self.id.listen(backlog);
+        let mut state = self.lock();
+        state.calls_ferroced = false;
+        match (state.phase, listening) {
+            (Phase::Listening, Ok(())) => Ok(()),
+            (Phase::Listening, Err(errno)) => {
+                state.phase = Phase::New;
+                // Threads in `accept` return.
+                state.waiters.wake_all();
+                Err(errno)
+            }
+            _ => Err(Errno::BADF),
+        }
     }
 
     /// Accepts the next connection request. The new socket has the options of this one.

@@ -75,8 +75,8 @@ impl Stream {
     }
 
     /// Closes the socket for all threads that use it. With a linger time of 0, data that is
-    /// not acknowledged is lost. The queue pair and the descriptor go with the last
-    /// reference.
+    /// not acknowledged is lost. Iomaps are unmapped when this returns: the program may free
+    /// their memory. The queue pair and the descriptor go with the last reference.
     pub fn close(&self) {
         let abort = self.lock().options.linger == Some(0);
         if !abort {
@@ -85,6 +85,7 @@ impl Stream {
         let mut state = self.lock();
         let requests = core::mem::take(&mut state.requests);
         state.close(None);
+        state.iomaps.close();
         drop(state);
         // Dropping a request rejects it through ferroced: not while the socket is locked.
         drop(requests);

@@ -1,18 +1,21 @@
 //! Binding and connecting.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use ferroce_control::ANSWER_TIMEOUT;
 use rustix::net::AddressFamily;
 
 use super::Stream;
 use super::state::Phase;
 use crate::{Errno, Result, cm, sys};
 
+/// Time without an answer of the peer after which `connect` checks whether ferroced answers.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// The result of waiting for a connection.
 enum Progress {
     Connected,
-    /// The connection manager has been silent for [`ANSWER_TIMEOUT`].
+    /// The connection manager has been silent for [`SILENCE`].
     Silence,
 }
 
@@ -21,16 +24,28 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// EINVAL if it is bound already; EADDRINUSE, EADDRNOTAVAIL.
+    /// EINVAL if it is bound already; EADDRINUSE, EADDRNOTAVAIL; EALREADY while another
+    /// thread binds it; EBADF if another thread closes it meanwhile.
     pub fn bind(&self, addr: &SocketAddr) -> Result<()> {
         self.check_family(addr)?;
-        let mut state = self.lock();
-        if state.phase != Phase::New || state.bound {
-            return Err(Errno::INVAL);
+        {
+            let mut state = self.lock();
+            if state.calls_ferroced {
+                return Err(Errno::ALREADY);
+            }
+            if state.phase != Phase::New || state.bound {
+                return Err(Errno::INVAL);
+            }
+            state.calls_ferroced = true;
         }
-        self.id.bind(*addr)?;
-        state.bound = true;
-        Ok(())
+        let bound = self.id.bind(*addr);
+        let mut state = self.lock();
+        state.calls_ferroced = false;
+        state.bound = bound.is_ok();
+        match state.phase {
+            Phase::Closed => Err(Errno::BADF),
+            _ => bound,
+        }
     }
 
     /// Connects to a listener. A non-blocking socket fails with EINPROGRESS and is writable
@@ -44,6 +59,7 @@ impl Stream {
         {
             let mut state = self.lock();
             match state.phase {
+                Phase::New if state.calls_ferroced => return Err(Errno::ALREADY),
                 Phase::New => {}
                 Phase::Open => return Err(Errno::ISCONN),
                 Phase::Listening => return Err(Errno::INVAL),
@@ -57,9 +73,19 @@ impl Stream {
                     };
                 }
             }
-            self.id.resolve_addr(*addr)?;
             state.phase = Phase::Address;
+            state.calls_ferroced = true;
         }
+        let resolving = self.id.resolve_addr(*addr);
+        {
+            let mut state = self.lock();
+            state.calls_ferroced = false;
+            if resolving.is_err() && state.phase == Phase::Address {
+                state.phase = Phase::New;
+                state.waiters.wake_all();
+            }
+        }
+        resolving?;
         loop {
             match self.await_connection() {
                 Ok(Progress::Connected) => return Ok(()),
@@ -73,12 +99,14 @@ impl Stream {
     }
 
     fn await_connection(&self) -> Result<Progress> {
-        let deadline = sys::now() + ANSWER_TIMEOUT;
-        self.wait(self.nonblocking(), |state| match state.phase {
-            Phase::Open => Some(Ok(Progress::Connected)),
-            Phase::Closed => Some(Err(state.error.take().unwrap_or(Errno::CONNREFUSED))),
-            _ if sys::now() >= deadline => Some(Ok(Progress::Silence)),
-            _ => None,
+        let deadline = sys::now() + SILENCE;
+        self.wait_until(self.nonblocking(), Some(deadline), |state| {
+            match state.phase {
+                Phase::Open => Some(Ok(Progress::Connected)),
+                Phase::Closed => Some(Err(state.error.take().unwrap_or(Errno::CONNREFUSED))),
+                _ if sys::now() >= deadline => Some(Ok(Progress::Silence)),
+                _ => None,
+            }
         })
     }
 

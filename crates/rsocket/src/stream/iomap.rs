@@ -4,13 +4,15 @@ use core::ffi::c_void;
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
+use ferroce_device::Buffer;
 use ferroce_device::transport::Access;
 use rustix::net::SendFlags;
 
 use super::state::{Phase, State};
 use super::{Stream, Waited};
-use crate::buffer::{Buffer, Mapping};
+use crate::buffer::copy_in;
 use crate::flow::Pieces;
+use crate::mapping::Mapping;
 use crate::wire::IomapEntry;
 use crate::{Errno, Result};
 
@@ -20,6 +22,8 @@ pub(crate) struct Iomaps {
     mapped: Vec<Iomap>,
     /// Entries of the peer's table that the peer does not know yet.
     unannounced: VecDeque<u32>,
+    /// True after the socket is closed: nothing can be mapped any more.
+    is_closed: bool,
 }
 
 /// A registered part of the program's memory.
@@ -37,12 +41,13 @@ impl Stream {
     /// # Errors
     ///
     /// EINVAL if the socket is not connected or the length exceeds 32 bits; ENOMEM if the
-    /// peer's table is full.
+    /// peer's table is full; EBADF if the socket is closed.
     ///
     /// # Safety
     ///
-    /// The memory stays allocated until it is unmapped or the socket is dropped. Until then
-    /// the peer may write to it at any time, so there are no Rust references to it.
+    /// The memory stays allocated until [`Stream::unmap`] or [`Stream::close`] has returned,
+    /// or the socket is dropped. Until then the peer may write to it at any time, so there
+    /// are no Rust references to it.
     pub unsafe fn map(
         &self,
         memory: *mut c_void,
@@ -51,6 +56,9 @@ impl Stream {
         offset: Option<u64>,
     ) -> Result<u64> {
         let mut state = self.lock();
+        if state.iomaps.is_closed {
+            return Err(Errno::BADF);
+        }
         let length = u32::try_from(length).map_err(|_| Errno::INVAL)?;
         let connection = state.connection.as_ref().ok_or(Errno::INVAL)?;
         let capacity = connection.peer_iomaps();
@@ -63,7 +71,8 @@ impl Stream {
         };
         let addr = memory.expose_provenance() as u64;
         let (device, pd) = connection.queue.device();
-        // SAFETY: the caller keeps the memory until `unmap`, which drops the mapping.
+        // SAFETY: the caller keeps the memory until `unmap`, `close` or `drop`, and each of
+        // them drops the mapping.
         let mapping = unsafe { Mapping::new(device, pd, (addr, length), access)? };
         let offset = offset.unwrap_or(addr);
         state.iomaps.mapped.push(Iomap {
@@ -113,7 +122,7 @@ impl Stream {
                 Err(_) => return Ok(done),
             };
             // Without the lock: only the sender whose turn it is writes to this range.
-            buffer.copy_in(&pieces, left);
+            copy_in(&buffer, &pieces, left);
             let mut state = self.lock();
             if !state.writable {
                 return Err(state.not_writable());
@@ -162,6 +171,14 @@ impl State {
 }
 
 impl Iomaps {
+    /// Deregisters all memory. Later calls of [`Stream::map`] fail.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        self.unannounced.clear();
+        // The drop of a mapping waits until the device has left the memory.
+        self.mapped.clear();
+    }
+
     fn free_index(&self, capacity: u32) -> Option<u32> {
         (0..capacity).find(|index| self.entry(*index).is_none())
     }

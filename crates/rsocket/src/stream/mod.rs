@@ -1,12 +1,13 @@
 //! Stream sockets.
 //!
 //! One lock protects the state. It is held for short times only, never while a thread
-//! waits or copies bytes. Two more locks let senders, and receivers, take turns: one thread
+//! waits, copies bytes or calls ferroced. Two more locks let senders, and receivers, take turns: one thread
 //! may send while another receives.
 
 mod accept;
 mod close;
 mod connect;
+mod io;
 mod iomap;
 mod keepalive;
 mod options;
@@ -31,6 +32,24 @@ use self::options::Options;
 use self::state::{Phase, State};
 
 /// A stream socket: a reliable connection, or a listener for connections.
+///
+/// `&Stream` and `Stream` are [`Read`](std::io::Read) and [`Write`](std::io::Write), as
+/// [`TcpStream`](std::net::TcpStream) is. Dropping the socket closes it, which waits until the
+/// peer has acknowledged all data, unless the linger time is 0.
+///
+/// ```no_run
+/// use std::io::{Read, Write};
+/// use ferroce_rsocket::{AddressFamily, Stream};
+///
+/// let listener = Stream::new(AddressFamily::INET)?;
+/// listener.bind(&"192.0.2.1:7471".parse()?)?;
+/// listener.listen(16)?;
+/// let mut stream = listener.accept()?;
+/// let mut question = [0; 4];
+/// stream.read_exact(&mut question)?;
+/// stream.write_all(b"42\n")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Stream {
     state: Mutex<State>,
@@ -132,9 +151,15 @@ impl Stream {
     }
 
     /// Waits until `ready` returns a result. Non-blocking calls check it without waiting.
-    fn wait<T>(
+    fn wait<T>(&self, nonblocking: bool, ready: impl FnMut(&mut State) -> Waited<T>) -> Result<T> {
+        self.wait_until(nonblocking, None, ready)
+    }
+
+    /// Waits as [`Stream::wait`] does. At the deadline `ready` is called once more at least.
+    fn wait_until<T>(
         &self,
         nonblocking: bool,
+        deadline: Option<Duration>,
         mut ready: impl FnMut(&mut State) -> Waited<T>,
     ) -> Result<T> {
         let mut state = self.lock();
@@ -172,8 +197,9 @@ impl Stream {
             drop(state);
             let mut fds = [self.as_raw_fd(), completions, waker.fd()]
                 .map(|fd| sys::pollfd(fd, PollFlags::IN));
-            let interval = Settings::get().wake_up_interval;
-            let slept = sys::poll(&mut fds, Some(Duration::from_millis(interval.into())));
+            let interval = Duration::from_millis(Settings::get().wake_up_interval.into());
+            let left = deadline.map(|deadline| deadline.saturating_sub(sys::now()));
+            let slept = sys::poll(&mut fds, Some(left.map_or(interval, |t| t.min(interval))));
             if fds[2].revents != 0 {
                 waker.clear();
             }
@@ -194,6 +220,13 @@ impl AsFd for Stream {
     /// manager wait, so it says nothing about data: use [`crate::poll()`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // If the socket is closed already, this does nothing.
+        self.close();
     }
 }
 

@@ -38,6 +38,9 @@ pub(crate) struct State {
     pub(super) phase: Phase,
     pub(super) was_open: bool,
     pub(super) bound: bool,
+    /// True while a thread waits for ferroced in `bind`, `listen` or `connect`. It does not
+    /// hold the lock meanwhile.
+    pub(super) calls_ferroced: bool,
     /// True while the receiving direction is open.
     pub(super) readable: bool,
     /// True while the sending direction is open.
@@ -59,6 +62,7 @@ impl State {
             phase: Phase::New,
             was_open: false,
             bound: false,
+            calls_ferroced: false,
             readable: false,
             writable: false,
             shut_by_us: false,
@@ -100,9 +104,14 @@ impl State {
         }
     }
 
+    /// Takes completion events, after which the queue is not armed. Wakes the threads that
+    /// sleep until an event, so that one of them arms the queue again: the calling thread
+    /// may have what it waits for.
     pub(super) fn take_completion_events(&mut self) {
-        if let Some(connection) = &mut self.connection {
-            connection.queue.take_events();
+        if let Some(connection) = &mut self.connection
+            && connection.queue.take_events()
+        {
+            self.waiters.wake_all();
         }
     }
 

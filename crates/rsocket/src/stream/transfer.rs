@@ -3,11 +3,12 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, PoisonError};
 
+use ferroce_device::Buffer;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::state::{Phase, State};
 use super::{Stream, Waited};
-use crate::buffer::Buffer;
+use crate::buffer::{copy_in, copy_out};
 use crate::flow::{Chunk, MAX_TRANSFER, Pieces};
 use crate::{Errno, Result};
 
@@ -82,7 +83,7 @@ impl Stream {
         if !inline {
             drop(state);
             // Without the lock: only the sender whose turn it is writes to this range.
-            buffer.copy_in(&chunk.pieces, bytes);
+            copy_in(&buffer, &chunk.pieces, bytes);
             state = self.lock();
         }
         if !state.writable {
@@ -141,8 +142,22 @@ impl Stream {
         parts: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize> {
+        self.receive_each(parts.iter_mut().map(|part| &mut **part), flags)
+    }
+
+    /// As [`Stream::receive_vectored`]. Uses one slice at a time: the next is taken when the
+    /// last one is no longer used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::receive`].
+    pub fn receive_each<'a>(
+        &self,
+        parts: impl Iterator<Item = &'a mut [u8]>,
+        flags: RecvFlags,
+    ) -> Result<usize> {
         let mut total = 0;
-        for part in parts.iter_mut().filter(|part| !part.is_empty()) {
+        for part in parts.filter(|part| !part.is_empty()) {
             let mut flags = flags;
             if total > 0 && !flags.contains(RecvFlags::WAITALL) {
                 flags |= RecvFlags::DONTWAIT;
@@ -164,7 +179,7 @@ impl Stream {
             return Ok(0);
         };
         // Without the lock: only the receiver whose turn it is gives this range back.
-        buffer.copy_out(&pieces, bytes);
+        copy_out(&buffer, &pieces, bytes);
         if !peek && pieces.total() > 0 {
             self.lock().consumed(pieces.total());
         }

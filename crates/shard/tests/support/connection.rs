@@ -191,6 +191,26 @@ impl<W: Wire> End<W> {
         }
     }
 
+    /// Posts a WRITE of 64 bytes to the end's own memory, as a program does.
+    pub(crate) fn post_write(&mut self, now: Time, wr_id: u64) {
+        let sges = [self.sge(64)];
+        let wr = SendWr {
+            wr_id,
+            op: SendOp::Write {
+                remote_addr: BASE,
+                rkey: self.mr.rkey(),
+                imm: None,
+            },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sges),
+            ud: None,
+            xrc_srq: 0,
+        };
+        let posted = self.core.engine.post_send(now, self.qpn, wr);
+        posted.expect("room");
+        self.core.posted(now, &mut Quiet(&self.memory), self.qpn);
+    }
+
     pub(crate) fn turn(&mut self, now: Time, caller: Caller) {
         let mut process = Quiet(&self.memory);
         self.core.turn(now, &mut process, caller);

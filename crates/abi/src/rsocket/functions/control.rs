@@ -23,7 +23,7 @@ pub unsafe extern "C" fn rgetpeername(
             Socket::Datagram(datagram) => datagram.peer_addr(),
             Socket::Epoll(_) => return Err(Errno::NOTSOCK),
         };
-        // SAFETY: the caller's `addr` has room for `*length` bytes, or both are NULL.
+        // SAFETY: the program's `addr` has room for `*length` bytes, or one of them is NULL.
         unsafe { address::write(&peer.ok_or(Errno::NOTCONN)?, addr, length) }
     }))
 }
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rgetsockname(
             Socket::Datagram(datagram) => datagram.local_addr().ok_or(Errno::INVAL)?,
             Socket::Epoll(_) => return Err(Errno::NOTSOCK),
         };
-        // SAFETY: the caller's `addr` has room for `*length` bytes, or both are NULL.
+        // SAFETY: the program's `addr` has room for `*length` bytes, or one of them is NULL.
         unsafe { address::write(&local, addr, length) }
     }))
 }

@@ -8,6 +8,7 @@ use libc::off_t;
 use rustix::net::SendFlags;
 
 use super::{count, find, status};
+use crate::arguments::slice;
 use crate::errno::set_errno;
 use crate::ffi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use crate::mr;
@@ -36,7 +37,8 @@ pub unsafe extern "C" fn riomap(
         let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
         mr::check(buf as u64, len, buf as u64, access).map_err(Errno::from_raw_os_error)?;
         let offset = (offset != -1).then_some(offset as u64);
-        // SAFETY: the caller keeps the memory until `riounmap` or `rclose`.
+        // SAFETY: the program keeps the memory until `riounmap` or `rclose`: that is the
+        // contract of `riomap`. It is written in C, so it has no Rust references.
         unsafe { stream.map(buf, len, prot & libc::PROT_WRITE != 0, offset) }
     });
     match mapped {
@@ -64,8 +66,9 @@ pub unsafe extern "C" fn riowrite(
     flags: c_int,
 ) -> usize {
     count(stream(socket).and_then(|stream| {
-        // SAFETY: the caller's buffer has `length` bytes.
-        let bytes = unsafe { super::transfer::bytes(buf, length)? };
+        // SAFETY: the program's buffer has `length` bytes, which it does not change during
+        // the call.
+        let bytes = unsafe { slice(buf.cast(), length) }.ok_or(Errno::FAULT)?;
         let flags = SendFlags::from_bits_retain(flags.cast_unsigned());
         stream.write_mapped(bytes, offset as u64, flags)
     })) as usize

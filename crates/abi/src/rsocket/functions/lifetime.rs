@@ -43,7 +43,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 /// `rbind`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: the caller's `addr` has `length` bytes.
+    // SAFETY: the program's address is NULL, or has `length` bytes.
     let addr = unsafe { address::read(addr, length) };
     status(find(socket).and_then(|socket| match socket {
         Socket::Stream(stream) => stream.bind(&addr?),
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn raccept(
         Err(errno) => return minus_one(errno.raw_os_error()),
         Ok(stream) => stream,
     };
-    // SAFETY: the caller's `addr` has room for `*length` bytes, or is NULL.
+    // SAFETY: the program's `addr` has room for `*length` bytes, or one of them is NULL.
     unsafe { write_if_wanted(stream.peer_addr(), addr, length) };
     socket::insert(Socket::Stream(Arc::new(stream)))
 }
@@ -94,7 +94,8 @@ pub(super) unsafe fn write_if_wanted(
     length: *mut socklen_t,
 ) {
     if let Some(from) = from {
-        // SAFETY: the caller's promise. NULL is refused, and then nothing is written.
+        // SAFETY: `addr` has room for `*length` bytes, or one of them is NULL: see `# Safety`.
+        // Then nothing is written.
         let _not_wanted = unsafe { address::write(&from, addr, length) };
     }
 }
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn rconnect(
     addr: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's `addr` has `length` bytes.
+    // SAFETY: the program's address is NULL, or has `length` bytes.
     let addr = unsafe { address::read(addr, length) };
     status(find(socket).and_then(|socket| match socket {
         Socket::Stream(stream) => stream.connect(&addr?),

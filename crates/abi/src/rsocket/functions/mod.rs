@@ -1,5 +1,6 @@
 //! The functions that `rdma/rsocket.h` declares.
 
+mod buffers;
 mod control;
 mod iomap;
 mod lifetime;

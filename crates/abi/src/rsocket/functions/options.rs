@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use ferroce_rsocket::{Errno, Socket};
 use libc::socklen_t;
 
-use super::transfer::bytes;
 use super::{find, status};
+use crate::arguments::slice;
 
 /// `rsetsockopt`
 #[unsafe(no_mangle)]
@@ -21,8 +21,9 @@ pub unsafe extern "C" fn rsetsockopt(
         if value.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: the caller's value has `length` bytes.
-        let value = unsafe { bytes(value, length as usize)? };
+        // SAFETY: the program's value has `length` bytes, which it does not change during
+        // the call.
+        let value = unsafe { slice(value.cast(), length as usize) }.ok_or(Errno::FAULT)?;
         match socket {
             Socket::Stream(stream) => stream.set_option(level, name, value),
             Socket::Datagram(datagram) => datagram.set_option(level, name, value),
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn rgetsockopt(
             Socket::Epoll(_) => return Err(Errno::NOTSOCK),
         };
         let bytes = found.bytes();
-        // SAFETY: the caller's value has room for `*length` bytes.
+        // SAFETY: neither is NULL, and the program's value has room for `*length` bytes.
         unsafe {
             let room = bytes.len().min(*length as usize);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room);

@@ -1,23 +1,20 @@
 //! Sending and receiving.
 
 use core::ffi::{c_int, c_void};
-use core::ptr;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::net::SocketAddr;
 
 use ferroce_rsocket::{Errno, Result, Socket};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::buffers::Buffers;
 use super::lifetime::write_if_wanted;
 use super::{count, find};
 use crate::rsocket::address;
 
-/// The maximum number of bytes of one call, as in the kernel.
-const MAX_LENGTH: usize = 0x7fff_f000;
-
-/// The maximum number of buffers of one call, as in the kernel.
-const MAX_PARTS: usize = 1024;
+/// Length above which no datagram can be sent: that of UDP.
+const MAX_DATAGRAM: usize = 65_535;
 
 /// The result of receiving: the number of bytes, and for a datagram its sender and whether
 /// it was truncated.
@@ -28,49 +25,22 @@ struct Received {
     is_truncated: bool,
 }
 
-/// Returns a program's buffer as a slice; EFAULT if it is NULL and not empty.
-///
-/// # Safety
-///
-/// The buffer has `length` bytes, which nothing writes to while the slice is used.
-pub(super) unsafe fn bytes<'a>(buf: *const c_void, length: usize) -> Result<&'a [u8]> {
-    match buf.is_null() {
-        true if length == 0 => Ok(&[]),
-        true => Err(Errno::FAULT),
-        // SAFETY: the caller's promise, and the pointer is not NULL.
-        false => Ok(unsafe { core::slice::from_raw_parts(buf.cast(), length) }),
-    }
-}
-
-/// Returns a program's array of buffers; EFAULT if an address is NULL where bytes are.
-///
-/// # Safety
-///
-/// The array has `count` entries, whose buffers nothing else uses while the result is used.
-unsafe fn buffers<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if count > MAX_PARTS {
-        return Err(Errno::INVAL);
-    }
-    if first.is_null() {
-        return Err(Errno::FAULT);
-    }
-    // SAFETY: the caller's promise, and the pointer is not NULL.
-    let parts = unsafe { core::slice::from_raw_parts(first, count) };
-    let missing = |part: &iovec| part.iov_base.is_null() && part.iov_len > 0;
-    match parts.iter().any(missing) {
-        true => Err(Errno::FAULT),
-        false => Ok(parts),
+/// Returns the list entry of a call's only buffer.
+fn part(buf: *const c_void, length: usize) -> iovec {
+    iovec {
+        iov_base: buf.cast_mut(),
+        // The kernel permits any length, and transfers a part.
+        iov_len: length.min(isize::MAX as usize),
     }
 }
 
 /// `rrecv`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecv(socket: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize {
-    // SAFETY: the caller's buffer, and no address.
-    unsafe { rrecvfrom(socket, buf, len, flags, ptr::null_mut(), ptr::null_mut()) }
+    let part = part(buf, len);
+    // SAFETY: the program's buffer has `len` bytes.
+    let buffers = unsafe { Buffers::one(&part) };
+    count(buffers.and_then(|buffers| Ok(receive(socket, buffers, flags)?.bytes)))
 }
 
 /// `rrecvfrom`
@@ -83,14 +53,13 @@ pub unsafe extern "C" fn rrecvfrom(
     src_addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> isize {
-    let part = iovec {
-        iov_base: buf,
-        iov_len: len.min(MAX_LENGTH),
-    };
-    // SAFETY: the caller's buffer has `len` bytes.
-    let received = unsafe { receive(socket, &part, 1, flags) };
+    let part = part(buf, len);
+    // SAFETY: the program's buffer has `len` bytes.
+    let buffers = unsafe { Buffers::one(&part) };
+    let received = buffers.and_then(|buffers| receive(socket, buffers, flags));
     if let Ok(received) = &received {
-        // SAFETY: the caller's `src_addr` has room for `*addrlen` bytes, or is NULL.
+        // SAFETY: the program's `src_addr` has room for `*addrlen` bytes, or one of them is
+        // NULL.
         unsafe { write_if_wanted(received.from, src_addr, addrlen) };
     }
     count(received.map(|received| received.bytes))
@@ -99,12 +68,13 @@ pub unsafe extern "C" fn rrecvfrom(
 /// `rrecvmsg`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int) -> isize {
-    // SAFETY: the caller's message, or NULL.
+    // SAFETY: the program passes NULL, or a message that no other thread uses.
     let Some(msg) = (unsafe { msg.as_mut() }) else {
         return count(Err(Errno::FAULT));
     };
-    // SAFETY: the message has this many buffers.
-    let received = unsafe { receive(socket, msg.msg_iov, msg.msg_iovlen, flags) };
+    // SAFETY: the message's list has `msg_iovlen` entries, and each buffer its length.
+    let buffers = unsafe { Buffers::new(msg.msg_iov, msg.msg_iovlen) };
+    let received = buffers.and_then(|buffers| receive(socket, buffers, flags));
     if let Ok(received) = &received {
         msg.msg_controllen = 0;
         msg.msg_flags = if received.is_truncated {
@@ -126,17 +96,16 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int)
 /// `rread`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rread(socket: c_int, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `rrecv` asks the same of the buffer: `count` bytes.
     unsafe { rrecv(socket, buf, count, 0) }
 }
 
 /// `rreadv`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, iovcnt: c_int) -> isize {
-    let parts = usize::try_from(iovcnt).unwrap_or(usize::MAX);
-    // SAFETY: the caller's array has `iovcnt` buffers.
-    let received = unsafe { receive(socket, iov, parts, 0) };
-    count(received.map(|received| received.bytes))
+    // SAFETY: the program's list has `iovcnt` entries, and each buffer its length.
+    let buffers = unsafe { Buffers::new(iov, list_length(iovcnt)) };
+    count(buffers.and_then(|buffers| Ok(receive(socket, buffers, 0)?.bytes)))
 }
 
 /// `rsend`
@@ -147,8 +116,10 @@ pub unsafe extern "C" fn rsend(
     len: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the caller's buffer, and no address.
-    unsafe { rsendto(socket, buf, len, flags, ptr::null(), 0) }
+    let part = part(buf, len);
+    // SAFETY: the program's buffer has `len` bytes.
+    let buffers = unsafe { Buffers::one(&part) };
+    count(buffers.and_then(|buffers| send(socket, buffers, flags, None)))
 }
 
 /// `rsendto`
@@ -161,110 +132,116 @@ pub unsafe extern "C" fn rsendto(
     dest_addr: *const sockaddr,
     addrlen: socklen_t,
 ) -> isize {
-    let part = iovec {
-        iov_base: buf.cast_mut(),
-        iov_len: len.min(MAX_LENGTH),
-    };
-    // SAFETY: the caller's buffer has `len` bytes, and the address `addrlen`.
-    count(unsafe { send(socket, &part, 1, flags, dest_addr, addrlen) })
+    let part = part(buf, len);
+    // SAFETY: the program's buffer has `len` bytes, and its address `addrlen`.
+    let arguments = unsafe { (Buffers::one(&part), optional(dest_addr, addrlen)) };
+    count(send_to(socket, arguments, flags))
 }
 
 /// `rsendmsg`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, flags: c_int) -> isize {
-    // SAFETY: the caller's message, or NULL.
+    // SAFETY: the program passes NULL, or a message that no other thread changes.
     let Some(msg) = (unsafe { msg.as_ref() }) else {
         return count(Err(Errno::FAULT));
     };
     if msg.msg_controllen > 0 {
         return count(Err(Errno::NOTSUP));
     }
-    let (parts, to) = (msg.msg_iov, msg.msg_name.cast_const().cast());
-    // SAFETY: the message has this many buffers, and an address of this length.
-    count(unsafe { send(socket, parts, msg.msg_iovlen, flags, to, msg.msg_namelen) })
+    // SAFETY: the message's list has `msg_iovlen` entries, each buffer its length, and the
+    // address `msg_namelen` bytes.
+    let arguments = unsafe {
+        (
+            Buffers::new(msg.msg_iov, msg.msg_iovlen),
+            optional(msg.msg_name.cast_const().cast(), msg.msg_namelen),
+        )
+    };
+    count(send_to(socket, arguments, flags))
 }
 
 /// `rwrite`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rwrite(socket: c_int, buf: *const c_void, count: usize) -> isize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `rsend` asks the same of the buffer: `count` bytes.
     unsafe { rsend(socket, buf, count, 0) }
 }
 
 /// `rwritev`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, iovcnt: c_int) -> isize {
-    let parts = usize::try_from(iovcnt).unwrap_or(usize::MAX);
-    // SAFETY: the caller's array has `iovcnt` buffers.
-    count(unsafe { send(socket, iov, parts, 0, ptr::null(), 0) })
+    // SAFETY: the program's list has `iovcnt` entries, and each buffer its length.
+    let buffers = unsafe { Buffers::new(iov, list_length(iovcnt)) };
+    count(buffers.and_then(|buffers| send(socket, buffers, 0, None)))
 }
 
+/// Returns the length of a list; one that is too long for a negative number.
+fn list_length(count: c_int) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// Reads the address of a destination, if the program names one.
+///
 /// # Safety
 ///
-/// As [`buffers`] and [`address::read`].
-unsafe fn send(
+/// The pointer is NULL or has `length` readable bytes.
+unsafe fn optional(to: *const sockaddr, length: socklen_t) -> Option<Result<SocketAddr>> {
+    // SAFETY: the pointer is not NULL, so it has `length` bytes.
+    (!to.is_null()).then(|| unsafe { address::read(to, length) })
+}
+
+fn send_to(
     socket: c_int,
-    first: *const iovec,
-    count: usize,
+    (buffers, to): (Result<Buffers<'_>>, Option<Result<SocketAddr>>),
     flags: c_int,
-    to: *const sockaddr,
-    length: socklen_t,
 ) -> Result<usize> {
-    // SAFETY: the caller's promise.
-    let parts: Vec<IoSlice<'_>> = unsafe { buffers(first, count)? }
-        .iter()
-        // SAFETY: the caller's buffer has `iov_len` bytes.
-        .map(|part| unsafe { bytes(part.iov_base, part.iov_len) }.map(IoSlice::new))
-        .collect::<Result<_>>()?;
+    send(socket, buffers?, flags, to)
+}
+
+/// Sends from the program's buffers. Only datagrams need a destination, so that a bad address
+/// is an error for them only.
+fn send(
+    socket: c_int,
+    buffers: Buffers<'_>,
+    flags: c_int,
+    to: Option<Result<SocketAddr>>,
+) -> Result<usize> {
     let flags = SendFlags::from_bits_retain(flags.cast_unsigned());
     match find(socket)? {
-        Socket::Stream(stream) => stream.send_vectored(&parts, flags),
+        Socket::Stream(stream) => {
+            let parts: Vec<_> = buffers.slices().map(IoSlice::new).collect();
+            stream.send_vectored(&parts, flags)
+        }
         Socket::Datagram(datagram) => {
-            let to = match to.is_null() {
-                true => None,
-                // SAFETY: the caller's promise.
-                false => Some(unsafe { address::read(to, length)? }),
-            };
-            let data: Vec<u8> = parts.iter().flat_map(|part| part.iter()).copied().collect();
+            let to = to.transpose()?;
+            if buffers.length() > MAX_DATAGRAM {
+                return Err(Errno::MSGSIZE);
+            }
+            let data: Vec<u8> = buffers.slices().flatten().copied().collect();
             datagram.send(&data, to, flags)
         }
         Socket::Epoll(_) => Err(Errno::NOTSOCK),
     }
 }
 
-/// # Safety
-///
-/// As [`buffers`].
-unsafe fn receive(
-    socket: c_int,
-    first: *const iovec,
-    count: usize,
-    flags: c_int,
-) -> Result<Received> {
-    // SAFETY: the caller's promise.
-    let mut parts: Vec<IoSliceMut<'_>> = unsafe { buffers(first, count)? }
-        .iter()
-        .filter(|part| part.iov_len > 0)
-        .map(|part| {
-            // SAFETY: the caller's buffer has `iov_len` bytes, and its address is not NULL.
-            let bytes = unsafe {
-                core::slice::from_raw_parts_mut(part.iov_base.cast::<u8>(), part.iov_len)
-            };
-            IoSliceMut::new(bytes)
-        })
-        .collect();
+/// Receives into the program's buffers.
+fn receive(socket: c_int, buffers: Buffers<'_>, flags: c_int) -> Result<Received> {
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
     match find(socket)? {
-        Socket::Stream(stream) => Ok(Received {
-            bytes: stream.receive_vectored(&mut parts, flags)?,
-            ..Received::default()
-        }),
+        Socket::Stream(stream) => {
+            // SAFETY: `receive_each` uses one buffer at a time.
+            let parts = unsafe { buffers.slices_mut() };
+            Ok(Received {
+                bytes: stream.receive_each(parts, flags)?,
+                ..Received::default()
+            })
+        }
         Socket::Datagram(datagram) => {
             let mut received = Received::default();
             received.bytes = datagram.receive(flags, |source, bytes| {
                 received.from = Some(source);
                 let mut left = bytes;
-                for part in &mut parts {
+                // SAFETY: the loop uses one buffer at a time.
+                for part in unsafe { buffers.slices_mut() } {
                     let (now, rest) = left.split_at(left.len().min(part.len()));
                     part[..now.len()].copy_from_slice(now);
                     left = rest;

@@ -8,6 +8,7 @@ use ferroce_rsocket::{BITS, Epoll, Errno, Interest, Result, Set, Socket, poll, s
 use libc::{epoll_event, fd_set, nfds_t, pollfd, timeval};
 
 use super::{find, number, status};
+use crate::arguments::slice_mut;
 use crate::errno::minus_one;
 
 /// Returns a timeout in milliseconds; a negative one means no timeout.
@@ -15,14 +16,22 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
+/// Returns the number of descriptors that the process may have.
+fn max_descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(c_int::MAX as u64)
+}
+
 /// `rpoll`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
-    let fds = match nfds {
-        0 => &mut [],
-        _ if fds.is_null() => return minus_one(libc::EFAULT),
-        // SAFETY: the caller's array has `nfds` entries.
-        _ => unsafe { core::slice::from_raw_parts_mut(fds, nfds as usize) },
+    // As in the kernel: more entries than descriptors are an error.
+    if nfds > max_descriptors() {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: the program's array has `nfds` entries that no other thread uses, or is NULL.
+    let Some(fds) = (unsafe { slice_mut(fds, nfds as usize) }) else {
+        return minus_one(libc::EFAULT);
     };
     number(poll(fds, milliseconds(timeout)))
 }
@@ -36,7 +45,7 @@ pub unsafe extern "C" fn rselect(
     exceptfds: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: the caller's time, or NULL.
+    // SAFETY: the program passes NULL, or a time that no other thread changes.
     let timeout = match unsafe { timeout.as_ref() } {
         None => None,
         Some(time) => match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
@@ -47,6 +56,8 @@ pub unsafe extern "C" fn rselect(
     let Ok(count) = usize::try_from(nfds) else {
         return minus_one(libc::EINVAL);
     };
+    // As in the kernel: bits beyond the last possible descriptor are not read.
+    let count = count.min(max_descriptors() as usize);
     let sets = [readfds, writefds, exceptfds].map(|set| -> Set<'_> {
         // SAFETY: each of the program's sets is NULL or has `nfds` bits in whole words.
         (!set.is_null())
@@ -82,7 +93,7 @@ pub unsafe extern "C" fn repoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // SAFETY: the caller's event, which need not be aligned.
+    // SAFETY: the event is not NULL, so it is the program's; it need not be aligned.
     let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
     let interest = event.map(|event| Interest {
         events: event.events,
@@ -116,7 +127,8 @@ pub unsafe extern "C" fn repoll_wait(
                 events: interest.events,
                 u64: interest.data,
             };
-            // SAFETY: the caller's array has `maxevents` entries, and this is below.
+            // SAFETY: the program's array has `maxevents` entries, and `wait` returned at
+            // most as many.
             unsafe { events.add(place).write_unaligned(event) };
         }
         Ok(found.len())

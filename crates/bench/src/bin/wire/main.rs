@@ -11,9 +11,7 @@
 //!
 //! All processes but the last are this executable.
 
-mod bare;
 mod coordinator;
-mod floor;
 mod idle;
 mod iperf;
 mod plan;

@@ -1,9 +1,10 @@
 //! Measurements of queue pairs.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use ferroce_bench::sockets::{Deadline, now};
 use ferroce_device::transport::{SendData, SendOp, Wc, WcOpcode, WcStatus};
 use ferroce_endpoint::{DEPTH, Endpoint, PATIENCE, SIZE};
 
@@ -172,29 +173,6 @@ impl Receives {
     }
 }
 
-/// A timeout for polling loops. It reads the clock once in 65,536 checks.
-#[derive(Default)]
-pub(crate) struct Deadline {
-    asked: u32,
-    begun: Option<Instant>,
-}
-
-impl Deadline {
-    pub(crate) fn check(&mut self) -> Result<()> {
-        self.asked = self.asked.wrapping_add(1);
-        if self.asked.is_multiple_of(1 << 16) {
-            let begun = *self.begun.get_or_insert_with(now);
-            ensure!(now() < begun + PATIENCE, "no progress for {PATIENCE:?}");
-        }
-        Ok(())
-    }
-}
-
 pub(crate) fn one_way(elapsed: Duration, times: u32) -> Figure {
     Figure::Latency(elapsed.as_secs_f64() / f64::from(times) / 2.0)
-}
-
-#[allow(clippy::disallowed_methods)] // a benchmark measures time
-pub(crate) fn now() -> Instant {
-    Instant::now()
 }

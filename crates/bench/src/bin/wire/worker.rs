@@ -2,16 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ferroce_bench::end_with_parent;
+use ferroce_bench::sockets::{FloorSockets, Plain};
 use ferroce_device::Device;
 use ferroce_device::transport::QpType;
 use ferroce_endpoint::{Endpoint, Introduction, Options, Partner};
 use ferroce_wire::Mtu;
 
-use crate::bare::Plain;
-use crate::floor::FloorSockets;
 use crate::requests::{Figure, MTUS, Request, Task};
 use crate::{idle, queue_pairs};
 
@@ -64,6 +64,9 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
+/// Bytes of a message of the plain ping-pong.
+const SMALL: usize = 8;
+
 /// Plain sockets of both kinds.
 struct Sockets {
     bare: Plain,
@@ -90,9 +93,9 @@ fn initiate(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Resul
         Task::Write { end, size, ms } => queue_pairs::write(&ends[end], size, ms),
         Task::WritePingPong { end, times } => queue_pairs::write_ping(&ends[end], times),
         Task::SendPingPong { end, times } => queue_pairs::send_ping(&ends[end], times),
-        Task::BareStream { payload, ms } => plain()?.bare.stream(payload, ms),
-        Task::BarePingPong { times } => plain()?.bare.ping(times),
-        Task::FloorPingPong { times } => plain()?.floor.ping(times),
+        Task::BareStream { payload, ms } => plain()?.bare.stream(payload, ms).map(Figure::Rate),
+        Task::BarePingPong { times } => plain()?.bare.ping(SMALL, times).map(mean),
+        Task::FloorPingPong { times } => plain()?.floor.ping(times).map(mean),
         Task::Idle { ms } => idle::watch(ms),
     }
 }
@@ -105,8 +108,12 @@ fn respond(task: Task, ends: &[Endpoint], plain: Option<&mut Sockets>) -> Result
         Task::WritePingPong { end, times } => queue_pairs::write_pong(&ends[end], times),
         Task::SendPingPong { end, times } => queue_pairs::send_pong(&ends[end], times),
         Task::BareStream { payload, .. } => plain()?.bare.sink(payload),
-        Task::BarePingPong { times } => plain()?.bare.pong(times),
+        Task::BarePingPong { times } => plain()?.bare.pong(SMALL, times),
         Task::FloorPingPong { times } => plain()?.floor.pong(times),
         Task::Idle { .. } => bail!("the idle task has no passive half"),
     }
+}
+
+fn mean(round_trips: Vec<Duration>) -> Figure {
+    queue_pairs::one_way(round_trips.iter().sum(), round_trips.len() as u32)
 }

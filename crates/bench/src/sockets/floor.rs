@@ -13,6 +13,7 @@
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -20,10 +21,11 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SocketType, bind, recvmsg, socket, sockopt,
 };
 
-use crate::bare::{SMALL, set_option};
-use crate::queue_pairs::{Deadline, now, one_way};
-use crate::requests::Figure;
+use super::bare::SMALL;
+use super::{Deadline, now, set_option};
 
+/// Size of the packet of an 8-byte message.
+const MESSAGE: usize = SMALL + 8;
 /// Size of an RC ACK packet.
 const ACKNOWLEDGEMENT: usize = 20;
 
@@ -43,7 +45,8 @@ const fn instruction(code: u32, k: u32) -> libc::sock_filter {
 }
 
 /// One end: a receiving socket and a sending socket.
-pub(crate) struct FloorSockets {
+#[derive(Debug)]
+pub struct FloorSockets {
     address: IpAddr,
     receiver: UdpSocket,
     sender: UdpSocket,
@@ -51,7 +54,11 @@ pub(crate) struct FloorSockets {
 }
 
 impl FloorSockets {
-    pub(crate) fn open(address: IpAddr) -> Result<FloorSockets> {
+    /// Opens the sockets of one end.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn open(address: IpAddr) -> Result<FloorSockets> {
         let receiver = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         sockopt::set_socket_reuseport(&receiver, true)?;
         bind(&receiver, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
@@ -78,7 +85,7 @@ impl FloorSockets {
                 libc::IP_MTU_DISCOVER,
                 libc::IP_PMTUDISC_DO,
             ),
-            (&sender, libc::SOL_UDP, libc::UDP_SEGMENT, SMALL as i32),
+            (&sender, libc::SOL_UDP, libc::UDP_SEGMENT, MESSAGE as i32),
         ] {
             set_option(socket, level, option, value)?;
         }
@@ -90,27 +97,43 @@ impl FloorSockets {
         })
     }
 
-    pub(crate) fn address(&self) -> Result<SocketAddr> {
+    /// Returns the address of the receiving socket.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn address(&self) -> Result<SocketAddr> {
         let port = self.receiver.local_addr()?.port();
         Ok(SocketAddr::new(self.address, port))
     }
 
-    pub(crate) fn reach(&mut self, peer: SocketAddr) {
+    /// Sets the address of the other end.
+    pub fn reach(&mut self, peer: SocketAddr) {
         self.peer = Some(peer);
     }
 
-    /// Sends a message and waits for one in return, `times` times.
-    pub(crate) fn ping(&self, times: u32) -> Result<Figure> {
-        let begun = now();
+    /// Sends an 8-byte message and waits for one in return, `times` times. Returns the time
+    /// of each round trip.
+    ///
+    /// # Errors
+    /// If a socket fails or the other end stops.
+    pub fn ping(&self, times: u32) -> Result<Vec<Duration>> {
+        let mut round_trips = Vec::with_capacity(times as usize);
+        let mut begun = now();
         for _ in 0..times {
             self.send()?;
             self.receive()?;
+            let end = now();
+            round_trips.push(end - begun);
+            begun = end;
         }
-        Ok(one_way(now() - begun, times))
+        Ok(round_trips)
     }
 
     /// Answers the messages of [`FloorSockets::ping`].
-    pub(crate) fn pong(&self, times: u32) -> Result<()> {
+    ///
+    /// # Errors
+    /// If a socket fails or the other end stops.
+    pub fn pong(&self, times: u32) -> Result<()> {
         for _ in 0..times {
             self.receive()?;
             self.send()?;
@@ -120,7 +143,7 @@ impl FloorSockets {
 
     fn send(&self) -> Result<()> {
         let peer = self.peer.context("no peer address")?;
-        let bytes = [0; SMALL + ACKNOWLEDGEMENT];
+        let bytes = [0; MESSAGE + ACKNOWLEDGEMENT];
         self.sender
             .send_to(&bytes, peer)
             .context("plain UDP, segmented")?;

@@ -1,17 +1,15 @@
 //! The unavoidable work of any transport over UDP: plain sockets with segmentation and
 //! GRO, and one copy and one CRC on each side.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ferroce_endpoint::SIZE;
 use rustix::net::sockopt;
 
-use crate::queue_pairs::{Deadline, now, one_way};
-use crate::requests::Figure;
+use super::{Deadline, PATIENCE, now, set_option};
 
 /// Bytes of a packet besides the payload, as in an RC middle packet: BTH and ICRC.
 const HEADERS: usize = 12 + 4;
@@ -22,22 +20,29 @@ const MOST_PACKETS: usize = 64;
 const WINDOW: u64 = 1 << 20;
 /// Size of the socket's send and receive buffers, if the kernel permits it.
 const BUFFER: usize = 8 << 20;
-/// Number of bytes after which the receiver sends an acknowledgement.
-const ACKNOWLEDGE: u64 = 256 << 10;
-/// Size of a ping-pong packet: that of an 8-byte WRITE.
-pub(crate) const SMALL: usize = 40;
+/// Part of the window after which the receiver sends an acknowledgement.
+const ACKNOWLEDGE: u64 = 4;
+/// Bytes of a ping-pong packet besides the message, as in a WRITE of one packet.
+pub(super) const SMALL: usize = 32;
 /// The datagram that ends a stream.
 const END: [u8; 1] = [0];
 
 /// A plain UDP socket and memory.
-pub(crate) struct Plain {
+#[derive(Debug)]
+pub struct Plain {
     socket: UdpSocket,
     memory: Vec<u8>,
     buffer: Vec<u8>,
+    /// Most bytes in flight.
+    window: u64,
 }
 
 impl Plain {
-    pub(crate) fn open(address: SocketAddr) -> Result<Plain> {
+    /// Opens a socket that does not block, with large buffers.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn open(address: SocketAddr) -> Result<Plain> {
         #[allow(clippy::disallowed_methods)] // the benchmark measures plain sockets
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
@@ -45,33 +50,63 @@ impl Plain {
             sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
         }
         sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;
+        // Without privileges the kernel limits the buffer. Lost datagrams are not sent again, so
+        // the window must fit. Half of the buffer is for the kernel's own data.
+        let fits = sockopt::socket_recv_buffer_size(&socket)? as u64 / 2;
         Ok(Plain {
+            window: WINDOW.min(fits),
             socket,
             memory: vec![0x5a; SIZE as usize],
             buffer: vec![0; 1 << 16],
         })
     }
 
-    pub(crate) fn address(&self) -> Result<SocketAddr> {
+    /// Returns the socket's address.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn address(&self) -> Result<SocketAddr> {
         Ok(self.socket.local_addr()?)
     }
 
-    pub(crate) fn connect(&self, to: SocketAddr) -> Result<()> {
+    /// Connects the socket to the other end's.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn connect(&self, to: SocketAddr) -> Result<()> {
         Ok(self.socket.connect(to)?)
     }
 
-    /// Sends runs of packets for `ms` milliseconds.
-    pub(crate) fn stream(&mut self, payload: usize, ms: u64) -> Result<Figure> {
+    /// Makes a ping-pong wait in the kernel instead of polling.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn block(&self) -> Result<()> {
+        self.socket.set_read_timeout(Some(PATIENCE))?;
+        Ok(self.socket.set_nonblocking(false)?)
+    }
+
+    /// Sends runs of packets for `ms` milliseconds; returns the bytes per second.
+    ///
+    /// # Errors
+    /// If a socket fails or the receiver stops.
+    pub fn stream(&mut self, payload: usize, ms: u64) -> Result<f64> {
         let segment = payload + HEADERS;
-        set_udp(&self.socket, libc::UDP_SEGMENT, segment as i32).context("UDP_SEGMENT")?;
-        set_udp(&self.socket, libc::UDP_GRO, 0)?;
+        set_option(
+            &self.socket,
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            segment as i32,
+        )
+        .context("UDP_SEGMENT")?;
+        set_option(&self.socket, libc::SOL_UDP, libc::UDP_GRO, 0)?;
         let count = (MOST_BYTES / segment).min(MOST_PACKETS);
         let begun = now();
         let stop = begun + Duration::from_millis(ms);
         let (mut sent, mut acked, mut place) = (0, 0, 0);
         let mut deadline = Deadline::default();
         while acked < sent || now() < stop {
-            while sent + (count * payload) as u64 <= acked + WINDOW && now() < stop {
+            while sent + (count * payload) as u64 <= acked + self.window && now() < stop {
                 for packet in self.buffer.chunks_exact_mut(segment).take(count) {
                     let (body, crc) = packet.split_at_mut(segment - 4);
                     body[12..].copy_from_slice(&self.memory[place..][..payload]);
@@ -86,16 +121,16 @@ impl Plain {
                 acked = u64::from_le_bytes(word);
                 deadline = Deadline::default();
             }
-            // The receiver does not acknowledge less than `ACKNOWLEDGE` bytes.
-            if sent - acked < ACKNOWLEDGE && now() >= stop {
+            // The receiver does not acknowledge less than this part of the window.
+            if sent - acked < self.window / ACKNOWLEDGE && now() >= stop {
                 break;
             }
             deadline.check()?;
         }
         let elapsed = now() - begun;
-        set_udp(&self.socket, libc::UDP_SEGMENT, 0)?;
+        set_option(&self.socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)?;
         self.finish()?;
-        Ok(Figure::Rate(acked as f64 / elapsed.as_secs_f64()))
+        Ok(acked as f64 / elapsed.as_secs_f64())
     }
 
     /// Sends the end of the stream and waits until the receiver confirms it.
@@ -110,9 +145,12 @@ impl Plain {
     }
 
     /// Receives the runs of [`Plain::stream`].
-    pub(crate) fn sink(&mut self, payload: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// If a socket fails, the sender stops, or a packet is wrong.
+    pub fn sink(&mut self, payload: usize) -> Result<()> {
         let segment = payload + HEADERS;
-        set_udp(&self.socket, libc::UDP_GRO, 1).context("UDP_GRO")?;
+        set_option(&self.socket, libc::SOL_UDP, libc::UDP_GRO, 1).context("UDP_GRO")?;
         let (mut received, mut said, mut place) = (0_u64, 0, 0);
         let mut deadline = Deadline::default();
         loop {
@@ -139,28 +177,39 @@ impl Plain {
                 place = (place + payload) % SIZE as usize;
                 received += payload as u64;
             }
-            if received - said >= ACKNOWLEDGE {
+            if received - said >= self.window / ACKNOWLEDGE {
                 said = received;
                 self.socket.send(&received.to_le_bytes())?;
             }
         }
     }
 
-    /// Sends a small packet and waits for one in return, `times` times.
-    pub(crate) fn ping(&mut self, times: u32) -> Result<Figure> {
-        let begun = now();
+    /// Sends a packet for a message of `size` bytes and waits for one in return, `times`
+    /// times. Returns the time of each round trip.
+    ///
+    /// # Errors
+    /// If a socket fails or the other end stops.
+    pub fn ping(&mut self, size: usize, times: u32) -> Result<Vec<Duration>> {
+        let mut round_trips = Vec::with_capacity(times as usize);
+        let mut begun = now();
         for _ in 0..times {
-            self.send(0..SMALL)?;
+            self.send(0..SMALL + size)?;
             self.receive()?;
+            let end = now();
+            round_trips.push(end - begun);
+            begun = end;
         }
-        Ok(one_way(now() - begun, times))
+        Ok(round_trips)
     }
 
     /// Answers the packets of [`Plain::ping`].
-    pub(crate) fn pong(&mut self, times: u32) -> Result<()> {
+    ///
+    /// # Errors
+    /// If a socket fails or the other end stops.
+    pub fn pong(&mut self, size: usize, times: u32) -> Result<()> {
         for _ in 0..times {
             self.receive()?;
-            self.send(0..SMALL)?;
+            self.send(0..SMALL + size)?;
         }
         Ok(())
     }
@@ -176,14 +225,16 @@ impl Plain {
         }
     }
 
-    /// Polls until a datagram arrives.
+    /// Waits until a datagram arrives.
     fn receive(&mut self) -> Result<()> {
         let mut deadline = Deadline::default();
-        let mut word = [0; SMALL];
-        while self.receive_into(&mut word)?.is_none() {
-            deadline.check()?;
+        loop {
+            match self.socket.recv(&mut self.buffer) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => deadline.check()?,
+                Err(error) => return Err(error).context("plain UDP"),
+            }
         }
-        Ok(())
     }
 
     /// Receives a datagram, if there is one; returns its length.
@@ -193,33 +244,5 @@ impl Plain {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-fn set_udp(socket: &impl AsFd, option: i32, value: i32) -> io::Result<()> {
-    set_option(socket, libc::SOL_UDP, option, value)
-}
-
-/// Sets a socket option whose value is a number or another plain value.
-pub(crate) fn set_option<T: Copy>(
-    socket: &impl AsFd,
-    level: i32,
-    option: i32,
-    value: T,
-) -> io::Result<()> {
-    // SAFETY: pointer and length describe `value`, which outlives the call. The kernel
-    // only reads it, and validates any pointers inside it.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }

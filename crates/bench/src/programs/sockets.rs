@@ -1,0 +1,126 @@
+//! Measurements of plain UDP sockets, in two processes.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::Result;
+use ferroce_endpoint::Partner;
+use serde::{Deserialize, Serialize};
+
+use super::probe::{Effort, Probe, Sockets};
+use super::sample::{Metric, Sample};
+use crate::comparison::{median, quantile};
+use crate::sockets::{FloorSockets, Plain};
+use crate::{RoleProcess, end_with_parent};
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Role of the processes.
+pub const ROLE: &str = "sockets";
+
+/// A request to one of the processes. It replies with its address, then reads the address of
+/// the other end and replies with a [`Done`].
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Task {
+    kind: Sockets,
+    size: u32,
+    mtu: u32,
+    times: u32,
+    ms: u64,
+    active: bool,
+}
+
+/// The result of a task. The passive end has none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Done {
+    Nothing,
+    /// Bytes per second.
+    Rate(f64),
+    /// Microseconds of half a round trip: the median and the 99th percentile.
+    Latency(f64, f64),
+}
+
+/// Measures with two processes, which inherit the processors of this one.
+pub(super) fn measure(kind: Sockets, probe: &Probe, effort: Effort) -> Result<Sample> {
+    let task = Task {
+        kind,
+        size: probe.size,
+        mtu: probe.mtu,
+        times: effort.round_trips,
+        ms: effort.ms,
+        active: true,
+    };
+    let mut near = RoleProcess::start(ROLE, None)?;
+    let mut far = RoleProcess::start(ROLE, None)?;
+    let here: SocketAddr = near.request(&task)?;
+    let passive = Task {
+        active: false,
+        ..task
+    };
+    let there: SocketAddr = far.request(&passive)?;
+    // The passive end confirms that it has connected before the active one sends.
+    far.request::<()>(&here)?;
+    near.request::<()>(&there)?;
+    let figure = near.partner.hear()?;
+    far.partner.hear::<Done>()?;
+    Ok(match figure {
+        Done::Nothing => Sample::default(),
+        Done::Rate(rate) => Sample::default().with(Metric::Bandwidth, rate * 8.0 / 1e9),
+        Done::Latency(median, p99) => Sample::default()
+            .with(Metric::Latency, median)
+            .with(Metric::P99, p99),
+    })
+}
+
+/// Runs one of the processes.
+///
+/// # Errors
+/// If a socket fails.
+pub fn work() -> Result<()> {
+    end_with_parent()?;
+    let mut coordinator = Partner::on_stdin()?;
+    let task: Task = coordinator.hear()?;
+    let (size, payload) = (task.size as usize, task.mtu as usize);
+    if task.kind == Sockets::Floor {
+        let mut floor = FloorSockets::open(LOOPBACK)?;
+        coordinator.say(&floor.address()?)?;
+        floor.reach(coordinator.hear()?);
+        coordinator.say(&())?;
+        let done = match task.active {
+            true => latency(floor.ping(task.times)?),
+            false => {
+                floor.pong(task.times)?;
+                Done::Nothing
+            }
+        };
+        return coordinator.say(&done);
+    }
+    let mut plain = Plain::open(SocketAddr::new(LOOPBACK, 0))?;
+    coordinator.say(&plain.address()?)?;
+    plain.connect(coordinator.hear()?)?;
+    if task.kind == Sockets::Blocking {
+        plain.block()?;
+    }
+    coordinator.say(&())?;
+    let done = match (task.kind == Sockets::Stream, task.active) {
+        (true, true) => Done::Rate(plain.stream(payload, task.ms)?),
+        (false, true) => latency(plain.ping(size, task.times)?),
+        (true, false) => {
+            plain.sink(payload)?;
+            Done::Nothing
+        }
+        (false, false) => {
+            plain.pong(size, task.times)?;
+            Done::Nothing
+        }
+    };
+    coordinator.say(&done)
+}
+
+fn latency(round_trips: Vec<Duration>) -> Done {
+    let micros = || {
+        round_trips
+            .iter()
+            .map(|time| time.as_secs_f64() * 1e6 / 2.0)
+    };
+    Done::Latency(median(micros()), quantile(micros(), 0.99))
+}

@@ -1,0 +1,255 @@
+//! The links that a process has opened: an attachment for each open device.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::calls::{Answer, Hook, detach};
+use super::shared::Shared;
+use super::{Client, lock, note_closed};
+use crate::attach::{AttachedSlot, unpack};
+use crate::connection::{next_request_number, unexpected};
+use crate::credit_page::CreditPage;
+use crate::error::Error;
+use crate::link::{LinkEvent, LinkEventKind, LinkInfo};
+use crate::protocol::{AttachmentNumber, Reply, Request};
+use crate::socket_escrow::SocketEscrow;
+
+/// The user of an open link: a device. The client's thread calls it.
+pub trait LinkUser: Send + Sync + core::fmt::Debug {
+    /// Handles an event of the link.
+    fn changed(&self, event: LinkEvent);
+    /// Handles a restart of ferroced. `link` is the present state of the link; None if the
+    /// link was deleted.
+    fn resumed(&self, link: Option<LinkInfo>);
+    /// Returns the list of the program's objects on the link, as JSON.
+    fn report(&self, keys: bool) -> Vec<u8>;
+}
+
+/// A link that this process has opened. ferroced takes the slots back when it is dropped. So
+/// stop using the sockets before.
+#[derive(Debug)]
+pub struct OpenLink {
+    /// The link at the time of the attachment; events carry newer versions.
+    pub link: LinkInfo,
+    /// The slots, one per requested shard.
+    pub slots: Vec<AttachedSlot>,
+    /// Descriptors that the next ferroced needs.
+    pub kept: Arc<Kept>,
+    number: AttachmentNumber,
+    client: Client,
+}
+
+/// Descriptors that the next ferroced needs.
+#[derive(Debug)]
+pub struct Kept {
+    /// Keeps the socket group open.
+    pub escrow: SocketEscrow,
+    /// Memory shared with all programs.
+    pub credits: CreditPage,
+}
+
+/// The open links of a process.
+#[derive(Debug, Default)]
+pub(super) struct OpenLinks(Mutex<BTreeMap<AttachmentNumber, Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    /// Index and name of the link.
+    index: u32,
+    name: String,
+    slots: Vec<u8>,
+    kept: Arc<Kept>,
+    user: Option<Arc<dyn LinkUser>>,
+    /// Events from before there was a user.
+    early: Vec<Early>,
+}
+
+#[derive(Debug)]
+enum Early {
+    Changed(LinkEvent),
+    Resumed(Option<LinkInfo>),
+}
+
+/// What ferroced must know to resume an attachment.
+#[derive(Debug)]
+pub(super) struct Resumption {
+    pub(super) number: AttachmentNumber,
+    pub(super) link: String,
+    pub(super) slots: Vec<u8>,
+    pub(super) kept: Arc<Kept>,
+}
+
+impl Entry {
+    fn tell(&mut self, early: Early) {
+        match &early {
+            Early::Changed(LinkEvent { link, .. }) | Early::Resumed(Some(link)) => {
+                self.index = link.index;
+                self.name.clone_from(&link.name);
+            }
+            Early::Resumed(None) => {}
+        }
+        match (&self.user, early) {
+            (Some(user), Early::Changed(event)) => user.changed(event),
+            (Some(user), Early::Resumed(link)) => user.resumed(link),
+            (None, early) => self.early.push(early),
+        }
+    }
+}
+
+impl OpenLinks {
+    /// Hands an event to the users of its link.
+    pub(super) fn changed(&self, event: &LinkEvent) {
+        // A new link has no users.
+        if event.kind == LinkEventKind::Added {
+            return;
+        }
+        let mut links = lock(&self.0);
+        for entry in links.values_mut() {
+            if entry.index == event.link.index {
+                entry.tell(Early::Changed(event.clone()));
+            }
+        }
+    }
+
+    /// Returns the objects of an attachment; None if it was closed meanwhile.
+    pub(super) fn report(&self, number: AttachmentNumber, keys: bool) -> Option<Vec<u8>> {
+        let links = lock(&self.0);
+        let user = links.get(&number)?.user.as_ref()?;
+        Some(user.report(keys))
+    }
+
+    /// Returns what ferroced must know after a restart.
+    pub(super) fn resumptions(&self) -> Vec<Resumption> {
+        let links = lock(&self.0);
+        let resumptions = links.iter().map(|(number, entry)| Resumption {
+            number: *number,
+            link: entry.name.clone(),
+            slots: entry.slots.clone(),
+            kept: Arc::clone(&entry.kept),
+        });
+        resumptions.collect()
+    }
+
+    /// Tells the user of an attachment that ferroced was restarted.
+    pub(super) fn resumed(&self, number: AttachmentNumber, link: Option<LinkInfo>) {
+        if let Some(entry) = lock(&self.0).get_mut(&number) {
+            entry.tell(Early::Resumed(link));
+        }
+    }
+
+    pub(super) fn contains(&self, number: AttachmentNumber) -> bool {
+        lock(&self.0).contains_key(&number)
+    }
+
+    fn add(&self, number: AttachmentNumber, entry: Entry) {
+        lock(&self.0).insert(number, entry);
+    }
+
+    fn set_user(&self, number: AttachmentNumber, user: Arc<dyn LinkUser>) {
+        let mut links = lock(&self.0);
+        let Some(entry) = links.get_mut(&number) else {
+            return;
+        };
+        entry.user = Some(user);
+        for early in core::mem::take(&mut entry.early) {
+            entry.tell(early);
+        }
+    }
+
+    /// Removes an attachment, and returns its slots.
+    fn remove(&self, number: AttachmentNumber) -> Vec<u8> {
+        let entry = lock(&self.0).remove(&number);
+        // The user is dropped without the lock.
+        entry.map(|entry| entry.slots).unwrap_or_default()
+    }
+}
+
+/// The parts of an answer for the thread that attaches.
+type Parts = (LinkInfo, Vec<AttachedSlot>, Arc<Kept>);
+
+pub(super) fn attach(client: Client, link: &str, shards: u8) -> Result<OpenLink, Error> {
+    let taken: Arc<Mutex<Option<(AttachmentNumber, Parts)>>> = Arc::default();
+    client.shared.call_running(|| {
+        let number = next_request_number();
+        let request = Request::Attach {
+            attachment: number,
+            link: link.to_owned(),
+            shards,
+        };
+        let (shared, taken) = (Arc::clone(&client.shared), Arc::clone(&taken));
+        let hook: Hook = Box::new(move |answer| {
+            let answer = answer?;
+            match take(&shared, number, answer) {
+                Ok(parts) => *lock(&taken) = Some((number, parts)),
+                Err(error) => {
+                    shared.notify(None, &detach(number), None);
+                    return Err(error);
+                }
+            }
+            Ok(Answer {
+                items: Vec::new(),
+                last: Reply::Done,
+                fds: Vec::new(),
+            })
+        });
+        (request, Some(hook))
+    })?;
+    let taken = lock(&taken).take();
+    let (number, (link, slots, kept)) =
+        taken.ok_or_else(|| Error::Unexpected("an Attach without an answer".into()))?;
+    Ok(OpenLink {
+        link,
+        slots,
+        kept,
+        number,
+        client,
+    })
+}
+
+/// Takes the parts of an answer, and adds the attachment to those that get events.
+fn take(shared: &Shared, number: AttachmentNumber, answer: Answer) -> Result<Parts, Error> {
+    let (link, grants) = match answer.last {
+        Reply::Attached { link, slots, .. } => (link, slots),
+        other => return Err(unexpected(&other)),
+    };
+    let (escrow, credits, slots) = unpack(&grants, answer.fds)?;
+    let kept = Arc::new(Kept { escrow, credits });
+    let entry = Entry {
+        index: link.index,
+        name: link.name.clone(),
+        slots: slots.iter().map(|slot| slot.slot).collect(),
+        kept: Arc::clone(&kept),
+        user: None,
+        early: Vec::new(),
+    };
+    shared.links.add(number, entry);
+    Ok((link, slots, kept))
+}
+
+impl OpenLink {
+    /// Sets the user, which gets the events of the link from now on, and those from before.
+    pub fn set_user(&self, user: Arc<dyn LinkUser>) {
+        self.client.shared.links.set_user(self.number, user);
+    }
+}
+
+impl Drop for OpenLink {
+    fn drop(&mut self) {
+        let shared = &self.client.shared;
+        if shared.process != std::process::id() {
+            // A forked child: the attachment is its parent's.
+            return;
+        }
+        let (netns, slots) = (shared.netns, shared.links.remove(self.number));
+        let of_hook = slots.clone();
+        let hook: Hook = Box::new(move |answer| {
+            if matches!(answer, Err(Error::Closed)) {
+                note_closed(netns, of_hook);
+            }
+            answer
+        });
+        if !shared.notify(None, &detach(self.number), Some(hook)) {
+            note_closed(netns, slots);
+        }
+    }
+}
