@@ -116,10 +116,16 @@ impl State {
         self.locals.iter_mut().for_each(|local| local.queue.arm());
     }
 
+    /// Takes completion events, after which their queues are not armed. Wakes the threads
+    /// that sleep until an event, so that one of them arms the queues again.
     pub(super) fn take_events(&mut self) {
-        self.locals.iter_mut().for_each(|local| {
-            local.queue.take_events();
-        });
+        let mut taken = false;
+        for local in &mut self.locals {
+            taken |= local.queue.take_events();
+        }
+        if taken {
+            self.waiters.wake_all();
+        }
     }
 
     /// Returns the poll events that are present.

@@ -62,18 +62,8 @@ impl Stream {
     /// Sends the start of a slice of up to [`MAX_TRANSFER`] bytes.
     fn send_once(&self, bytes: &[u8], nonblocking: bool) -> Result<u32> {
         let want = bytes.len() as u32;
-        let mut took_completions = false;
-        let (chunk, buffer) = self.wait(nonblocking, |state| {
-            let ready = state.sendable(want);
-            if let Some(Ok((chunk, _))) = &ready
-                && chunk.length < want.min(SMALL)
-                && !took_completions
-            {
-                took_completions = true;
-                return None;
-            }
-            ready
-        })?;
+        self.make_room(want);
+        let (chunk, buffer) = self.wait(nonblocking, |state| state.sendable(want))?;
         if chunk.length == 0 {
             return Ok(0);
         }
@@ -99,6 +89,16 @@ impl Stream {
             return Err(errno);
         }
         Ok(chunk.length)
+    }
+
+    /// Takes completions if the next chunk would be small without them.
+    fn make_room(&self, want: u32) {
+        let mut state = self.lock();
+        let connection = state.connection.as_ref();
+        let chunk = connection.and_then(|connection| connection.chunk(want.max(1)));
+        if chunk.is_some_and(|chunk| chunk.length < want.min(SMALL)) {
+            state.step(&self.id, false);
+        }
     }
 
     /// Receives bytes and returns how many: 0 at the end of the stream. Knows the flags
