@@ -25,6 +25,10 @@ const POLLS_ON_NS: u64 = 10_000;
 
 /// Time of a turn with few packets.
 const TURN_NS: u64 = 3_000;
+/// Time for which a post waits without sleep for a turn of the progress thread. That thread
+/// may lose its processor during a turn. A thread that sleeps meanwhile waits for a tick of
+/// the scheduler, up to 4 ms, if other threads use all processors.
+const PROGRESS_TURN_NS: u64 = 300_000;
 
 /// The state that a shard's lock protects.
 pub(crate) type Core = ferroce_shard::Core<UdpWire, MappedCredits>;
@@ -43,6 +47,8 @@ pub(crate) struct Shard {
     found_nothing: AtomicBool,
     /// True while a poller holds the lock.
     polling: AtomicBool,
+    /// True while the progress thread holds the lock.
+    progressing: AtomicBool,
     /// True while a thread that waits for an event sleeps on the sockets.
     driven: AtomicBool,
     /// Counts how often `driven` was set.
@@ -94,6 +100,7 @@ impl Shard {
             poller: AtomicI32::new(0),
             found_nothing: AtomicBool::new(false),
             polling: AtomicBool::new(false),
+            progressing: AtomicBool::new(false),
             driven: AtomicBool::new(false),
             drives: AtomicU32::new(0),
             posts_wait: AtomicBool::new(false),
@@ -303,8 +310,10 @@ impl Shard {
             true => self.lock(),
             false => self.try_lock()?,
         };
+        self.progressing.store(true, Ordering::Relaxed);
         let now = clock::now();
         let received = core.turn(now, &mut self.process(now), caller);
+        self.progressing.store(false, Ordering::Relaxed);
         let deadline = core.next_deadline(now);
         // Set under the lock: a thread that sets an earlier timer afterwards sees this
         // value and wakes the progress thread.
@@ -396,14 +405,20 @@ impl Shard {
         if let Some(core) = self.try_lock() {
             return core;
         }
-        let until = clock::now().after_nanos(TURN_NS);
-        while clock::now() < until {
+        let since = clock::now();
+        loop {
             core::hint::spin_loop();
             if let Some(core) = self.try_lock() {
                 return core;
             }
+            let limit = match self.progressing.load(Ordering::Relaxed) {
+                true => PROGRESS_TURN_NS,
+                false => TURN_NS,
+            };
+            if clock::now().nanos_since(since) >= limit {
+                return self.lock();
+            }
         }
-        self.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
