@@ -473,10 +473,16 @@ impl Drop for Program {
     }
 }
 
-/// Both ends of a connection of rping are shown, also after a restart of ferroced.
-#[test]
-fn connections_are_shown_with_their_ports() {
-    with_libraries("connections_are_shown_with_their_ports", || {
+/// Starts one side of rping.
+fn rping(side: &str) -> Program {
+    let command = format!("ferroce run -- rping {side} -a 10.0.0.1 -p 7175");
+    let child = common::command(&command).stdout(Stdio::null()).spawn();
+    Program(child.expect("ferroce starts"))
+}
+
+/// Runs a test with a server of rping that waits for a connection.
+fn with_rping_server(name: &str, test: impl FnOnce(Program)) {
+    with_libraries(name, || {
         if !std::path::Path::new("/usr/bin/rping").exists() {
             let line = "*** SKIPPED: rping is not installed ***";
             assert!(std::env::var_os("CI").is_none(), "{line}");
@@ -485,17 +491,44 @@ fn connections_are_shown_with_their_ports() {
         let _cleanup = Cleanup;
         cable("eth0", "far0", "10.0.0.1/24");
         ok("rdma link add rxe0 type rxe netdev eth0");
-        let rping = |side: &str| {
-            let child =
-                common::command(&format!("ferroce run -- rping {side} -a 10.0.0.1 -p 7175"))
-                    .stdout(Stdio::null())
-                    .spawn();
-            Program(child.expect("ferroce starts"))
-        };
         let server = rping("-s");
         deadline::until("the server listens", || {
             !ok("rdma res show cm_id state LISTEN").is_empty()
         });
+        test(server);
+    });
+}
+
+/// A thread that waits for an event of the connection manager also receives the request to
+/// list objects.
+#[test]
+fn programs_that_wait_for_a_disconnect_list_their_objects() {
+    with_rping_server(
+        "programs_that_wait_for_a_disconnect_list_their_objects",
+        |server| {
+            let client = rping("-c");
+            deadline::until("the connection exists", has_both_ends);
+            for _ in 0..3 {
+                let listed = ok("rdma resource show qp");
+                for program in [&server, &client] {
+                    let pid = format!(" pid {} ", program.0.id());
+                    assert!(listed.contains(&pid), "{listed}");
+                }
+            }
+        },
+    );
+}
+
+/// Returns true if both ends of a connection have a queue pair.
+fn has_both_ends() -> bool {
+    let ends = ok("rdma res show cm_id state CONNECT qp-type RC");
+    ends.lines().count() == 2
+}
+
+/// Both ends of a connection of rping are shown, also after a restart of ferroced.
+#[test]
+fn connections_are_shown_with_their_ports() {
+    with_rping_server("connections_are_shown_with_their_ports", |server| {
         // While the server is stopped it cannot accept: its end has no queue pair yet. The
         // state is CONNECT from the request on, as with the kernel.
         let server_pid = Pid::from_child(&server.0);
@@ -506,13 +539,7 @@ fn connections_are_shown_with_their_ports() {
         });
         assert_eq!(ok("rdma res show cm_id qp-type RC").lines().count(), 1);
         kill_process(server_pid, Signal::CONT).expect("ours");
-        let both_ends_have_queue_pairs = || {
-            ok("rdma res show cm_id state CONNECT qp-type RC")
-                .lines()
-                .count()
-                == 2
-        };
-        deadline::until("the server has accepted", both_ends_have_queue_pairs);
+        deadline::until("the server has accepted", has_both_ends);
         let check = || {
             let (to, from) = (
                 ok("rdma res show cm_id dst-port 7175"),
@@ -537,7 +564,7 @@ fn connections_are_shown_with_their_ports() {
         check();
         // The next ferroced learns the connections from the programs.
         common::end_daemon();
-        deadline::until("both ends are known again", both_ends_have_queue_pairs);
+        deadline::until("both ends are known again", has_both_ends);
         check();
     });
 }

@@ -91,7 +91,7 @@ pub(crate) fn cable(name: &str, far: &str, address: &str) {
 }
 
 /// Runs a test in a network namespace of its own, if the libraries for programs are built.
-pub(crate) fn with_libraries(name: &str, test: fn()) {
+pub(crate) fn with_libraries(name: &str, test: impl FnOnce()) {
     let folder = Path::new(FERROCE).with_file_name("lib");
     let all = ["libibverbs.so.1", "libferroce-preload.so", "bin/ferroce"];
     if all.iter().all(|file| folder.join(file).exists()) {

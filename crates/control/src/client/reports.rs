@@ -4,6 +4,7 @@
 //! delay the answers to other threads.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::net::SendFlags;
@@ -18,26 +19,29 @@ pub(super) struct Reports(Vec<Report>);
 
 #[derive(Debug)]
 struct Report {
-    stream: OwnedFd,
+    stream: Arc<OwnedFd>,
     rest: Vec<u8>,
     /// The report is given up at this time, unless the reader takes some of it.
     until: Instant,
 }
 
 impl Reports {
-    /// Starts to write a report.
-    pub(super) fn add(&mut self, stream: OwnedFd, text: &[u8]) {
+    /// Starts to write a report. Returns true if it is not complete.
+    pub(super) fn add(&mut self, stream: OwnedFd, text: &[u8]) -> bool {
         self.0.push(Report {
-            stream,
+            stream: Arc::new(stream),
             rest: text.to_vec(),
             until: now() + PATIENCE,
         });
         self.advance();
+        !self.0.is_empty()
     }
 
-    /// Returns the streams to wait for.
-    pub(super) fn streams(&self) -> impl Iterator<Item = &OwnedFd> {
-        self.0.iter().map(|report| &report.stream)
+    /// Returns the streams to wait for. No lock is held while a thread waits, so they are
+    /// shared.
+    pub(super) fn streams(&self) -> Vec<Arc<OwnedFd>> {
+        let streams = self.0.iter().map(|report| Arc::clone(&report.stream));
+        streams.collect()
     }
 
     /// Returns the time until a report is given up.
@@ -58,7 +62,7 @@ impl Report {
     fn advance(&mut self) -> bool {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         while !self.rest.is_empty() {
-            match rustix::net::send(&self.stream, &self.rest, flags) {
+            match rustix::net::send(&*self.stream, &self.rest, flags) {
                 Ok(sent) => {
                     self.rest.drain(..sent);
                     self.until = now() + PATIENCE;

@@ -300,12 +300,16 @@ impl Shared {
     /// Sleeps until the descriptor is readable, the time is over, or the thread is woken.
     /// Continues reports meanwhile.
     pub(super) fn wait(&self, fd: Option<BorrowedFd<'_>>, timeout: Option<Duration>) {
-        let mut reports = lock(&self.reports);
-        let timeout = reports.timeout().into_iter().chain(timeout).min();
+        // Another thread may receive the request for a report meanwhile.
+        let (streams, until) = {
+            let reports = lock(&self.reports);
+            (reports.streams(), reports.timeout())
+        };
+        let timeout = until.into_iter().chain(timeout).min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut fds = vec![PollFd::new(&self.wakeup, PollFlags::IN)];
         fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        fds.extend(reports.streams().map(|s| PollFd::new(s, PollFlags::OUT)));
+        fds.extend(streams.iter().map(|s| PollFd::new(s, PollFlags::OUT)));
         let _interrupted = poll(&mut fds, timeout.as_ref());
         let is_woken = !fds[0].revents().is_empty();
         drop(fds);
@@ -313,7 +317,7 @@ impl Shared {
             let mut count = [0; 8];
             let _empty = rustix::io::read(&self.wakeup, &mut count);
         }
-        reports.advance();
+        lock(&self.reports).advance();
     }
 
     pub(super) fn received(&self, (number, reply, fds): Received) {
@@ -340,8 +344,14 @@ impl Shared {
             Reply::Report { attachment, keys } => {
                 if let Some(report) = self.links.report(attachment, keys) {
                     let mut reports = lock(&self.reports);
-                    fds.into_iter()
-                        .for_each(|stream| reports.add(stream, &report));
+                    let mut continues = false;
+                    for stream in fds {
+                        continues = reports.add(stream, &report);
+                    }
+                    drop(reports);
+                    if continues {
+                        self.wake();
+                    }
                 }
             }
             other => tracing::warn!("ferroced sent an unexpected message: {other:?}"),
