@@ -81,6 +81,17 @@ impl Receiving {
         Ok(())
     }
 
+    /// Returns true if ferroced has closed the connection.
+    pub(super) fn is_hung_up(&self) -> bool {
+        let socket = lock(&self.socket);
+        let Some(RequestSender(socket)) = &*socket else {
+            return false;
+        };
+        let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
     /// Stops using a connection that was lost.
     pub(super) fn stop(&self) {
         if let Some(RequestSender(socket)) = lock(&self.socket).take() {

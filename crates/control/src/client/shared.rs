@@ -94,9 +94,14 @@ impl Shared {
 
     /// Closes the connection, after the thread has ended.
     pub(super) fn disconnect(&self) {
+        // The thread may have ended before it noticed the end of ferroced.
+        let is_lost = self.receiving.is_hung_up();
         self.receiving.stop();
         let hooks = lock(&self.state).lose_connection();
-        drop(hooks);
+        drop(hooks.waiting);
+        for hook in hooks.notices.into_iter().filter(|_| is_lost) {
+            let _lost = hook(Err(Error::Closed));
+        }
     }
 
     /// Registers a service on the connection with this number. False if that was lost.
