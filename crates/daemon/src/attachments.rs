@@ -114,6 +114,11 @@ impl Server {
             ));
         }
         let owner = self.new_id();
+        let count = match self.available_slots() < FOR_PROGRAMS / 2 + count {
+            // Several slots make a program faster. None would make another one fail.
+            true => 1,
+            false => count,
+        };
         let slots = self.take_slots(count, owner)?;
         tracing::debug!(
             pid = peer.pid,

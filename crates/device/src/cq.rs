@@ -73,19 +73,21 @@ impl Cq {
         let _set_before = self.cookie.set(cookie);
     }
 
-    /// Takes up to `max` completions and returns their number. If there is none, does a
-    /// turn of each shard first: while a program polls, the progress threads receive nothing.
+    /// Takes up to `max` completions and returns their number. If there is none, does turns
+    /// of the shards first: while a program polls, the progress threads receive nothing.
     pub fn poll(&self, max: usize, mut take: impl FnMut(Wc)) -> usize {
         if max == 0 {
             return 0;
         }
         let mut taken = self.queue.poll(max, &mut take);
         if taken == 0 {
-            self.used_shards().for_each(|shard| shard.poll());
+            let is_only = self.used.load(Ordering::Relaxed).is_power_of_two();
+            self.used_shards().for_each(|shard| shard.poll(is_only));
             taken = self.queue.poll(max, take);
         }
         if taken > 0 {
-            self.used_shards().for_each(|shard| shard.note_completion());
+            self.used_shards()
+                .for_each(|shard| shard.polls.note_completion());
         }
         taken
     }

@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
 
 use ferroce_control::client::OpenLink;
-use ferroce_control::{AttachedSlot, Client, LinkInfo};
-use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire, qpns_of_slot};
+use ferroce_control::{Client, LinkInfo};
+use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
 use ferroce_roce::{
-    Access, AccessError, AddressHandle, Config, Counter, Counters, Engine, MemRef, Mr, Mw, MwKind,
-    Pd, QpInit, Regions, Rereg, Srq, SrqInit, VerbsError, Xrcd,
+    Access, AccessError, AddressHandle, Counter, Counters, MemRef, Mr, Mw, MwKind, Pd, QpInit,
+    Regions, Rereg, Srq, SrqInit, VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
 use rustix::process::{Pid, getpid};
 
 use crate::address::AhAttr;
+use crate::busy_shards::{BusyShards, Load};
 use crate::channel::Channel;
 use crate::completion_channel::CompletionChannel;
 use crate::counters;
@@ -28,6 +29,7 @@ use crate::progress;
 use crate::qp::Qp;
 use crate::resources::{Inventory, Srqs};
 use crate::shard::{Core, Shard};
+use crate::shard_setup::{new_engine, seed, wanted_shards};
 use crate::supervisor::Supervisor;
 
 /// An open device.
@@ -46,6 +48,8 @@ pub struct Device {
     link: Arc<RwLock<LinkInfo>>,
     regions: Arc<Regions>,
     shards: Arc<[Arc<Shard>]>,
+    /// Slot of each shard.
+    slots: Vec<u8>,
     /// Counters of each shard.
     counters: Vec<Arc<Counters>>,
     event_queue: Arc<EventQueue>,
@@ -55,21 +59,27 @@ pub struct Device {
     next_shard: AtomicUsize,
     /// The attachment to the link, until the device is closed.
     attachment: Mutex<Option<OpenLink>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Threads>,
     /// The process that started the threads.
     process: Pid,
-    not_for_children: NotForChildren,
+    /// Sockets that a forked child closes, until the device is dropped.
+    _not_for_children: NotForChildren,
+}
+
+/// The progress threads of a device.
+#[derive(Debug)]
+struct Threads {
+    /// For each shard, whether its thread was started.
+    started: Vec<bool>,
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl Device {
-    /// Opens a link by its name. `FERROCE_SHARDS` sets the number of shards, 1 by default.
+    /// Opens a link by its name. `FERROCE_SHARDS` sets the number of shards. By default there
+    /// is one for each four processors, up to four.
     pub fn open(link: &str) -> Result<Arc<Device>, Error> {
-        let shards = std::env::var("FERROCE_SHARDS")
-            .ok()
-            .and_then(|n| n.parse().ok())
-            .unwrap_or(1u8)
-            .clamp(1, ferroce_control::MAX_SHARDS);
-        let mut attachment = Client::open()?.attach(link, shards)?;
+        let mut attachment = Client::open()?.attach(link, wanted_shards())?;
+        let busy = BusyShards::default();
         let event_queue = Arc::new(EventQueue::new().map_err(Error::system("event channel"))?);
         let regions = Arc::new(Regions::new(seed()?));
         let credits =
@@ -89,15 +99,19 @@ impl Device {
             }
             let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
             let counters = Arc::new(counters);
+            let load = Load::new(Arc::clone(&counters), Arc::clone(&busy), opened.len());
             all_counters.push(Arc::clone(&counters));
-            let shard = open_shard(
-                &attachment.link,
-                slot,
-                counters,
-                &regions,
-                &event_queue,
-                &credits,
-            )?;
+            let engine = new_engine(&attachment.link, slot.slot, &counters, &regions)?;
+            let (v4, v6) = slot.sockets;
+            let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
+            receiver.report_to(counters);
+            let wire = UdpWire::new(receiver, Sender::new(), attachment.link.ifindex);
+            let shard = Core::new(engine, wire, credits.clone())
+                .and_then(|core| Shard::new(core, Arc::clone(&event_queue), load))
+                .map_err(Error::system("shard"))?;
+            for socket in shard.sockets() {
+                not_for_children.add(socket.as_fd());
+            }
             opened.push(Arc::new(shard));
         }
         let shards: Arc<[Arc<Shard>]> = opened.into();
@@ -116,7 +130,7 @@ impl Device {
             shards: Arc::clone(&shards),
             inventory,
         }));
-        let mut device = Device {
+        let device = Device {
             link,
             regions,
             shards,
@@ -127,19 +141,19 @@ impl Device {
             next_srq: AtomicU32::new(1),
             next_shard: AtomicUsize::new(0),
             attachment: Mutex::new(Some(attachment)),
-            threads: Mutex::default(),
+            threads: Mutex::new(Threads {
+                started: vec![false; numbers.len()],
+                handles: Vec::new(),
+            }),
+            slots: numbers,
             process: getpid(),
-            not_for_children,
+            _not_for_children: not_for_children,
         };
-        // Progress threads start last. If one of them fails to start, the drop of the device
-        // ends the others before ferroced gets their slots back: the next owner of a slot
-        // must be its only user.
-        let shards = Arc::clone(&device.shards);
-        for (shard, number) in shards.iter().zip(numbers) {
-            let thread = progress::start(Arc::clone(shard), number, &mut device.not_for_children);
-            let thread = thread.map_err(Error::system("progress thread"))?;
-            device.threads().push(thread);
-        }
+        // A progress thread starts last. The others start with the first queue pair of their
+        // shard.
+        device
+            .start_thread(0)
+            .map_err(Error::system("progress thread"))?;
         Ok(Arc::new(device))
     }
 
@@ -339,6 +353,9 @@ impl Device {
     ) -> Result<Qp, VerbsError> {
         let index = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         let shard = &self.shards[index];
+        self.start_thread(index).map_err(|error| {
+            VerbsError::NoMemory(format!("cannot start a progress thread: {error}"))
+        })?;
         for cq in completes_in {
             cq.serve(index);
         }
@@ -389,7 +406,7 @@ impl Device {
         for shard in self.shards.iter() {
             shard.stop();
         }
-        for thread in self.threads().drain(..) {
+        for thread in self.threads().handles.drain(..) {
             let _panicked = thread.join();
         }
         // No thread uses the slots any more: ferroced can have them.
@@ -406,7 +423,19 @@ impl Device {
         }
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+    /// Starts the progress thread of a shard, if it does not run.
+    fn start_thread(&self, index: usize) -> std::io::Result<()> {
+        let mut threads = self.threads();
+        if !threads.started[index] {
+            let shard = Arc::clone(&self.shards[index]);
+            let handle = progress::start(shard, self.slots[index])?;
+            threads.handles.push(handle);
+            threads.started[index] = true;
+        }
+        Ok(())
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Threads> {
         self.threads
             .lock()
             .expect("no code panics while it holds the list of threads")
@@ -418,59 +447,14 @@ impl Drop for Device {
         if self.is_of_parent() {
             // The handles are those of threads that the child does not have.
             let threads = self.threads.get_mut();
-            std::mem::forget(threads.map(std::mem::take));
+            std::mem::forget(threads.map(|threads| std::mem::take(&mut threads.handles)));
             return;
         }
         self.close();
     }
 }
 
-fn open_shard(
-    link: &LinkInfo,
-    slot: AttachedSlot,
-    counters: Arc<Counters>,
-    regions: &Arc<Regions>,
-    event_queue: &Arc<EventQueue>,
-    credits: &MappedCredits,
-) -> Result<Shard, Error> {
-    let config = Config {
-        qpns: qpns_of_slot(slot.slot),
-        skip_qpns: random()?,
-        port_mtu: port_mtu(link),
-        check_icrc: link.crc,
-        patience_ns: u64::from(link.patience) * 1_000_000_000,
-        ..Config::default()
-    };
-    let engine = Engine::new(config, Arc::clone(regions), Arc::clone(&counters));
-    let (v4, v6) = slot.sockets;
-    let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
-    receiver.report_to(counters);
-    let wire = UdpWire::new(receiver, Sender::new(), link.ifindex);
-    Core::new(engine, wire, credits.clone())
-        .and_then(|core| Shard::new(core, Arc::clone(event_queue)))
-        .map_err(Error::system("shard"))
-}
-
 /// Returns the active MTU of a link's port.
 pub(crate) fn port_mtu(link: &LinkInfo) -> Mtu {
     Mtu::from_bytes(link.active_mtu as usize).unwrap_or(Mtu::Mtu256)
-}
-
-/// Returns random bytes for memory keys.
-fn seed() -> Result<[u8; 32], Error> {
-    let mut seed = [0; 32];
-    fill(&mut seed)?;
-    Ok(seed)
-}
-
-fn random() -> Result<u32, Error> {
-    let mut number = [0; 4];
-    fill(&mut number)?;
-    Ok(u32::from_ne_bytes(number))
-}
-
-fn fill(bytes: &mut [u8]) -> Result<(), Error> {
-    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| Error::system("random numbers")(e.into()))?;
-    Ok(())
 }

@@ -67,6 +67,7 @@
 
 mod address;
 mod buffer;
+mod busy_shards;
 mod channel;
 mod clock;
 mod completion_channel;
@@ -82,10 +83,12 @@ mod free_cores;
 mod host;
 mod mapping;
 mod memory;
+mod polls;
 mod progress;
 mod qp;
 mod resources;
 mod shard;
+mod shard_setup;
 mod supervisor;
 mod token_pipe;
 

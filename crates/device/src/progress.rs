@@ -7,7 +7,8 @@
 //!
 //! While the program polls its completion queues, the thread would only compete for the
 //! lock: it leaves the sockets alone, and checks every 80 us whether the program still
-//! polls. [`ProgressRule`] tells such programs from those that poll memory. It does the same
+//! polls. If it finds that several shards move much data, it takes all their turns over, so
+//! that several threads send. [`ProgressRule`] tells such programs from those that poll memory. It does the same
 //! while a thread of the program waits for an event and sleeps on the sockets itself.
 
 use std::os::fd::AsFd;
@@ -19,7 +20,6 @@ use ferroce_shard::{Caller, ProgressRule, RECEIVE_BUDGET, STANDBY_NS, Woken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
-use crate::fork::NotForChildren;
 use crate::free_cores::FreeCores;
 use crate::shard::{Shard, Turn};
 use ferroce_control::block_all;
@@ -41,15 +41,12 @@ const DRIVEN_STANDBYS: u32 = 12;
 /// A turn with this many datagrams is part of a stream, of which more will follow.
 const STREAM: usize = 8;
 
+/// Processors that must be free beside the one of a thread that does all turns: for the peer
+/// on the same machine, and for other shards.
+const PEERS: usize = 3;
+
 /// Starts the thread.
-pub(crate) fn start(
-    shard: Arc<Shard>,
-    number: u8,
-    not_for_children: &mut NotForChildren,
-) -> std::io::Result<JoinHandle<()>> {
-    for socket in shard.sockets() {
-        not_for_children.add(socket.as_fd());
-    }
+pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
     let _blocked = block_all();
     #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
     std::thread::Builder::new()
@@ -136,15 +133,61 @@ impl ProgressThread<'_> {
         if self.rule.polls_memory() {
             return false;
         }
-        let Some(left) = self.shard.standby_ns(now) else {
+        let Some(left) = self.shard.polls.standby_ns(now) else {
             return false;
         };
-        let before = self.shard.poller();
+        let before = self.shard.polls.poller();
+        let bytes = self.shard.load.bytes();
         self.stand_by(now, left);
-        if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
+        let (since, now) = (now, clock::now());
+        let moved = self.shard.load.bytes() - bytes;
+        if self.shard.load.note(moved, since, now) && self.cores.has_one(now, PEERS) {
+            self.take_over(now);
+            return true;
+        }
+        if before.is_some_and(|before| is_busy_elsewhere(self.shard, since, before)) {
             self.woken = Woken::ByStandby;
         }
         true
+    }
+
+    /// Does all turns as long as data moves and processors are free. The program only posts,
+    /// and takes completions.
+    fn take_over(&mut self, now: Time) {
+        let shard = self.shard;
+        shard.set_awake();
+        shard.take_over(true);
+        let (mut bytes, mut until) = (shard.load.bytes(), now.after_nanos(SPIN_NS));
+        while !shard.is_stopped() {
+            let turn = shard.progress(Caller::Stream, true);
+            shard.set_awake();
+            let now = clock::now();
+            if shard.load.bytes() != bytes {
+                bytes = shard.load.bytes();
+                until = now.after_nanos(SPIN_NS);
+            }
+            if now >= until || !self.cores.has_one(now, PEERS - 1) {
+                break;
+            }
+            if turn.is_none_or(|turn| turn.received == 0) {
+                self.await_packet_or_post(until);
+            }
+        }
+        shard.load.note_quiet();
+        shard.take_over(false);
+        // A program may have posted just before.
+        shard.progress(Caller::ProgressThread, true);
+        self.woken = Woken::Otherwise;
+    }
+
+    /// Watches the descriptors and the program's posts without sleep.
+    fn await_packet_or_post(&mut self, until: Time) {
+        while !self.shard.take_posted() && clock::now() < until {
+            if poll(&mut self.fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                ready(self.shard, &self.fds);
+                return;
+            }
+        }
     }
 
     /// Does a turn, and waits for the next one.
@@ -152,12 +195,12 @@ impl ProgressThread<'_> {
         let (shard, polls_memory) = (self.shard, self.rule.polls_memory());
         let caller = match self.streams {
             true => Caller::Stream,
-            _ if polls_memory && shard.polled_within(now, EXPECT_POST_NS) => Caller::ExpectsPost,
+            _ if polls_memory && shard.polls.within(now, EXPECT_POST_NS) => Caller::ExpectsPost,
             false => Caller::ProgressThread,
         };
         // A program that polls memory needs the packet now, unless it is polling just now and
         // takes the packet itself.
-        let turn = match polls_memory && shard.polls_on(now) {
+        let turn = match polls_memory && shard.polls.go_on(now) {
             true => None,
             false => shard.progress(caller, polls_memory),
         };
@@ -204,7 +247,7 @@ impl ProgressThread<'_> {
                 .min(turn.deadline.unwrap_or(self.spin_until)),
         };
         // A program that begins to poll receives itself.
-        let leaves = || !self.rule.polls_memory() && self.shard.standby_ns(now).is_some();
+        let leaves = || !self.rule.polls_memory() && self.shard.polls.standby_ns(now).is_some();
         while clock::now() < until && !leaves() {
             if poll(&mut self.fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
                 self.woken = ready(self.shard, &self.fds);
@@ -225,7 +268,7 @@ impl ProgressThread<'_> {
 /// Returns true if the thread that polled last has used the processor after its last poll, for
 /// most of a standby. `before` is its state at the time `since`, before the standby.
 fn is_busy_elsewhere(shard: &Shard, since: Time, before: (i32, u64, Time)) -> bool {
-    let Some((thread, used, polled)) = shard.poller() else {
+    let Some((thread, used, polled)) = shard.polls.poller() else {
         return false;
     };
     // Of the CPU time, so much may be from before the last poll.

@@ -3,25 +3,28 @@
 //! A thread that has work takes the lock and does a turn: it receives, handles timers and
 //! sends. A program that posts or polls does so on its own thread. The progress thread takes
 //! over when no thread has polled for 80 us, so that peers are served while the program does
-//! something else. While the program polls, the progress thread leaves the lock alone.
+//! something else. While the program polls, the progress thread leaves the lock alone. If
+//! several shards are busy and processors are free, the progress threads do all turns.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 
 use ferroce_net::{UdpWire, Wire};
 use ferroce_roce::{Adapter, Event, Memory, Time};
-use ferroce_shard::{Caller, STANDBY_NS};
+use ferroce_shard::{Caller, MAX_BATCHES, STANDBY_NS};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::busy_shards::Load;
 use crate::clock;
-use crate::cpu_time;
 use crate::credits::MappedCredits;
 use crate::event_queue::EventQueue;
 use crate::memory::LazyMemory;
+use crate::polls::Polls;
 
-/// Time between two polls of a program that does nothing else, or is interrupted for a moment.
-const POLLS_ON_NS: u64 = 10_000;
+/// Polls without a packet or post, after which a program polls a shard only once in so many
+/// polls, if it uses others too. Each turn takes a system call.
+const QUIET_POLLS: u32 = 8;
 
 /// Time of a turn with few packets.
 const TURN_NS: u64 = 3_000;
@@ -30,21 +33,24 @@ const TURN_NS: u64 = 3_000;
 /// the scheduler, up to 4 ms, if other threads use all processors.
 const PROGRESS_TURN_NS: u64 = 300_000;
 
+const PANICKED: &str = "a thread panicked in the engine";
+
 /// The state that a shard's lock protects.
 pub(crate) type Core = ferroce_shard::Core<UdpWire, MappedCredits>;
+
+/// Packets that a thread sends.
+type Sending = ferroce_shard::Sending<UdpWire, MappedCredits>;
 
 /// One slot of the process.
 #[derive(Debug)]
 pub(crate) struct Shard {
     core: Mutex<Core>,
+    /// Notified when a thread has sent its packets, if another waits for that.
+    sent: Condvar,
+    /// Number of threads that wait for `sent`.
+    waits_for_sender: AtomicU32,
     events: Arc<EventQueue>,
-    /// End of the last poll, or of the last post soon after a poll; zero if no further poll
-    /// is expected.
-    polled_at: AtomicU64,
-    /// Number of the thread that polled last; 0 if none did.
-    poller: AtomicI32,
-    /// True if the last poll found no completion: the program will probably poll again.
-    found_nothing: AtomicBool,
+    pub(crate) polls: Polls,
     /// True while a poller holds the lock.
     polling: AtomicBool,
     /// True while the progress thread holds the lock.
@@ -57,6 +63,13 @@ pub(crate) struct Shard {
     posts_wait: AtomicBool,
     /// Time at which the progress thread wakes up by itself.
     sleeps_until: AtomicU64,
+    /// Polls since the last packet or post.
+    quiet_polls: AtomicU32,
+    /// True while the progress thread does all turns.
+    taken_over: AtomicBool,
+    /// True if a program posted, after the last turn of a progress thread that does all.
+    posted: AtomicBool,
+    pub(crate) load: Load,
     stopped: AtomicBool,
     wakeup: OwnedFd,
     /// Duplicates of the wire's descriptors: threads watch them without the lock.
@@ -91,20 +104,24 @@ impl ferroce_shard::Process for ThisProcess<'_> {
 }
 
 impl Shard {
-    pub(crate) fn new(core: Core, events: Arc<EventQueue>) -> std::io::Result<Shard> {
+    pub(crate) fn new(core: Core, events: Arc<EventQueue>, load: Load) -> std::io::Result<Shard> {
         Ok(Shard {
             sockets: core.wire().descriptors()?,
             core: Mutex::new(core),
+            sent: Condvar::new(),
+            waits_for_sender: AtomicU32::new(0),
             events,
-            polled_at: AtomicU64::new(0),
-            poller: AtomicI32::new(0),
-            found_nothing: AtomicBool::new(false),
+            polls: Polls::default(),
             polling: AtomicBool::new(false),
             progressing: AtomicBool::new(false),
             driven: AtomicBool::new(false),
             drives: AtomicU32::new(0),
             posts_wait: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
+            quiet_polls: AtomicU32::new(0),
+            taken_over: AtomicBool::new(false),
+            posted: AtomicBool::new(false),
+            load,
             stopped: AtomicBool::new(false),
             wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
@@ -121,7 +138,7 @@ impl Shard {
         work: impl FnOnce(&mut Core, Time, &mut ThisProcess<'_>) -> T,
     ) -> T {
         let now = clock::now();
-        let mut core = self.lock();
+        let mut core = self.lock_whole();
         let mut process = self.process(now);
         let result = work(&mut core, now, &mut process);
         if !self.is_stopped() {
@@ -137,10 +154,18 @@ impl Shard {
         let now = clock::now();
         let mut core = self.lock_soon();
         let (result, sends) = work(core.adapter(), now);
+        self.quiet_polls.store(0, Ordering::Relaxed);
         if !self.is_stopped() {
             let mut process = self.process(now);
             match sends {
-                true => core.posted(now, &mut process, qpn),
+                true if self.is_taken_over() => {
+                    self.posted.store(true, Ordering::Release);
+                    core.report(&mut process);
+                }
+                true => {
+                    let sending = core.posted(now, &mut process, qpn);
+                    core = self.send(core, sending, &mut process);
+                }
                 // A receive makes no packets, only completions in the error state.
                 false => core.report(&mut process),
             }
@@ -149,36 +174,8 @@ impl Shard {
             self.wake_for_deadline(&core, now);
         }
         drop(core);
-        self.extend_standby(now);
+        self.polls.extend(now);
         result
-    }
-
-    /// Notes that a poll found a completion: the program may do something else now.
-    #[inline]
-    pub(crate) fn note_completion(&self) {
-        if self.found_nothing.load(Ordering::Relaxed) {
-            self.found_nothing.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns true if the program polls without a pause, and has found nothing so far.
-    pub(crate) fn polls_on(&self, now: Time) -> bool {
-        self.found_nothing.load(Ordering::Relaxed) && self.polled_within(now, POLLS_ON_NS)
-    }
-
-    /// Lets the standby of the progress thread begin anew after a call that began at `since`,
-    /// if the program polls. A call that sends much takes longer than a standby: the packets
-    /// that arrived meanwhile were not missed.
-    #[inline]
-    fn extend_standby(&self, since: Time) {
-        let polled = self.polled_at.load(Ordering::Relaxed);
-        if polled != 0 && since.nanos_since(Time::from_nanos(polled)) < STANDBY_NS {
-            let end = clock::now().as_nanos();
-            // Unless another thread began to wait for an event.
-            let _changed =
-                self.polled_at
-                    .compare_exchange(polled, end, Ordering::Relaxed, Ordering::Relaxed);
-        }
     }
 
     /// Sends deferred ACKs and waiting posts before a queue pair or the process ends, which
@@ -188,27 +185,78 @@ impl Shard {
             && !self.is_stopped()
         {
             let now = clock::now();
-            core.flush_deferred(now, &mut self.process(now));
+            let mut process = self.process(now);
+            match self.is_taken_over() {
+                true => core.transmit(now, &mut process),
+                false => core.flush_deferred(now, &mut process),
+            }
         }
     }
 
-    /// Does a turn for a program that polls, unless another thread holds the lock.
-    pub(crate) fn poll(&self) {
+    /// Sends packets, without the lock if that takes long. Leaves packets that other threads
+    /// post meanwhile to the next turn, if there are too many.
+    fn send<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        mut sending: Option<Sending>,
+        process: &mut ThisProcess<'_>,
+    ) -> MutexGuard<'a, Core> {
+        let mut batches = 0;
+        while let Some(mut packets) = sending {
+            let now = clock::now();
+            if packets.is_long() {
+                drop(core);
+                packets.send(now);
+                core = self.lock_soon();
+            } else {
+                packets.send(now);
+            }
+            batches += 1;
+            let continues = batches < MAX_BATCHES && !self.is_stopped();
+            sending = core.end_transmit(clock::now(), process, packets, continues);
+            if sending.is_none() && self.waits_for_sender.load(Ordering::Relaxed) > 0 {
+                self.sent.notify_all();
+            }
+        }
+        core
+    }
+
+    /// Does a turn.
+    fn turn<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        now: Time,
+        caller: Caller,
+    ) -> (MutexGuard<'a, Core>, usize) {
+        let mut process = self.process(now);
+        let (received, sending) = core.turn(now, &mut process, caller);
+        (self.send(core, sending, &mut process), received)
+    }
+
+    /// Does a turn for a program that polls, unless another thread holds the lock. A shard that
+    /// is not the program's only one does a turn for few polls while no packet arrives.
+    pub(crate) fn poll(&self, is_only: bool) {
         if self.is_stopped() {
             return;
         }
         let now = clock::now();
-        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
-        let thread = cpu_time::current_thread();
-        self.poller.store(thread, Ordering::Relaxed);
-        self.found_nothing.store(true, Ordering::Relaxed);
-        if let Some(mut core) = self.try_lock() {
+        self.polls.note(now);
+        let quiet = self.quiet_polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.quiet_polls.store(quiet, Ordering::Relaxed);
+        let skips = !is_only && quiet > QUIET_POLLS && !quiet.is_multiple_of(QUIET_POLLS);
+        if skips || self.is_taken_over() {
+            return;
+        }
+        if let Some(core) = self.try_lock() {
             self.polling.store(true, Ordering::Relaxed);
-            core.turn(now, &mut self.process(now), Caller::Poller);
+            let (core, received) = self.turn(core, now, Caller::Poller);
+            if received > 0 {
+                self.quiet_polls.store(0, Ordering::Relaxed);
+            }
             self.wake_for_deadline(&core, now);
             self.polling.store(false, Ordering::Relaxed);
             drop(core);
-            self.extend_standby(now);
+            self.polls.extend(now);
         }
     }
 
@@ -233,9 +281,9 @@ impl Shard {
     pub(crate) fn drive(&self) {
         let now = clock::now();
         if !self.is_stopped()
-            && let Some(mut core) = self.try_lock()
+            && let Some(core) = self.try_lock()
         {
-            core.turn(now, &mut self.process(now), Caller::ExpectsPost);
+            let (core, _) = self.turn(core, now, Caller::ExpectsPost);
             self.wake_for_deadline(&core, now);
         }
     }
@@ -244,7 +292,7 @@ impl Shard {
     /// something else: the progress thread takes over after a standby.
     pub(crate) fn end_driving(&self) {
         let now = clock::now();
-        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.polls.expect(now);
         self.driven.store(false, Ordering::Release);
         let standby = now.after_nanos(STANDBY_NS).as_nanos();
         if self.sleeps_until.load(Ordering::Relaxed) > standby {
@@ -271,17 +319,9 @@ impl Shard {
     /// Notes that the program waits for an event instead of polling: the progress thread
     /// must receive.
     pub(crate) fn stop_relying_on_polls(&self) {
-        if self.polled_at.swap(0, Ordering::Relaxed) != 0 {
+        if self.polls.stop() {
             self.wake();
         }
-    }
-
-    /// Returns the time for which a further poll is still expected.
-    pub(crate) fn standby_ns(&self, now: Time) -> Option<u64> {
-        let polled = Time::from_nanos(self.polled_at.load(Ordering::Relaxed));
-        STANDBY_NS
-            .checked_sub(now.nanos_since(polled))
-            .filter(|&left| left > 0)
     }
 
     /// Returns true while a poller holds the lock.
@@ -289,30 +329,17 @@ impl Shard {
         self.polling.load(Ordering::Relaxed)
     }
 
-    /// Returns the thread that polled last, its CPU time, and the time of that poll.
-    pub(crate) fn poller(&self) -> Option<(i32, u64, Time)> {
-        let polled = Time::from_nanos(self.polled_at.load(Ordering::Relaxed));
-        let thread = self.poller.load(Ordering::Relaxed);
-        cpu_time::used_by(thread).map(|used| (thread, used, polled))
-    }
-
-    /// Returns true if the program polled within `ns` before `now`.
-    pub(crate) fn polled_within(&self, now: Time, ns: u64) -> bool {
-        let polled = Time::from_nanos(self.polled_at.load(Ordering::Relaxed));
-        now.nanos_since(polled) < ns
-    }
-
     /// Does a turn for the progress thread. Unless `waits`, returns none if another thread
     /// holds the lock: to wait for a lock that a program takes again and again would slow
     /// down every poll.
     pub(crate) fn progress(&self, caller: Caller, waits: bool) -> Option<Turn> {
-        let mut core = match waits {
+        let core = match waits {
             true => self.lock(),
             false => self.try_lock()?,
         };
         self.progressing.store(true, Ordering::Relaxed);
         let now = clock::now();
-        let received = core.turn(now, &mut self.process(now), caller);
+        let (core, received) = self.turn(core, now, caller);
         self.progressing.store(false, Ordering::Relaxed);
         let deadline = core.next_deadline(now);
         // Set under the lock: a thread that sets an earlier timer afterwards sees this
@@ -323,6 +350,24 @@ impl Shard {
             received,
             deferred: core.has_deferred(),
         })
+    }
+
+    /// Returns true while the progress thread does all turns.
+    #[inline]
+    pub(crate) fn is_taken_over(&self) -> bool {
+        self.taken_over.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends the time in which the progress thread does all turns. It does one more
+    /// after the end: a program may have posted just before.
+    pub(crate) fn take_over(&self, begins: bool) {
+        let _core = self.lock();
+        self.taken_over.store(begins, Ordering::Relaxed);
+    }
+
+    /// Returns true if a program posted since the last call.
+    pub(crate) fn take_posted(&self) -> bool {
+        self.posted.load(Ordering::Acquire) && self.posted.swap(false, Ordering::Acquire)
     }
 
     /// Records the time at which the progress thread wakes up by itself.
@@ -342,8 +387,8 @@ impl Shard {
         self.flush_deferred();
         self.stopped.store(true, Ordering::Release);
         self.wake();
-        // A thread that did not see the flag still holds the lock.
-        self.pass_through();
+        // A thread that did not see the flag still holds the lock, or sends.
+        drop(self.lock_whole());
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -394,7 +439,7 @@ impl Shard {
         match self.core.try_lock() {
             Ok(core) => Some(core),
             Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => panic!("a thread panicked in the engine"),
+            Err(TryLockError::Poisoned(_)) => panic!("{PANICKED}"),
         }
     }
 
@@ -421,7 +466,21 @@ impl Shard {
         }
     }
 
+    /// Takes the lock when no thread sends: what it has is part of the core again.
+    fn lock_whole(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.lock();
+        if core.is_sending() {
+            self.waits_for_sender.fetch_add(1, Ordering::Relaxed);
+            core = self
+                .sent
+                .wait_while(core, |core| core.is_sending())
+                .expect(PANICKED);
+            self.waits_for_sender.fetch_sub(1, Ordering::Relaxed);
+        }
+        core
+    }
+
     fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().expect("a thread panicked in the engine")
+        self.core.lock().expect(PANICKED)
     }
 }

@@ -64,5 +64,5 @@ pub use send_error::{PartialSend, SendError};
 pub use sender::{RUN_LIMITS, Sender, TxRun};
 pub use slot::{SlotSockets, create_slot, create_slot_with};
 pub use steering::{qpns_of_slot, slot_of_qpn};
-pub use udp_wire::UdpWire;
-pub use wire::{IpIds, Properties, Scope, Source, Wire};
+pub use udp_wire::{UdpSender, UdpWire};
+pub use wire::{IpIds, Properties, Scope, Source, Wire, WireSender};

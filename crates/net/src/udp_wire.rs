@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use ferroce_roce::Path;
 
-use crate::wire::{IpIds, Properties, Scope, Source, Wire};
+use crate::wire::{IpIds, Properties, Scope, Source, Wire, WireSender};
 use crate::{IncomingRun, RUN_LIMITS, Receiver, SendError, Sender};
 
 /// Ports tried until one is free for both IP families.
@@ -15,8 +15,16 @@ const CANDIDATES: usize = 8;
 /// A slot's sockets on port 4791, and sockets to send from.
 pub struct UdpWire {
     receiver: Receiver,
-    sender: Sender,
+    /// Until the shard takes it.
+    sender: Option<UdpSender>,
+    ip_ids: IpIds,
     /// Index of the link's netdev, for addresses that have a meaning only on one netdev.
+    ifindex: u32,
+}
+
+/// The sockets to send from.
+pub struct UdpSender {
+    sender: Sender,
     ifindex: u32,
 }
 
@@ -25,11 +33,17 @@ impl UdpWire {
     pub fn new(receiver: Receiver, sender: Sender, ifindex: u32) -> UdpWire {
         UdpWire {
             receiver,
-            sender,
+            ip_ids: match sender.ids_in_run() {
+                true => IpIds::Numbered,
+                false => IpIds::Zero,
+            },
+            sender: Some(UdpSender { sender, ifindex }),
             ifindex,
         }
     }
+}
 
+impl UdpSender {
     /// Binds sockets of both IP families to the same source port.
     fn bind_both(&mut self, want: u16) -> io::Result<u16> {
         let mut want = want;
@@ -52,6 +66,12 @@ impl UdpWire {
 }
 
 impl Wire for UdpWire {
+    type Sender = UdpSender;
+
+    fn take_sender(&mut self) -> UdpSender {
+        self.sender.take().expect("a wire has one sending half")
+    }
+
     #[inline]
     fn receive(
         &mut self,
@@ -64,24 +84,6 @@ impl Wire for UdpWire {
             Scope::EitherFamily => self.receiver.receive_either(max, each),
             Scope::LastFamily => self.receiver.receive_more(max, each),
             Scope::OneMessage => self.receiver.receive_busy(max, each),
-        }
-    }
-
-    #[inline]
-    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
-        // Only multicast and link-local addresses need the netdev; others are routed.
-        let scoped = match path.flow.destination {
-            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
-            IpAddr::V4(v4) => v4.is_multicast(),
-        };
-        let ifindex = scoped.then_some(self.ifindex);
-        self.sender.send_run(path, segment, bytes, ifindex)
-    }
-
-    fn bind(&mut self, want: u16, source: Source) -> io::Result<u16> {
-        match source {
-            Source::Address(address) => self.sender.bind_from(want, address),
-            Source::Any => self.bind_both(want),
         }
     }
 
@@ -106,11 +108,28 @@ impl Wire for UdpWire {
         Properties {
             slot: self.receiver.slot(),
             receive_buffer: self.receiver.buffer(),
-            ip_ids: match self.sender.ids_in_run() {
-                true => IpIds::Numbered,
-                false => IpIds::Zero,
-            },
+            ip_ids: self.ip_ids,
             run_limits: RUN_LIMITS,
+        }
+    }
+}
+
+impl WireSender for UdpSender {
+    #[inline]
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
+        // Only multicast and link-local addresses need the netdev; others are routed.
+        let scoped = match path.flow.destination {
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
+            IpAddr::V4(v4) => v4.is_multicast(),
+        };
+        let ifindex = scoped.then_some(self.ifindex);
+        self.sender.send_run(path, segment, bytes, ifindex)
+    }
+
+    fn bind(&mut self, want: u16, source: Source) -> io::Result<u16> {
+        match source {
+            Source::Address(address) => self.sender.bind_from(want, address),
+            Source::Any => self.bind_both(want),
         }
     }
 }

@@ -16,6 +16,13 @@ use crate::{IncomingRun, SendError};
 
 /// The network, as one shard uses it. No call blocks.
 pub trait Wire {
+    /// The sending half.
+    type Sender: WireSender;
+
+    /// Takes the sending half, so that one thread can send while another receives. A shard
+    /// calls it once.
+    fn take_sender(&mut self) -> Self::Sender;
+
     /// Receives waiting datagrams and passes them to `each`, one run at a time. Stops when
     /// no datagram waits, or after `max` datagrams; the last run is always passed whole.
     /// Returns the number of datagrams.
@@ -28,21 +35,6 @@ pub trait Wire {
         max: usize,
         each: impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize>;
-
-    /// Sends a run: packets of `segment` bytes one behind the other in `bytes`, of which
-    /// only the last may be shorter. The source port of `path` is one that
-    /// [`Wire::bind`] returned. The ICRCs follow the rule in [`Properties::ip_ids`].
-    ///
-    /// # Errors
-    /// [`SendError::WouldBlock`] if the wire has no room: send the run again later. After
-    /// any other error the run is lost.
-    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError>;
-
-    /// Prepares to send from a UDP source port, `want` if possible. Returns the port to use.
-    ///
-    /// # Errors
-    /// If no port is available.
-    fn bind(&mut self, want: u16, source: Source) -> io::Result<u16>;
 
     /// Returns duplicates of the descriptors that become readable when a datagram waits.
     ///
@@ -70,6 +62,24 @@ pub trait Wire {
 
     /// Returns the constant properties of the wire.
     fn properties(&self) -> Properties;
+}
+
+/// The sending half of a [`Wire`]. No call blocks.
+pub trait WireSender {
+    /// Sends a run: packets of `segment` bytes one behind the other in `bytes`, of which
+    /// only the last may be shorter. The source port of `path` is one that
+    /// [`WireSender::bind`] returned. The ICRCs follow the rule in [`Properties::ip_ids`].
+    ///
+    /// # Errors
+    /// [`SendError::WouldBlock`] if the wire has no room: send the run again later. After
+    /// any other error the run is lost.
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError>;
+
+    /// Prepares to send from a UDP source port, `want` if possible. Returns the port to use.
+    ///
+    /// # Errors
+    /// If no port is available.
+    fn bind(&mut self, want: u16, source: Source) -> io::Result<u16>;
 }
 
 /// The queues that one call of [`Wire::receive`] looks at. A UDP wire has a queue per IP

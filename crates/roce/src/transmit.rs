@@ -18,6 +18,10 @@ use packet::Piece;
 pub use packet::TxPacket;
 pub use run::{Path, Run, RunLimits};
 
+/// Full runs that a batch holds: more would not fit the processor's cache when they are
+/// assembled.
+const RUNS: usize = 2;
+
 /// Bytes of the ICRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
 
@@ -35,6 +39,8 @@ pub struct Batch {
     used: usize,
     /// Number of packets.
     len: usize,
+    /// Bytes of all packets, from BTH to ICRC.
+    size: usize,
     runs: Vec<Run>,
     faults: Vec<(usize, Fault)>,
     /// Messages that complete once the batch is sent: queue pair and number of messages.
@@ -51,9 +57,9 @@ pub(crate) struct NewPacket {
 }
 
 impl Batch {
-    /// Returns a batch for up to `limit` packets, in runs that keep to `run_limits`. If
-    /// the batch holds more than one full run, it may take packets beyond `limit` that
-    /// complete its last run.
+    /// Returns a batch for up to `limit` packets or two full runs, in runs that keep to
+    /// `run_limits`. If `limit` is more than one full run, the batch may take packets beyond
+    /// its limits that complete its last run.
     pub fn new(limit: usize, run_limits: RunLimits) -> Batch {
         Batch {
             limit: limit.max(1),
@@ -63,6 +69,7 @@ impl Batch {
             entries: Vec::with_capacity(limit),
             used: 0,
             len: 0,
+            size: 0,
             runs: Vec::with_capacity(limit),
             faults: Vec::new(),
             handed_over: Vec::new(),
@@ -102,14 +109,23 @@ impl Batch {
         self.faults.push((number, fault));
     }
 
-    /// True if the batch has fewer packets than its limit.
+    /// True if the batch is below its limits.
     pub(crate) fn has_room(&self) -> bool {
-        self.len < self.limit
+        self.room(self.limit, 1) > 0
     }
 
-    /// Returns the number of packets that fit, up to a total of `limit`.
-    pub(crate) fn room(&self, limit: usize) -> usize {
-        self.limit.min(limit).saturating_sub(self.len)
+    /// Returns the number of packets of `len` bytes that fit, up to a total of `limit`.
+    pub(crate) fn room(&self, limit: usize, len: usize) -> usize {
+        let packets = self.limit.min(limit).saturating_sub(self.len);
+        let most = RUNS.saturating_mul(self.run_limits.bytes);
+        packets.min(most.saturating_sub(self.size).div_ceil(len))
+    }
+
+    /// Returns the most bytes that a batch has, from BTHs to ICRCs, if its packets have up to
+    /// `packet` bytes.
+    pub fn max_bytes(run_limits: &RunLimits, packet: usize) -> usize {
+        // One packet exceeds the limit, and others complete its run.
+        (RUNS + 1) * run_limits.bytes + packet
     }
 
     /// Returns the number of packets of `len` bytes that fit the last run, if its last packet
@@ -148,7 +164,7 @@ impl Batch {
 
     /// Returns the bytes of all packets, from BTH to ICRC.
     pub(crate) fn sent_bytes(&self) -> u64 {
-        self.runs.iter().map(|run| run.bytes as u64).sum()
+        self.size as u64
     }
 
     /// Empties the batch and keeps its memory.
@@ -157,6 +173,7 @@ impl Batch {
         self.pieces.clear();
         self.used = 0;
         self.len = 0;
+        self.size = 0;
         self.runs.clear();
         self.forget_faults();
         self.handed_over.clear();
@@ -218,6 +235,7 @@ impl Batch {
         entry.count = 1;
         let (len, dest_qpn) = (entry.wire_len(), entry.dest_qpn());
         self.run_for(path, len, dest_qpn).add(len);
+        self.size += len;
         self.used += 1;
         self.len += 1;
     }
@@ -237,6 +255,7 @@ impl Batch {
             let limits = &self.run_limits;
             let more = run.map_or(0, |run| run.extend(len, left as usize - 1, limits));
             self.len += more;
+            self.size += more * len;
             entry.count += more as u32;
             left -= entry.count;
             if left == 0 {

@@ -9,6 +9,7 @@ use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
 use crate::deferred_ack::DeferredAck;
 use crate::process::Process;
+use crate::sending::Sending;
 use crate::transmitter::Transmitter;
 use crate::unmatched::UnmatchedPackets;
 
@@ -47,24 +48,25 @@ pub enum Caller {
 }
 
 /// An engine with its wire. The owner serialises all calls.
-pub struct Core<W, P> {
+pub struct Core<W: Wire, P> {
     /// The queue pairs.
     pub engine: Engine,
     wire: W,
     credits: ReceiveCredits<P>,
     unmatched: UnmatchedPackets,
     /// A received ACK that the engine gets in the next turn.
-    received_ack: DeferredAck,
-    transmitter: Transmitter<P>,
+    pub(crate) received_ack: DeferredAck,
+    /// None while a thread sends.
+    pub(crate) transmitter: Option<Sending<W, P>>,
     /// True if ACKs for the datagrams of the last turn have not been sent.
-    ack_deferred: bool,
+    pub(crate) ack_deferred: bool,
     /// True if posted work requests wait for more of them.
-    posts_wait: bool,
+    pub(crate) posts_wait: bool,
     turns: u32,
     injected: Injected,
 }
 
-impl<W, P> core::fmt::Debug for Core<W, P> {
+impl<W: Wire, P> core::fmt::Debug for Core<W, P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Core").finish_non_exhaustive()
     }
@@ -93,12 +95,14 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         wire.report_hop_limits(false)?;
         let properties = wire.properties();
         let (slot, buffer) = (properties.slot, properties.receive_buffer);
+        let sender = wire.take_sender();
+        let transmitter = Transmitter::new(sender, &properties, page.clone(), batch);
         Ok(Core {
             engine,
-            credits: ReceiveCredits::new(page.clone(), slot, buffer),
+            credits: ReceiveCredits::new(page, slot, buffer),
             unmatched: UnmatchedPackets::default(),
             received_ack: DeferredAck::default(),
-            transmitter: Transmitter::new(&wire, page, batch),
+            transmitter: Some(Box::new(transmitter)),
             wire,
             ack_deferred: false,
             posts_wait: false,
@@ -120,7 +124,9 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.injected = injected;
         self.credits.injected = injected;
         self.unmatched.injected = injected;
-        self.transmitter.inject(injected);
+        if let Some(transmitter) = &mut self.transmitter {
+            transmitter.inject(injected);
+        }
     }
 
     /// Returns the wire.
@@ -133,8 +139,14 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         &mut self.wire
     }
 
-    /// Receives datagrams, handles timers and sends. Returns the number of datagrams.
-    pub fn turn(&mut self, now: Time, process: &mut impl Process, caller: Caller) -> usize {
+    /// Receives datagrams, handles timers and begins to send. Returns the number of datagrams,
+    /// and the packets to send, as [`Core::begin_transmit`] does.
+    pub fn turn(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        caller: Caller,
+    ) -> (usize, Option<Sending<W, P>>) {
         self.turns = self.turns.wrapping_add(1);
         let scope = match caller {
             _ if self.turns.is_multiple_of(IDLE_FAMILY_TURNS) => Scope::AllFamilies,
@@ -160,13 +172,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 0 => deferred_before && releases_ack,
                 _ => !deferred_before && received <= MAX_DEFERRED,
             };
-        self.ack_deferred = defer;
         if !defer {
-            self.transmit(now, process);
-        } else {
-            self.report(process);
+            return (received, self.begin_transmit(now, process));
         }
-        received
+        self.ack_deferred = true;
+        self.report(process);
+        (received, None)
     }
 
     /// Passes packets to the engine: those that waited, then those from the wire.
@@ -311,39 +322,6 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         }
     }
 
-    /// Sends the engine's packets and reports its events.
-    pub fn transmit(&mut self, now: Time, process: &mut impl Process) {
-        self.transmitter
-            .run(now, &mut self.engine, &mut self.wire, process);
-        self.ack_deferred = false;
-        self.posts_wait = false;
-        self.report(process);
-    }
-
-    /// Ends a list of posts to the send queue of `qpn`: sends, or lets the work requests
-    /// wait for more of them.
-    ///
-    /// A system call for each small message would take most of the time. While a response
-    /// to an earlier packet is on its way, a few work requests can wait: for more posts, for
-    /// the program's next poll, for that response, or at the latest for the deadline. A lone
-    /// message is sent at once.
-    #[inline]
-    pub fn posted(&mut self, now: Time, process: &mut impl Process, qpn: u32) {
-        // A deferred ACK may be the response that the queue pair still expects.
-        if self.received_ack.is_empty() && self.engine.posts_may_wait(qpn) {
-            self.posts_wait = true;
-        } else {
-            self.transmit(now, process);
-        }
-    }
-
-    /// Sends what was deferred: ACKs of the last turn, and posted work requests.
-    pub fn flush_deferred(&mut self, now: Time, process: &mut impl Process) {
-        if self.has_deferred() {
-            self.transmit(now, process);
-        }
-    }
-
     /// Returns the time of the next turn if no packet arrives before; none if there is
     /// nothing to do until a packet arrives or the program posts.
     pub fn next_deadline(&self, now: Time) -> Option<Time> {
@@ -370,7 +348,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
 
     /// Returns true while runs wait for room, in the socket or at a receiver.
     pub fn is_blocked(&self) -> bool {
-        self.transmitter.is_blocked()
+        let transmitter = self.transmitter.as_ref();
+        transmitter.is_some_and(|transmitter| transmitter.is_blocked())
     }
 
     /// Returns true while unreliable packets wait for a receive.
@@ -394,9 +373,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     /// Gives a queue pair a UDP source port that the wire can send from. Returns the port.
     ///
     /// # Errors
-    /// If no port is available.
+    /// If no port is available, or another thread sends.
     pub fn choose_port(&mut self, qpn: u32, want: u16, source: Source) -> std::io::Result<u16> {
-        let port = self.wire.bind(want, source)?;
+        let transmitter = self.transmitter.as_mut();
+        let port = transmitter
+            .ok_or(std::io::ErrorKind::ResourceBusy)?
+            .bind(want, source)?;
         if let Err(error) = self.engine.set_source_port(qpn, port) {
             tracing::debug!("{error}");
         }

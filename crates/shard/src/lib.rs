@@ -1,7 +1,7 @@
 //! The decisions of one shard, without threads, clocks or sockets of its own.
 //!
 //! ```text
-//!    poller, progress thread: turn(now, caller)        poster: transmit(now)
+//!    poller, progress thread: turn(now, caller)        poster: posted(now)  
 //!                      |                                       |
 //!   +------------------v------------ Core ---------------------v---------+
 //!   |  DeferredAck, UnmatchedPackets ---> Engine ---> Transmitter        |
@@ -23,6 +23,7 @@ mod credits;
 mod deferred_ack;
 mod process;
 mod progress_rule;
+mod sending;
 mod transmitter;
 mod unmatched;
 
@@ -32,4 +33,6 @@ pub use bugs::Bug;
 pub use credits::{CREDIT_PATIENCE_NS, CreditEntry, CreditPage, SLOTS, packet_cost};
 pub use process::Process;
 pub use progress_rule::{ProgressRule, Woken};
+pub use sending::{MAX_BATCHES, Sending};
+pub use transmitter::Transmitter;
 pub use unmatched::UNMATCHED_PATIENCE_NS;

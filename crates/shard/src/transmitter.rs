@@ -1,8 +1,9 @@
 //! The way from an engine's batches to the wire.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
-use ferroce_net::{IpIds, SendError, Wire};
+use ferroce_net::{IpIds, Properties, SendError, Source, WireSender};
 use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
 
 use crate::bugs::{Bug, Injected};
@@ -11,16 +12,33 @@ use crate::process::Process;
 
 /// Bytes that assembling a packet may write beyond the end of a run.
 const OVERHANG: usize = 4096;
+/// Bytes from which on sending takes longer than to take a lock again.
+const LONG: usize = 8192;
 
 /// Sends the packets of an engine.
-pub(crate) struct Transmitter<P> {
+///
+/// It is part of the [`Core`](crate::Core), except while a thread sends: then that thread
+/// has it, and others may use the core. [`Transmitter::load`] takes packets of the engine
+/// and assembles them. [`Transmitter::send`] needs neither the engine nor the memory of the
+/// program: its packets are on their way.
+pub struct Transmitter<S, P> {
+    sender: S,
     outbox: Outbox<P>,
     /// The batch in progress; empty unless one of its runs waits.
     batch: Batch,
-    /// Buffer in which a run is assembled.
+    /// The runs of the batch, one behind the other.
     buffer: Vec<u8>,
+    runs: Vec<AssembledRun>,
     faults: Vec<(usize, Fault)>,
     trailer: Trailer,
+}
+
+/// A run in the transmitter's buffer.
+struct AssembledRun {
+    path: Path,
+    segment: usize,
+    bytes: Range<usize>,
+    charge: Option<Charge>,
 }
 
 /// Runs on their way to the wire.
@@ -40,18 +58,30 @@ struct WaitingRun {
     charge: Option<Charge>,
 }
 
-impl<P: AsRef<CreditPage>> Transmitter<P> {
+impl<S, P> core::fmt::Debug for Transmitter<S, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Transmitter").finish_non_exhaustive()
+    }
+}
+
+impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
     /// Creates a transmitter for a wire, with batches of up to `batch` packets.
-    pub(crate) fn new(wire: &impl Wire, page: P, batch: usize) -> Transmitter<P> {
-        let properties = wire.properties();
+    pub(crate) fn new(
+        sender: S,
+        properties: &Properties,
+        page: P,
+        batch: usize,
+    ) -> Transmitter<S, P> {
         Transmitter {
+            sender,
             outbox: Outbox {
                 credits: SendCredits::new(page),
                 waiting: VecDeque::new(),
                 injected: Injected::default(),
             },
             batch: Batch::new(batch, properties.run_limits),
-            buffer: vec![0; properties.run_limits.bytes + OVERHANG],
+            runs: Vec::new(),
+            buffer: vec![0; Batch::max_bytes(&properties.run_limits, OVERHANG) + OVERHANG],
             faults: Vec::new(),
             trailer: match properties.ip_ids {
                 IpIds::Numbered => Trailer::Numbered,
@@ -70,48 +100,77 @@ impl<P: AsRef<CreditPage>> Transmitter<P> {
         !self.outbox.waiting.is_empty()
     }
 
-    /// Sends until the engine has no more packets, or a run finds no room. UC and UD sends
-    /// complete once the wire has accepted the whole batch: the program may end then.
-    pub(crate) fn run(
+    /// Returns true if [`Transmitter::send`] takes longer than to take a lock again.
+    pub fn is_long(&self) -> bool {
+        self.is_blocked() || self.runs.last().is_some_and(|run| run.bytes.end >= LONG)
+    }
+
+    /// Binds a UDP source port.
+    pub(crate) fn bind(&mut self, want: u16, source: Source) -> std::io::Result<u16> {
+        self.sender.bind(want, source)
+    }
+
+    /// Ends the batch that was sent, and assembles the next packets of the engine. Returns
+    /// false if there are none, or if runs wait for room. UC and UD sends complete once the
+    /// wire has accepted the whole batch: the program may end then.
+    pub(crate) fn load(
         &mut self,
         now: Time,
         engine: &mut Engine,
-        wire: &mut impl Wire,
         process: &mut impl Process,
-    ) {
-        while self.outbox.send_waiting(now, wire) {
+    ) -> bool {
+        while !self.is_blocked() {
             if !self.batch.is_empty() {
                 engine.finish_transmit(now, &mut self.batch);
             }
             engine.poll_transmit(now, &mut self.batch);
             if self.batch.is_empty() {
-                return;
+                return false;
             }
-            self.send_batch(now, wire, process);
-            if self.is_blocked() {
-                engine.fail_unreadable(now, &mut self.batch);
+            self.assemble(process);
+            engine.fail_unreadable(now, &mut self.batch);
+            if !self.runs.is_empty() {
+                return true;
             }
         }
+        false
     }
 
-    fn send_batch(&mut self, now: Time, wire: &mut impl Wire, process: &mut impl Process) {
+    /// Assembles the batch, all of it: what the engine decided now may be wrong later.
+    fn assemble(&mut self, process: &mut impl Process) {
+        let mut end = 0;
         for run in self.batch.runs() {
-            let (buffer, faults) = (&mut self.buffer, &mut self.faults);
-            let memory = process.memory();
-            let end = self
+            let (memory, faults) = (process.memory(), &mut self.faults);
+            let room = &mut self.buffer[end..];
+            let length = self
                 .batch
-                .assemble_run(run, self.trailer, memory, buffer, faults);
-            let bytes = &self.buffer[..end];
-            process.assembled(&self.batch, run, bytes, &self.faults);
-            if bytes.is_empty() {
-                continue;
+                .assemble_run(run, self.trailer, memory, room, faults);
+            let bytes = end..end + length;
+            let packets = &self.buffer[bytes.clone()];
+            process.assembled(&self.batch, run, packets, &self.faults);
+            if length > 0 {
+                end = bytes.end;
+                self.runs.push(AssembledRun {
+                    path: run.path,
+                    segment: run.segment,
+                    charge: Charge::of(run, packets),
+                    bytes,
+                });
             }
-            let charge = Charge::of(run, bytes);
-            self.outbox
-                .send(now, wire, &run.path, run.segment, bytes, charge);
         }
         for (index, fault) in self.faults.drain(..) {
             self.batch.fault(index, fault);
+        }
+    }
+
+    /// Sends the runs that wait, and then the assembled ones. Runs that find no room wait.
+    pub fn send(&mut self, now: Time) {
+        let sender = &mut self.sender;
+        self.outbox.send_waiting(now, sender);
+        for run in self.runs.drain(..) {
+            let bytes = &self.buffer[run.bytes];
+            self.outbox
+                .send(now, sender, &run.path, run.segment, bytes, run.charge);
         }
     }
 }
@@ -121,14 +180,14 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
     fn send(
         &mut self,
         now: Time,
-        wire: &mut impl Wire,
+        sender: &mut impl WireSender,
         path: &Path,
         segment: usize,
         bytes: &[u8],
         mut charge: Option<Charge>,
     ) {
         let first = self.waiting.is_empty() || self.injected.has(Bug::OvertakeWaitingRun);
-        if first && self.admit(now, &mut charge) && try_send(wire, path, segment, bytes) {
+        if first && self.admit(now, &mut charge) && try_send(sender, path, segment, bytes) {
             return;
         }
         if self.injected.has(Bug::LoseWaitingRun) {
@@ -153,10 +212,10 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
     }
 
     /// Sends waiting runs in order. Returns false if one still finds no room.
-    fn send_waiting(&mut self, now: Time, wire: &mut impl Wire) -> bool {
+    fn send_waiting(&mut self, now: Time, sender: &mut impl WireSender) -> bool {
         while let Some(mut run) = self.waiting.pop_front() {
             let admitted = self.admit(now, &mut run.charge);
-            if !admitted || !try_send(wire, &run.path, run.segment, &run.bytes) {
+            if !admitted || !try_send(sender, &run.path, run.segment, &run.bytes) {
                 self.waiting.push_front(run);
                 return false;
             }
@@ -167,8 +226,8 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
 
 /// Passes a run to the wire; returns false if the wire has no room. Any other error loses
 /// the run, as the network might have: the retransmission timer handles it.
-fn try_send(wire: &mut impl Wire, path: &Path, segment: usize, bytes: &[u8]) -> bool {
-    match wire.send(path, segment, bytes) {
+fn try_send(sender: &mut impl WireSender, path: &Path, segment: usize, bytes: &[u8]) -> bool {
+    match sender.send(path, segment, bytes) {
         Ok(()) => true,
         Err(SendError::WouldBlock) => false,
         Err(error) => {

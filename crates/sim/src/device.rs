@@ -7,7 +7,7 @@ use ferroce_shard::{CREDIT_PATIENCE_NS, Caller, UNMATCHED_PATIENCE_NS};
 use ferroce_wire::{ICRC_LEN, icrc};
 
 use crate::event_queue::SimEvent;
-use crate::host::SimCore;
+use crate::host::{SimCore, SimSending};
 use crate::network::{Fate, Flaw, InFlight};
 use crate::observer::Observer;
 use crate::sim_wire::SentPacket;
@@ -18,6 +18,8 @@ use crate::world::{Check, World};
 const OTHER_PARTITION: u16 = 0x8001;
 /// A turn with this many datagrams is part of a stream.
 const STREAM: usize = 8;
+/// Longest time in which a thread sends outside the shard.
+const LONGEST_SEND_NS: u64 = 20_000;
 /// Longest time that a shard may defer work.
 const LONGEST_DEFERRAL_NS: u64 = 200_000;
 
@@ -81,10 +83,11 @@ impl World {
         budget: usize,
     ) -> Result<usize, String> {
         let now = self.now;
-        let received = self.with_core(host, |core, observer| {
+        let (received, sending) = self.with_core(host, |core, observer| {
             core.wire_mut().budget = budget;
             core.turn(now, observer, caller)
         })?;
+        self.send(host, sending)?;
         self.hosts[host].streams = received >= STREAM;
         if caller == Caller::Poller && received > 0 && !self.hosts[host].core().is_idle() {
             self.coverage.mark("poller deferred ACKs");
@@ -125,14 +128,47 @@ impl World {
     /// Sends packets, handles events and schedules timers after a call into an engine.
     pub(crate) fn after_engine(&mut self, host: usize) -> Check {
         let now = self.now;
-        self.with_core(host, |core, observer| core.transmit(now, observer))?;
+        let sending = self.with_core(host, |core, observer| core.begin_transmit(now, observer))?;
+        self.send(host, sending)?;
         self.settle(host)
+    }
+
+    /// Sends packets that the shard has begun to send: at once, or after a time in which
+    /// other threads use the shard.
+    fn send(&mut self, host: usize, sending: Option<SimSending>) -> Check {
+        let Some(sending) = sending else {
+            return Ok(());
+        };
+        self.hosts[host].sending = Some(sending);
+        if self.device_rng.chance(0.7) {
+            return self.end_sending(host);
+        }
+        self.coverage.mark("thread sent outside the shard");
+        let ns = self.device_rng.range(100..=LONGEST_SEND_NS);
+        let at = self.now.after_nanos(ns);
+        self.event_queue.schedule(at, SimEvent::Sent { host });
+        Ok(())
+    }
+
+    /// Waits for the thread that sends outside the shard.
+    pub(crate) fn finish_sending(&mut self, host: usize) -> Check {
+        if self.hosts[host].sending.is_none() {
+            return Ok(());
+        }
+        self.end_sending(host)?;
+        self.settle(host)
+    }
+
+    fn end_sending(&mut self, host: usize) -> Check {
+        let (now, sending) = (self.now, self.hosts[host].sending.take());
+        self.with_core(host, |core, observer| core.complete(now, observer, sending))
     }
 
     /// Ends a list of posts to a send queue: the shard sends them, or lets them wait.
     pub(crate) fn after_posts(&mut self, qp: usize) -> Check {
         let (now, host, qpn) = (self.now, self.qps[qp].host, self.qps[qp].qpn);
-        self.with_core(host, |core, observer| core.posted(now, observer, qpn))?;
+        let sending = self.with_core(host, |core, observer| core.posted(now, observer, qpn))?;
+        self.send(host, sending)?;
         if self.hosts[host].core().has_waiting_posts() {
             self.coverage.mark("posts waited for more");
         }
@@ -170,7 +206,9 @@ impl World {
     /// Passes sent packets to the network, checks the host and plans its next turn.
     fn settle(&mut self, host: usize) -> Check {
         self.check_memory(host)?;
-        let sent = core::mem::take(&mut self.hosts[host].core_mut().wire_mut().sent);
+        let outbox = std::rc::Rc::clone(&self.hosts[host].core().wire().outbox);
+        let sent = core::mem::take(&mut outbox.borrow_mut().sent);
+        let blocked_until = outbox.borrow().blocked_until;
         for packet in &sent {
             let next = self.hosts[host].assembled.pop_front();
             if next.is_none_or(|next| next != packet.bytes) {
@@ -181,7 +219,7 @@ impl World {
         }
         let side = &mut self.hosts[host];
         side.blocked = side.core().is_blocked();
-        if side.blocked && side.core().wire().blocked_until <= self.now {
+        if side.blocked && blocked_until <= self.now {
             self.coverage.mark("sender waited for credits");
         }
         if side.blocked {
@@ -191,7 +229,7 @@ impl World {
         {
             self.coverage.mark("sender gave up waiting for credits");
         }
-        if !side.blocked && !side.assembled.is_empty() {
+        if !side.blocked && !side.core().is_sending() && !side.assembled.is_empty() {
             let count = side.assembled.len();
             return Err(format!(
                 "host {host} lost {count} packets before it sent them"
@@ -207,10 +245,9 @@ impl World {
         self.check_deadline(host)?;
         self.check_credits(host)?;
         self.refresh_states(host)?;
-        let wire = self.hosts[host].core().wire();
-        if self.hosts[host].blocked && self.now < wire.blocked_until {
-            let at = wire.blocked_until;
-            self.event_queue.schedule(at, SimEvent::Serve { host });
+        if self.hosts[host].blocked && self.now < blocked_until {
+            self.event_queue
+                .schedule(blocked_until, SimEvent::Serve { host });
         }
         self.plan_timer(host);
         Ok(())

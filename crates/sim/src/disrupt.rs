@@ -79,6 +79,7 @@ impl World {
         if self.qps[qp].state.is_none() {
             return Ok(());
         }
+        self.finish_sending(host)?;
         self.take_completions(qp)?;
         self.trace
             .host(self.now, host, || format!("destroy qp {qpn:#x}"));
@@ -175,6 +176,7 @@ impl World {
             return Ok(());
         };
         let mr = zones[zone].mr.clone();
+        self.finish_sending(host)?;
         let done = self.hosts[host].regions.deregister(&mr);
         done.map_err(|e| format!("deregister: {e}"))?;
         self.hosts[host].zones[zone].registered = false;

@@ -16,6 +16,8 @@ pub(crate) enum SimEvent {
     Serve { host: usize },
     /// The program on a host polls again after it has received something.
     Poll { host: usize },
+    /// A thread that sends outside its shard sends now, and ends.
+    Sent { host: usize },
     /// A deadline of a host's shard.
     Timer { host: usize, due: Time },
     /// The program on a host takes a step.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ferroce_net::{qpns_of_slot, slot_of_qpn};
 use ferroce_roce::{Access, Config, Counters, Engine, MemRef, Path, Pd, Regions, Time};
-use ferroce_shard::{Core, CreditPage};
+use ferroce_shard::{Core, CreditPage, Sending};
 
 use crate::arena::Arena;
 use crate::bug::Bug;
@@ -24,6 +24,9 @@ const GUARD: u64 = 4096;
 /// The shard of a host.
 pub(crate) type SimCore = Core<SimWire, Arc<CreditPage>>;
 
+/// The transmitter of a host.
+pub(crate) type SimSending = Sending<SimWire, Arc<CreditPage>>;
+
 /// A host.
 pub(crate) struct Host {
     pub(crate) address: IpAddr,
@@ -31,6 +34,8 @@ pub(crate) struct Host {
     pub(crate) slot: u8,
     /// The shard; none while a call into it is in progress.
     pub(crate) core: Option<SimCore>,
+    /// The packets of a thread that sends outside the shard.
+    pub(crate) sending: Option<SimSending>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) arena: Rc<Arena>,
     pub(crate) pd: Arc<Pd>,
@@ -108,6 +113,7 @@ impl Host {
             address: address(s.machines[id], s.ipv6),
             slot,
             core: Some(core),
+            sending: None,
             regions,
             arena: Rc::new(arena),
             pd,
@@ -160,9 +166,15 @@ impl Host {
         self.address == destination && slot.is_none_or(|slot| slot == self.slot)
     }
 
+    /// True if packets of the engine have to wait: for room in the socket buffer or at the
+    /// receiver, or for a thread that sends others.
+    pub(crate) fn cannot_send(&self) -> bool {
+        self.blocked || self.sending.is_some()
+    }
+
     /// True if no packet waits here.
     pub(crate) fn is_idle(&self) -> bool {
-        self.core().is_idle() && self.inbox.borrow().waiting.is_empty()
+        self.core().is_idle() && self.sending.is_none() && self.inbox.borrow().waiting.is_empty()
     }
 
     /// Allocates memory in a registered zone of this purpose.

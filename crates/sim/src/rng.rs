@@ -20,8 +20,10 @@ pub(crate) enum Stream {
     Network,
     /// Times and callers of the turns of devices.
     Device,
-    /// Merged runs, source ports and full socket buffers.
+    /// Merged runs and source ports.
     Wire,
+    /// Full socket buffers.
+    Sender,
 }
 
 pub(crate) struct Rng(ChaCha8Rng);

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use ferroce_net::{
     Incoming, IncomingRun, IpIds, Properties, RUN_LIMITS, Scope, SendError, Source, Wire,
+    WireSender,
 };
 use ferroce_roce::{Datagram, IpId, Path, Time};
 
@@ -44,53 +45,71 @@ pub(crate) struct SentPacket {
 /// The wire of one host.
 pub(crate) struct SimWire {
     pub(crate) inbox: Rc<RefCell<Inbox>>,
-    /// Packets sent since the world last took them.
-    pub(crate) sent: Vec<SentPacket>,
+    pub(crate) outbox: Rc<RefCell<Outbox>>,
     /// Multicast groups that the host has joined.
     pub(crate) joined: BTreeSet<IpAddr>,
-    pub(crate) now: Time,
-    /// End of the time in which the socket buffer is full.
-    pub(crate) blocked_until: Time,
     /// Most packets that the next call receives.
     pub(crate) budget: usize,
     rng: Rng,
     properties: Properties,
-    /// Number of UDP source ports; queue pairs share them.
-    ports: u16,
-    runs: usize,
     merged: Vec<u8>,
 }
 
+/// The sending half of the wire of one host, which the world sees too.
+pub(crate) struct Outbox {
+    /// Packets sent since the world last took them.
+    pub(crate) sent: Vec<SentPacket>,
+    /// End of the time in which the socket buffer is full.
+    pub(crate) blocked_until: Time,
+    now: Time,
+    rng: Rng,
+    ip_ids: IpIds,
+    /// Number of UDP source ports; queue pairs share them.
+    ports: u16,
+    runs: usize,
+}
+
+/// The sending half of the wire of one host.
+pub(crate) struct SimSender(Rc<RefCell<Outbox>>);
+
 impl SimWire {
     pub(crate) fn new(seed: u64, slot: u8, receive_buffer: usize) -> SimWire {
-        let mut rng = Rng::new(seed ^ u64::from(slot) << 56, Stream::Wire);
+        let seed = seed ^ u64::from(slot) << 56;
+        let mut rng = Rng::new(seed, Stream::Wire);
+        let ip_ids = match rng.chance(0.8) {
+            true => IpIds::Numbered,
+            false => IpIds::Zero,
+        };
+        let outbox = Outbox {
+            sent: Vec::new(),
+            blocked_until: Time::ZERO,
+            now: Time::ZERO,
+            ip_ids,
+            ports: rng.pick(&[1, 2, 0x4000]),
+            rng: Rng::new(seed, Stream::Sender),
+            runs: 0,
+        };
         SimWire {
             inbox: Rc::default(),
-            sent: Vec::new(),
+            outbox: Rc::new(RefCell::new(outbox)),
             joined: BTreeSet::new(),
-            now: Time::ZERO,
-            blocked_until: Time::ZERO,
             budget: 0,
             properties: Properties {
                 slot,
                 receive_buffer,
-                ip_ids: match rng.chance(0.8) {
-                    true => IpIds::Numbered,
-                    false => IpIds::Zero,
-                },
+                ip_ids,
                 run_limits: RUN_LIMITS,
             },
-            ports: rng.pick(&[1, 2, 0x4000]),
             rng,
-            runs: 0,
             merged: Vec::new(),
         }
     }
 
     /// Begins a call into the shard.
     pub(crate) fn begin(&mut self, now: Time) {
-        self.now = now;
-        self.runs = 0;
+        let mut outbox = self.outbox.borrow_mut();
+        outbox.now = now;
+        outbox.runs = 0;
     }
 
     /// Moves packets of the receive buffer that form a run to the merged buffer. Returns the
@@ -135,6 +154,12 @@ impl InFlight {
 }
 
 impl Wire for SimWire {
+    type Sender = SimSender;
+
+    fn take_sender(&mut self) -> SimSender {
+        SimSender(Rc::clone(&self.outbox))
+    }
+
     fn receive(
         &mut self,
         scope: Scope,
@@ -175,32 +200,6 @@ impl Wire for SimWire {
         Ok(count)
     }
 
-    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
-        self.runs += 1;
-        assert!(self.runs < MOST_RUNS, "a host does not stop sending");
-        if self.now < self.blocked_until {
-            return Err(SendError::WouldBlock);
-        }
-        if self.rng.chance(0.02) {
-            let ns = self.rng.range(1..=LONGEST_BLOCK_NS);
-            self.blocked_until = self.now.after_nanos(ns);
-            return Err(SendError::WouldBlock);
-        }
-        for (number, packet) in bytes.chunks(segment).enumerate() {
-            let numbered = self.properties.ip_ids == IpIds::Numbered;
-            self.sent.push(SentPacket {
-                path: *path,
-                ip_id: if numbered { number as u16 } else { 0 },
-                bytes: packet.into(),
-            });
-        }
-        Ok(())
-    }
-
-    fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
-        Ok(0xc000 | (want % self.ports))
-    }
-
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         Ok(Vec::new())
     }
@@ -224,6 +223,35 @@ impl Wire for SimWire {
     }
 }
 
+impl WireSender for SimSender {
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
+        let outbox = &mut *self.0.borrow_mut();
+        outbox.runs += 1;
+        assert!(outbox.runs < MOST_RUNS, "a host does not stop sending");
+        if outbox.now < outbox.blocked_until {
+            return Err(SendError::WouldBlock);
+        }
+        if outbox.rng.chance(0.02) {
+            let ns = outbox.rng.range(1..=LONGEST_BLOCK_NS);
+            outbox.blocked_until = outbox.now.after_nanos(ns);
+            return Err(SendError::WouldBlock);
+        }
+        for (number, packet) in bytes.chunks(segment).enumerate() {
+            let numbered = outbox.ip_ids == IpIds::Numbered;
+            outbox.sent.push(SentPacket {
+                path: *path,
+                ip_id: if numbered { number as u16 } else { 0 },
+                bytes: packet.into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
+        Ok(0xc000 | (want % self.0.borrow().ports))
+    }
+}
+
 #[cfg(test)]
 #[path = "../../shard/tests/support/connection.rs"]
 #[allow(dead_code)] // tests of the shard use the rest
@@ -244,7 +272,7 @@ mod tests {
             let wire = &mut ends[from].core.wire_mut().inner;
             wire.begin(now);
             wire.budget = usize::MAX;
-            let sent = core::mem::take(&mut wire.sent);
+            let sent = core::mem::take(&mut wire.outbox.borrow_mut().sent);
             let wire = &mut ends[to].core.wire_mut().inner;
             let mut inbox = wire.inbox.borrow_mut();
             inbox.undelivered.clear();

@@ -157,9 +157,9 @@ impl World {
                 let psn = packet.psn();
                 // A second RNR NAK for the same PSN does not extend the wait.
                 let again = |(waits, until)| waits == psn && self.now < until;
-                // A requester that is retransmitting earlier PSNs, and is blocked by a full
-                // socket buffer, proceeds to this PSN without waiting.
-                let goes_back = self.hosts[model.host].blocked
+                // A requester that is retransmitting earlier PSNs, but cannot send now, proceeds
+                // to this PSN without waiting.
+                let goes_back = self.hosts[model.host].cannot_send()
                     && model.last_request.is_some_and(|last| last.is_before(psn));
                 if !goes_back && !model.rnr_wait.is_some_and(again) {
                     let until = self.now.after_nanos(rnr_delay_ns(timer));

@@ -132,6 +132,7 @@ impl World {
         let host = match what {
             SimEvent::Serve { host }
             | SimEvent::Poll { host }
+            | SimEvent::Sent { host }
             | SimEvent::Timer { host, .. }
             | SimEvent::Program { host } => host,
             SimEvent::Arrive { host, packet } => {
@@ -154,6 +155,7 @@ impl World {
         match what {
             SimEvent::Serve { .. } => self.serve(host),
             SimEvent::Poll { .. } => self.poll_turn(host),
+            SimEvent::Sent { .. } => self.finish_sending(host),
             SimEvent::Timer { due, .. } => self.timer(host, due),
             _ if self.now < self.hosts[host].program_stopped_until => {
                 let at = self.hosts[host].program_stopped_until;

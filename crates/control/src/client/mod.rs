@@ -185,7 +185,7 @@ impl Client {
         answer.links()
     }
 
-    /// Attaches to a link, with `shards` slots.
+    /// Attaches to a link, with up to `shards` slots: with one if slots are scarce.
     ///
     /// # Errors
     /// [`Error::NoDaemon`] if ferroced has ended; [`Error::Refused`] if the link does not

@@ -42,7 +42,7 @@ impl Qp {
             if self.sq.fails(index) {
                 return false;
             }
-            if batch.room(limit) == 0 {
+            if batch.room(limit, 1) == 0 {
                 return true;
             }
             let mtu = cx.config.port_mtu.bytes() as u32;

@@ -31,7 +31,9 @@ impl Qp {
         }
         let cost = self.mtu + PACKET_OVERHEAD;
         let acknowledged = self.kind.is_reliable();
-        let room = batch.room(limit).max(self.room_in_run(batch));
+        let room = batch
+            .room(limit, self.mtu as usize)
+            .max(self.room_in_run(batch));
         let mut count = room.min(middle_packets as usize) as u32;
         if acknowledged {
             // If the packet before had AckReq set, these packets begin a new group.

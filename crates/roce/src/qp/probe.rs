@@ -79,7 +79,7 @@ impl Qp {
         if self.req.probe != PsnMark::at(self.req.una) || !self.can_probe() {
             return;
         }
-        if batch.room(limit) == 0 {
+        if batch.room(limit, 1) == 0 {
             return self.wake(cx, Due::PROBE);
         }
         let place = self.req.move_cursor_to_oldest();

@@ -97,7 +97,7 @@ impl Qp {
         }
         match wqe.op.info().class {
             OpClass::Message => self.send_message(cx, batch, limit),
-            OpClass::Read | OpClass::Single if batch.room(limit) == 0 => Err(Blocked::BatchFull),
+            OpClass::Read | OpClass::Single if batch.room(limit, 1) == 0 => Err(Blocked::BatchFull),
             OpClass::Read => self.send_read(cx, batch),
             OpClass::Single => self.send_single(cx, batch),
             OpClass::Local => Err(Blocked::UntilEvent), // done when it was started
@@ -221,7 +221,7 @@ impl Qp {
             if packet == wqe.packets {
                 break;
             }
-            if batch.room(limit) == 0 && (packet == 0 || self.room_in_run(batch) == 0) {
+            if batch.room(limit, 1) == 0 && (packet == 0 || self.room_in_run(batch) == 0) {
                 return Err(Blocked::BatchFull);
             }
             let offset = wqe.bytes_before(packet, self.mtu);

@@ -237,7 +237,7 @@ impl Qp {
         limit: usize,
     ) -> bool {
         while !self.resp.responses.is_empty() {
-            if batch.room(limit) == 0 {
+            if batch.room(limit, 1) == 0 {
                 return true;
             }
             let Some(front) = self.resp.responses.front() else {
@@ -290,7 +290,7 @@ impl Qp {
             return;
         };
         let (mut read, replay) = (read.clone(), *replay);
-        while batch.room(limit) > 0 || !read.starts && self.room_in_run(batch) > 0 {
+        while batch.room(limit, 1) > 0 || !read.starts && self.room_in_run(batch) > 0 {
             let length = read.left.min(self.mtu);
             let last = length == read.left;
             let mark = batch.mark();
@@ -340,7 +340,9 @@ impl Qp {
         limit: usize,
     ) {
         let middle_packets = read.left.saturating_sub(1) / self.mtu;
-        let room = batch.room(limit).max(self.room_in_run(batch));
+        let room = batch
+            .room(limit, self.mtu as usize)
+            .max(self.room_in_run(batch));
         let count = middle_packets.min(room as u32);
         if count < 2 {
             return;

@@ -23,7 +23,7 @@ const STEP_NS: u64 = 10_000;
 const STEPS: u64 = 100_000;
 
 /// One end of the connection.
-pub(crate) struct End<W> {
+pub(crate) struct End<W: Wire> {
     pub(crate) core: Core<W, Arc<CreditPage>>,
     memory: Ram,
     mr: Arc<Mr>,
@@ -208,12 +208,15 @@ impl<W: Wire> End<W> {
         };
         let posted = self.core.engine.post_send(now, self.qpn, wr);
         posted.expect("room");
-        self.core.posted(now, &mut Quiet(&self.memory), self.qpn);
+        let mut process = Quiet(&self.memory);
+        let sending = self.core.posted(now, &mut process, self.qpn);
+        self.core.complete(now, &mut process, sending);
     }
 
     pub(crate) fn turn(&mut self, now: Time, caller: Caller) {
         let mut process = Quiet(&self.memory);
-        self.core.turn(now, &mut process, caller);
+        let (_, sending) = self.core.turn(now, &mut process, caller);
+        self.core.complete(now, &mut process, sending);
     }
 }
 

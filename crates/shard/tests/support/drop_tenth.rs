@@ -4,8 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use ferroce_net::{IncomingRun, Properties, Scope, SendError, Source, Wire};
-use ferroce_roce::Path;
+use ferroce_net::{IncomingRun, Properties, Scope, Wire};
 
 /// A wire that drops every tenth packet that `inner` receives.
 pub(crate) struct DropTenth<W> {
@@ -20,6 +19,12 @@ impl<W> DropTenth<W> {
 }
 
 impl<W: Wire> Wire for DropTenth<W> {
+    type Sender = W::Sender;
+
+    fn take_sender(&mut self) -> W::Sender {
+        self.inner.take_sender()
+    }
+
     fn receive(
         &mut self,
         scope: Scope,
@@ -39,14 +44,6 @@ impl<W: Wire> Wire for DropTenth<W> {
             }
         })?;
         Ok(passed)
-    }
-
-    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
-        self.inner.send(path, segment, bytes)
-    }
-
-    fn bind(&mut self, want: u16, source: Source) -> io::Result<u16> {
-        self.inner.bind(want, source)
     }
 
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {

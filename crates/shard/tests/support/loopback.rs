@@ -1,12 +1,15 @@
 //! A wire without a network.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use ferroce_net::{
     Incoming, IncomingRun, IpIds, Properties, RUN_LIMITS, Scope, SendError, Source, Wire,
+    WireSender,
 };
 use ferroce_roce::{Datagram, IpId, Path};
 
@@ -14,10 +17,19 @@ use ferroce_roce::{Datagram, IpId, Path};
 pub(crate) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A wire that receives every run that it sends.
-#[derive(Default)]
-pub(crate) struct Loopback(pub(crate) VecDeque<(Path, usize, Vec<u8>)>);
+#[derive(Clone, Default)]
+pub(crate) struct Loopback(pub(crate) Rc<RefCell<VecDeque<SentRun>>>);
+
+/// Path, segment size and bytes of a run.
+type SentRun = (Path, usize, Vec<u8>);
 
 impl Wire for Loopback {
+    type Sender = Loopback;
+
+    fn take_sender(&mut self) -> Loopback {
+        self.clone()
+    }
+
     fn receive(
         &mut self,
         _: Scope,
@@ -25,7 +37,8 @@ impl Wire for Loopback {
         mut each: impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize> {
         let mut count = 0;
-        while let Some((path, segment, bytes)) = self.0.pop_front() {
+        let runs = self.0.take();
+        for (path, segment, bytes) in runs {
             let datagram = Datagram {
                 source: path.flow.source,
                 destination: path.flow.destination,
@@ -43,15 +56,6 @@ impl Wire for Loopback {
             count += bytes.len().div_ceil(segment);
         }
         Ok(count)
-    }
-
-    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
-        self.0.push_back((*path, segment, bytes.to_vec()));
-        Ok(())
-    }
-
-    fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
-        Ok(want)
     }
 
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
@@ -77,5 +81,17 @@ impl Wire for Loopback {
             ip_ids: IpIds::Numbered,
             run_limits: RUN_LIMITS,
         }
+    }
+}
+
+impl WireSender for Loopback {
+    fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
+        let run = (*path, segment, bytes.to_vec());
+        self.0.borrow_mut().push_back(run);
+        Ok(())
+    }
+
+    fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
+        Ok(want)
     }
 }

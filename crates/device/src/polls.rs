@@ -1,0 +1,98 @@
+//! The polls of a program, as the progress thread sees them.
+//!
+//! While the program polls a completion queue, it receives packets itself. The progress
+//! thread reads from here whether it still polls, without the shard's lock.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use ferroce_roce::Time;
+use ferroce_shard::STANDBY_NS;
+
+use crate::clock;
+use crate::cpu_time;
+
+/// Time between two polls of a program that does nothing else, or is interrupted for a moment.
+const POLLS_ON_NS: u64 = 10_000;
+
+/// The polls of a program.
+#[derive(Debug, Default)]
+pub(crate) struct Polls {
+    /// End of the last poll, or of the last post soon after a poll; zero if no further poll
+    /// is expected.
+    polled_at: AtomicU64,
+    /// Number of the thread that polled last; 0 if none did.
+    poller: AtomicI32,
+    /// True if the last poll found no completion: the program will probably poll again.
+    found_nothing: AtomicBool,
+}
+
+impl Polls {
+    /// Notes a poll that found no completion.
+    pub(crate) fn note(&self, now: Time) {
+        self.expect(now);
+        let thread = cpu_time::current_thread();
+        self.poller.store(thread, Ordering::Relaxed);
+        self.found_nothing.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the program may poll soon.
+    pub(crate) fn expect(&self, now: Time) {
+        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Notes that a poll found a completion: the program may do something else now.
+    #[inline]
+    pub(crate) fn note_completion(&self) {
+        if self.found_nothing.load(Ordering::Relaxed) {
+            self.found_nothing.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that no further poll is expected. Returns false if none was expected before.
+    pub(crate) fn stop(&self) -> bool {
+        self.polled_at.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Lets the standby of the progress thread begin anew after a call that began at `since`,
+    /// if the program polls. A call that sends much takes longer than a standby: the packets
+    /// that arrived meanwhile were not missed.
+    #[inline]
+    pub(crate) fn extend(&self, since: Time) {
+        let polled = self.polled_at.load(Ordering::Relaxed);
+        if polled != 0 && since.nanos_since(Time::from_nanos(polled)) < STANDBY_NS {
+            let end = clock::now().as_nanos();
+            // Unless another thread began to wait for an event.
+            let _changed =
+                self.polled_at
+                    .compare_exchange(polled, end, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if the program polls without a pause, and has found nothing so far.
+    pub(crate) fn go_on(&self, now: Time) -> bool {
+        self.found_nothing.load(Ordering::Relaxed) && self.within(now, POLLS_ON_NS)
+    }
+
+    /// Returns true if the program polled within `ns` before `now`.
+    pub(crate) fn within(&self, now: Time, ns: u64) -> bool {
+        now.nanos_since(self.last()) < ns
+    }
+
+    /// Returns the time for which a further poll is still expected.
+    pub(crate) fn standby_ns(&self, now: Time) -> Option<u64> {
+        STANDBY_NS
+            .checked_sub(now.nanos_since(self.last()))
+            .filter(|&left| left > 0)
+    }
+
+    /// Returns the thread that polled last, its CPU time, and the time of that poll.
+    pub(crate) fn poller(&self) -> Option<(i32, u64, Time)> {
+        let polled = self.last();
+        let thread = self.poller.load(Ordering::Relaxed);
+        cpu_time::used_by(thread).map(|used| (thread, used, polled))
+    }
+
+    fn last(&self) -> Time {
+        Time::from_nanos(self.polled_at.load(Ordering::Relaxed))
+    }
+}

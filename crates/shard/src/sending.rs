@@ -1,0 +1,128 @@
+//! Sending: when a core begins to send, and by which thread.
+//!
+//! To send a long message takes longer than anything else that a core does. So a thread need
+//! not hold the core while it sends. It takes the transmitter with assembled packets, sends
+//! them, and gives the transmitter back. Meanwhile other threads post, and receive ACKs. They
+//! leave their own packets to the thread that sends.
+
+use ferroce_net::Wire;
+use ferroce_roce::Time;
+
+use crate::core::Core;
+use crate::credits::CreditPage;
+use crate::process::Process;
+use crate::transmitter::Transmitter;
+
+/// The transmitter of a core, on loan to the thread that sends. Only
+/// [`Core::end_transmit`] gives it back: without, the core sends nothing any more.
+pub type Sending<W, P> = Box<Transmitter<<W as Wire>::Sender, P>>;
+
+/// Batches that a thread sends in a row. After that it leaves the rest to other threads: it
+/// may have posted one message, and would send those of all others.
+pub const MAX_BATCHES: u32 = 16;
+
+impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
+    /// Takes the engine's packets to send them. Returns none if there are no packets, or if
+    /// another thread sends: that thread takes these packets as well.
+    ///
+    /// The caller calls [`Transmitter::send`], with or without access to the core, and then
+    /// [`Core::end_transmit`].
+    #[must_use]
+    pub fn begin_transmit(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+    ) -> Option<Sending<W, P>> {
+        self.ack_deferred = false;
+        self.posts_wait = false;
+        let sending = self.transmitter.take();
+        let sending = sending.and_then(|mut sending| {
+            match sending.is_blocked() || sending.load(now, &mut self.engine, process) {
+                true => Some(sending),
+                false => {
+                    self.transmitter = Some(sending);
+                    None
+                }
+            }
+        });
+        self.report(process);
+        sending
+    }
+
+    /// Ends [`Transmitter::send`]. Returns the next packets to send. If there are none, or if
+    /// they shall wait for other threads, the core has its transmitter back.
+    #[must_use]
+    pub fn end_transmit(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        mut sending: Sending<W, P>,
+        continues: bool,
+    ) -> Option<Sending<W, P>> {
+        let mut next = None;
+        match continues {
+            true if sending.load(now, &mut self.engine, process) => next = Some(sending),
+            true => self.transmitter = Some(sending),
+            false => {
+                self.transmitter = Some(sending);
+                self.posts_wait = true;
+            }
+        }
+        self.report(process);
+        next
+    }
+
+    /// Returns true while a thread sends.
+    pub fn is_sending(&self) -> bool {
+        self.transmitter.is_none()
+    }
+
+    /// Sends the engine's packets and reports its events.
+    pub fn transmit(&mut self, now: Time, process: &mut impl Process) {
+        let sending = self.begin_transmit(now, process);
+        self.complete(now, process, sending);
+    }
+
+    /// Sends packets until there are none.
+    pub fn complete(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        mut sending: Option<Sending<W, P>>,
+    ) {
+        while let Some(mut transmitter) = sending {
+            transmitter.send(now);
+            sending = self.end_transmit(now, process, transmitter, true);
+        }
+    }
+
+    /// Ends a list of posts to the send queue of `qpn`: begins to send, as
+    /// [`Core::begin_transmit`] does, or lets the work requests wait for more of them.
+    ///
+    /// A system call for each small message would take most of the time. While a response
+    /// to an earlier packet is on its way, a few work requests can wait: for more posts, for
+    /// the program's next poll, for that response, or at the latest for the deadline. A lone
+    /// message is sent at once.
+    #[inline]
+    #[must_use]
+    pub fn posted(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        qpn: u32,
+    ) -> Option<Sending<W, P>> {
+        // A deferred ACK may be the response that the queue pair still expects.
+        if self.received_ack.is_empty() && self.engine.posts_may_wait(qpn) {
+            self.posts_wait = true;
+            return None;
+        }
+        self.begin_transmit(now, process)
+    }
+
+    /// Sends what was deferred: ACKs of the last turn, and posted work requests.
+    pub fn flush_deferred(&mut self, now: Time, process: &mut impl Process) {
+        if self.has_deferred() {
+            self.transmit(now, process);
+        }
+    }
+}
