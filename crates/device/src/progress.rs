@@ -71,13 +71,15 @@ fn run(shard: &Shard) {
         driven: 0,
         standbys: 0,
         due: None,
+        measured: (Time::ZERO, 0),
     };
     while !shard.is_stopped() {
         let now = clock::now();
-        if thread.leaves_sockets_to_waiter(now) || thread.leaves_sockets_to_poller(now) {
-            continue;
+        if thread.shall_take_over(now) {
+            thread.take_over(now);
+        } else if !thread.leaves_sockets_to_waiter(now) && !thread.leaves_sockets_to_poller(now) {
+            thread.receive(now);
         }
-        thread.receive(now);
     }
 }
 
@@ -98,6 +100,8 @@ struct ProgressThread<'a> {
     standbys: u32,
     /// Time of the next turn, even if a thread of the program waits for an event.
     due: Option<Time>,
+    /// The bytes that the shard had moved at a time.
+    measured: (Time, u64),
 }
 
 impl ProgressThread<'_> {
@@ -137,18 +141,22 @@ impl ProgressThread<'_> {
             return false;
         };
         let before = self.shard.polls.poller();
-        let bytes = self.shard.load.bytes();
         self.stand_by(now, left);
-        let (since, now) = (now, clock::now());
-        let moved = self.shard.load.bytes() - bytes;
-        if self.shard.load.note(moved, since, now) && self.cores.has_one(now, PEERS) {
-            self.take_over(now);
-            return true;
-        }
-        if before.is_some_and(|before| is_busy_elsewhere(self.shard, since, before)) {
+        if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
             self.woken = Woken::ByStandby;
         }
         true
+    }
+
+    /// Returns true if this shard and another one move much data, and processors are free.
+    fn shall_take_over(&mut self, now: Time) -> bool {
+        let (since, bytes) = self.measured;
+        if now.nanos_since(since) < STANDBY_NS {
+            return false;
+        }
+        let total = self.shard.load.bytes();
+        self.measured = (now, total);
+        self.shard.load.note(total - bytes, since, now) && self.cores.has_one(now, PEERS)
     }
 
     /// Does all turns as long as data moves and processors are free. The program only posts,
@@ -177,6 +185,7 @@ impl ProgressThread<'_> {
         shard.take_over(false);
         // A program may have posted just before.
         shard.progress(Caller::ProgressThread, true);
+        self.measured = (clock::now(), shard.load.bytes());
         self.woken = Woken::Otherwise;
     }
 
