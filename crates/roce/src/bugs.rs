@@ -53,6 +53,8 @@ pub enum Bug {
     FlushNewestFirst,
     /// A loss probe requests one packet of a READ whose request may have been lost.
     ProbeUnseenReadInPart,
+    /// A window that splits a READ does not grow while `max_rd_atomic` is reached.
+    ForgetWindowBehindReadDepth,
     /// Header prediction accepts a packet of another partition in the middle of a run.
     PredictOtherPartition,
     /// Header prediction accepts a packet to another queue pair in the middle of a run.
@@ -111,6 +113,7 @@ impl Bug {
         Bug::SkipRemoteInvalidate,
         Bug::FlushNewestFirst,
         Bug::ProbeUnseenReadInPart,
+        Bug::ForgetWindowBehindReadDepth,
         Bug::PredictOtherPartition,
         Bug::PredictOtherQp,
         Bug::PredictAnyPsn,

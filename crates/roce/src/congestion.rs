@@ -8,6 +8,10 @@
 //! - on a congestion notification,
 //! - when two successive round trips take much longer than the shortest one: a queue builds
 //!   up. A single long round trip may be a peer that waited for a processor.
+//!
+//! Loss proves that the window is too large, and can shrink it to four packets. Long round
+//! trips prove less: on a busy host every packet waits for a processor. So they do not
+//! shrink the window below 64 KiB.
 
 use ferroce_wire::Psn;
 
@@ -19,8 +23,13 @@ use crate::time::Time;
 /// packet, which fills small socket buffers.
 pub(crate) const PACKET_OVERHEAD: u32 = 256;
 
-/// Minimum window in packets.
+/// Minimum window in packets, for peers that lose packets.
 const FLOOR_PACKETS: u32 = 4;
+
+/// Window in bytes below which long round trips do not shrink it. A new queue pair has as
+/// many bytes in flight. READs of 64 KiB then take at most two requests, except with an MTU
+/// of 256.
+const DELAY_FLOOR: u32 = 64 << 10;
 
 /// The congestion window of a queue pair.
 #[derive(Debug)]
@@ -85,9 +94,9 @@ impl Window {
         self.rtt.probe_timeout_ns(limit)
     }
 
-    /// Returns the shortest round trip measured, or 0 if there is none.
-    pub(crate) fn shortest_round_trip_ns(&self) -> u32 {
-        self.rtt.shortest_ns()
+    /// Returns the shortest time in which the peer can respond to the last probe.
+    pub(crate) fn shortest_probe_response_ns(&self) -> u32 {
+        self.rtt.shortest_probe_response_ns()
     }
 
     /// Doubles the probe timeout until the next round trip is measured.
@@ -117,8 +126,8 @@ impl Window {
         if self.timed.is_before(una) {
             self.timed = PsnMark::NONE;
             self.rtt.sample(now.nanos_since(self.timed_since));
-            if self.rtt.is_queue_building() {
-                self.cut(next, 8);
+            if self.rtt.is_queue_building() && self.size > DELAY_FLOOR {
+                self.cut(next, 8, DELAY_FLOOR);
                 return;
             }
         }
@@ -135,23 +144,28 @@ impl Window {
     /// Halves the window after a reported gap or a congestion notification.
     pub(crate) fn lost(&mut self, next: Psn) {
         self.timed = PsnMark::NONE;
-        self.cut(next, 2);
+        self.cut(next, 2, self.floor());
     }
 
     /// Reduces the window to its minimum after an ACK timeout.
     pub(crate) fn timed_out(&mut self) {
         self.timed = PsnMark::NONE;
-        self.threshold = (self.size / 2).max(self.floor());
-        self.size = self.floor();
+        // A stopped peer causes several timeouts. Only the first one finds the window that
+        // was in use.
+        if self.size > self.floor() {
+            self.threshold = (self.size / 2).max(self.floor());
+            self.size = self.floor();
+        }
         self.cut_until = PsnMark::NONE;
     }
 
-    /// Shrinks the window by 1/`part`, at most once per window of packets.
-    fn cut(&mut self, next: Psn, part: u32) {
+    /// Shrinks the window by 1/`part`, but not below `floor`, at most once per window of
+    /// packets.
+    fn cut(&mut self, next: Psn, part: u32, floor: u32) {
         if self.cut_until != PsnMark::NONE {
             return;
         }
-        self.size = (self.size - self.size / part).max(self.floor());
+        self.size = (self.size - self.size / part).max(floor);
         self.threshold = self.size;
         self.cut_until = PsnMark::at(next);
     }
@@ -212,7 +226,7 @@ mod tests {
 
     #[test]
     fn two_successive_long_delays_shrink_the_window_by_an_eighth() {
-        let mut w = window();
+        let mut w = Window::new(MTU, 1 << 20, 1 << 20);
         let mut time = 0;
         let mut round_trip = |w: &mut Window, n, took| {
             w.sent(psn(n), Time::from_nanos(time));
@@ -223,9 +237,50 @@ mod tests {
         round_trip(&mut w, 2, 3_000_000);
         round_trip(&mut w, 3, 20_000);
         round_trip(&mut w, 4, 3_000_000);
-        assert_eq!(w.size(), 64 << 10, "single long delays");
+        assert_eq!(w.size(), 1 << 20, "single long delays");
         round_trip(&mut w, 5, 3_000_000);
-        assert_eq!(w.size(), (64 << 10) / 8 * 7);
+        assert_eq!(w.size(), (1 << 20) / 8 * 7);
+    }
+
+    #[test]
+    fn long_delays_do_not_shrink_the_window_below_64_kib() {
+        let mut w = Window::new(MTU, 1 << 20, 1 << 20);
+        let (mut time, mut sizes) = (0, Vec::new());
+        for n in 0..200 {
+            w.sent(psn(n), Time::from_nanos(time));
+            // A short round trip now and then keeps the shortest one from ageing.
+            time += if n % 8 == 0 { 20_000 } else { 5_000_000 };
+            w.acked(psn(n + 1), psn(n + 1), 0, false, Time::from_nanos(time));
+            sizes.push(w.size());
+        }
+        assert_eq!(w.size(), DELAY_FLOOR, "{sizes:?}");
+        w.lost(psn(300));
+        assert_eq!(w.size(), DELAY_FLOOR / 2, "loss shrinks it further");
+    }
+
+    #[test]
+    fn window_below_64_kib_grows_in_spite_of_long_delays() {
+        let mut w = window();
+        w.lost(psn(0));
+        for n in 0..50 {
+            let sent = u64::from(n) * 10_000_000;
+            w.sent(psn(n), Time::from_nanos(sent));
+            let took = if n % 8 == 0 { 20_000 } else { 5_000_000 };
+            let now = Time::from_nanos(sent + took);
+            w.acked(psn(n + 1), psn(n + 1), 32 << 10, true, now);
+        }
+        assert!(w.size() >= DELAY_FLOOR, "{}", w.size());
+    }
+
+    #[test]
+    fn only_the_first_of_several_timeouts_sets_the_threshold() {
+        let mut w = window();
+        w.timed_out();
+        w.timed_out();
+        for n in 0..20 {
+            w.acked(psn(n), psn(n), w.size(), true, Time::ZERO);
+        }
+        assert!(w.size() > 32 << 10, "{}", w.size());
     }
 
     #[test]

@@ -15,6 +15,10 @@ const MAX_BACKOFF: u8 = 16;
 /// Tolerated delay beyond the shortest round trip. A longer delay indicates a queue.
 const TOLERATED_DELAY_NS: u32 = 1_000_000;
 
+/// The shortest round trip grows towards each longer sample by this part of the difference.
+/// If a peer becomes slow for good, its round trips count as normal after about 20 samples.
+const AGEING: u32 = 64;
+
 /// Round-trip estimate of one queue pair, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct RoundTrip {
@@ -22,7 +26,7 @@ pub(crate) struct RoundTrip {
     smoothed: u32,
     /// Mean deviation from the smoothed round trip.
     deviation: u32,
-    /// Shortest round trip.
+    /// Shortest round trip. It ages, and each shorter sample replaces it.
     shortest: u32,
     /// Number of probes since the last sample. Each doubles the timeout.
     backoff: u8,
@@ -56,7 +60,10 @@ impl RoundTrip {
             self.smoothed = self.smoothed - self.smoothed / 8 + ns / 8;
         }
         self.backoff = 0;
-        self.shortest = self.shortest.min(ns);
+        self.shortest = match ns.checked_sub(self.shortest) {
+            Some(longer) => self.shortest + longer / AGEING,
+            None => ns,
+        };
         let tolerated = (4 * u64::from(self.shortest))
             .max(u64::from(self.shortest) + u64::from(TOLERATED_DELAY_NS));
         self.slow_in_a_row = match u64::from(ns) > tolerated {
@@ -71,11 +78,14 @@ impl RoundTrip {
         self.slow_in_a_row >= 2
     }
 
-    /// Returns the shortest round trip, or 0 before the first sample.
-    pub(crate) fn shortest_ns(&self) -> u32 {
+    /// Returns the shortest time in which the peer can respond to the last probe: the
+    /// shortest round trip, or 0 before the first sample. Each probe after the first halves
+    /// it. Otherwise no response could count if the shortest round trip aged, the peer
+    /// became fast again, and retransmissions allow no sample.
+    pub(crate) fn shortest_probe_response_ns(&self) -> u32 {
         match self.smoothed {
             0 => 0,
-            _ => self.shortest,
+            _ => self.shortest >> self.backoff.saturating_sub(1),
         }
     }
 
@@ -123,6 +133,34 @@ mod tests {
         assert!((4_900_000..6_000_000).contains(&timeout), "{timeout}");
         rtt.sample(u64::MAX);
         assert_eq!(rtt.probe_timeout_ns(LIMIT), LIMIT);
+    }
+
+    #[test]
+    fn shortest_round_trip_ages_if_all_round_trips_become_longer() {
+        let mut rtt = RoundTrip::default();
+        rtt.sample(20_000);
+        let slow = |rtt: &mut RoundTrip| {
+            rtt.sample(5_000_000);
+            rtt.is_queue_building()
+        };
+        let mut samples = 0..100;
+        let _first = slow(&mut rtt);
+        let tolerated = samples.find(|_| !slow(&mut rtt));
+        assert!((10..30).contains(&tolerated.unwrap()), "{tolerated:?}");
+        rtt.sample(20_000);
+        assert_eq!(rtt.shortest_probe_response_ns(), 20_000);
+    }
+
+    #[test]
+    fn each_further_probe_halves_the_shortest_response_time() {
+        let mut rtt = RoundTrip::default();
+        assert_eq!(rtt.shortest_probe_response_ns(), 0, "no sample");
+        rtt.sample(4_000_000);
+        let times = [4_000_000, 2_000_000, 1_000_000];
+        for shortest in times {
+            rtt.back_off();
+            assert_eq!(rtt.shortest_probe_response_ns(), shortest);
+        }
     }
 
     #[test]

@@ -29,7 +29,8 @@
 //!   assembles reaches the wire once, in order;
 //! - the credits on a machine count the packets that its hosts hold;
 //! - atomics are executed exactly once;
-//! - no work request stays outstanding for ever;
+//! - no work request stays outstanding for ever, and long messages between busy hosts have
+//!   a minimum throughput;
 //! - both ends of a connection agree on whether it failed.
 //!
 //! Injected bugs of the engine and of the shard test the oracle: it must find each of them
@@ -65,6 +66,7 @@ mod send_oracle;
 mod setup;
 mod sim_wire;
 mod slot;
+mod throughput;
 mod trace;
 mod windows;
 mod wire_check;

@@ -57,6 +57,7 @@ impl World {
             }
             self.finish_unsignaled(qp)?;
             self.recover(qp)?;
+            self.check_completed_transfer(qp)?;
         }
         if self.rng.chance(0.01) {
             self.resize_queues(host)?;
@@ -178,7 +179,10 @@ impl World {
         if self.rng.chance(self.scenario.bad) && !self.healed {
             return self.post_bad(qp);
         }
-        let choice = self.choose(kind, room);
+        let choice = match self.qps[qp].only {
+            Some(choice) => choice,
+            None => self.choose(kind, room),
+        };
         self.post_choice(qp, choice)
     }
 
@@ -229,6 +233,9 @@ impl World {
 
     /// Draws the length of a message, often near a multiple of the path MTU.
     pub(crate) fn draw_len(&mut self, qp: usize, most: u64) -> u64 {
+        if self.qps[qp].only.is_some() {
+            return self.rng.range(most / 2..=most);
+        }
         let mtu = self.qps[qp].setup.mtu.bytes() as u64;
         let len = match self.rng.below(10) {
             0 => 0,

@@ -3,6 +3,7 @@
 //! A seed draws a family, which fixes the theme, and enables some more features.
 //! So each seed has few features, and many seeds together cover all combinations.
 
+mod busy;
 mod draw;
 mod family;
 
@@ -14,6 +15,7 @@ pub use family::Family;
 
 use crate::model::Setup;
 use crate::network::Link;
+use crate::program::Choice;
 
 /// Longest delay of a turn behind its deadline.
 pub(crate) const LATEST_TURN_NS: u64 = 20_000;
@@ -80,6 +82,8 @@ features! {
     /// Outages of the network that may outlast the retries.
     outage,
     multicast,
+    /// Hosts that wait for a processor again and again, and are stopped now and then.
+    busy,
 }
 
 /// The parameters of a connection.
@@ -97,6 +101,8 @@ pub(crate) struct EndPlan {
     pub(crate) setup: Setup,
     /// Number of work requests that the program posts.
     pub(crate) todo: u32,
+    /// The only operation that the program posts, with long messages; none for a mixture.
+    pub(crate) only: Option<Choice>,
     pub(crate) recv_size: u64,
     pub(crate) queue_depth: u32,
     pub(crate) max_sge: u32,
@@ -153,6 +159,8 @@ pub(crate) struct Scenario {
     pub(crate) rx_capacity: usize,
     /// Time to process one received packet.
     pub(crate) service_ns: u64,
+    /// Longest time that a busy host waits for a processor, except when it is stopped.
+    pub(crate) busy_wait_ns: u64,
     pub(crate) port_mtu: Mtu,
     /// Engines check the ICRC. If not, the network corrupts no packet, and only the checks
     /// of the headers reject forged packets.
@@ -191,7 +199,8 @@ impl Scenario {
         let links = self.links.iter().flatten();
         let link = links.map(Link::longest_ns).max().unwrap_or(0);
         // A poller's ACKs, and its received ACKs, may each wait for the next turn.
-        link + self.rx_capacity as u64 * self.service_ns + STANDBY_NS + LATEST_TURN_NS
+        let service = self.rx_capacity as u64 * self.service_ns;
+        link + service + self.busy_wait_ns + STANDBY_NS + LATEST_TURN_NS
     }
 
     /// Returns the longest ACK timeout of all queue pairs.
@@ -203,7 +212,7 @@ impl Scenario {
     /// Returns true if every packet arrives once and in time, except during outages.
     pub(crate) fn is_lossless(&self) -> bool {
         let f = &self.features;
-        let safe = !(f.loss || f.corruption || f.tiny_buffers || f.pauses || f.big);
+        let safe = !(f.loss || f.corruption || f.tiny_buffers || f.pauses || f.big || f.busy);
         safe && !self.disorders()
     }
 

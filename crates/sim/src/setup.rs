@@ -125,6 +125,7 @@ impl World {
             recv_size,
             state: Some(QpState::Reset),
             todo: plan.todo,
+            only: plan.only,
             sends: Vec::new(),
             ended: 0,
             first_error: None,

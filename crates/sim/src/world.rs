@@ -169,6 +169,9 @@ impl World {
     /// Ends all faults, so that all outstanding work must complete.
     fn heal(&mut self) -> Check {
         self.trace.line(self.now, || "faults end".into());
+        for qp in 0..self.qps.len() {
+            self.check_throughput(qp)?;
+        }
         self.healed = true;
         self.network.heal();
         for host in &mut self.hosts {

@@ -14,6 +14,11 @@ const BUDGET: u64 = 400;
 const RARE: &[(Bug, u64)] = &[
     (Bug::Engine(ferroce_roce::Bug::SkipRemoteInvalidate), 800),
     (Bug::Engine(ferroce_roce::Bug::ProbeUnseenReadInPart), 2000),
+    // Needs busy hosts, one of them stopped until an ACK timeout, and READs.
+    (
+        Bug::Engine(ferroce_roce::Bug::ForgetWindowBehindReadDepth),
+        1500,
+    ),
 ];
 
 #[test]

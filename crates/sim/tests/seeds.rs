@@ -33,6 +33,7 @@ const MARKS: &[&str] = &[
     "sender waited for credits",
     "shared receive queue ran low",
     "stale window key used",
+    "throughput checked",
     "window used",
 ];
 

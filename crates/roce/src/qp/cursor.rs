@@ -229,6 +229,14 @@ impl Requester {
         last.is_none_or(|psn| psn.is_before(self.una))
     }
 
+    /// Notes that a READ waits because `max_rd_atomic` allows no further request. The window
+    /// limits sending nevertheless if it made the requests `split`, with `cost` bytes each,
+    /// shorter than the READ. Its growth ends at twice that cost: more is never in flight.
+    #[inline]
+    pub(super) fn note_read_waits(&mut self, split: bool, cost: u32) {
+        self.window_limited = split && 2 * cost > self.window.size();
+    }
+
     /// True if a packet of a message and the packets behind it, up to the next AckReq, fit
     /// the window. Smaller groups wait, so that runs stay long. `others` is the number of
     /// packets of the message behind this one.
@@ -309,7 +317,8 @@ impl Requester {
 
     /// True if a response that arrives now can be caused by the probe: it was sent, and the
     /// shortest round trip has passed since. Otherwise the response belongs to a late
-    /// original.
+    /// original. Each further probe without a new sample halves that time, because the peer
+    /// may have become faster.
     ///
     /// A thread may bring a time from before the probe: it read the clock before it waited
     /// for the lock. The age is negative then, and also 2.1 to 4.3 s after the probe. A
@@ -319,7 +328,7 @@ impl Requester {
             .wrapping_sub(self.probe_sent_ns)
             .cast_signed();
         self.probe_sent_ns != NOT_SENT
-            && u32::try_from(age).is_ok_and(|age| age >= self.window.shortest_round_trip_ns())
+            && u32::try_from(age).is_ok_and(|age| age >= self.window.shortest_probe_response_ns())
     }
 
     /// Notes that all packets before the cursor are sent, and starts the timers.

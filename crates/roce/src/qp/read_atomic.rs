@@ -8,7 +8,7 @@ use core::ops::Range;
 use ferroce_wire::{AtomicEth, Feth, Operation, Reth};
 
 use super::Qp;
-use super::requester::{Blocked, gather};
+use super::requester::{Blocked, MAX_READ_CHUNK, gather};
 use crate::bugs::Bug;
 use crate::congestion::PACKET_OVERHEAD;
 use crate::engine::Context;
@@ -21,11 +21,16 @@ impl Qp {
         let Some(wqe) = self.sq.get(self.req.index()) else {
             return Err(Blocked::UntilEvent);
         };
-        if self.req.rd_atomic_outstanding >= self.attr.max_rd_atomic {
-            return Err(Blocked::UntilEvent);
-        }
         let from = self.req.sent;
         let chunk = u32::from(wqe.chunk);
+        if self.req.rd_atomic_outstanding >= self.attr.max_rd_atomic {
+            let full = self.mtu + PACKET_OVERHEAD;
+            let split = from > 0
+                && chunk < MAX_READ_CHUNK / full
+                && !cx.has_bug(Bug::ForgetWindowBehindReadDepth);
+            self.req.note_read_waits(split, chunk * full);
+            return Err(Blocked::UntilEvent);
+        }
         let to = ((from / chunk + 1) * chunk).min(wqe.packets);
         let offset = wqe.bytes_before(from, self.mtu);
         let length = (wqe.bytes_before(to, self.mtu) - offset) as u32;

@@ -28,7 +28,7 @@ use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, SendFlags, SendOp, Sge, WcStatus};
 
 /// Maximum length of one READ request (a chunk), in bytes.
-const MAX_READ_CHUNK: u32 = 256 << 10;
+pub(super) const MAX_READ_CHUNK: u32 = 256 << 10;
 
 /// Reason why the next packet cannot be sent now.
 pub(super) enum Blocked {

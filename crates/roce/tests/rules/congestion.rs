@@ -130,6 +130,65 @@ fn window_does_not_grow_unless_it_limits_sending() {
     assert_eq!(pair.hosts[0].query().window, before);
 }
 
+/// Returns hosts of which one READ request may be outstanding, after an ACK timeout.
+fn pair_with_small_window_and_one_read() -> Pair {
+    let mut pair = Pair::with(|knobs| knobs.attr.max_rd_atomic = 1);
+    pair.write(1, 1000);
+    pair.take(0);
+    pair.expire_ack_timeout();
+    pair.run();
+    assert_eq!(pair.hosts[0].query().window, 4 * (1024 + OVERHEAD));
+    pair
+}
+
+#[test]
+fn window_that_splits_reads_grows_although_one_read_may_be_outstanding() {
+    let mut pair = pair_with_small_window_and_one_read();
+    let mut longest = Vec::new();
+    for wr_id in 2..12 {
+        pair.trace();
+        pair.read(wr_id, 200_000);
+        pair.run();
+        let requests = pair.log.iter().filter(|s| s.is(Operation::ReadRequest));
+        longest.extend(requests.map(|s| s.packet().reth().unwrap().length).max());
+    }
+    assert_eq!(longest[0], 4 * 1024);
+    assert!(longest[9] >= 32 << 10, "{longest:?}");
+    assert!(pair.was_read(200_000));
+}
+
+#[test]
+fn window_does_not_grow_if_only_the_read_depth_limits_sending() {
+    let mut pair = pair_with_small_window_and_one_read();
+    let before = pair.hosts[0].query().window;
+    for wr_id in 2..100 {
+        pair.read(wr_id, 4096);
+    }
+    pair.run();
+    assert_eq!(pair.done(0).len(), 99);
+    assert_eq!(pair.hosts[0].query().window, before);
+}
+
+#[test]
+fn slow_peer_shrinks_the_window_to_64_kib_at_most() {
+    let mut pair = Pair::with(|knobs| {
+        knobs.attr.timeout = 0;
+        knobs.config.initial_window = 1 << 20;
+    });
+    let mut windows = Vec::new();
+    for wr_id in 0..200 {
+        pair.write(wr_id, 1000);
+        let request = pair.take(0);
+        // A short round trip now and then keeps the shortest one from ageing.
+        let ns = if wr_id % 8 == 0 { 20_000 } else { 5_000_000 };
+        pair.now = pair.now.after_nanos(ns);
+        pair.deliver(&request[0]);
+        pair.run();
+        windows.push(pair.hosts[0].query().window);
+    }
+    assert_eq!(windows.last(), Some(&(64 << 10)), "{windows:?}");
+}
+
 /// Returns the chunks of a READ: first PSN and number of packets of each request.
 fn read_chunks(pair: &Pair) -> Vec<(u32, u32)> {
     let requests = pair.log.iter().filter(|s| s.is(Operation::ReadRequest));

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ferroce_roce::{QpCap, QpEvent, QpState, QpType, Time, WcStatus};
 use ferroce_wire::{Mtu, Psn};
 
+use crate::program::Choice;
+
 /// Causes for the failure of a queue pair that lie outside its work requests.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Cause {
@@ -73,6 +75,8 @@ pub(crate) struct QpModel {
     pub(crate) state: Option<QpState>,
     /// Number of work requests that the program has yet to post.
     pub(crate) todo: u32,
+    /// The only operation that the program posts, with long messages.
+    pub(crate) only: Option<Choice>,
     pub(crate) sends: Vec<usize>,
     /// Number of `sends` that have ended.
     pub(crate) ended: usize,

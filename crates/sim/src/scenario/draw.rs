@@ -4,7 +4,7 @@ use ferroce_roce::{QpType, Time};
 use ferroce_shard::{CREDIT_PATIENCE_NS, UNMATCHED_PATIENCE_NS};
 use ferroce_wire::{Mtu, Psn};
 
-use super::{DatagramPlan, Disruption, EndPlan, Family, Features, PairPlan, Scenario};
+use super::{DatagramPlan, Disruption, EndPlan, Family, Features, PairPlan, Scenario, busy};
 use crate::model::Setup;
 use crate::network::Link;
 use crate::rng::{Rng, Stream};
@@ -16,7 +16,10 @@ pub(super) fn draw(seed: u64) -> Scenario {
     let mut rng = Rng::new(seed, Stream::Scenario);
     let family = rng.pick(&Family::ALL);
     let features = family.features(&mut rng);
-    let hosts = rng.pick(&[2, 2, 2, 3, 3, 4]);
+    let hosts = match family {
+        Family::BusyHosts => 2,
+        _ => rng.pick(&[2, 2, 2, 3, 3, 4]),
+    };
     let step_ns = rng.range(5_000..=40_000);
     let mut scenario = Scenario {
         family,
@@ -37,6 +40,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
             false => 512,
         },
         service_ns: rng.range(20..=100),
+        busy_wait_ns: 0,
         port_mtu: rng.pick(&Mtu::ALL),
         check_icrc: true,
         initial_window: 64 << 10,
@@ -52,6 +56,9 @@ pub(super) fn draw(seed: u64) -> Scenario {
         features,
     };
     draw_sizes(&mut rng, &mut scenario);
+    if scenario.features.busy {
+        return busy::draw_rest(&mut rng, scenario);
+    }
     draw_queue_pairs(&mut rng, &mut scenario);
     // ACK timers must have time to expire before the faults end.
     let timeouts = scenario.longest_timeout_ns() * rng.range(2..=8);
@@ -203,7 +210,7 @@ fn draw_pair(rng: &mut Rng, s: &Scenario, kind: QpType) -> PairPlan {
     }
 }
 
-fn draw_end(rng: &mut Rng, s: &Scenario, kind: QpType, host: usize) -> EndPlan {
+pub(super) fn draw_end(rng: &mut Rng, s: &Scenario, kind: QpType, host: usize) -> EndPlan {
     let todo = match s.family {
         Family::Big => rng.range(3..=8),
         Family::ManyQps => rng.range(2..=8),
@@ -213,6 +220,7 @@ fn draw_end(rng: &mut Rng, s: &Scenario, kind: QpType, host: usize) -> EndPlan {
         host,
         setup: draw_setup(rng, s),
         todo: todo as u32,
+        only: None,
         recv_size: match kind {
             _ if rng.chance(0.05) => 0,
             _ if rng.chance(0.2) => rng.range(1..=s.longest),

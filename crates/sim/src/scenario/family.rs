@@ -33,11 +33,12 @@ pub enum Family {
     Outage,
     FewRetries,
     SameMachine,
+    BusyHosts,
 }
 
 impl Family {
     /// All families. Their order determines the scenario of each seed.
-    pub const ALL: [Family; 26] = [
+    pub const ALL: [Family; 27] = [
         Family::Clean,
         Family::Lossy,
         Family::Disorder,
@@ -64,6 +65,7 @@ impl Family {
         Family::Outage,
         Family::FewRetries,
         Family::SameMachine,
+        Family::BusyHosts,
     ];
 
     /// Draws the features of the family, and some more at random.
@@ -74,6 +76,12 @@ impl Family {
             f.notifications = rng.chance(0.3);
             f.shared_receives = rng.chance(0.3);
             f.big = rng.chance(0.2);
+            return f;
+        }
+        if self == Family::BusyHosts {
+            f.busy = true;
+            f.wrap = rng.chance(0.3);
+            f.notifications = rng.chance(0.3);
             return f;
         }
         for (feature, probability) in [
@@ -97,7 +105,11 @@ impl Family {
             *feature = rng.chance(probability);
         }
         match self {
-            Family::Clean | Family::ManyQps | Family::Xrc | Family::Datagrams => {}
+            Family::Clean
+            | Family::ManyQps
+            | Family::Xrc
+            | Family::Datagrams
+            | Family::BusyHosts => {}
             Family::Unreliable => f.small_windows = false,
             Family::Lossy => f.loss = true,
             Family::Disorder => {
