@@ -8,12 +8,21 @@ use core::ops::Range;
 use ferroce_wire::{AtomicEth, Feth, Operation, Reth};
 
 use super::Qp;
-use super::requester::{Blocked, MAX_READ_CHUNK, gather};
+use super::requester::{Blocked, gather};
 use crate::bugs::Bug;
 use crate::congestion::PACKET_OVERHEAD;
 use crate::engine::Context;
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{SendOp, WcStatus};
+
+/// Maximum length of one READ request (a chunk), in bytes.
+const MAX_READ_CHUNK: u32 = 256 << 10;
+
+/// Returns the number of response packets to the longest READ request that fits the window.
+pub(super) fn most_packets_in_chunk(window: u32, mtu: u32) -> u16 {
+    let packets = window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD);
+    packets.clamp(1, u16::MAX.into()) as u16
+}
 
 impl Qp {
     /// Sends the READ request for the next chunk.
@@ -31,7 +40,15 @@ impl Qp {
             self.req.note_read_waits(split, chunk * full);
             return Err(Blocked::UntilEvent);
         }
-        let to = ((from / chunk + 1) * chunk).min(wqe.packets);
+        let packets = wqe.packets;
+        let chunk = match from + chunk < packets {
+            true => self.lengthen_chunk(chunk),
+            false => chunk,
+        };
+        let Some(wqe) = self.sq.get(self.req.index()) else {
+            return Err(Blocked::UntilEvent);
+        };
+        let to = ((from / chunk + 1) * chunk).min(packets);
         let offset = wqe.bytes_before(from, self.mtu);
         let length = (wqe.bytes_before(to, self.mtu) - offset) as u32;
         let cost = length + (to - from) * PACKET_OVERHEAD;
@@ -41,6 +58,29 @@ impl Qp {
         self.push_read(cx, batch, from..to);
         self.responses_expected(cx, to - from, cost);
         Ok(())
+    }
+
+    /// Doubles the chunk of the READ under the cursor as often as the window allows; returns
+    /// its length. A READ that began with a small window would stay slow to its end.
+    ///
+    /// All chunks before the cursor must be acknowledged, and none behind it requested. The
+    /// cursor must lie on a boundary of the longer chunk. Then each request that can be
+    /// retransmitted still lies within one chunk.
+    fn lengthen_chunk(&mut self, chunk: u32) -> u32 {
+        let from = self.req.sent;
+        let untouched =
+            self.req.index() == 0 && from == self.req.acked && self.req.psn == self.req.sent_up_to;
+        let most = u32::from(most_packets_in_chunk(self.req.window(), self.mtu));
+        let mut longer = chunk;
+        while untouched && 2 * longer <= most && from.is_multiple_of(2 * longer) {
+            longer *= 2;
+        }
+        if longer > chunk
+            && let Some(wqe) = self.sq.get_mut(0)
+        {
+            wqe.chunk = longer as u16; // at most `most`
+        }
+        longer
     }
 
     /// Adds a READ request for a range of packets of the READ under the cursor to the batch.

@@ -6,13 +6,14 @@
 //! necessary.
 //!
 //! A long READ is split into several READ requests, called chunks. The peer sends the
-//! responses to a READ request without flow control, so a chunk must fit the window. The
-//! chunk boundaries are fixed when the READ starts: a retransmitted request then lies inside
-//! one request that the peer has saved, and the peer drops all other duplicate READs.
+//! responses to a READ request without flow control, so a chunk must fit the window. No
+//! boundary of a requested chunk ever moves: a retransmitted request then lies inside one
+//! request that the peer has saved, and the peer drops all other duplicate READs.
 
 use ferroce_wire::{Bth, ICRC_LEN, Psn, XrcEth};
 
 use super::cursor::MessageEnd;
+use super::read_atomic::most_packets_in_chunk;
 use super::request_header::message_header;
 use super::{Due, Qp};
 use crate::attr::{QpState, QpType};
@@ -26,9 +27,6 @@ use crate::psn_mark::PsnMark;
 use crate::send_queue::{Phase, Wqe, spans};
 use crate::transmit::{Batch, NewPacket, Origin};
 use crate::verbs::{Access, SendFlags, SendOp, Sge, WcStatus};
-
-/// Maximum length of one READ request (a chunk), in bytes.
-pub(super) const MAX_READ_CHUNK: u32 = 256 << 10;
 
 /// Reason why the next packet cannot be sent now.
 pub(super) enum Blocked {
@@ -137,7 +135,7 @@ impl Qp {
             );
             return Err(Blocked::UntilEvent);
         }
-        let (mtu, psn, window) = (self.mtu, self.req.psn, self.req.window.size());
+        let (mtu, psn) = (self.mtu, self.req.psn);
         wqe.phase = Phase::Started;
         wqe.first_psn = psn;
         wqe.packets = match wqe.length <= mtu {
@@ -145,10 +143,7 @@ impl Qp {
             false => wqe.length.div_ceil(mtu),
         };
         wqe.chunk = match info.class {
-            OpClass::Read => {
-                let packets = window.min(MAX_READ_CHUNK) / (mtu + PACKET_OVERHEAD);
-                packets.clamp(1, u16::MAX.into()) as u16
-            }
+            OpClass::Read => most_packets_in_chunk(self.req.window.size(), mtu),
             OpClass::Message | OpClass::Single | OpClass::Local => 1,
         };
         self.req.sent = 0;

@@ -144,17 +144,65 @@ fn pair_with_small_window_and_one_read() -> Pair {
 #[test]
 fn window_that_splits_reads_grows_although_one_read_may_be_outstanding() {
     let mut pair = pair_with_small_window_and_one_read();
-    let mut longest = Vec::new();
+    let mut first = Vec::new();
     for wr_id in 2..12 {
         pair.trace();
         pair.read(wr_id, 200_000);
         pair.run();
-        let requests = pair.log.iter().filter(|s| s.is(Operation::ReadRequest));
-        longest.extend(requests.map(|s| s.packet().reth().unwrap().length).max());
+        let request = pair.log.iter().find(|s| s.is(Operation::ReadRequest));
+        first.push(request.unwrap().packet().reth().unwrap().length);
     }
-    assert_eq!(longest[0], 4 * 1024);
-    assert!(longest[9] >= 32 << 10, "{longest:?}");
+    assert_eq!(first[0], 4 * 1024);
+    assert!(first[9] >= 32 << 10, "{first:?}");
     assert!(pair.was_read(200_000));
+}
+
+#[test]
+fn chunks_of_a_long_read_become_longer_as_the_window_grows() {
+    let mut pair = pair_with_small_window_and_one_read();
+    pair.trace();
+    pair.read(2, 300_000);
+    pair.run();
+    assert_eq!(pair.done(0).last(), Some(&(2, OK)));
+    assert!(pair.was_read(300_000));
+    let requests = pair.log.iter().filter(|s| s.is(Operation::ReadRequest));
+    let lengths: Vec<u32> = requests
+        .map(|s| s.packet().reth().unwrap().length)
+        .collect();
+    assert_eq!(lengths[..4], [4096, 4096, 8192, 16384], "{lengths:?}");
+    assert_eq!(
+        lengths.iter().sum::<u32>(),
+        300_000,
+        "no byte is requested twice"
+    );
+}
+
+#[test]
+fn chunks_of_a_read_stay_the_same_while_one_is_outstanding() {
+    let mut pair = pair_with_small_window_and_one_read();
+    pair.read(2, 300_000);
+    // Most chunks lose a response, so that their rest is requested again.
+    let mut n = 0;
+    while pair.hosts[0].query().sends > 0 {
+        pair.run_losing(|sent| {
+            n += 1;
+            sent.from == 1 && n % 11 == 0
+        });
+        pair.fire_next_timer(); // a probe, if the last response of a chunk was lost
+    }
+    assert!(pair.was_read(300_000));
+    let mut ends = BTreeMap::new();
+    for sent in pair.log.iter().filter(|s| s.is(Operation::ReadRequest)) {
+        let packets = sent.packet().reth().unwrap().length.div_ceil(1024);
+        let end = sent.psn() + packets;
+        if packets == 1 {
+            continue; // a probe may request one packet of a chunk
+        }
+        for psn in sent.psn()..end {
+            assert_eq!(*ends.entry(psn).or_insert(end), end, "PSN {psn}");
+        }
+    }
+    assert!(pair.hosts[0].count(Counter::CompleterRetryErr) > 1);
 }
 
 #[test]
