@@ -11,7 +11,7 @@ use super::cursor::ack_timeout_ns;
 use super::{Due, Qp, after_completion, queue_completion};
 use crate::attr::QpState;
 use crate::bugs::Bug;
-use crate::congestion::PACKET_OVERHEAD;
+use crate::congestion::{Acknowledged, PACKET_OVERHEAD};
 use crate::counters::Counter;
 use crate::cq::Cq;
 use crate::engine::Context;
@@ -114,7 +114,8 @@ impl Qp {
             }
             let n = here.min(left);
             left -= n;
-            bytes += self.advance(wqe_cost(wqe, self.req.acked, n, self.mtu), n);
+            bytes += wqe_cost(wqe, self.req.acked, n, self.mtu);
+            self.req.advance(n);
             if (n == here || cx.has_bug(Bug::CompletePartlyAcked))
                 && let Some(wc) = self.take_oldest(cx)
                 && let (Some(open), Some(cq)) = (&mut open, &cq)
@@ -139,16 +140,8 @@ impl Qp {
         self.sq.front().is_some_and(Wqe::wants_response)
     }
 
-    /// Acknowledges `packets` packets of the oldest work request; returns their cost.
-    pub(super) fn advance(&mut self, cost: u32, packets: u32) -> u32 {
-        self.req.acked += packets;
-        self.req.una = self.req.una.add(packets);
-        self.req.in_flight = self.req.in_flight.saturating_sub(cost);
-        cost
-    }
-
-    /// Notes an acknowledgement: restores the retry counters, grows the window, and restarts
-    /// the timers.
+    /// Notes an acknowledgement of packets that cost `bytes`: restores the retry counters,
+    /// grows the window, and restarts the timers.
     pub(super) fn note_progress(&mut self, cx: &mut Context, bytes: u32) {
         let req = &mut self.req;
         if !cx.has_bug(Bug::NeverRestoreRetries) {
@@ -162,15 +155,19 @@ impl Qp {
             // A late response to packets sent before the rewind: skip what it acknowledged.
             req.rewind();
         }
-        req.window
-            .acked(req.una, req.psn, bytes, req.window_limited, cx.now);
+        req.window.acknowledged(Acknowledged {
+            bytes,
+            una: req.una,
+            next: req.psn,
+            round_trip: req.round_trip.acknowledged(req.una, cx.now),
+        });
         match req.una.is_before(req.psn) {
             true => req.start_timers(cx, &self.attr),
             false => req.stop_timers(),
         }
         match self.sq.len() > req.index() {
             true => self.wake(cx, Due::REQUESTS),
-            false => req.window_limited = false,
+            false => req.window.set_limit(false),
         }
     }
 

@@ -84,7 +84,7 @@ impl Qp {
             source_port: None,
             peer_port: None,
             timer: TimerSlot::default(),
-            req: Requester::new(config),
+            req: Requester::new(config, config.port_mtu.bytes() as u32),
             sq: SendQueue::new(&cap, init.qp_type.is_datagram())?,
             rq: RecvRing::new(cap.max_recv_wr, cap.max_recv_sge)?,
             resp: Responder::default(),

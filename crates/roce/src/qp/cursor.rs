@@ -12,6 +12,7 @@ use crate::attr::QpAttr;
 use crate::congestion::{PACKET_OVERHEAD, Window};
 use crate::engine::{Config, Context};
 use crate::psn_mark::PsnMark;
+use crate::round_trip::RoundTrip;
 use crate::time::{Deadline, Time};
 
 /// Value of [`Requester::probe_sent_ns`] until the probe is sent.
@@ -46,11 +47,9 @@ pub(super) struct Requester {
     /// Outstanding READ requests, atomics, atomic writes and flushes; `max_rd_atomic` bounds
     /// them.
     pub(super) rd_atomic_outstanding: u8,
-    /// Bytes in flight, including `PACKET_OVERHEAD` per packet.
-    pub(super) in_flight: u32,
+    /// Bytes in flight, and their bound.
     pub(super) window: Window,
-    /// True if the window, and not the program, limits sending: only then may it grow.
-    pub(super) window_limited: bool,
+    pub(super) round_trip: RoundTrip,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
     /// True between a retry and the next progress: further NAKs report the same loss.
@@ -75,7 +74,7 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(config: &Config) -> Requester {
+    pub(super) fn new(config: &Config, mtu: u32) -> Requester {
         let zero = Psn::new(0);
         Requester {
             psn: zero,
@@ -85,9 +84,8 @@ impl Requester {
             sent: 0,
             acked: 0,
             rd_atomic_outstanding: 0,
-            in_flight: 0,
-            window: Window::new(256, config.initial_window, config.max_window),
-            window_limited: false,
+            window: Window::new(mtu, config),
+            round_trip: RoundTrip::default(),
             retries_left: 0,
             rnr_retries_left: 0,
             retrying: false,
@@ -104,11 +102,10 @@ impl Requester {
 
     /// Starts with the attributes of a queue pair that enters RTS.
     pub(super) fn ready(&mut self, cx: &Context, attr: &QpAttr, mtu: u32) {
-        *self = Requester::new(&cx.config);
+        *self = Requester::new(&cx.config, mtu);
         self.psn = attr.sq_psn;
         self.una = attr.sq_psn;
         self.sent_up_to = attr.sq_psn;
-        self.window = Window::new(mtu, cx.config.initial_window, cx.config.max_window);
         self.attributes_changed(attr);
     }
 
@@ -124,7 +121,7 @@ impl Requester {
         self.sent = 0;
         self.acked = 0;
         self.rd_atomic_outstanding = 0;
-        self.in_flight = 0;
+        self.window.forget_in_flight();
         self.una = self.psn;
         self.sent_up_to = self.psn;
         self.stop_timers();
@@ -148,6 +145,13 @@ impl Requester {
             Some(next) => self.next = next,
             None => self.sent = 0, // the cursor was on the removed work request
         }
+    }
+
+    /// Notes that `packets` more packets of the oldest work request are acknowledged.
+    #[inline]
+    pub(super) fn advance(&mut self, packets: u32) {
+        self.acked += packets;
+        self.una = self.una.add(packets);
     }
 
     /// Moves the cursor to the oldest unacknowledged packet and returns its old position,
@@ -182,12 +186,12 @@ impl Requester {
     /// Moves the cursor back to the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
         // Karn's rule: an ACK of a retransmitted packet is no round-trip sample.
-        self.window.stop_timing();
+        self.round_trip.stop();
         self.psn = self.una;
         self.next = 0;
         self.sent = self.acked;
         self.rd_atomic_outstanding = 0;
-        self.in_flight = 0;
+        self.window.forget_in_flight();
         self.since_ack_req = 0;
         self.last_response = PsnMark::NONE;
     }
@@ -197,7 +201,7 @@ impl Requester {
         self.psn = psn;
         self.next = index as u32;
         self.sent = packets - 1;
-        self.in_flight = 0;
+        self.window.forget_in_flight();
         self.since_ack_req = 0;
         self.last_response = PsnMark::NONE;
     }
@@ -219,10 +223,9 @@ impl Requester {
     /// True if the window has room for `cost` more bytes.
     #[inline]
     pub(super) fn admits(&mut self, cost: u32) -> bool {
-        if self.in_flight == 0 || self.in_flight + cost <= self.window.size() {
+        if self.window.admits(cost) {
             return true;
         }
-        self.window_limited = true;
         // If no packet in flight causes a response, no ACK would ever open the window:
         // one more packet is sent, with AckReq.
         let last = self.last_response.get();
@@ -234,7 +237,8 @@ impl Requester {
     /// shorter than the READ. Its growth ends at twice that cost: more is never in flight.
     #[inline]
     pub(super) fn note_read_waits(&mut self, split: bool, cost: u32) {
-        self.window_limited = split && 2 * cost > self.window.size();
+        self.window
+            .set_limit(split && 2 * cost > self.window.size());
     }
 
     /// True if a packet of a message and the packets behind it, up to the next AckReq, fit
@@ -259,7 +263,7 @@ impl Requester {
             MessageEnd::LastWithMore => interval.div_ceil(2),
             MessageEnd::LastInQueue => 1,
         };
-        u32::from(self.since_ack_req) >= enough || self.in_flight + room_for > self.window.size()
+        u32::from(self.since_ack_req) >= enough || self.window.room() < room_for
     }
 
     /// Returns the number of packets up to and including the next one that must set AckReq,
@@ -278,14 +282,14 @@ impl Requester {
 
     /// Returns how many packets of `cost` bytes can be sent before one must set AckReq.
     pub(super) fn packets_without_ack_req(&self, cost: u32) -> u32 {
-        let room = self.window.size().saturating_sub(self.in_flight) / cost;
+        let room = self.window.room() / cost;
         // The last of them may have to set AckReq.
         room.min(self.packets_until_ack_req()).saturating_sub(1)
     }
 
     /// Counts packets of `cost` bytes that are sent without AckReq.
     pub(super) fn note_sent_without_ack_req(&mut self, count: u32, cost: u32) {
-        self.in_flight += count * cost;
+        self.window.sent(count * cost);
         // At most one ACK interval, which is 256 packets or fewer.
         self.since_ack_req += count as u16;
     }
@@ -300,7 +304,7 @@ impl Requester {
         self.since_ack_req = 0;
         self.last_response = PsnMark::at(psn.add(responses - 1));
         if !psn.is_before(fresh_from) {
-            self.window.sent(psn, now);
+            self.round_trip.sent(psn, now);
         }
     }
 
@@ -328,7 +332,8 @@ impl Requester {
             .wrapping_sub(self.probe_sent_ns)
             .cast_signed();
         self.probe_sent_ns != NOT_SENT
-            && u32::try_from(age).is_ok_and(|age| age >= self.window.shortest_probe_response_ns())
+            && u32::try_from(age)
+                .is_ok_and(|age| age >= self.round_trip.shortest_probe_response_ns())
     }
 
     /// Notes that all packets before the cursor are sent, and starts the timers.
@@ -355,7 +360,7 @@ impl Requester {
     /// Starts the timer of the next loss probe, unless the ACK timeout is off.
     #[inline]
     pub(super) fn start_probe_timer(&mut self, cx: &Context, attr: &QpAttr) {
-        let wait = local_ack_timeout_ns(attr).map(|ns| self.window.probe_timeout_ns(ns));
+        let wait = local_ack_timeout_ns(attr).map(|ns| self.round_trip.probe_timeout_ns(ns));
         self.probe_deadline = wait.map(|ns| cx.now.after_nanos(ns)).into();
     }
 

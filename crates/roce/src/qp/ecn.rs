@@ -37,7 +37,7 @@ impl Qp {
     /// Handles a CNP of the peer: shrinks the window.
     pub(crate) fn congestion_notified(&mut self, cx: &mut Context) {
         cx.count(Counter::RcvdCnp);
-        self.req.window.lost(self.req.sent_up_to);
+        self.req.window.marked(self.req.sent_up_to);
     }
 
     /// Adds a CNP to the batch if one is due.

@@ -86,7 +86,7 @@ impl Qp {
         self.sq.clear();
         self.rq.clear();
         self.attr = QpAttr::default();
-        self.req = super::Requester::new(&cx.config);
+        self.req = super::Requester::new(&cx.config, self.mtu);
         self.resp = super::Responder::default();
         self.notifications = super::Notifications::default();
         self.cq_overflow = false;

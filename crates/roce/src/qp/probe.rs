@@ -44,7 +44,7 @@ impl Qp {
     pub(super) fn probe_timer_expired(&mut self, cx: &mut Context) {
         self.req.probe_deadline = Deadline::NONE;
         if self.can_probe() {
-            self.req.window.back_off();
+            self.req.round_trip.back_off();
             self.req.start_probe_timer(cx, &self.attr);
             self.try_other_flush_icrc();
             self.start_probe(cx);
@@ -57,7 +57,7 @@ impl Qp {
         // An earlier retry has had no response for a whole probe timeout. From now on
         // responses belong to the probe.
         self.req.retrying = false;
-        self.req.window.sent_again(self.req.una);
+        self.req.round_trip.sent_again(self.req.una);
         self.wake(cx, Due::PROBE);
     }
 

@@ -231,7 +231,7 @@ impl Qp {
     fn responses_expected(&mut self, cx: &Context, packets: u32, cost: u32) {
         let psn = self.req.psn;
         self.req.rd_atomic_outstanding += 1;
-        self.req.in_flight += cost;
+        self.req.window.sent(cost);
         self.req
             .note_ack_req(psn, packets, self.req.sent_up_to, cx.now);
         self.req.sent += packets;

@@ -54,7 +54,7 @@ impl Qp {
         if let Err((status, reason)) = outcome {
             return self.fail_oldest_send(cx, status, reason);
         }
-        let bytes = self.advance(cost, 1);
+        self.req.advance(1);
         let acked = self.req.acked;
         if acked == packets || acked.is_multiple_of(chunk) {
             self.req.rd_atomic_outstanding = self.req.rd_atomic_outstanding.saturating_sub(1);
@@ -62,7 +62,7 @@ impl Qp {
         if acked == packets {
             self.finish_oldest(cx);
         }
-        self.note_progress(cx, bytes);
+        self.note_progress(cx, cost);
         self.complete_finished(cx);
         match is_probe_response {
             // The response to the original looks the same.
@@ -77,8 +77,8 @@ impl Qp {
     pub(super) fn note_read_progress(&mut self, cx: &mut Context, packets: u32) {
         if let Some(wqe) = self.sq.front() {
             let cost = wqe_cost(wqe, self.req.acked, packets, self.mtu);
-            let bytes = self.advance(cost, packets);
-            self.note_progress(cx, bytes);
+            self.req.advance(packets);
+            self.note_progress(cx, cost);
             self.settle(cx);
         }
     }

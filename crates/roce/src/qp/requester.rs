@@ -73,7 +73,7 @@ impl Qp {
         limit: usize,
     ) -> Result<(), Blocked> {
         let Some(wqe) = self.sq.get(self.req.index()) else {
-            self.req.window_limited = false;
+            self.req.window.set_limit(false);
             return Err(Blocked::UntilEvent);
         };
         if self.sq.fails(self.req.index()) {
@@ -244,7 +244,7 @@ impl Qp {
                     true if index + 1 < self.sq.len() => MessageEnd::LastWithMore,
                     true => MessageEnd::LastInQueue,
                 };
-                self.req.in_flight += cost;
+                self.req.window.sent(cost);
                 ack_req = self.req.needs_ack_req(end, self.mtu + PACKET_OVERHEAD);
             }
             if ack_req {
