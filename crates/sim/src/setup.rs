@@ -146,6 +146,7 @@ impl World {
             awaited: BTreeSet::new(),
             read_psns: BTreeSet::new(),
             rnr_wait: None,
+            last_rnr_nak: None,
             last_request: None,
             naks: BTreeSet::new(),
             rnr_naks: 0,

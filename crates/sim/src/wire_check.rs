@@ -155,19 +155,27 @@ impl World {
             Some(Syndrome::RnrNak { timer }) => {
                 model.rnr_naks += 1;
                 let psn = packet.psn();
-                // A second RNR NAK for the same PSN does not extend the wait.
-                let again = |(waits, until)| waits == psn && self.now < until;
+                // A second RNR NAK for the same PSN does not extend the wait. That holds even
+                // if a packet with an earlier PSN left meanwhile: it may have been assembled
+                // before the first RNR NAK.
+                let again = |&(waits, until): &(Psn, Time)| waits == psn && self.now < until;
+                let first = model.last_rnr_nak.filter(again);
+                let later = self.now.after_nanos(rnr_delay_ns(timer));
+                let until = first.map_or(later, |(_, until)| until);
+                model.last_rnr_nak = Some((psn, until));
                 // A requester that is retransmitting earlier PSNs, but cannot send now, proceeds
                 // to this PSN without waiting.
                 let goes_back = self.hosts[model.host].cannot_send()
                     && model.last_request.is_some_and(|last| last.is_before(psn));
-                if !goes_back && !model.rnr_wait.is_some_and(again) {
-                    let until = self.now.after_nanos(rnr_delay_ns(timer));
+                if !goes_back {
                     model.rnr_wait = Some((psn, until));
                 }
             }
             Some(Syndrome::Nak(_)) => {}
-            _ if packet.opcode().is_response() => model.rnr_wait = None,
+            _ if packet.opcode().is_response() => {
+                model.rnr_wait = None;
+                model.last_rnr_nak = None;
+            }
             _ => {}
         }
         let opcode = packet.opcode();

@@ -108,6 +108,9 @@ pub(crate) struct QpModel {
     pub(crate) read_psns: BTreeSet<u32>,
     /// The PSN that an RNR NAK refused, and the earliest time to retransmit it.
     pub(crate) rnr_wait: Option<(Psn, Time)>,
+    /// The PSN of the last RNR NAK, and the end of the wait that the first one for this PSN
+    /// began.
+    pub(crate) last_rnr_nak: Option<(Psn, Time)>,
     /// PSN of the request packet sent last.
     pub(crate) last_request: Option<Psn>,
     /// Sequence NAKs sent, by PSN.
@@ -173,6 +176,7 @@ impl QpModel {
         self.awaited.clear();
         self.read_psns.clear();
         self.rnr_wait = None;
+        self.last_rnr_nak = None;
         self.last_request = None;
         self.naks.clear();
         self.rnr_naks = 0;
