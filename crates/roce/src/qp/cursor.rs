@@ -232,9 +232,11 @@ impl Requester {
         last.is_none_or(|psn| psn.is_before(self.una))
     }
 
-    /// Notes that a READ waits because `max_rd_atomic` allows no further request. The window
-    /// limits sending nevertheless if it made the requests `split`, with `cost` bytes each,
-    /// shorter than the READ. Its growth ends at twice that cost: more is never in flight.
+    /// Notes that a READ waits because `max_rd_atomic` allows no further request.
+    ///
+    /// The window is the limit nevertheless if it `split` the READ into requests of `cost`
+    /// bytes. It may then grow to twice that cost: the READ has no more in flight, so a
+    /// larger window would be untested.
     #[inline]
     pub(super) fn note_read_waits(&mut self, split: bool, cost: u32) {
         self.window

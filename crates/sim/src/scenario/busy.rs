@@ -13,12 +13,12 @@ use super::{Disruption, EndPlan, PairPlan, Scenario};
 use crate::program::Choice;
 use crate::rng::Rng;
 
-/// Shortest and longest message, in bytes.
-pub(crate) const LENGTHS: [u64; 2] = [64 << 10, 256 << 10];
+/// Bounds of the longest message, in bytes.
+const LONGEST: core::ops::RangeInclusive<u64> = 64 << 10..=256 << 10;
 
 /// Draws the connections and the times in which hosts wait.
 pub(super) fn draw_rest(rng: &mut Rng, mut s: Scenario) -> Scenario {
-    s.longest = rng.range(LENGTHS[0]..=LENGTHS[1]);
+    s.longest = rng.range(LONGEST);
     s.busy_wait_ns = rng.range(2_000_000..=6_000_000);
     for _ in 0..rng.range(1..=2) {
         let pair = draw_pair(rng, &s);
