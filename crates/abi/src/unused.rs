@@ -1,13 +1,13 @@
 //! A note at exit if the program opened a device and sent nothing over it.
 //!
 //! Libraries such as UCX open all devices and then choose one, or TCP. The note is one line
-//! on standard error. It appears only under `ferroce run`, and only if the program has
-//! allocated a protection domain.
+//! on standard error. It appears only under `ferroce run` without `--quiet`, and only if the
+//! program has allocated a protection domain: `ibv_devinfo` opens devices to query them.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
-use ferroce_control::path::SYSFS_VARIABLE;
+use ferroce_control::path::{QUIET_VARIABLE, SYSFS_VARIABLE};
 use ferroce_device::Device;
 
 /// True if the program has allocated a protection domain.
@@ -35,7 +35,8 @@ pub(crate) fn leaves(device: &Device) {
 /// Writes the note, if it is due. Called at exit, after `leaves` for all devices.
 pub(crate) fn tell() {
     let is_used = TRAFFIC.load(Ordering::Relaxed) || !PREPARED.load(Ordering::Relaxed);
-    if is_used || std::env::var_os(SYSFS_VARIABLE).is_none() {
+    let is_set = |variable| std::env::var_os(variable).is_some();
+    if is_used || !is_set(SYSFS_VARIABLE) || is_set(QUIET_VARIABLE) {
         return;
     }
     let Ok(device) = NAME.try_lock() else {

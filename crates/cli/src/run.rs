@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use ferroce_control::path::QUIET_VARIABLE;
 use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
@@ -36,7 +37,13 @@ const NOT_EXECUTABLE: u8 = 126;
     long_about = "\
 Runs an unmodified RDMA program with Ferroce. The program and its children load Ferroce's \
 libibverbs and librdmacm (LD_LIBRARY_PATH), see links in /sys/class/infiniband and \
-/dev/infiniband (LD_PRELOAD), and find Ferroce's `rdma`, `rxe_cfg` and `rxe_init.sh` first on PATH.
+/dev/infiniband (LD_PRELOAD), and find Ferroce's `rdma`, `rxe_cfg` and `rxe_init.sh` first on PATH. \
+Copies of libibverbs and librdmacm that a program brings along under other names, as Python wheels \
+do, are replaced too (LD_PRELOAD).
+
+A line on standard error warns if a program uses a copy of libibverbs that Ferroce cannot replace, \
+such as one linked statically, and tells at its end if it prepared a device and then sent and \
+received nothing over it. --quiet leaves these lines out.
 
 If no link exists, this command adds rxe0 on the loopback interface, or on the netdev that \
 --netdev names, and deletes it after the program has ended. Signals and exit status are those of \
@@ -44,6 +51,7 @@ the program.",
     after_long_help = "\
 ENVIRONMENT
     FERROCE_LIB_DIR   directory of the libraries, if not beside this executable
+    FERROCE_QUIET     if set: as --quiet
     FERROCE_LOG       messages of the libraries on standard error: `debug` prints the
                       reason for each refused call, `info` the reason for each failed
                       work request; none by default
@@ -56,11 +64,12 @@ EXAMPLES
     ferroce run -- ibv_devinfo
     FERROCE_LOG=debug ferroce run -- ibv_rc_pingpong -d rxe0
     ferroce run --netdev eth0 -- ib_send_bw
-    ferroce run --no-link -- ibv_devices"
+    ferroce run --no-link -- ibv_devices
+    ferroce run --quiet -- python3 train.py"
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    link: LinkChoice,
+    options: Options,
 
     /// Release the share (FILE, open as standard input) when process PID ends
     #[arg(long, hide = true, num_args = 2, value_names = ["PID", "FILE"])]
@@ -88,11 +97,12 @@ EXAMPLES
 )]
 pub(crate) struct ShellArgs {
     #[command(flatten)]
-    link: LinkChoice,
+    options: Options,
 }
 
+/// Options of both commands.
 #[derive(Debug, Args)]
-struct LinkChoice {
+struct Options {
     /// Netdev of the link, if one has to be added
     #[arg(long, value_name = "IF")]
     netdev: Option<String>,
@@ -100,6 +110,17 @@ struct LinkChoice {
     /// Do not add a link
     #[arg(long, conflicts_with = "netdev")]
     no_link: bool,
+
+    /// Do not warn about a program that uses another libibverbs or sends nothing
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Options {
+    /// True if warnings and notes are unwanted, here or in a surrounding `ferroce run`.
+    fn is_quiet(&self) -> bool {
+        self.quiet || std::env::var_os(QUIET_VARIABLE).is_some()
+    }
 }
 
 impl RunArgs {
@@ -114,19 +135,19 @@ impl RunArgs {
         let Some((program, arguments)) = self.program.split_first() else {
             bail!("the program to run is missing; for example: `ferroce run -- ibv_devinfo`");
         };
-        start(&self.link, program, arguments)
+        start(&self.options, program, arguments)
     }
 }
 
 impl ShellArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-        start(&self.link, &shell, &[])
+        start(&self.options, &shell, &[])
     }
 }
 
 /// Replaces this process with the program. Returns only if that fails.
-fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<ExitCode> {
+fn start(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(arguments);
     let mut path = std::env::var_os("PATH").unwrap_or_default();
@@ -142,18 +163,23 @@ fn start(link: &LinkChoice, program: &OsStr, arguments: &[OsString]) -> Result<E
         eprintln!("error: cannot run {}: {problem}", program.display());
         return Ok(NOT_FOUND.into());
     };
-    if !link.no_link {
-        provide_link(link.netdev.as_deref())?;
+    if !options.no_link {
+        provide_link(options.netdev.as_deref())?;
     }
     match folder {
         Some(folder) => {
             for (variable, value) in libraries::environment(&folder)? {
                 command.env(variable, value);
             }
-            for warning in program::warnings(&file, &path) {
-                eprintln!("warning: {warning}");
+            if options.is_quiet() {
+                command.env(QUIET_VARIABLE, "1");
+            } else {
+                for warning in program::warnings(&file, &path) {
+                    eprintln!("warning: {warning}");
+                }
             }
         }
+        None if options.is_quiet() => {}
         None => eprintln!(
             "note: Ferroce's libraries are not beside this executable, so the program uses those \
              of the system and sees no link of Ferroce; FERROCE_LIB_DIR names their directory"

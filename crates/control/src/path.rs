@@ -29,6 +29,8 @@ use crate::temporary;
 pub const RUNTIME_DIR_VARIABLE: &str = "FERROCE_RUNTIME_DIR";
 /// Environment variable with the path of [`SYSFS_DIR`], for the preload library.
 pub const SYSFS_VARIABLE: &str = "FERROCE_SYSFS";
+/// Environment variable that turns off the warnings and notes of `ferroce run`.
+pub const QUIET_VARIABLE: &str = "FERROCE_QUIET";
 /// Name of the control socket in a runtime directory.
 pub const SOCKET: &str = "control.sock";
 /// Suffix of a socket's name while it is created. The kernel keeps listing this name.

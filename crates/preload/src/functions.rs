@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
 use crate::next::{Failed, Next, Path, errno, set_errno};
-use crate::paths;
+use crate::{foreign, paths};
 
 /// Defines functions that redirect a path. `@` marks the path, brackets mark the directory
 /// at which a relative path begins, and `back` marks functions that return a path.
@@ -43,6 +43,10 @@ macro_rules! functions {
                 // SAFETY: the program's arguments, unchanged.
                 return unsafe { next($($before,)* $($dir,)? $path $(, $after)*) };
             }
+            if const { opens(stringify!($name)) } {
+                // SAFETY: the program's path is a string.
+                unsafe { foreign::opens($path) };
+            }
             let call = |led: Path| {
                 // SAFETY: the program's arguments, with another string as the path.
                 let result = unsafe { next($($before,)* $($dir,)? led $(, $after)*) };
@@ -71,6 +75,16 @@ const fn name(text: &str) -> &core::ffi::CStr {
         Ok(name) => name,
         Err(_) => panic!("no zero at the end"),
     }
+}
+
+/// True for the names of functions that open a file or a directory.
+const fn opens(name: &str) -> bool {
+    let name = name.as_bytes();
+    let name = match name {
+        [b'_', b'_', rest @ ..] => rest,
+        _ => name,
+    };
+    matches!(name, [b'o', b'p', b'e', b'n', ..])
 }
 
 functions! {

@@ -16,6 +16,9 @@
 //! resolves such paths. If one of the directories is the working directory or open, relative
 //! paths are redirected too, and `getcwd` returns the program's path.
 //!
+//! The library also replaces the functions of libibverbs and librdmacm, whichever copy of
+//! these the program has loaded.
+//!
 //! Counters are files too, and may be stale: before the library redirects a path to one, it
 //! asks ferroced to write the counters, and waits up to 500 ms.
 //!
@@ -27,12 +30,15 @@
 //!
 //! - `functions`: the functions of libc that take paths
 //! - `cwd`: the functions of libc that return the working directory
+//! - `verbs`: the functions of libibverbs and librdmacm
 //! - `foreign`: a warning about a libibverbs that is not Ferroce's
+//! - `binding`: where a loaded library's reference to a function leads
 //! - `paths`: the redirection of paths
 //! - `refresh`: the request to write counters
 //! - `root`: the variable
 //! - `next`: libc's own functions
 
+mod binding;
 mod cwd;
 mod foreign;
 mod functions;
@@ -41,6 +47,7 @@ mod paths;
 mod refresh;
 mod root;
 mod text;
+mod verbs;
 mod walk;
 
 /// The function that the dynamic linker runs when the library is loaded. It looks up all
@@ -51,20 +58,20 @@ static PREPARE: extern "C" fn() = {
     extern "C" fn prepare() {
         functions::find_all();
         cwd::find_all();
+        foreign::find_all();
         root::read();
         paths::find_where_we_are();
-        foreign::warn();
+        foreign::read_quiet();
     }
     prepare
 };
 
-/// The function that the dynamic linker runs when the program exits: by then the program may
-/// have loaded more libraries.
+/// The function that the dynamic linker runs when the program exits.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = {
     extern "C" fn finish() {
-        foreign::warn();
+        foreign::look_at_exit();
     }
     finish
 };

@@ -56,6 +56,13 @@ impl Text {
         self.bytes.as_ptr().cast()
     }
 
+    /// Writes the text to standard error, in one call so that lines of programs do not mix.
+    pub(crate) fn write_to_stderr(&self) {
+        let bytes = self.bytes();
+        // SAFETY: the pointer and the length are those of the text.
+        unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+    }
+
     /// Calls `write` to fill the buffer. `write` returns the length, negative if it failed.
     /// The result is `None` if it failed or filled the whole buffer.
     pub(crate) fn written(write: impl FnOnce(*mut c_char, usize) -> isize) -> Option<Text> {
