@@ -6,12 +6,13 @@
 //! does that in one of these ways; Ferroce's library does it in neither:
 //!
 //! - It opens the directory `/sys/class/infiniband_verbs` and the file `abi_version` there.
-//! - It opens a netlink socket of the kernel's RDMA subsystem. `rdma` does that too, so this
-//!   counts only in a process that has loaded a libibverbs.
+//! - It opens a netlink socket of the kernel's RDMA subsystem, itself or through libnl. UCX opens
+//!   such sockets too, without libnl, so the caller of `socket` decides.
 //!
 //! A copy that is loaded with `RTLD_DEEPBIND` calls libc's functions in place of those here. It
 //! is found when the program exits: `opendir` does not lead to this library.
 
+use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -71,11 +72,25 @@ type Socket = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
 // SAFETY: libc declares the function with this type.
 static NEXT_SOCKET: Next<Socket> = unsafe { Next::new(c"socket") };
 
-/// libc's `socket`, which also notes sockets of the RDMA subsystem.
+/// libc's `socket`, which also notes sockets of the RDMA subsystem. Passes on its arguments
+/// and the address to which it returns.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    naked_asm!("mov rcx, [rsp]", "jmp {open}", open = sym open_socket)
+}
+
+unsafe extern "C" fn open_socket(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    caller: *const c_void,
+) -> c_int {
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA {
-        warn(Sign::Netlink);
+        let library = library_of(caller).unwrap_or_default();
+        if is_libibverbs(name_of(library)) || name_of(library).starts_with(b"libnl-3") {
+            warn(Sign::Netlink);
+        }
     }
     match NEXT_SOCKET.get() {
         // SAFETY: the program's arguments, unchanged.
@@ -124,8 +139,8 @@ fn warn(sign: Sign) {
             say(&[
                 b"warning: ",
                 program(),
-                b" contains a copy of libibverbs, linked statically, which does not see \
-                  Ferroce's links; link it with libibverbs.so.1\n",
+                b", or a library of it, contains a copy of libibverbs, linked statically, which \
+                  does not see Ferroce's links; link it with libibverbs.so.1\n",
             ]);
         }
     }
@@ -150,18 +165,23 @@ struct Search {
 
 /// Returns the directory of this library.
 pub(crate) fn our_folder() -> Option<Text> {
-    let mut place = MaybeUninit::<libc::Dl_info>::uninit();
     let ours = our_folder as fn() -> Option<Text> as *const c_void;
-    // SAFETY: `place` has room for the answer, and is read only after success.
-    let name = unsafe {
-        if libc::dladdr(ours, place.as_mut_ptr()) == 0 {
-            return None;
-        }
-        CStr::from_ptr(place.assume_init().dli_fname)
-    };
-    let mut folder = Text::of(&[name.to_bytes()])?;
+    let mut folder = Text::of(&[library_of(ours)?])?;
     folder.pop();
     Some(folder)
+}
+
+/// Returns the path of the library or program that contains an address.
+fn library_of(address: *const c_void) -> Option<&'static [u8]> {
+    let mut place = MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: `place` has room for the answer, and is read only after success. The path lives
+    // until the library is unloaded: it is this one, or one with a function that runs.
+    unsafe {
+        if libc::dladdr(address, place.as_mut_ptr()) == 0 {
+            return None;
+        }
+        Some(CStr::from_ptr(place.assume_init().dli_fname).to_bytes())
+    }
 }
 
 /// Checks one library. A result other than 0 ends the search.
@@ -210,15 +230,23 @@ unsafe fn avoids_us(library: &libc::dl_phdr_info) -> bool {
     bound.is_some_and(|address| address != usual && !is_lazy(address))
 }
 
-/// True if a library is a libibverbs from another directory. Python wheels insert a hash into
-/// the name.
+/// True if a library is a libibverbs from another directory.
 fn is_foreign(path: &[u8], folder: &[u8]) -> bool {
-    let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
-        return false;
-    };
-    let rest = path[slash + 1..].strip_prefix(b"libibverbs");
+    let name = name_of(path);
+    let place = path[..path.len() - name.len()].strip_suffix(b"/");
+    is_libibverbs(name) && place.is_some_and(|place| place != folder)
+}
+
+/// True for the name of a libibverbs. Python wheels insert a hash.
+fn is_libibverbs(name: &[u8]) -> bool {
+    let rest = name.strip_prefix(b"libibverbs");
     rest.is_some_and(|rest| rest.starts_with(b".so") || rest.starts_with(b"-"))
-        && &path[..slash] != folder
+}
+
+/// Returns the part of a path after its last slash.
+fn name_of(path: &[u8]) -> &[u8] {
+    let slash = path.iter().rposition(|byte| *byte == b'/');
+    &path[slash.map_or(0, |slash| slash + 1)..]
 }
 
 /// Returns the path with which the program was started.

@@ -158,7 +158,8 @@ To run a program yourself: `ferroce run -- PROGRAM`. To repeat the tests below: 
 Each line below is a command that `cargo xtask test` runs and checks. The programs are those of the distribution,
 unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
 link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. `cargo xtask programs --write
-docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests.
+docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests,
+[PYTHON.md](PYTHON.md) has recipes for Python packages: NIXL, Mooncake, DLSlime, InfiniStore.
 
 These bugs of programs appear with any driver:
 
