@@ -348,6 +348,7 @@ impl Server {
         let Some(owner) = self.owners.remove(&id) else {
             return;
         };
+        self.has_freed_links = true;
         owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         if let Some(attachment) = owner.attachment
             && let Some(client) = self.clients.get_mut(&attachment.client)

@@ -46,6 +46,8 @@ pub(crate) struct Client {
     pub(crate) program: Option<String>,
     /// True if the client receives events of all links.
     pub(crate) subscribed: bool,
+    /// True if the client has received the list of links.
+    pub(crate) has_links: bool,
     /// True if the client uses the connection manager.
     pub(crate) connects: bool,
     /// Process at the other end; known once it uses the connection manager.
@@ -92,6 +94,7 @@ impl Client {
             peer,
             program: None,
             subscribed: false,
+            has_links: false,
             connects: false,
             process: None,
             pidfd: None,

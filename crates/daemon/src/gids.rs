@@ -8,10 +8,14 @@
 //! * Index 1 is reserved for the netdev's first IPv4 address, because guides use `-g 1`
 //!   for it. On a loopback netdev index 0 is ::1 and index 1 is 127.0.0.1.
 //! * Indices 0 and 1 always work. If there is no address for one of them, another
-//!   address is its *substitute*: it appears there beside its own index, until the proper
-//!   address arrives. For index 0 that is the first IPv4 address, else the first address.
-//!   For index 1 it is the first IPv4 address, else the next IPv6 address, else the one at
-//!   index 0.
+//!   address is its *substitute*: it appears there beside its own index. For index 0 that is
+//!   the first IPv4 address, else the first address. For index 1 it is the first IPv4
+//!   address, else the next IPv6 address, else the one at index 0.
+//! * A substitute stays at its index while a program uses the link, even if the proper
+//!   address arrives, which then gets another index. Duplicate address detection delays a
+//!   link-local address by 1.5 s: ranks of an MPI job that start before and after it must
+//!   find the same address at index 0. Once no program uses the link, the proper address
+//!   takes its index: peers on other hosts expect it there.
 //!
 //! Unlike the kernel's table, this one has no entry for an address that does not exist.
 //! With the kernel's default GID at index 0 programs hang.
@@ -28,11 +32,14 @@ pub(crate) struct Entry {
     pub(crate) ifindex: u32,
 }
 
-/// The table. Index 0 and 1 hold only the addresses that they are reserved for;
-/// [`GidTable::entries`] adds substitutes.
+/// The table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GidTable {
+    /// Each address at its own index. 0 and 1 hold only addresses that they are reserved for.
     places: Vec<Option<Entry>>,
+    /// The addresses that programs see at index 0 and 1: the reserved ones, or substitutes.
+    #[serde(default)]
+    shown: [Option<Entry>; 2],
 }
 
 /// The netdev of a table.
@@ -44,12 +51,15 @@ pub(crate) struct Netdev {
 
 impl GidTable {
     /// Updates the table. `addresses` are those of the netdev and of netdevs above it, in
-    /// order of arrival.
-    pub(crate) fn update(&mut self, netdev: Netdev, addresses: &[Entry]) {
+    /// order of arrival. If the link is used, indices 0 and 1 keep their addresses.
+    pub(crate) fn update(&mut self, netdev: Netdev, addresses: &[Entry], is_used: bool) {
         for place in &mut self.places {
             if place.is_some_and(|entry| !addresses.contains(&entry)) {
                 *place = None;
             }
+        }
+        for shown in &mut self.shown {
+            *shown = shown.filter(|entry| is_used && addresses.contains(entry));
         }
         for entry in addresses {
             if !self.places.contains(&Some(*entry)) {
@@ -59,21 +69,32 @@ impl GidTable {
         while self.places.last().is_some_and(Option::is_none) {
             self.places.pop();
         }
+        self.show(netdev);
     }
 
     /// Returns the populated entries by index, with substitutes.
     pub(crate) fn entries(&self) -> Vec<(u32, Entry)> {
-        let placed = |from: usize| self.places.iter().skip(from).flatten().copied();
-        let owner = |index: usize| self.places.get(index).copied().flatten();
-        let v4 = || placed(0).find(|entry| entry.address.is_ipv4());
-        let first = || placed(0).next();
-        let next = || placed(2).next();
-        let zero = owner(0).or_else(v4).or_else(first);
-        let one = owner(1).or_else(v4).or_else(next).or_else(first);
         let rest = self.places.iter().skip(2).copied();
-        let all = [zero, one].into_iter().chain(rest).zip(0..);
+        let all = self.shown.into_iter().chain(rest).zip(0..);
         all.filter_map(|(entry, index)| Some((index, entry?)))
             .collect()
+    }
+
+    /// Chooses addresses for index 0 and 1, if they have none.
+    fn show(&mut self, netdev: Netdev) {
+        let placed = |from: usize| self.places.iter().skip(from).flatten().copied();
+        let owner = |index: usize| self.places.get(index).copied().flatten();
+        // It has another index if the link was used when it arrived.
+        let proper = |index: usize| placed(2).find(|entry| reserved(netdev, *entry) == Some(index));
+        let v4 = || placed(0).find(|entry| entry.address.is_ipv4());
+        let first = || placed(0).next();
+        let next = || placed(2).find(|entry| Some(*entry) != proper(0));
+        let zero = || owner(0).or_else(|| proper(0)).or_else(v4).or_else(first);
+        let one = || {
+            let own = owner(1).or_else(|| proper(1)).or_else(v4);
+            own.or_else(next).or_else(first)
+        };
+        self.shown = [self.shown[0].or_else(zero), self.shown[1].or_else(one)];
     }
 
     fn place(&mut self, netdev: Netdev, entry: Entry) {
@@ -81,7 +102,12 @@ impl GidTable {
             places.get(index).is_none_or(|place| place.is_none())
         };
         let index = match reserved(netdev, entry) {
-            Some(index) if is_free(&self.places, index) => index,
+            Some(index)
+                if is_free(&self.places, index)
+                    && self.shown[index].is_none_or(|shown| shown == entry) =>
+            {
+                index
+            }
             _ => (2..)
                 .find(|index| is_free(&self.places, *index))
                 .expect("the range has no end"),

@@ -139,7 +139,8 @@ impl Links {
         config.patience = change.patience.unwrap_or(config.patience);
         check_mtu(&config, netdev)?;
         link.config = config;
-        let old = link.look(netdev, netdevs, speed);
+        // Its addresses have not changed, so no index does.
+        let old = link.look(netdev, netdevs, speed, true);
         let changed = old != link.info;
         Ok(changed.then(|| happened(LinkEventKind::Changed, link.info.clone())))
     }
@@ -206,8 +207,13 @@ impl Links {
         Some(happened(LinkEventKind::Removed, self.links.remove(at).info))
     }
 
-    /// Updates all links from their netdevs. Returns the events, in order.
-    pub(crate) fn refresh(&mut self, netdevs: &Netdevs) -> Vec<LinkEvent> {
+    /// Updates all links from their netdevs. `is_used` tells whether programs use the link of
+    /// an index. Returns the events, in order.
+    pub(crate) fn refresh(
+        &mut self,
+        netdevs: &Netdevs,
+        is_used: impl Fn(u32) -> bool,
+    ) -> Vec<LinkEvent> {
         let mut events = Vec::new();
         let speed = self.speed;
         self.links.retain_mut(|link| {
@@ -215,7 +221,7 @@ impl Links {
                 events.push(happened(LinkEventKind::Removed, link.info.clone()));
                 return false;
             };
-            let old = link.look(netdev, netdevs, speed);
+            let old = link.look(netdev, netdevs, speed, is_used(link.info.index));
             for kind in differences(&old, &link.info) {
                 if kind == LinkEventKind::PortErr {
                     link.totals.count(Counter::LinkDowned);
@@ -253,7 +259,8 @@ impl Links {
             totals: CounterValues::default(),
             info,
         };
-        link.look(netdev, netdevs, self.speed);
+        // Programs from before a restart may use it.
+        link.look(netdev, netdevs, self.speed, true);
         self.links.push(link);
     }
 
@@ -279,18 +286,20 @@ impl Links {
 }
 
 impl Link {
-    /// Updates the state of the link. Returns the state before.
+    /// Updates the state of the link, which programs use or not. Returns the state before.
     fn look(
         &mut self,
         netdev: &Netdev,
         netdevs: &Netdevs,
         speed: fn(&str) -> Option<u32>,
+        is_used: bool,
     ) -> LinkInfo {
         let this = gids::Netdev {
             ifindex: netdev.ifindex,
             loopback: netdev.loopback,
         };
-        self.gids.update(this, &netdevs.addresses_of(self.ifindex));
+        let addresses = netdevs.addresses_of(self.ifindex);
+        self.gids.update(this, &addresses, is_used);
         let entries = self.gids.entries().into_iter();
         let gids = entries.map(|(index, entry)| Gid {
             index,

@@ -169,11 +169,23 @@ impl Server {
         }
     }
 
+    /// Handles a change of netdevs.
     fn refresh(&mut self) {
-        let events = self.links.refresh(&self.netdevs);
+        self.update_links();
         if !self.configured_links.is_empty() {
             self.add_configured(false);
         }
+    }
+
+    /// Updates the links from their netdevs, and announces the changes.
+    pub(crate) fn update_links(&mut self) {
+        // A program that has listed the links may pass on an index before it opens the device.
+        let is_listed = self.clients.values().any(|client| client.has_links);
+        let is_used = |link| {
+            let mut owners = self.owners.values();
+            is_listed || owners.any(|owner| owner.link == link && !owner.dead)
+        };
+        let events = self.links.refresh(&self.netdevs, is_used);
         if events.is_empty() {
             return;
         }
@@ -258,6 +270,9 @@ impl Server {
     }
 
     fn list(&mut self, id: RequestId) -> Result<Reply, Refusal> {
+        if let Some(client) = self.clients.get_mut(&id.client) {
+            client.has_links = true;
+        }
         let links: Vec<_> = self.links.iter().map(|link| link.info.clone()).collect();
         for link in links {
             self.reply(id, Reply::Link(link));

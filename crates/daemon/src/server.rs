@@ -70,6 +70,8 @@ pub(crate) struct Server {
     pub(crate) deferred: Vec<ClientId>,
     /// Rounds of the event loop since the first of these messages.
     pub(crate) deferred_rounds: u32,
+    /// True if a program has ended or closed a device, so that GID tables may change.
+    pub(crate) has_freed_links: bool,
     /// Requests that cannot be answered yet.
     pub(crate) pending: Vec<Pending>,
     /// True if an earlier ferroced has left a state file with the owners of slots.
@@ -132,6 +134,7 @@ impl Server {
             owners: BTreeMap::new(),
             deferred: Vec::new(),
             deferred_rounds: 0,
+            has_freed_links: false,
             pending: Vec::new(),
             has_saved_state: state.is_some(),
             hold_slots_until: None,
@@ -169,6 +172,9 @@ impl Server {
             }
             self.serve_connections();
             self.serve_pending();
+            if std::mem::take(&mut self.has_freed_links) {
+                self.update_links();
+            }
             abandoned = self.is_abandoned();
         }
         self.send_deferred(true);
@@ -355,6 +361,7 @@ impl Server {
         self.poller.remove(&client);
         client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         self.pending.retain(|pending| pending.request.client != id);
+        self.has_freed_links |= client.has_links;
         tracing::debug!(client = id, ?closed_by, "client disconnected");
         self.end_program(id);
         for owner in client.attachments.into_values() {

@@ -69,6 +69,31 @@ fn address_is_listed_when_it_can_be_used() {
     });
 }
 
+/// Programs that start before and after the end of duplicate address detection must find the
+/// same address at index 0, as ranks of an MPI job do that exchange indices.
+#[test]
+fn index_keeps_its_address_while_a_program_uses_the_link() {
+    let name = "index_keeps_its_address_while_a_program_uses_the_link";
+    isolated(name, || {
+        netdev::add_veth("near", "far");
+        netdev::add_address("near", "10.0.0.1/24");
+        let _ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let mut events = subscribe();
+        let program = ferroce_control::attach("rxe0", 1).expect("attached");
+        netdev::set_up("near");
+        netdev::set_up("far");
+        let mut now = await_event(&mut events, LinkEventKind::GidChange);
+        assert_eq!(gids(&now)[..2], ["0 10.0.0.1", "1 10.0.0.1"]);
+        assert!(now.gid(2).expect("index 2").address.is_ipv6());
+        drop(program);
+        while !now.gid(0).expect("index 0").address.is_ipv6() {
+            now = await_event(&mut events, LinkEventKind::GidChange);
+        }
+        assert_eq!(now.gid(0).unwrap().address, now.gid(2).unwrap().address);
+    });
+}
+
 #[test]
 fn addresses_keep_their_indices() {
     isolated("addresses_keep_their_indices", || {

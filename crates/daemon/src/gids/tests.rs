@@ -24,7 +24,14 @@ fn on(ifindex: u32, address: &str) -> Entry {
 
 fn updated(table: &mut GidTable, netdev: Netdev, addresses: &[&str]) -> Vec<String> {
     let entries: Vec<_> = addresses.iter().map(|a| on(netdev.ifindex, a)).collect();
-    table.update(netdev, &entries);
+    table.update(netdev, &entries, false);
+    shown(table)
+}
+
+/// Updates the table of a link that a program uses.
+fn updated_in_use(table: &mut GidTable, addresses: &[&str]) -> Vec<String> {
+    let entries: Vec<_> = addresses.iter().map(|a| on(ETH.ifindex, a)).collect();
+    table.update(ETH, &entries, true);
     shown(table)
 }
 
@@ -70,7 +77,7 @@ fn without_ipv4_index_1_is_the_next_ipv6() {
 }
 
 #[test]
-fn substitute_gives_way_to_the_reserved_address() {
+fn unused_substitute_gives_way_to_the_reserved_address() {
     let mut table = GidTable::default();
     updated(&mut table, ETH, &["10.0.0.1"]);
     let late_link_local = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
@@ -80,6 +87,28 @@ fn substitute_gives_way_to_the_reserved_address() {
     updated(&mut table, ETH, &["fe80::1", "fd00::1"]);
     let late_ipv4 = updated(&mut table, ETH, &["fe80::1", "fd00::1", "10.0.0.1"]);
     assert_eq!(late_ipv4, ["0 fe80::1", "1 10.0.0.1", "2 fd00::1"]);
+}
+
+#[test]
+fn index_in_use_keeps_its_substitute_when_detection_ends() {
+    let mut table = GidTable::default();
+    assert_eq!(
+        updated(&mut table, ETH, &["10.0.0.1"]),
+        ["0 10.0.0.1", "1 10.0.0.1"]
+    );
+    let in_use = updated_in_use(&mut table, &["10.0.0.1", "fe80::1"]);
+    assert_eq!(in_use, ["0 10.0.0.1", "1 10.0.0.1", "2 fe80::1"]);
+    let more = updated_in_use(&mut table, &["10.0.0.1", "fe80::1", "fd00::1"]);
+    assert_eq!(more[..3], in_use, "later addresses change nothing");
+    let unused = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
+    assert_eq!(unused, ["0 fe80::1", "1 10.0.0.1", "2 fe80::1"]);
+
+    let mut table = GidTable::default();
+    updated(&mut table, ETH, &["fe80::1"]);
+    let late_ipv4 = updated_in_use(&mut table, &["fe80::1", "10.0.0.1"]);
+    assert_eq!(late_ipv4, ["0 fe80::1", "1 fe80::1", "2 10.0.0.1"]);
+    let gone = updated_in_use(&mut table, &["10.0.0.1"]);
+    assert_eq!(gone, ["0 10.0.0.1", "1 10.0.0.1", "2 10.0.0.1"]);
 }
 
 #[test]
@@ -113,7 +142,7 @@ fn addresses_keep_their_indices_and_free_ones_are_reused() {
 fn netdevs_above_get_no_reserved_index() {
     let mut table = GidTable::default();
     let vlan = 7;
-    table.update(ETH, &[on(vlan, "10.1.0.1"), on(vlan, "fe80::1")]);
+    table.update(ETH, &[on(vlan, "10.1.0.1"), on(vlan, "fe80::1")], false);
     assert_eq!(
         shown(&table),
         ["0 10.1.0.1", "1 10.1.0.1", "2 10.1.0.1", "3 fe80::1"]
@@ -124,7 +153,7 @@ fn netdevs_above_get_no_reserved_index() {
         on(2, "fe80::1"),
         on(2, "10.0.0.1"),
     ];
-    table.update(ETH, &all);
+    table.update(ETH, &all, false);
     assert_eq!(
         shown(&table),
         ["0 fe80::1", "1 10.0.0.1", "2 10.1.0.1", "3 fe80::1"]
@@ -139,7 +168,7 @@ fn full_table_ignores_addresses() {
         .map(|n| on(2, &Ipv4Addr::from(0x0A00_0000 + n).to_string()))
         .collect();
     let mut table = GidTable::default();
-    table.update(ETH, &many);
+    table.update(ETH, &many, false);
     let entries = table.entries();
     assert_eq!(entries.len(), 1024, "index 0 is stood in for");
     assert_eq!(entries.last().unwrap().0, 1023);
@@ -155,21 +184,26 @@ fn own_indices(table: &GidTable) -> BTreeMap<String, usize> {
 
 proptest! {
     #[test]
-    fn indices_are_stable_for_any_changes(steps in prop::collection::vec((0usize..12, any::<bool>()), 0..60)) {
+    fn indices_are_stable_for_any_changes(steps in prop::collection::vec((0usize..12, any::<bool>(), any::<bool>()), 0..60)) {
         let pool = [
             "10.0.0.1", "10.0.0.2", "10.0.0.3", "fe80::1", "fe80::2", "2001:db8::1",
             "2001:db8::2", "fd00::1", "192.168.1.1", "10.0.0.4", "fe80::3", "127.0.0.1",
         ];
         let mut present: Vec<Entry> = Vec::new();
         let mut table = GidTable::default();
-        for (which, add) in steps {
+        for (which, add, is_used) in steps {
             let entry = on(2, pool[which]);
             let before = own_indices(&table);
+            let shown = table.entries();
             present.retain(|e| *e != entry);
             if add {
                 present.push(entry);
             }
-            table.update(ETH, &present);
+            table.update(ETH, &present, is_used);
+            let kept = shown.iter().filter(|(_, entry)| is_used && present.contains(entry));
+            for kept in kept {
+                prop_assert!(table.entries().contains(kept), "{:?} moved", kept);
+            }
             let after = own_indices(&table);
             for (address, index) in &before {
                 if let Some(now) = after.get(address) {
