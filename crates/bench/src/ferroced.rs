@@ -105,6 +105,7 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
         crc: true,
         lids: false,
         patience: 0,
+        speed: None,
     }))?;
     Ok(())
 }

@@ -129,11 +129,11 @@ fn arguments(path: &[&str], words: &[&str], system: &impl NameSource) -> Vec<Str
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match (path, words) {
         (["link", "add"], [_name, pairs @ ..]) => {
-            let keys = ["type", "netdev", "mtu", "crc", "lids", "patience"];
+            let keys = ["type", "netdev", "mtu", "crc", "lids", "patience", "speed"];
             pair(&keys, pairs, system)
         }
         (["link", "set"], [_name, pairs @ ..]) => {
-            let keys = ["name", "mtu", "crc", "lids", "patience"];
+            let keys = ["name", "mtu", "crc", "lids", "patience", "speed"];
             pair(&keys, pairs, system)
         }
         (["link", "set" | "delete" | "show"] | ["stat" | "gids" | "devinfo"], []) => system.links(),
@@ -211,13 +211,16 @@ mod tests {
             ("gids ", "rxe0 rxe1"),
             ("devinfo rxe0 ", ""),
             ("link add ", ""),
-            ("link add rxe2 ", "type netdev mtu crc lids patience"),
+            ("link add rxe2 ", "type netdev mtu crc lids patience speed"),
             ("link add rxe2 type ", "rxe"),
             ("link add rxe2 type rxe netdev ", "lo eth0"),
-            ("link add rxe2 type rxe netdev lo ", "mtu crc lids patience"),
+            (
+                "link add rxe2 type rxe netdev lo ",
+                "mtu crc lids patience speed",
+            ),
             ("link add rxe2 type rxe netdev lo crc ", "on off"),
             ("link set ", "rxe0 rxe1"),
-            ("link set rxe0 ", "name mtu crc lids patience"),
+            ("link set rxe0 ", "name mtu crc lids patience speed"),
             ("link set rxe0 lids ", "on off"),
             ("link set rxe0 patience ", ""),
             ("link set rxe0 patience 60 l", "lids"),

@@ -27,6 +27,7 @@ FILES
         crc = true      # the default
         lids = false    # the default
         patience = 0    # the default
+        speed = 100000  # in Mb/s; default: the netdev's
 
 ENVIRONMENT
     FERROCE_CONFIG_DIR    directory of links.toml, instead of those above
@@ -140,6 +141,9 @@ fn line(link: LinkConfig) -> String {
     if link.patience > 0 {
         line += &format!(" patience {}", link.patience);
     }
+    if let Some(speed) = link.speed {
+        line += &format!(" speed {speed}m");
+    }
     line + "\n"
 }
 
@@ -198,6 +202,7 @@ pub(crate) fn configured(link: LinkInfo) -> LinkConfig {
         crc: link.crc,
         lids: link.lids,
         patience: link.patience,
+        speed: link.speed,
     }
 }
 

@@ -206,6 +206,7 @@ fn start_daemon(program: &Path) -> Result<Daemon> {
         crc: true,
         lids: false,
         patience: 0,
+        speed: None,
     }))?;
     Ok(Daemon { connection })
 }

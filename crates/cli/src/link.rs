@@ -35,9 +35,9 @@ pub(crate) struct LinkArgs {
 
 #[derive(Debug, Subcommand)]
 enum LinkCommand {
-    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S]
+    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
     #[command(
-        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S]",
+        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]",
         long_about = "\
 Adds a link: an RDMA device called NAME on the netdev IF. Any netdev with an IP address and \
 without another link can be used, `lo` included. Starts ferroced if none runs.",
@@ -56,23 +56,27 @@ WORDS
     patience S      keep connections to a silent peer for at least S seconds, for peers
                     in a debugger or a paused container; default: 0, which is as long
                     as timeout and retry_cnt of the program say (2 seconds for 14 and 7)
+    speed N         speed that programs see, such as 100g, 2.5g or 100m; default: that of
+                    the netdev, and if it reports none 25g for loopback, 10g for others.
+                    UCX and NCCL choose by it; it does not limit the link
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
-    ferroce link add rxe_lo type rxe netdev lo mtu 1024"
+    ferroce link add rxe_lo type rxe netdev lo mtu 1024
+    ferroce link add rxe1 type rxe netdev veth0 speed 100g"
     )]
     Add {
-        /// NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S]
+        /// NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
         #[arg(required = true, num_args = 1.., hide = true)]
         words: Vec<String>,
     },
 
-    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S]
+    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
     #[command(
-        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S]",
+        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]",
         long_about = "\
 Changes a link. `ferroce link add --help` describes the words. `mtu 0` selects the largest MTU \
-that the netdev allows. Running programs keep working after a change of the name, and get an \
+that the netdev allows, `speed 0` the netdev's speed. Running programs keep working after a change of the name, and get an \
 event for a new MTU. A change of `crc` or `patience` applies to programs that open the link \
 afterwards.",
         after_long_help = "\
@@ -84,7 +88,7 @@ EXAMPLES
     ferroce link set rxe0 name storage"
     )]
     Set {
-        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S]
+        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
         #[arg(required = true, num_args = 3.., hide = true)]
         words: Vec<String>,
     },
@@ -157,6 +161,7 @@ pub(crate) fn rename(name: String, new: String) -> Result<()> {
         crc: None,
         lids: None,
         patience: None,
+        speed: None,
     };
     Ok(connection.perform(&request)?)
 }

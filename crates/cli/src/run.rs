@@ -234,6 +234,7 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             crc: true,
             lids: false,
             patience: 0,
+            speed: None,
         }));
         match added {
             Ok(()) => break,

@@ -273,6 +273,7 @@ impl RxeCfg {
                 crc,
                 lids: None,
                 patience: None,
+                speed: None,
             })?;
             let known = remembered.iter().find(|config| config.name == link.name);
             if let Some(config) = known.filter(|_| !self.forgetful) {
@@ -310,6 +311,7 @@ pub(crate) fn add_next(connection: &mut Connection, netdev: &str) -> Result<Link
         crc: true,
         lids: false,
         patience: 0,
+        speed: None,
     };
     connection.perform(&Request::LinkAdd(config.clone()))?;
     Ok(config)

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{FERROCE, with_libraries};
+use common::{Cleanup, FERROCE, with_libraries};
 
 /// Exit status of `host` if the library finds no device.
 const NO_DEVICE: i32 = 3;
@@ -105,6 +105,7 @@ fn assert_moves_bytes(program: &[&str]) {
 #[test]
 fn copy_that_is_only_loaded_gets_no_warning() {
     with_libraries("copy_that_is_only_loaded_gets_no_warning", || {
+        let _cleanup = Cleanup;
         let preload = format!("LD_PRELOAD=$LD_PRELOAD:{OF_RDMA_CORE}");
         // UCX opens sockets of the RDMA subsystem, too. Python's module calls `socket` for it.
         let ucx = "python3 -c 'import contextlib, socket\n\
@@ -121,6 +122,7 @@ fn copy_that_is_only_loaded_gets_no_warning() {
 #[test]
 fn copy_that_is_asked_for_by_its_path_gets_a_warning() {
     with_libraries("copy_that_is_asked_for_by_its_path_gets_a_warning", || {
+        let _cleanup = Cleanup;
         let python = "/usr/bin/python3";
         if !Path::new(python).exists() {
             let line = "*** SKIPPED: no python3 ***";
@@ -143,6 +145,7 @@ fn prepare() {
 #[test]
 fn renamed_copy_in_a_wheel_is_replaced() {
     with_libraries("renamed_copy_in_a_wheel_is_replaced", || {
+        let _cleanup = Cleanup;
         prepare();
         let extension = wheel(RENAMED, without_devices);
         let host = compile("host.c", &[]);
@@ -165,6 +168,7 @@ fn renamed_copy_in_a_wheel_is_replaced() {
 #[test]
 fn copy_that_an_rpath_names_is_replaced() {
     with_libraries("copy_that_an_rpath_names_is_replaced", || {
+        let _cleanup = Cleanup;
         prepare();
         let extension = wheel(NAMED, of_rdma_core);
         let host = compile("host.c", &[]);
@@ -178,6 +182,7 @@ fn copy_that_an_rpath_names_is_replaced() {
 #[test]
 fn copy_that_cannot_be_replaced_gets_a_warning() {
     with_libraries("copy_that_cannot_be_replaced_gets_a_warning", || {
+        let _cleanup = Cleanup;
         prepare();
         let extension = wheel(NAMED, of_rdma_core);
         let host = compile("host.c", &[]);
@@ -202,6 +207,7 @@ fn copy_that_cannot_be_replaced_gets_a_warning() {
 #[test]
 fn copy_linked_statically_gets_a_warning() {
     with_libraries("copy_linked_statically_gets_a_warning", || {
+        let _cleanup = Cleanup;
         prepare();
         let extension = source("transfer.c");
         let options = [
@@ -228,6 +234,7 @@ fn copy_linked_statically_gets_a_warning() {
 #[test]
 fn verbs_looked_up_by_name_and_version_are_ferroces() {
     with_libraries("verbs_looked_up_by_name_and_version_are_ferroces", || {
+        let _cleanup = Cleanup;
         prepare();
         let program = compile("lookup.c", &[]);
         let output = run(&[], &[program.to_str().expect("text")]);

@@ -56,6 +56,51 @@ fn tools_find_the_device() {
     });
 }
 
+/// NCCL and UCX choose devices and algorithms by the speed.
+#[test]
+fn speed_of_a_link_is_the_one_that_programs_see() {
+    with_libraries("speed_of_a_link_is_the_one_that_programs_see", || {
+        let _cleanup = Cleanup;
+        let rate = "cat /sys/class/infiniband/rxe0/ports/1/rate";
+        let verbs = "ibv_devinfo -v | grep -E 'active_(speed|width)' | tr -s '[:space:]' ' '";
+        for (words, shown, rate_is, verbs_are) in [
+            (
+                "",
+                "speed 25000",
+                "25 Gb/sec (1X EDR)\n",
+                " active_width: 1X (1) active_speed: 25.0 Gbps (32) ",
+            ),
+            (
+                " speed 100g",
+                "speed 100000",
+                "100 Gb/sec (4X EDR)\n",
+                " active_width: 4X (2) active_speed: 25.0 Gbps (32) ",
+            ),
+        ] {
+            ok(&format!("ferroce link add rxe0 type rxe netdev lo{words}"));
+            let details = ok("ferroce -d link show rxe0");
+            assert!(details.contains(&format!(" {shown} ")), "{details}");
+            let details = ok("rdma -d link show rxe0");
+            assert!(details.contains(&format!(" {shown} ")), "{details}");
+            assert_eq!(said(rate), rate_is);
+            assert_eq!(said(verbs), verbs_are);
+            deadline::until("the link is unused", || {
+                common::run("ferroce link delete rxe0").status.success()
+            });
+        }
+        ok("ferroce link add rxe0 type rxe netdev lo speed 40g");
+        ok("ferroce config save");
+        let configured = ok("ferroce config show");
+        assert!(
+            configured.contains("netdev lo speed 40000m"),
+            "{configured}"
+        );
+        assert_eq!(said(rate), "40 Gb/sec (4X FDR10)\n");
+        ok("ferroce link set rxe0 speed 0");
+        assert_eq!(said(rate), "25 Gb/sec (1X EDR)\n", "the netdev's");
+    });
+}
+
 /// A device is a symbolic link, and `..` resolves as with the kernel's driver. Mooncake and
 /// NCCL find related devices that way.
 #[test]

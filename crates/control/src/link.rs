@@ -12,6 +12,9 @@ pub const GID_TABLE_LEN: u32 = 1024;
 /// The path MTUs of IBTA.
 pub const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
+/// The highest speed in Mb/s that `ibv_query_port` can report: 4X NDR.
+pub const MAX_SPEED: u32 = 400_000;
+
 /// The options of `ferroce link add`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,6 +36,9 @@ pub struct LinkConfig {
     /// retry count apply.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub patience: u32,
+    /// The speed in Mb/s that programs see, at most [`MAX_SPEED`]; by default the netdev's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<u32>,
 }
 
 fn is_zero(value: &u32) -> bool {
@@ -62,7 +68,7 @@ pub struct LinkInfo {
     pub mtu: Option<u32>,
     /// The present largest packet payload, one of [`MTUS`].
     pub active_mtu: u32,
-    /// The netdev's speed, if known.
+    /// The speed in Mb/s that programs see. ferroced states one for every link.
     pub speed_mbps: Option<u32>,
     /// The netdev's MAC address; zeros if it has none.
     pub mac: [u8; 6],
@@ -74,6 +80,9 @@ pub struct LinkInfo {
     /// Seconds that a silent peer is kept at least.
     #[serde(default)]
     pub patience: u32,
+    /// The speed in Mb/s that `link add ... speed N` set.
+    #[serde(default)]
+    pub speed: Option<u32>,
     /// Populated entries of the GID table, by index.
     pub gids: Vec<Gid>,
 }
@@ -97,6 +106,7 @@ impl LinkInfo {
             crc: true,
             lids: false,
             patience: 0,
+            speed: None,
             gids: Vec::new(),
         }
     }

@@ -81,6 +81,8 @@ pub enum Request {
         /// Seconds of silence before a peer may be declared dead, for programs that open
         /// the link from now on.
         patience: Option<u32>,
+        /// Speed in Mb/s that programs see; 0 selects the netdev's.
+        speed: Option<u32>,
     },
     /// Lists all links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,

@@ -23,6 +23,7 @@ fn link(gids: u32) -> LinkInfo {
         crc: true,
         lids: true,
         patience: 60,
+        speed: Some(400_000),
         gids: (0..gids)
             .map(|index| Gid {
                 index,
@@ -62,6 +63,7 @@ fn message_is_decoded_to_itself() {
             crc: true,
             lids: true,
             patience: 60,
+            speed: Some(100_000),
         }),
         Request::LinkSet {
             name: "rxe0".into(),
@@ -70,6 +72,7 @@ fn message_is_decoded_to_itself() {
             crc: None,
             lids: Some(true),
             patience: Some(60),
+            speed: Some(0),
         },
     ];
     for request in requests {

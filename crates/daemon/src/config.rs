@@ -9,6 +9,7 @@
 //! crc = true      # the default
 //! lids = false    # the default
 //! patience = 0    # the default
+//! speed = 100000  # in Mb/s; by default the netdev's
 //! ```
 //!
 //! | user | file |
@@ -25,7 +26,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ferroce_control::link::MTUS;
+use ferroce_control::link::{MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, check_name};
 use serde::Deserialize;
 use toml::Spanned;
@@ -84,6 +85,7 @@ struct Entry {
     crc: Option<bool>,
     lids: Option<bool>,
     patience: Option<u32>,
+    speed: Option<Spanned<u32>>,
 }
 
 /// Returns the path of this user's file.
@@ -136,6 +138,9 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     }
     if link.patience > 0 {
         entry["patience"] = value(i64::from(link.patience));
+    }
+    if let Some(speed) = link.speed {
+        entry["speed"] = value(i64::from(speed));
     }
     edit(path, |links| {
         links.retain(|other| !is_about(other, &link.name) && !is_about(other, &link.netdev));
@@ -253,6 +258,13 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
                 }
             },
         };
+        let speed = match entry.speed {
+            Some(speed) if !(1..=MAX_SPEED).contains(speed.as_ref()) => {
+                let reason = format!("speed {} is not between 1 and {MAX_SPEED}", speed.as_ref());
+                return wrong(speed.span(), reason);
+            }
+            speed => speed.map(Spanned::into_inner),
+        };
         links.push(LinkConfig {
             name: entry.name.into_inner(),
             kind: "rxe".into(),
@@ -261,6 +273,7 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             crc: entry.crc.unwrap_or(true),
             lids: entry.lids.unwrap_or(false),
             patience: entry.patience.unwrap_or(0),
+            speed,
         });
     }
     Ok(links)

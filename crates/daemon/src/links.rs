@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroce_control::link::{HEADERS, MTUS, largest_mtu};
+use ferroce_control::link::{HEADERS, MAX_SPEED, MTUS, largest_mtu};
 use ferroce_control::{
     CounterValues, Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PortState, check_name,
 };
@@ -12,6 +12,12 @@ use crate::gids::{self, GidTable};
 use crate::netdevs::{Netdev, Netdevs};
 use crate::refusal::{Refusal, listed};
 use crate::state::SavedLink;
+
+/// The speed in Mb/s of a loopback netdev, which reports none. Two processes on a machine with
+/// two cores transfer 30 Gb/s over it. Programs choose devices and algorithms by this number.
+const LOOPBACK_SPEED: u32 = 25_000;
+/// The speed in Mb/s of other netdevs that report none, such as tunnels: that of a veth.
+const UNKNOWN_SPEED: u32 = 10_000;
 
 /// A link.
 #[derive(Debug)]
@@ -137,7 +143,11 @@ impl Links {
         config.crc = change.crc.unwrap_or(config.crc);
         config.lids = change.lids.unwrap_or(config.lids);
         config.patience = change.patience.unwrap_or(config.patience);
+        if let Some(speed) = change.speed {
+            config.speed = (speed != 0).then_some(speed);
+        }
         check_mtu(&config, netdev)?;
+        check_speed(&config)?;
         link.config = config;
         // Its addresses have not changed, so no index does.
         let old = link.look(netdev, netdevs, speed, true);
@@ -280,6 +290,7 @@ impl Links {
             ));
         }
         check_mtu(config, netdev)?;
+        check_speed(config)?;
         check_addresses(netdev, netdevs)?;
         Ok(netdev)
     }
@@ -320,7 +331,13 @@ impl Link {
             lids: self.config.lids,
             patience: self.config.patience,
             active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
-            speed_mbps: speed(&netdev.name),
+            speed: self.config.speed,
+            speed_mbps: Some(self.config.speed.unwrap_or_else(|| {
+                speed(&netdev.name).unwrap_or(match netdev.loopback {
+                    true => LOOPBACK_SPEED,
+                    false => UNKNOWN_SPEED,
+                })
+            })),
             mac: netdev.mac,
             gids: gids.collect(),
             ..self.info.clone()
@@ -337,6 +354,8 @@ pub(crate) struct Change {
     pub(crate) crc: Option<bool>,
     pub(crate) lids: Option<bool>,
     pub(crate) patience: Option<u32>,
+    /// The speed in Mb/s; 0 means the netdev's.
+    pub(crate) speed: Option<u32>,
 }
 
 fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {
@@ -406,6 +425,16 @@ fn check_mtu(config: &LinkConfig, netdev: &Netdev) -> Result<(), Refusal> {
         return Err(Refusal::new(libc::EINVAL, message));
     }
     Ok(())
+}
+
+fn check_speed(config: &LinkConfig) -> Result<(), Refusal> {
+    match config.speed {
+        None | Some(1..=MAX_SPEED) => Ok(()),
+        Some(speed) => Err(Refusal::new(
+            libc::EINVAL,
+            format!("speed {speed} Mb/s is not between 1 and {MAX_SPEED}"),
+        )),
+    }
 }
 
 fn check_addresses(netdev: &Netdev, netdevs: &Netdevs) -> Result<(), Refusal> {

@@ -53,12 +53,14 @@ impl Server {
                 crc,
                 lids,
                 patience,
+                speed,
             } => {
                 let change = Change {
                     mtu,
                     crc,
                     lids,
                     patience,
+                    speed,
                 };
                 self.link_set(&name, rename, change)
             }

@@ -182,6 +182,7 @@ mod tests {
                 crc: false,
                 lids: false,
                 patience: 0,
+                speed: None,
             },
             index: 3,
             ifindex: 1,

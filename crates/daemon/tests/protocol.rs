@@ -430,6 +430,7 @@ fn client_that_does_not_read_is_closed() {
                 crc: Some(turn % 2 == 1),
                 lids: None,
                 patience: None,
+                speed: None,
             };
             other.perform(&set).unwrap();
         }

@@ -54,6 +54,7 @@ pub(crate) fn add_link(name: &str, netdev: &str) {
         crc: true,
         lids: false,
         patience: 0,
+        speed: None,
     };
     let added = connection.perform(&Request::LinkAdd(config));
     added.expect("a link");
@@ -70,6 +71,7 @@ pub(crate) fn set_lids(name: &str, on: bool) {
         crc: None,
         lids: Some(on),
         patience: None,
+        speed: None,
     });
     changed.expect("a link that can be changed");
 }

@@ -2,11 +2,11 @@
 //! value, as in iproute2.
 
 use anyhow::{Context, Result, bail};
-use ferroce_control::link::MTUS;
+use ferroce_control::link::{MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, Request, check_name};
 
 const USAGE: &str = "ferroce link add NAME type rxe netdev IF \
-                     [mtu N] [crc on|off] [lids on|off] [patience SECONDS]";
+                     [mtu N] [crc on|off] [lids on|off] [patience SECONDS] [speed N]";
 
 /// Parses the words after `link add`.
 pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
@@ -15,7 +15,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
         .context("the name of the link is missing")?;
     check_name(name)?;
     let (mut kind, mut netdev, mut mtu) = (None, None, None);
-    let (mut crc, mut lids, mut patience) = (None, None, None);
+    let (mut crc, mut lids, mut patience, mut speed) = (None, None, None, None);
     for pair in pairs.chunks(2) {
         let [key, value] = pair else {
             bail!("the value of `{}` is missing; usage: {USAGE}", pair[0]);
@@ -27,6 +27,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
             "crc" => crc.replace(switch(key, value)?).is_some(),
             "lids" => lids.replace(switch(key, value)?).is_some(),
             "patience" => patience.replace(seconds(value)?).is_some(),
+            "speed" => speed.replace(megabits(value)?).is_some(),
             other => bail!("unknown word `{other}`; usage: {USAGE}"),
         };
         if seen {
@@ -41,17 +42,19 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
         crc: crc.unwrap_or(true),
         lids: lids.unwrap_or(false),
         patience: patience.unwrap_or(0),
+        speed: speed.filter(|speed| *speed > 0),
     })
 }
 
 /// Parses the words after `link set`.
 pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
     let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] \
-                 [patience SECONDS]";
+                 [patience SECONDS] [speed N]";
     let (name, pairs) = words
         .split_first()
         .context("the name of the link is missing")?;
-    let (mut rename, mut mtu, mut crc, mut lids, mut patience) = (None, None, None, None, None);
+    let (mut rename, mut mtu, mut crc) = (None, None, None);
+    let (mut lids, mut patience, mut speed) = (None, None, None);
     for pair in pairs.chunks(2) {
         match pair {
             [key, value] if key == "name" => rename = Some(value.clone()),
@@ -59,6 +62,7 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
             [key, value] if key == "crc" => crc = Some(switch(key, value)?),
             [key, value] if key == "lids" => lids = Some(switch(key, value)?),
             [key, value] if key == "patience" => patience = Some(seconds(value)?),
+            [key, value] if key == "speed" => speed = Some(megabits(value)?),
             [key, _] => bail!("unknown word `{key}`; usage: {usage}"),
             _ => bail!("the value of `{}` is missing; usage: {usage}", pair[0]),
         }
@@ -70,6 +74,7 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
         crc,
         lids,
         patience,
+        speed,
     })
 }
 
@@ -82,6 +87,22 @@ fn number(value: &str) -> Result<u32> {
 fn seconds(value: &str) -> Result<u32> {
     let number = value.parse().ok();
     number.with_context(|| format!("patience `{value}` is not a number of seconds"))
+}
+
+/// Parses a speed such as `100g`, `2.5g` or `100m`. Returns Mb/s.
+fn megabits(value: &str) -> Result<u32> {
+    let (number, unit) = match value.strip_suffix(['g', 'G']) {
+        Some(number) => (number, 1000.0),
+        None => (value.trim_end_matches(['m', 'M']), 1.0),
+    };
+    let speed = number.parse().map(|number: f64| number * unit).ok();
+    let fits = |speed: &f64| speed.fract() == 0.0 && (0.0..=f64::from(MAX_SPEED)).contains(speed);
+    // A number with a fraction of Mb/s has been refused.
+    let speed = speed.filter(fits).map(|speed| speed as u32);
+    speed.with_context(|| {
+        let most = MAX_SPEED / 1000;
+        format!("speed `{value}` is not a speed such as 100g, 2.5g or 100m, at most {most}g")
+    })
 }
 
 fn switch(key: &str, value: &str) -> Result<bool> {
@@ -128,6 +149,21 @@ mod tests {
     }
 
     #[test]
+    fn speed_has_a_unit() {
+        for (value, mbps) in [
+            ("100g", 100_000),
+            ("2.5G", 2500),
+            ("100m", 100),
+            ("40000", 40_000),
+        ] {
+            let config = parsed(&format!("r type rxe netdev lo speed {value}")).unwrap();
+            assert_eq!(config.speed, Some(mbps), "{value}");
+        }
+        let config = parsed("r type rxe netdev lo speed 0").unwrap();
+        assert_eq!(config.speed, None, "the netdev's");
+    }
+
+    #[test]
     fn errors_name_the_mistake() {
         for (line, complaint) in [
             ("", "the name of the link is missing"),
@@ -150,7 +186,12 @@ mod tests {
                 "rxe0 type rxe netdev lo lids maybe",
                 "lids `maybe` is not valid; use `on` or `off`",
             ),
-            ("rxe0 type rxe netdev lo speed 9", "unknown word `speed`"),
+            ("rxe0 type rxe netdev lo colour 9", "unknown word `colour`"),
+            (
+                "rxe0 type rxe netdev lo speed 800g",
+                "speed `800g` is not a speed such as 100g, 2.5g or 100m, at most 400g",
+            ),
+            ("rxe0 type rxe netdev lo speed fast", "speed `fast` is not"),
             (
                 "rxe0 type rxe netdev lo netdev eth0",
                 "`netdev` is given twice",

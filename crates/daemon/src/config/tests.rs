@@ -9,6 +9,7 @@ fn link(name: &str, netdev: &str) -> LinkConfig {
         crc: true,
         lids: false,
         patience: 0,
+        speed: None,
     }
 }
 
@@ -42,7 +43,16 @@ fn errors_name_the_line() {
     for (rest, line, complaint) in [
         ("netdev = 7\n", 4, "expected a string"),
         ("", 2, "missing field `netdev`"),
-        ("netdev = \"eth0\"\nspeed = 3\n", 5, "unknown field `speed`"),
+        (
+            "netdev = \"eth0\"\ncolour = 3\n",
+            5,
+            "unknown field `colour`",
+        ),
+        (
+            "netdev = \"eth0\"\nspeed = 0\n",
+            5,
+            "speed 0 is not between 1 and 400000",
+        ),
         (
             "netdev = \"eth0\"\nmtu = 1500\n",
             5,

@@ -46,6 +46,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         crc: true,
         lids: false,
         patience: 0,
+        speed: None,
     }
 }
 
@@ -115,6 +116,29 @@ fn mtus_that_do_not_fit_are_refused() {
     assert!(large.contains("`ip link set eth0 mtu 4176`"), "{large}");
     let event = links.add(with(512), &netdevs()).unwrap();
     assert_eq!(event.link.active_mtu, 512);
+}
+
+#[test]
+fn speed_is_the_chosen_one_or_that_of_the_netdev() {
+    let speed_of = |speed, netdevs_speed: fn(&str) -> Option<u32>| {
+        let mut links = Links::new(netdevs_speed);
+        let config = LinkConfig {
+            speed,
+            ..config("x", "eth0")
+        };
+        links
+            .add(config, &netdevs())
+            .map(|event| event.link.speed_mbps)
+    };
+    assert_eq!(speed_of(None, |_| Some(1000)).unwrap(), Some(1000));
+    assert_eq!(speed_of(None, |_| None).unwrap(), Some(UNKNOWN_SPEED));
+    assert_eq!(
+        speed_of(Some(100_000), |_| Some(1000)).unwrap(),
+        Some(100_000)
+    );
+    let refusal = speed_of(Some(400_001), |_| None).unwrap_err();
+    let words = "speed 400001 Mb/s is not between 1 and 400000";
+    assert!(refusal.message.ends_with(words), "{}", refusal.message);
 }
 
 #[test]

@@ -101,6 +101,7 @@ pub(crate) fn add(name: &str, netdev: &str) -> Result<(), Error> {
         crc: true,
         lids: false,
         patience: 0,
+        speed: None,
     }))
 }
 
