@@ -11,6 +11,13 @@ use common::{Cleanup, FERROCE, with_libraries};
 /// moves it to the error state, so the work request is flushed.
 const RESULTS: [&str; 2] = ["there: success", "gone: Work Request Flushed Error"];
 
+/// The option of valgrind that names reports which are no errors.
+const SUPPRESSIONS: &str = concat!(
+    "--suppressions=",
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/programs/valgrind.supp"
+);
+
 /// Returns true if a program is installed. Otherwise prints that the test is skipped; in CI
 /// that is a failure.
 fn is_installed(program: &str) -> bool {
@@ -73,6 +80,7 @@ fn valgrind_finds_no_error_in_the_library() {
             "-q",
             "--leak-check=full",
             leaks,
+            SUPPRESSIONS,
             "--error-exitcode=9",
         ];
         let output = run(&valgrind, compile(&[]), "there");

@@ -56,7 +56,7 @@ fn link_is_added_shown_and_deleted() {
         assert_eq!(
             ok("ferroce -d link"),
             "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo netdev_index 1 \n    \
-             mtu 4096 netdev_mtu 65536 crc on \n    \
+             mtu 4096 netdev_mtu 65536 speed 25000 crc on \n    \
              gid 0 ::1 netdev lo \n    \
              gid 1 127.0.0.1 netdev lo \n"
         );
