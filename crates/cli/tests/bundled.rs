@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{Cleanup, FERROCE, with_libraries};
+use common::{Cleanup, FERROCE, ok, with_libraries};
 
 /// Exit status of `host` if the library finds no device.
 const NO_DEVICE: i32 = 3;
@@ -105,7 +105,7 @@ fn assert_moves_bytes(program: &[&str]) {
 #[test]
 fn copy_that_is_only_loaded_gets_no_warning() {
     with_libraries("copy_that_is_only_loaded_gets_no_warning", || {
-        let _cleanup = Cleanup;
+        let _cleanup = prepare();
         let preload = format!("LD_PRELOAD=$LD_PRELOAD:{OF_RDMA_CORE}");
         // UCX opens sockets of the RDMA subsystem, too. Python's module calls `socket` for it.
         let ucx = "python3 -c 'import contextlib, socket\n\
@@ -122,7 +122,7 @@ fn copy_that_is_only_loaded_gets_no_warning() {
 #[test]
 fn copy_that_is_asked_for_by_its_path_gets_a_warning() {
     with_libraries("copy_that_is_asked_for_by_its_path_gets_a_warning", || {
-        let _cleanup = Cleanup;
+        let _cleanup = prepare();
         let python = "/usr/bin/python3";
         if !Path::new(python).exists() {
             let line = "*** SKIPPED: no python3 ***";
@@ -138,15 +138,17 @@ fn copy_that_is_asked_for_by_its_path_gets_a_warning() {
     });
 }
 
-fn prepare() {
+/// Adds a link, which ends with the test, and a folder for its files.
+fn prepare() -> Cleanup {
+    ok("ferroce link add rxe0 type rxe netdev lo");
     fs::create_dir_all(scratch()).expect("a folder");
+    Cleanup
 }
 
 #[test]
 fn renamed_copy_in_a_wheel_is_replaced() {
     with_libraries("renamed_copy_in_a_wheel_is_replaced", || {
-        let _cleanup = Cleanup;
-        prepare();
+        let _cleanup = prepare();
         let extension = wheel(RENAMED, without_devices);
         let host = compile("host.c", &[]);
         let [host, extension] = [&host, &extension].map(|path| path.to_str().expect("text"));
@@ -168,8 +170,7 @@ fn renamed_copy_in_a_wheel_is_replaced() {
 #[test]
 fn copy_that_an_rpath_names_is_replaced() {
     with_libraries("copy_that_an_rpath_names_is_replaced", || {
-        let _cleanup = Cleanup;
-        prepare();
+        let _cleanup = prepare();
         let extension = wheel(NAMED, of_rdma_core);
         let host = compile("host.c", &[]);
         let [host, extension] = [&host, &extension].map(|path| path.to_str().expect("text"));
@@ -182,8 +183,7 @@ fn copy_that_an_rpath_names_is_replaced() {
 #[test]
 fn copy_that_cannot_be_replaced_gets_a_warning() {
     with_libraries("copy_that_cannot_be_replaced_gets_a_warning", || {
-        let _cleanup = Cleanup;
-        prepare();
+        let _cleanup = prepare();
         let extension = wheel(NAMED, of_rdma_core);
         let host = compile("host.c", &[]);
         let [host, extension] = [&host, &extension].map(|path| path.to_str().expect("text"));
@@ -207,8 +207,7 @@ fn copy_that_cannot_be_replaced_gets_a_warning() {
 #[test]
 fn copy_linked_statically_gets_a_warning() {
     with_libraries("copy_linked_statically_gets_a_warning", || {
-        let _cleanup = Cleanup;
-        prepare();
+        let _cleanup = prepare();
         let extension = source("transfer.c");
         let options = [
             extension.to_str().expect("text"),
@@ -234,8 +233,7 @@ fn copy_linked_statically_gets_a_warning() {
 #[test]
 fn verbs_looked_up_by_name_and_version_are_ferroces() {
     with_libraries("verbs_looked_up_by_name_and_version_are_ferroces", || {
-        let _cleanup = Cleanup;
-        prepare();
+        let _cleanup = prepare();
         let program = compile("lookup.c", &[]);
         let output = run(&[], &[program.to_str().expect("text")]);
         let said = String::from_utf8_lossy(&output.stdout);
