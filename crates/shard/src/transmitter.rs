@@ -18,7 +18,7 @@ const LONG: usize = 8192;
 /// Sends the packets of an engine.
 ///
 /// It is part of the [`Core`](crate::Core), except while a thread sends: then that thread
-/// has it, and others may use the core. [`Transmitter::load`] takes packets of the engine
+/// has it, and others may use the core. `load` takes packets of the engine
 /// and assembles them. [`Transmitter::send`] needs neither the engine nor the memory of the
 /// program: its packets are on their way.
 pub struct Transmitter<S, P> {
