@@ -70,6 +70,8 @@ impl World {
         self.take_completions(qp)?;
         self.coverage.mark("reset");
         self.modify(qp, QpState::Reset)?;
+        // Those of an ACK that arrived before.
+        self.take_completions(qp)?;
         self.discard_work(qp);
         Ok(())
     }
@@ -93,6 +95,7 @@ impl World {
             return Err(format!("qp {qpn:#x} ended before its deferred ACKs left"));
         }
         destroyed.map_err(|e| format!("destroy_qp: {e}"))?;
+        self.take_completions(qp)?;
         self.coverage.mark("destroyed");
         self.by_number.remove(&(host, qpn));
         self.qps[qp].state = None;

@@ -215,8 +215,8 @@ impl World {
     pub(crate) fn modify(&mut self, qp: usize, state: QpState) -> Check {
         let model = &self.qps[qp];
         let (host, qpn) = (model.host, model.qpn);
+        let from = model.state;
         self.finish_sending(host)?;
-        let from = self.qps[qp].state;
         let (attr, mask) = self.attributes(qp, state);
         self.trace.host(self.now, host, || {
             format!("modify qp {qpn:#x} to {state:?}")
