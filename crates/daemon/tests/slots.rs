@@ -98,29 +98,29 @@ fn closing_the_connection_releases_slots() {
     });
 }
 
-/// There are 255 slots. A released slot can be assigned again.
+/// There are 255 slots. A program gets one if it would take the second half of them. A released
+/// slot can be assigned again.
 #[test]
 fn attachment_without_free_slots_is_refused() {
     isolated("attachment_without_free_slots_is_refused", || {
         let _ferroced = Ferroced::start();
         add("rxe0", "lo").unwrap();
-        let mut all: Vec<Attachment> = [60, 60, 60, 60, 14]
-            .into_iter()
-            .map(|shards| attach("rxe0", shards).unwrap())
-            .collect();
-        let (errno, words) = refusal(attach("rxe0", 2).unwrap_err());
-        assert_eq!(errno, libc::ENOSPC);
-        let expected = "No space left on device: 2 slots are requested and 1 of 255 are free; \
-             the others are in use by process ";
-        assert!(words.starts_with(expected), "{words}");
-        assert!(words.contains(&std::process::id().to_string()), "{words}");
-        let last = attach("rxe0", 1).unwrap();
+        let mut all: Vec<Attachment> = (0..2).map(|_| attach("rxe0", 60).unwrap()).collect();
+        all.extend((121..255).map(|_| attach("rxe0", 60).unwrap()));
+        assert!(all[..2].iter().all(|many| slots(many).len() == 60));
+        assert!(all[2..].iter().all(|one| slots(one).len() == 1));
+        let last = attach("rxe0", 2).unwrap();
         assert_eq!(slots(&last), [255]);
         send(255, 9, "127.0.0.1");
         assert_eq!(receive(&last, 0), 9, "steering works up to the last one");
-        assert_eq!(refusal(attach("rxe0", 1).unwrap_err()).0, libc::ENOSPC);
+        let (errno, words) = refusal(attach("rxe0", 2).unwrap_err());
+        assert_eq!(errno, libc::ENOSPC);
+        let expected = "No space left on device: 1 slots are requested and 0 of 255 are free; \
+             the others are in use by process ";
+        assert!(words.starts_with(expected), "{words}");
+        assert!(words.contains(&std::process::id().to_string()), "{words}");
         drop(all.remove(0));
-        deadline::until("60 slots are free", || attach("rxe0", 60).is_ok());
+        deadline::until("60 slots are free", || attach("rxe0", 1).is_ok());
     });
 }
 
