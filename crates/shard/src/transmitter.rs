@@ -96,7 +96,7 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
     }
 
     /// Returns true while runs wait for room, in the socket or at a receiver.
-    pub(crate) fn is_blocked(&self) -> bool {
+    pub fn is_blocked(&self) -> bool {
         !self.outbox.waiting.is_empty()
     }
 

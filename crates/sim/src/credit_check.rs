@@ -66,7 +66,7 @@ impl World {
         (0..self.hosts.len())
             .filter(|&other| self.scenario.machines[other] == machine)
             // A run may be charged before the wire has room for it.
-            .any(|other| self.hosts[other].cannot_send())
+            .any(|other| self.hosts[other].has_waiting_runs())
     }
 
     /// Compares the counts of all slots on a host's machine with the packets there.

@@ -166,6 +166,15 @@ impl Host {
         self.address == destination && slot.is_none_or(|slot| slot == self.slot)
     }
 
+    /// True if runs wait for room in the socket buffer or at the receiver.
+    pub(crate) fn has_waiting_runs(&self) -> bool {
+        self.blocked
+            || self
+                .sending
+                .as_ref()
+                .is_some_and(|sending| sending.is_blocked())
+    }
+
     /// True if packets of the engine have to wait: for room in the socket buffer or at the
     /// receiver, or for a thread that sends others.
     pub(crate) fn cannot_send(&self) -> bool {

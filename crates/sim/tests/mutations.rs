@@ -14,6 +14,8 @@ const BUDGET: u64 = 400;
 const RARE: &[(Bug, u64)] = &[
     (Bug::Engine(ferroce_roce::Bug::SkipRemoteInvalidate), 800),
     (Bug::Engine(ferroce_roce::Bug::ProbeUnseenReadInPart), 2000),
+    // Needs a full socket buffer while a datagram goes to the same machine.
+    (Bug::Shard(ferroce_shard::Bug::ChargeTwice), 1000),
     // Needs busy hosts, one of them stopped until an ACK timeout, and READs.
     (
         Bug::Engine(ferroce_roce::Bug::ForgetWindowBehindReadDepth),
