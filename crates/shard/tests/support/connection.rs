@@ -10,7 +10,7 @@ use ferroce_roce::{
     Mr, QpAttr, QpCap, QpInit, QpState, QpType, Regions, SendData, SendFlags, SendOp, SendWr, Sge,
     Time, WcStatus,
 };
-use ferroce_shard::{Caller, Core, CreditPage, Process};
+use ferroce_shard::{Caller, Core, CreditPage, Process, Sending};
 use ferroce_wire::{Mtu, Psn};
 
 /// Address of an end's memory.
@@ -193,6 +193,17 @@ impl<W: Wire> End<W> {
 
     /// Posts a WRITE of 64 bytes to the end's own memory, as a program does.
     pub(crate) fn post_write(&mut self, now: Time, wr_id: u64) {
+        let sending = self.begin_write(now, wr_id);
+        self.core.complete(now, &mut Quiet(&self.memory), sending);
+    }
+
+    /// Posts a WRITE of 64 bytes to the end's own memory. Returns the packets that the posting
+    /// thread sends.
+    pub(crate) fn begin_write(
+        &mut self,
+        now: Time,
+        wr_id: u64,
+    ) -> Option<Sending<W, Arc<CreditPage>>> {
         let sges = [self.sge(64)];
         let wr = SendWr {
             wr_id,
@@ -208,9 +219,20 @@ impl<W: Wire> End<W> {
         };
         let posted = self.core.engine.post_send(now, self.qpn, wr);
         posted.expect("room");
+        self.core.posted(now, &mut Quiet(&self.memory), self.qpn)
+    }
+
+    /// Sends packets outside the core, and returns the next ones.
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        mut packets: Sending<W, Arc<CreditPage>>,
+        continues: bool,
+    ) -> Option<Sending<W, Arc<CreditPage>>> {
+        packets.send(now);
         let mut process = Quiet(&self.memory);
-        let sending = self.core.posted(now, &mut process, self.qpn);
-        self.core.complete(now, &mut process, sending);
+        self.core
+            .end_transmit(now, &mut process, packets, continues)
     }
 
     pub(crate) fn turn(&mut self, now: Time, caller: Caller) {
