@@ -87,6 +87,7 @@ mod polls;
 mod progress;
 mod qp;
 mod resources;
+mod sched_policy;
 mod shard;
 mod shard_setup;
 mod supervisor;

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
 use crate::free_cores::FreeCores;
+use crate::sched_policy::SchedPolicy;
 use crate::shard::{Shard, Turn};
 use ferroce_control::block_all;
 
@@ -72,6 +73,7 @@ fn run(shard: &Shard) {
         standbys: 0,
         due: None,
         measured: (Time::ZERO, 0),
+        policy: SchedPolicy::new(),
     };
     while !shard.is_stopped() {
         let now = clock::now();
@@ -102,6 +104,7 @@ struct ProgressThread<'a> {
     due: Option<Time>,
     /// The bytes that the shard had moved at a time.
     measured: (Time, u64),
+    policy: SchedPolicy,
 }
 
 impl ProgressThread<'_> {
@@ -141,6 +144,8 @@ impl ProgressThread<'_> {
             return false;
         };
         let before = self.shard.polls.poller();
+        // To preempt the poller for this check would double the latency of its messages.
+        self.policy.set_batch(true);
         self.stand_by(now, left);
         if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
             self.woken = Woken::ByStandby;
@@ -163,6 +168,7 @@ impl ProgressThread<'_> {
     /// and takes completions.
     fn take_over(&mut self, now: Time) {
         let shard = self.shard;
+        self.policy.set_batch(false);
         shard.set_awake();
         shard.take_over(true);
         let (mut bytes, mut until) = (shard.load.bytes(), now.after_nanos(SPIN_NS));
@@ -201,6 +207,7 @@ impl ProgressThread<'_> {
 
     /// Does a turn, and waits for the next one.
     fn receive(&mut self, now: Time) {
+        self.policy.set_batch(false);
         let (shard, polls_memory) = (self.shard, self.rule.polls_memory());
         let caller = match self.streams {
             true => Caller::Stream,
