@@ -137,6 +137,7 @@ impl ProgressThread<'_> {
 
     /// While the program polls its completion queues, stands by and returns true.
     fn leaves_sockets_to_poller(&mut self, now: Time) -> bool {
+        self.rule.begin_trial_if_due(now);
         if self.rule.polls_memory() {
             return false;
         }
@@ -144,8 +145,9 @@ impl ProgressThread<'_> {
             return false;
         };
         let before = self.shard.polls.poller();
-        // To preempt the poller for this check would double the latency of its messages.
-        self.policy.set_batch(true);
+        // To preempt the poller for this check would double the latency of its messages. But
+        // a packet of a program that polls memory would wait for its time slice to end.
+        self.policy.set_batch(!self.rule.is_on_trial(now));
         self.stand_by(now, left);
         if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
             self.woken = Woken::ByStandby;
@@ -221,13 +223,13 @@ impl ProgressThread<'_> {
             false => shard.progress(caller, polls_memory),
         };
         let Some(turn) = turn else {
-            self.rule.note(self.woken, 0);
+            self.rule.note(now, self.woken, 0);
             // A poller can hold the lock for long; a poster never drains the sockets.
             let polled = shard.is_polled() && !polls_memory;
             self.stand_by(now, if polled { STANDBY_NS } else { LOCKED_NS });
             return;
         };
-        self.rule.note(self.woken, turn.received);
+        self.rule.note(now, self.woken, turn.received);
         self.woken = Woken::Otherwise;
         if turn.received > 0 {
             // A program that polls memory needs a processor even if it waits for the lock.

@@ -5,6 +5,14 @@
 //! lock. So it stands by. But a program may poll the queue only now and then, and wait for
 //! a WRITE by reading its own memory: it makes no call, and its packets wait in the socket
 //! until the standby ends. The rule learns from the packets which kind of program this is.
+//!
+//! A program can change its kind, and a long call of a program that polls looks like a pause.
+//! So the rule puts its belief that the program polls memory to the test now and then: it lets
+//! the thread stand by, and returns to its belief if packets had to wait.
+
+use ferroce_roce::Time;
+
+use crate::STANDBY_NS;
 
 /// Standbys in a row that ended with waiting packets, after which the program is taken for
 /// one that polls memory.
@@ -13,6 +21,14 @@ const MISSED: u8 = 2;
 /// program is taken for one that polls completion queues. A ping-pong of WRITEs has one
 /// such wakeup, for the ACK, between two packets that the thread receives.
 const IN_VAIN: u8 = 16;
+/// Time until the first trial of a standby. It doubles with each trial in which packets had to
+/// wait, because one of them has to wait for most of a standby.
+const FIRST_TRIAL_NS: u64 = 1_000_000;
+/// Longest time between two trials: one late packet in 100 ms does not change a program's
+/// latency at 99 %.
+const LATEST_TRIAL_NS: u64 = 100_000_000;
+/// Time after which a trial has shown that the program polls completion queues.
+const TRIAL_NS: u64 = 16 * STANDBY_NS;
 
 /// The reason why the progress thread does a turn.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -25,33 +41,82 @@ pub enum Woken {
     Otherwise,
 }
 
-/// The kind of program that a progress thread serves, learned from its packets.
-#[derive(Default, Debug)]
+/// The kind of program that a progress thread serves.
+#[derive(Copy, Clone, Debug)]
+enum Kind {
+    PollsQueues { trial_since: Option<Time> },
+    PollsMemory { next_trial: Time },
+}
+
+/// Learns from packets which kind of program a progress thread serves.
+#[derive(Debug)]
 pub struct ProgressRule {
-    polls_memory: bool,
+    kind: Kind,
     /// Events in a row that speak against the present kind.
     against: u8,
+    /// Time between two trials.
+    interval_ns: u64,
+}
+
+impl Default for ProgressRule {
+    fn default() -> ProgressRule {
+        ProgressRule {
+            kind: Kind::PollsQueues { trial_since: None },
+            against: 0,
+            interval_ns: FIRST_TRIAL_NS,
+        }
+    }
 }
 
 impl ProgressRule {
     /// Returns true if the program waits for WRITEs by reading memory: polls of completion
     /// queues do not receive its packets in time.
     pub fn polls_memory(&self) -> bool {
-        self.polls_memory
+        matches!(self.kind, Kind::PollsMemory { .. })
+    }
+
+    /// Begins a trial if one is due: the program is taken for one that polls completion
+    /// queues, until the first standby that ends with waiting packets.
+    pub fn begin_trial_if_due(&mut self, now: Time) {
+        if matches!(self.kind, Kind::PollsMemory { next_trial } if now >= next_trial) {
+            self.kind = Kind::PollsQueues {
+                trial_since: Some(now),
+            };
+            self.against = MISSED - 1;
+        }
+    }
+
+    /// Returns true during a trial: packets may be waiting for the end of the standby.
+    pub fn is_on_trial(&self, now: Time) -> bool {
+        matches!(self.kind, Kind::PollsQueues { trial_since: Some(since) } if now.nanos_since(since) < TRIAL_NS)
     }
 
     /// Notes a turn of the progress thread that received so many datagrams.
-    pub fn note(&mut self, woken: Woken, received: usize) {
-        let (is_against, limit) = match (self.polls_memory, woken) {
-            (false, Woken::ByStandby) => (received > 0, MISSED),
-            (true, Woken::ByPacket) => (received == 0, IN_VAIN),
+    pub fn note(&mut self, now: Time, woken: Woken, received: usize) {
+        let (is_against, limit) = match (self.kind, woken) {
+            (Kind::PollsQueues { .. }, Woken::ByStandby) => (received > 0, MISSED),
+            (Kind::PollsMemory { .. }, Woken::ByPacket) => (received == 0, IN_VAIN),
             _ => return,
         };
         self.against = if is_against { self.against + 1 } else { 0 };
-        if self.against >= limit {
-            self.polls_memory = !self.polls_memory;
-            self.against = 0;
+        if self.against == limit {
+            self.change_kind(now);
         }
+    }
+
+    fn change_kind(&mut self, now: Time) {
+        self.against = 0;
+        if self.polls_memory() {
+            self.kind = Kind::PollsQueues { trial_since: None };
+            return;
+        }
+        self.interval_ns = match self.is_on_trial(now) {
+            true => (self.interval_ns * 2).min(LATEST_TRIAL_NS),
+            false => FIRST_TRIAL_NS,
+        };
+        self.kind = Kind::PollsMemory {
+            next_trial: now.after_nanos(self.interval_ns),
+        };
     }
 }
 
@@ -59,11 +124,13 @@ impl ProgressRule {
 mod tests {
     use super::*;
 
+    const START: Time = Time::from_nanos(1_000_000_000);
+
     fn polling_memory() -> ProgressRule {
         let mut rule = ProgressRule::default();
         for _ in 0..MISSED {
             assert!(!rule.polls_memory());
-            rule.note(Woken::ByStandby, 1);
+            rule.note(START, Woken::ByStandby, 1);
         }
         assert!(rule.polls_memory());
         rule
@@ -74,8 +141,8 @@ mod tests {
         let mut rule = polling_memory();
         // The ACK of a ping-pong goes to the program, the WRITE to the thread.
         for _ in 0..100 {
-            rule.note(Woken::ByPacket, 0);
-            rule.note(Woken::ByPacket, 1);
+            rule.note(START, Woken::ByPacket, 0);
+            rule.note(START, Woken::ByPacket, 1);
         }
         assert!(rule.polls_memory());
     }
@@ -85,7 +152,7 @@ mod tests {
         let mut rule = polling_memory();
         for _ in 0..IN_VAIN {
             assert!(rule.polls_memory());
-            rule.note(Woken::ByPacket, 0);
+            rule.note(START, Woken::ByPacket, 0);
         }
         assert!(!rule.polls_memory());
     }
@@ -94,11 +161,42 @@ mod tests {
     fn quiet_standbys_timers_and_idle_sockets_prove_nothing() {
         let mut rule = ProgressRule::default();
         for _ in 0..100 {
-            rule.note(Woken::ByStandby, 1);
-            rule.note(Woken::ByStandby, 0);
-            rule.note(Woken::ByPacket, 1);
-            rule.note(Woken::Otherwise, 1);
+            rule.note(START, Woken::ByStandby, 1);
+            rule.note(START, Woken::ByStandby, 0);
+            rule.note(START, Woken::ByPacket, 1);
+            rule.note(START, Woken::Otherwise, 1);
         }
         assert!(!rule.polls_memory());
+    }
+
+    #[test]
+    fn belief_in_a_memory_poller_is_put_to_the_test() {
+        let mut rule = polling_memory();
+        rule.begin_trial_if_due(START);
+        assert!(rule.polls_memory(), "a trial began too soon");
+        let trial = START.after_nanos(FIRST_TRIAL_NS);
+        rule.begin_trial_if_due(trial);
+        assert!(!rule.polls_memory() && rule.is_on_trial(trial));
+        // No packet had to wait: the trial passes.
+        assert!(!rule.is_on_trial(trial.after_nanos(TRIAL_NS)));
+        assert!(!rule.polls_memory());
+    }
+
+    #[test]
+    fn one_packet_that_waits_ends_a_trial_and_delays_the_next() {
+        let mut rule = polling_memory();
+        let mut now = START;
+        let mut trials = 0;
+        while now.nanos_since(START) < 1_000_000_000 {
+            rule.begin_trial_if_due(now);
+            if rule.is_on_trial(now) {
+                trials += 1;
+                rule.note(now.after_nanos(STANDBY_NS), Woken::ByStandby, 1);
+            }
+            assert!(rule.polls_memory());
+            now = now.after_nanos(STANDBY_NS);
+        }
+        // After 1, 3, 7, 15, 31, 63, 127 ms, then every 100 ms.
+        assert_eq!(trials, 15);
     }
 }
