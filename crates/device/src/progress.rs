@@ -146,8 +146,8 @@ impl ProgressThread<'_> {
         };
         let before = self.shard.polls.poller();
         // To preempt the poller for this check would double the latency of its messages. But
-        // a packet of a program that polls memory would wait for its time slice to end.
-        self.policy.set_batch(!self.rule.is_on_trial(now));
+        // a waiting packet would wait until the time slice of the poller ends.
+        self.policy.set_batch(!self.rule.standby_is_urgent(now));
         self.stand_by(now, left);
         if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
             self.woken = Woken::ByStandby;

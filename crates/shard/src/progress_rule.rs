@@ -12,11 +12,12 @@
 
 use ferroce_roce::Time;
 
-use crate::STANDBY_NS;
-
-/// Standbys in a row that ended with waiting packets, after which the program is taken for
-/// one that polls memory.
-const MISSED: u8 = 2;
+/// Time in which two standbys must end with waiting packets, so that the program is taken for
+/// one that polls memory. A packet that waits for a standby is late by some 80 us. If that
+/// happens to fewer than one message in a hundred, a wakeup for each message costs more.
+const MISSES_NS: u64 = 1_000_000;
+/// Time after such a standby in which the thread must be on time at the end of a standby.
+const URGENT_NS: u64 = 10_000_000;
 /// Wakeups in a row for packets that the program had received itself, after which the
 /// program is taken for one that polls completion queues. A ping-pong of WRITEs has one
 /// such wakeup, for the ACK, between two packets that the thread receives.
@@ -27,9 +28,6 @@ const FIRST_TRIAL_NS: u64 = 1_000_000;
 /// Longest time between two trials: one late packet in 100 ms does not change a program's
 /// latency at 99 %.
 const LATEST_TRIAL_NS: u64 = 100_000_000;
-/// Time after which a trial has shown that the program polls completion queues.
-const TRIAL_NS: u64 = 16 * STANDBY_NS;
-
 /// The reason why the progress thread does a turn.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Woken {
@@ -44,16 +42,23 @@ pub enum Woken {
 /// The kind of program that a progress thread serves.
 #[derive(Copy, Clone, Debug)]
 enum Kind {
-    PollsQueues { trial_since: Option<Time> },
-    PollsMemory { next_trial: Time },
+    PollsQueues {
+        /// Begin of this belief.
+        since: Time,
+        /// End of the last standby that ended with waiting packets, or begin of a trial.
+        missed: Option<Time>,
+    },
+    PollsMemory {
+        next_trial: Time,
+        /// Wakeups in a row for packets that the program had received itself.
+        in_vain: u8,
+    },
 }
 
 /// Learns from packets which kind of program a progress thread serves.
 #[derive(Debug)]
 pub struct ProgressRule {
     kind: Kind,
-    /// Events in a row that speak against the present kind.
-    against: u8,
     /// Time between two trials.
     interval_ns: u64,
 }
@@ -61,8 +66,10 @@ pub struct ProgressRule {
 impl Default for ProgressRule {
     fn default() -> ProgressRule {
         ProgressRule {
-            kind: Kind::PollsQueues { trial_since: None },
-            against: 0,
+            kind: Kind::PollsQueues {
+                since: Time::ZERO,
+                missed: None,
+            },
             interval_ns: FIRST_TRIAL_NS,
         }
     }
@@ -78,60 +85,66 @@ impl ProgressRule {
     /// Begins a trial if one is due: the program is taken for one that polls completion
     /// queues, until the first standby that ends with waiting packets.
     pub fn begin_trial_if_due(&mut self, now: Time) {
-        if matches!(self.kind, Kind::PollsMemory { next_trial } if now >= next_trial) {
+        if matches!(self.kind, Kind::PollsMemory { next_trial, .. } if now >= next_trial) {
             self.kind = Kind::PollsQueues {
-                trial_since: Some(now),
+                since: now,
+                missed: Some(now),
             };
-            self.against = MISSED - 1;
         }
     }
 
-    /// Returns true during a trial: packets may be waiting for the end of the standby.
-    pub fn is_on_trial(&self, now: Time) -> bool {
-        matches!(self.kind, Kind::PollsQueues { trial_since: Some(since) } if now.nanos_since(since) < TRIAL_NS)
+    /// Returns true if packets may be waiting for the end of a standby: in a trial, and for a
+    /// while after packets had to wait.
+    pub fn standby_is_urgent(&self, now: Time) -> bool {
+        matches!(self.kind, Kind::PollsQueues { missed: Some(missed), .. }
+            if now.nanos_since(missed) < URGENT_NS)
     }
 
     /// Notes a turn of the progress thread that received so many datagrams.
     pub fn note(&mut self, now: Time, woken: Woken, received: usize) {
-        let (is_against, limit) = match (self.kind, woken) {
-            (Kind::PollsQueues { .. }, Woken::ByStandby) => (received > 0, MISSED),
-            (Kind::PollsMemory { .. }, Woken::ByPacket) => (received == 0, IN_VAIN),
-            _ => return,
-        };
-        self.against = if is_against { self.against + 1 } else { 0 };
-        if self.against == limit {
-            self.change_kind(now);
+        match (&mut self.kind, woken) {
+            (Kind::PollsQueues { missed, .. }, Woken::ByStandby) if received == 0 => *missed = None,
+            (Kind::PollsQueues { since, missed }, Woken::ByStandby) => {
+                if !missed.is_some_and(|missed| now.nanos_since(missed) < MISSES_NS) {
+                    *missed = Some(now);
+                    return;
+                }
+                // The belief was not worth having if it lasted for a few standbys only.
+                self.interval_ns = match now.nanos_since(*since) < URGENT_NS {
+                    true => (self.interval_ns * 2).min(LATEST_TRIAL_NS),
+                    false => FIRST_TRIAL_NS,
+                };
+                self.kind = Kind::PollsMemory {
+                    next_trial: now.after_nanos(self.interval_ns),
+                    in_vain: 0,
+                };
+            }
+            (Kind::PollsMemory { in_vain, .. }, Woken::ByPacket) => {
+                *in_vain = if received == 0 { *in_vain + 1 } else { 0 };
+                if *in_vain == IN_VAIN {
+                    self.kind = Kind::PollsQueues {
+                        since: now,
+                        missed: None,
+                    };
+                }
+            }
+            _ => {}
         }
-    }
-
-    fn change_kind(&mut self, now: Time) {
-        self.against = 0;
-        if self.polls_memory() {
-            self.kind = Kind::PollsQueues { trial_since: None };
-            return;
-        }
-        self.interval_ns = match self.is_on_trial(now) {
-            true => (self.interval_ns * 2).min(LATEST_TRIAL_NS),
-            false => FIRST_TRIAL_NS,
-        };
-        self.kind = Kind::PollsMemory {
-            next_trial: now.after_nanos(self.interval_ns),
-        };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::STANDBY_NS;
 
     const START: Time = Time::from_nanos(1_000_000_000);
 
     fn polling_memory() -> ProgressRule {
         let mut rule = ProgressRule::default();
-        for _ in 0..MISSED {
-            assert!(!rule.polls_memory());
-            rule.note(START, Woken::ByStandby, 1);
-        }
+        rule.note(START, Woken::ByStandby, 1);
+        assert!(!rule.polls_memory() && rule.standby_is_urgent(START));
+        rule.note(START, Woken::ByStandby, 1);
         assert!(rule.polls_memory());
         rule
     }
@@ -145,6 +158,18 @@ mod tests {
             rule.note(START, Woken::ByPacket, 1);
         }
         assert!(rule.polls_memory());
+    }
+
+    #[test]
+    fn seldom_waiting_packets_do_not_show_a_memory_poller() {
+        let mut rule = ProgressRule::default();
+        for miss in 0..100 {
+            let now = START.after_nanos(miss * MISSES_NS);
+            rule.note(now, Woken::ByStandby, 1);
+            assert!(!rule.polls_memory());
+            assert!(rule.standby_is_urgent(now), "the next packet may wait");
+        }
+        assert!(!rule.standby_is_urgent(START.after_nanos(100 * MISSES_NS + URGENT_NS)));
     }
 
     #[test]
@@ -176,27 +201,27 @@ mod tests {
         assert!(rule.polls_memory(), "a trial began too soon");
         let trial = START.after_nanos(FIRST_TRIAL_NS);
         rule.begin_trial_if_due(trial);
-        assert!(!rule.polls_memory() && rule.is_on_trial(trial));
-        // No packet had to wait: the trial passes.
-        assert!(!rule.is_on_trial(trial.after_nanos(TRIAL_NS)));
-        assert!(!rule.polls_memory());
+        assert!(!rule.polls_memory() && rule.standby_is_urgent(trial));
+        // No packet has to wait: the trial passes.
+        let end = trial.after_nanos(URGENT_NS);
+        rule.begin_trial_if_due(end);
+        assert!(!rule.polls_memory() && !rule.standby_is_urgent(end));
     }
 
     #[test]
     fn one_packet_that_waits_ends_a_trial_and_delays_the_next() {
         let mut rule = polling_memory();
-        let mut now = START;
-        let mut trials = 0;
+        let (mut now, mut trials) = (START, 0);
         while now.nanos_since(START) < 1_000_000_000 {
             rule.begin_trial_if_due(now);
-            if rule.is_on_trial(now) {
+            if !rule.polls_memory() {
                 trials += 1;
                 rule.note(now.after_nanos(STANDBY_NS), Woken::ByStandby, 1);
             }
             assert!(rule.polls_memory());
             now = now.after_nanos(STANDBY_NS);
         }
-        // After 1, 3, 7, 15, 31, 63, 127 ms, then every 100 ms.
+        // After 1, 3, 7, 15, 31, 63 ms, then every 100 ms.
         assert_eq!(trials, 15);
     }
 }
