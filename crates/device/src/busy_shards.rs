@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferroce_roce::{Counter, Counters, Time};
 use ferroce_shard::STANDBY_NS;
 
-/// Bytes in a standby from which on a shard is busy: 6.5 Gb/s, a quarter of what one thread
+/// Bytes in a standby from which on a shard is busy: 1.6 Gb/s, a sixteenth of what one thread
 /// moves.
-const MUCH: u64 = 64 << 10;
+const MUCH: u64 = 16 << 10;
 
 /// Bit mask of the busy shards of a device.
 pub(crate) type BusyShards = Arc<AtomicU64>;

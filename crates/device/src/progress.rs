@@ -46,6 +46,10 @@ const STREAM: usize = 8;
 /// on the same machine, and for other shards.
 const PEERS: usize = 3;
 
+/// Time without data after which a thread no longer does all turns. NCCL pauses between its
+/// chunks for longer than a packet takes.
+const TAKEN_OVER_NS: u64 = 500_000;
+
 /// Starts the thread.
 pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
     let _blocked = block_all();
@@ -173,14 +177,14 @@ impl ProgressThread<'_> {
         self.policy.set_batch(false);
         shard.set_awake();
         shard.take_over(true);
-        let (mut bytes, mut until) = (shard.load.bytes(), now.after_nanos(SPIN_NS));
+        let (mut bytes, mut until) = (shard.load.bytes(), now.after_nanos(TAKEN_OVER_NS));
         while !shard.is_stopped() {
             let turn = shard.progress(Caller::Stream, true);
             shard.set_awake();
             let now = clock::now();
             if shard.load.bytes() != bytes {
                 bytes = shard.load.bytes();
-                until = now.after_nanos(SPIN_NS);
+                until = now.after_nanos(TAKEN_OVER_NS);
             }
             if now >= until || !self.cores.has_one(now, PEERS - 1) {
                 break;
