@@ -190,6 +190,29 @@ impl OpenCq<'_> {
         }
         Pushed::Quiet
     }
+
+    /// Adds the completion of a send that the peer has acknowledged.
+    ///
+    /// A peer may put the ACK of a request behind its answer, because both then share a
+    /// system call. If the newest completion is that answer, the send goes before it: on
+    /// adapters a request completes before its answer arrives. libiscsi and tgt depend on
+    /// this order.
+    #[inline]
+    pub fn push_acknowledged(&mut self, mut wc: Wc) -> Pushed {
+        let newest = self.0.entries.back().copied();
+        let pushed = match newest {
+            Some(answer) if answer.qpn == wc.qpn && answer.is_received() => {
+                wc.timestamp = answer.timestamp;
+                self.push(wc, false)
+            }
+            _ => return self.push(wc, false),
+        };
+        if pushed != Pushed::Overflow {
+            let last = self.0.entries.len() - 1;
+            self.0.entries.swap(last - 1, last);
+        }
+        pushed
+    }
 }
 
 /// Returns the capacity that rxe grants: `cqe + 1` rounded up to a power of two, minus 1.
@@ -278,6 +301,32 @@ mod tests {
         cq.arm(Arm::Any);
         cq.arm(Arm::Solicited);
         assert_eq!(cq.push(ok(1), false), Pushed::Notify);
+    }
+
+    /// Adds an answer of this queue pair and two sends of queue pair 17. Returns the order.
+    fn answer_and_two_sends(answer: Wc, entries: u32) -> Vec<u64> {
+        let cq = Cq::new(0, entries).unwrap();
+        cq.push(answer, false);
+        for wr_id in [2, 3] {
+            let opcode = WcOpcode::Send;
+            cq.open().push_acknowledged(Wc {
+                opcode,
+                ..ok(wr_id)
+            });
+        }
+        let mut order = Vec::new();
+        cq.poll(8, |wc| order.push(wc.wr_id));
+        order
+    }
+
+    #[test]
+    fn acknowledged_send_completes_before_the_answer() {
+        assert_eq!(answer_and_two_sends(ok(1), 7), [2, 3, 1]);
+        assert_eq!(answer_and_two_sends(ok(1), 1), [1], "no room for the sends");
+        let other = Wc { qpn: 18, ..ok(1) };
+        assert_eq!(answer_and_two_sends(other, 7), [1, 2, 3]);
+        let flushed = wc(1, WcStatus::WrFlush);
+        assert_eq!(answer_and_two_sends(flushed, 7), [1, 2, 3]);
     }
 
     #[test]

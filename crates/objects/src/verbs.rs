@@ -292,6 +292,15 @@ pub struct Wc {
     pub network: NetworkHeader,
 }
 
+impl Wc {
+    /// True for a message that has arrived.
+    #[inline]
+    pub fn is_received(&self) -> bool {
+        let receive = matches!(self.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
+        receive && self.status == WcStatus::Success
+    }
+}
+
 /// The network layer that a datagram arrived through.
 ///
 /// IBTA Annex A17.4.5.1: a completion has a flag for it, because the GRH does not tell.

@@ -311,6 +311,16 @@ impl Engine {
         })
     }
 
+    /// True if the sends that an ACK completes share a completion queue with the receives of
+    /// their queue pair.
+    pub fn completes_among_receives(&self, ack: &[u8]) -> bool {
+        let Some(&[a, b, c]) = ack.get(5..8).and_then(<[u8]>::first_chunk) else {
+            return false;
+        };
+        let qp = self.qps.get(u32::from_be_bytes([0, a, b, c]));
+        qp.is_some_and(Qp::has_one_cq)
+    }
+
     /// Adds packets to `batch` until it is full or no packet is left. Returns true if packets
     /// are left.
     ///

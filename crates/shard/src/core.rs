@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ferroce_net::{IncomingRun, Scope, Source, Wire};
 use ferroce_roce::{Adapter, AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
+use ferroce_wire::completes_rc_receive;
 
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
@@ -196,6 +197,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let each = |run: &IncomingRun<'_>| {
             let whole = run.merged.datagram;
             let mut rest = whole;
+            let mut before: &[u8] = &[];
             while let Some((datagram, others)) = rest.split_first(run.segment) {
                 let memory = process.memory();
                 let predicted = engine.receive_predicted(now, memory, &rest, run.segment);
@@ -209,7 +211,13 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 else {
                     break;
                 };
-                let defer_ack = caller == Caller::Poller && follows;
+                // The ACK of a request behind its answer is not deferred if both complete in
+                // one queue: there the request completes first.
+                let defer_ack = caller == Caller::Poller
+                    && follows
+                    && !(completes_rc_receive(before)
+                        && engine.completes_among_receives(datagram.payload));
+                before = datagram.payload;
                 let waits = defer_ack && received_ack.store(&datagram)
                     || unmatched.store(now, engine, &datagram);
                 if !waits {

@@ -3,6 +3,9 @@
 //! A program that polls waits for the message. The core delivers the message first, and the
 //! acknowledgement in the next turn: when the program polls again, or when the progress
 //! thread comes. So the program sees its message sooner.
+//!
+//! The core defers no acknowledgement behind an answer if both complete in one queue: there
+//! the program expects the completion of its request first.
 
 use ferroce_roce::Datagram;
 use ferroce_wire::{ACKNOWLEDGE_LEN, rc_acknowledge};

@@ -24,6 +24,17 @@ pub fn rc_acknowledge(packet: &[u8]) -> Option<[u8; ACKNOWLEDGE_LEN]> {
     (bytes[0] == RC_ACKNOWLEDGE).then_some(bytes)
 }
 
+/// Returns true for the last packet of an RC message that completes a receive.
+#[inline]
+pub fn completes_rc_receive(packet: &[u8]) -> bool {
+    let opcode = packet.first().and_then(|&byte| Opcode::from_byte(byte));
+    opcode.is_some_and(|opcode| {
+        opcode.transport() == Transport::Rc
+            && opcode.ends_message()
+            && (opcode.is_send() || opcode.has_immediate())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +54,13 @@ mod tests {
         assert_eq!(rc_acknowledge(&packet), Some(packet));
         assert_eq!(rc_acknowledge(&packet[1..]), None);
         assert_eq!(rc_acknowledge(&[7; ACKNOWLEDGE_LEN]), None);
+    }
+
+    #[test]
+    fn rc_messages_that_complete_a_receive_end_with_these_opcodes() {
+        let completes = |opcode: &u8| completes_rc_receive(&[*opcode]);
+        let opcodes = (0..=u8::MAX).filter(completes);
+        assert!(opcodes.eq([2, 3, 4, 5, 9, 11, 22, 23]));
+        assert!(!completes_rc_receive(&[]));
     }
 }

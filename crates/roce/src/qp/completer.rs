@@ -120,7 +120,7 @@ impl Qp {
                 && let Some(wc) = self.take_oldest(cx)
                 && let (Some(open), Some(cq)) = (&mut open, &cq)
             {
-                let pushed = open.push(wc, false);
+                let pushed = open.push_acknowledged(wc);
                 after_completion(cx, cq.id(), &mut self.cq_overflow, pushed);
             }
         }

@@ -241,6 +241,12 @@ impl Qp {
         }
     }
 
+    /// True if sends and receives complete in one queue.
+    pub(crate) fn has_one_cq(&self) -> bool {
+        let cqs = self.send_cq.as_ref().zip(self.recv_cq.as_ref());
+        cqs.is_some_and(|(send, receive)| Arc::ptr_eq(send, receive))
+    }
+
     /// Adds the packets that are due to the batch.
     ///
     /// READ responses go first, because the peer's work requests wait for them. Requests

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ferroce_net::{Source, Wire};
 use ferroce_roce::{
     Access, AddressVector, AttrMask, Config, Counters, Cq, Engine, Event, Fault, MemRef, Memory,
-    Mr, QpAttr, QpCap, QpInit, QpState, QpType, Regions, SendData, SendFlags, SendOp, SendWr, Sge,
-    Time, WcStatus,
+    Mr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Regions, SendData, SendFlags, SendOp,
+    SendWr, Sge, Time, WcStatus,
 };
 use ferroce_shard::{Caller, Core, CreditPage, Process, Sending};
 use ferroce_wire::{Mtu, Psn};
@@ -220,6 +220,26 @@ impl<W: Wire> End<W> {
         let posted = self.core.engine.post_send(now, self.qpn, wr);
         posted.expect("room");
         self.core.posted(now, &mut Quiet(&self.memory), self.qpn)
+    }
+
+    /// Posts a SEND of 64 bytes and a receive for it.
+    pub(crate) fn post_send(&mut self, now: Time, wr_id: u64) {
+        let sges = [self.sge(64)];
+        let engine = &mut self.core.engine;
+        let receive = RecvWr { wr_id, sges: &sges };
+        engine.post_recv(now, self.qpn, &receive).expect("room");
+        let wr = SendWr {
+            wr_id,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sges),
+            ud: None,
+            xrc_srq: 0,
+        };
+        engine.post_send(now, self.qpn, wr).expect("room");
+        let mut process = Quiet(&self.memory);
+        let sending = self.core.posted(now, &mut process, self.qpn);
+        self.core.complete(now, &mut process, sending);
     }
 
     /// Sends packets outside the core, and returns the next ones.

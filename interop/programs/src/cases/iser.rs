@@ -15,10 +15,6 @@ const TARGET: &str = "iqn.2001-04.example:disk";
 const USER: &str = "iqn.2001-04.example:user";
 /// Size of the disk in bytes.
 const SIZE: usize = 4 << 20;
-/// The main thread of libiscsi 1.19.0 crashes in libiscsi.so.7, without a frame of Ferroce, in
-/// one of ten runs of `iscsi-ls`, after its event thread has ended. The cause is not known.
-const ATTEMPTS: u32 = 4;
-const CRASHED: &str = "killed by signal 11";
 
 /// Returns the commands of libiscsi's programs, each with its expected output. Debian's
 /// `iscsi-ls` supports iSER only as an option of an `iscsi:` URL.
@@ -50,22 +46,8 @@ pub(super) fn cases() -> Vec<Case> {
     programs().map(case).into()
 }
 
-/// Runs a program of libiscsi, again if it crashes, up to [`ATTEMPTS`] times.
-fn run(place: &Place, line: &str) -> Result<String> {
-    let mut attempt = 1;
-    loop {
-        match run_once(place, line) {
-            Err(error) if attempt < ATTEMPTS && format!("{error:#}").contains(CRASHED) => {
-                attempt += 1;
-                println!("again          tgt, libiscsi {line}: {error:#}");
-            }
-            result => return result,
-        }
-    }
-}
-
 /// Runs tgt with a disk, and one program that uses it.
-fn run_once(place: &Place, line: &str) -> Result<String> {
+fn run(place: &Place, line: &str) -> Result<String> {
     let disk = place.user.scratch.join("disk");
     let pattern: Vec<u8> = (0..SIZE).map(|at| (at / 512) as u8).collect();
     fs::write(&disk, pattern)?;
