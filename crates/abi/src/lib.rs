@@ -52,6 +52,7 @@ mod mapping;
 mod mcast;
 mod mr;
 mod mw;
+mod nccl;
 mod newer;
 mod object;
 mod ops;

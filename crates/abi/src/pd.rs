@@ -13,7 +13,7 @@ use crate::errno::refuse;
 use crate::ffi::{ibv_context, ibv_pd};
 use crate::import;
 use crate::object::{Object, free, into_c, object};
-use crate::unused;
+use crate::{nccl, unused};
 
 /// `ibv_pd`: a protection domain, or a parent domain.
 #[repr(C)]
@@ -121,6 +121,7 @@ impl PdObject {
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     let device = &context!(context, "ibv_alloc_pd: the context is NULL" => null).device;
     unused::prepares(device);
+    nccl::tell();
     alloc_pd(context, device)
 }
 

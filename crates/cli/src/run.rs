@@ -39,7 +39,8 @@ Runs an unmodified RDMA program with Ferroce. The program and its children load 
 libibverbs and librdmacm (LD_LIBRARY_PATH), see links in /sys/class/infiniband and \
 /dev/infiniband (LD_PRELOAD), and find Ferroce's `rdma`, `rxe_cfg` and `rxe_init.sh` first on PATH. \
 Copies of libibverbs and librdmacm that a program brings along under other names, as Python wheels \
-do, are replaced too (LD_PRELOAD).
+do, are replaced too (LD_PRELOAD). NCCL_GIN_TYPE=2 is set unless you set it: NCCL 2.28 crashes \
+without it.
 
 A line on standard error warns if a program uses a copy of libibverbs that Ferroce cannot replace, \
 such as one linked statically, and tells at its end if it prepared a device and then sent and \

@@ -246,3 +246,46 @@ fn verbs_looked_up_by_name_and_version_are_ferroces() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     });
 }
+
+/// NCCL is an empty library here: its name is all that the note depends on.
+#[test]
+fn variable_for_nccl_is_set_and_told() {
+    with_libraries("variable_for_nccl_is_set_and_told", || {
+        let _cleanup = prepare();
+        let program = scratch().join("transfer");
+        let source = source("transfer.c");
+        cc(Command::new("cc").arg("-o").arg(&program).args([
+            source.to_str().expect("text"),
+            "-Dtransfer=main",
+            "-libverbs",
+        ]));
+        let nccl = scratch().join("libnccl.so.2");
+        let options = ["-shared", "-fPIC", "-x", "c", "/dev/null", "-o"];
+        cc(Command::new("cc").args(options).arg(&nccl));
+        let (program, nccl) = (program.display(), nccl.display());
+        let value = "echo $NCCL_GIN_TYPE";
+        let load = format!("LD_PRELOAD=$LD_PRELOAD:{nccl}");
+        for (line, quiet, expected, notes) in [
+            (format!("{program}; {value}"), false, "2\n", 0),
+            (format!("{load} {program}; {value}"), false, "2\n", 1),
+            (format!("{load} {program}; {value}"), true, "2\n", 0),
+        ] {
+            let options: &[&str] = if quiet { &["--quiet"] } else { &[] };
+            let output = run(options, &["sh", "-c", &line]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                expected,
+                "{line}: {said}"
+            );
+            let note = "note: `ferroce run` has set NCCL_GIN_TYPE=2";
+            assert_eq!(said.matches(note).count(), notes, "{line}: {said}");
+        }
+        // A value of the user stays.
+        let mut command = Command::new(FERROCE);
+        let command = command.args(["run", "--", "sh", "-c", value]);
+        let output = command.env("NCCL_GIN_TYPE", "3").output();
+        let said = output.expect("ferroce starts").stdout;
+        assert_eq!(String::from_utf8_lossy(&said), "3\n");
+    });
+}

@@ -31,6 +31,8 @@ pub const RUNTIME_DIR_VARIABLE: &str = "FERROCE_RUNTIME_DIR";
 pub const SYSFS_VARIABLE: &str = "FERROCE_SYSFS";
 /// Environment variable that turns off the warnings and notes of `ferroce run`.
 pub const QUIET_VARIABLE: &str = "FERROCE_QUIET";
+/// Environment variable that tells that `ferroce run` has set one of NCCL's.
+pub const NCCL_SET_VARIABLE: &str = "FERROCE_NCCL_SET";
 /// Name of the control socket in a runtime directory.
 pub const SOCKET: &str = "control.sock";
 /// Suffix of a socket's name while it is created. The kernel keeps listing this name.

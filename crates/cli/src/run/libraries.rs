@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use ferroce_control::path::{SYSFS_DIR, SYSFS_VARIABLE};
+use ferroce_control::path::{NCCL_SET_VARIABLE, SYSFS_DIR, SYSFS_VARIABLE};
 use ferroce_control::{create_own_dir, find_daemon};
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -18,6 +18,8 @@ const ASAN: &str = "ASAN_OPTIONS";
 /// Programs built with AddressSanitizer refuse to start if a library is preloaded before
 /// its runtime, unless this option is 0.
 const ASAN_OPTION: &str = "verify_asan_link_order";
+/// With the value 2, NCCL 2.28 does not crash on devices other than mlx5.
+const NCCL_GIN_TYPE: &str = "NCCL_GIN_TYPE";
 
 /// Returns the directory of Ferroce's libibverbs.so.1.
 pub(crate) fn folder() -> Option<PathBuf> {
@@ -40,6 +42,10 @@ pub(super) fn environment(folder: &Path) -> Result<Vec<(&'static str, OsString)>
         variables.push((PRELOAD, preload(&library, std::env::var_os(PRELOAD))));
         variables.push((SYSFS_VARIABLE, sysfs()?.into()));
         variables.extend(asan(std::env::var_os(ASAN)).map(|options| (ASAN, options)));
+    }
+    if std::env::var_os(NCCL_GIN_TYPE).is_none() {
+        variables.push((NCCL_GIN_TYPE, "2".into()));
+        variables.push((NCCL_SET_VARIABLE, "1".into()));
     }
     Ok(variables)
 }
