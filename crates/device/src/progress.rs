@@ -250,9 +250,10 @@ impl ProgressThread<'_> {
         } else if spins {
             self.spin(now, &turn);
         } else {
-            // Each post of a program that polls memory sets a timer. To wake this thread for
-            // it would cost more than the post.
-            let latest = (caller == Caller::ExpectsPost).then(|| now.after_nanos(STANDBY_NS));
+            // Each post of a program that polls memory, or of a burst of datagrams, sets a
+            // timer. To wake this thread for it would cost more than the post.
+            let sets_timers = caller == Caller::ExpectsPost || turn.posts_waited;
+            let latest = sets_timers.then(|| now.after_nanos(STANDBY_NS));
             let until = turn.deadline.into_iter().chain(latest).min();
             shard.set_sleep(until);
             self.woken = sleep(shard, &mut self.fds, until);

@@ -85,6 +85,8 @@ pub(crate) struct Turn {
     pub(crate) received: usize,
     /// True if ACKs or posts wait to be sent with others.
     pub(crate) deferred: bool,
+    /// True if posts waited before the turn.
+    pub(crate) posts_waited: bool,
 }
 
 /// The process, for one call into the core.
@@ -339,6 +341,7 @@ impl Shard {
         };
         self.progressing.store(true, Ordering::Relaxed);
         let now = clock::now();
+        let posts_waited = core.has_waiting_posts();
         let (core, received) = self.turn(core, now, caller);
         self.progressing.store(false, Ordering::Relaxed);
         let deadline = core.next_deadline(now);
@@ -349,6 +352,7 @@ impl Shard {
             deadline,
             received,
             deferred: core.has_deferred(),
+            posts_waited,
         })
     }
 

@@ -238,6 +238,13 @@ impl Engine {
         self.qps.get(qpn).is_some_and(Qp::posts_may_wait)
     }
 
+    /// Returns true if the datagrams that a UD queue pair has not sent yet may wait for more of
+    /// them. No packet will arrive that lets the caller send them.
+    #[inline]
+    pub fn datagrams_may_wait(&self, qpn: u32) -> bool {
+        self.qps.get(qpn).is_some_and(Qp::datagrams_may_wait)
+    }
+
     /// Posts to the receive queue.
     #[inline]
     pub fn post_recv(&mut self, now: Time, qpn: u32, wr: &RecvWr<'_>) -> Result<(), VerbsError> {

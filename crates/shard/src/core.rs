@@ -63,6 +63,8 @@ pub struct Core<W: Wire, P> {
     pub(crate) ack_deferred: bool,
     /// True if posted work requests wait for more of them.
     pub(crate) posts_wait: bool,
+    /// End of the last send.
+    pub(crate) sent_at: Time,
     turns: u32,
     injected: Injected,
 }
@@ -107,6 +109,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             wire,
             ack_deferred: false,
             posts_wait: false,
+            sent_at: Time::ZERO,
             turns: 0,
             injected: Injected::default(),
         })

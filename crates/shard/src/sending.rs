@@ -21,6 +21,10 @@ pub type Sending<W, P> = Box<Transmitter<<W as Wire>::Sender, P>>;
 /// may have posted one message, and would send those of all others.
 pub const MAX_BATCHES: u32 = 16;
 
+/// Time after a send in which a posted datagram belongs to the same burst. A program that
+/// answers a message takes longer: the message is on its way for 4 us, and its answer too.
+const BURST_NS: u64 = 4_000;
+
 impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     /// Takes the engine's packets to send them. Returns none if there are no packets, or if
     /// another thread sends: that thread takes these packets as well.
@@ -60,6 +64,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         continues: bool,
     ) -> Option<Sending<W, P>> {
         let mut next = None;
+        self.sent_at = now;
         match continues {
             true if sending.load(now, &mut self.engine, process) => next = Some(sending),
             true => self.transmitter = Some(sending),
@@ -102,7 +107,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     /// A system call for each small message would take most of the time. While a response
     /// to an earlier packet is on its way, a few work requests can wait: for more posts, for
     /// the program's next poll, for that response, or at the latest for the deadline. A lone
-    /// message is sent at once.
+    /// message is sent at once. Datagrams have no response: they wait if the last send ended
+    /// just before the post.
     #[inline]
     #[must_use]
     pub fn posted(
@@ -112,7 +118,10 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         qpn: u32,
     ) -> Option<Sending<W, P>> {
         // A deferred ACK may be the response that the queue pair still expects.
-        if self.received_ack.is_empty() && self.engine.posts_may_wait(qpn) {
+        let waits = self.received_ack.is_empty() && self.engine.posts_may_wait(qpn);
+        // A program that posts again at once does so many times, or polls soon.
+        let is_burst = now.nanos_since(self.sent_at) < BURST_NS;
+        if waits || is_burst && self.engine.datagrams_may_wait(qpn) {
             self.posts_wait = true;
             return None;
         }

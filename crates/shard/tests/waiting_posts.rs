@@ -73,3 +73,37 @@ fn post_in_the_error_state_is_flushed_at_once() {
     end.cq.poll(8, |wc| completed.push(wc.wr_id));
     assert_eq!(completed, [1, 2, 3]);
 }
+
+/// Returns a UD queue pair that is its own peer.
+fn datagrams() -> End<Loopback> {
+    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Ud, 0);
+    end.prepare_datagrams();
+    end
+}
+
+#[test]
+fn datagrams_of_a_burst_wait_for_the_next_poll() {
+    let mut end = datagrams();
+    let start = Time::from_nanos(1_000_000);
+    end.post_datagram(start, HERE);
+    assert!(!end.core.has_waiting_posts(), "the first one is sent");
+    for post in 1..3 {
+        end.post_datagram(start.after_nanos(post * 100), HERE);
+        assert!(end.core.has_waiting_posts());
+    }
+    assert!(end.core.next_deadline(start).is_some());
+    assert_eq!(end.cq.poll(8, |_| {}), 1);
+    end.turn(start.after_nanos(1_000), Caller::Poller);
+    assert!(!end.core.has_waiting_posts());
+    assert_eq!(end.cq.poll(8, |_| {}), 2);
+}
+
+#[test]
+fn datagram_that_answers_a_message_is_sent_at_once() {
+    let mut end = datagrams();
+    for post in 1..4 {
+        end.post_datagram(Time::from_nanos(post * 8_000), HERE);
+        assert!(!end.core.has_waiting_posts());
+        assert_eq!(end.cq.poll(8, |_| {}), 1);
+    }
+}

@@ -40,15 +40,26 @@ impl Qp {
     /// short, and a packet in flight will cause a response.
     #[inline]
     pub(crate) fn posts_may_wait(&self) -> bool {
-        if self.state != QpState::Rts || !self.kind.is_reliable() {
-            return false;
-        }
-        let queued = self.sq.len();
-        let last = queued.checked_sub(1).and_then(|last| self.sq.get(last));
-        last.is_some_and(|wqe| wqe.length <= MAX_WAITING_LENGTH)
-            && queued.saturating_sub(self.req.index()) < MAX_WAITING
+        self.kind.is_reliable()
+            && self.has_few_unsent()
             && self.req.rnr_until.is_none()
             && self.req.expects_response_for(self.req.una)
+    }
+
+    /// Returns true if the unsent datagrams may wait for more of them: they are few and short.
+    /// No response will let the caller send them.
+    #[inline]
+    pub(crate) fn datagrams_may_wait(&self) -> bool {
+        self.kind == QpType::Ud && self.has_few_unsent()
+    }
+
+    #[inline]
+    fn has_few_unsent(&self) -> bool {
+        let queued = self.sq.len();
+        let last = queued.checked_sub(1).and_then(|last| self.sq.get(last));
+        self.state == QpState::Rts
+            && last.is_some_and(|wqe| wqe.length <= MAX_WAITING_LENGTH)
+            && queued.saturating_sub(self.req.index()) < MAX_WAITING
     }
 
     /// Posts a receive. In ERR it is flushed at once.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ferroce_net::{Source, Wire};
 use ferroce_roce::{
-    Access, AddressVector, AttrMask, Config, Counters, Cq, Engine, Event, Fault, MemRef, Memory,
-    Mr, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Regions, SendData, SendFlags, SendOp,
-    SendWr, Sge, Time, WcStatus,
+    Access, AddressHandle, AddressVector, AttrMask, Config, Counters, Cq, Engine, Event, Fault,
+    MemRef, Memory, Mr, Pd, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Regions, SendData,
+    SendFlags, SendOp, SendWr, Sge, Time, UdTarget, WcStatus,
 };
 use ferroce_shard::{Caller, Core, CreditPage, Process, Sending};
 use ferroce_wire::{Mtu, Psn};
@@ -30,6 +30,7 @@ pub(crate) struct End<W: Wire> {
     pub(crate) cq: Arc<Cq>,
     pub(crate) qpn: u32,
     kind: QpType,
+    pd: Arc<Pd>,
 }
 
 /// Memory that holds bytes from [`BASE`] on; the process of an end.
@@ -103,7 +104,7 @@ impl<W: Wire> End<W> {
         let cq = Cq::new(u32::from(slot), 16).expect("a completion queue");
         let init = QpInit {
             qp_type: kind,
-            pd: Some(pd),
+            pd: Some(Arc::clone(&pd)),
             send_cq: Some(Arc::clone(&cq)),
             recv_cq: Some(Arc::clone(&cq)),
             srq: None,
@@ -126,6 +127,7 @@ impl<W: Wire> End<W> {
             cq,
             qpn,
             kind,
+            pd,
         }
     }
 
@@ -172,6 +174,23 @@ impl<W: Wire> End<W> {
             .core
             .choose_port(self.qpn, 0xc123, Source::Address(source));
         let _port = port.expect("a source port");
+    }
+
+    /// Moves a UD queue pair to RTS.
+    pub(crate) fn prepare_datagrams(&mut self) {
+        use AttrMask as M;
+        let init = M::PKEY_INDEX | M::PORT | M::QKEY;
+        for (state, mask) in [
+            (QpState::Init, init),
+            (QpState::Rtr, M::STATE),
+            (QpState::Rts, M::SQ_PSN),
+        ] {
+            let attr = QpAttr {
+                state,
+                ..QpAttr::default()
+            };
+            self.modify(&attr, M::STATE | mask);
+        }
     }
 
     pub(crate) fn modify(&mut self, attr: &QpAttr, mask: AttrMask) {
@@ -237,6 +256,38 @@ impl<W: Wire> End<W> {
             xrc_srq: 0,
         };
         engine.post_send(now, self.qpn, wr).expect("room");
+        let mut process = Quiet(&self.memory);
+        let sending = self.core.posted(now, &mut process, self.qpn);
+        self.core.complete(now, &mut process, sending);
+    }
+
+    /// Posts a datagram of 64 bytes to the end itself, at this address.
+    pub(crate) fn post_datagram(&mut self, now: Time, address: IpAddr) {
+        let sges = [self.sge(64)];
+        let av = AddressVector {
+            source: address,
+            destination: address,
+            sgid_index: 0,
+            flow_label: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+            sl: 0,
+            port: 1,
+        };
+        let wr = SendWr {
+            wr_id: 0,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sges),
+            ud: Some(UdTarget {
+                ah: AddressHandle::new(Arc::clone(&self.pd), av),
+                remote_qpn: self.qpn,
+                remote_qkey: 0,
+            }),
+            xrc_srq: 0,
+        };
+        let posted = self.core.engine.post_send(now, self.qpn, wr);
+        posted.expect("room");
         let mut process = Quiet(&self.memory);
         let sending = self.core.posted(now, &mut process, self.qpn);
         self.core.complete(now, &mut process, sending);
