@@ -49,6 +49,11 @@ impl FreeCores {
         self.free > others
     }
 
+    /// Returns true if the thread may use more than one processor.
+    pub(crate) fn are_several(&self) -> bool {
+        self.allowed > 1
+    }
+
     fn runnable(&self) -> Option<usize> {
         let mut line = [0; 128];
         let length = self.loadavg.as_ref()?.read_at(&mut line, 0).ok()?;

@@ -39,7 +39,10 @@ const POST_NS: u64 = 2_000;
 /// Standbys of the thread while the same thread of the program waits for an event: one
 /// millisecond. After that it sleeps until it is woken.
 const DRIVEN_STANDBYS: u32 = 12;
-/// A turn with this many datagrams is part of a stream, of which more will follow.
+/// A turn with this many datagrams is part of a stream, of which more will follow. The sender
+/// of a stream, if it is on this machine, and this thread need a processor each. On two
+/// processors a third thread that is ready to run is mostly the sender's progress thread, at
+/// the end of a standby.
 const STREAM: usize = 8;
 
 /// Processors that must be free beside the one of a thread that does all turns: for the peer
@@ -153,7 +156,8 @@ impl ProgressThread<'_> {
         // a waiting packet would wait until the time slice of the poller ends.
         self.policy.set_batch(!self.rule.standby_is_urgent(now));
         self.stand_by(now, left);
-        if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
+        let was_called = self.shard.polls.is_in_call(clock::now());
+        if !was_called && before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
             self.woken = Woken::ByStandby;
         }
         true
@@ -237,8 +241,10 @@ impl ProgressThread<'_> {
         self.woken = Woken::Otherwise;
         if turn.received > 0 {
             // A program that polls memory needs a processor even if it waits for the lock.
-            let others = usize::from(self.rule.polls_memory());
-            self.spin_until = match self.cores.has_one(now, others) {
+            let polls_memory = self.rule.polls_memory();
+            let spins = self.cores.has_one(now, usize::from(polls_memory))
+                || turn.received >= STREAM && !polls_memory && self.cores.are_several();
+            self.spin_until = match spins {
                 true => now.after_nanos(SPIN_NS),
                 false => Time::ZERO,
             };

@@ -154,6 +154,8 @@ impl Shard {
     #[inline]
     pub(crate) fn post<T>(&self, qpn: u32, work: impl FnOnce(Adapter<'_>, Time) -> (T, bool)) -> T {
         let now = clock::now();
+        let mut end = now;
+        self.polls.begin_call();
         let mut core = self.lock_soon();
         let (result, sends) = work(core.adapter(), now);
         self.quiet_polls.store(0, Ordering::Relaxed);
@@ -166,7 +168,7 @@ impl Shard {
                 }
                 true => {
                     let sending = core.posted(now, &mut process, qpn);
-                    core = self.send(core, sending, &mut process);
+                    (core, end) = self.send(core, sending, &mut process, now);
                 }
                 // A receive makes no packets, only completions in the error state.
                 false => core.report(&mut process),
@@ -176,7 +178,7 @@ impl Shard {
             self.wake_for_deadline(&core, now);
         }
         drop(core);
-        self.polls.extend(now);
+        self.polls.end_call(now, end);
         result
     }
 
@@ -196,16 +198,17 @@ impl Shard {
     }
 
     /// Sends packets, without the lock if that takes long. Leaves packets that other threads
-    /// post meanwhile to the next turn, if there are too many.
+    /// post meanwhile to the next turn, if there are too many. Returns the time after that:
+    /// reading the clock takes 40 ns, so each time is read once.
     fn send<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
         mut sending: Option<Sending>,
         process: &mut ThisProcess<'_>,
-    ) -> MutexGuard<'a, Core> {
+        mut now: Time,
+    ) -> (MutexGuard<'a, Core>, Time) {
         let mut batches = 0;
         while let Some(mut packets) = sending {
-            let now = clock::now();
             if packets.is_long() {
                 drop(core);
                 packets.send(now);
@@ -215,24 +218,27 @@ impl Shard {
             }
             batches += 1;
             let continues = batches < MAX_BATCHES && !self.is_stopped();
-            sending = core.end_transmit(clock::now(), process, packets, continues);
+            now = clock::now();
+            sending = core.end_transmit(now, process, packets, continues);
             if sending.is_none() && self.waits_for_sender.load(Ordering::Relaxed) > 0 {
                 self.sent.notify_all();
             }
         }
-        core
+        (core, now)
     }
 
-    /// Does a turn.
+    /// Does a turn. Returns the number of datagrams received, and the time after the turn if
+    /// it sent packets, otherwise `now`.
     fn turn<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
         now: Time,
         caller: Caller,
-    ) -> (MutexGuard<'a, Core>, usize) {
+    ) -> (MutexGuard<'a, Core>, usize, Time) {
         let mut process = self.process(now);
         let (received, sending) = core.turn(now, &mut process, caller);
-        (self.send(core, sending, &mut process), received)
+        let (core, end) = self.send(core, sending, &mut process, now);
+        (core, received, end)
     }
 
     /// Does a turn for a program that polls, unless another thread holds the lock. A shard that
@@ -251,14 +257,15 @@ impl Shard {
         }
         if let Some(core) = self.try_lock() {
             self.polling.store(true, Ordering::Relaxed);
-            let (core, received) = self.turn(core, now, Caller::Poller);
+            self.polls.begin_call();
+            let (core, received, end) = self.turn(core, now, Caller::Poller);
             if received > 0 {
                 self.quiet_polls.store(0, Ordering::Relaxed);
             }
             self.wake_for_deadline(&core, now);
             self.polling.store(false, Ordering::Relaxed);
             drop(core);
-            self.polls.extend(now);
+            self.polls.end_call(now, end);
         }
     }
 
@@ -285,7 +292,7 @@ impl Shard {
         if !self.is_stopped()
             && let Some(core) = self.try_lock()
         {
-            let (core, _) = self.turn(core, now, Caller::ExpectsPost);
+            let (core, ..) = self.turn(core, now, Caller::ExpectsPost);
             self.wake_for_deadline(&core, now);
         }
     }
@@ -342,7 +349,7 @@ impl Shard {
         self.progressing.store(true, Ordering::Relaxed);
         let now = clock::now();
         let posts_waited = core.has_waiting_posts();
-        let (core, received) = self.turn(core, now, caller);
+        let (core, received, _) = self.turn(core, now, caller);
         self.progressing.store(false, Ordering::Relaxed);
         let deadline = core.next_deadline(now);
         // Set under the lock: a thread that sets an earlier timer afterwards sees this
