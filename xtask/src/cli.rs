@@ -305,12 +305,18 @@ EXAMPLES
   cargo xtask bench programs --quick
   cargo xtask bench programs --only latency --cores 2
   cargo xtask bench programs --bundle DIR  everything for a machine without cargo
+  cargo xtask bench programs --vm          beside the kernel's rdma_rxe, in a virtual machine
   cargo xtask bench programs -- --help     the benchmark's own help")]
     Programs {
         /// Copy the benchmark, Ferroce and the programs with their libraries to DIR, and do not
         /// measure. Must be the first argument.
-        #[arg(long, value_name = "DIR")]
+        #[arg(long, value_name = "DIR", conflicts_with = "vm")]
         bundle: Option<PathBuf>,
+
+        /// Measure in a virtual machine, beside its kernel's rdma_rxe: both ends in the guest,
+        /// the drivers by turns. Needs root. Must be the first argument.
+        #[arg(long)]
+        vm: bool,
 
         /// Arguments of the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -363,15 +369,15 @@ mod tests {
     #[test]
     fn bundle_is_an_option_of_xtask_and_the_rest_of_the_runner() {
         let line = "xtask bench programs --bundle b";
-        let Command::Bench(Bench::Programs { bundle, args }) = parse(line) else {
+        let Command::Bench(Bench::Programs { bundle, args, .. }) = parse(line) else {
             panic!("another command");
         };
         assert_eq!((bundle, args.len()), (Some(PathBuf::from("b")), 0));
         let line = "xtask bench programs --quick --only UCX --cores 2";
-        let Command::Bench(Bench::Programs { bundle, args }) = parse(line) else {
+        let Command::Bench(Bench::Programs { bundle, vm, args }) = parse(line) else {
             panic!("another command");
         };
-        assert_eq!(bundle, None);
+        assert_eq!((bundle, vm), (None, false));
         assert_eq!(args, ["--quick", "--only", "UCX", "--cores", "2"]);
     }
 

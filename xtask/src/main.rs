@@ -44,7 +44,8 @@ fn main() -> ExitCode {
         Command::Soak { args } => tasks::soak(&args),
         Command::Bench(Bench::Engine { beside, args }) => tasks::bench_engine(beside, &args),
         Command::Bench(Bench::Wire { beside, args }) => tasks::bench_wire(beside, &args),
-        Command::Bench(Bench::Programs { bundle, args }) => bench::programs(bundle, &args),
+        Command::Bench(Bench::Programs { vm: true, args, .. }) => tasks::bench_vm(&args),
+        Command::Bench(Bench::Programs { bundle, args, .. }) => bench::programs(bundle, &args),
         Command::Bench(Bench::Instructions { args }) => bench::instructions(&args),
         Command::Bench(Bench::Connections { args }) => tasks::bench_connections(&args),
     };

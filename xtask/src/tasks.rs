@@ -72,6 +72,25 @@ pub(crate) fn interop(args: &[String]) -> Result<()> {
     runner(title, "ferroce-interop-kernel", "interop-kernel", args)
 }
 
+/// Measures unmodified programs in a virtual machine, beside its kernel's driver.
+pub(crate) fn bench_vm(args: &[String]) -> Result<()> {
+    step("Programs of the distribution", || {
+        packages::install(&packages::VIRTUAL_MACHINE)
+    })?;
+    step("Build ferroce, the libraries and the runner", || {
+        cargo(&["build", "--release", "--package", "ferroce-cli"])?;
+        library::build(true)?;
+        cargo(&build_line("ferroce-interop-kernel", "interop-kernel"))
+    })?;
+    let ferroce = library::target_dir().join("release/ferroce");
+    let mut line = vec!["--speed".into(), "--ferroce".into()];
+    line.push(ferroce.to_string_lossy().into_owned());
+    line.extend_from_slice(args);
+    last_step("Measure beside the kernel's Soft-RoCE", || {
+        run_built("interop-kernel", &line)
+    })
+}
+
 /// Installs packages. Returns true if all are installed. In CI a missing package is an error.
 fn have(what: &str, packages: &[&str]) -> Result<bool> {
     step("Programs of the distribution", || {

@@ -20,6 +20,7 @@ mod enclosure;
 mod image;
 mod network;
 mod run;
+mod speed;
 mod vm;
 
 use std::fs;
@@ -41,6 +42,7 @@ EXAMPLES
     interop-kernel --only ibv_rc_pingpong
     interop-kernel --list
     interop-kernel --shell 'rdma link; uname -r'     only boot and run this in the guest
+    interop-kernel --speed --ferroce target/release/ferroce
 
 FILES
     $XDG_CACHE_HOME/ferroce-interop/    kernel and disk of the virtual machine
@@ -73,6 +75,9 @@ struct Arguments {
     /// Debian release of the guest's kernel and programs
     #[arg(long, default_value = "bookworm")]
     suite: String,
+    /// Measure programs in the guest, with the kernel's driver and with Ferroce by turns
+    #[arg(long)]
+    speed: bool,
     /// Boot, run a shell command in the guest, and exit
     #[arg(long, value_name = "COMMAND")]
     shell: Option<String>,
@@ -134,11 +139,18 @@ fn inside(arguments: &Arguments) -> Result<bool> {
     let folder = enclosure::folder();
     let network = network::Network::make(&arguments.ferroce, &folder)?;
     let image = image::Image::of(&arguments.suite)?;
-    let vm = vm::Vm::boot(&image, arguments.accelerator, &folder)?;
+    let disk = match arguments.speed {
+        true => Some(speed::pack(&arguments.ferroce, &folder)?),
+        false => None,
+    };
+    let vm = vm::Vm::boot(&image, arguments.accelerator, disk.as_deref(), &folder)?;
     network.attach()?;
     if let Some(command) = &arguments.shell {
         print!("{}", vm.run(command)?);
         return Ok(true);
+    }
+    if arguments.speed {
+        return speed::measure(&vm, arguments.only.as_deref(), &folder);
     }
     let mut site = run::Site::new(network, vm)?;
     let mut report = Report::default();

@@ -41,18 +41,19 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    /// Boots the guest; returns when its agent replies.
-    pub(crate) fn boot(image: &Image, accelerator: Accelerator, folder: &Path) -> Result<Vm> {
+    /// Boots the guest, with a second disk if there is one; returns when its agent replies.
+    pub(crate) fn boot(
+        image: &Image,
+        accelerator: Accelerator,
+        disk: Option<&Path>,
+        folder: &Path,
+    ) -> Result<Vm> {
         let no_kvm = image.folder.join(NO_KVM);
         let maybe_kvm = Path::new("/dev/kvm").exists() && !no_kvm.exists();
         if accelerator == Accelerator::Kvm || accelerator == Accelerator::Auto && maybe_kvm {
             // Under some hypervisors /dev/kvm exists, but a stock kernel does not boot.
-            match Vm::start(
-                image,
-                &["-accel", "kvm", "-cpu", "host"],
-                folder,
-                KVM_PATIENCE,
-            ) {
+            let kvm = ["-accel", "kvm", "-cpu", "host"];
+            match Vm::start(image, &kvm, disk, folder, KVM_PATIENCE) {
                 Err(error) if accelerator == Accelerator::Auto => {
                     println!("KVM does not work here: {error:#}");
                     std::fs::write(no_kvm, "")?;
@@ -61,12 +62,23 @@ impl Vm {
             }
         }
         let tcg = ["-accel", "tcg,thread=multi", "-cpu", "max"];
-        Vm::start(image, &tcg, folder, PATIENCE)
+        Vm::start(image, &tcg, disk, folder, PATIENCE)
     }
 
-    fn start(image: &Image, accelerator: &[&str], folder: &Path, patience: Duration) -> Result<Vm> {
+    fn start(
+        image: &Image,
+        accelerator: &[&str],
+        disk: Option<&Path>,
+        folder: &Path,
+        patience: Duration,
+    ) -> Result<Vm> {
         let begun = now();
-        let qemu = Running::spawn(&mut qemu(image, accelerator, folder), folder, "qemu")?;
+        let mut command = qemu(image, accelerator, folder);
+        if let Some(disk) = disk {
+            let drive = format!("file={},format=raw,if=virtio,readonly=on", disk.display());
+            command.arg("-drive").arg(drive);
+        }
+        let qemu = Running::spawn(&mut command, folder, "qemu")?;
         let monitor = folder.join(MONITOR);
         let mut vm = Vm { qemu, monitor };
         vm.await_agent(deadline(patience)).with_context(|| {
