@@ -149,6 +149,29 @@ impl Regions {
         }
     }
 
+    /// Frees protection domains that other objects may still hold, with all regions and
+    /// windows in them. Their keys permit nothing afterwards.
+    pub fn free_pds(&self, pds: &BTreeSet<u32>) {
+        let mut control = self.control();
+        let mws = control.mws.iter();
+        let mws = mws.filter(|(_, entry)| pds.contains(&entry.mw.pd().id()));
+        let mws: Vec<u32> = mws.map(|(index, _)| *index).collect();
+        for index in mws {
+            control.unbind(index);
+            control.mws.remove(&index);
+            self.free(&mut control, index);
+        }
+        // A window is in the domain of its region, so no region has windows now.
+        let mrs = control.mrs.iter();
+        let mrs = mrs.filter(|(_, entry)| pds.contains(&entry.mr.pd().id()));
+        let mrs: Vec<u32> = mrs.map(|(index, _)| *index).collect();
+        for index in mrs {
+            control.mrs.remove(&index);
+            self.free(&mut control, index);
+        }
+        control.pds.retain(|pd| !pds.contains(pd));
+    }
+
     /// Registers memory. The addresses of work requests and peers start at `iova`, or at 0
     /// if `access` has [`Access::ZERO_BASED`].
     pub fn register(

@@ -112,6 +112,13 @@ impl Adapter<'_> {
         }
     }
 
+    /// Returns the multicast groups that a queue pair is attached to.
+    pub fn multicast_groups(&self, qpn: u32) -> Vec<IpAddr> {
+        match self {
+            Adapter::Roce(engine) => engine.multicast_groups(qpn),
+        }
+    }
+
     /// Returns the numbers of all queue pairs.
     pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
         match self {

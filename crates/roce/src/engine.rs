@@ -265,6 +265,11 @@ impl Engine {
         self.groups.detach(qpn, group)
     }
 
+    /// Returns the multicast groups that a queue pair is attached to.
+    pub fn multicast_groups(&self, qpn: u32) -> Vec<IpAddr> {
+        self.groups.of(qpn)
+    }
+
     /// Processes a received datagram.
     pub fn receive(&mut self, now: Time, memory: &dyn Memory, datagram: &Datagram<'_>) -> Received {
         self.cx.now = now;

@@ -75,6 +75,13 @@ impl Groups {
         self.members.get(&group).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the groups of a queue pair.
+    pub(crate) fn of(&self, qpn: u32) -> Vec<IpAddr> {
+        let groups = self.members.iter();
+        let groups = groups.filter(|(_, members)| members.contains(&qpn));
+        groups.map(|(group, _)| *group).collect()
+    }
+
     /// True if the queue pair is a member of any group.
     pub(crate) fn has_member(&self, qpn: u32) -> bool {
         self.members.values().any(|members| members.contains(&qpn))

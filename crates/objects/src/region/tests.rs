@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::memory::NULL_MEMORY;
+use crate::verbs::BindMw;
 
 mod bind;
 mod window;
@@ -65,6 +66,35 @@ fn domain_in_use_cannot_be_freed() {
     drop(mr);
     regions.dealloc_pd(pd).unwrap();
     assert_eq!(regions.counts().pds, 1);
+}
+
+#[test]
+fn freed_domain_takes_its_regions_and_windows_along() {
+    let f = Fixture::new();
+    let mr = f.mr(RW | Access::MW_BIND);
+    let kept = f.regions.alloc_mw(&f.other_pd, MwKind::Type1).unwrap();
+    let mw = f.regions.alloc_mw(&f.pd, MwKind::Type1).unwrap();
+    let bind = BindMw {
+        mw: Arc::clone(&mw),
+        rkey: f.regions.next_type1_rkey(&mw),
+        mr: Some(Arc::clone(&mr)),
+        addr: mr.iova(),
+        length: 8,
+        access: Access::REMOTE_READ,
+    };
+    f.regions.bind(&f.pd, QPN, &bind).unwrap();
+    f.regions.free_pds(&BTreeSet::from([f.pd.id()]));
+    let counts = f.regions.counts();
+    assert_eq!((counts.mrs, counts.mws, counts.bound_mws), (0, 1, 0));
+    assert!(f.local(mr.lkey(), Access::empty(), mr.iova(), 1).is_err());
+    assert!(
+        f.remote(mw.rkey(), Access::REMOTE_READ, mr.iova(), 1)
+            .is_err()
+    );
+    let unknown = f.regions.deregister(&mr).unwrap_err();
+    assert!(matches!(unknown, VerbsError::NotFound(_)), "{unknown}");
+    assert!(f.regions.dealloc_mw(&mw).is_err());
+    f.regions.dealloc_mw(&kept).unwrap();
 }
 
 #[test]

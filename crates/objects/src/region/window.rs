@@ -216,7 +216,7 @@ impl Control {
         }
     }
 
-    fn unbind(&mut self, index: u32) {
+    pub(super) fn unbind(&mut self, index: u32) {
         let entry = self.mws.get_mut(&index);
         let Some(binding) = entry.and_then(|entry| entry.bound.take()) else {
             return;
