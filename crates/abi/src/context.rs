@@ -103,7 +103,7 @@ impl ContextObject {
         let context = &mut verbs.context;
         context.device = c_device;
         context.cmd_fd = command_file.as_raw_fd();
-        context.async_fd = device.events().fd().as_raw_fd();
+        context.async_fd = device.event_fd().as_raw_fd();
         context.num_comp_vectors = comp_vectors();
         context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         context.abi_compat = HAS_VERBS_CONTEXT;

@@ -44,7 +44,7 @@ pub mod temporary;
 pub mod unix;
 
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, resume};
-pub use client::{Client, list_links};
+pub use client::{Client, list_links, watch_link};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
 pub use connection::{ANSWER_TIMEOUT, Connection, find_daemon, next_request_number};
 pub use counters::{CounterPage, CounterValues, PAGE_HEADER, PAGE_SIZE, PageError};

@@ -6,7 +6,7 @@
 //! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
 //! ```text
-//!   {"hello":{"protocol":6,"program":"ib_send_bw"}}   ->
+//!   {"hello":{"protocol":7,"program":"ib_send_bw"}}   ->
 //!                                                     <-  {"welcome":{...}}
 //!   [1,"links"]                                       ->
 //!   [2,{"cm":{"bind":{...}}}]                         ->
@@ -31,7 +31,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -86,6 +86,12 @@ pub enum Request {
     },
     /// Lists all links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,
+    /// Opens a link without slots, until the connection is closed: [`Reply::Watched`]. Events
+    /// of the link follow.
+    Watch {
+        /// Name of the link.
+        link: String,
+    },
     /// Takes slots for a program: [`Reply::Attached`]. Events of the link follow.
     Attach {
         /// Number of the attachment, which the client chooses.
@@ -159,6 +165,11 @@ pub enum Reply {
     Done,
     /// One link of the list.
     Link(LinkInfo),
+    /// The link is open on this connection.
+    Watched {
+        /// Current state of the link.
+        link: LinkInfo,
+    },
     /// The requested slots. Descriptors: the escrow's two, the credit page, then those of each
     /// slot.
     Attached {
@@ -176,7 +187,7 @@ pub enum Reply {
     },
     /// Counters of a link, or of one program on a link.
     Counters(LinkCounters),
-    /// A program on a link. One descriptor: the stream of its
+    /// A program on a link. One descriptor: the stream of its list of
     /// [`Resources`](crate::resources::Resources); none if the program does not read its
     /// connection. A program has one reply per attachment.
     Resources {

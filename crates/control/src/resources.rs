@@ -1,8 +1,8 @@
 //! The objects of a program on a link, as `rdma resource` shows them.
 //!
 //! Only the program has this data. A client of `rdma resource` receives one end of a socket
-//! pair per program. The program receives the other end, and its control thread writes a
-//! [`Resources`] as JSON. ferroced does not wait for programs, and a program does this work
+//! pair per program. The program receives the other end, and its control thread writes a list
+//! of [`Resources`] as JSON, one for each open device. ferroced does not wait for programs, and a program does this work
 //! only when a client asks.
 //!
 //! The numbers of objects are those of the program, with its first slot in the upper bits:
@@ -23,7 +23,7 @@ const MAX_REPORT: u64 = 256 << 20;
 /// Time to wait for data of a program, which may be stopped.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The objects of a program.
+/// The objects of a program on one open device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it
 pub struct Resources {
@@ -154,11 +154,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Reads the report of the program.
+    /// Reads the report of the program: the objects of each open device.
     ///
     /// # Errors
     /// If the program does not answer in time, or sends an invalid report.
-    pub fn read(self) -> io::Result<Resources> {
+    pub fn read(self) -> io::Result<Vec<Resources>> {
         let silent = || io::Error::new(io::ErrorKind::TimedOut, "the program does not answer");
         let stream = self.stream.ok_or_else(silent)?;
         set_socket_timeout(&stream, Timeout::Recv, Some(TIMEOUT))?;

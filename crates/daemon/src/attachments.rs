@@ -1,5 +1,6 @@
 //! Attachments: assigns slots to programs and takes them back.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -169,10 +170,11 @@ impl Server {
         let available = self.available_slots();
         let group = self.group.as_mut().expect("there is one now");
         if available < count {
-            let users = listed(self.owners.values().map(Owner::described));
+            let users = listed(holders(self.owners.values()));
             let reason = format!(
                 "{count} slots are requested and {available} of {FOR_PROGRAMS} are free; \
-                 the others are in use by process {users}"
+                 the others are in use by process {users}; end one of them, or use a network \
+                 namespace of your own"
             );
             return Err(Refusal::new(libc::ENOSPC, reason).into());
         }
@@ -370,6 +372,21 @@ impl Server {
         }
         self.save();
     }
+}
+
+/// Returns each process with the number of its slots, those with the most slots first.
+fn holders<'a>(owners: impl Iterator<Item = &'a Owner>) -> Vec<String> {
+    let mut slots = BTreeMap::new();
+    for owner in owners {
+        *slots.entry(owner.described()).or_insert(0) += owner.slots.len();
+    }
+    let mut slots: Vec<(String, usize)> = slots.into_iter().collect();
+    slots.sort_by_key(|(_, count)| core::cmp::Reverse(*count));
+    let words = |(process, count)| match count {
+        1 => format!("{process}: 1 slot"),
+        _ => format!("{process}: {count} slots"),
+    };
+    slots.into_iter().map(words).collect()
 }
 
 fn number_in_use(attachment: AttachmentNumber) -> Refusal {

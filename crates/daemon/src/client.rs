@@ -1,6 +1,6 @@
 //! One client connection: received requests, and replies that wait for room in its socket.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -48,6 +48,8 @@ pub(crate) struct Client {
     pub(crate) subscribed: bool,
     /// True if the client has received the list of links.
     pub(crate) has_links: bool,
+    /// Indices of links that the client has opened without slots.
+    pub(crate) watched: BTreeSet<u32>,
     /// True if the client uses the connection manager.
     pub(crate) connects: bool,
     /// Process at the other end; known once it uses the connection manager.
@@ -95,6 +97,7 @@ impl Client {
             program: None,
             subscribed: false,
             has_links: false,
+            watched: BTreeSet::new(),
             connects: false,
             process: None,
             pidfd: None,

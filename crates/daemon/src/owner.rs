@@ -57,13 +57,18 @@ impl Owner {
 
     /// Returns PID and program for messages.
     pub(crate) fn described(&self) -> String {
-        let program = match self.program.as_str() {
-            "" => "unknown",
-            program => program,
-        };
-        match self.process.pid {
-            0 => format!("({program}, in another PID namespace)"),
-            pid => format!("{pid} ({program})"),
-        }
+        described(self.process.pid, &self.program)
+    }
+}
+
+/// Returns PID and name of a program for messages.
+pub(crate) fn described(pid: u32, program: &str) -> String {
+    let program = match program {
+        "" => "unknown",
+        program => program,
+    };
+    match pid {
+        0 => format!("({program}, in another PID namespace)"),
+        pid => format!("{pid} ({program})"),
     }
 }

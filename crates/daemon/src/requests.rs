@@ -1,5 +1,6 @@
 //! Handling of requests.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use ferroce_control::{
@@ -11,7 +12,7 @@ use crate::client::{AttachmentId, ClientId, RequestId};
 use crate::group::{Group, GroupError};
 use crate::links::{Change, Link};
 use crate::netlink::{self, News};
-use crate::owner::Owner;
+use crate::owner::{Owner, described};
 use crate::refusal::{Refusal, listed};
 use crate::server::{ClosedBy, Server};
 
@@ -65,6 +66,7 @@ impl Server {
                 self.link_set(&name, rename, change)
             }
             Request::Links => self.list(id),
+            Request::Watch { link } => self.watch(id.client, &link),
             Request::Attach {
                 attachment,
                 link,
@@ -129,7 +131,10 @@ impl Server {
             .iter()
             .filter(|(_, client)| {
                 let mut owners = client.attachments.values();
-                client.subscribed || owners.any(|owner| self.owners.get(owner).is_some_and(uses))
+                let watches = client.watched.contains(&link) && event.kind != LinkEventKind::Added;
+                client.subscribed
+                    || watches
+                    || owners.any(|owner| self.owners.get(owner).is_some_and(uses))
             })
             .map(|(id, _)| *id)
             .collect();
@@ -184,8 +189,10 @@ impl Server {
         // A program that has listed the links may pass on an index before it opens the device.
         let is_listed = self.clients.values().any(|client| client.has_links);
         let is_used = |link| {
-            let mut owners = self.owners.values();
-            is_listed || owners.any(|owner| owner.link == link && !owner.dead)
+            let (mut clients, mut owners) = (self.clients.values(), self.owners.values());
+            is_listed
+                || clients.any(|client| client.watched.contains(&link))
+                || owners.any(|owner| owner.link == link && !owner.dead)
         };
         let events = self.links.refresh(&self.netdevs, is_used);
         if events.is_empty() {
@@ -245,8 +252,16 @@ impl Server {
 
     fn link_delete(&mut self, name: &str, force: bool) -> Result<Reply, Refusal> {
         let index = self.links.find(name)?.info.index;
+        let watchers = self.clients.values();
+        let watchers = watchers.filter(|client| client.watched.contains(&index));
+        let watchers = watchers.map(|client| {
+            described(
+                client.peer.pid,
+                client.program.as_deref().unwrap_or_default(),
+            )
+        });
         let users = self.users_of(index).map(Owner::described);
-        let users: Vec<String> = users.collect();
+        let users: BTreeSet<String> = users.chain(watchers).collect();
         if !users.is_empty() && !force {
             return Err(Refusal::new(
                 libc::EBUSY,
@@ -280,6 +295,14 @@ impl Server {
             self.reply(id, Reply::Link(link));
         }
         Ok(Reply::Done)
+    }
+
+    fn watch(&mut self, id: ClientId, link: &str) -> Result<Reply, Refusal> {
+        let link = self.links.find(link)?.info.clone();
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.watched.insert(link.index);
+        }
+        Ok(Reply::Watched { link })
     }
 
     fn subscribe(&mut self, id: ClientId) -> Result<Reply, Refusal> {

@@ -361,7 +361,7 @@ impl Server {
         self.poller.remove(&client);
         client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         self.pending.retain(|pending| pending.request.client != id);
-        self.has_freed_links |= client.has_links;
+        self.has_freed_links |= client.has_links || !client.watched.is_empty();
         tracing::debug!(client = id, ?closed_by, "client disconnected");
         self.end_program(id);
         for owner in client.attachments.into_values() {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use common::holder::Holder;
 use common::{Ferroced, add, await_event, connect, counter, delete, send, subscribe};
-use ferroce_control::{Attachment, Error, LinkEventKind, attach};
+use ferroce_control::{Attachment, Error, LinkEventKind, attach, watch_link};
 use ferroce_testnet::{deadline, isolated, netdev};
 use rustix::net::RecvFlags;
 
@@ -118,9 +118,63 @@ fn attachment_without_free_slots_is_refused() {
         let expected = "No space left on device: 1 slots are requested and 0 of 255 are free; \
              the others are in use by process ";
         assert!(words.starts_with(expected), "{words}");
-        assert!(words.contains(&std::process::id().to_string()), "{words}");
+        let us = format!("{} (", std::process::id());
+        assert_eq!(words.matches(&us).count(), 1, "each process once: {words}");
+        assert!(words.contains("): 255 slots; end one of them"), "{words}");
         drop(all.remove(0));
         deadline::until("60 slots are free", || attach("rxe0", 1).is_ok());
+    });
+}
+
+/// The processes with the most slots come first.
+#[test]
+fn refusal_names_the_processes_that_have_the_slots() {
+    isolated("refusal_names_the_processes_that_have_the_slots", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let few = Holder::start("rxe0", 2);
+        let many = Holder::start("rxe0", 60);
+        let rest: Vec<Attachment> = (62..255).map(|_| attach("rxe0", 1).unwrap()).collect();
+        let (errno, words) = refusal(attach("rxe0", 1).unwrap_err());
+        assert_eq!(errno, libc::ENOSPC);
+        let comm = |pid: u32| {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+            format!("{pid} ({})", comm.trim_end())
+        };
+        let users = format!(
+            "in use by process {}: 193 slots, {}: 60 slots, {}: 2 slots; end one",
+            comm(std::process::id()),
+            comm(many.actor.pid()),
+            comm(few.actor.pid()),
+        );
+        assert!(words.contains(&users), "{words}\n{users}");
+        drop(rest);
+    });
+}
+
+/// A program that has opened a link and takes no slots.
+#[test]
+fn watched_link_is_in_use_without_slots() {
+    isolated("watched_link_is_in_use_without_slots", || {
+        let _ferroced = Ferroced::start();
+        let (errno, words) = refusal(watch_link("rxe0").unwrap_err());
+        assert_eq!(errno, libc::ENODEV);
+        assert!(words.contains("link rxe0 does not exist"), "{words}");
+        add("rxe0", "lo").unwrap();
+        let (mut watch, link) = watch_link("rxe0").unwrap();
+        assert_eq!(link.name, "rxe0");
+        assert!(
+            connect().counters(None, true).unwrap().len() == 1,
+            "no slots"
+        );
+        let (errno, words) = refusal(delete("rxe0", false).unwrap_err());
+        assert_eq!(errno, libc::EBUSY);
+        let us = format!("in use by process {} (", std::process::id());
+        assert!(words.contains(&us), "{words}");
+        netdev::add_address("lo", "192.0.2.1/32");
+        assert_eq!(watch.await_event().unwrap().kind, LinkEventKind::GidChange);
+        drop(watch);
+        deadline::until("the link is free", || delete("rxe0", false).is_ok());
     });
 }
 

@@ -17,13 +17,14 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::fork;
 use crate::shard::Shard;
+use crate::shards::Shards;
 
 /// A queue of events of completion queues, with a descriptor.
 #[derive(Debug)]
 pub struct CompletionChannel {
     records: Channel<u64>,
-    /// All shards of the device.
-    shards: Arc<[Arc<Shard>]>,
+    /// All shards of the link.
+    shards: Arc<Shards>,
     /// Bit mask of the shards whose completions make events here.
     used: AtomicU64,
     /// True if the last thread that waited here received packets itself.
@@ -33,7 +34,7 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    pub(crate) fn new(shards: Arc<[Arc<Shard>]>) -> io::Result<CompletionChannel> {
+    pub(crate) fn new(shards: Arc<Shards>) -> io::Result<CompletionChannel> {
         Ok(CompletionChannel {
             records: Channel::new()?,
             shards,
@@ -137,7 +138,7 @@ impl CompletionChannel {
             return driven;
         }
         while used != 0 {
-            let shard = &*self.shards[used.trailing_zeros() as usize];
+            let shard = &**self.shards.get(used.trailing_zeros() as usize);
             if !shard.begin_driving() {
                 drop(Driving(&driven));
                 return Vec::new();

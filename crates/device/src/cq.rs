@@ -7,6 +7,7 @@ use ferroce_roce::{Arm, Cq as Queue, VerbsError, Wc};
 
 use crate::completion_channel::CompletionChannel;
 use crate::shard::Shard;
+use crate::shards::Shards;
 
 /// A completion queue.
 ///
@@ -33,8 +34,8 @@ use crate::shard::Shard;
 pub struct Cq {
     queue: Arc<Queue>,
     channel: Option<Arc<CompletionChannel>>,
-    /// All shards of the device.
-    shards: Arc<[Arc<Shard>]>,
+    /// All shards of the link.
+    shards: Arc<Shards>,
     /// Bit mask of the shards whose queue pairs complete here.
     used: AtomicU64,
     /// Value of this queue's records in the channel; the queue's id if not set.
@@ -46,7 +47,7 @@ impl Cq {
         id: u32,
         entries: u32,
         channel: Option<Arc<CompletionChannel>>,
-        shards: Arc<[Arc<Shard>]>,
+        shards: Arc<Shards>,
     ) -> Result<Cq, VerbsError> {
         Ok(Cq {
             queue: Queue::new(id, entries)?,
@@ -99,7 +100,7 @@ impl Cq {
         core::iter::from_fn(move || {
             let index = (used != 0).then_some(used.trailing_zeros())?;
             used &= used - 1;
-            Some(&*self.shards[index as usize])
+            Some(&**self.shards.get(index as usize))
         })
     }
 

@@ -1,38 +1,26 @@
 //! A device: a link that a program has opened.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-use std::thread::JoinHandle;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ferroce_control::client::OpenLink;
-use ferroce_control::{Client, LinkInfo};
-use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
+use ferroce_control::LinkInfo;
 use ferroce_roce::{
-    Access, AccessError, AddressHandle, Counter, Counters, MemRef, Mr, Mw, MwKind, Pd, QpInit,
-    Regions, Rereg, Srq, SrqInit, VerbsError, Xrcd,
+    Access, AccessError, AddressHandle, MemRef, Mr, Mw, MwKind, Pd, QpInit, Rereg, Srq, SrqInit,
+    VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
-use rustix::process::{Pid, getpid};
 
 use crate::address::AhAttr;
-use crate::busy_shards::{BusyShards, Load};
-use crate::channel::Channel;
 use crate::completion_channel::CompletionChannel;
-use crate::counters;
 use crate::cq::Cq;
-use crate::credits::MappedCredits;
 use crate::error::Error;
 use crate::event_queue::{AsyncEvent, EventQueue};
-use crate::fork::NotForChildren;
-use crate::progress;
 use crate::qp::Qp;
-use crate::resources::{Inventory, Srqs};
-use crate::shard::{Core, Shard};
-use crate::shard_setup::{new_engine, seed, wanted_shards};
-use crate::supervisor::Supervisor;
+use crate::shared_link::SharedLink;
 
-/// An open device.
+/// An open device. Devices that a process opens on one link share the slots of the link. Objects
+/// of one device cannot be used with another.
 ///
 /// ```no_run
 /// use ferroce_device::{Device, list_links};
@@ -45,135 +33,61 @@ use crate::supervisor::Supervisor;
 /// ```
 #[derive(Debug)]
 pub struct Device {
-    link: Arc<RwLock<LinkInfo>>,
-    regions: Arc<Regions>,
-    shards: Arc<[Arc<Shard>]>,
-    /// Slot of each shard.
-    slots: Vec<u8>,
-    /// Counters of each shard.
-    counters: Vec<Arc<Counters>>,
+    shared: Arc<SharedLink>,
     event_queue: Arc<EventQueue>,
-    srqs: Arc<Srqs>,
-    next_cq: AtomicU32,
-    next_srq: AtomicU32,
-    next_shard: AtomicUsize,
-    /// The attachment to the link, until the device is closed.
-    attachment: Mutex<Option<OpenLink>>,
-    threads: Mutex<Threads>,
-    /// The process that started the threads.
-    process: Pid,
-    /// Sockets that a forked child closes, until the device is dropped.
-    _not_for_children: NotForChildren,
-}
-
-/// The progress threads of a device.
-#[derive(Debug)]
-struct Threads {
-    /// For each shard, whether its thread was started.
-    started: Vec<bool>,
-    handles: Vec<JoinHandle<()>>,
+    /// True once the device is closed. Set before its queue pairs are destroyed, and read under
+    /// the lock of their shard.
+    is_closed: AtomicBool,
+    /// Locked by the thread that closes the device.
+    closing: Mutex<()>,
 }
 
 impl Device {
-    /// Opens a link by its name. `FERROCE_SHARDS` sets the number of shards. By default there
-    /// is one for each four processors, up to four.
+    /// Opens a link by its name. The first queue pair takes slots, for all devices of this
+    /// process on the link, and starts threads. `FERROCE_SHARDS` sets the number of slots. By
+    /// default there is one for each four processors, up to four.
     pub fn open(link: &str) -> Result<Arc<Device>, Error> {
-        let mut attachment = Client::open()?.attach(link, wanted_shards())?;
-        let busy = BusyShards::default();
-        let event_queue = Arc::new(EventQueue::new().map_err(Error::system("event channel"))?);
-        let regions = Arc::new(Regions::new(seed()?));
-        let credits =
-            MappedCredits::new(&attachment.kept.credits).map_err(Error::system("credit page"))?;
-        let mut opened = Vec::new();
-        let mut numbers = Vec::new();
-        let mut all_counters = Vec::new();
-        let mut not_for_children = NotForChildren::default();
-        for fd in attachment.kept.escrow.fds() {
-            not_for_children.add(fd);
-        }
-        for slot in std::mem::take(&mut attachment.slots) {
-            numbers.push(slot.slot);
-            not_for_children.add(slot.sockets.0.as_fd());
-            if let Some(v6) = &slot.sockets.1 {
-                not_for_children.add(v6.as_fd());
+        let shared = SharedLink::open(link)?;
+        let event_queue = match shared.add_device() {
+            Ok(event_queue) => event_queue,
+            Err(error) => {
+                shared.release();
+                return Err(Error::system("event channel")(error));
             }
-            let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
-            let counters = Arc::new(counters);
-            let load = Load::new(Arc::clone(&counters), Arc::clone(&busy), opened.len());
-            all_counters.push(Arc::clone(&counters));
-            let engine = new_engine(&attachment.link, slot.slot, &counters, &regions)?;
-            let (v4, v6) = slot.sockets;
-            let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
-            receiver.report_to(counters);
-            let wire = UdpWire::new(receiver, Sender::new(), attachment.link.ifindex);
-            let shard = Core::new(engine, wire, credits.clone())
-                .and_then(|core| Shard::new(core, Arc::clone(&event_queue), load))
-                .map_err(Error::system("shard"))?;
-            for socket in shard.sockets() {
-                not_for_children.add(socket.as_fd());
-            }
-            opened.push(Arc::new(shard));
-        }
-        let shards: Arc<[Arc<Shard>]> = opened.into();
-        let link = Arc::new(RwLock::new(attachment.link.clone()));
-        let srqs = Arc::<Srqs>::default();
-        let inventory = Inventory {
-            first_slot: numbers.first().copied().unwrap_or(0),
-            regions: Arc::clone(&regions),
-            shards: Arc::clone(&shards),
-            event_queue: Arc::clone(&event_queue),
-            srqs: Arc::clone(&srqs),
         };
-        attachment.set_user(Arc::new(Supervisor {
-            link: Arc::clone(&link),
-            event_queue: Arc::clone(&event_queue),
-            shards: Arc::clone(&shards),
-            inventory,
-        }));
-        let device = Device {
-            link,
-            regions,
-            shards,
-            counters: all_counters,
+        Ok(Arc::new(Device {
+            shared,
             event_queue,
-            srqs,
-            next_cq: AtomicU32::new(1),
-            next_srq: AtomicU32::new(1),
-            next_shard: AtomicUsize::new(0),
-            attachment: Mutex::new(Some(attachment)),
-            threads: Mutex::new(Threads {
-                started: vec![false; numbers.len()],
-                handles: Vec::new(),
-            }),
-            slots: numbers,
-            process: getpid(),
-            _not_for_children: not_for_children,
-        };
-        // A progress thread starts last. The others start with the first queue pair of their
-        // shard.
-        device
-            .start_thread(0)
-            .map_err(Error::system("progress thread"))?;
-        Ok(Arc::new(device))
+            is_closed: AtomicBool::new(false),
+            closing: Mutex::new(()),
+        }))
     }
 
     /// Returns the current state of the link.
     pub fn link(&self) -> LinkInfo {
-        self.link
-            .read()
-            .expect("no code panics while it holds the link")
-            .clone()
+        self.shared.link()
     }
 
-    /// Returns the channel whose descriptor is readable while an asynchronous event waits.
-    pub fn events(&self) -> &Channel {
-        self.event_queue.channel()
+    /// Takes slots of the link now, which the first queue pair would do otherwise. No later call
+    /// waits for ferroced.
+    ///
+    /// # Errors
+    /// If ferroced does not answer, or has no free slots: the error names the processes that
+    /// have them.
+    pub fn attach(&self) -> Result<(), Error> {
+        self.shared.attach()
     }
 
-    /// Takes the oldest asynchronous event; waits for one unless the channel is
+    /// Returns the descriptor that is readable while an asynchronous event waits. Without slots
+    /// it may also be readable when there is no event: make it non-blocking before you poll it.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.event_queue.fd()
+    }
+
+    /// Takes the oldest asynchronous event; waits for one unless the descriptor is
     /// non-blocking.
     pub fn take_event(&self) -> std::io::Result<AsyncEvent> {
-        self.event_queue.take()
+        self.event_queue.take(|| self.shared.receive())
     }
 
     /// Returns the cause of the last failed work request.
@@ -185,12 +99,18 @@ impl Device {
 
     /// Allocates a protection domain.
     pub fn alloc_pd(&self) -> Arc<Pd> {
-        self.regions.alloc_pd()
+        let pd = self.shared.regions.alloc_pd();
+        self.shared.directory.add_pd(pd.id(), &self.event_queue);
+        pd
     }
 
     /// Frees a protection domain that nothing uses.
     pub fn dealloc_pd(&self, pd: Arc<Pd>) -> Result<(), VerbsError> {
-        self.regions.dealloc_pd(pd).map_err(|(_, error)| error)
+        let number = pd.id();
+        let freed = self.shared.regions.dealloc_pd(pd);
+        freed.map_err(|(_, error)| error)?;
+        self.shared.directory.forget_pd(number);
+        Ok(())
     }
 
     /// Registers memory of the program. [`Buffer`](crate::Buffer) is the safe alternative: it
@@ -225,30 +145,33 @@ impl Device {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, VerbsError> {
-        self.regions
-            .register(pd, MemRef::host(addr), length, iova, access)
+        self.check_pd(pd)?;
+        let regions = &self.shared.regions;
+        regions.register(pd, MemRef::host(addr), length, iova, access)
     }
 
     /// Registers a null region: reads return zeros, and written data is discarded.
     pub fn register_null(&self, pd: &Arc<Pd>) -> Result<Arc<Mr>, VerbsError> {
-        self.regions.register_null(pd)
+        self.check_pd(pd)?;
+        self.shared.regions.register_null(pd)
     }
 
     /// Frees a window. After the return no packet accesses memory through it.
     pub fn dealloc_mw(&self, mw: &Arc<Mw>) -> Result<(), VerbsError> {
-        self.regions.dealloc_mw(mw)?;
-        self.pass_through();
-        Ok(())
+        let freed = self.shared.regions.dealloc_mw(mw);
+        self.shared.pass_through();
+        self.unless_closed(freed)
     }
 
     /// Allocates a memory window.
     pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>, VerbsError> {
-        self.regions.alloc_mw(pd, kind)
+        self.check_pd(pd)?;
+        self.shared.regions.alloc_mw(pd, kind)
     }
 
     /// Returns the rkey for the next bind of a type 1 window.
     pub fn next_type1_rkey(&self, mw: &Mw) -> u32 {
-        self.regions.next_type1_rkey(mw)
+        self.shared.regions.next_type1_rkey(mw)
     }
 
     /// Checks whether work requests of a protection domain may use a range of a region for
@@ -261,7 +184,7 @@ impl Device {
         addr: u64,
         length: u32,
     ) -> Result<MemRef, AccessError> {
-        self.regions.local(lkey, pd, need, addr, length)
+        self.shared.regions.local(lkey, pd, need, addr, length)
     }
 
     /// Changes a registration. After the return no thread of the device accesses memory that
@@ -271,21 +194,25 @@ impl Device {
     ///
     /// The contract of [`Device::register`] holds for the region as changed.
     pub unsafe fn reregister(&self, mr: &Arc<Mr>, change: &Rereg) -> Result<(), VerbsError> {
-        self.regions.reregister(mr, change)?;
-        self.pass_through();
+        if let Some(pd) = &change.pd {
+            self.check_pd(pd)?;
+        }
+        self.shared.regions.reregister(mr, change)?;
+        self.shared.pass_through();
         Ok(())
     }
 
     /// Deregisters memory. After the return no thread of the device accesses it.
     pub fn deregister(&self, mr: &Arc<Mr>) -> Result<(), VerbsError> {
-        self.regions.deregister(mr)?;
-        self.pass_through();
-        Ok(())
+        let deregistered = self.shared.regions.deregister(mr);
+        // A region that is not found may have left the table a moment ago, with its device.
+        self.shared.pass_through();
+        self.unless_closed(deregistered)
     }
 
     /// Creates a completion channel.
     pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
-        let channel = CompletionChannel::new(Arc::clone(&self.shards))
+        let channel = CompletionChannel::new(Arc::clone(&self.shared.shards))
             .map_err(Error::system("completion channel"))?;
         Ok(Arc::new(channel))
     }
@@ -296,9 +223,10 @@ impl Device {
         entries: u32,
         channel: Option<Arc<CompletionChannel>>,
     ) -> Result<Arc<Cq>, VerbsError> {
-        let id = self.next_cq.fetch_add(1, Ordering::Relaxed);
-        let cq = Arc::new(Cq::new(id, entries, channel, Arc::clone(&self.shards))?);
-        self.event_queue.register(&cq);
+        let (directory, shards) = (&self.shared.directory, &self.shared.shards);
+        let cq = Cq::new(directory.new_cq(), entries, channel, Arc::clone(shards))?;
+        let cq = Arc::new(cq);
+        directory.add_cq(&cq, &self.event_queue);
         Ok(cq)
     }
 
@@ -310,7 +238,7 @@ impl Device {
                 "queue pairs or shared receive queues complete here".into(),
             ));
         }
-        self.event_queue.forget(cq.id());
+        self.shared.directory.forget_cq(cq.id());
         cq.purge();
         cq.queue().close();
         Ok(())
@@ -318,9 +246,10 @@ impl Device {
 
     /// Creates a shared receive queue.
     pub fn create_srq(&self, pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, VerbsError> {
-        let number = self.next_srq.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
-        let srq = Srq::new(number, Arc::clone(pd), init)?;
-        self.srqs.add(&srq);
+        self.check_pd(pd)?;
+        let directory = &self.shared.directory;
+        let srq = Srq::new(directory.new_srq(), Arc::clone(pd), init)?;
+        directory.add_srq(&srq, &self.event_queue);
         Ok(srq)
     }
 
@@ -338,8 +267,9 @@ impl Device {
             max_sge,
             xrc: Some((Arc::clone(xrcd), Arc::clone(cq.queue()))),
         };
+        self.attach().map_err(no_slots)?;
         let srq = self.create_srq(pd, init)?;
-        for shard in 0..self.shards.len() {
+        for shard in 0..self.shared.shards.slots().len() {
             cq.serve(shard);
         }
         Ok(srq)
@@ -351,19 +281,30 @@ impl Device {
         init: &QpInit,
         completes_in: &[&Arc<Cq>],
     ) -> Result<Qp, VerbsError> {
-        let index = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        let shard = &self.shards[index];
-        self.start_thread(index).map_err(|error| {
-            VerbsError::NoMemory(format!("cannot start a progress thread: {error}"))
-        })?;
+        if let Some(pd) = &init.pd {
+            self.check_pd(pd)?;
+        }
+        if let Some(srq) = &init.srq {
+            self.check_pd(srq.pd())?;
+        }
+        for cq in completes_in {
+            self.check_cq(cq)?;
+        }
+        let index = self.shared.next_shard().map_err(no_slots)?;
         for cq in completes_in {
             cq.serve(index);
         }
+        let shard = self.shared.shards.get(index);
         let (qpn, cap) = shard.with_core(|core, _, _| {
+            if self.is_closed() {
+                return Err(closed());
+            }
             if init.qp_type.is_datagram() {
                 core.expect_datagrams();
             }
-            core.adapter().create_qp(init)
+            let created = core.adapter().create_qp(init)?;
+            self.shared.directory.add_qp(created.0, &self.event_queue);
+            Ok(created)
         })?;
         let (device, shard) = (Arc::clone(self), Arc::clone(shard));
         Ok(Qp::new(device, shard, qpn, cap, init.qp_type))
@@ -378,80 +319,95 @@ impl Device {
     /// Sends deferred ACKs and posts that wait for more of them. Call it before the process
     /// ends.
     pub fn flush_deferred(&self) {
-        for shard in self.shards.iter() {
+        for shard in self.shared.shards.iter() {
             shard.flush_deferred();
         }
     }
 
-    /// Returns true if the device has sent or received a packet.
+    /// Returns true if the devices of this process on the link have sent or received a packet.
     pub fn has_traffic(&self) -> bool {
-        let packets = [Counter::SentPkts, Counter::RcvdPkts];
-        let mut counters = self.counters.iter();
-        counters.any(|counters| packets.iter().any(|&packet| counters.get(packet) > 0))
+        self.shared.shards.have_traffic()
     }
 
-    /// Closes the device, even if objects are left: its queue pairs send and receive
-    /// nothing from now on, and ferroced gets the slots back. Remaining objects can only be
-    /// dropped.
+    /// Closes the device, even if objects are left: its queue pairs are destroyed, and its
+    /// memory is deregistered. ferroced gets the slots back if no other device of this process
+    /// uses them. Remaining objects can only be dropped.
     pub fn close(&self) {
-        if self.is_of_parent() {
+        if self.shared.is_of_parent() {
             // A forked child has no threads, and must not end those of its parent. A thread
             // that does not exist in the child may hold the locks.
             return;
         }
-        let mut attachment = self
-            .attachment
-            .lock()
-            .expect("no code panics while it holds the attachment");
-        for shard in self.shards.iter() {
-            shard.stop();
-        }
-        for thread in self.threads().handles.drain(..) {
-            let _panicked = thread.join();
-        }
-        // No thread uses the slots any more: ferroced can have them.
-        drop(attachment.take());
-    }
-
-    fn is_of_parent(&self) -> bool {
-        getpid() != self.process
-    }
-
-    fn pass_through(&self) {
-        for shard in self.shards.iter() {
-            shard.pass_through();
+        let _closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_closed.swap(true, Ordering::AcqRel) {
+            self.shared.end_device(&self.event_queue);
         }
     }
 
-    /// Starts the progress thread of a shard, if it does not run.
-    fn start_thread(&self, index: usize) -> std::io::Result<()> {
-        let mut threads = self.threads();
-        if !threads.started[index] {
-            let shard = Arc::clone(&self.shards[index]);
-            let handle = progress::start(shard, self.slots[index])?;
-            threads.handles.push(handle);
-            threads.started[index] = true;
-        }
-        Ok(())
+    /// Returns true if the device is closed, and has no queue pairs any more.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
-    fn threads(&self) -> MutexGuard<'_, Threads> {
-        self.threads
-            .lock()
-            .expect("no code panics while it holds the list of threads")
+    /// Forgets a queue pair. The caller holds the lock of its shard.
+    pub(crate) fn forget_qp(&self, qpn: u32) {
+        self.shared.directory.forget_qp(qpn);
+    }
+
+    /// Returns success for a region or window that the end of the device has freed before.
+    fn unless_closed(&self, freed: Result<(), VerbsError>) -> Result<(), VerbsError> {
+        match freed {
+            Err(VerbsError::NotFound(_)) if self.is_closed() => Ok(()),
+            freed => freed,
+        }
+    }
+
+    /// Refuses a protection domain of another device.
+    fn check_pd(&self, pd: &Pd) -> Result<(), VerbsError> {
+        match self.shared.directory.device_of_pd(pd.id()) {
+            Some(device) if device == self.event_queue.number() => Ok(()),
+            _ => Err(VerbsError::Invalid(format!(
+                "protection domain {} is of another device, or its device is closed",
+                pd.id()
+            ))),
+        }
+    }
+
+    /// Refuses a completion queue of another device.
+    fn check_cq(&self, cq: &Cq) -> Result<(), VerbsError> {
+        let directory = &self.shared.directory;
+        let is_own = directory.device_of_cq(cq) == Some(self.event_queue.number());
+        match is_own {
+            true => Ok(()),
+            false => Err(VerbsError::Invalid(format!(
+                "completion queue {} is of another device, or is destroyed",
+                cq.id()
+            ))),
+        }
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.is_of_parent() {
-            // The handles are those of threads that the child does not have.
-            let threads = self.threads.get_mut();
-            std::mem::forget(threads.map(|threads| std::mem::take(&mut threads.handles)));
-            return;
-        }
         self.close();
     }
+}
+
+/// Returns the error for a queue pair that gets no slot or no thread.
+fn no_slots(error: Error) -> VerbsError {
+    match error {
+        Error::Verbs(error) => error,
+        error => {
+            tracing::warn!("no queue pair: {error}");
+            VerbsError::NoMemory(error.to_string())
+        }
+    }
+}
+
+/// Returns the error for an object of a closed device.
+pub(crate) fn closed() -> VerbsError {
+    VerbsError::Invalid("the device is closed".into())
 }
 
 /// Returns the active MTU of a link's port.

@@ -1,12 +1,18 @@
-//! The event queue of a device: asynchronous events, CQ notifications and failures.
+//! The event queue of a device: asynchronous events and the last failure.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard};
 
-use ferroce_roce::{Event, Failure, QpEvent};
+use ferroce_control::{Handlers, handlers};
+use ferroce_roce::{Failure, QpEvent};
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::channel::Channel;
-use crate::cq::Cq;
+use crate::directory::DeviceNumber;
 
 /// An asynchronous event of a device, in the order of `ibv_event_type`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,49 +44,71 @@ pub enum AsyncEvent {
     DeviceFatal,
 }
 
-/// Takes the events of all engines of a device, and passes them to their readers.
+/// The events of one device.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
-    cqs: Mutex<HashMap<u32, Weak<Cq>>>,
+    /// Number of the device.
+    number: DeviceNumber,
     events: Mutex<VecDeque<AsyncEvent>>,
     /// One record for each event in the queue.
     channel: Channel,
+    /// The descriptor of the program: readable if the channel is, or a message about the link
+    /// has arrived.
+    program: OwnedFd,
     last_failure: Mutex<Option<Failure>>,
 }
 
 impl EventQueue {
-    pub(crate) fn new() -> std::io::Result<EventQueue> {
+    /// Creates an empty queue. `link` is readable when a message about the link has arrived.
+    pub(crate) fn new(number: DeviceNumber, link: BorrowedFd<'_>) -> io::Result<EventQueue> {
+        let channel = Channel::new()?;
+        // Threads wait for `program`.
+        rustix::fs::fcntl_setfl(channel.fd(), OFlags::NONBLOCK)?;
+        let program = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for fd in [channel.fd(), link] {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&program, fd, data, epoll::EventFlags::IN)?;
+        }
         Ok(EventQueue {
-            cqs: Mutex::default(),
+            number,
             events: Mutex::default(),
-            channel: Channel::new()?,
+            channel,
+            program,
             last_failure: Mutex::default(),
         })
     }
 
-    pub(crate) fn channel(&self) -> &Channel {
-        &self.channel
+    /// Returns the number of the device.
+    pub(crate) fn number(&self) -> DeviceNumber {
+        self.number
     }
 
-    pub(crate) fn register(&self, cq: &Arc<Cq>) {
-        lock(&self.cqs).insert(cq.id(), Arc::downgrade(cq));
+    /// Returns the descriptor that is readable while an event waits.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
     }
 
-    /// Returns all completion queues.
-    pub(crate) fn cqs(&self) -> Vec<Arc<Cq>> {
-        lock(&self.cqs).values().filter_map(Weak::upgrade).collect()
-    }
-
-    pub(crate) fn forget(&self, cq: u32) {
-        lock(&self.cqs).remove(&cq);
-    }
-
-    /// Takes the oldest event; waits for one unless the channel is non-blocking.
-    pub(crate) fn take(&self) -> std::io::Result<AsyncEvent> {
+    /// Takes the oldest event; waits for one unless the descriptor is non-blocking. `receive`
+    /// handles messages about the link.
+    pub(crate) fn take(&self, receive: impl Fn()) -> io::Result<AsyncEvent> {
         loop {
-            self.channel.take()?;
-            if let Some(event) = lock(&self.events).pop_front() {
-                return Ok(event);
+            receive();
+            match self.channel.take() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+                Ok(_) => match lock(&self.events).pop_front() {
+                    Some(event) => return Ok(event),
+                    None => continue,
+                },
+            }
+            if rustix::fs::fcntl_getfl(&self.program)?.contains(OFlags::NONBLOCK) {
+                return Err(Errno::AGAIN.into());
+            }
+            let mut fds = [PollFd::new(&self.program, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Err(Errno::INTR) if handlers() == Handlers::Restart => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
             }
         }
     }
@@ -89,23 +117,8 @@ impl EventQueue {
         lock(&self.last_failure).clone()
     }
 
-    /// Passes an engine's event to its reader.
-    pub(crate) fn report(&self, event: Event) {
-        match event {
-            Event::CqNotify { cq } => {
-                let cq = lock(&self.cqs).get(&cq).and_then(Weak::upgrade);
-                if let Some(cq) = cq {
-                    cq.notify();
-                }
-            }
-            Event::CqError { cq } => self.post(AsyncEvent::CqError { cq }),
-            Event::SrqLimitReached { srq } => self.post(AsyncEvent::SrqLimitReached { srq }),
-            Event::Qp { qpn, kind } => self.post(AsyncEvent::Qp { qpn, kind }),
-            Event::Failure(failure) => {
-                tracing::info!("{failure}");
-                *lock(&self.last_failure) = Some(failure);
-            }
-        }
+    pub(crate) fn set_failure(&self, failure: Failure) {
+        *lock(&self.last_failure) = Some(failure);
     }
 
     /// Adds an asynchronous event.

@@ -4,8 +4,10 @@
 //!   program's threads: post, poll, arm         control client of the process
 //!        |                                        | link, slots, events
 //!        v                                        v
-//!   +--------------------- Device: one link ---------------------+
-//!   |  Shard: Core + lock                      Supervisor        |
+//!   +----- Device: objects, events -----+ +--- Device ... ---+
+//!   +------------------------------------------------------------+
+//!   |  SharedLink: the slots of one link                         |
+//!   |  Shard: Core + lock          Directory   Supervisor        |
 //!   |    ^ progress thread                                       |
 //!   +------------------------------------------------------------+
 //!        |  ProcessMemory: guarded access to registered memory
@@ -76,11 +78,13 @@ mod cpu_time;
 mod cq;
 mod credits;
 mod device;
+mod directory;
 mod error;
 mod event_queue;
 mod fork;
 mod free_cores;
 mod host;
+mod link_watch;
 mod mapping;
 mod memory;
 mod polls;
@@ -90,6 +94,8 @@ mod resources;
 mod sched_policy;
 mod shard;
 mod shard_setup;
+mod shards;
+mod shared_link;
 mod supervisor;
 mod token_pipe;
 

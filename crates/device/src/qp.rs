@@ -10,7 +10,7 @@ use ferroce_roce::{
 use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 
 use crate::address::AhAttr;
-use crate::device::{Device, port_mtu};
+use crate::device::{Device, closed, port_mtu};
 use crate::host;
 use crate::shard::Shard;
 
@@ -102,11 +102,8 @@ impl Qp {
         let peer_is_here =
             peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
         self.shard.with_core(|core, now, process| {
-            match self.shard.is_stopped() {
-                // The sockets of a closed device may have another owner.
-                true => core.adapter().modify_qp(now, self.qpn, &attr, mask)?,
-                false => core.modify_qp(now, process, self.qpn, &attr, mask)?,
-            }
+            self.check_open()?;
+            core.modify_qp(now, process, self.qpn, &attr, mask)?;
             if peer_is_here {
                 let Adapter::Roce(engine) = core.adapter();
                 engine.pin_peer_port(self.qpn)?;
@@ -157,7 +154,10 @@ impl Qp {
 
     /// Returns attributes, state and sizes.
     pub fn query(&self) -> Result<QpQuery, VerbsError> {
-        let mut query = self.shard.with(|adapter, _| adapter.query_qp(self.qpn))?;
+        let mut query = self.shard.with(|adapter, _| {
+            self.check_open()?;
+            adapter.query_qp(self.qpn)
+        })?;
         let asked = self.asked_mtu.load(Ordering::Relaxed);
         if let Some(asked) = Mtu::from_enum(asked.into()) {
             query.attr.path_mtu = asked;
@@ -196,6 +196,7 @@ impl Qp {
                 adapter,
                 now,
                 qpn: self.qpn,
+                is_closed: self.device.is_closed(),
                 sends: false,
             };
             let result = work(&mut posting);
@@ -210,16 +211,29 @@ impl Qp {
 
     /// Destroys the queue pair. Fails while it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        self.shard
-            .with_core(|core, now, process| match self.shard.is_stopped() {
-                true => core.adapter().destroy_qp(self.qpn),
-                false => core.destroy_qp(now, process, self.qpn),
-            })
+        self.shard.with_core(|core, now, process| {
+            if self.device.is_closed() {
+                // The device has destroyed it.
+                return Ok(());
+            }
+            core.destroy_qp(now, process, self.qpn)?;
+            self.device.forget_qp(self.qpn);
+            Ok(())
+        })
+    }
+
+    /// Refuses a call after the device was closed: another queue pair may have the number.
+    fn check_open(&self) -> Result<(), VerbsError> {
+        match self.device.is_closed() {
+            true => Err(closed()),
+            false => Ok(()),
+        }
     }
 
     /// Attaches the queue pair to a multicast group, or detaches it.
     pub fn multicast(&self, group: core::net::IpAddr, join: bool) -> Result<(), VerbsError> {
         self.shard.with_core(|core, _, _| {
+            self.check_open()?;
             let changed = match join {
                 true => core.adapter().attach_multicast(self.qpn, group)?,
                 false => core.adapter().detach_multicast(self.qpn, group)?,
@@ -247,6 +261,8 @@ pub struct Posting<'a> {
     adapter: Adapter<'a>,
     now: Time,
     qpn: u32,
+    /// True if the device was closed: another queue pair may have the number.
+    is_closed: bool,
     /// True if the send queue has got work requests.
     sends: bool,
 }
@@ -255,18 +271,27 @@ impl Posting<'_> {
     /// Posts to the send queue.
     #[inline]
     pub fn send(&mut self, wr: SendWr<'_>) -> Result<(), VerbsError> {
+        if self.is_closed {
+            return Err(closed());
+        }
         self.sends = true;
         self.adapter.post_send(self.now, self.qpn, wr)
     }
 
     /// Checks whether the send queue would accept a work request after `ahead` others.
     pub fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<(), VerbsError> {
+        if self.is_closed {
+            return Err(closed());
+        }
         self.adapter.check_send(self.qpn, wr, ahead)
     }
 
     /// Posts to the receive queue.
     #[inline]
     pub fn recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        if self.is_closed {
+            return Err(closed());
+        }
         self.adapter.post_recv(self.now, self.qpn, wr)
     }
 }

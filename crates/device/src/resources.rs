@@ -1,81 +1,123 @@
-//! The list of a program's objects on a device, for `rdma resource`.
+//! The lists of a program's objects on the devices of a link, for `rdma resource`.
 //!
-//! The control client's thread collects the list when a client asks. Only the shared receive queues
-//! are recorded for it beforehand.
+//! The control client's thread collects the lists when a client asks.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ferroce_control::resources::{
     CqResource, MrKeys, MrResource, PdResource, QpResource, Resources, SrqResource,
 };
-use ferroce_roce::{QpQuery, QpState, QpType, Regions, Srq};
+use ferroce_roce::{Mr, Mw, QpQuery, QpState, QpType, Regions, Srq};
 
-use crate::event_queue::EventQueue;
-use crate::shard::Shard;
-
-/// The shared receive queues of a device.
-#[derive(Debug, Default)]
-pub(crate) struct Srqs(Mutex<Vec<Weak<Srq>>>);
-
-impl Srqs {
-    pub(crate) fn add(&self, srq: &Arc<Srq>) {
-        let mut srqs = self.lock();
-        srqs.retain(|other| other.strong_count() > 0);
-        srqs.push(Arc::downgrade(srq));
-    }
-
-    fn all(&self) -> Vec<Arc<Srq>> {
-        self.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Srq>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use crate::cq::Cq;
+use crate::directory::{DeviceNumber, Directory};
+use crate::shards::Shards;
 
 /// The tables that hold the objects.
 #[derive(Debug)]
 pub(crate) struct Inventory {
-    pub(crate) first_slot: u8,
     pub(crate) regions: Arc<Regions>,
-    pub(crate) shards: Arc<[Arc<Shard>]>,
-    pub(crate) event_queue: Arc<EventQueue>,
-    pub(crate) srqs: Arc<Srqs>,
+    pub(crate) shards: Arc<Shards>,
+    pub(crate) directory: Arc<Directory>,
+}
+
+/// The objects of all devices of a link, or of one of them.
+#[derive(Debug, Default)]
+struct Objects {
+    pds: Vec<u32>,
+    cqs: Vec<Arc<Cq>>,
+    qps: Vec<(u32, QpQuery)>,
+    mrs: Vec<(u32, Arc<Mr>)>,
+    mws: Vec<Arc<Mw>>,
+    srqs: Vec<Arc<Srq>>,
 }
 
 impl Inventory {
     /// Returns the list as JSON.
     pub(crate) fn report(&self, keys: bool) -> Vec<u8> {
-        let text = serde_json::to_vec(&self.take(keys));
+        let devices = self.take();
+        let devices = devices.iter().map(|(number, objects)| {
+            let mut resources = self.describe(objects, keys);
+            resources.ctxn = self.number(*number);
+            resources
+        });
+        let text = serde_json::to_vec(&devices.collect::<Vec<_>>());
         text.unwrap_or_else(|error| {
             tracing::warn!("cannot encode the list of objects: {error}");
             Vec::new()
         })
     }
 
-    fn take(&self, keys: bool) -> Resources {
-        let mut queries: Vec<(u32, QpQuery)> = Vec::new();
-        for shard in self.shards.iter() {
-            shard.with(|adapter, _| {
-                let all = adapter.qpns();
-                queries.extend(all.filter_map(|qpn| Some((qpn, adapter.query_qp(qpn).ok()?))));
-            });
+    /// Returns the objects of each device.
+    fn take(&self) -> BTreeMap<DeviceNumber, Objects> {
+        let directory = &self.directory;
+        let mut all = BTreeMap::new();
+        for device in directory.devices() {
+            all.insert(device, Objects::default());
         }
-        let srqs = self.srqs.all();
-        let mrs = self.regions.numbered_mrs();
-        let mws = self.regions.mws();
-        let pds = self.regions.pds().into_iter().map(|pd| {
-            let users = queries.iter().filter(|(_, qp)| qp.pd == Some(pd)).count()
+        let mut put = |device: Option<DeviceNumber>, add: &mut dyn FnMut(&mut Objects)| {
+            // An object that is destroyed meanwhile has no device.
+            if let Some(objects) = device.and_then(|device| all.get_mut(&device)) {
+                add(objects);
+            }
+        };
+        for shard in self.shards.iter() {
+            let queries: Vec<(u32, QpQuery)> = shard.with(|adapter, _| {
+                let all = adapter.qpns();
+                all.filter_map(|qpn| Some((qpn, adapter.query_qp(qpn).ok()?)))
+                    .collect()
+            });
+            for (qpn, query) in queries {
+                let mut query = Some(query);
+                put(directory.device_of_qp(qpn), &mut |objects| {
+                    objects.qps.extend(query.take().map(|query| (qpn, query)));
+                });
+            }
+        }
+        for pd in self.regions.pds() {
+            put(directory.device_of_pd(pd), &mut |o| o.pds.push(pd));
+        }
+        for (cq, device) in directory.cqs() {
+            put(Some(device), &mut |o| o.cqs.push(Arc::clone(&cq)));
+        }
+        for (slot, mr) in self.regions.numbered_mrs() {
+            let device = directory.device_of_pd(mr.pd().id());
+            put(device, &mut |o| o.mrs.push((slot, Arc::clone(&mr))));
+        }
+        for mw in self.regions.mws() {
+            let device = directory.device_of_pd(mw.pd().id());
+            put(device, &mut |o| o.mws.push(Arc::clone(&mw)));
+        }
+        for srq in directory.srqs() {
+            let device = directory.device_of_pd(srq.pd().id());
+            put(device, &mut |o| o.srqs.push(Arc::clone(&srq)));
+        }
+        all
+    }
+
+    /// Returns the description of one device's objects.
+    fn describe(&self, objects: &Objects, keys: bool) -> Resources {
+        let Objects {
+            pds,
+            cqs,
+            qps,
+            mrs,
+            mws,
+            srqs,
+        } = objects;
+        let pds = pds.iter().map(|&pd| {
+            let users = qps.iter().filter(|(_, qp)| qp.pd == Some(pd)).count()
                 + mrs.iter().filter(|(_, mr)| mr.pd().id() == pd).count()
                 + mws.iter().filter(|mw| mw.pd().id() == pd).count()
                 + srqs.iter().filter(|srq| srq.pd().id() == pd).count();
             let (pdn, users) = (self.number(pd), users as u32);
             PdResource { pdn, users }
         });
-        let mut cqs = self.event_queue.cqs();
+        let mut cqs: Vec<&Arc<Cq>> = cqs.iter().collect();
         cqs.sort_by_key(|cq| cq.id());
         let cqs = cqs.iter().map(|cq| {
-            let ends = queries.iter().flat_map(|(_, qp)| [qp.send_cq, qp.recv_cq]);
+            let ends = qps.iter().flat_map(|(_, qp)| [qp.send_cq, qp.recv_cq]);
             let xrc = srqs.iter().map(|srq| srq.xrc_cq().map(|cq| cq.id()));
             let users = ends.chain(xrc).filter(|end| *end == Some(cq.id())).count();
             CqResource {
@@ -84,11 +126,13 @@ impl Inventory {
                 users: users as u32,
             }
         });
+        let mut srqs: Vec<&Arc<Srq>> = srqs.iter().collect();
+        srqs.sort_by_key(|srq| srq.number());
         Resources {
-            ctxn: self.number(0),
+            ctxn: 0,
             pds: pds.collect(),
             cqs: cqs.collect(),
-            qps: queries.iter().map(|(qpn, qp)| self.qp(*qpn, qp)).collect(),
+            qps: qps.iter().map(|(qpn, qp)| self.qp(*qpn, qp)).collect(),
             mrs: mrs
                 .iter()
                 .map(|(slot, mr)| MrResource {
@@ -134,7 +178,8 @@ impl Inventory {
 
     /// Returns an object's number, unique among all programs.
     fn number(&self, own: u32) -> u32 {
-        u32::from(self.first_slot) << 20 | own & 0xf_ffff
+        let first = self.shards.slots().first().map_or(0, |slot| slot.number);
+        u32::from(first) << 20 | own & 0xf_ffff
     }
 }
 

@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::busy_shards::Load;
 use crate::clock;
 use crate::credits::MappedCredits;
-use crate::event_queue::EventQueue;
+use crate::directory::Directory;
 use crate::memory::LazyMemory;
 use crate::polls::Polls;
 
@@ -49,7 +49,7 @@ pub(crate) struct Shard {
     sent: Condvar,
     /// Number of threads that wait for `sent`.
     waits_for_sender: AtomicU32,
-    events: Arc<EventQueue>,
+    events: Arc<Directory>,
     pub(crate) polls: Polls,
     /// True while a poller holds the lock.
     polling: AtomicBool,
@@ -92,7 +92,7 @@ pub(crate) struct Turn {
 /// The process, for one call into the core.
 pub(crate) struct ThisProcess<'a> {
     memory: LazyMemory,
-    events: &'a EventQueue,
+    events: &'a Directory,
 }
 
 impl ferroce_shard::Process for ThisProcess<'_> {
@@ -106,7 +106,7 @@ impl ferroce_shard::Process for ThisProcess<'_> {
 }
 
 impl Shard {
-    pub(crate) fn new(core: Core, events: Arc<EventQueue>, load: Load) -> std::io::Result<Shard> {
+    pub(crate) fn new(core: Core, events: Arc<Directory>, load: Load) -> std::io::Result<Shard> {
         Ok(Shard {
             sockets: core.wire().descriptors()?,
             core: Mutex::new(core),

@@ -1,45 +1,50 @@
-//! The supervision of a device by ferroced.
+//! The supervision of a link by ferroced.
 //!
 //! The thread of the process's control client calls it when ferroced reports a change of the
 //! link. If ferroced ends, queue pairs continue: the program owns the sockets of its slots. The
 //! client waits for the next ferroced and names the program's slots to it.
 
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use ferroce_control::client::LinkUser;
 use ferroce_control::{LinkEvent, LinkEventKind, LinkInfo, PortState};
 
 use crate::device::port_mtu;
-use crate::event_queue::{AsyncEvent, EventQueue};
+use crate::event_queue::AsyncEvent;
 use crate::resources::Inventory;
-use crate::shard::Shard;
 
-/// The parts of a device that follow its link.
+/// The parts of an open link that follow its state.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    pub(crate) link: Arc<RwLock<LinkInfo>>,
-    pub(crate) event_queue: Arc<EventQueue>,
-    pub(crate) shards: Arc<[Arc<Shard>]>,
-    pub(crate) inventory: Inventory,
+    link: RwLock<LinkInfo>,
+    /// True if ferroced no longer has the link or its slots for this process. Devices of such
+    /// a link cannot be opened.
+    is_lost: AtomicBool,
+    inventory: Inventory,
 }
 
 impl LinkUser for Supervisor {
     fn changed(&self, event: LinkEvent) {
         self.update(event.link);
-        match event.kind {
-            LinkEventKind::PortActive => self.event_queue.post(AsyncEvent::PortActive),
-            LinkEventKind::PortErr => self.event_queue.post(AsyncEvent::PortError),
-            LinkEventKind::GidChange => self.event_queue.post(AsyncEvent::GidChange),
-            LinkEventKind::Removed => self.event_queue.post(AsyncEvent::DeviceFatal),
-            LinkEventKind::Added | LinkEventKind::Changed => {}
-        }
+        self.inventory.directory.post_to_all(&match event.kind {
+            LinkEventKind::PortActive => AsyncEvent::PortActive,
+            LinkEventKind::PortErr => AsyncEvent::PortError,
+            LinkEventKind::GidChange => AsyncEvent::GidChange,
+            LinkEventKind::Removed => return self.removed(),
+            LinkEventKind::Added | LinkEventKind::Changed => return,
+        });
     }
 
     fn resumed(&self, link: Option<LinkInfo>) {
         match link {
             Some(link) => self.catch_up(link),
-            None => self.event_queue.post(AsyncEvent::DeviceFatal),
+            None => self.removed(),
         }
+    }
+
+    fn refused(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
     }
 
     fn report(&self, keys: bool) -> Vec<u8> {
@@ -48,37 +53,56 @@ impl LinkUser for Supervisor {
 }
 
 impl Supervisor {
-    /// Reports the changes of the link since the last ferroced ended.
-    fn catch_up(&self, link: LinkInfo) {
+    pub(crate) fn new(link: LinkInfo, inventory: Inventory) -> Supervisor {
+        Supervisor {
+            link: RwLock::new(link),
+            is_lost: AtomicBool::new(false),
+            inventory,
+        }
+    }
+
+    /// Returns the current state of the link.
+    pub(crate) fn link(&self) -> LinkInfo {
+        let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
+        link.clone()
+    }
+
+    /// Returns true if `check` holds for the current state of the link, and new devices can
+    /// use it.
+    pub(crate) fn is_usable(&self, check: impl FnOnce(&LinkInfo) -> bool) -> bool {
+        let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
+        !self.is_lost.load(Ordering::Relaxed) && check(&link)
+    }
+
+    /// Reports the changes of the link since its state was last known.
+    pub(crate) fn catch_up(&self, link: LinkInfo) {
         let before = self.link();
         let (gids, state) = (link.gids != before.gids, link.state());
         self.update(link);
         if gids {
-            self.event_queue.post(AsyncEvent::GidChange);
+            self.inventory.directory.post_to_all(&AsyncEvent::GidChange);
         }
         if state != before.state() {
-            self.event_queue.post(match state {
+            self.inventory.directory.post_to_all(&match state {
                 PortState::Active => AsyncEvent::PortActive,
                 PortState::Down => AsyncEvent::PortError,
             });
         }
     }
 
-    fn update(&self, link: LinkInfo) {
-        let mtu = port_mtu(&link);
-        for shard in self.shards.iter() {
-            shard.with(|mut adapter, _| adapter.set_port_mtu(mtu));
-        }
-        *self
-            .link
-            .write()
-            .expect("no code panics while it holds the link") = link;
+    /// Handles the removal of the link.
+    pub(crate) fn removed(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+        self.inventory
+            .directory
+            .post_to_all(&AsyncEvent::DeviceFatal);
     }
 
-    fn link(&self) -> LinkInfo {
-        self.link
-            .read()
-            .expect("no code panics while it holds the link")
-            .clone()
+    fn update(&self, link: LinkInfo) {
+        let mtu = port_mtu(&link);
+        for shard in self.inventory.shards.iter() {
+            shard.with(|mut adapter, _| adapter.set_port_mtu(mtu));
+        }
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = link;
     }
 }

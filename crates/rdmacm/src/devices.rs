@@ -194,9 +194,12 @@ fn find_or_open(link: &LinkInfo) -> Result<LinkDevice, Error> {
     if let Ok(device) = opened(index) {
         return Ok(device);
     }
+    let device = Device::open(&link.name)?;
+    // Threads that take requests create queue pairs, and must not wait for ferroced.
+    device.attach()?;
     let device = LinkDevice(Arc::new(Opened {
         index,
-        device: Device::open(&link.name)?,
+        device,
         pd: OnceLock::new(),
     }));
     opened_devices().push(device.clone());

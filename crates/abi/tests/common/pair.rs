@@ -74,7 +74,8 @@ pub(crate) unsafe fn make_ready(qp: *mut ibv_qp) {
     modify(qp, &mut attr, IBV_QP_SQ_PSN);
 }
 
-unsafe fn connect(qp: *mut ibv_qp, to: u32) {
+/// Connects a queue pair to the one with this number.
+pub(crate) unsafe fn connect(qp: *mut ibv_qp, to: u32) {
     let mut attr: ibv_qp_attr = zeros();
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = IBV_MTU_1024;

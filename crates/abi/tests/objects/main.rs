@@ -15,6 +15,7 @@ mod exit;
 mod imports;
 mod memory_limit;
 mod null_places;
+mod opens;
 mod regions;
 mod traffic;
 mod windows;

@@ -61,7 +61,7 @@ pub(super) const NAMES: [&str; KINDS.len()] = {
     names
 };
 
-/// A program that uses a link, and its objects.
+/// A program that uses a link, and its objects on one open device.
 struct ProgramObjects {
     pid: u32,
     comm: String,
@@ -150,7 +150,10 @@ fn collect(only: Option<&str>, wanted: Objects) -> Result<Vec<LinkObjects>> {
         for reporter in reporters.filter(|_| wanted == Objects::All) {
             let (pid, comm) = (reporter.process.pid, reporter.process.program.clone());
             match reporter.read() {
-                Ok(objects) => programs.push(ProgramObjects { pid, comm, objects }),
+                Ok(devices) => programs.extend(devices.into_iter().map(|objects| {
+                    let comm = comm.clone();
+                    ProgramObjects { pid, comm, objects }
+                })),
                 // The program has just ended, and its objects with it.
                 Err(_) if gone(pid) => {}
                 Err(error) => {

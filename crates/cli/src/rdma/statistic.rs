@@ -128,7 +128,9 @@ fn of_queue_pairs(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
         let mut queue_pairs = Vec::new();
         for program in programs {
             let slots = program.process.slots.clone();
-            queue_pairs.push((slots, program.read().unwrap_or_default().qps));
+            let devices = program.read().unwrap_or_default().into_iter();
+            let qps: Vec<QpResource> = devices.flat_map(|device| device.qps).collect();
+            queue_pairs.push((slots, qps));
         }
         for counters in connection.counters(Some(&link.name), true)? {
             let Some(process) = &counters.process else {

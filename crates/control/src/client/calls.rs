@@ -228,6 +228,7 @@ pub(crate) fn is_item(reply: &Reply) -> bool {
         Reply::Link(_) | Reply::Counters(_) | Reply::Resources { .. } | Reply::CmId(_) => true,
         Reply::Welcome { .. }
         | Reply::Done
+        | Reply::Watched { .. }
         | Reply::Attached { .. }
         | Reply::Resumed { .. }
         | Reply::Report { .. }

@@ -21,7 +21,11 @@ pub trait LinkUser: Send + Sync + core::fmt::Debug {
     /// Handles a restart of ferroced. `link` is the present state of the link; None if the
     /// link was deleted.
     fn resumed(&self, link: Option<LinkInfo>);
-    /// Returns the list of the program's objects on the link, as JSON.
+    /// Handles a restarted ferroced that does not give the slots back. Queue pairs go on
+    /// without ferroced.
+    fn refused(&self);
+    /// Returns the program's objects on the link: a list of
+    /// [`Resources`](crate::Resources) as JSON, one for each open device.
     fn report(&self, keys: bool) -> Vec<u8>;
 }
 
@@ -68,6 +72,7 @@ struct Entry {
 enum Early {
     Changed(LinkEvent),
     Resumed(Option<LinkInfo>),
+    Refused,
 }
 
 /// What ferroced must know to resume an attachment.
@@ -86,11 +91,12 @@ impl Entry {
                 self.index = link.index;
                 self.name.clone_from(&link.name);
             }
-            Early::Resumed(None) => {}
+            Early::Resumed(None) | Early::Refused => {}
         }
         match (&self.user, early) {
             (Some(user), Early::Changed(event)) => user.changed(event),
             (Some(user), Early::Resumed(link)) => user.resumed(link),
+            (Some(user), Early::Refused) => user.refused(),
             (None, early) => self.early.push(early),
         }
     }
@@ -134,6 +140,13 @@ impl OpenLinks {
     pub(super) fn resumed(&self, number: AttachmentNumber, link: Option<LinkInfo>) {
         if let Some(entry) = lock(&self.0).get_mut(&number) {
             entry.tell(Early::Resumed(link));
+        }
+    }
+
+    /// Tells the user of an attachment that a restarted ferroced does not give its slots back.
+    pub(super) fn refused(&self, number: AttachmentNumber) {
+        if let Some(entry) = lock(&self.0).get_mut(&number) {
+            entry.tell(Early::Refused);
         }
     }
 

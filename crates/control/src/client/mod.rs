@@ -41,12 +41,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::cm::{CmCall, CmEvent};
-use crate::connection::find_daemon;
+use crate::connection::{Connection, find_daemon, unexpected};
 use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::netns_inode;
 use crate::per_process::PerProcess;
-use crate::protocol::Request;
+use crate::protocol::{Reply, Request};
 use crate::signals::block_all;
 
 pub use calls::{Answer, Hook, returning_call};
@@ -117,14 +117,53 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Returns all links that this user can use here; none if no ferroced runs.
 pub fn list_links() -> Result<Vec<LinkInfo>, Error> {
-    let listed = Client::open().and_then(|client| client.links());
+    let listed = match Client::find()? {
+        Some(client) => client.links(),
+        // A client would start a thread.
+        None => connect_alone().and_then(|mut connection| connection.links()),
+    };
     match listed {
         Err(Error::NoDaemon) => Ok(Vec::new()),
         listed => listed,
     }
 }
 
+/// Opens a link without slots, on a connection of its own, and without a thread. The link stays
+/// open until the connection is dropped, and its events arrive there.
+///
+/// # Errors
+/// [`Error::NoDaemon`] if no ferroced runs; [`Error::Refused`] if the link does not exist.
+pub fn watch_link(link: &str) -> Result<(Connection, LinkInfo), Error> {
+    let mut connection = connect_alone()?;
+    let request = Request::Watch { link: link.into() };
+    match connection.request(&request)?.0 {
+        Reply::Watched { link } => Ok((connection, link)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Connects to ferroced without a client. Gives slots of closed devices back, as each client
+/// does.
+fn connect_alone() -> Result<Connection, Error> {
+    let mut connection = find_daemon()?.ok_or(Error::NoDaemon)?;
+    release_closed(netns_inode()?, |request| connection.perform(request))?;
+    Ok(connection)
+}
+
 impl Client {
+    /// Returns the client of this process for this thread's network namespace, if it is open.
+    fn find() -> Result<Option<Client>, Error> {
+        let netns = netns_inode()?;
+        match lock(&CLIENTS.get().slots).get_mut(&netns) {
+            Some(Slot::Open { shared, uses, .. }) => {
+                *uses += 1;
+                let shared = Arc::clone(shared);
+                Ok(Some(Client { shared, netns }))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Returns the client of this process for this thread's network namespace. Connects to
     /// ferroced if there is no client yet.
     ///

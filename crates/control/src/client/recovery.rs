@@ -167,6 +167,7 @@ impl<'a> Recovery<'a> {
             Ok(other) => Err(unexpected(&other)),
             Err((_, message)) => {
                 tracing::warn!("{} continues without ferroced: {message}", resumption.link);
+                self.shared.links.refused(number);
                 Ok(())
             }
         }

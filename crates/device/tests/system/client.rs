@@ -34,7 +34,7 @@ fn threads_and_connections() -> (usize, usize) {
 }
 
 /// Returns the slots of this process, as ferroced knows them.
-fn slots() -> Vec<u8> {
+pub(crate) fn slots() -> Vec<u8> {
     let mut connection = find_daemon().expect("reachable").expect("running");
     let counters = connection.counters(None, true).expect("counted");
     let ours = counters.into_iter().filter_map(|counted| counted.process);
@@ -53,14 +53,17 @@ fn add_other() {
     add_link(OTHER, "one");
 }
 
+/// Opens a device and takes slots.
 fn open(link: &str) -> std::sync::Arc<Device> {
-    Device::open(link).expect("the link is there")
+    let device = Device::open(link).expect("the link is there");
+    device.attach().expect("slots are free");
+    device
 }
 
 /// Waits for the next event of a device, of a kind that the test expects.
 fn expect(device: &Device, expected: AsyncEvent) {
     loop {
-        deadline::readable(device.events().fd(), "an event");
+        deadline::readable(device.event_fd(), "an event");
         let event = device.take_event().expect("an event");
         // Addresses come and go with the state of the port.
         if !matches!(event, AsyncEvent::GidChange) {
@@ -84,11 +87,13 @@ fn devices_share_one_connection_and_one_thread() {
         deadline::until("the thread has a name", || {
             threads_and_connections() == (1, 1)
         });
-        assert_eq!(slots(), [1, 2, 3]);
+        assert_eq!(slots(), [1, 2]);
         let [one, two, three] = devices;
         drop(two);
-        deadline::until("slot 2 is free", || slots() == [1, 3]);
-        drop((one, three));
+        deadline::until("slot 2 is free", || slots() == [1]);
+        drop(one);
+        assert_eq!(slots(), [1], "another device uses slot 1");
+        drop(three);
         // The kernel lists an ended thread for a moment.
         deadline::until("no thread is left", || threads_and_connections() == (0, 0));
         deadline::until("all slots are free", || slots().is_empty());
@@ -104,9 +109,10 @@ fn concurrent_opens_share_one_connection() {
             let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(|| open(LINK))).collect();
             let devices: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
             assert_eq!(threads_and_connections().1, 1);
-            assert_eq!(slots().len(), 8);
+            assert_eq!(slots().len(), 1);
             drop(devices);
             assert_eq!(threads_and_connections().1, 0);
+            deadline::until("the slot is free", || slots().is_empty());
         }
     });
 }
@@ -134,7 +140,7 @@ fn restarted_ferroced_gets_each_open_device_back() {
         let devices = [open(LINK), open(OTHER), open(LINK)];
         let [one, two, three] = devices;
         drop(one);
-        deadline::until("slot 1 is free", || slots() == [2, 3]);
+        assert_eq!(slots(), [1, 2]);
         ferroced.kill();
         let ferroced = Ferroced::start();
         netdev::set_down("lo");
@@ -143,9 +149,9 @@ fn restarted_ferroced_gets_each_open_device_back() {
         expect(&two, AsyncEvent::PortError);
         // The new connection serves new devices, and takes slots back.
         let four = open(LINK);
-        assert_eq!(slots().len(), 3);
+        assert_eq!(slots(), [1, 2], "each attachment is resumed once");
         drop((two, four));
-        deadline::until("their slots are free", || slots() == [3]);
+        deadline::until("slot 2 is free", || slots() == [1]);
         deadline::until("one thread", || threads_and_connections() == (1, 1));
         drop(ferroced);
     });
@@ -157,20 +163,20 @@ fn restarted_ferroced_gets_each_open_device_back() {
 fn device_closed_without_a_ferroced_leaves_its_slots() {
     let name = "client::device_closed_without_a_ferroced_leaves_its_slots";
     on_loopback(name, |mut ferroced| {
+        add_other();
         // It keeps the group of sockets.
         let _other = Puppet::start(QpType::Rc, V4);
-        let devices = [open(LINK), open(LINK), open(LINK)];
-        assert_eq!(slots(), [2, 3, 4]);
+        let (one, two) = (open(LINK), open(OTHER));
+        assert_eq!(slots(), [2, 3]);
         ferroced.kill();
-        let [one, two, three] = devices;
         drop(two);
         let mut ferroced = Ferroced::start();
-        deadline::until("slot 3 is free", || slots() == [2, 4]);
+        deadline::until("slot 3 is free", || slots() == [2]);
         ferroced.kill();
         // No device is left to recover.
-        drop((one, three));
+        drop(one);
         let _ferroced = Ferroced::start();
-        assert_eq!(slots(), [2, 4]);
+        assert_eq!(slots(), [2]);
         list_links().expect("listed");
         assert!(slots().is_empty(), "the next use has released them");
     });
@@ -182,7 +188,7 @@ fn device_closed_without_a_ferroced_leaves_its_slots() {
 fn device_is_opened_right_after_a_restart() {
     let name = "client::device_is_opened_right_after_a_restart";
     on_loopback(name, |mut ferroced| {
-        let _kept = open(LINK);
+        let kept = Device::open(LINK).expect("the link is there");
         for _ in 0..5 {
             ferroced.kill();
             assert!(list_links().expect("no ferroced is no error").is_empty());
@@ -192,6 +198,14 @@ fn device_is_opened_right_after_a_restart() {
                     ferroce_control::Error::NoDaemon
                 ))
             ));
+            ferroced = Ferroced::start();
+            drop(Device::open(LINK).expect("the link is there"));
+        }
+        kept.attach().expect("slots are free");
+        for _ in 0..5 {
+            ferroced.kill();
+            // A device with slots needs no ferroced, and shares them.
+            drop(open(LINK));
             ferroced = Ferroced::start();
             drop(open(LINK));
         }
@@ -225,7 +239,8 @@ fn child_opens_a_device_whatever_the_parent_does() {
                     unsafe {
                         libc::alarm(30);
                         let listed = list_links().is_ok_and(|links| links.len() == 1);
-                        let opened = Device::open(LINK).is_ok();
+                        let opened = Device::open(LINK);
+                        let opened = opened.is_ok_and(|device| device.attach().is_ok());
                         libc::_exit(i32::from(listed) + 2 * i32::from(opened));
                     }
                 }

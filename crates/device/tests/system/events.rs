@@ -212,7 +212,7 @@ fn forbidden_access_is_an_event_at_the_responder() {
 }
 
 fn next_event(device: &Device) -> AsyncEvent {
-    deadline::readable(device.events().fd(), "an asynchronous event");
+    deadline::readable(device.event_fd(), "an asynchronous event");
     device.take_event().expect("an event")
 }
 

@@ -14,5 +14,6 @@ mod opening;
 mod operations;
 mod process;
 mod shards;
+mod sharing;
 mod storm;
 mod support;

@@ -2,12 +2,15 @@
 
 use std::fs;
 
-use ferroce_device::{Device, Error};
+use ferroce_device::transport::{Access, QpType};
+use ferroce_device::{Buffer, Device};
+use ferroce_endpoint::{Endpoint, Options};
 use ferroce_testnet::{deadline, isolated_as_root};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, set_capabilities};
 
-use crate::support::{Ferroced, LINK, ferroced, on_loopback};
+use crate::client::slots;
+use crate::support::{Ferroced, LINK, V4, ferroced, on_loopback};
 
 /// Returns the numbers of mappings, descriptors and threads of this process.
 fn belongings() -> [usize; 3] {
@@ -27,7 +30,10 @@ fn closed_device_leaves_no_mapping_descriptor_or_thread() {
     on_loopback(name, |_ferroced| {
         let cycles = std::env::var("FERROCE_TEST_CYCLES");
         let cycles: usize = cycles.map_or(100, |count| count.parse().expect("a number"));
-        let open_and_close = || drop(Device::open(LINK).expect("the link is there"));
+        let open_and_close = || {
+            let device = Device::open(LINK).expect("the link is there");
+            device.attach().expect("slots are free");
+        };
         // The C library keeps stacks and arenas for the next threads.
         (0..10).for_each(|_| open_and_close());
         let before = belongings();
@@ -61,11 +67,11 @@ fn become_countable() {
     set_capabilities(None, capabilities).expect("giving up is allowed");
 }
 
-/// The progress thread of a device that failed to open would read packets of the slot's
-/// next owner.
+/// The progress thread of a queue pair that failed would read packets of the slot's next
+/// owner.
 #[test]
-fn failed_open_leaves_no_thread() {
-    let name = "opening::failed_open_leaves_no_thread";
+fn failed_queue_pair_leaves_no_thread() {
+    let name = "opening::failed_queue_pair_leaves_no_thread";
     isolated_as_root(name, || {
         let _ferroced = Ferroced::start();
         ferroced::add_link(LINK, "lo");
@@ -78,23 +84,48 @@ fn failed_open_leaves_no_thread() {
                 ..getrlimit(Resource::Nproc)
             };
             setrlimit(Resource::Nproc, limit).expect("it is below the maximum");
-            match Device::open(LINK) {
-                Ok(_device) => {
+            let device = Device::open(LINK).expect("a device needs no thread");
+            assert_eq!(device_threads(), 0);
+            let pd = device.alloc_pd();
+            match Endpoint::on(&device, &pd, Options::new(QpType::Rc, V4)) {
+                Ok(_endpoint) => {
                     // A thread sets its name after it has started.
                     deadline::until("progress and control", || device_threads() == 2);
                     break;
                 }
-                Err(
-                    Error::System { error, .. }
-                    | Error::Control(ferroce_control::Error::System { error, .. }),
-                ) => {
-                    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+                Err(error) => {
+                    let words = format!("{error:#}");
+                    assert!(words.contains("thread: Resource temporarily"), "{words}");
                     failures += 1;
                 }
-                Err(error) => panic!("{error}"),
             }
+            drop((pd, device));
             deadline::until("the failed device's threads end", || device_threads() == 0);
         }
         assert_eq!(failures, 2, "the first thread, and the second");
+    });
+}
+
+/// The control thread starts with the first slot, and the progress thread with the first queue
+/// pair.
+#[test]
+fn no_thread_runs_before_the_first_queue_pair() {
+    let name = "opening::no_thread_runs_before_the_first_queue_pair";
+    on_loopback(name, |_ferroced| {
+        let threads = || belongings()[2];
+        let before = threads();
+        let device = Device::open(LINK).expect("the link is there");
+        let pd = device.alloc_pd();
+        let buffer = Buffer::new(&device, &pd, 4096, Access::LOCAL_WRITE).expect("registered");
+        let cq = device.create_cq(16, None).expect("a completion queue");
+        assert!(!device.link().gids.is_empty());
+        assert_eq!((threads(), slots().len()), (before, 0));
+        let endpoint = Endpoint::on(&device, &pd, Options::new(QpType::Rc, V4));
+        let endpoint = endpoint.expect("a queue pair");
+        assert_eq!((threads(), slots().len()), (before + 2, 1));
+        drop((buffer, cq, endpoint, pd, device));
+        // The kernel lists an ended thread for a moment.
+        deadline::until("no thread is left", || threads() == before);
+        deadline::until("the slot is free", || slots().is_empty());
     });
 }

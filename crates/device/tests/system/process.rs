@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use ferroce_device::transport::{QpState, QpType, WcStatus};
+use ferroce_device::transport::{QpCap, QpInit, QpState, QpType, WcStatus};
 use ferroce_device::{Device, ProcessMemory};
 use ferroce_testnet::{deadline, netdev, role};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -75,7 +75,7 @@ fn child_that_closes_a_device_leaves_the_parents_open() {
         );
         works(&ours, &mut theirs, 1);
         netdev::set_down("lo");
-        deadline::readable(device.events().fd(), "the parent hears of its link");
+        deadline::readable(device.event_fd(), "the parent hears of its link");
     });
 }
 
@@ -260,4 +260,55 @@ fn poller_with_blocked_signals_survives_unmapped_memory() {
         assert_eq!(ours.status(), WcStatus::LocalProtection);
         theirs.expect("state", "Rts");
     });
+}
+
+/// The child has a device of its own after it has opened one.
+#[test]
+fn child_cannot_create_queue_pairs_on_a_device_of_its_parent() {
+    let name = "process::child_cannot_create_queue_pairs_on_a_device_of_its_parent";
+    on_loopback(name, |_ferroced| {
+        let device = Device::open(LINK).expect("the link is there");
+        for attached in [false, true] {
+            if attached {
+                device.attach().expect("slots are free");
+            }
+            // SAFETY: the child opens a device and ends. The allocator of the C library can be
+            // used after a fork.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child if it hangs, and at once if it does not.
+                unsafe {
+                    libc::alarm(30);
+                    let own = Device::open(LINK).is_ok_and(|own| own.attach().is_ok());
+                    let cq = device.create_cq(1, None).expect("a completion queue");
+                    let refused = device.create_qp(&init(&device, &cq), &[&cq]).is_err();
+                    libc::_exit(i32::from(own) + 2 * i32::from(refused));
+                }
+            }
+            let mut status = 0;
+            // SAFETY: waits for our own child.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!((waited, status), (child, 3 << 8), "attached: {attached}");
+        }
+    });
+}
+
+/// Returns the attributes of a queue pair.
+fn init(device: &Device, cq: &ferroce_device::Cq) -> QpInit {
+    QpInit {
+        qp_type: QpType::Rc,
+        pd: Some(device.alloc_pd()),
+        send_cq: Some(cq.queue().clone()),
+        recv_cq: Some(cq.queue().clone()),
+        srq: None,
+        xrcd: None,
+        cap: QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        },
+        sq_sig_all: true,
+    }
 }

@@ -200,7 +200,7 @@ fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
         }
         ("state", _) => format!("{:?}", end.state()),
         ("event", _) => {
-            deadline::readable(end.device.events().fd(), "an asynchronous event");
+            deadline::readable(end.device.event_fd(), "an asynchronous event");
             format!("{:?}", end.device.take_event().expect("an event"))
         }
         ("quit", _) => {
