@@ -23,6 +23,7 @@ pub(crate) fn errno_of(error: &VerbsError) -> c_int {
         VerbsError::NoMemory(_) => libc::ENOMEM,
         VerbsError::Busy(_) => libc::EBUSY,
         VerbsError::NotSupported(_) => libc::EOPNOTSUPP,
+        VerbsError::NotConnected(_) => libc::ENOTCONN,
         VerbsError::NotFound(_) => libc::ENOENT,
     };
     refuse(errno, error)

@@ -1,6 +1,7 @@
 //! Errors of verbs calls, and causes of failed work requests.
 //!
-//! Both are data and texts for people. The causes include those of RoCE, which name PSNs.
+//! Both are data and texts for people. The causes include those of RoCE, which name PSNs, and
+//! of iWARP, whose connections break.
 
 use core::fmt;
 
@@ -25,6 +26,9 @@ pub enum VerbsError {
     /// The adapter does not support the call (EOPNOTSUPP).
     #[error("not supported: {0}")]
     NotSupported(String),
+    /// The queue pair is not connected (ENOTCONN).
+    #[error("not connected: {0}")]
+    NotConnected(String),
     /// The object does not exist (ENOENT).
     #[error("not found: {0}")]
     NotFound(String),
@@ -100,6 +104,12 @@ pub enum Reason {
         /// MTU of the port.
         mtu: u32,
     },
+    /// The peer ended the stream with a TERMINATE (iWARP).
+    #[error("the peer terminated the connection: {0}")]
+    Terminated(String),
+    /// The connection broke (iWARP).
+    #[error("connection lost: {0}")]
+    StreamLost(&'static str),
     /// A memory window cannot be bound.
     #[error("bind: {0}")]
     Bind(AccessError),

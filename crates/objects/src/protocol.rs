@@ -8,4 +8,6 @@
 pub enum Protocol {
     /// RoCE v2: the InfiniBand transport over UDP.
     Roce,
+    /// iWARP: RDMAP over DDP over MPA over TCP.
+    Iwarp,
 }

@@ -6,6 +6,7 @@
 //! The table knows states, not the progress of a queue. So it does not decide whether a
 //! draining send queue may leave SQD: the engine does.
 
+mod iwarp;
 mod roce;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ pub struct Table {
 pub fn table(protocol: Protocol) -> &'static Table {
     match protocol {
         Protocol::Roce => &roce::TABLE,
+        Protocol::Iwarp => &iwarp::TABLE,
     }
 }
 

@@ -120,6 +120,7 @@ impl From<VerbsError> for Error {
             VerbsError::NoMemory(_) => ErrorKind::Os(libc::ENOMEM),
             VerbsError::Busy(_) => ErrorKind::Os(libc::EBUSY),
             VerbsError::NotSupported(_) => ErrorKind::Os(libc::EOPNOTSUPP),
+            VerbsError::NotConnected(_) => ErrorKind::Os(libc::ENOTCONN),
             VerbsError::NotFound(_) => ErrorKind::Os(libc::ENOENT),
         };
         Error::new(kind, error.to_string())

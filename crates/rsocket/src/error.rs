@@ -13,6 +13,7 @@ pub(crate) fn of_verbs(error: VerbsError) -> Errno {
         VerbsError::NoMemory(_) => Errno::NOMEM,
         VerbsError::Busy(_) => Errno::BUSY,
         VerbsError::NotSupported(_) => Errno::OPNOTSUPP,
+        VerbsError::NotConnected(_) => Errno::NOTCONN,
         VerbsError::NotFound(_) => Errno::NOENT,
     }
 }
