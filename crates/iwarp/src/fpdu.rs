@@ -135,6 +135,12 @@ enum State {
     },
 }
 
+impl Default for FpduReader {
+    fn default() -> FpduReader {
+        FpduReader::new(false)
+    }
+}
+
 impl FpduReader {
     /// Creates a reader for a stream with or without CRCs.
     pub fn new(crc: bool) -> FpduReader {

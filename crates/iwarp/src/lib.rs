@@ -6,6 +6,7 @@
 //! | MPA: FPDUs, frames of a byte stream | 5044 | [`fpdu`], [`crc`] |
 //! | DDP and RDMAP: headers of segments | 5041, 5040 | [`header`], [`opcode`] |
 //! | RDMAP: the message that ends a stream | 5040 | [`terminate`] |
+//! | queue pairs: messages of work requests | 5041, 5040 | [`Engine`] |
 //!
 //! The crate has no socket, thread, clock or source of randomness: bytes and time are
 //! arguments. It follows the kernel's siw where an RFC leaves a choice, and where siw
@@ -13,11 +14,21 @@
 
 #![forbid(unsafe_code)]
 
+mod bugs;
 pub mod crc;
+mod engine;
+mod event;
 pub mod fpdu;
 pub mod header;
 pub mod mpa;
 pub mod opcode;
+mod output;
+mod qp;
+mod qp_table;
 pub mod terminate;
 
+pub use engine::{Config, Engine};
+pub use event::{CloseCause, StreamEvent};
 pub use ferroce_objects::Time;
+pub use output::{Output, Piece};
+pub use qp::{CLOSE_TIMEOUT, MAX_INLINE, MAX_SGE, MAX_WR, QpQuery};
