@@ -26,6 +26,8 @@ mod output;
 mod qp;
 mod qp_table;
 pub mod terminate;
+#[cfg(test)]
+mod tests;
 
 pub use engine::{Config, Engine};
 pub use event::{CloseCause, StreamEvent};

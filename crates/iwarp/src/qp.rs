@@ -181,6 +181,13 @@ pub struct QpQuery {
     pub srq: Option<u32>,
 }
 
+impl Stream {
+    /// True if received bytes are processed.
+    fn receives(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::AwaitingRtr)
+    }
+}
+
 impl Qp {
     pub(crate) fn cap(&self) -> QpCap {
         self.cap

@@ -5,9 +5,9 @@ use core::mem;
 use ferroce_objects::srq::Taken;
 use ferroce_objects::{Access, AccessError, Event, Memory, Reason, WcStatus};
 
+use super::Qp;
 use super::close::{Refusal, Refused};
 use super::placement::{Placing, Target};
-use super::{Phase, Qp};
 use crate::bugs::Bug;
 use crate::engine::Context;
 use crate::fpdu::{FpduError, Sink};
@@ -75,7 +75,7 @@ impl Qp {
         let Some(stream) = &mut self.stream else {
             return;
         };
-        if !matches!(stream.phase, Phase::Open | Phase::AwaitingRtr) {
+        if !stream.receives() {
             return;
         }
         let mut reader = mem::take(&mut stream.reader);

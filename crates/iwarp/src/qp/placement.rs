@@ -161,7 +161,8 @@ impl Qp {
 
     /// Adds the places of the payload bytes that come next to `places`.
     pub(crate) fn direct_places(&self, cx: &Context, places: &mut Vec<(MemRef, u32)>) {
-        let Some(stream) = &self.stream else {
+        // An ending stream ignores what it receives: its work requests have been flushed.
+        let Some(stream) = self.stream.as_ref().filter(|stream| stream.receives()) else {
             return;
         };
         let left = stream.reader.expected_payload();
@@ -176,7 +177,9 @@ impl Qp {
 
     /// Notes that the caller has placed the next bytes itself.
     pub(crate) fn placed(&mut self, bytes: u32) {
-        if let Some(stream) = &mut self.stream {
+        if let Some(stream) = &mut self.stream
+            && stream.receives()
+        {
             stream.reader.skip(bytes);
             stream.placing.done += bytes;
         }

@@ -541,6 +541,30 @@ fn send_from_an_invalid_lkey() {
     assert_eq!(b.receives(), [(1, WcStatus::Success), (2, FLUSHED)]);
 }
 
+// The receive of a SEND is flushed with the stream: the rest of its payload has no place.
+#[test]
+fn failed_stream_places_no_more_payload() {
+    let mut host = Host::new();
+    host.post_recv(1, 0x1000, 1000);
+    let bytes = fpdu(&send(Opcode::Send, 1, 0, true, 1000), &[7; 1000], false);
+    host.receive(&bytes[..100]);
+    let sges = [Sge {
+        lkey: 0x77,
+        ..host.sge(0, 50)
+    }];
+    let op = SendOp::Send { imm: None };
+    host.try_post(2, op, SendFlags::empty(), SendData::Sges(&sges))
+        .unwrap();
+    host.send_all();
+    assert_eq!(host.receives(), [(1, FLUSHED)]);
+    let before = host.ram.get(BASE, SIZE);
+    let mut places = vec![(MemRef::host(0), 1)];
+    host.engine.direct_places(host.qpn, &mut places);
+    assert_eq!(places, []);
+    host.receive(&bytes[100..]);
+    assert_eq!(host.ram.get(BASE, SIZE), before);
+}
+
 // Memory of the output that the kernel cannot read fails the work request it belongs to.
 #[test]
 fn send_from_memory_that_cannot_be_read() {

@@ -1,0 +1,3 @@
+//! Tests that inject bugs, which only tests of this crate can do.
+
+mod sim;
