@@ -47,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) stream_events: VecDeque<StreamEvent>,
     pub(crate) ready: VecDeque<u32>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
+    /// The payload of the FPDU that is being written. It is kept for its memory.
+    pub(crate) places: Vec<(MemRef, u32)>,
     #[cfg(test)]
     pub(crate) bug: Option<Bug>,
 }
@@ -124,6 +126,7 @@ impl Engine {
                 stream_events: VecDeque::new(),
                 ready: VecDeque::new(),
                 timers: BTreeSet::new(),
+                places: Vec::new(),
                 #[cfg(test)]
                 bug: None,
             },

@@ -164,7 +164,8 @@ impl Qp {
             place,
             payload,
         };
-        let mut places = Vec::new();
+        let mut places = core::mem::take(&mut cx.places);
+        places.clear();
         if !is_inline && let Err(error) = self.gather(cx, index, written, payload, &mut places) {
             self.fail_request_when_drained(
                 cx,
@@ -190,6 +191,7 @@ impl Qp {
             );
             return false;
         }
+        cx.places = places;
         match last {
             false => {
                 stream.current = Some(Message {

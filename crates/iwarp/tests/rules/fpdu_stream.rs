@@ -7,6 +7,8 @@ use ferroce_iwarp::opcode::Opcode;
 use ferroce_iwarp::terminate::Code;
 use proptest::prelude::*;
 
+use crate::drive;
+
 /// A sink that collects FPDUs.
 #[derive(Default)]
 struct Collected {
@@ -264,24 +266,6 @@ fn payload_placed_by_the_caller_is_skipped() {
     assert!(reader.is_between_fpdus() && !collected.open);
 }
 
-/// Reads arbitrary bytes in pieces: whole, and cut by `cuts`. Both must have the same result.
-/// Shared with the fuzz target.
-pub(crate) fn same_result_however_cut(crc: bool, bytes: &[u8], cuts: &[u8]) {
-    let mut whole = Collected::default();
-    let whole_result = FpduReader::new(crc).read(bytes, &mut whole);
-    let mut cut = Collected::default();
-    let mut reader = FpduReader::new(crc);
-    let (mut rest, mut cut_result, mut next) = (bytes, Ok(()), cuts.iter().cycle());
-    while !rest.is_empty() && cut_result.is_ok() {
-        let length = next.next().map_or(1, |n| usize::from(*n) + 1);
-        let (part, behind) = rest.split_at(length.min(rest.len()));
-        cut_result = reader.read(part, &mut cut);
-        rest = behind;
-    }
-    assert_eq!(whole_result, cut_result);
-    assert_eq!(whole.fpdus, cut.fpdus);
-}
-
 proptest! {
     #[test]
     fn arbitrary_bytes_have_the_same_result_however_cut(
@@ -297,6 +281,27 @@ proptest! {
             }
         }
         bytes.extend(noise);
-        same_result_however_cut(crc, &bytes, &cuts);
+        drive::fpdus(crc, &bytes, &cuts);
+    }
+
+    #[test]
+    fn arbitrary_streams_touch_registered_memory_only_and_flush_all(
+        data in proptest::collection::vec(any::<u8>(), 0..600),
+    ) {
+        drive::stream(&data);
+    }
+
+    #[test]
+    fn plausible_streams_touch_registered_memory_only_and_flush_all(
+        crc: bool,
+        fpdus in proptest::collection::vec(
+            (any::<u8>(), proptest::collection::vec(any::<u8>(), 0..80)), 0..12),
+    ) {
+        let mut data = vec![u8::from(crc)];
+        for (how, body) in fpdus {
+            data.extend([how & !7, body.len() as u8]);
+            data.extend(body);
+        }
+        drive::stream(&data);
     }
 }

@@ -1,6 +1,7 @@
 //! The rules of RFC 5040, 5041, 5044 and 6581, and of siw where it deviates, one test each.
 
 mod captures;
+mod drive;
 mod errors;
 mod fpdu_stream;
 mod headers;
