@@ -275,8 +275,9 @@ impl Engine {
     /// Adds FPDUs to the output of a queue pair until it has `limit` bytes or more, or none
     /// is left. Returns the output.
     ///
-    /// No other call for this queue pair may come before the caller has sent the output, or a
-    /// part of it.
+    /// The caller sends the output, or a part of it, and calls [`accepted`](Engine::accepted)
+    /// before any other call for this queue pair, even if the socket took nothing: references
+    /// to memory that the peer reads are valid until then.
     pub fn output(
         &mut self,
         now: Time,
@@ -290,7 +291,8 @@ impl Engine {
             .fill_output(&mut self.cx, memory, limit)
     }
 
-    /// Reports that the socket has accepted the first `bytes` of the output. Sends complete.
+    /// Reports that the socket has accepted the first `bytes` of the output, which may be 0.
+    /// Sends complete.
     pub fn accepted(&mut self, now: Time, memory: &dyn Memory, qpn: u32, bytes: usize) {
         self.cx.now = now;
         if let Some(qp) = self.qps.get_mut(qpn) {

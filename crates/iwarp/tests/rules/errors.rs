@@ -593,26 +593,28 @@ fn send_from_memory_that_cannot_be_read() {
 // The rest of a Read Response is copied while its region exists: the peer reads nothing after.
 #[test]
 fn read_response_that_waits_for_the_socket_is_copied() {
-    let (mut a, mut b) = pair(false);
-    let memory = MemRef::host(BASE + 0x4000);
-    let mr = b
-        .regions
-        .register(&b.pd, memory, 0x1000, BASE + 0x4000, Access::REMOTE_READ)
-        .unwrap();
-    let op = SendOp::Read {
-        remote_addr: BASE + 0x4000,
-        rkey: mr.rkey(),
-    };
-    a.post(1, op, 0x9000, 1000);
-    let request = a.send_all();
-    b.receive(&request);
-    let expected = b.ram.get(BASE + 0x4000, 1000);
-    let first = b.send_up_to(300);
-    b.regions.deregister(&mr).unwrap();
-    b.ram.put(BASE + 0x4000, &[0; 1000]);
-    let second = b.send_all();
-    a.receive(&first);
-    a.receive(&second);
-    assert_eq!(a.sends(), [(1, WcStatus::Success)]);
-    assert_eq!(a.ram.get(BASE + 0x9000, 1000), expected);
+    for taken in [0, 300] {
+        let (mut a, mut b) = pair(false);
+        let memory = MemRef::host(BASE + 0x4000);
+        let mr = b
+            .regions
+            .register(&b.pd, memory, 0x1000, BASE + 0x4000, Access::REMOTE_READ)
+            .unwrap();
+        let op = SendOp::Read {
+            remote_addr: BASE + 0x4000,
+            rkey: mr.rkey(),
+        };
+        a.post(1, op, 0x9000, 1000);
+        let request = a.send_all();
+        b.receive(&request);
+        let expected = b.ram.get(BASE + 0x4000, 1000);
+        let first = b.send_up_to(taken);
+        b.regions.deregister(&mr).unwrap();
+        b.ram.put(BASE + 0x4000, &[0; 1000]);
+        let second = b.send_all();
+        a.receive(&first);
+        a.receive(&second);
+        assert_eq!(a.sends(), [(1, WcStatus::Success)]);
+        assert_eq!(a.ram.get(BASE + 0x9000, 1000), expected);
+    }
 }

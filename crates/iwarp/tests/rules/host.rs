@@ -236,11 +236,11 @@ impl Host {
         while self.engine.poll_ready().is_some() {}
         while let Some(output) = self.engine.output(self.now, &self.ram, self.qpn, 64 << 10) {
             let now = output.len().min(limit - bytes.len());
+            output.copy_to(&self.ram, now, &mut bytes).unwrap();
+            self.engine.accepted(self.now, &self.ram, self.qpn, now);
             if now == 0 {
                 break;
             }
-            output.copy_to(&self.ram, now, &mut bytes).unwrap();
-            self.engine.accepted(self.now, &self.ram, self.qpn, now);
         }
         bytes
     }

@@ -232,9 +232,6 @@ impl World {
         };
         let length = room.min(output.len());
         self.run.partial_writes += u64::from(length < output.len());
-        if length == 0 {
-            return;
-        }
         let mut bytes = Vec::new();
         if output.copy_to(&host.arena, length, &mut bytes).is_err() {
             host.engine.output_fault(self.now, qpn);
