@@ -38,7 +38,7 @@ pub const fn fpdu_len(ulpdu: usize) -> usize {
 
 /// Returns the longest FPDU for a TCP segment of `mss` bytes.
 ///
-/// RFC 5044 4.2: an FPDU should fit into a TCP segment. siw rounds down to a multiple of 8,
+/// RFC 5044 4.5: an FPDU should fit into a TCP segment. siw rounds down to a multiple of 8,
 /// so that only the last FPDU of a message has pad bytes.
 #[inline]
 pub const fn max_fpdu(mss: u32) -> usize {

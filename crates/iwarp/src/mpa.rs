@@ -12,7 +12,7 @@
 //! the time, and return bytes to send. Their result is [`Params`]: the properties of the
 //! stream on which the engine then sends FPDUs.
 //!
-//! The state of a connection that is being set up is less than 400 bytes, and it has a
+//! The state of a connection that is being set up is less than 1 KiB, and it has a
 //! deadline ([`REQUEST_TIMEOUT`], [`REPLY_TIMEOUT`]). So peers that connect and send nothing
 //! cost bounded memory for a bounded time.
 
@@ -50,7 +50,7 @@ pub enum Role {
 
 /// The RTR frame: the first FPDU of an initiator in peer-to-peer mode.
 ///
-/// RFC 6581 section 9: the responder may not send before it has received an FPDU. The RTR
+/// RFC 6581 9.2: the responder may not send before it has received an FPDU. The RTR
 /// frame is an FPDU without effect, so that a responder whose program sends first can start.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Rtr {

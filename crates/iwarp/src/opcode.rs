@@ -24,7 +24,7 @@ pub const QN_READ_REQUEST: u32 = 1;
 /// The queue number of TERMINATEs.
 pub const QN_TERMINATE: u32 = 2;
 
-/// An RDMAP opcode (RFC 5040 4.3).
+/// An RDMAP opcode (RFC 5040 4.1).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names say it
@@ -153,7 +153,7 @@ impl Control {
             return Err(Code::RDMAP_UNEXPECTED_OPCODE);
         }
         let opcode = Opcode::ALL[number];
-        // RFC 5040 4.3: an opcode belongs to one buffer model.
+        // RFC 5040 4.1: an opcode belongs to one buffer model.
         if opcode.is_tagged() != tagged {
             return Err(Code::RDMAP_UNEXPECTED_OPCODE);
         }

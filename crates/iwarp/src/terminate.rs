@@ -6,6 +6,8 @@
 
 use core::fmt;
 
+use crate::crc::{self, CRC_LEN};
+use crate::fpdu::padding;
 use crate::header::{Header, Place};
 use crate::opcode::{LENGTH_LEN, Opcode, QN_TERMINATE, READ_REQUEST_LEN};
 
@@ -151,8 +153,8 @@ impl Terminate {
         Terminate { code, cause }
     }
 
-    /// Appends length word, header and payload of the TERMINATE to `out`. Its length is a
-    /// multiple of 4 bytes less the length word; the caller adds pad bytes and the CRC.
+    /// Appends length word, header and payload of the TERMINATE to `out`, without pad bytes
+    /// and CRC.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let Code { layer, etype, code } = self.code;
         let mut word = u32::from(layer) << 28 | u32::from(etype) << 24 | u32::from(code) << 16;
@@ -180,6 +182,20 @@ impl Terminate {
         header.encode(out);
         out.extend_from_slice(&word.to_be_bytes());
         out.extend_from_slice(&copy);
+    }
+
+    /// Returns the FPDU of the TERMINATE. An initiator sends it without a CRC if the setup
+    /// fails ([`SetupError::code`](crate::mpa::SetupError::code)).
+    pub fn to_fpdu(&self, crc: bool) -> Vec<u8> {
+        let mut fpdu = Vec::new();
+        self.encode(&mut fpdu);
+        fpdu.resize(fpdu.len() + padding(fpdu.len() - LENGTH_LEN), 0);
+        let crc = match crc {
+            true => crc::of(&fpdu),
+            false => [0; CRC_LEN],
+        };
+        fpdu.extend_from_slice(&crc);
+        fpdu
     }
 
     /// Parses the payload of a TERMINATE. Returns `None` if it is too short for the error.

@@ -63,7 +63,7 @@ bitflags! {
     }
 }
 
-/// The enhanced words of RFC 6581 section 5.
+/// The enhanced words of RFC 6581 section 6.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Enhanced {
     /// Reads of the peer that the sender holds at a time; 14 bits.
@@ -172,7 +172,7 @@ impl Frame {
         if key != kind.key() {
             return Err(FrameError::Key { expected: kind });
         }
-        // RFC 6581 section 4 defines revision 2. siw accepts 0 as well.
+        // RFC 6581 section 6 defines revision 2. siw accepts 0 as well.
         let revision = fields[1];
         if revision > REVISION_2 {
             return Err(FrameError::Revision(revision));

@@ -167,7 +167,7 @@ impl Initiator {
         if self.request.enhanced.is_none() {
             return Ok(params);
         }
-        // RFC 6581 section 8: the Reply to an enhanced Request is enhanced.
+        // RFC 6581 section 6: the Reply to an enhanced Request is enhanced.
         let Some(granted) = reply.enhanced else {
             return Err(SetupError::NotEnhanced {
                 revision: reply.revision,

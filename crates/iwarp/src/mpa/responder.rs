@@ -126,7 +126,7 @@ impl Responder {
             rtr: None,
         };
         let enhanced = request.enhanced.map(|asked| {
-            // RFC 6581 section 8: an end has no more Reads outstanding than the peer holds.
+            // RFC 6581 9.1: an end has no more Reads outstanding than the peer holds.
             params.ord = answer.ord.min(asked.ird);
             // siw raises its IRD to the initiator's ORD ("relaxed negotiation").
             params.ird = answer.ird.max(asked.ord.min(MAX_READS));

@@ -148,10 +148,8 @@ impl Qp {
         stream.output.clear();
         stream.current = None;
         if let Some(terminate) = terminate {
-            let checkpoint = stream.output.checkpoint();
-            stream.output.write(|out| terminate.encode(out));
-            let ulpdu = stream.output.bytes_since(checkpoint).len() - 2;
-            stream.write_trailer(cx, checkpoint, ulpdu);
+            let fpdu = terminate.to_fpdu(stream.params.crc);
+            stream.output.write(|out| out.extend_from_slice(&fpdu));
             stream.output.end_fpdu(true);
         }
         self.begin_finishing(cx, cause);

@@ -79,7 +79,7 @@ impl Qp {
 
     /// Queues a Read of the peer.
     ///
-    /// RFC 6581 section 8: the peer has no more Reads outstanding than the IRD. siw rounds
+    /// RFC 6581 9.1: the peer has no more Reads outstanding than the IRD. siw rounds
     /// its queue up to a power of two, and does not count the Read that is being answered.
     fn end_read_request(&mut self, cx: &mut Context, read: ReadRequest) -> Result<(), Refused> {
         let stream = self.stream();

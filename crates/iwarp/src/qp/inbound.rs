@@ -334,7 +334,7 @@ fn check_msn(msn: u32, expected: u32) -> Result<(), Refused> {
     }
 }
 
-// RFC 5041 5.1: the MO is the number of bytes in the earlier segments.
+// RFC 5041 5.2: the MO is the number of bytes in the earlier segments.
 fn check_mo(mo: u32, expected: u32) -> Result<(), Refused> {
     match mo == expected {
         true => Ok(()),

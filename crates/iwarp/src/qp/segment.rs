@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// Writes pad bytes and CRC of the FPDU that starts at the checkpoint.
-    pub(super) fn write_trailer(&mut self, cx: &Context, checkpoint: Checkpoint, ulpdu: usize) {
+    fn write_trailer(&mut self, cx: &Context, checkpoint: Checkpoint, ulpdu: usize) {
         let pad = padding(ulpdu);
         self.output
             .write(|out| out.extend_from_slice(&[0; 3][..pad]));

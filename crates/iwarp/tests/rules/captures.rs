@@ -154,7 +154,7 @@ fn captured_setups_are_what_our_ends_say() {
     }
 }
 
-// RFC 5044 4.2: siw fills TCP segments of 1448 bytes (IPv6: 1428) with one FPDU each.
+// RFC 5044 4.5: siw fills TCP segments of 1448 bytes (IPv6: 1428) with one FPDU each.
 #[test]
 fn captured_fpdus_have_the_length_that_we_would_choose() {
     for (name, mss) in [("siw-rping-v4", 1448), ("siw-rping-v6", 1428)] {

@@ -130,7 +130,7 @@ fn write_that_jumps() {
     }
 }
 
-// RFC 5041 5.1: a region that ends between two segments is no longer written.
+// RFC 5041 7.1: a region that ends between two segments is no longer written.
 #[test]
 fn write_to_a_region_that_ends_in_the_middle() {
     let mut host = Host::new();
@@ -226,7 +226,7 @@ fn send_into_memory_that_cannot_be_written() {
     assert_eq!(host.receives(), [(1, WcStatus::LocalProtection)]);
 }
 
-// RFC 5041 5.1: segments of two untagged messages do not mix; siw: "packet intersection".
+// RFC 5041 5.2: segments of two untagged messages do not mix; siw: "packet intersection".
 #[test]
 fn untagged_messages_do_not_intersect() {
     for other in [
@@ -245,7 +245,7 @@ fn untagged_messages_do_not_intersect() {
     }
 }
 
-// RFC 5041 5.1: segments of two tagged messages do not mix.
+// RFC 5041 5.2: segments of two tagged messages do not mix.
 #[test]
 fn tagged_messages_do_not_intersect() {
     let mut host = Host::new();
@@ -255,7 +255,7 @@ fn tagged_messages_do_not_intersect() {
     host.refuses(&other, &[], Code::RDMAP_UNEXPECTED_OPCODE);
 }
 
-// RFC 5041 5.1: a tagged and an untagged message may mix.
+// RFC 5041 5.2: a tagged and an untagged message may mix.
 #[test]
 fn tagged_and_untagged_messages_may_intersect() {
     let mut host = Host::new();
@@ -346,7 +346,7 @@ fn read_request_with_a_wrong_msn() {
 
 // RFC 5040 5.2: a Read Response without a Read.
 #[test]
-fn read_response_that_nobody_asked_for() {
+fn read_response_without_an_outstanding_read() {
     let header = Header::tagged(Opcode::ReadResponse, true, 1, 0, 4);
     Host::new().refuses(&header, &[1; 4], Code::RDMAP_UNEXPECTED_OPCODE);
 }
@@ -399,7 +399,7 @@ fn invalidate_of_a_region_is_refused() {
     }
 }
 
-// RFC 5044 8: errors of MPA copy no headers.
+// RFC 5044 section 8: errors of MPA copy no headers.
 #[test]
 fn wrong_crc_and_impossible_length() {
     let mut host = Host::with(Params {

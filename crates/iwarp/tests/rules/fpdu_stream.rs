@@ -140,7 +140,7 @@ fn crc_of_worked_examples_is_right() {
     assert_eq!(read[48..], [0xf8, 0x77, 0x74, 0x06]);
 }
 
-// RFC 5044 section 5: the receiver finds FPDUs however TCP cuts the stream.
+// RFC 5044 5.2: the receiver finds FPDUs however TCP cuts the stream.
 #[test]
 fn stream_cut_at_every_byte_yields_the_same_fpdus() {
     for crc in [false, true] {
@@ -238,7 +238,7 @@ fn impossible_lengths_are_refused() {
     }
 }
 
-// RFC 5044 4.2 and siw: an FPDU fits into a TCP segment, in multiples of 8 bytes.
+// RFC 5044 4.5 and siw: an FPDU fits into a TCP segment, in multiples of 8 bytes.
 #[test]
 fn longest_fpdu_is_the_segment_rounded_down_to_eight() {
     assert_eq!(max_fpdu(1448), 1448);

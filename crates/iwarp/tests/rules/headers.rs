@@ -10,7 +10,7 @@ fn word(opcode: Opcode, last: bool) -> u16 {
     Control { opcode, last }.encode()
 }
 
-// RFC 5041 4.1 and RFC 5040 4.3: T, L, versions 1 and 1, opcode.
+// RFC 5041 4.1 and RFC 5040 4.1: T, L, versions 1 and 1, opcode.
 #[test]
 fn control_words_are_those_of_the_table() {
     let table = [
@@ -25,7 +25,7 @@ fn control_words_are_those_of_the_table() {
     }
 }
 
-// RFC 5040 4.3: each opcode has its queue and its headers.
+// RFC 5040 4.1: each opcode has its queue and its headers.
 #[test]
 fn opcodes_have_the_queues_and_headers_of_the_table() {
     let table = [
@@ -67,7 +67,7 @@ fn unknown_opcode_is_refused() {
     }
 }
 
-// RFC 5040 4.3: an opcode belongs to one buffer model.
+// RFC 5040 4.1: an opcode belongs to one buffer model.
 #[test]
 fn opcode_in_the_wrong_buffer_model_is_refused() {
     let error = Err(Code::RDMAP_UNEXPECTED_OPCODE);
@@ -155,6 +155,23 @@ fn terminate_of_mpa_copies_no_headers() {
     let mut bytes = Vec::new();
     terminate.encode(&mut bytes);
     assert_eq!(bytes[20..], [0x20, 0x02, 0x00, 0x00]);
+}
+
+// RFC 5044 4.4: a TERMINATE is an FPDU like others, with a CRC if the stream has CRCs.
+#[test]
+fn terminate_is_sent_as_a_padded_fpdu() {
+    let terminate = Terminate::new(Code::MPA_NO_MATCHING_RTR, None);
+    let plain = terminate.to_fpdu(false);
+    assert_eq!(plain.len(), 28);
+    assert_eq!(plain[..2], [0, 22]);
+    assert_eq!(plain[24..], [0; 4]);
+    let checked = terminate.to_fpdu(true);
+    assert_eq!(checked[..24], plain[..24]);
+    assert_eq!(checked[24..], ferroce_iwarp::crc::of(&plain[..24]));
+    for cause in [Some(write()), None] {
+        let fpdu = Terminate::new(Code::DDP_BOUNDS, cause.as_ref()).to_fpdu(true);
+        assert_eq!(fpdu.len() % 4, 0);
+    }
 }
 
 #[test]

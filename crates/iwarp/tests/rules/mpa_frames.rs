@@ -14,7 +14,7 @@ fn request(fields: &[u8]) -> Result<Frame, FrameError> {
     Frame::decode(&[b"MPA ID Req Frame", fields].concat(), FrameKind::Request)
 }
 
-// RFC 6581 section 5: revision 2, flag S, then IRD and ORD.
+// RFC 6581 section 6: revision 2, flag S, then IRD and ORD.
 #[test]
 fn request_of_siw_is_enhanced() {
     let frame = Frame::decode(SIW_REQUEST, FrameKind::Request).unwrap();
@@ -38,7 +38,7 @@ fn wrong_key_is_refused() {
     );
 }
 
-// RFC 5044 7.1.1 and RFC 6581 section 4: revisions 1 and 2. siw also accepts 0.
+// RFC 5044 7.1.1 and RFC 6581 section 6: revisions 1 and 2. siw also accepts 0.
 #[test]
 fn revisions_0_to_2_are_accepted() {
     for revision in 0..=2 {
@@ -59,7 +59,7 @@ fn private_data_over_256_bytes_is_refused() {
     assert_eq!(request(&[0, 1, 1, 1]), Err(FrameError::TooLong(257)));
 }
 
-// RFC 6581 section 5: the length counts the enhanced words.
+// RFC 6581 section 6: the length counts the enhanced words.
 #[test]
 fn enhanced_words_are_part_of_the_length() {
     let frame = request(&[0x10, 2, 0, 6, 0x80, 2, 0x40, 3, 8, 9]).unwrap();
@@ -78,7 +78,7 @@ fn enhanced_words_are_part_of_the_length() {
     );
 }
 
-// RFC 6581 section 4: flag S has no meaning in revision 1.
+// RFC 6581 section 6: flag S has no meaning in revision 1.
 #[test]
 fn revision_1_has_no_enhanced_words() {
     let frame = request(&[0x10, 1, 0, 4, 0, 1, 0, 1]).unwrap();

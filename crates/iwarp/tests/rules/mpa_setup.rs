@@ -80,7 +80,7 @@ fn frames_cut_at_every_byte_are_received() {
     }
 }
 
-// RFC 6581 section 8 and siw: the responder reports its view of the depths to the program.
+// RFC 6581 9.1 and siw: the responder reports its view of the depths to the program.
 #[test]
 fn responder_reports_depths_from_its_own_view() {
     let (_, request) = asked(&depths(3, 7));
@@ -90,7 +90,7 @@ fn responder_reports_depths_from_its_own_view() {
     assert_eq!((request.ird, request.ord), (MAX_READS, MAX_READS), "0x3fff");
 }
 
-// RFC 6581 section 8: no end has more Reads outstanding than the other holds.
+// RFC 6581 9.1: no end has more Reads outstanding than the other holds.
 #[test]
 fn responders_ord_is_lowered_to_the_initiators_ird() {
     let (active, passive) = set_up(&depths(2, 0), &answer(0, 9));
@@ -106,7 +106,7 @@ fn responders_ird_is_raised_to_the_initiators_ord() {
     assert_eq!((active.ord, passive.ird), (9, 9), "as siw adopts it");
 }
 
-// RFC 6581 section 8 and siw: the initiator adopts the depths of the Reply.
+// RFC 6581 9.1 and siw: the initiator adopts the depths of the Reply.
 #[test]
 fn initiator_adopts_the_depths_of_the_reply() {
     let reply = replied(&depths(1, 1), &[0x10, 2, 0, 4, 0, 9, 0, 8]).unwrap();
@@ -116,7 +116,7 @@ fn initiator_adopts_the_depths_of_the_reply() {
     assert_eq!((params.ird, params.ord), (8, 9));
 }
 
-// RFC 6581 section 8: TERMINATE if the initiator cannot hold the responder's Reads.
+// RFC 6581 9.1: TERMINATE if the initiator cannot hold the responder's Reads.
 #[test]
 fn responders_ord_beyond_the_limit_is_insufficient_ird() {
     let error = replied(&depths(1, 1), &[0x10, 2, 0, 4, 0, 1, 0, 129]).unwrap_err();
@@ -124,7 +124,7 @@ fn responders_ord_beyond_the_limit_is_insufficient_ird() {
     assert_eq!(error.code(), Some(Code::MPA_INSUFFICIENT_IRD));
 }
 
-// RFC 6581 section 8: the Reply to an enhanced Request has revision 2 and flag S.
+// RFC 6581 section 6: the Reply to an enhanced Request has revision 2 and flag S.
 #[test]
 fn enhanced_request_needs_an_enhanced_reply() {
     for fields in [&[0x00, 2, 0, 0], &[0x10, 1, 0, 0]] {
@@ -212,7 +212,7 @@ fn reply_repeats_the_flags_of_the_request() {
     assert!(Flags::from_bits_retain(0x5f00).contains(Flags::GSO));
 }
 
-// RFC 6581 section 9: the responder picks one RTR frame; siw prefers the Write.
+// RFC 6581 9.2: the responder picks one RTR frame; siw prefers the Write.
 #[test]
 fn peer_to_peer_mode_agrees_on_one_rtr_frame() {
     for (offered, agreed) in [
@@ -234,7 +234,7 @@ fn peer_to_peer_mode_agrees_on_one_rtr_frame() {
     }
 }
 
-// RFC 6581 section 9: TERMINATE if the responder picks none of the offered RTR frames.
+// RFC 6581 9.2: TERMINATE if the responder picks none of the offered RTR frames.
 #[test]
 fn peer_without_a_matching_rtr_frame_is_refused() {
     let offer = Offer {

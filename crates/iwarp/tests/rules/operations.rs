@@ -32,7 +32,7 @@ fn read(host: &Host, offset: u64) -> SendOp {
 
 const SEND: SendOp = SendOp::Send { imm: None };
 
-// RFC 5040 5.1: a SEND is delivered into the next receive, in any number of segments.
+// RFC 5040 5.3: a SEND is delivered into the next receive, in any number of segments.
 #[test]
 fn send_of_every_length_class_is_delivered() {
     for crc in [false, true] {
@@ -188,7 +188,7 @@ fn fence_waits_for_outstanding_reads() {
     assert_eq!(a.sends(), [(1, OK), (2, OK)]);
 }
 
-// RFC 6581 section 8: no more Reads are outstanding than the ORD.
+// RFC 6581 9.1: no more Reads are outstanding than the ORD.
 #[test]
 fn reads_beyond_the_ord_wait() {
     let params = Params { ord: 2, ..PARAMS };
@@ -329,7 +329,7 @@ fn shared_receive_queue_serves_the_queue_pair_and_reports_its_limit() {
     );
 }
 
-// RFC 5040 5.1: SEND with Invalidate ends the receiver's STag before the completion.
+// RFC 5040 5.3: SEND with Invalidate ends the receiver's STag before the completion.
 #[test]
 fn send_with_invalidate_ends_a_window() {
     let (mut a, mut b) = pair(false);
@@ -360,7 +360,7 @@ fn send_with_invalidate_ends_a_window() {
     assert_eq!(b.state(), QpState::Err, "the window is gone");
 }
 
-// RFC 6581 section 9: in peer-to-peer mode the responder is ready after the RTR frame.
+// RFC 6581 9.2: in peer-to-peer mode the responder is ready after the RTR frame.
 #[test]
 fn rtr_frame_makes_the_responder_ready() {
     for rtr in [Rtr::Write, Rtr::Read] {
