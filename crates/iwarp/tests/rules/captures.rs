@@ -7,7 +7,9 @@ use ferroce_iwarp::fpdu::{FpduError, FpduReader, Sink, max_fpdu, padding};
 use ferroce_iwarp::header::{Header, Place};
 use ferroce_iwarp::mpa::{Frame, FrameKind, Initiator, Offer, Replied, Responder};
 use ferroce_iwarp::opcode::Opcode;
+use ferroce_objects::SendOp;
 
+use crate::host::{BASE, Host, fpdus};
 use crate::tcp_streams::connections;
 
 /// Each capture with its number of TCP connections and of FPDUs, counted by another tool.
@@ -189,5 +191,82 @@ fn captures_contain_all_operations_but_invalidates() {
         Opcode::Send,
     ] {
         assert!(seen.contains(&opcode), "{opcode:?}");
+    }
+}
+
+/// Returns the messages of a stream: the first header, and the payload of all segments.
+fn messages(fpdus: &[(Header, Vec<u8>)]) -> Vec<(Header, Vec<u8>)> {
+    let mut messages: Vec<(Header, Vec<u8>)> = Vec::new();
+    let mut open = false;
+    for (header, payload) in fpdus {
+        match messages.last_mut().filter(|_| open) {
+            Some((_, message)) => message.extend(payload),
+            None => messages.push((*header, payload.clone())),
+        }
+        open = !header.last;
+    }
+    messages
+}
+
+// The engine divides the messages of siw into the same segments, with the same headers.
+#[test]
+fn engine_sends_captured_sends_and_writes_as_siw_sent_them() {
+    let mut compared = 0;
+    for &(name, ..) in CAPTURES {
+        for (client, server) in connections(name) {
+            for (stream, kind) in [(client, FrameKind::Request), (server, FrameKind::Reply)] {
+                let start = mpa_frame(&stream.bytes, kind);
+                let captured = fpdus(&stream.bytes[start..]);
+                let can_repeat = |(header, _): &(Header, Vec<u8>)| {
+                    matches!(header.opcode, Opcode::Send | Opcode::Write)
+                };
+                if !captured.iter().all(can_repeat) {
+                    // Read Requests name keys of the sender, which the engine chooses.
+                    continue;
+                }
+                let mut host = Host::new();
+                let mut sent = Vec::new();
+                for (wr_id, (header, payload)) in messages(&captured).into_iter().enumerate() {
+                    let op = match header.place {
+                        Place::Tagged { stag, offset } => SendOp::Write {
+                            remote_addr: offset,
+                            rkey: stag,
+                            imm: None,
+                        },
+                        Place::Untagged { .. } => SendOp::Send { imm: None },
+                    };
+                    host.ram.put(BASE, &payload);
+                    host.post(wr_id as u64, op, 0, payload.len() as u32);
+                    sent.extend(host.send_all());
+                }
+                assert_eq!(fpdus(&sent), captured, "{name}");
+                compared += captured.len();
+            }
+        }
+    }
+    assert!(compared > 100, "only {compared} FPDUs were compared");
+}
+
+// The engine receives siw's stream, cut as TCP cut it, and delivers the messages.
+#[test]
+fn engine_receives_captured_sends() {
+    for (client, server) in connections("siw-cmatose-v4") {
+        for (stream, kind) in [(client, FrameKind::Request), (server, FrameKind::Reply)] {
+            let start = mpa_frame(&stream.bytes, kind);
+            let mut host = Host::new();
+            for wr_id in 0..3 {
+                host.post_recv(wr_id, 0x1000 * wr_id, 0x1000);
+            }
+            let bytes = &stream.bytes[start..];
+            for part in bytes.chunks(stream.segments[1]) {
+                host.receive(part);
+            }
+            let success = ferroce_objects::WcStatus::Success;
+            assert_eq!(host.receives(), [(0, success), (1, success), (2, success)]);
+            for (number, (_, payload)) in messages(&fpdus(bytes)).iter().enumerate() {
+                let at = BASE + 0x1000 * number as u64;
+                assert_eq!(host.ram.get(at, payload.len()), *payload);
+            }
+        }
     }
 }
