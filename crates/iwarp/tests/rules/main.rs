@@ -3,6 +3,7 @@
 mod captures;
 mod drive;
 mod errors;
+mod failures;
 mod fpdu_stream;
 mod headers;
 mod host;
