@@ -78,8 +78,16 @@ fn range(pd: &PdObject, sge: &ibv_sge, advice: u32) -> Result<core::ops::Range<u
         };
         refuse(errno, format_args!("ibv_advise_mr: {error}"))
     })?;
-    let MemorySpace::Host = memory.space;
-    mapping::pages(memory.addr, u64::from(sge.length)).ok_or_else(|| {
+    match memory.space() {
+        MemorySpace::Host => {}
+        MemorySpace::Gpu(_) => {
+            return Err(refuse(
+                libc::EOPNOTSUPP,
+                format_args!("ibv_advise_mr: memory at {memory} has no pages to prefetch"),
+            ));
+        }
+    }
+    mapping::pages(memory.addr(), u64::from(sge.length)).ok_or_else(|| {
         refuse(
             libc::EFAULT,
             "ibv_advise_mr: the range passes the end of the address space",

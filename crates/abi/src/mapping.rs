@@ -65,6 +65,9 @@ pub(crate) fn fetch(pages: Range<u64>, write: bool, now: bool) -> Result<(), c_i
     }
 }
 
+/// The errno and the cause of a mapping that failed.
+pub(crate) struct Unmapped(pub(crate) c_int, pub(crate) String);
+
 /// A mapping of a part of a file.
 pub(crate) struct Mapping {
     start: *mut libc::c_void,
@@ -85,29 +88,22 @@ impl Mapping {
         offset: u64,
         length: usize,
         writable: bool,
-    ) -> Result<Mapping, c_int> {
+    ) -> Result<Mapping, Unmapped> {
+        let invalid = |why: String| Unmapped(libc::EINVAL, why);
         let pages = pages(offset, length as u64).ok_or_else(|| {
-            refuse(
-                libc::EINVAL,
-                format_args!(
-                    "{length} bytes at offset {offset:#x} pass the end of the address space"
-                ),
-            )
+            invalid(format!(
+                "{length} bytes at offset {offset:#x} pass the end of the address space"
+            ))
         })?;
-        let file_offset = i64::try_from(pages.start).map_err(|_| {
-            refuse(
-                libc::EINVAL,
-                format_args!("offset {offset:#x} is above 2^63"),
-            )
-        })?;
+        let file_offset = i64::try_from(pages.start)
+            .map_err(|_| invalid(format!("offset {offset:#x} is above 2^63")))?;
         if length == 0 {
-            return Err(refuse(libc::EINVAL, "the memory region has 0 bytes"));
+            return Err(invalid("the memory region has 0 bytes".into()));
         }
         if size_of(fd)?.is_some_and(|size| offset + length as u64 > size) {
-            return Err(refuse(
-                libc::EINVAL,
-                format_args!("{length} bytes at offset {offset:#x} pass the end of the dma-buf"),
-            ));
+            return Err(invalid(format!(
+                "{length} bytes at offset {offset:#x} pass the end of the dma-buf"
+            )));
         }
         let protection = match writable {
             true => libc::PROT_READ | libc::PROT_WRITE,
@@ -131,10 +127,8 @@ impl Mapping {
                 error @ (libc::EACCES | libc::EPERM | libc::ENOMEM) => error,
                 _ => libc::EOPNOTSUPP,
             };
-            return Err(refuse(
-                errno,
-                format_args!("file descriptor {fd} cannot be mapped"),
-            ));
+            let why = format!("file descriptor {fd} cannot be mapped");
+            return Err(Unmapped(errno, why));
         }
         Ok(Mapping {
             start,
@@ -157,15 +151,13 @@ impl Drop for Mapping {
 }
 
 /// Returns the size of a file; `None` if files of its type have none.
-fn size_of(fd: c_int) -> Result<Option<u64>, c_int> {
+fn size_of(fd: c_int) -> Result<Option<u64>, Unmapped> {
     // SAFETY: `lseek` changes only the position, which is restored.
     unsafe {
         let before = libc::lseek(fd, 0, libc::SEEK_CUR);
         if before < 0 && last_error() == libc::EBADF {
-            return Err(refuse(
-                libc::EBADF,
-                format_args!("file descriptor {fd} is not open"),
-            ));
+            let why = format!("file descriptor {fd} is not open");
+            return Err(Unmapped(libc::EBADF, why));
         }
         let end = libc::lseek(fd, 0, libc::SEEK_END);
         libc::lseek(fd, before.max(0), libc::SEEK_SET);

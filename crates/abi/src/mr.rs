@@ -6,13 +6,13 @@ use core::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ferroce_device::Device;
-use ferroce_device::transport::{Access, MemRef, Mr, Rereg, VerbsError};
+use ferroce_device::transport::{Access, MemRef, MemorySpace, Mr, Rereg, VerbsError};
 
 use crate::dm::MemoryUse;
 use crate::errno::{errno_of, null, refuse, set_errno};
 use crate::ffi::*;
 use crate::import;
-use crate::mapping::{self, Mapping};
+use crate::mapping::{self, Mapping, Unmapped};
 use crate::object::{Object, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 
@@ -198,22 +198,41 @@ unsafe fn register(
 ) -> *mut ibv_mr {
     let object = object!(pd as PdObject, "ibv_reg_mr: the protection domain is NULL" => null);
     let start = addr as u64;
-    if let Err(errno) = check(start, length, iova, access) {
-        return null(errno);
-    }
-    let access = Access::from_bits_retain(access);
     let device = object.device();
+    let memory = match locate(device, start, length, iova, access) {
+        Err(errno) => return null(errno),
+        Ok(memory) => memory,
+    };
+    let access = Access::from_bits_retain(access);
     // SAFETY: the program gives its memory to the device until it deregisters it: see
     // `# Safety`. It is written in C, so it has no Rust references.
-    let registered = unsafe { device.register(object.pd(), start, length as u64, iova, access) };
+    let registered =
+        unsafe { device.register_at(object.pd(), memory, length as u64, iova, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => MrObject::create(pd, addr, length, Region::new(object, mr, None)),
     }
 }
 
-/// Refuses registrations that the kernel refuses: a range beyond the address space, an iova
-/// with another offset in its page, unmapped memory.
+/// Returns the memory of a registration, of a GPU or of the process.
+fn locate(
+    device: &Device,
+    addr: u64,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> Result<MemRef, c_int> {
+    let memory = device.locate(addr, length as u64);
+    let memory = memory.map_err(|error| errno_of(&error))?;
+    match memory.space() {
+        MemorySpace::Host => check(addr, length, iova, access)?,
+        MemorySpace::Gpu(_) => check_offset(addr, iova, access)?,
+    }
+    Ok(memory)
+}
+
+/// Refuses registrations of host memory that the kernel refuses: a range beyond the address
+/// space, an iova with another offset in its page, unmapped memory.
 pub(crate) fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<(), c_int> {
     let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
     if on_demand && addr == 0 && length == usize::MAX {
@@ -226,13 +245,7 @@ pub(crate) fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<
             )),
         };
     }
-    let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
-    if !zero_based && (addr ^ iova) & mapping::OFFSET != 0 {
-        return Err(refuse(
-            libc::EINVAL,
-            format_args!("address {addr:#x} and iova {iova:#x} differ within a page"),
-        ));
-    }
+    check_offset(addr, iova, access)?;
     let pages = mapping::pages(addr, length as u64).ok_or_else(|| {
         refuse(
             libc::EINVAL,
@@ -249,7 +262,19 @@ pub(crate) fn check(addr: u64, length: usize, iova: u64, access: u32) -> Result<
     }
 }
 
-/// `ibv_reg_dmabuf_mr`, for any file that can be mapped.
+/// Refuses an iova with another offset in its page than the address.
+fn check_offset(addr: u64, iova: u64, access: u32) -> Result<(), c_int> {
+    let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
+    match zero_based || (addr ^ iova) & mapping::OFFSET == 0 {
+        true => Ok(()),
+        false => Err(refuse(
+            libc::EINVAL,
+            format_args!("address {addr:#x} and iova {iova:#x} differ within a page"),
+        )),
+    }
+}
+
+/// `ibv_reg_dmabuf_mr`, for any file that can be mapped, and for memory of a GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
@@ -271,23 +296,46 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
         ));
     }
     let writable = access & IBV_ACCESS_LOCAL_WRITE != 0;
-    let mapping = match Mapping::of_file(fd, offset, length, writable) {
-        Err(errno) => return null(errno),
-        Ok(mapping) => mapping,
+    let device = object.device();
+    let (memory, backing) = match Mapping::of_file(fd, offset, length, writable) {
+        Ok(mapping) => (
+            MemRef::host(mapping.start()),
+            Some(Backing::Mapped(mapping)),
+        ),
+        Err(Unmapped(libc::EOPNOTSUPP, why)) => match dmabuf_of_gpu(device, iova, length, &why) {
+            Err(errno) => return null(errno),
+            Ok(memory) => (memory, None),
+        },
+        Err(Unmapped(errno, why)) => return null(refuse(errno, why)),
     };
     let access = Access::from_bits_retain(access);
-    let start = mapping.start();
-    let device = object.device();
     // SAFETY: the region owns the mapping, as its `Backing`, until it is deregistered. There
-    // are no Rust references to a mapping's memory.
-    let registered = unsafe { device.register(object.pd(), start, length as u64, iova, access) };
+    // are no Rust references to a mapping's memory. Memory of a GPU may be freed meanwhile.
+    let registered =
+        unsafe { device.register_at(object.pd(), memory, length as u64, iova, access) };
     match registered {
         Err(error) => null(errno_of(&error)),
         Ok(mr) => {
-            let region = Region::new(object, mr, Some(Backing::Mapped(mapping)));
+            let region = Region::new(object, mr, backing);
             let addr = ptr::without_provenance_mut(offset as usize);
             MrObject::create(pd, addr, length, region)
         }
+    }
+}
+
+/// Returns the memory of a dma-buf that a GPU's driver has exported. The processor cannot map it,
+/// but this process knows its address: NCCL, UCX and libfabric pass the pointer as iova.
+fn dmabuf_of_gpu(device: &Device, iova: u64, length: usize, why: &str) -> Result<MemRef, c_int> {
+    let memory = device.locate(iova, length as u64);
+    let memory = memory.map_err(|error| errno_of(&error))?;
+    match memory.space() {
+        MemorySpace::Gpu(_) => Ok(memory),
+        MemorySpace::Host => Err(refuse(
+            libc::EOPNOTSUPP,
+            format_args!(
+                "{why}, and iova {iova:#x} is not the address of a GPU's memory in this process"
+            ),
+        )),
     }
 }
 
@@ -403,13 +451,15 @@ impl Change<'_> {
             ));
         }
         let access = self.access.unwrap_or(region.mr.access().bits());
-        if let Some((addr, length)) = self.place {
-            check(addr, length, addr, access)?;
-        }
+        let translation = match self.place {
+            None => None,
+            Some((addr, length)) => {
+                let memory = locate(&region.device, addr, length, addr, access)?;
+                Some((memory, length as u64, addr))
+            }
+        };
         let change = Rereg {
-            translation: self
-                .place
-                .map(|(addr, length)| (MemRef::host(addr), length as u64, addr)),
+            translation,
             pd: self.pd.map(|pd| Arc::clone(pd.pd())),
             access: self.access.map(Access::from_bits_retain),
         };

@@ -4,11 +4,11 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use ferroce_device::ProcessMemory;
 use ferroce_device::transport::{
     Access, BindMw, MAX_SGE, MemRef, Memory, MwKind, OpClass, RecvWr, SendData, SendFlags, SendOp,
     SendWr, Sge, UdTarget, VerbsError,
 };
+use ferroce_device::{ProcessMemory, read_gpu_memory};
 
 use crate::ah::AhObject;
 use crate::convert;
@@ -331,9 +331,6 @@ pub(crate) unsafe fn elements(
 
 /// Copies inline data from the program's memory.
 fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
-    // SAFETY: this function only reads, from memory that the program passes to this call of
-    // `ibv_post_send`.
-    let memory = unsafe { ProcessMemory::recent() };
     let (mut length, most) = (0, inline.len());
     for sge in sges {
         let into = inline.get_mut(length..).unwrap_or_default();
@@ -343,13 +340,20 @@ fn gather<'a>(sges: &[Sge], inline: &'a mut [u8]) -> Result<&'a [u8], c_int> {
                 format_args!("inline data is longer than max_inline_data, {most}"),
             )
         })?;
-        memory.read(MemRef::host(sge.addr), into).map_err(|_| {
-            refuse(
-                libc::EFAULT,
-                format_args!("inline data at {:#x} cannot be read", sge.addr),
-            )
-        })?;
+        read_inline(sge.addr, into)?;
         length += into.len();
     }
     Ok(&inline[..length])
+}
+
+/// Copies inline data from memory that the program passes to a call, of the process or of a
+/// GPU.
+#[inline]
+pub(crate) fn read_inline(address: u64, into: &mut [u8]) -> Result<(), c_int> {
+    // SAFETY: this function only reads, from memory that the program passes to this call of
+    // `ibv_post_send` or `ibv_wr_set_inline_data`.
+    let memory = unsafe { ProcessMemory::recent() };
+    let read = memory.read(MemRef::host(address), into);
+    read.or_else(|_| read_gpu_memory(address, into))
+        .map_err(|fault| refuse(libc::EFAULT, format_args!("inline data: {fault}")))
 }

@@ -9,15 +9,15 @@ use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use ferroce_device::transport::{
-    MAX_SGE, MemRef, Memory, QpType, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, VerbsError,
+    MAX_SGE, QpType, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, VerbsError,
 };
-use ferroce_device::{Posting, ProcessMemory};
+use ferroce_device::Posting;
 
 use crate::convert;
 use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
 use crate::object::from_c;
-use crate::post;
+use crate::post::{self, read_inline};
 use crate::qp::QpObject;
 
 /// Work requests that are not posted yet.
@@ -87,17 +87,8 @@ impl Builder {
             ));
         }
         self.inline.resize(at + length, 0);
-        // SAFETY: this function only reads, from memory that the program passes to this call
-        // of `ibv_wr_set_inline_data`.
-        let memory = unsafe { ProcessMemory::recent() };
-        if memory
-            .read(MemRef::host(address), &mut self.inline[at..])
-            .is_err()
-        {
-            self.fail(refuse(
-                libc::EFAULT,
-                format_args!("inline data at {address:#x} cannot be read"),
-            ));
+        if let Err(errno) = read_inline(address, &mut self.inline[at..]) {
+            self.fail(errno);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::{Ref, RefCell, RefMut};
 
-use ferroce_roce::{Fault, MemRef, Memory, MemorySpace};
+use ferroce_roce::{Fault, MemRef, Memory};
 
 /// A range of addresses backed by an array.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ impl Arena {
     /// Returns the index of a byte; one outside the arena is too large.
     #[inline]
     fn index(&self, at: MemRef) -> usize {
-        let MemorySpace::Host = at.space;
-        at.addr.wrapping_sub(self.base) as usize
+        debug_assert!(at.is_host());
+        at.addr().wrapping_sub(self.base) as usize
     }
 
     fn update(&self, at: MemRef, change: impl FnOnce(u64) -> u64) -> Result<u64, Fault> {

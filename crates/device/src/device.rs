@@ -16,6 +16,7 @@ use crate::completion_channel::CompletionChannel;
 use crate::cq::Cq;
 use crate::error::Error;
 use crate::event_queue::{AsyncEvent, EventQueue};
+use crate::gpu;
 use crate::qp::Qp;
 use crate::shared_link::SharedLink;
 
@@ -145,9 +146,44 @@ impl Device {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, VerbsError> {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.register_at(pd, MemRef::host(addr), length, iova, access) }
+    }
+
+    /// Registers memory that [`Device::locate`] has returned.
+    ///
+    /// # Safety
+    ///
+    /// As [`Device::register`]. The program may free memory of a GPU while it is registered:
+    /// a work request that accesses it then fails.
+    pub unsafe fn register_at(
+        &self,
+        pd: &Arc<Pd>,
+        memory: MemRef,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, VerbsError> {
         self.check_pd(pd)?;
-        let regions = &self.shared.regions;
-        regions.register(pd, MemRef::host(addr), length, iova, access)
+        self.shared.regions.register(pd, memory, length, iova, access)
+    }
+
+    /// Returns a reference to memory of the program: of a GPU if CUDA knows the address as
+    /// such, else of the process. Prepares the device for copies from and to the GPU.
+    ///
+    /// # Errors
+    /// If not all of the range is memory of the GPU, or the GPU's driver refuses a call.
+    pub fn locate(&self, addr: u64, length: u64) -> Result<MemRef, VerbsError> {
+        let Some(located) = gpu::locate(addr, length)? else {
+            return Ok(MemRef::host(addr));
+        };
+        // A session of copies belongs to a shard, and the shards exist once there are slots.
+        let attached = self.shared.attach();
+        attached.map_err(|error| VerbsError::NoMemory(error.to_string()))?;
+        for shard in self.shared.shards.iter() {
+            located.prepare(&shard.gpu)?;
+        }
+        Ok(located.memory)
     }
 
     /// Registers a null region: reads return zeros, and written data is discarded.

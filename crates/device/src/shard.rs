@@ -19,6 +19,7 @@ use crate::busy_shards::Load;
 use crate::clock;
 use crate::credits::MappedCredits;
 use crate::directory::Directory;
+use crate::gpu::GpuCopies;
 use crate::memory::LazyMemory;
 use crate::polls::Polls;
 
@@ -45,6 +46,8 @@ type Sending = ferroce_shard::Sending<UdpWire, MappedCredits>;
 #[derive(Debug)]
 pub(crate) struct Shard {
     core: Mutex<Core>,
+    /// Copies from and to memory of GPUs. The holder of the lock of the core uses them.
+    pub(crate) gpu: GpuCopies,
     /// Notified when a thread has sent its packets, if another waits for that.
     sent: Condvar,
     /// Number of threads that wait for `sent`.
@@ -91,7 +94,7 @@ pub(crate) struct Turn {
 
 /// The process, for one call into the core.
 pub(crate) struct ThisProcess<'a> {
-    memory: LazyMemory,
+    memory: LazyMemory<'a>,
     events: &'a Directory,
 }
 
@@ -110,6 +113,7 @@ impl Shard {
         Ok(Shard {
             sockets: core.wire().descriptors()?,
             core: Mutex::new(core),
+            gpu: GpuCopies::default(),
             sent: Condvar::new(),
             waits_for_sender: AtomicU32::new(0),
             events,
@@ -424,7 +428,10 @@ impl Shard {
 
     /// Waits until no thread accesses memory that has just been deregistered.
     pub(crate) fn pass_through(&self) {
-        drop(self.lock());
+        let core = self.lock();
+        // Copies for a message that has not ended.
+        let _reported_with_the_message = self.gpu.complete_writes();
+        drop(core);
     }
 
     /// Wakes the progress thread if it would sleep past the next deadline.
@@ -439,7 +446,7 @@ impl Shard {
 
     fn process(&self, now: Time) -> ThisProcess<'_> {
         ThisProcess {
-            memory: LazyMemory::new(now),
+            memory: LazyMemory::new(now, &self.gpu),
             events: &self.events,
         }
     }

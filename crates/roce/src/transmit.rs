@@ -43,6 +43,8 @@ pub struct Batch {
     size: usize,
     runs: Vec<Run>,
     faults: Vec<(usize, Fault)>,
+    /// True if a piece of payload may be memory of a GPU.
+    reads_gpu: bool,
     /// Messages that complete once the batch is sent: queue pair and number of messages.
     pub(crate) handed_over: Vec<(u32, u32)>,
 }
@@ -72,6 +74,7 @@ impl Batch {
             size: 0,
             runs: Vec::with_capacity(limit),
             faults: Vec::new(),
+            reads_gpu: false,
             handed_over: Vec::new(),
         }
     }
@@ -176,11 +179,13 @@ impl Batch {
         self.size = 0;
         self.runs.clear();
         self.forget_faults();
+        self.reads_gpu = false;
         self.handed_over.clear();
     }
 
     /// Adds a reference to payload of the packet that [`Batch::push`] adds next.
     pub(crate) fn push_memory(&mut self, at: MemRef, length: u32) {
+        self.reads_gpu |= !at.is_host();
         self.pieces.push(Piece::Memory { at, length });
     }
 

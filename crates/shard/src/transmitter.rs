@@ -139,6 +139,7 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
     /// Assembles the batch, all of it: what the engine decided now may be wrong later.
     fn assemble(&mut self, process: &mut impl Process) {
         let mut end = 0;
+        self.batch.prefetch(process.memory());
         for run in self.batch.runs() {
             let (memory, faults) = (process.memory(), &mut self.faults);
             let room = &mut self.buffer[end..];

@@ -242,8 +242,10 @@ impl Inner {
 
 /// Returns the address of memory of a simulated host.
 fn host_address(at: MemRef) -> u64 {
-    let MemorySpace::Host = at.space;
-    at.addr
+    match at.space() {
+        MemorySpace::Host => at.addr(),
+        MemorySpace::Gpu(_) => unreachable!("simulated hosts have no GPU"),
+    }
 }
 
 impl Memory for Arena {

@@ -33,6 +33,8 @@ const SLOW: u8 = 2;
 
 /// Time of the last check by [`ProcessMemory::at`].
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+/// An address that no process can map.
+const NO_MEMORY: u64 = NULL_MEMORY - (1 << 32);
 /// Time for which the result of a check is used.
 const TRUST_NS: u64 = 1_000_000;
 
@@ -141,11 +143,14 @@ macro_rules! either {
     }};
 }
 
-/// Returns the address of memory that this process can access.
+/// Returns the address of memory that this process can access. The bits of a reference to
+/// memory of a GPU are an address that faults: [`LazyMemory`] passes none.
 #[inline]
 fn host_address(at: MemRef) -> u64 {
-    let MemorySpace::Host = at.space;
-    at.addr
+    match at.space() {
+        MemorySpace::Host => at.addr(),
+        MemorySpace::Gpu(_) => NO_MEMORY,
+    }
 }
 
 impl Memory for ProcessMemory {

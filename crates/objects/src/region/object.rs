@@ -79,8 +79,16 @@ impl MrState {
         if self.access.contains(Access::ZERO_BASED) {
             self.iova = 0;
         }
-        for (what, start) in [("address", self.memory.addr), ("iova", self.iova)] {
-            if start.checked_add(self.length).is_none() {
+        let end_of_gpu = match self.memory.is_host() {
+            true => u64::MAX,
+            false => self.memory.addr() + self.memory.room(),
+        };
+        let ends = [
+            ("address", self.memory.addr(), end_of_gpu),
+            ("iova", self.iova, u64::MAX),
+        ];
+        for (what, start, most) in ends {
+            if start.checked_add(self.length).is_none_or(|end| end > most) {
                 return Err(VerbsError::invalid(format!(
                     "{} bytes from {what} {start:#x} exceed the address space",
                     self.length
@@ -102,9 +110,12 @@ impl MrState {
             qpn: 0,
             access: self.access,
             start: self.iova,
-            length: self.length,
-            delta: self.memory.addr.wrapping_sub(self.iova),
-            space: self.memory.space,
+            // A region of all memory ends where the memory of a process ends.
+            length: match self.null {
+                true => self.length,
+                false => self.length.min(self.memory.room()),
+            },
+            delta: self.memory.bits().wrapping_sub(self.iova),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! There is one writer at a time: the holder of the lock of [`Regions`](super::Regions).
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use bitflags::bitflags;
 
@@ -20,7 +20,7 @@ use super::error::{AccessError, KeyRole};
 use super::object::{MwKind, Pd};
 use crate::error::VerbsError;
 use crate::key::INDICES;
-use crate::memory::{MemRef, MemorySpace, NULL_MEMORY};
+use crate::memory::{MemRef, NULL_MEMORY};
 use crate::room;
 use crate::verbs::Access;
 
@@ -70,10 +70,8 @@ pub(super) struct View {
     pub(super) start: u64,
     /// Length in bytes; `start + length` does not overflow. 0 for a window that is not bound.
     pub(super) length: u64,
-    /// Distance from such an address to the program's address, modulo 2^64.
+    /// Distance from such an address to the bits of its [`MemRef`], modulo 2^64.
     pub(super) delta: u64,
-    /// The space of the memory.
-    pub(super) space: MemorySpace,
 }
 
 impl View {
@@ -119,10 +117,7 @@ impl View {
     /// Returns the memory behind an address that has been checked.
     #[inline]
     pub(super) fn place(&self, address: u64) -> MemRef {
-        MemRef {
-            space: self.space,
-            addr: address.wrapping_add(self.delta),
-        }
+        MemRef::from_bits(address.wrapping_add(self.delta))
     }
 
     #[cold]
@@ -165,8 +160,6 @@ pub(super) struct Slot {
     start: AtomicU64,
     length: AtomicU64,
     delta: AtomicU64,
-    /// Code of the memory space.
-    space: AtomicU8,
 }
 
 impl Slot {
@@ -185,7 +178,6 @@ impl Slot {
                 start: self.start.load(Ordering::Relaxed),
                 length: self.length.load(Ordering::Relaxed),
                 delta: self.delta.load(Ordering::Relaxed),
-                space: MemorySpace::from_code(self.space.load(Ordering::Relaxed)),
             };
             // Pairs with the fence in `write`: a reader that has seen one of its
             // stores also sees the odd version before it.
@@ -214,7 +206,6 @@ impl Slot {
         self.start.store(view.start, Ordering::Relaxed);
         self.length.store(view.length, Ordering::Relaxed);
         self.delta.store(view.delta, Ordering::Relaxed);
-        self.space.store(view.space.code(), Ordering::Relaxed);
         self.version
             .store(version.wrapping_add(2), Ordering::Release);
     }
@@ -278,7 +269,6 @@ mod tests {
             start: u64::from(n),
             length: u64::from(n),
             delta: u64::from(n),
-            space: MemorySpace::Host,
         };
         let done = AtomicBool::new(false);
         thread::scope(|scope| {

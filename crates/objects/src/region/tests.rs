@@ -437,18 +437,21 @@ proptest! {
     ) {
         let f = Fixture::new();
         let wide = u128::from;
+        let addr = MemRef::host(addr).addr();
         let fits = wide(addr) + wide(length) <= wide(u64::MAX)
             && wide(iova) + wide(length) <= wide(u64::MAX);
         let mr = f.regions.register(&f.pd, MemRef::host(addr), length, iova, RW);
         prop_assert_eq!(mr.is_ok(), fits);
         let Ok(mr) = mr else { return Ok(()) };
+        // The memory of a process ends before 2^63.
+        let length = length.min(((1u64 << 63) - 1).saturating_sub(addr));
         for va in [va, iova.wrapping_add(va % 16).wrapping_sub(8), iova + length] {
             let inside = wide(va) >= wide(iova)
                 && wide(va) + wide(asked) <= wide(iova) + wide(length);
             let got = f.remote(mr.rkey(), RW, va, asked);
             prop_assert_eq!(got.is_ok(), inside);
             if let Ok(got) = got {
-                prop_assert_eq!(wide(got.addr), wide(addr) + wide(va) - wide(iova));
+                prop_assert_eq!(wide(got.addr()), wide(addr) + wide(va) - wide(iova));
             }
             let asked = asked as u32;
             let inside = wide(va) >= wide(iova)
@@ -456,4 +459,32 @@ proptest! {
             prop_assert_eq!(f.local(mr.lkey(), RW, va, asked).is_ok(), inside);
         }
     }
+}
+
+#[test]
+fn region_of_all_memory_reaches_no_gpu() {
+    let f = Fixture::new();
+    let all = f.regions.register(&f.pd, MemRef::host(0), u64::MAX, 0, RW);
+    let all = all.unwrap();
+    let last = (1 << 63) - 9;
+    assert_eq!(
+        f.remote(all.rkey(), RW, last, 8),
+        Ok(MemRef::host(last)),
+        "the last bytes of a process"
+    );
+    assert!(f.remote(all.rkey(), RW, last, 9).is_err());
+    assert!(f.remote(all.rkey(), RW, (1 << 63) + 0x1000, 8).is_err());
+}
+
+#[test]
+fn keys_lead_to_memory_of_gpus() {
+    let f = Fixture::new();
+    let memory = MemRef::gpu(5, 0x7f00_0000_0000).unwrap();
+    let mr = f.regions.register(&f.pd, memory, 4096, 0x1000, RW).unwrap();
+    assert_eq!(mr.memory(), memory);
+    assert_eq!(f.remote(mr.rkey(), RW, 0x1008, 8), Ok(memory.offset(8)));
+    assert!(f.remote(mr.rkey(), RW, 0x1000, 4097).is_err());
+    let most = MemRef::gpu(5, (1 << 56) - 4097).unwrap();
+    assert!(f.regions.register(&f.pd, most, 4096, 0, RW).is_ok());
+    assert!(f.regions.register(&f.pd, most, 4097, 0, RW).is_err());
 }

@@ -154,8 +154,7 @@ impl Regions {
             access: bind.access.intersection(GRANTED),
             start,
             length,
-            delta: program.addr.wrapping_sub(start),
-            space: program.space,
+            delta: program.bits().wrapping_sub(start),
             ..unbound(mw, bind.rkey)
         })
     }

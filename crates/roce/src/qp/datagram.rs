@@ -172,7 +172,11 @@ impl Qp {
         let grh = grh(datagram);
         let placed = self
             .place_received(cx, memory, 0, &grh)
-            .and_then(|()| self.place_received(cx, memory, GRH_LEN as u64, payload));
+            .and_then(|()| self.place_received(cx, memory, GRH_LEN as u64, payload))
+            .and_then(|()| {
+                let completed = memory.complete_writes();
+                completed.map_err(|fault| Refusal::local(Reason::Fault(fault)))
+            });
         let Some(wr_id) = self.held_wr_id() else {
             return Received::Dropped(Drop::NoReceive);
         };

@@ -55,6 +55,13 @@ impl Qp {
             self.resp.message = Some(message);
             return Ok(());
         }
+        // Neither the completion nor the ACK may precede the data.
+        if let Err(fault) = memory.complete_writes() {
+            return Err(match message.write {
+                Some(_) => fault.into(),
+                None => Refusal::local(Reason::Fault(fault)),
+            });
+        }
         if let Some(ieth) = packet.ieth()
             && !cx.has_bug(Bug::SkipRemoteInvalidate)
         {
@@ -204,25 +211,18 @@ impl Qp {
                 },
             });
         }
-        let local = |reason| Refusal::Fatal {
-            nak: NakCode::RemoteOperational,
-            status: WcStatus::LocalProtection,
-            reason,
-        };
-        let pd = match (&self.srq, &self.resp.xrc_srq, &self.pd) {
-            (Some(srq), _, _) | (None, Some(srq), _) => srq.pd(),
-            (None, None, Some(pd)) => pd,
-            (None, None, None) => return Err(Refusal::invalid("no protection domain")),
+        let Some(pd) = self.receive_pd() else {
+            return Err(Refusal::invalid("no protection domain"));
         };
         let write = |sge: &Sge, at: u64, data: &[u8]| {
             let addr = sge.addr.wrapping_add(at);
             let length = data.len() as u32;
             let address = cx
                 .local(sge.lkey, pd, Access::LOCAL_WRITE, addr, length)
-                .map_err(|e| local(Reason::Access(e)))?;
+                .map_err(|e| Refusal::local(Reason::Access(e)))?;
             memory
                 .write(address, data)
-                .map_err(|e| local(Reason::Fault(e)))
+                .map_err(|e| Refusal::local(Reason::Fault(e)))
         };
         if let Some(sge) = held.only_sge()
             && !data.is_empty()
@@ -236,6 +236,32 @@ impl Qp {
             write(sge, at, now)?;
         }
         Ok(())
+    }
+
+    /// Returns the protection domain of the receive in use.
+    #[inline]
+    fn receive_pd(&self) -> Option<&Pd> {
+        match (&self.srq, &self.resp.xrc_srq, &self.pd) {
+            (Some(srq), _, _) | (None, Some(srq), _) => Some(srq.pd()),
+            (None, None, pd) => pd.as_deref(),
+        }
+    }
+
+    /// Returns the memory of the receive in use from `offset` on, if up to `most` packets of
+    /// `mtu` bytes fit its only element; and how many do.
+    pub(super) fn receive_run(
+        &self,
+        cx: &Context,
+        offset: u64,
+        mtu: u64,
+        most: u64,
+    ) -> Option<(MemRef, u32)> {
+        let (held, pd) = (&self.resp.held, self.receive_pd()?);
+        let sge = held.only_sge()?;
+        let packets = most.min(held.capacity.saturating_sub(offset) / mtu);
+        let (addr, length) = (sge.addr.wrapping_add(offset), (packets * mtu) as u32);
+        let memory = cx.local(sge.lkey, pd, Access::LOCAL_WRITE, addr, length);
+        Some((memory.ok()?, packets as u32))
     }
 
     /// Completes the receive in use with success.

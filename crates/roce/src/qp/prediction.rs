@@ -164,6 +164,9 @@ impl PredictedPackets<'_> {
     /// number of packets written.
     #[inline]
     fn write_to(&mut self, memory: &dyn Memory, address: MemRef, mtu: u32, most: u32) -> u32 {
+        if !address.is_host() {
+            return memory.write_run(address, &mut self.take(most as usize));
+        }
         let mut taken = 0;
         while taken < most
             && let Some(data) = self.next()

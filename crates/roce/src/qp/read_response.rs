@@ -40,6 +40,7 @@ impl Qp {
         };
         let outcome = if wqe.wants_response() && wqe.phase == Phase::Started {
             self.place_response(cx, memory, packet, wqe)
+                .and_then(|()| self.complete_response(memory, wqe))
         } else {
             let why = format!("{} to a {:?}", packet.opcode(), wqe.op);
             Err((WcStatus::Fatal, Reason::BadResponse(why)))
@@ -133,6 +134,20 @@ impl Qp {
             | SendOp::LocalInvalidate { .. }
             | SendOp::BindMw(_) => bad(format!("{} with {} bytes", packet.opcode(), payload.len())),
         }
+    }
+
+    /// Waits until the data of a work request is in local memory, if this response ends it:
+    /// the completion may not precede the data.
+    fn complete_response(
+        &self,
+        memory: &dyn Memory,
+        wqe: &Wqe,
+    ) -> Result<(), (WcStatus, Reason)> {
+        if self.req.acked + 1 < wqe.packets {
+            return Ok(());
+        }
+        let completed = memory.complete_writes();
+        completed.map_err(|fault| (WcStatus::LocalProtection, Reason::Fault(fault)))
     }
 
     /// Writes `data` into the scatter list of the oldest work request, from `offset` on.

@@ -124,6 +124,15 @@ impl Refusal {
             reason: Reason::InvalidRequest(why.into()),
         }
     }
+
+    /// Returns a refusal because the memory of a receive cannot be written.
+    pub(super) fn local(reason: Reason) -> Refusal {
+        Refusal::Fatal {
+            nak: NakCode::RemoteOperational,
+            status: WcStatus::LocalProtection,
+            reason,
+        }
+    }
 }
 
 impl From<AccessError> for Refusal {

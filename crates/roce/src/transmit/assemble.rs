@@ -5,7 +5,7 @@ use ferroce_wire::icrc::{self, UniformIcrc};
 
 use super::packet::Piece;
 use super::{Batch, ICRC_LEN, Path, Run, TxPacket};
-use crate::memory::{Fault, Memory};
+use crate::memory::{Fault, MemRef, Memory};
 
 /// The ICRCs of the packets of a run.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -19,6 +19,32 @@ pub enum Trailer {
 }
 
 impl Batch {
+    /// Announces the payload in the memory of GPUs to `memory`, so that one transfer fetches
+    /// all of it. To be called before the runs are assembled; without, each packet is fetched
+    /// by itself.
+    #[inline]
+    pub fn prefetch(&self, memory: &dyn Memory) {
+        if self.reads_gpu {
+            memory.prefetch(&mut self.gpu_ranges());
+        }
+    }
+
+    /// Returns the ranges of payload in the memory of GPUs, in the order of packets.
+    fn gpu_ranges(&self) -> impl Iterator<Item = (MemRef, u64)> {
+        let entries = self.entries[..self.used].iter();
+        entries.flat_map(|entry| {
+            let first = entry.first_piece as usize;
+            let pieces = self.pieces[first..first + entry.pieces as usize].iter();
+            pieces.filter_map(|piece| match *piece {
+                // The pieces of a uniform run are contiguous.
+                Piece::Memory { at, length } if !at.is_host() => {
+                    Some((at, u64::from(length) * u64::from(entry.count)))
+                }
+                Piece::Memory { .. } | Piece::Inline { .. } => None,
+            })
+        })
+    }
+
     /// Writes the packets of a run to `out` without gaps. Returns the number of bytes. A
     /// packet whose payload cannot be read is left out, and its number is added to `faults`.
     pub fn assemble_run(

@@ -41,8 +41,8 @@ struct Ram(RefCell<Vec<u8>>);
 impl Ram {
     /// Returns the indices of a range; panics if it is not registered.
     fn range(at: MemRef, length: usize) -> std::ops::Range<usize> {
-        let MemorySpace::Host = at.space;
-        let address = at.addr;
+        assert_eq!(at.space(), MemorySpace::Host);
+        let address = at.addr();
         let end = address + length as u64;
         assert!(
             START <= address && end <= START + LENGTH,
@@ -64,7 +64,7 @@ impl Memory for Ram {
     }
 
     fn compare_swap(&self, at: MemRef, _: u64, new: u64) -> Result<u64, Fault> {
-        assert_eq!(at.addr % 8, 0);
+        assert_eq!(at.addr() % 8, 0);
         self.write(at, &new.to_ne_bytes()).map(|()| 0)
     }
 
@@ -73,7 +73,7 @@ impl Memory for Ram {
     }
 
     fn store_release(&self, at: MemRef, bytes: [u8; 8]) -> Result<(), Fault> {
-        assert_eq!(at.addr % 8, 0);
+        assert_eq!(at.addr() % 8, 0);
         self.write(at, &bytes)
     }
 

@@ -63,8 +63,8 @@ impl Ram {
 }
 
 fn host_address(at: MemRef) -> u64 {
-    let MemorySpace::Host = at.space;
-    at.addr
+    assert_eq!(at.space(), MemorySpace::Host);
+    at.addr()
 }
 
 impl Memory for Ram {

@@ -38,10 +38,10 @@ struct Ram(RefCell<Vec<u8>>);
 
 impl Ram {
     fn start(&self, at: MemRef, length: usize) -> Result<usize, Fault> {
-        let start = at.addr.checked_sub(BASE).map(|start| start as usize);
+        let start = at.addr().checked_sub(BASE).map(|start| start as usize);
         start
             .filter(|start| start + length <= SIZE)
-            .ok_or(Fault::host(at.addr))
+            .ok_or(Fault::host(at.addr()))
     }
 }
 
@@ -59,19 +59,19 @@ impl Memory for Ram {
     }
 
     fn compare_swap(&self, at: MemRef, _: u64, _: u64) -> Result<u64, Fault> {
-        Err(Fault::host(at.addr))
+        Err(Fault::host(at.addr()))
     }
 
     fn fetch_add(&self, at: MemRef, _: u64) -> Result<u64, Fault> {
-        Err(Fault::host(at.addr))
+        Err(Fault::host(at.addr()))
     }
 
     fn store_release(&self, at: MemRef, _: [u8; 8]) -> Result<(), Fault> {
-        Err(Fault::host(at.addr))
+        Err(Fault::host(at.addr()))
     }
 
     fn flush(&self, at: MemRef, _: u64, _: bool) -> Result<(), Fault> {
-        Err(Fault::host(at.addr))
+        Err(Fault::host(at.addr()))
     }
 }
 

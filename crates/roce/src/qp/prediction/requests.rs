@@ -40,6 +40,10 @@ impl Qp {
             taken = packets.write_to(memory, address, self.mtu, most as u32);
             target.va = va.wrapping_add(u64::from(taken) * mtu);
             target.left -= u64::from(taken) * mtu;
+        } else if let Some((address, most)) =
+            self.receive_run(cx, message.placed, mtu, packets.len() as u64)
+        {
+            taken = packets.write_to(memory, address, self.mtu, most);
         } else {
             while let Some(data) = packets.next()
                 && let offset = message.placed + u64::from(taken) * mtu
