@@ -8,10 +8,10 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
+use ferroce_device::Posting;
 use ferroce_device::transport::{
     MAX_SGE, QpType, SendData, SendFlags, SendOp, SendWr, Sge, UdTarget, VerbsError,
 };
-use ferroce_device::Posting;
 
 use crate::convert;
 use crate::errno::{errno_of, refuse};

@@ -46,6 +46,7 @@ pub(crate) unsafe fn queue_pair(pd: *mut ibv_pd, cq: *mut ibv_cq, kind: u32) -> 
     init.cap.max_recv_wr = 64;
     init.cap.max_send_sge = 2;
     init.cap.max_recv_sge = 2;
+    init.cap.max_inline_data = 64;
     let qp = made(ibv_create_qp(pd, &mut init));
     let mut attr: ibv_qp_attr = zeros();
     attr.qp_state = IBV_QPS_INIT;

@@ -80,7 +80,11 @@ impl GpuCopies {
     #[cold]
     fn wait(&self) -> Result<(), Fault> {
         let mut result = Ok(());
-        for session in self.sessions().iter_mut().filter(|session| session.has_writes()) {
+        for session in self
+            .sessions()
+            .iter_mut()
+            .filter(|session| session.has_writes())
+        {
             if let Err(error) = session.complete_writes() {
                 tracing::warn!("GPU {}: {error}", session.gpu.number);
                 let at = MemRef::gpu(session.gpu.number, 0);

@@ -106,7 +106,9 @@ pub(crate) fn locate(addr: u64, length: u64) -> Result<Option<Located>, VerbsErr
     let context = context_of(driver, first, ordinal).map_err(failed)?;
     let gpu = gpus.with_context(driver, context, ordinal)?;
     let memory = MemRef::gpu(gpu.number, addr).ok_or_else(|| {
-        VerbsError::NotSupported(format!("memory of GPU {ordinal} at {addr:#x} is above 2^56"))
+        VerbsError::NotSupported(format!(
+            "memory of GPU {ordinal} at {addr:#x} is above 2^56"
+        ))
     })?;
     Ok(Some(Located { memory, gpu }))
 }
@@ -139,7 +141,11 @@ fn first_gpu_byte(driver: &Driver, addr: u64, length: u64) -> Option<u64> {
     let end = addr.saturating_add(length.max(1));
     let aligned = addr.is_multiple_of(PAGE);
     let later = (addr..end).step_by(ALIGNMENT).skip(1);
-    let later = later.take(if aligned { PAGE as usize / ALIGNMENT - 1 } else { 0 });
+    let later = later.take(if aligned {
+        PAGE as usize / ALIGNMENT - 1
+    } else {
+        0
+    });
     core::iter::once(addr)
         .chain(later)
         .find(|&at| is_gpu_memory(driver, at))

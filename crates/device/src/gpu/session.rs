@@ -87,7 +87,8 @@ impl Session {
                     if let Err(error) = written {
                         return (taken, Err(error));
                     }
-                    (to, from, taken, staged) = (to + (WRITE_ROOM - from) as u64, 0, staged, staged);
+                    (to, from, taken, staged) =
+                        (to + (WRITE_ROOM - from) as u64, 0, staged, staged);
                 }
                 let length = rest.len().min(WRITE_ROOM - self.write_end);
                 let (now, later) = rest.split_at(length);
@@ -109,7 +110,12 @@ impl Session {
     }
 
     /// Starts to copy the write room from `from` to its end.
-    fn start_write(&mut self, entered: &Entered<'_>, to: u64, from: usize) -> Result<(), CudaError> {
+    fn start_write(
+        &mut self,
+        entered: &Entered<'_>,
+        to: u64,
+        from: usize,
+    ) -> Result<(), CudaError> {
         let length = self.write_end - from;
         if length == 0 {
             return Ok(());
@@ -209,7 +215,8 @@ impl Session {
         // SAFETY: the range lies in the read room, and `fetch` has waited for its copy.
         unsafe {
             let place = self.staging.add(at);
-            into.as_mut_ptr().copy_from_nonoverlapping(place, into.len());
+            into.as_mut_ptr()
+                .copy_from_nonoverlapping(place, into.len());
         }
         true
     }

@@ -138,11 +138,7 @@ impl Qp {
 
     /// Waits until the data of a work request is in local memory, if this response ends it:
     /// the completion may not precede the data.
-    fn complete_response(
-        &self,
-        memory: &dyn Memory,
-        wqe: &Wqe,
-    ) -> Result<(), (WcStatus, Reason)> {
+    fn complete_response(&self, memory: &dyn Memory, wqe: &Wqe) -> Result<(), (WcStatus, Reason)> {
         if self.req.acked + 1 < wqe.packets {
             return Ok(());
         }
