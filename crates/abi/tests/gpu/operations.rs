@@ -197,7 +197,8 @@ fn datagrams_are_received_into_a_gpu() {
             assert_eq!(success(f.cqs[1]).byte_len, 940);
             assert_eq!(memory.get(4096 + 40, 900), data);
             success(f.cqs[0]);
-            ends.map(|qp| assert_eq!(ibv_destroy_qp(qp), 0));
+            ends.into_iter()
+                .for_each(|qp| assert_eq!(ibv_destroy_qp(qp), 0));
             assert_eq!(ibv_destroy_ah(ah), 0);
         },
     );

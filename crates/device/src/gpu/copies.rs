@@ -17,6 +17,8 @@ use super::{Gpu, idle_sessions};
 pub(crate) struct GpuCopies {
     /// True if started writes have not been waited for.
     writes: AtomicBool,
+    /// True if the last copy failed.
+    fails: AtomicBool,
     sessions: Mutex<Vec<Session>>,
 }
 
@@ -147,8 +149,13 @@ impl GpuCopies {
             tracing::warn!("memory at {at}: the GPU is unknown");
             return Err(Fault { at });
         };
-        work(session, at.addr()).map_err(|error| {
-            tracing::warn!("memory at {at}: {error}; was it freed while registered?");
+        let result = work(session, at.addr());
+        let failed_before = self.fails.swap(result.is_err(), Ordering::Relaxed);
+        result.map_err(|error| {
+            // One line for the packets of a message.
+            if !failed_before {
+                tracing::warn!("memory at {at}: {error}; was it freed while registered?");
+            }
             Fault { at }
         })
     }
