@@ -181,7 +181,7 @@ fn registration_without_staging_memory_is_refused() {
         let start = f.cuda.allocate(4096);
         for (call, errno) in [
             (c"cuMemHostAlloc", libc::ENOMEM),
-            (c"cuStreamCreate", libc::ENOMEM),
+            (c"cuEventCreate", libc::ENOMEM),
             (c"cuCtxPushCurrent_v2", libc::ENOMEM),
             (c"cuDevicePrimaryCtxRetain", libc::EOPNOTSUPP),
         ] {
@@ -202,7 +202,7 @@ fn failed_copy_completes_with_an_error() {
         }
         let (from, to) = (f.memory(Host, 100_000), f.memory(Gpu, 100_000));
         // The copies start, and their end reports the failure.
-        f.cuda.fail(c"cuStreamSynchronize", ILLEGAL_ADDRESS);
+        f.cuda.fail(c"cuEventQuery", ILLEGAL_ADDRESS);
         let mut wr = request(1, IBV_WR_RDMA_WRITE);
         wr.wr.rdma = to.remote(0);
         unsafe { post(f.qps[0], wr, from.sge(0, 100_000)) };

@@ -146,6 +146,6 @@ impl Drop for Memory<'_> {
 
 /// Returns bytes that differ between messages and positions.
 pub(crate) fn pattern(seed: usize, length: usize) -> Vec<u8> {
-    let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8).wrapping_mul(7) ^ seed * 97) as u8;
+    let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8).wrapping_mul(7) ^ (seed * 97)) as u8;
     (0..length).map(byte).collect()
 }

@@ -3,7 +3,7 @@
  *
  * It is stricter than the real one. Device pointers are addresses of pages without access, so
  * code that touches them directly faults; copies use a second mapping of the same memory.
- * Asynchronous copies happen when their stream is synchronised and not before, so a test finds
+ * Asynchronous copies happen when their end is awaited and not before, so a test finds
  * data that is used too early, and staging memory that is overwritten too early. Calls without a
  * current context, streams of another context and host memory that is not pinned are refused.
  *
@@ -26,6 +26,7 @@ enum {
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400,
+    NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
 };
 
@@ -56,8 +57,15 @@ struct copy {
 
 struct stream {
     struct context *context;
-    int copies;
-    struct copy list[COPIES];
+    unsigned long started;
+    unsigned long ended;
+    struct copy list[COPIES]; /* a ring */
+};
+
+struct event {
+    struct stream *stream;
+    unsigned long copies; /* copies of the stream before the event */
+    int queried;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -362,21 +370,45 @@ int cuStreamCreate(struct stream **stream, unsigned flags)
     return end(SUCCESS);
 }
 
-int cuStreamSynchronize(struct stream *stream)
+int cuEventCreate(struct event **event, unsigned flags)
 {
-    int result = SUCCESS;
+    (void)flags;
+    BEGIN;
+    if (!top())
+        return end(INVALID_CONTEXT);
+    *event = calloc(1, sizeof(**event));
+    return end(SUCCESS);
+}
 
+int cuEventRecord(struct event *event, struct stream *stream)
+{
     BEGIN;
     if (stream->context != top())
         return end(INVALID_HANDLE);
-    for (int i = 0; i < stream->copies; i++) {
-        struct copy *copy = &stream->list[i];
+    event->stream = stream;
+    event->copies = stream->started;
+    event->queried = 0;
+    return end(SUCCESS);
+}
+
+/* The first query finds the copies unfinished, and the second one copies. */
+int cuEventQuery(struct event *event)
+{
+    struct stream *stream = event->stream;
+    int result = SUCCESS;
+
+    BEGIN;
+    if (!event->queried) {
+        event->queried = 1;
+        return end(NOT_READY);
+    }
+    while (stream->ended < event->copies) {
+        struct copy *copy = &stream->list[stream->ended++ % COPIES];
         if (copy->memory->bytes)
             memcpy(copy->to, copy->from, copy->length);
         else
             result = ILLEGAL_ADDRESS;
     }
-    stream->copies = 0;
     return end(result);
 }
 
@@ -389,9 +421,9 @@ static int start(struct stream *stream, uint64_t device, void *host, size_t leng
         return INVALID_HANDLE;
     if (!memory || memory->device != top()->device || !staging || !staging->pinned)
         return INVALID_VALUE;
-    if (stream->copies == COPIES)
+    if (stream->started - stream->ended == COPIES)
         abort();
-    struct copy *copy = &stream->list[stream->copies++];
+    struct copy *copy = &stream->list[stream->started++ % COPIES];
     char *bytes = memory->bytes + (device - memory->start);
     copy->to = write ? bytes : host;
     copy->from = write ? host : bytes;

@@ -24,12 +24,19 @@ pub(super) struct Context(pub(super) *mut c_void);
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Stream(pub(super) *mut c_void);
 
+/// `CUevent`, an opaque handle.
+#[repr(transparent)]
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Event(pub(super) *mut c_void);
+
 // SAFETY: the driver permits the use of its handles in every thread.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 // SAFETY: as above.
 unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
 
 /// Attributes of pointers: `CUpointer_attribute`.
 pub(super) mod attribute {
@@ -44,10 +51,15 @@ pub(super) mod attribute {
 pub(super) const MEMORY_TYPE_DEVICE: c_uint = 2;
 /// `CU_STREAM_NON_BLOCKING`: no order with the default stream of the program.
 const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`
+const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts.
 const HOST_ALLOC_PORTABLE: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
 const CAPTURE_RELAXED: c_int = 2;
+
+/// `CUDA_ERROR_NOT_READY`
+const NOT_READY: c_int = 600;
 
 /// A failed call of the driver.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -121,7 +133,9 @@ functions! {
     ctx_pop_current = "cuCtxPopCurrent_v2" (*mut Context);
     exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_int);
     stream_create = "cuStreamCreate" (*mut Stream, c_uint);
-    stream_synchronize = "cuStreamSynchronize" (Stream);
+    event_create = "cuEventCreate" (*mut Event, c_uint);
+    event_record = "cuEventRecord" (Event, Stream);
+    event_query = "cuEventQuery" (Event);
     mem_host_alloc = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
     memcpy_to_device = "cuMemcpyHtoDAsync_v2" (DevicePtr, *const c_void, usize, Stream);
     memcpy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, DevicePtr, usize, Stream);
@@ -264,6 +278,14 @@ impl Entered<'_> {
         Ok(stream)
     }
 
+    /// Creates an event.
+    pub(super) fn create_event(&self) -> Result<Event, CudaError> {
+        let driver = self.driver;
+        let mut event = Event(ptr::null_mut());
+        call!(driver.event_create(&raw mut event, EVENT_DISABLE_TIMING))?;
+        Ok(event)
+    }
+
     /// Allocates pinned memory.
     pub(super) fn allocate_pinned(&self, length: usize) -> Result<*mut u8, CudaError> {
         let driver = self.driver;
@@ -277,7 +299,7 @@ impl Entered<'_> {
     /// # Safety
     ///
     /// `from` is pinned memory with `length` bytes, which does not change before
-    /// [`Entered::synchronize`].
+    /// an event behind the copy has happened.
     pub(super) unsafe fn start_write(
         &self,
         to: DevicePtr,
@@ -294,7 +316,7 @@ impl Entered<'_> {
     /// # Safety
     ///
     /// `to` is pinned memory with `length` bytes, which is not used before
-    /// [`Entered::synchronize`].
+    /// an event behind the copy has happened.
     pub(super) unsafe fn start_read(
         &self,
         to: *mut u8,
@@ -306,10 +328,20 @@ impl Entered<'_> {
         call!(driver.memcpy_to_host(to.cast(), from, length, stream))
     }
 
-    /// Waits for all copies of a stream.
-    pub(super) fn synchronize(&self, stream: Stream) -> Result<(), CudaError> {
+    /// Makes an event happen when all copies that a stream has now have ended.
+    pub(super) fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
         let driver = self.driver;
-        call!(driver.stream_synchronize(stream))
+        call!(driver.event_record(event, stream))
+    }
+
+    /// Returns true if a recorded event has happened.
+    pub(super) fn has_happened(&self, event: Event) -> Result<bool, CudaError> {
+        let driver = self.driver;
+        match call!(driver.event_query(event)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == NOT_READY => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Memory of GPUs, through CUDA's driver library.
 //!
 //! ```text
-//!   register: locate ---> Gpu, one per context of the driver
+//!   register: locate ---> Gpu, one per context of the driver: stream
 //!                          |
-//!   shard: GpuCopies ---> Session: stream, pinned staging memory
+//!   shard: GpuCopies ---> Session: pinned staging memory
 //! ```
 //!
 //! The processor cannot access the memory of a GPU. A program may register it nevertheless: an
@@ -13,7 +13,7 @@
 //! payload of a batch to send is fetched together.
 //!
 //! A completion or an ACK is visible only after the data is in the memory of the GPU:
-//! [`Memory::complete_writes`](ferroce_roce::Memory::complete_writes) waits for the stream. So
+//! [`Memory::complete_writes`](ferroce_roce::Memory::complete_writes) waits for the copies. So
 //! a kernel that the program starts after the completion sees the data, as does one that runs
 //! already and learns of the completion through host memory.
 
@@ -21,13 +21,13 @@ mod copies;
 mod driver;
 mod session;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferroce_control::PerProcess;
 use ferroce_roce::{Fault, MemRef, VerbsError};
 
 pub(crate) use copies::GpuCopies;
-use driver::{Context, CudaError, Driver, Entered, MEMORY_TYPE_DEVICE, Search, attribute};
+use driver::{Context, CudaError, Driver, Entered, MEMORY_TYPE_DEVICE, Search, Stream, attribute};
 use session::Session;
 
 /// Bytes of a page of the processor.
@@ -57,11 +57,27 @@ pub(crate) struct Gpu {
     process: u32,
     driver: &'static Driver,
     context: Context,
+    /// The stream of all copies.
+    stream: OnceLock<Stream>,
     /// Held during an atomic operation.
     atomics: Mutex<()>,
 }
 
 impl Gpu {
+    /// Returns the stream of all copies, also those of other shards.
+    ///
+    /// The streams of a process share a few queues of the GPU. A copy in one queue with a kernel
+    /// that waits for the data of the copy waits for ever. The fewer streams, the less likely
+    /// that is: under MPS, NCCL worked with one shard's stream and stopped with those of four.
+    fn stream(&self, entered: &Entered<'_>) -> Result<Stream, CudaError> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(*stream);
+        }
+        // Two threads may both create one: then one stream is left unused.
+        let stream = entered.create_stream()?;
+        Ok(*self.stream.get_or_init(|| stream))
+    }
+
     fn enter(&self) -> Result<Entered<'_>, CudaError> {
         self.driver.enter(self.context)
     }
@@ -221,6 +237,7 @@ impl Gpus {
             process: std::process::id(),
             driver,
             context,
+            stream: OnceLock::new(),
             atomics: Mutex::new(()),
         });
         tracing::debug!("GPU {}: device {ordinal} of CUDA", gpu.number);

@@ -1,8 +1,10 @@
 //! Copies between a GPU and pinned memory.
 
-use super::Gpu;
-use super::driver::{CudaError, Entered, Stream};
 use std::sync::Arc;
+
+use super::Gpu;
+use super::driver::{CudaError, Entered, Event, Stream};
+use crate::clock;
 
 /// Bytes for data on its way from the GPU: more than a batch of packets has.
 const READ_ROOM: usize = 256 << 10;
@@ -10,7 +12,12 @@ const READ_ROOM: usize = 256 << 10;
 /// before it: 1 MiB takes 27 us.
 const WRITE_ROOM: usize = 1 << 20;
 
-/// A stream with pinned staging memory. One thread at a time uses it.
+/// Time for which a thread keeps its processor while it waits for a copy.
+const SPIN_NS: u64 = 50_000;
+/// Time after which a copy that has not ended is reported.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// Pinned staging memory for copies of a GPU. One thread at a time uses it.
 ///
 /// A copy takes 7 us however short it is, most of which is waiting for its end. So writes are
 /// only started, and one wait ends all of them. Reads are announced together, for the same
@@ -19,6 +26,8 @@ const WRITE_ROOM: usize = 1 << 20;
 pub(super) struct Session {
     pub(super) gpu: Arc<Gpu>,
     stream: Stream,
+    /// Marks the end of the copies that the session waits for.
+    event: Event,
     /// `READ_ROOM` bytes, then `WRITE_ROOM` bytes of pinned memory.
     staging: *mut u8,
     /// Ranges of the GPU's memory that are in the staging memory, in the order of reads.
@@ -49,7 +58,8 @@ impl Session {
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Session, CudaError> {
         let entered = gpu.enter()?;
         Ok(Session {
-            stream: entered.create_stream()?,
+            stream: gpu.stream(&entered)?,
+            event: entered.create_event()?,
             staging: entered.allocate_pinned(READ_ROOM + WRITE_ROOM)?,
             gpu: Arc::clone(gpu),
             fetched: Vec::new(),
@@ -140,12 +150,39 @@ impl Session {
 
     /// Waits for all started copies.
     fn wait(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
-        let done = entered.synchronize(self.stream);
+        let done = self.await_stream(entered);
         self.write_end = 0;
         if let Err(error) = done {
             self.broken = Some(error);
         }
         self.broken.map_or(Ok(()), Err)
+    }
+
+    /// Looks at the stream until the copies that were started so far have ended.
+    /// `cuStreamSynchronize` does the same, and would not report a wait without end.
+    fn await_stream(&self, entered: &Entered<'_>) -> Result<(), CudaError> {
+        entered.record(self.event, self.stream)?;
+        let since = clock::now();
+        let mut reported = false;
+        while !entered.has_happened(self.event)? {
+            let waited = clock::now().nanos_since(since);
+            match waited < SPIN_NS {
+                true => core::hint::spin_loop(),
+                false => {
+                    rustix::thread::sched_yield();
+                }
+            }
+            if waited > PATIENCE_NS && !reported {
+                reported = true;
+                tracing::warn!(
+                    "GPU {}: a copy has not ended for {} s: is it behind a kernel that waits for \
+                     its data? docs/GPU.md names a remedy",
+                    self.gpu.number,
+                    PATIENCE_NS / 1_000_000_000
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what was fetched, before other ranges are fetched.
