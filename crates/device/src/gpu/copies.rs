@@ -171,8 +171,7 @@ impl Drop for GpuCopies {
         let sessions = core::mem::take(&mut *self.sessions());
         for mut session in sessions {
             // A forked child has no context.
-            if session.gpu.process == std::process::id() {
-                let _failed = session.complete_writes();
+            if session.gpu.process == std::process::id() && session.complete_writes().is_ok() {
                 idle_sessions().push(session);
             }
         }

@@ -70,9 +70,15 @@ impl Session {
         })
     }
 
-    /// Returns true if started writes have not been waited for.
+    /// Returns true if started writes have not been waited for, or may have been lost by a
+    /// failure of the stream.
     pub(super) fn has_writes(&self) -> bool {
-        self.write_end > 0
+        self.write_end > 0 || self.is_broken()
+    }
+
+    /// Returns true after a failure of the stream.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
     }
 
     /// Starts to write pieces one behind the other. Returns how many were taken before an error.
