@@ -165,7 +165,9 @@ impl Device {
         access: Access,
     ) -> Result<Arc<Mr>, VerbsError> {
         self.check_pd(pd)?;
-        self.shared.regions.register(pd, memory, length, iova, access)
+        self.shared
+            .regions
+            .register(pd, memory, length, iova, access)
     }
 
     /// Returns a reference to memory of the program: of a GPU if CUDA knows the address as

@@ -111,14 +111,14 @@ const LENGTH: u64 = 0x1_0000;
 
 impl Ram {
     fn range(at: MemRef, length: usize) -> std::ops::Range<usize> {
-        let MemorySpace::Host = at.space;
-        let end = at.addr + length as u64;
+        assert_eq!(at.space(), MemorySpace::Host);
+        let end = at.addr() + length as u64;
         assert!(
-            START <= at.addr && end <= START + LENGTH,
+            START <= at.addr() && end <= START + LENGTH,
             "{:#x}+{length} is not registered",
-            at.addr
+            at.addr()
         );
-        at.addr as usize..end as usize
+        at.addr() as usize..end as usize
     }
 }
 

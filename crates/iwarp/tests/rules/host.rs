@@ -29,14 +29,14 @@ pub(crate) struct Ram {
 
 impl Ram {
     fn index(&self, at: MemRef, length: usize) -> Result<usize, Fault> {
-        let MemorySpace::Host = at.space;
-        let end = at.addr + length as u64;
+        assert_eq!(at.space(), MemorySpace::Host);
+        let end = at.addr() + length as u64;
         let holes = self.holes.borrow();
-        let hole = holes.iter().any(|h| at.addr < h.end && h.start < end);
-        if hole || at.addr < BASE || end > BASE + SIZE as u64 {
+        let hole = holes.iter().any(|h| at.addr() < h.end && h.start < end);
+        if hole || at.addr() < BASE || end > BASE + SIZE as u64 {
             return Err(Fault { at });
         }
-        Ok((at.addr - BASE) as usize)
+        Ok((at.addr() - BASE) as usize)
     }
 
     pub(crate) fn get(&self, address: u64, length: usize) -> Vec<u8> {

@@ -445,8 +445,8 @@ fn payload_can_be_placed_by_the_caller() {
     let [(at, 900)] = places[..] else {
         panic!("{places:?}");
     };
-    assert_eq!(at.addr, BASE + 0x5000 + 100);
-    b.ram.put(at.addr, &bytes[116..616]);
+    assert_eq!(at.addr(), BASE + 0x5000 + 100);
+    b.ram.put(at.addr(), &bytes[116..616]);
     b.engine.placed(b.qpn, 500);
     b.receive(&bytes[616..]);
     assert_eq!(

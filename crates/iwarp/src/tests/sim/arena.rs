@@ -119,20 +119,20 @@ impl Arena {
     }
 
     fn index(&self, at: MemRef, length: usize) -> Result<usize, Fault> {
-        let MemorySpace::Host = at.space;
-        let end = at.addr.saturating_add(length as u64);
-        if at.addr < BASE || end > BASE + REGISTERED {
-            self.complain(format!("{:#x}+{length} is not registered", at.addr));
+        assert_eq!(at.space(), MemorySpace::Host);
+        let end = at.addr().saturating_add(length as u64);
+        if at.addr() < BASE || end > BASE + REGISTERED {
+            self.complain(format!("{:#x}+{length} is not registered", at.addr()));
             return Err(Fault { at });
         }
         if self
             .dead
             .iter()
-            .any(|(start, stop)| at.addr < *stop && *start < end)
+            .any(|(start, stop)| at.addr() < *stop && *start < end)
         {
-            self.complain(format!("{:#x}+{length} is no longer registered", at.addr));
+            self.complain(format!("{:#x}+{length} is no longer registered", at.addr()));
         }
-        Ok((at.addr - BASE) as usize)
+        Ok((at.addr() - BASE) as usize)
     }
 
     fn complain(&self, what: String) {
@@ -165,7 +165,7 @@ impl Memory for Arena {
 
     fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
         let start = self.index(at, data.len())?;
-        self.check_write(at.addr, data);
+        self.check_write(at.addr(), data);
         self.bytes.borrow_mut()[start..start + data.len()].copy_from_slice(data);
         Ok(())
     }
