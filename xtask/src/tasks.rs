@@ -54,9 +54,13 @@ pub(crate) fn test() -> Result<()> {
     programs(&[])
 }
 
+/// Options of the runner that select recipes. Each recipe installs its packages by itself.
+const RECIPES: [&str; 4] = ["--wheels", "--mpi", "--suites", "--storage"];
+
 /// Runs unmodified RDMA programs.
 pub(crate) fn programs(args: &[String]) -> Result<()> {
-    if !have("real programs", &packages::PROGRAMS)? {
+    let recipes = args.iter().any(|word| RECIPES.contains(&word.as_str()));
+    if !recipes && !have("real programs", &packages::PROGRAMS)? {
         return Ok(());
     }
     runner("Run real programs", "ferroce-programs", "programs", args)

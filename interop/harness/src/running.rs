@@ -51,6 +51,13 @@ impl Running {
         self.child.id()
     }
 
+    /// Kills the process group, also if its leader has ended.
+    pub fn kill_group(&mut self) {
+        if let Ok(pid) = self.pid() {
+            let _gone = kill_process_group(pid, Signal::KILL);
+        }
+    }
+
     fn pid(&self) -> Result<Pid> {
         let pid = i32::try_from(self.child.id())?;
         Pid::from_raw(pid).context("the process ID is zero")

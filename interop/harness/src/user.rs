@@ -113,6 +113,18 @@ impl User {
         command
     }
 
+    /// Returns a command that runs as the user in `folder`, without `ferroce run`.
+    pub fn command(&self, program: impl AsRef<Path>, folder: &Path) -> Command {
+        let mut command = self.prepared(program.as_ref());
+        command.current_dir(folder);
+        command
+    }
+
+    /// Returns the folder of `ferroce`.
+    pub fn program_folder(&self) -> &Path {
+        self.ferroce.parent().unwrap_or(&self.ferroce)
+    }
+
     /// Returns true if a program listens on an rdma_cm port.
     ///
     /// # Errors

@@ -6,18 +6,20 @@
 mod case;
 mod cases;
 mod place;
+mod recipes;
 mod run;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use ferroce_harness::{Outcome, Report, keep, keep_name, now};
 
 use crate::case::Case;
 use crate::place::Place;
+use crate::recipes::Group;
 
 /// Run unmodified RDMA programs on Ferroce and check their output.
 #[derive(Debug, Parser)]
@@ -27,6 +29,15 @@ EXAMPLES
     programs --ferroce target/release/ferroce --only perftest
     programs --ferroce target/release/ferroce --list
     programs --rdma-core ~/rdma-core --only pyverbs
+    programs --wheels --mpi
+    programs --storage --only Valkey
+
+RECIPES
+    With --wheels, --mpi, --suites or --storage, the recipes of docs/RECIPES.md run instead, as
+    printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
+    and compilers; the second runs as an ordinary user on a link rxe0 on loopback. Sources come
+    from Debian's source packages, or from the folder that a variable names; the error of a
+    recipe without sources names the variable.
 
 NEWER SOURCES OF RDMA-CORE
     With --rdma-core, its rping is compiled and run. Its Python tests run if pyverbs is built
@@ -41,7 +52,8 @@ NEWER SOURCES OF RDMA-CORE
     Of the tests of rdma-core 65 at least 189 must pass, and none may fail.
 
 FILES
-    target/programs/    output of programs that failed")]
+    target/programs/    output of programs that failed
+    target/recipes/     software of recipes, each with its install.log")]
 struct Arguments {
     /// The `ferroce` to run programs with; its libraries are in the same folder
     #[arg(long, default_value = "target/release/ferroce")]
@@ -61,10 +73,50 @@ struct Arguments {
     /// Folder with newer sources of rdma-core, to run their rping and Python tests, too
     #[arg(long, value_name = "FOLDER", env = "FERROCE_RDMA_CORE")]
     rdma_core: Option<PathBuf>,
+    /// Run the recipes of Python packages: NIXL, Mooncake and others
+    #[arg(long)]
+    wheels: bool,
+    /// Run the recipes of MPI libraries, and mpi4py's tests
+    #[arg(long)]
+    mpi: bool,
+    /// Run the test suites of libfabric and UCX
+    #[arg(long)]
+    suites: bool,
+    /// Run the recipes of storage servers
+    #[arg(long)]
+    storage: bool,
+    /// Folder for the software of recipes
+    #[arg(long, default_value = "target/recipes")]
+    software: PathBuf,
+}
+
+impl Arguments {
+    /// Returns the groups of recipes that the user asks for.
+    fn groups(&self) -> Vec<Group> {
+        let all = [
+            (self.wheels, Group::Wheels),
+            (self.mpi, Group::Mpi),
+            (self.suites, Group::Suites),
+            (self.storage, Group::Storage),
+        ];
+        let chosen = all.into_iter().filter(|(chosen, _)| *chosen);
+        chosen.map(|(_, group)| group).collect()
+    }
+
+    /// Returns true if `--only` does not exclude this text.
+    fn wants(&self, text: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| text.contains(only))
+    }
 }
 
 fn main() -> ExitCode {
-    match try_main(&Arguments::parse()) {
+    let arguments = Arguments::parse();
+    let groups = arguments.groups();
+    let result = match groups.is_empty() {
+        true => try_main(&arguments),
+        false => run_recipes(&arguments, &groups),
+    };
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -76,12 +128,7 @@ fn main() -> ExitCode {
 
 /// Runs the cases. Returns true if all work.
 fn try_main(arguments: &Arguments) -> Result<bool> {
-    let wanted = |text: &str| {
-        arguments
-            .only
-            .as_deref()
-            .is_none_or(|only| text.contains(only))
-    };
+    let wanted = |text: &str| arguments.wants(text);
     let mut cases = cases::all(arguments.rdma_core.as_deref());
     cases.retain(|case| wanted(case.program) || wanted(&case.name));
     if arguments.list {
@@ -90,8 +137,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(true);
     }
-    let folder = std::env::temp_dir().join(format!("ferroce-programs-{}", std::process::id()));
-    fs::create_dir_all(&folder)?;
+    let folder = temporary_folder()?;
     let place = Place::enter(&arguments.ferroce, &folder)?;
     let mut report = Report::default();
     for (number, case) in cases.iter().enumerate() {
@@ -129,6 +175,60 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
     Ok(report.all_work())
 }
 
+/// Runs the recipes of groups. Returns true if all work.
+fn run_recipes(arguments: &Arguments, groups: &[Group]) -> Result<bool> {
+    ensure!(
+        arguments.write.is_none(),
+        "--write records the programs of the distribution; docs/RECIPES.md is written by hand"
+    );
+    let mut recipes = recipes::of_groups(groups);
+    recipes.retain(|recipe| arguments.wants(recipe.title));
+    if arguments.list {
+        for recipe in &recipes {
+            println!("{:<14?} {}", recipe.group, recipe.title);
+        }
+        return Ok(true);
+    }
+    // Software is installed first: the private network has no way out.
+    let prepared: Vec<_> = recipes
+        .into_iter()
+        .map(|recipe| (recipe, recipes::prepare(recipe, &arguments.software)))
+        .collect();
+    let folder = temporary_folder()?;
+    let place = Place::enter_loopback(&arguments.ferroce, &folder)?;
+    let mut report = Report::default();
+    for (recipe, prepared) in &prepared {
+        let logs = folder.join(keep_name("recipe", recipe.title));
+        let begun = now();
+        let result = match prepared {
+            Ok(prepared) => recipes::run(&place, prepared, &logs),
+            Err(error) => Err(anyhow!("{error:#}")),
+        };
+        let outcome = match result {
+            Ok(()) => Outcome::Works,
+            Err(error) => {
+                let kept = arguments.keep.join(keep_name("recipe", recipe.title));
+                fs::create_dir_all(&logs)?;
+                keep(&logs, &kept).context("cannot keep the output")?;
+                Outcome::Fails(format!("{error:#}"), kept)
+            }
+        };
+        let name = format!("{} bytes or more over rxe0", recipe.bytes);
+        report.add(recipe.title, &name, outcome, now() - begun);
+    }
+    place.leave().context("a program still uses the link")?;
+    fs::remove_dir_all(&folder)?;
+    report.summarise();
+    Ok(report.all_work())
+}
+
+/// Creates a folder for the files of this run.
+fn temporary_folder() -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("ferroce-programs-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
 /// Attempts a case up to `case.attempts` times.
 fn run_with_retries(place: &Place, case: &Case, logs: &Path) -> Result<()> {
     let mut result = run::attempt(place, case, logs);
@@ -159,7 +259,8 @@ Each line below is a command that `cargo xtask test` runs and checks. The progra
 unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
 link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. `cargo xtask programs --write
 docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests,
-[PYTHON.md](PYTHON.md) has recipes for Python packages: NIXL, Mooncake, DLSlime, InfiniStore.
+[RECIPES.md](RECIPES.md) has recipes for software from elsewhere, which `cargo xtask programs --wheels --mpi --suites
+--storage` runs as printed.
 
 These bugs of programs appear with any driver:
 

@@ -21,6 +21,7 @@ pub(crate) const LINK_V6: &str = "fd77::1";
 /// The environment of the programs.
 pub(crate) struct Place {
     pub(crate) user: User,
+    links: &'static [&'static str],
 }
 
 impl Place {
@@ -38,6 +39,7 @@ impl Place {
         netdev::await_link_local("veth0");
         let place = Place {
             user: User::new(ferroce, folder, root)?,
+            links: &["rxe0", "rxe1"],
         };
         // perftest's files for XRC domains. It cannot open those of another user.
         for side in ["client", "server"] {
@@ -51,9 +53,20 @@ impl Place {
         Ok(place)
     }
 
+    /// Creates and enters a private network with rxe0 on loopback: the environment that
+    /// `ferroce run` makes for a user without links.
+    pub(crate) fn enter_loopback(ferroce: &Path, folder: &Path) -> Result<Place> {
+        let root = rustix::process::geteuid().is_root();
+        ferroce_net::enter_private_network().context("cannot create a network namespace")?;
+        let user = User::new(ferroce, folder, root)?;
+        user.ferroce(&["link", "add", "rxe0", "type", "rxe", "netdev", "lo"])?;
+        let links = &["rxe0"];
+        Ok(Place { user, links })
+    }
+
     /// Deletes the links; ferroced ends with the last one.
     pub(crate) fn leave(self) -> Result<()> {
-        for link in ["rxe0", "rxe1"] {
+        for link in self.links {
             self.user.ferroce(&["link", "delete", link])?;
         }
         Ok(())
