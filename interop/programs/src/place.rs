@@ -8,9 +8,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
-use ferroce_harness::User;
+use anyhow::{Context, Result, ensure};
+use ferroce_harness::{User, now, pause};
 use ferroce_testnet::netdev;
 
 /// IPv4 address of rxe0.
@@ -53,11 +54,13 @@ impl Place {
         Ok(place)
     }
 
-    /// Creates and enters a private network with rxe0 on loopback: the environment that
-    /// `ferroce run` makes for a user without links.
+    /// Creates and enters a private network with rxe0 on loopback, as `ferroce run` does for a
+    /// user without links.
     pub(crate) fn enter_loopback(ferroce: &Path, folder: &Path) -> Result<Place> {
         let root = rustix::process::geteuid().is_root();
         ferroce_net::enter_private_network().context("cannot create a network namespace")?;
+        // SPDK needs another address than 127.0.0.1.
+        netdev::add_address("lo", &format!("{LINK_V4}/32"));
         let user = User::new(ferroce, folder, root)?;
         user.ferroce(&["link", "add", "rxe0", "type", "rxe", "netdev", "lo"])?;
         let links = &["rxe0"];
@@ -68,6 +71,18 @@ impl Place {
     pub(crate) fn leave(self) -> Result<()> {
         for link in self.links {
             self.user.ferroce(&["link", "delete", link])?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no program has a queue pair or an rdma_cm id: a program that was killed
+    /// still has its own for a moment.
+    pub(crate) fn await_silence(&self, until: Instant) -> Result<()> {
+        for kind in ["qp", "cm_id"] {
+            while !self.user.ferroce(&["resource", "show", kind])?.is_empty() {
+                ensure!(now() < until, "a program still uses the links");
+                pause();
+            }
         }
         Ok(())
     }

@@ -36,6 +36,7 @@ pub(crate) fn run(place: &Place, prepared: &Prepared, logs: &Path) -> Result<()>
     let result = child.wait_for_success(deadline(Duration::from_secs(60 * recipe.minutes)));
     // Servers that the block started and did not stop.
     child.kill_group();
+    place.await_silence(deadline(Duration::from_secs(20)))?;
     result?;
     let said = child.output()?;
     for text in recipe.expect {

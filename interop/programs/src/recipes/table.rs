@@ -47,7 +47,81 @@ pub(crate) const RECIPES: &[Recipe] = &[
     wheel("Mooncake", &["received: True"], MIB),
     wheel("DLSlime", &["received: True"], MIB),
     wheel("InfiniStore", &["received: True"], 2 * MIB),
+    mpi("Open MPI", &["Open MPI", "ring and sum right"], 8 * MIB, 2),
+    mpi("MPICH", &["MPICH", "ring and sum right"], 8 * MIB, 2),
+    // The tests use small messages.
+    MPI4PY.used(mpi("Tests of mpi4py", &["\nOK"], 4 * MIB, 15)),
+    // The last line of each benchmark is its largest message.
+    MPI4PY.used(mpi(
+        "OSU benchmarks",
+        &["# MPI Bandwidth Test", "   4194304 "],
+        100 * MIB,
+        10,
+    )),
+    VALKEY.used(storage("Valkey", &["value right", "GET: "], 24 * MIB, 2)),
+    SPDK.used(storage(
+        "SPDK",
+        &["Attached to NVMeoF", "blocks right"],
+        16 * MIB,
+        5,
+    )),
 ];
+
+const SPDK: Source = Source {
+    variable: "SPDK",
+    software: "SPDK with its submodule isa-l",
+    debian: None,
+};
+
+const VALKEY: Source = Source {
+    variable: "VALKEY",
+    software: "Valkey 9",
+    debian: Some(("valkey", "sid")),
+};
+
+const MPI4PY: Source = Source {
+    variable: "MPI4PY",
+    software: "mpi4py 4.1",
+    debian: Some(("mpi4py", "sid")),
+};
+
+impl Source {
+    /// Returns a recipe with these sources.
+    const fn used(self, recipe: Recipe) -> Recipe {
+        Recipe {
+            source: Some(self),
+            ..recipe
+        }
+    }
+}
+
+const fn mpi(
+    title: &'static str,
+    expect: &'static [&'static str],
+    bytes: u64,
+    minutes: u64,
+) -> Recipe {
+    Recipe {
+        group: Group::Mpi,
+        title,
+        expect,
+        bytes,
+        minutes,
+        source: None,
+    }
+}
+
+const fn storage(
+    title: &'static str,
+    expect: &'static [&'static str],
+    bytes: u64,
+    minutes: u64,
+) -> Recipe {
+    Recipe {
+        group: Group::Storage,
+        ..mpi(title, expect, bytes, minutes)
+    }
+}
 
 const fn wheel(title: &'static str, expect: &'static [&'static str], bytes: u64) -> Recipe {
     Recipe {
