@@ -65,6 +65,7 @@ pub(crate) const RECIPES: &[Recipe] = &[
         16 * MIB,
         5,
     )),
+    storage("Ceph", &["object right"], 16 * MIB, 3),
 ];
 
 const SPDK: Source = Source {
