@@ -110,7 +110,7 @@ EXAMPLES
   cargo xtask programs --only perftest
   cargo xtask programs --write docs/COMPATIBILITY.md
   cargo xtask programs --wheels           the recipes of docs/RECIPES.md for Python packages;
-                                          also --mpi, --suites, --storage
+                                          also --mpi, --storage
   FERROCE_RDMA_CORE=~/rdma-core cargo xtask programs --only pyverbs
                                           with the tests of newer rdma-core sources
   cargo xtask programs -- --help          the runner's own help")]

@@ -55,7 +55,7 @@ pub(crate) fn test() -> Result<()> {
 }
 
 /// Options of the runner that select recipes. Each recipe installs its packages by itself.
-const RECIPES: [&str; 4] = ["--wheels", "--mpi", "--suites", "--storage"];
+const RECIPES: [&str; 3] = ["--wheels", "--mpi", "--storage"];
 
 /// Runs unmodified RDMA programs.
 pub(crate) fn programs(args: &[String]) -> Result<()> {

@@ -33,8 +33,7 @@ EXAMPLES
     programs --storage --only Valkey
 
 RECIPES
-    With --wheels, --mpi, --suites or --storage, the recipes of docs/RECIPES.md run instead, as
-    printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
+    With --wheels, --mpi or --storage, the recipes of docs/RECIPES.md run instead, as printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
     and compilers; the second runs as an ordinary user on a link rxe0 on loopback. Sources come
     from Debian's source packages, or from the folder that a variable names; the error of a
     recipe without sources names the variable.
@@ -79,9 +78,6 @@ struct Arguments {
     /// Run the recipes of MPI libraries, and mpi4py's tests
     #[arg(long)]
     mpi: bool,
-    /// Run the test suites of libfabric and UCX
-    #[arg(long)]
-    suites: bool,
     /// Run the recipes of storage servers
     #[arg(long)]
     storage: bool,
@@ -96,7 +92,6 @@ impl Arguments {
         let all = [
             (self.wheels, Group::Wheels),
             (self.mpi, Group::Mpi),
-            (self.suites, Group::Suites),
             (self.storage, Group::Storage),
         ];
         let chosen = all.into_iter().filter(|(chosen, _)| *chosen);
@@ -259,8 +254,8 @@ Each line below is a command that `cargo xtask test` runs and checks. The progra
 unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
 link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. `cargo xtask programs --write
 docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests,
-[RECIPES.md](RECIPES.md) has recipes for software from elsewhere, which `cargo xtask programs --wheels --mpi --suites
---storage` runs as printed.
+[RECIPES.md](RECIPES.md) has recipes for software from elsewhere, which `cargo xtask programs --wheels --mpi --storage`
+runs as printed.
 
 These bugs of programs appear with any driver:
 

@@ -7,8 +7,6 @@ pub(crate) enum Group {
     Wheels,
     /// MPI libraries from a package index.
     Mpi,
-    /// Test suites of other projects.
-    Suites,
     /// Storage servers.
     Storage,
 }
