@@ -35,9 +35,9 @@ pub(crate) struct LinkArgs {
 
 #[derive(Debug, Subcommand)]
 enum LinkCommand {
-    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
     #[command(
-        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]",
+        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]",
         long_about = "\
 Adds a link: an RDMA device called NAME on the netdev IF. Any netdev with an IP address and \
 without another link can be used, `lo` included. Starts ferroced if none runs.",
@@ -59,6 +59,9 @@ WORDS
     speed N         speed that programs see, such as 100g, 2.5g or 100m; default: that of
                     the netdev, and if it reports none 25g for loopback, 10g for others.
                     UCX and NCCL choose by it; it does not limit the link
+    local on|off    let programs of one user on this host exchange packets through shared
+                    memory instead of UDP; default: off. FERROCE_WIRE=udp in the environment
+                    of a program chooses UDP for that program
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
@@ -66,19 +69,19 @@ EXAMPLES
     ferroce link add rxe1 type rxe netdev veth0 speed 100g"
     )]
     Add {
-        /// NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+        /// NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
         #[arg(required = true, num_args = 1.., hide = true)]
         words: Vec<String>,
     },
 
-    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
     #[command(
-        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]",
+        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]",
         long_about = "\
 Changes a link. `ferroce link add --help` describes the words. `mtu 0` selects the largest MTU \
 that the netdev allows, `speed 0` the netdev's speed. Running programs keep working after a change of the name, and get an \
 event for a new MTU. A change of `crc` or `patience` applies to programs that open the link \
-afterwards.",
+afterwards, a change of `local` to queue pairs that are connected afterwards.",
         after_long_help = "\
 EXAMPLES
     ferroce link set rxe0 mtu 1024
@@ -88,7 +91,7 @@ EXAMPLES
     ferroce link set rxe0 name storage"
     )]
     Set {
-        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
         #[arg(required = true, num_args = 3.., hide = true)]
         words: Vec<String>,
     },
@@ -162,6 +165,7 @@ pub(crate) fn rename(name: String, new: String) -> Result<()> {
         lids: None,
         patience: None,
         speed: None,
+        local: None,
     };
     Ok(connection.perform(&request)?)
 }

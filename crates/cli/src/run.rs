@@ -56,6 +56,8 @@ ENVIRONMENT
     FERROCE_LOG       messages of the libraries on standard error: `debug` prints the
                       reason for each refused call, `info` the reason for each failed
                       work request; none by default
+    FERROCE_WIRE      `udp`: exchange packets with programs on this host over UDP, even
+                      on a link with `local on`
 
 EXIT STATUS
     that of the program; 127 if the program does not exist, 126 if it cannot be executed, 1 if no
@@ -236,6 +238,7 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             lids: false,
             patience: 0,
             speed: None,
+            local: ferroce_control::link::LOCAL_BY_DEFAULT,
         }));
         match added {
             Ok(()) => break,

@@ -268,7 +268,10 @@ fn resources_of_programs_are_shown() {
             for (place, word) in expected {
                 assert_eq!(words[place], word, "{line}");
             }
-            assert!(line.ends_with(&owner), "{line}");
+            let wire = line.strip_suffix("wire local ");
+            let wire = wire.or_else(|| line.strip_suffix("wire udp "));
+            let before = wire.unwrap_or_else(|| panic!("no wire: {line}"));
+            assert!(before.ends_with(&owner), "{line}");
             let one = ok(&format!("rdma res show qp lqpn {}", words[3]));
             assert_eq!(one, format!("{line}\n"));
         }

@@ -213,6 +213,9 @@ impl Connection {
                 (_, Reply::Event(event), _) => self.events.push_back(event),
                 (_, Reply::Report { keys, .. }, fds) => self.keep_report(keys, fds),
                 (None, event @ Reply::CmEvent(_), fds) => return Ok((event, fds)),
+                // Only the client of a whole process takes channels. Dropping the descriptors
+                // closes this one.
+                (None, Reply::Introduced { .. }, _) => {}
                 // A refusal before the Hello was read has no number.
                 (number, Reply::Error { errno, message }, _)
                     if number.is_none() || number == self.number =>
@@ -264,6 +267,7 @@ impl Connection {
                 None => return Ok(None),
                 Some((_, Reply::Event(event), _)) => return Ok(Some(event)),
                 Some((_, Reply::Report { keys, .. }, fds)) => self.keep_report(keys, fds),
+                Some((None, Reply::Introduced { .. }, _)) => {}
                 // A reply to a request that was given up at its deadline.
                 Some((Some(_), _, _)) => {}
                 Some((None, other, _)) => return Err(unexpected(&other)),

@@ -39,6 +39,20 @@ pub struct LinkConfig {
     /// The speed in Mb/s that programs see, at most [`MAX_SPEED`]; by default the netdev's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
+    /// True if packets to programs of the same user on this host travel through shared memory.
+    #[serde(default = "local_by_default", skip_serializing_if = "is_default_local")]
+    pub local: bool,
+}
+
+/// The option `local` of links for which no value is given.
+pub const LOCAL_BY_DEFAULT: bool = false;
+
+fn local_by_default() -> bool {
+    LOCAL_BY_DEFAULT
+}
+
+fn is_default_local(local: &bool) -> bool {
+    *local == LOCAL_BY_DEFAULT
 }
 
 fn is_zero(value: &u32) -> bool {
@@ -83,6 +97,9 @@ pub struct LinkInfo {
     /// The speed in Mb/s that `link add ... speed N` set.
     #[serde(default)]
     pub speed: Option<u32>,
+    /// True if packets to programs of the same user on this host travel through shared memory.
+    #[serde(default = "local_by_default")]
+    pub local: bool,
     /// Populated entries of the GID table, by index.
     pub gids: Vec<Gid>,
 }
@@ -107,6 +124,7 @@ impl LinkInfo {
             lids: false,
             patience: 0,
             speed: None,
+            local: LOCAL_BY_DEFAULT,
             gids: Vec::new(),
         }
     }

@@ -31,7 +31,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -83,6 +83,9 @@ pub enum Request {
         patience: Option<u32>,
         /// Speed in Mb/s that programs see; 0 selects the netdev's.
         speed: Option<u32>,
+        /// True if packets to programs of the same user on this host travel through shared
+        /// memory, for queue pairs that are connected from now on.
+        local: Option<bool>,
     },
     /// Lists all links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,
@@ -122,6 +125,16 @@ pub enum Request {
     Release {
         /// The slots of one attachment.
         slots: Vec<u8>,
+    },
+    /// Asks for a channel through shared memory to a program of the same user:
+    /// [`Reply::Introduced`]. The other program receives [`Reply::Introduced`] as an event.
+    Introduce {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+        /// A slot of the attachment.
+        slot: u8,
+        /// The slot of the other program.
+        peer: u8,
     },
     /// Subscribes to events of all links: [`Reply::Done`], then events.
     Subscribe,
@@ -184,6 +197,18 @@ pub enum Reply {
     Resumed {
         /// Current state of the link; None if it was deleted.
         link: Option<LinkInfo>,
+    },
+    /// A channel to another program, as a reply to [`Request::Introduce`] or as an event. Two
+    /// descriptors: the shared memory, and this program's socket.
+    Introduced {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+        /// The slot of the attachment.
+        slot: u8,
+        /// The slot of the other program.
+        peer: u8,
+        /// True for the program that asked for the channel.
+        asked: bool,
     },
     /// Counters of a link, or of one program on a link.
     Counters(LinkCounters),

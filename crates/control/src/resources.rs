@@ -80,6 +80,8 @@ pub struct QpResource {
     pub sends: u32,
     /// Posted receives that are not completed.
     pub receives: u32,
+    /// The wire of a connected queue pair: `local` for shared memory, or `udp`.
+    pub wire: Option<String>,
 }
 
 /// A memory region.

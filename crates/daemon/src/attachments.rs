@@ -358,6 +358,9 @@ impl Server {
             client.attachments.remove(&attachment.number);
         }
         tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "slots released");
+        for slot in &owner.slots {
+            self.introductions.forget(*slot);
+        }
         if let Some(group) = &mut self.group {
             for slot in owner.slots {
                 if !group.slots.exists(slot) {

@@ -10,6 +10,7 @@
 //! lids = false    # the default
 //! patience = 0    # the default
 //! speed = 100000  # in Mb/s; by default the netdev's
+//! local = false   # the default
 //! ```
 //!
 //! | user | file |
@@ -26,7 +27,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ferroce_control::link::{MAX_SPEED, MTUS};
+use ferroce_control::link::{LOCAL_BY_DEFAULT, MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, check_name};
 use serde::Deserialize;
 use toml::Spanned;
@@ -86,6 +87,7 @@ struct Entry {
     lids: Option<bool>,
     patience: Option<u32>,
     speed: Option<Spanned<u32>>,
+    local: Option<bool>,
 }
 
 /// Returns the path of this user's file.
@@ -141,6 +143,9 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     }
     if let Some(speed) = link.speed {
         entry["speed"] = value(i64::from(speed));
+    }
+    if link.local != LOCAL_BY_DEFAULT {
+        entry["local"] = value(link.local);
     }
     edit(path, |links| {
         links.retain(|other| !is_about(other, &link.name) && !is_about(other, &link.netdev));
@@ -274,6 +279,7 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             lids: entry.lids.unwrap_or(false),
             patience: entry.patience.unwrap_or(0),
             speed,
+            local: entry.local.unwrap_or(LOCAL_BY_DEFAULT),
         });
     }
     Ok(links)

@@ -38,6 +38,7 @@ mod deferred;
 mod ethtool;
 mod gids;
 mod group;
+mod introductions;
 mod links;
 mod listener;
 mod log;

@@ -146,6 +146,7 @@ impl Links {
         if let Some(speed) = change.speed {
             config.speed = (speed != 0).then_some(speed);
         }
+        config.local = change.local.unwrap_or(config.local);
         check_mtu(&config, netdev)?;
         check_speed(&config)?;
         link.config = config;
@@ -332,6 +333,7 @@ impl Link {
             patience: self.config.patience,
             active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
             speed: self.config.speed,
+            local: self.config.local,
             speed_mbps: Some(self.config.speed.unwrap_or_else(|| {
                 speed(&netdev.name).unwrap_or(match netdev.loopback {
                     true => LOOPBACK_SPEED,
@@ -356,6 +358,7 @@ pub(crate) struct Change {
     pub(crate) patience: Option<u32>,
     /// The speed in Mb/s; 0 means the netdev's.
     pub(crate) speed: Option<u32>,
+    pub(crate) local: Option<bool>,
 }
 
 fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {

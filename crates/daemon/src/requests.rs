@@ -55,6 +55,7 @@ impl Server {
                 lids,
                 patience,
                 speed,
+                local,
             } => {
                 let change = Change {
                     mtu,
@@ -62,6 +63,7 @@ impl Server {
                     lids,
                     patience,
                     speed,
+                    local,
                 };
                 self.link_set(&name, rename, change)
             }
@@ -85,6 +87,14 @@ impl Server {
                 self.resume(attachment, &link, &slots, fds)
             }
             Request::Release { slots } => self.release_absent(id.client, &slots),
+            Request::Introduce {
+                attachment,
+                slot,
+                peer,
+            } => match self.introduce(id.client, attachment, slot, peer) {
+                Ok((reply, fds)) => return self.reply_with(id, &reply, fds),
+                Err(refusal) => Err(refusal),
+            },
             Request::Subscribe => self.subscribe(id.client),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
             Request::Resources { link } => self.resources(id, link.as_deref()),

@@ -20,6 +20,7 @@ use crate::connecting::new_connections;
 use crate::connections::Connections;
 use crate::ethtool;
 use crate::group::Group;
+use crate::introductions::Introductions;
 use crate::links::Links;
 use crate::listener::{Listener, Lock};
 use crate::namespace_use::NamespaceUse;
@@ -66,6 +67,8 @@ pub(crate) struct Server {
     pub(crate) epoch: Instant,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
+    /// Slots that have a channel through shared memory.
+    pub(crate) introductions: Introductions,
     /// Clients with messages of the connection manager that are to be sent.
     pub(crate) deferred: Vec<ClientId>,
     /// Rounds of the event loop since the first of these messages.
@@ -132,6 +135,7 @@ impl Server {
             epoch: now(),
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
+            introductions: Introductions::default(),
             deferred: Vec::new(),
             deferred_rounds: 0,
             has_freed_links: false,

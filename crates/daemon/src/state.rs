@@ -183,6 +183,7 @@ mod tests {
                 lids: false,
                 patience: 0,
                 speed: None,
+                local: ferroce_control::link::LOCAL_BY_DEFAULT,
             },
             index: 3,
             ifindex: 1,

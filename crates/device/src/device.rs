@@ -34,7 +34,7 @@ use crate::shared_link::SharedLink;
 /// ```
 #[derive(Debug)]
 pub struct Device {
-    shared: Arc<SharedLink>,
+    pub(crate) shared: Arc<SharedLink>,
     event_queue: Arc<EventQueue>,
     /// True once the device is closed. Set before its queue pairs are destroyed, and read under
     /// the lock of their shard.

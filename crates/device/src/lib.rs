@@ -86,6 +86,7 @@ mod free_cores;
 mod gpu;
 mod host;
 mod link_watch;
+mod local;
 mod mapping;
 mod memory;
 mod polls;

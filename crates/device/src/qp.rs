@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
-use ferroce_net::Source;
+use ferroce_net::{Source, slot_of_qpn};
 use ferroce_roce::{
     Adapter, AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
 };
@@ -12,7 +12,7 @@ use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 use crate::address::AhAttr;
 use crate::device::{Device, closed, port_mtu};
 use crate::host;
-use crate::shard::Shard;
+use crate::shard::{Core, Shard};
 
 /// A queue pair. Dropping it destroys it.
 ///
@@ -101,12 +101,26 @@ impl Qp {
         let peer = attr.av.filter(|_| connects && !self.kind.is_datagram());
         let peer_is_here =
             peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
+        let slot = slot_of_qpn(attr.dest_qpn);
+        let in_memory = peer_is_here && self.device.reaches_in_memory(&self.shard, slot);
+        // The route of a connection stays as it is: its peer has pinned it.
+        let redirected = attr
+            .av
+            .filter(|_| mask.contains(AttrMask::AV) && !connects && !self.kind.is_datagram());
+        let stays_here = redirected
+            .is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
         self.shard.with_core(|core, now, process| {
             self.check_open()?;
+            let before = stays_here.then(|| self.local_route(core)).flatten();
             core.modify_qp(now, process, self.qpn, &attr, mask)?;
             if peer_is_here {
                 let Adapter::Roce(engine) = core.adapter();
                 engine.pin_peer_port(self.qpn)?;
+                engine.set_local_peer(self.qpn, slot, in_memory)?;
+            }
+            if let Some((slot, in_memory)) = before {
+                let Adapter::Roce(engine) = core.adapter();
+                engine.set_local_peer(self.qpn, slot, in_memory)?;
             }
             if cut {
                 tracing::debug!(
@@ -149,6 +163,22 @@ impl Qp {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// Returns the slot of the peer, and true if packets to it travel through shared memory.
+    fn local_route(&self, core: &mut Core) -> Option<(u8, bool)> {
+        let Adapter::Roce(engine) = core.adapter();
+        let query = engine.query_qp(self.qpn).ok()?;
+        let in_memory = engine.sends_in_memory(self.qpn);
+        Some((slot_of_qpn(query.attr.dest_qpn), in_memory))
+    }
+
+    /// Returns true if packets to the peer travel through shared memory.
+    pub fn sends_in_memory(&self) -> bool {
+        self.shard.with_core(|core, _, _| {
+            let Adapter::Roce(engine) = core.adapter();
+            engine.sends_in_memory(self.qpn)
         })
     }
 

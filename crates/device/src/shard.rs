@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 
-use ferroce_net::{UdpWire, Wire};
+use ferroce_net::Wire;
+use ferroce_net::local::{Doorbell, HostWire};
 use ferroce_roce::{Adapter, Event, Memory, Time};
 use ferroce_shard::{Caller, MAX_BATCHES, STANDBY_NS};
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,6 +21,7 @@ use crate::clock;
 use crate::credits::MappedCredits;
 use crate::directory::Directory;
 use crate::gpu::GpuCopies;
+use crate::local::Channel;
 use crate::memory::LazyMemory;
 use crate::polls::Polls;
 
@@ -37,10 +39,10 @@ const PROGRESS_TURN_NS: u64 = 300_000;
 const PANICKED: &str = "a thread panicked in the engine";
 
 /// The state that a shard's lock protects.
-pub(crate) type Core = ferroce_shard::Core<UdpWire, MappedCredits>;
+pub(crate) type Core = ferroce_shard::Core<HostWire, MappedCredits>;
 
 /// Packets that a thread sends.
-type Sending = ferroce_shard::Sending<UdpWire, MappedCredits>;
+type Sending = ferroce_shard::Sending<HostWire, MappedCredits>;
 
 /// One slot of the process.
 #[derive(Debug)]
@@ -77,6 +79,10 @@ pub(crate) struct Shard {
     wakeup: OwnedFd,
     /// Duplicates of the wire's descriptors: threads watch them without the lock.
     sockets: Vec<OwnedFd>,
+    slot: u8,
+    /// The channels to programs of this host, and a descriptor to sleep on.
+    doorbell: Arc<Doorbell>,
+    channels: Mutex<Vec<Channel>>,
 }
 
 /// The result of a turn of the progress thread.
@@ -112,6 +118,9 @@ impl Shard {
     pub(crate) fn new(core: Core, events: Arc<Directory>, load: Load) -> std::io::Result<Shard> {
         Ok(Shard {
             sockets: core.wire().descriptors()?,
+            slot: core.wire().properties().slot,
+            doorbell: Arc::clone(core.wire().doorbell()),
+            channels: Mutex::default(),
             core: Mutex::new(core),
             gpu: GpuCopies::default(),
             sent: Condvar::new(),
@@ -403,7 +412,14 @@ impl Shard {
         self.stopped.store(true, Ordering::Release);
         self.wake();
         // A thread that did not see the flag still holds the lock, or sends.
-        drop(self.lock_whole());
+        let mut core = self.lock_whole();
+        // Peers learn now that this end is closed, even if objects of the device are left.
+        self.doorbell.close_all();
+        if let Some((wire, sender)) = core.wire_halves() {
+            wire.remove_closed(sender);
+        }
+        drop(core);
+        self.channels().clear();
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -424,6 +440,60 @@ impl Shard {
     /// Returns the descriptors that are readable when a datagram waits.
     pub(crate) fn sockets(&self) -> &[OwnedFd] {
         &self.sockets
+    }
+
+    /// Returns the slot.
+    pub(crate) fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Returns the channels to programs of this host.
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    /// Adds a channel to a program of this host.
+    pub(crate) fn connect(&self, channel: Channel) -> std::io::Result<()> {
+        self.forget_closed();
+        self.with_core(|core, _, _| match core.wire_halves() {
+            Some((wire, sender)) if !self.is_stopped() => wire.connect(sender, &channel.end),
+            _ => Err(std::io::ErrorKind::NotConnected.into()),
+        })?;
+        self.channels().push(channel);
+        // The other end may have sent packets.
+        self.wake();
+        Ok(())
+    }
+
+    /// Forgets channels whose other end is closed.
+    pub(crate) fn forget_closed(&self) {
+        if !self.doorbell.has_closed() {
+            return;
+        }
+        self.with_core(|core, _, _| {
+            if let Some((wire, sender)) = core.wire_halves() {
+                wire.remove_closed(sender);
+            }
+        });
+        self.channels().retain(|channel| !channel.end.is_closed());
+    }
+
+    /// Prepares to sleep on the descriptors of [`Shard::sockets`]. Returns false if a packet
+    /// waits in memory. [`Shard::end_sleep`] must follow.
+    #[must_use]
+    pub(crate) fn begin_sleep(&self) -> bool {
+        self.doorbell.begin_sleep()
+    }
+
+    /// Ends a sleep on the descriptors of [`Shard::sockets`].
+    pub(crate) fn end_sleep(&self) {
+        if self.doorbell.end_sleep() {
+            self.forget_closed();
+        }
+    }
+
+    fn channels(&self) -> MutexGuard<'_, Vec<Channel>> {
+        self.channels.lock().expect(PANICKED)
     }
 
     /// Waits until no thread accesses memory that has just been deregistered.

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use ferroce_control::client::OpenLink;
 use ferroce_control::path::netns_inode;
 use ferroce_control::{Client, LinkInfo, PerProcess};
+use ferroce_net::local::HostWire;
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
 use ferroce_roce::{Regions, VerbsError};
 use rustix::process::{Pid, getpid};
@@ -26,8 +27,9 @@ use crate::device::closed;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::event_queue::EventQueue;
-use crate::fork::NotForChildren;
+use crate::fork::{self, NotForChildren};
 use crate::link_watch::{LinkWatch, check_netns, gone};
+use crate::local::LocalWire;
 use crate::progress;
 use crate::resources::Inventory;
 use crate::shard::{Core, Shard};
@@ -43,6 +45,8 @@ pub(crate) struct SharedLink {
     pub(crate) regions: Arc<Regions>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) directory: Arc<Directory>,
+    /// The wires between programs of this host.
+    pub(crate) local: LocalWire,
     supervisor: Arc<Supervisor>,
     watch: LinkWatch,
     /// Options of the engines, once they exist.
@@ -72,7 +76,7 @@ struct UsedSlots {
     threads: Vec<Option<JoinHandle<()>>>,
     /// Sockets that a forked child closes.
     _not_for_children: NotForChildren,
-    _open: OpenLink,
+    open: OpenLink,
 }
 
 /// Options of a link that its engines take over when they are created.
@@ -120,6 +124,7 @@ impl SharedLink {
     }
 
     fn new(netns: u64, name: &str) -> Result<SharedLink, Error> {
+        let local = LocalWire::new()?;
         let (watch, link) = LinkWatch::open(netns, name)?;
         let regions = Arc::new(Regions::new(seed()?));
         let directory = Arc::<Directory>::default();
@@ -132,9 +137,10 @@ impl SharedLink {
         Ok(SharedLink {
             netns,
             regions,
-            supervisor: Arc::new(Supervisor::new(link, inventory)),
+            supervisor: Arc::new(Supervisor::new(link, local.is_allowed(), inventory)),
             shards,
             directory,
+            local,
             watch,
             options: OnceLock::new(),
             next_shard: AtomicUsize::new(0),
@@ -211,12 +217,21 @@ impl SharedLink {
             *place = Attachment::Slots(Box::new(UsedSlots {
                 threads,
                 _not_for_children: not_for_children,
-                _open: open,
+                open,
             }));
         }
         match place {
             Attachment::Slots(slots) => Ok(slots),
             Attachment::None | Attachment::Ended => Err(Error::Verbs(closed())),
+        }
+    }
+
+    /// Calls `work` with the attachment; returns none without slots, or while another thread
+    /// takes them or gives them back.
+    pub(crate) fn with_attachment<T>(&self, work: impl FnOnce(&OpenLink) -> T) -> Option<T> {
+        match &*self.attachment.try_lock().ok()? {
+            Attachment::Slots(used) => Some(work(&used.open)),
+            Attachment::None | Attachment::Ended => None,
         }
     }
 
@@ -363,7 +378,8 @@ fn open_slots(
         let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
         receiver.report_to(Arc::clone(&counters));
         let wire = UdpWire::new(receiver, Sender::new(), open.link.ifindex);
-        let shard = Core::new(engine, wire, credits.clone())
+        let shard = HostWire::new(wire, Arc::clone(&counters), fork::count)
+            .and_then(|wire| Core::new(engine, wire, credits.clone()))
             .and_then(|core| Shard::new(core, Arc::clone(directory), load))
             .map_err(Error::system("shard"))?;
         for socket in shard.sockets() {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use ferroce_control::client::LinkUser;
+use ferroce_control::client::{Introduction, LinkUser};
 use ferroce_control::{LinkEvent, LinkEventKind, LinkInfo, PortState};
 
 use crate::device::port_mtu;
@@ -21,6 +21,8 @@ pub(crate) struct Supervisor {
     /// True if ferroced no longer has the link or its slots for this process. Devices of such
     /// a link cannot be opened.
     is_lost: AtomicBool,
+    /// False if the user chose UDP between programs of this host.
+    takes_channels: bool,
     inventory: Inventory,
 }
 
@@ -47,16 +49,26 @@ impl LinkUser for Supervisor {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
+    fn introduced(&self, introduction: Introduction) {
+        let mut shards = self.inventory.shards.iter();
+        let shard = shards.find(|shard| shard.slot() == introduction.slot);
+        // A channel that is dropped closes its other end, too.
+        if let Some(shard) = shard.filter(|_| self.takes_channels) {
+            shard.introduced(introduction);
+        }
+    }
+
     fn report(&self, keys: bool) -> Vec<u8> {
         self.inventory.report(keys)
     }
 }
 
 impl Supervisor {
-    pub(crate) fn new(link: LinkInfo, inventory: Inventory) -> Supervisor {
+    pub(crate) fn new(link: LinkInfo, takes_channels: bool, inventory: Inventory) -> Supervisor {
         Supervisor {
             link: RwLock::new(link),
             is_lost: AtomicBool::new(false),
+            takes_channels,
             inventory,
         }
     }

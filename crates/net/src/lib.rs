@@ -35,6 +35,7 @@ mod control;
 mod features;
 mod forward;
 mod incoming;
+pub mod local;
 mod multicast;
 mod path_probe;
 mod port_table;

@@ -43,6 +43,9 @@ pub struct Config {
     pub initial_window: u32,
     /// Maximum window of a queue pair.
     pub max_window: u32,
+    /// Maximum window of a queue pair whose packets travel through shared memory: as much as a
+    /// ring holds.
+    pub memory_window: u32,
 }
 
 impl Default for Config {
@@ -55,6 +58,7 @@ impl Default for Config {
             patience_ns: 0,
             initial_window: 64 << 10,
             max_window: 1 << 20,
+            memory_window: 132 << 10,
         }
     }
 }
@@ -197,6 +201,19 @@ impl Engine {
     pub fn pin_peer_port(&mut self, qpn: u32) -> Result<(), VerbsError> {
         self.qps.verb(qpn)?.pin_peer_port();
         Ok(())
+    }
+
+    /// Names the slot of a connected queue pair's peer on this host. Packets that come from that
+    /// slot through shared memory are accepted, and if `sends`, packets to the peer travel
+    /// through shared memory, too. A change of the peer's address ends both.
+    pub fn set_local_peer(&mut self, qpn: u32, slot: u8, sends: bool) -> Result<(), VerbsError> {
+        self.qps.verb(qpn)?.set_local_peer(slot, sends);
+        Ok(())
+    }
+
+    /// Returns true if packets of a queue pair to its peer travel through shared memory.
+    pub fn sends_in_memory(&self, qpn: u32) -> bool {
+        self.qps.get(qpn).is_some_and(Qp::sends_in_memory)
     }
 
     /// Returns attributes, state and sizes of a queue pair.

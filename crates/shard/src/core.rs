@@ -23,6 +23,9 @@ pub const STANDBY_NS: u64 = 80_000;
 /// A caller that received from one IP family looks at the other once in this many turns: a
 /// system call costs 0.3 us.
 const IDLE_FAMILY_TURNS: u32 = 64;
+/// Time for which a poller that receives through memory leaves the sockets alone. A look at
+/// them takes 0.3 us, several times that of a message through memory.
+const SOCKETS_WAIT_NS: u64 = 4_000;
 /// Most datagrams in a turn of a poller whose ACKs are deferred.
 const MAX_DEFERRED: usize = 4;
 /// Time until a run that found no room, or a packet without a receive, is tried again. No
@@ -65,6 +68,8 @@ pub struct Core<W: Wire, P> {
     pub(crate) posts_wait: bool,
     /// End of the last send.
     pub(crate) sent_at: Time,
+    /// Time of the last look at the sockets.
+    sockets_read_at: Time,
     turns: u32,
     injected: Injected,
 }
@@ -110,6 +115,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             ack_deferred: false,
             posts_wait: false,
             sent_at: Time::ZERO,
+            sockets_read_at: Time::ZERO,
             turns: 0,
             injected: Injected::default(),
         })
@@ -143,6 +149,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         &mut self.wire
     }
 
+    /// Returns both halves of the wire, to change them; none while a thread sends.
+    pub fn wire_halves(&mut self) -> Option<(&mut W, &mut W::Sender)> {
+        let transmitter = self.transmitter.as_mut()?;
+        Some((&mut self.wire, transmitter.sender_mut()))
+    }
+
     /// Receives datagrams, handles timers and begins to send. Returns the number of datagrams,
     /// and the packets to send, as [`Core::begin_transmit`] does.
     pub fn turn(
@@ -155,9 +167,13 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let scope = match caller {
             _ if self.turns.is_multiple_of(IDLE_FAMILY_TURNS) => Scope::AllFamilies,
             Caller::ProgressThread | Caller::ExpectsPost => Scope::EitherFamily,
+            Caller::Poller if self.sockets_can_wait(now) => Scope::Memory,
             Caller::Poller => Scope::OneMessage,
             Caller::Stream => Scope::LastFamily,
         };
+        if scope != Scope::Memory {
+            self.sockets_read_at = now;
+        }
         // The engine gets it first of all.
         let releases_ack = !self.received_ack.is_empty();
         let received = self.receive(now, process, caller, scope);
@@ -182,6 +198,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.ack_deferred = true;
         self.report(process);
         (received, None)
+    }
+
+    /// Returns true if the sockets were read just now, and packets arrive through memory. A look
+    /// into memory costs no system call, so a poller can look at the sockets less often.
+    fn sockets_can_wait(&self, now: Time) -> bool {
+        self.wire.is_memory_busy() && now.nanos_since(self.sockets_read_at) < SOCKETS_WAIT_NS
     }
 
     /// Passes packets to the engine: those that waited, then those from the wire.

@@ -5,13 +5,17 @@ use std::collections::VecDeque;
 
 use ferroce_net::{IpIds, Properties, SendError, Source, WireSender};
 use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
+use ferroce_wire::is_unreliable;
 
 use crate::bugs::{Bug, Injected};
-use crate::credits::{Charge, CreditPage, SendCredits};
+use crate::credits::{CREDIT_PATIENCE_NS, Charge, CreditPage, SendCredits};
 use crate::process::Process;
 
 /// Bytes that assembling a packet may write beyond the end of a run.
 const OVERHANG: usize = 4096;
+/// Longest wait of a reliable run for room in memory. A receiver that needs longer is stopped:
+/// one that waits for a processor gets it sooner. The requester retransmits the run.
+const MEMORY_PATIENCE_NS: u64 = 20_000_000;
 /// Bytes from which on sending takes longer than to take a lock again.
 const LONG: usize = 8192;
 
@@ -56,6 +60,8 @@ struct WaitingRun {
     bytes: Box<[u8]>,
     /// The charge that the receiver has no room for yet.
     charge: Option<Charge>,
+    /// Begin of the wait.
+    since: Time,
 }
 
 impl<S, P> core::fmt::Debug for Transmitter<S, P> {
@@ -105,6 +111,11 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         self.is_blocked() || self.runs.last().is_some_and(|run| run.bytes.end >= LONG)
     }
 
+    /// Returns the sending half of the wire.
+    pub(crate) fn sender_mut(&mut self) -> &mut S {
+        &mut self.sender
+    }
+
     /// Binds a UDP source port.
     pub(crate) fn bind(&mut self, want: u16, source: Source) -> std::io::Result<u16> {
         self.sender.bind(want, source)
@@ -143,9 +154,11 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         for run in self.batch.runs() {
             let (memory, faults) = (process.memory(), &mut self.faults);
             let room = &mut self.buffer[end..];
-            let length = self
-                .batch
-                .assemble_run(run, self.trailer, memory, room, faults);
+            let trailer = match run.path.in_memory {
+                true => Trailer::Unset,
+                false => self.trailer,
+            };
+            let length = self.batch.assemble_run(run, trailer, memory, room, faults);
             let bytes = end..end + length;
             let packets = &self.buffer[bytes.clone()];
             process.assembled(&self.batch, run, packets, &self.faults);
@@ -199,6 +212,7 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
             segment,
             bytes: bytes.into(),
             charge,
+            since: now,
         });
     }
 
@@ -216,12 +230,28 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
     fn send_waiting(&mut self, now: Time, sender: &mut impl WireSender) -> bool {
         while let Some(mut run) = self.waiting.pop_front() {
             let admitted = self.admit(now, &mut run.charge);
-            if !admitted || !try_send(sender, &run.path, run.segment, &run.bytes) {
+            if admitted && try_send(sender, &run.path, run.segment, &run.bytes) {
+                continue;
+            }
+            if !admitted || !run.is_too_late(now) {
                 self.waiting.push_front(run);
                 return false;
             }
+            sender.give_up(&run.path, &run.bytes);
         }
         true
+    }
+}
+
+impl WaitingRun {
+    /// Returns true if the receiver of packets in memory has made no room for so long that the
+    /// run is dropped, as a full socket buffer would. Other receivers wait behind it.
+    fn is_too_late(&self, now: Time) -> bool {
+        let patience = match is_unreliable(&self.bytes) {
+            true => CREDIT_PATIENCE_NS,
+            false => MEMORY_PATIENCE_NS,
+        };
+        self.path.in_memory && now.nanos_since(self.since) > patience
     }
 }
 

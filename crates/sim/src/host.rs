@@ -97,6 +97,7 @@ impl Host {
             patience_ns: 0,
             initial_window: s.initial_window,
             max_window: s.max_window,
+            ..Config::default()
         };
         let counters = Arc::new(Counters::default());
         let mut engine = Engine::new(config, Arc::clone(&regions), Arc::clone(&counters));

@@ -55,6 +55,7 @@ pub(crate) fn add_link(name: &str, netdev: &str) {
         lids: false,
         patience: 0,
         speed: None,
+        local: true,
     };
     let added = connection.perform(&Request::LinkAdd(config));
     added.expect("a link");
@@ -72,6 +73,7 @@ pub(crate) fn set_lids(name: &str, on: bool) {
         lids: Some(on),
         patience: None,
         speed: None,
+        local: None,
     });
     changed.expect("a link that can be changed");
 }

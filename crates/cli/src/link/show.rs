@@ -1,6 +1,7 @@
 //! `ferroce link show`: prints links in the text and JSON formats of `rdma link show`.
 
 use anyhow::{Result, bail};
+use ferroce_control::link::LOCAL_BY_DEFAULT;
 use ferroce_control::{Gid, LinkInfo};
 use serde::Serialize;
 
@@ -77,6 +78,13 @@ fn text(link: &LinkInfo, format: Format) -> String {
         if link.patience > 0 {
             text += &format!("patience {} ", link.patience);
         }
+        if link.local != LOCAL_BY_DEFAULT {
+            text += if link.local {
+                "local on "
+            } else {
+                "local off "
+            };
+        }
         for gid in &link.gids {
             let (index, address, netdev) = (gid.index, gid.address, &gid.netdev);
             text += &format!("\n    gid {index} {address} netdev {netdev} ");
@@ -110,6 +118,7 @@ struct Details<'a> {
     crc: bool,
     lids: bool,
     patience: u32,
+    local: bool,
     gids: &'a [Gid],
 }
 
@@ -130,6 +139,7 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
             crc: link.crc,
             lids: link.lids,
             patience: link.patience,
+            local: link.local,
             gids: &link.gids,
         }),
     }

@@ -2,11 +2,12 @@
 //! value, as in iproute2.
 
 use anyhow::{Context, Result, bail};
-use ferroce_control::link::{MAX_SPEED, MTUS};
+use ferroce_control::link::{LOCAL_BY_DEFAULT, MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, Request, check_name};
 
 const USAGE: &str = "ferroce link add NAME type rxe netdev IF \
-                     [mtu N] [crc on|off] [lids on|off] [patience SECONDS] [speed N]";
+                     [mtu N] [crc on|off] [lids on|off] [patience SECONDS] [speed N] \
+                     [local on|off]";
 
 /// Parses the words after `link add`.
 pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
@@ -16,6 +17,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
     check_name(name)?;
     let (mut kind, mut netdev, mut mtu) = (None, None, None);
     let (mut crc, mut lids, mut patience, mut speed) = (None, None, None, None);
+    let mut local = None;
     for pair in pairs.chunks(2) {
         let [key, value] = pair else {
             bail!("the value of `{}` is missing; usage: {USAGE}", pair[0]);
@@ -28,6 +30,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
             "lids" => lids.replace(switch(key, value)?).is_some(),
             "patience" => patience.replace(seconds(value)?).is_some(),
             "speed" => speed.replace(megabits(value)?).is_some(),
+            "local" => local.replace(switch(key, value)?).is_some(),
             other => bail!("unknown word `{other}`; usage: {USAGE}"),
         };
         if seen {
@@ -43,18 +46,19 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
         lids: lids.unwrap_or(false),
         patience: patience.unwrap_or(0),
         speed: speed.filter(|speed| *speed > 0),
+        local: local.unwrap_or(LOCAL_BY_DEFAULT),
     })
 }
 
 /// Parses the words after `link set`.
 pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
     let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] \
-                 [patience SECONDS] [speed N]";
+                 [patience SECONDS] [speed N] [local on|off]";
     let (name, pairs) = words
         .split_first()
         .context("the name of the link is missing")?;
     let (mut rename, mut mtu, mut crc) = (None, None, None);
-    let (mut lids, mut patience, mut speed) = (None, None, None);
+    let (mut lids, mut patience, mut speed, mut local) = (None, None, None, None);
     for pair in pairs.chunks(2) {
         match pair {
             [key, value] if key == "name" => rename = Some(value.clone()),
@@ -63,6 +67,7 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
             [key, value] if key == "lids" => lids = Some(switch(key, value)?),
             [key, value] if key == "patience" => patience = Some(seconds(value)?),
             [key, value] if key == "speed" => speed = Some(megabits(value)?),
+            [key, value] if key == "local" => local = Some(switch(key, value)?),
             [key, _] => bail!("unknown word `{key}`; usage: {usage}"),
             _ => bail!("the value of `{}` is missing; usage: {usage}", pair[0]),
         }
@@ -75,6 +80,7 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
         lids,
         patience,
         speed,
+        local,
     })
 }
 

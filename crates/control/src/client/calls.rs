@@ -231,6 +231,7 @@ pub(crate) fn is_item(reply: &Reply) -> bool {
         | Reply::Watched { .. }
         | Reply::Attached { .. }
         | Reply::Resumed { .. }
+        | Reply::Introduced { .. }
         | Reply::Report { .. }
         | Reply::CmAnswer(_)
         | Reply::CmEvent(_)

@@ -1,6 +1,7 @@
 //! The links that a process has opened: an attachment for each open device.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use super::calls::{Answer, Hook, detach};
@@ -24,9 +25,40 @@ pub trait LinkUser: Send + Sync + core::fmt::Debug {
     /// Handles a restarted ferroced that does not give the slots back. Queue pairs go on
     /// without ferroced.
     fn refused(&self);
+    /// Takes a channel that another program has asked for.
+    fn introduced(&self, introduction: Introduction);
     /// Returns the program's objects on the link: a list of
     /// [`Resources`](crate::Resources) as JSON, one for each open device.
     fn report(&self, keys: bool) -> Vec<u8>;
+}
+
+/// A channel through shared memory to another program.
+#[derive(Debug)]
+pub struct Introduction {
+    /// The slot of this program.
+    pub slot: u8,
+    /// The slot of the other program.
+    pub peer: u8,
+    /// True if this program asked for the channel.
+    pub asked: bool,
+    /// The shared memory.
+    pub memory: OwnedFd,
+    /// This program's socket for wakeups.
+    pub socket: OwnedFd,
+}
+
+impl Introduction {
+    /// Returns a channel with these descriptors; none if one is missing.
+    pub(super) fn new(slot: u8, peer: u8, asked: bool, fds: Vec<OwnedFd>) -> Option<Introduction> {
+        let [memory, socket] = fds.try_into().ok()?;
+        Some(Introduction {
+            slot,
+            peer,
+            asked,
+            memory,
+            socket,
+        })
+    }
 }
 
 /// A link that this process has opened. ferroced takes the slots back when it is dropped. So
@@ -114,6 +146,14 @@ impl OpenLinks {
             if entry.index == event.link.index {
                 entry.tell(Early::Changed(event.clone()));
             }
+        }
+    }
+
+    /// Hands a channel to the user of an attachment. Without a user the channel is closed.
+    pub(super) fn introduced(&self, number: AttachmentNumber, introduction: Introduction) {
+        let links = lock(&self.0);
+        if let Some(user) = links.get(&number).and_then(|entry| entry.user.as_ref()) {
+            user.introduced(introduction);
         }
     }
 
@@ -243,6 +283,37 @@ impl OpenLink {
     /// Sets the user, which gets the events of the link from now on, and those from before.
     pub fn set_user(&self, user: Arc<dyn LinkUser>) {
         self.client.shared.links.set_user(self.number, user);
+    }
+
+    /// Asks ferroced for a channel from a slot of this link to another program, without waiting
+    /// for the answer. A thread of the client passes the channel to `take`, or the reason why
+    /// there is none. Returns false if there is no connection to ferroced.
+    pub fn introduce(
+        &self,
+        slot: u8,
+        peer: u8,
+        take: impl FnOnce(Result<Introduction, Error>) + Send + 'static,
+    ) -> bool {
+        let request = Request::Introduce {
+            attachment: self.number,
+            slot,
+            peer,
+        };
+        let hook: Hook = Box::new(move |answer| {
+            take(answer.and_then(|Answer { last, fds, .. }| {
+                match last {
+                    Reply::Introduced { asked, .. } => Introduction::new(slot, peer, asked, fds)
+                        .ok_or_else(|| Error::Unexpected("a channel without descriptors".into())),
+                    other => Err(unexpected(&other)),
+                }
+            }));
+            Ok(Answer {
+                items: Vec::new(),
+                last: Reply::Done,
+                fds: Vec::new(),
+            })
+        });
+        self.client.shared.notify(None, &request, Some(hook))
     }
 }
 

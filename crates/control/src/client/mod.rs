@@ -50,7 +50,7 @@ use crate::protocol::{Reply, Request};
 use crate::signals::block_all;
 
 pub use calls::{Answer, Hook, returning_call};
-pub use links::{LinkUser, OpenLink};
+pub use links::{Introduction, LinkUser, OpenLink};
 pub use recovery::Recovery;
 use shared::Shared;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::calls::{Answer, Call, Hook, State, is_item, returning};
-use super::links::OpenLinks;
+use super::links::{Introduction, OpenLinks};
 use super::receiving::Receiving;
 use super::reports::Reports;
 use super::{Service, lock, recovery};
@@ -359,6 +359,15 @@ impl Shared {
                     }
                 }
             }
+            Reply::Introduced {
+                attachment,
+                slot,
+                peer,
+                asked,
+            } => match Introduction::new(slot, peer, asked, fds) {
+                Some(introduction) => self.links.introduced(attachment, introduction),
+                None => tracing::warn!("ferroced sent a channel without its descriptors"),
+            },
             other => tracing::warn!("ferroced sent an unexpected message: {other:?}"),
         }
     }

@@ -47,6 +47,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         lids: false,
         patience: 0,
         speed: None,
+        local: ferroce_control::link::LOCAL_BY_DEFAULT,
     }
 }
 
