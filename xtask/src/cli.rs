@@ -108,6 +108,7 @@ EXAMPLES
 EXAMPLES
   cargo xtask programs
   cargo xtask programs --only perftest
+  cargo xtask programs --wire both        over UDP and over shared memory; without, over UDP
   cargo xtask programs --write docs/COMPATIBILITY.md
   cargo xtask programs --wheels           the recipes of docs/RECIPES.md for Python packages;
                                           also --mpi, --storage

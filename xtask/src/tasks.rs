@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::beside;
 use crate::library;
 use crate::packages;
-use crate::step::{cargo, last_step, root, step};
+use crate::step::{cargo, cargo_with, last_step, root, step};
 
 /// Packages that are built one by one. The help of `build` explains why.
 const TOOLS: [&str; 2] = ["ferroce-sim", "ferroce-bench"];
@@ -51,11 +51,21 @@ pub(crate) fn test() -> Result<()> {
             cargo(&[&["test"], &packages[..]].concat())
         },
     )?;
+    step(
+        "Test the device over UDP between programs of one host",
+        || {
+            let line = ["test", "--package", "ferroce-device", "--test", "system"];
+            cargo_with(&line, &[("FERROCE_WIRE", "udp")])
+        },
+    )?;
+    step("Run all interleavings of the local wire's ring", || {
+        cargo(&["test", "--manifest-path", "loom/Cargo.toml"])
+    })?;
     programs(&[])
 }
 
 /// Options of the runner that select recipes. Each recipe installs its packages by itself.
-const RECIPES: [&str; 3] = ["--wheels", "--mpi", "--storage"];
+const RECIPES: [&str; 4] = ["--wheels", "--mpi", "--storage", "--suites"];
 
 /// Runs unmodified RDMA programs.
 pub(crate) fn programs(args: &[String]) -> Result<()> {

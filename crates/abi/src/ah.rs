@@ -16,6 +16,7 @@ use crate::ffi::{
 };
 use crate::object::{Object, argument, free, into_c, object};
 use crate::pd::{PdObject, PdUse};
+use crate::provoke::provoke;
 
 /// `ibv_ah`
 #[repr(C)]
@@ -33,6 +34,7 @@ unsafe impl Object for AhObject {
 /// `ibv_create_ah`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    provoke!("ibv_create_ah" => null);
     let object = object!(pd as PdObject, "ibv_create_ah: the protection domain is NULL" => null);
     let attr = argument!(attr, "ibv_create_ah: the attributes are NULL" => null);
     if attr.port_num != 1 {

@@ -14,6 +14,7 @@ use crate::cq::CqObject;
 use crate::errno::{errno_of_device, minus_one, null, refuse};
 use crate::ffi::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::object::{Object, free, from_c, into_c, object};
+use crate::provoke::provoke;
 
 /// `ibv_comp_channel`
 #[repr(C)]
@@ -47,6 +48,7 @@ impl ChannelObject {
 pub unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
+    provoke!("ibv_create_comp_channel" => null);
     let owner = context!(context, "ibv_create_comp_channel: the context is NULL" => null);
     match owner.device.create_channel() {
         Err(error) => null(errno_of_device(&error)),
@@ -83,6 +85,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    provoke!("ibv_get_cq_event" => minus_one);
     let object =
         object!(channel as ChannelObject, "ibv_get_cq_event: the channel is NULL" => minus_one);
     if cq.is_null() || cq_context.is_null() {

@@ -19,7 +19,7 @@ use crate::errno::refuse;
 use crate::ffi::{ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context, zeroed};
 use crate::ops;
 use crate::registry::Registry;
-use crate::unused;
+use crate::{provoke, unused};
 
 /// The name of the memory files behind `cmd_fd`.
 pub(crate) const COMMAND_FILE: &str = "ferroce-verbs";
@@ -224,6 +224,7 @@ fn at_exit() {
             }
             drop(contexts);
             unused::tell();
+            provoke::tell();
         }
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);

@@ -15,6 +15,7 @@ use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::object::{Object, from_c, into_c, object};
 use crate::pd::PdUse;
+use crate::provoke::provoke;
 use crate::retired_cqs;
 
 /// `ibv_cq`, which is also an `ibv_cq_ex`.
@@ -152,6 +153,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
+    provoke!("ibv_create_cq" => null);
     if context.is_null() {
         return null(refuse(libc::EINVAL, "ibv_create_cq: the context is NULL"));
     }
@@ -170,6 +172,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 /// `ibv_destroy_cq`. Waits until the program has acknowledged all events of the queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    provoke!("ibv_destroy_cq" => errno);
     let object = object!(cq as CqObject, "ibv_destroy_cq: the completion queue is NULL" => errno);
     if let Err(error) = object.device.destroy_cq(&object.cq) {
         return errno_of(&error);
@@ -200,6 +203,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// `ibv_resize_cq`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    provoke!("ibv_resize_cq" => errno);
     let object = object!(cq as CqObject, "ibv_resize_cq: the completion queue is NULL" => errno);
     let Ok(entries) = u32::try_from(cqe) else {
         return refuse(
@@ -244,6 +248,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
 
 /// `ibv_req_notify_cq`
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    provoke!("ibv_req_notify_cq" => errno);
     let object =
         object!(cq as CqObject, "ibv_req_notify_cq: the completion queue is NULL" => errno);
     object.cq.arm(match solicited_only {
@@ -273,7 +278,7 @@ fn to_c(wc: &Wc) -> ibv_wc {
         wr_id: wc.wr_id,
         status: wc.status as u32,
         opcode: wc.opcode as u32,
-        vendor_err: 0,
+        vendor_err: wc.vendor_err(),
         byte_len: wc.byte_len,
         imm: ibv_wc_imm { imm_data: wc.imm },
         qp_num: wc.qpn,

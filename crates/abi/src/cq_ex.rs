@@ -13,6 +13,7 @@ use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::object::from_c;
 use crate::pd::PdObject;
+use crate::provoke::provoke;
 
 /// The fields that a program may request. The others are for raw packets, flow steering and
 /// tag matching, which the device does not have.
@@ -42,6 +43,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
+    provoke!("ibv_create_cq" => null);
     const MASKS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     // SAFETY: the program's attributes are live, or NULL.
@@ -226,7 +228,7 @@ macro_rules! reader {
 }
 
 reader!(read_opcode, ibv_wc_opcode, wc => wc.opcode as u32);
-reader!(read_vendor_err, u32, _ => 0);
+reader!(read_vendor_err, u32, wc => wc.vendor_err());
 reader!(read_byte_len, u32, wc => wc.byte_len);
 reader!(read_imm_data, __be32, wc => wc.imm);
 reader!(read_qp_num, u32, wc => wc.qpn);

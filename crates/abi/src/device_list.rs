@@ -19,6 +19,7 @@ use crate::ffi::{
 };
 use crate::log;
 use crate::object::{Object, into_c};
+use crate::provoke::provoke;
 
 /// Number of words after `ibv_device`: provider libraries read fields there.
 const ROOM: usize = 16;
@@ -120,6 +121,7 @@ pub(crate) fn device_of_link(link: LinkInfo) -> *mut ibv_device {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    provoke!("ibv_get_device_list" => null);
     log::start();
     let links = match list_links() {
         Ok(links) => links,
@@ -181,6 +183,7 @@ pub extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    provoke!("ibv_open_device" => null);
     log::start();
     let Some(object) = device_of(device) else {
         return null(refuse(

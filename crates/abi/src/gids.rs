@@ -1,6 +1,7 @@
 //! GIDs and P_Keys.
 //!
-//! All GIDs are of type RoCE v2. The only P_Key is the default one.
+//! GIDs of RoCE links are of type RoCE v2. An iWARP link has one GID, its MAC address. The only
+//! P_Key is the default one.
 
 use core::ffi::{c_int, c_uint};
 
@@ -11,6 +12,7 @@ use crate::context::context;
 use crate::errno::{minus_one, refuse};
 use crate::ffi::*;
 use crate::limits::GID_TABLE;
+use crate::provoke::provoke;
 use crate::query::copy_out;
 
 /// The default P_Key, the same in either byte order.
@@ -22,6 +24,17 @@ const SYSFS_IB_OR_ROCE_V1: SysfsGidType = 0;
 const SYSFS_ROCE_V2: SysfsGidType = 1;
 
 fn entry(link: &LinkInfo, index: u32) -> Option<ibv_gid_entry> {
+    if link.is_iwarp() {
+        return (index == 0).then(|| ibv_gid_entry {
+            gid: ibv_gid {
+                raw: link.mac_gid(),
+            },
+            gid_index: 0,
+            port_num: 1,
+            gid_type: IBV_GID_TYPE_IB,
+            ndev_ifindex: link.ifindex,
+        });
+    }
     let gid = link.gid(index)?;
     Some(ibv_gid_entry {
         gid: ibv_gid { raw: gid.raw() },
@@ -44,6 +57,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
+    provoke!("ibv_query_gid" => minus_one);
     let (1, Some(index)) = (port_num, table_index(index)) else {
         return minus_one(refuse(
             libc::EINVAL,
@@ -76,9 +90,10 @@ pub unsafe extern "C" fn ibv_query_gid_type(
         ));
     };
     let owner = context!(context, "GID type: the context is NULL" => minus_one);
-    let found = match owner.device.link().gid(index) {
-        Some(_) => SYSFS_ROCE_V2,
-        None => SYSFS_IB_OR_ROCE_V1,
+    let link = owner.device.link();
+    let found = match link.gid(index) {
+        Some(_) if !link.is_iwarp() => SYSFS_ROCE_V2,
+        _ => SYSFS_IB_OR_ROCE_V1,
     };
     put!(gid_type, found, "GID type: the place for the type is NULL" => minus_one);
     0
@@ -93,6 +108,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     entry_size: usize,
 ) -> c_int {
+    provoke!("ibv_query_gid" => errno);
     let index = c_int::try_from(gid_index).ok().and_then(table_index);
     let (1, Some(index), 0) = (port_num, index, flags) else {
         return refuse(
@@ -135,14 +151,18 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     let link = context!(context, "GID table: the context is NULL" => negative_size)
         .device
         .link();
-    if link.gids.len() > max_entries {
+    let indexes: Vec<u32> = match link.is_iwarp() {
+        true => vec![0],
+        false => link.gids.iter().map(|gid| gid.index).collect(),
+    };
+    if indexes.len() > max_entries {
         let why = format_args!(
             "{} GIDs do not fit into {max_entries} entries",
-            link.gids.len()
+            indexes.len()
         );
         return -(refuse(libc::EINVAL, why) as isize);
     }
-    let table = link.gids.iter().filter_map(|gid| entry(&link, gid.index));
+    let table = indexes.iter().filter_map(|index| entry(&link, *index));
     let mut written = 0;
     for (place, entry) in table.enumerate() {
         // SAFETY: the program has room for `max_entries` entries of `entry_size` bytes, and

@@ -61,6 +61,7 @@ mod own_calls;
 mod pd;
 mod post;
 mod private;
+mod provoke;
 mod qp;
 mod qp_create;
 mod qp_ex;

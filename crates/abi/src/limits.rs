@@ -30,3 +30,17 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Frequency of the clock of completion timestamps in kHz: they count nanoseconds.
 pub(crate) const CLOCK_KHZ: u64 = 1_000_000;
+
+/// Limits of links of type siw: those of the kernel's siw.
+pub(crate) mod siw {
+    use core::ffi::c_int;
+
+    /// The letters "bmt".
+    pub(crate) const VENDOR_ID: u32 = 0x62_6d74;
+    pub(crate) const MAX_QP: c_int = 1024 * 100;
+    pub(crate) const MAX_QP_WR: c_int = 1 << 15;
+    pub(crate) const MAX_SGE: c_int = 6;
+    pub(crate) const MAX_SGE_RD: c_int = 1;
+    pub(crate) const MAX_CQ: c_int = 1024 * 100;
+    pub(crate) const MAX_SRQ_WR: c_int = MAX_QP_WR * 10;
+}

@@ -7,6 +7,7 @@ use crate::convert::raw_gid;
 use crate::errno::{code, refuse};
 use crate::ffi::{ibv_gid, ibv_qp};
 use crate::object::from_c;
+use crate::provoke::provoke;
 use crate::qp::QpObject;
 
 /// `ibv_attach_mcast`
@@ -16,6 +17,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
+    provoke!("ibv_attach_mcast" => errno);
     // SAFETY: the program passes NULL, or a queue pair and a GID that it keeps during the call.
     unsafe { change(qp, gid, true) }
 }

@@ -15,6 +15,7 @@ use crate::import;
 use crate::mapping::{self, Mapping, Unmapped};
 use crate::object::{Object, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
+use crate::provoke::provoke;
 
 /// Access flags that a region of a dma-buf may have.
 const DMABUF_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
@@ -153,6 +154,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
+    provoke!("ibv_reg_mr" => null);
     // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, addr as u64, access.cast_unsigned()) }
 }
@@ -166,6 +168,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
+    provoke!("ibv_reg_mr" => null);
     // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, iova, access.cast_unsigned()) }
 }
@@ -179,6 +182,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: core::ffi::c_uint,
 ) -> *mut ibv_mr {
+    provoke!("ibv_reg_mr" => null);
     // SAFETY: the program's domain is live or NULL, and it gives its memory to the device.
     unsafe { register(pd, addr, length, iova, access) }
 }
@@ -284,6 +288,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
+    provoke!("ibv_reg_mr" => null);
     let object =
         object!(pd as PdObject, "ibv_reg_dmabuf_mr: the protection domain is NULL" => null);
     let access = access.cast_unsigned();
@@ -355,6 +360,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
 /// `ibv_dereg_mr`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    provoke!("ibv_dereg_mr" => errno);
     let object = object!(mr as MrObject, "ibv_dereg_mr: the memory region is NULL" => errno);
     let region = &object.region;
     match region.device.deregister(&region.mr) {
@@ -385,6 +391,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
+    // IBV_REREG_MR_ERR_INPUT: the region is valid as before.
+    provoke!("ibv_rereg_mr" => minus_one);
     // SAFETY: the program's objects are live, or NULL.
     let (object, pd_object) = unsafe { (from_c::<MrObject>(mr), from_c::<PdObject>(pd)) };
     let (flags, access) = (flags.cast_unsigned(), access.cast_unsigned());

@@ -12,6 +12,7 @@ use crate::ffi::*;
 use crate::mr::MrObject;
 use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
+use crate::provoke::provoke;
 use crate::qp::QpObject;
 
 /// `ibv_mw`
@@ -30,6 +31,7 @@ unsafe impl Object for MwObject {
 
 /// `ibv_alloc_mw`
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
+    provoke!("ibv_alloc_mw" => null);
     let object = object!(pd as PdObject, "ibv_alloc_mw: the protection domain is NULL" => null);
     let kind = match type_ {
         IBV_MW_TYPE_1 => MwKind::Type1,
@@ -76,6 +78,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
+    provoke!("ibv_bind_mw" => errno);
     let queue = object!(qp as QpObject, "ibv_bind_mw: the queue pair is NULL" => errno);
     let object = object!(mw as MwObject, "ibv_bind_mw: the memory window is NULL" => errno);
     let bind = argument!(mw_bind, "ibv_bind_mw: the bind is NULL" => errno);

@@ -6,7 +6,8 @@
 
 use crate::ffi::*;
 use crate::{
-    advise, buf, cq, cq_ex, dm, domain, mr, mw, newer, post, qp, qp_create, query, srq, xrcd,
+    advise, buf, cq, cq_ex, dm, domain, mr, mw, newer, post, provoke, qp, qp_create, query, srq,
+    xrcd,
 };
 
 /// Sets the function pointers of a new context.
@@ -63,4 +64,5 @@ fn fill_context(ops: &mut ibv_context_ops) {
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(post::post_srq_recv);
+    provoke::fill(ops);
 }

@@ -13,6 +13,7 @@ use crate::errno::refuse;
 use crate::ffi::{ibv_context, ibv_pd};
 use crate::import;
 use crate::object::{Object, free, into_c, object};
+use crate::provoke::provoke;
 use crate::{nccl, unused};
 
 /// `ibv_pd`: a protection domain, or a parent domain.
@@ -119,6 +120,7 @@ impl PdObject {
 /// `ibv_alloc_pd`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    provoke!("ibv_alloc_pd" => null);
     let device = &context!(context, "ibv_alloc_pd: the context is NULL" => null).device;
     unused::prepares(device);
     nccl::tell();
@@ -141,6 +143,7 @@ pub(crate) fn alloc_pd(context: *mut ibv_context, device: &Arc<Device>) -> *mut 
 /// `ibv_dealloc_pd`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    provoke!("ibv_dealloc_pd" => errno);
     let object = object!(pd as PdObject, "ibv_dealloc_pd: the protection domain is NULL" => errno);
     if object.domain.users.load(Ordering::Acquire) > 0 {
         return refuse(

@@ -14,6 +14,7 @@ use crate::cq::CqObject;
 use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
 use crate::object::{Object, argument, free, from_c, into_c, object};
+use crate::provoke::provoke;
 use crate::qp_create::Uses;
 use crate::qp_ex::{self, Builder};
 
@@ -129,6 +130,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
+    provoke!("ibv_modify_qp" => errno);
     let object = object!(qp as QpObject, "ibv_modify_qp: the queue pair is NULL" => errno);
     let attr = argument!(attr, "ibv_modify_qp: the attributes are NULL" => errno);
     modify(object, attr, mask).map_or_else(|errno| errno, |()| 0)
@@ -164,6 +166,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
+    provoke!("ibv_query_qp" => errno);
     let object = object!(qp as QpObject, "ibv_query_qp: the queue pair is NULL" => errno);
     let query = match object.qp.query() {
         Ok(query) => query,
@@ -201,6 +204,7 @@ fn c_init(object: &QpObject, query: &QpQuery) -> ibv_qp_init_attr {
 /// `ibv_destroy_qp`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    provoke!("ibv_destroy_qp" => errno);
     let object = object!(qp as QpObject, "ibv_destroy_qp: the queue pair is NULL" => errno);
     let last = Arc::strong_count(&object.qp) == 1;
     if last && let Err(error @ VerbsError::Busy(_)) = object.qp.destroy() {

@@ -13,6 +13,7 @@ use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::object::{argument, from_c};
 use crate::pd::{PdObject, PdUse};
+use crate::provoke::provoke;
 use crate::qp::give;
 use crate::qp_ex;
 use crate::srq::SrqObject;
@@ -25,6 +26,7 @@ pub unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
+    provoke!("ibv_create_qp" => null);
     if pd.is_null() || init.is_null() {
         return null(refuse(
             libc::EINVAL,
@@ -48,6 +50,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
+    provoke!("ibv_create_qp" => null);
     if context.is_null() || init.is_null() {
         return null(refuse(
             libc::EINVAL,

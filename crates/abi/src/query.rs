@@ -10,6 +10,7 @@ use crate::context::context;
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::limits::*;
+use crate::provoke::provoke;
 
 /// Capabilities beyond 32 bits: flushes of both kinds, and atomic writes.
 const FLUSH_AND_ATOMIC_WRITE: u64 = 0b111 << 38;
@@ -20,6 +21,9 @@ const VENDOR_ID: u32 = 0xff_ffff;
 /// Returns the attributes for `ibv_query_device`.
 fn device_attr(link: &LinkInfo) -> ibv_device_attr {
     let guid = u64::from_ne_bytes(link.guid());
+    if link.is_iwarp() {
+        return siw_attr(guid);
+    }
     ibv_device_attr {
         fw_ver: version(),
         node_guid: guid,
@@ -55,6 +59,36 @@ fn device_attr(link: &LinkInfo) -> ibv_device_attr {
     }
 }
 
+/// Returns the attributes of an iWARP device: those of the kernel's siw.
+fn siw_attr(guid: u64) -> ibv_device_attr {
+    ibv_device_attr {
+        fw_ver: version(),
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 4096,
+        vendor_id: siw::VENDOR_ID,
+        max_qp: siw::MAX_QP,
+        max_qp_wr: siw::MAX_QP_WR,
+        device_cap_flags: IBV_DEVICE_MEM_MGT_EXTENSIONS,
+        max_sge: siw::MAX_SGE,
+        max_sge_rd: siw::MAX_SGE_RD,
+        max_cq: siw::MAX_CQ,
+        max_cqe: MAX_CQE,
+        max_mr: MAX_MR,
+        max_pd: siw::MAX_QP,
+        max_qp_rd_atom: MAX_RD_ATOMIC,
+        max_res_rd_atom: siw::MAX_QP * MAX_RD_ATOMIC,
+        max_qp_init_rd_atom: MAX_RD_ATOMIC,
+        atomic_cap: IBV_ATOMIC_NONE,
+        max_srq: siw::MAX_QP,
+        max_srq_wr: siw::MAX_SRQ_WR,
+        max_srq_sge: siw::MAX_SGE,
+        phys_port_cnt: 1,
+        ..zeroed()
+    }
+}
+
 fn device_cap_flags() -> u32 {
     IBV_DEVICE_BAD_PKEY_CNTR
         | IBV_DEVICE_BAD_QKEY_CNTR
@@ -73,6 +107,17 @@ fn device_cap_flags() -> u32 {
 
 /// Returns the attributes for `ibv_query_device_ex`.
 fn device_attr_ex(link: &LinkInfo) -> ibv_device_attr_ex {
+    if link.is_iwarp() {
+        let orig_attr = device_attr(link);
+        return ibv_device_attr_ex {
+            device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
+            orig_attr,
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: CLOCK_KHZ,
+            phys_port_cnt_ex: 1,
+            ..zeroed()
+        };
+    }
     let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let writes = datagrams | IBV_ODP_SUPPORT_WRITE;
     let everything = writes | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
@@ -99,6 +144,7 @@ fn device_attr_ex(link: &LinkInfo) -> ibv_device_attr_ex {
 /// Returns the attributes for `ibv_query_port`.
 fn port_attr(link: &LinkInfo) -> ibv_port_attr {
     let (width, speed) = width_and_speed(link.speed_mbps.unwrap_or(0));
+    let is_iwarp = link.is_iwarp();
     let (state, phys_state) = match (link.up, link.carrier) {
         (true, true) => (IBV_PORT_ACTIVE, 5),
         (true, false) => (IBV_PORT_DOWN, 2),
@@ -108,10 +154,13 @@ fn port_attr(link: &LinkInfo) -> ibv_port_attr {
         state,
         max_mtu: IBV_MTU_4096,
         active_mtu: mtu(link.active_mtu),
-        gid_tbl_len: GID_TABLE,
-        port_cap_flags: IBV_PORT_CM_SUP,
-        max_msg_sz: MAX_MESSAGE,
-        pkey_tbl_len: 1,
+        gid_tbl_len: if is_iwarp { 1 } else { GID_TABLE },
+        port_cap_flags: match is_iwarp {
+            true => IBV_PORT_CM_SUP | IBV_PORT_DEVICE_MGMT_SUP,
+            false => IBV_PORT_CM_SUP,
+        },
+        max_msg_sz: if is_iwarp { u32::MAX } else { MAX_MESSAGE },
+        pkey_tbl_len: if is_iwarp { 0 } else { 1 },
         lid: link.lid(),
         max_vl_num: 1,
         active_width: width,
@@ -181,6 +230,7 @@ pub unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
+    provoke!("ibv_query_device" => errno);
     let owner = context!(context, "ibv_query_device: the context is NULL" => errno);
     let found = device_attr(&owner.device.link());
     put!(attr, found, "ibv_query_device: the place for the attributes is NULL" => errno);
@@ -193,6 +243,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
+    provoke!("ibv_query_device" => errno);
     // SAFETY: the program's structure is live, or NULL.
     if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
         return refuse(
@@ -219,6 +270,7 @@ pub(crate) unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     attr_size: usize,
 ) -> c_int {
+    provoke!("ibv_query_port" => errno);
     if port_num != 1 {
         return refuse(
             libc::EINVAL,
@@ -239,6 +291,7 @@ pub unsafe extern "C" fn ibv_query_port(
     port_num: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
+    provoke!("ibv_query_port" => errno);
     const SIZE: usize = offset_of!(ibv_port_attr, port_cap_flags2);
     // SAFETY: the program's context is open, and the first structure has `SIZE` bytes.
     unsafe { query_port(context, port_num, attr.cast(), SIZE) }

@@ -13,6 +13,7 @@ use crate::errno::{code, errno_of, null, refuse};
 use crate::ffi::*;
 use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
+use crate::provoke::provoke;
 use crate::users::{Use, Users};
 use crate::xrcd::XrcdObject;
 
@@ -46,6 +47,7 @@ pub unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
+    provoke!("ibv_create_srq" => null);
     if pd.is_null() || init.is_null() {
         return null(refuse(
             libc::EINVAL,
@@ -69,6 +71,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
+    provoke!("ibv_create_srq" => null);
     if context.is_null() || init.is_null() {
         return null(refuse(
             libc::EINVAL,
@@ -203,6 +206,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
+    provoke!("ibv_modify_srq" => errno);
     let object = object!(srq as SrqObject, "ibv_modify_srq: the queue is NULL" => errno);
     let attr = argument!(attr, "ibv_modify_srq: the attributes are NULL" => errno);
     let mask = mask as u32;
@@ -258,6 +262,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 /// `ibv_destroy_srq`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    provoke!("ibv_destroy_srq" => errno);
     let object = object!(srq as SrqObject, "ibv_destroy_srq: the queue is NULL" => errno);
     if object.users.any() {
         return refuse(

@@ -106,6 +106,7 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
         lids: false,
         patience: 0,
         speed: None,
+        local: ferroce_control::link::LOCAL_BY_DEFAULT,
     }))?;
     Ok(())
 }

@@ -22,6 +22,15 @@ fn as_text(arguments: impl Iterator<Item = OsString>) -> Result<Vec<String>> {
     arguments.enumerate().map(text).collect()
 }
 
+/// Parses a number in decimal, or in hexadecimal with `0x` in front.
+pub(crate) fn number(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("{error}; write it as 65553 or 0x10011"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStringExt;

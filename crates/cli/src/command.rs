@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
+use crate::capture::CaptureArgs;
 use crate::complete::CompleteArgs;
 use crate::config::ConfigArgs;
 use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
 use crate::doctor::DoctorArgs;
+use crate::explain::ExplainArgs;
 use crate::generate::GenerateArgs;
 use crate::gids::GidsArgs;
 use crate::link::LinkArgs;
@@ -23,12 +25,14 @@ use crate::stat::StatArgs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     // The description of each command is that of its `Args` type.
+    Capture(CaptureArgs),
     #[command(hide = true)]
     Complete(CompleteArgs),
     Config(ConfigArgs),
     Demo(DemoArgs),
     Devinfo(DevinfoArgs),
     Doctor(DoctorArgs),
+    Explain(ExplainArgs),
     #[command(hide = true)]
     Generate(GenerateArgs),
     Gids(GidsArgs),
@@ -46,10 +50,12 @@ impl Command {
     pub(crate) fn run(self, format: Format) -> Result<ExitCode> {
         let done = match self {
             Command::Doctor(args) => return args.run(format),
+            Command::Capture(args) => args.run(),
             Command::Complete(args) => args.run(crate::cli::command()),
             Command::Config(args) => args.run(),
             Command::Demo(args) => args.run(),
             Command::Devinfo(args) => args.run(format),
+            Command::Explain(args) => args.run(format),
             Command::Generate(args) => args.run(&crate::cli::command()),
             Command::Gids(args) => args.run(format),
             Command::Link(args) => args.run(format),

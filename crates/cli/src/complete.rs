@@ -129,11 +129,13 @@ fn arguments(path: &[&str], words: &[&str], system: &impl NameSource) -> Vec<Str
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match (path, words) {
         (["link", "add"], [_name, pairs @ ..]) => {
-            let keys = ["type", "netdev", "mtu", "crc", "lids", "patience", "speed"];
+            let keys = [
+                "type", "netdev", "mtu", "crc", "lids", "patience", "speed", "local",
+            ];
             pair(&keys, pairs, system)
         }
         (["link", "set"], [_name, pairs @ ..]) => {
-            let keys = ["name", "mtu", "crc", "lids", "patience", "speed"];
+            let keys = ["name", "mtu", "crc", "lids", "patience", "speed", "local"];
             pair(&keys, pairs, system)
         }
         (["link", "set" | "delete" | "show"] | ["stat" | "gids" | "devinfo"], []) => system.links(),
@@ -156,10 +158,10 @@ fn arguments(path: &[&str], words: &[&str], system: &impl NameSource) -> Vec<Str
 fn pair(keys: &[&str], pairs: &[&str], system: &impl NameSource) -> Vec<String> {
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match pairs.chunks(2).last() {
-        Some(["type"]) => texts(&["rxe"]),
+        Some(["type"]) => texts(&["rxe", "siw"]),
         Some(["netdev"]) => system.netdevs(),
         Some(["mtu"]) => MTUS.iter().map(ToString::to_string).collect(),
-        Some(["crc" | "lids"]) => texts(&["on", "off"]),
+        Some(["crc" | "lids" | "local"]) => texts(&["on", "off"]),
         Some([_]) => Vec::new(),
         _ => {
             let used: Vec<&&str> = pairs.iter().step_by(2).collect();
@@ -211,19 +213,22 @@ mod tests {
             ("gids ", "rxe0 rxe1"),
             ("devinfo rxe0 ", ""),
             ("link add ", ""),
-            ("link add rxe2 ", "type netdev mtu crc lids patience speed"),
-            ("link add rxe2 type ", "rxe"),
+            (
+                "link add rxe2 ",
+                "type netdev mtu crc lids patience speed local",
+            ),
+            ("link add rxe2 type ", "rxe siw"),
             ("link add rxe2 type rxe netdev ", "lo eth0"),
             (
                 "link add rxe2 type rxe netdev lo ",
-                "mtu crc lids patience speed",
+                "mtu crc lids patience speed local",
             ),
             ("link add rxe2 type rxe netdev lo crc ", "on off"),
             ("link set ", "rxe0 rxe1"),
-            ("link set rxe0 ", "name mtu crc lids patience speed"),
+            ("link set rxe0 ", "name mtu crc lids patience speed local"),
             ("link set rxe0 lids ", "on off"),
             ("link set rxe0 patience ", ""),
-            ("link set rxe0 patience 60 l", "lids"),
+            ("link set rxe0 patience 60 l", "lids local"),
             ("link set rxe0 mtu 1", "1024"),
             ("run --net", "--netdev"),
             ("run --netdev ", "lo eth0"),

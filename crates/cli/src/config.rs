@@ -28,6 +28,7 @@ FILES
         lids = false    # the default
         patience = 0    # the default
         speed = 100000  # in Mb/s; default: the netdev's
+        local = false   # the default
 
 ENVIRONMENT
     FERROCE_CONFIG_DIR    directory of links.toml, instead of those above
@@ -144,6 +145,13 @@ fn line(link: LinkConfig) -> String {
     if let Some(speed) = link.speed {
         line += &format!(" speed {speed}m");
     }
+    if link.local != ferroce_control::link::LOCAL_BY_DEFAULT {
+        line += if link.local {
+            " local on"
+        } else {
+            " local off"
+        };
+    }
     line + "\n"
 }
 
@@ -203,6 +211,7 @@ pub(crate) fn configured(link: LinkInfo) -> LinkConfig {
         lids: link.lids,
         patience: link.patience,
         speed: link.speed,
+        local: link.local,
     }
 }
 

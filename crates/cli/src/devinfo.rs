@@ -60,13 +60,17 @@ fn text(link: &LinkInfo, verbose: bool) -> String {
         PhysicalState::Disabled => "DISABLED (3)",
     };
     let version = env!("CARGO_PKG_VERSION");
+    let (transport, vendor) = match link.is_iwarp() {
+        true => ("iWARP (1)", "0x626d74"),
+        false => ("InfiniBand (0)", "0xffffff"),
+    };
     let mut text = format!("hca_id:\t{}\n", link.name);
     for (name, value) in [
-        ("transport", "InfiniBand (0)".to_owned()),
+        ("transport", transport.to_owned()),
         ("fw_ver", version.to_owned()),
         ("node_guid", guid.clone()),
         ("sys_image_guid", guid),
-        ("vendor_id", "0xffffff".into()),
+        ("vendor_id", vendor.into()),
         ("vendor_part_id", "0".into()),
         ("hw_ver", "0x0".into()),
         ("phys_port_cnt", "1".into()),
@@ -90,7 +94,9 @@ fn text(link: &LinkInfo, verbose: bool) -> String {
     for (name, value) in port {
         text += &format!("\t\t\t{:<24}{value}\n", format!("{name}:"));
     }
-    if verbose {
+    if verbose && link.is_iwarp() {
+        text += &format!("\t\t\tGID[  0]:\t\t{}\n", gids::groups(&link.mac_gid()));
+    } else if verbose {
         for gid in &link.gids {
             text += &format!(
                 "\t\t\tGID[{:3}]:\t\t{}, RoCE v2\n",

@@ -35,6 +35,9 @@ struct Entry {
     index: u32,
     gid: String,
     ipv4: Option<String>,
+    /// Version of RoCE; empty for iWARP.
+    #[serde(skip)]
+    version: &'static str,
     netdev: String,
 }
 
@@ -46,6 +49,18 @@ impl GidsArgs {
         };
         let mut entries = Vec::new();
         for link in chosen(all, self.link.as_deref())? {
+            if link.is_iwarp() {
+                entries.push(Entry {
+                    dev: link.name.clone(),
+                    port: PORT,
+                    index: 0,
+                    gid: groups(&link.mac_gid()),
+                    ipv4: None,
+                    version: "",
+                    netdev: link.netdev.clone(),
+                });
+                continue;
+            }
             entries.extend(link.gids.iter().map(|gid| Entry {
                 dev: link.name.clone(),
                 port: PORT,
@@ -55,6 +70,7 @@ impl GidsArgs {
                     IpAddr::V4(v4) => Some(v4.to_string()),
                     IpAddr::V6(_) => None,
                 },
+                version: "v2",
                 netdev: gid.netdev.clone(),
             }));
         }
@@ -74,7 +90,7 @@ fn table(entries: &[Entry]) -> String {
             entry.index.to_string(),
             entry.gid.clone(),
             entry.ipv4.clone().unwrap_or_default(),
-            "v2".into(),
+            entry.version.into(),
             entry.netdev.clone(),
         ]);
     }
@@ -83,7 +99,11 @@ fn table(entries: &[Entry]) -> String {
 
 /// Formats a GID as eight groups of four digits, like sysfs and `ibv_devinfo`.
 pub(crate) fn written(gid: &Gid) -> String {
-    let raw = gid.raw();
+    groups(&gid.raw())
+}
+
+/// Formats 16 bytes as eight groups of four digits.
+pub(crate) fn groups(raw: &[u8; 16]) -> String {
     let groups = raw.chunks(2).map(|c| format!("{:02x}{:02x}", c[0], c[1]));
     groups.collect::<Vec<_>>().join(":")
 }

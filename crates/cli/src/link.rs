@@ -35,21 +35,22 @@ pub(crate) struct LinkArgs {
 
 #[derive(Debug, Subcommand)]
 enum LinkCommand {
-    /// Add a link: NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+    /// Add a link: NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
     #[command(
-        override_usage = "ferroce link add NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]",
+        override_usage = "ferroce link add NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]",
         long_about = "\
 Adds a link: an RDMA device called NAME on the netdev IF. Any netdev with an IP address and \
-without another link can be used, `lo` included. Starts ferroced if none runs.",
+without another link of the same type can be used, `lo` included. Starts ferroced if none runs.",
         after_long_help = "\
 WORDS
     type rxe        the protocol: RoCEv2, like the kernel's rdma_rxe and RoCE NICs
-    type siw        iWARP: not supported yet
+    type siw        iWARP over TCP, like the kernel's siw and iWARP NICs. Of the words
+                    below it takes netdev, crc (default: off) and speed
     netdev IF       the netdev
     mtu N           largest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes;
                     default: the largest that fits the netdev's MTU less 80 bytes
     crc on|off      compute and check the ICRC of packets; default: on. Off works only
-                    if the peer has it off, too
+                    if the peer has it off, too. With type siw: ask peers for CRCs
     lids on|off     give the port a LID, the lower half of its IPv4 address, and let
                     programs address peers by LID; default: off. For programs that
                     support InfiniBand addressing only, such as qperf
@@ -59,36 +60,44 @@ WORDS
     speed N         speed that programs see, such as 100g, 2.5g or 100m; default: that of
                     the netdev, and if it reports none 25g for loopback, 10g for others.
                     UCX and NCCL choose by it; it does not limit the link
+    local on|off    let programs of one user on this host exchange packets through shared
+                    memory instead of UDP; default: off. FERROCE_WIRE=udp in the environment
+                    of a program chooses UDP for that program
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
     ferroce link add rxe_lo type rxe netdev lo mtu 1024
+    ferroce link add siw0 type siw netdev eth0
     ferroce link add rxe1 type rxe netdev veth0 speed 100g"
     )]
     Add {
-        /// NAME type rxe netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+        /// NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
         #[arg(required = true, num_args = 1.., hide = true)]
         words: Vec<String>,
     },
 
-    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [faults 'FAULTS'|off]
     #[command(
-        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]",
+        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [faults 'FAULTS'|off]",
         long_about = "\
 Changes a link. `ferroce link add --help` describes the words. `mtu 0` selects the largest MTU \
 that the netdev allows, `speed 0` the netdev's speed. Running programs keep working after a change of the name, and get an \
-event for a new MTU. A change of `crc` or `patience` applies to programs that open the link \
-afterwards.",
+event for a new MTU. `faults` applies to running programs, too, until `faults off`; `ferroce run \
+--help` describes the words. A change of `crc` or `patience` applies to programs that open the link \
+afterwards, a change of `local` to queue pairs that are connected afterwards.",
         after_long_help = "\
 EXAMPLES
     ferroce link set rxe0 mtu 1024
     ferroce link set rxe0 crc off
     ferroce link set rxe0 lids on
     ferroce link set rxe0 patience 600
+    ferroce link set rxe0 faults 'loss 1% seed 7'
+    ferroce link set rxe0 faults 'partition peer 10.0.0.2 for 5s; delay 2ms'
+    ferroce link set rxe0 faults off
     ferroce link set rxe0 name storage"
     )]
     Set {
-        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [faults 'FAULTS'|off]
         #[arg(required = true, num_args = 3.., hide = true)]
         words: Vec<String>,
     },
@@ -146,9 +155,12 @@ pub(crate) fn add(words: &[String]) -> Result<()> {
 }
 
 fn set(words: &[String]) -> Result<()> {
-    let request = words::parse_set(words)?;
+    let requests = words::parse_set(words)?;
     let mut connection = daemon::connect()?.ok_or(Error::NoDaemon)?;
-    Ok(connection.perform(&request)?)
+    for request in &requests {
+        connection.perform(request)?;
+    }
+    Ok(())
 }
 
 /// Renames a link.
@@ -162,6 +174,7 @@ pub(crate) fn rename(name: String, new: String) -> Result<()> {
         lids: None,
         patience: None,
         speed: None,
+        local: None,
     };
     Ok(connection.perform(&request)?)
 }

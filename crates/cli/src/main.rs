@@ -5,6 +5,7 @@
 //! as `rdma`, `rxe_cfg` or `rxe_init.sh` it accepts the commands of Soft-RoCE guides.
 
 mod arguments;
+mod capture;
 mod cli;
 mod command;
 mod complete;
@@ -13,6 +14,7 @@ mod daemon;
 mod demo;
 mod devinfo;
 mod doctor;
+mod explain;
 mod generate;
 mod gids;
 mod link;

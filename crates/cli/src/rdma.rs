@@ -134,7 +134,7 @@ This rdma is part of Ferroce: its links are those of `ferroce link`.
 
 const LINK_USAGE: &str = "\
 Usage: rdma link show [DEV/PORT_INDEX]
-       rdma link add NAME type rxe netdev NETDEV [mtu N] [crc on|off] [lids on|off] [patience S] [speed N]
+       rdma link add NAME type rxe|siw netdev NETDEV [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
        rdma link delete NAME
 ";
 

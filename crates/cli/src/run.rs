@@ -4,9 +4,11 @@
 //! own. If `ferroce run` added the link, a guard process stays behind. The guard waits until
 //! the program has ended, in whatever way, and deletes the link if no other run shares it.
 
+mod faults;
 pub(crate) mod libraries;
 mod program;
 mod share;
+mod sweep;
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -18,12 +20,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ferroce_control::path::QUIET_VARIABLE;
+use ferroce_control::path::{QUIET_VARIABLE, RECORDER_VARIABLE, TYPE_VARIABLE};
 use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request};
+use ferroce_faults::Plan;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
+use self::faults::{FaultOptions, RunCounts};
 use self::share::Share;
+use self::sweep::SweepOptions;
 use crate::daemon;
 
 /// Exit status of shells for a program that does not exist.
@@ -47,18 +52,44 @@ such as one linked statically, and tells at its end if it prepared a device and 
 received nothing over it. --quiet leaves these lines out.
 
 If no link exists, this command adds rxe0 on the loopback interface, or on the netdev that \
---netdev names, and deletes it after the program has ended. Signals and exit status are those of \
+--netdev names, and deletes it after the program has ended. With --type siw it adds siw0, an iWARP \
+link, and the program sees no links of another type. Signals and exit status are those of \
 the program.",
     after_long_help = "\
 ENVIRONMENT
     FERROCE_LIB_DIR   directory of the libraries, if not beside this executable
     FERROCE_QUIET     if set: as --quiet
     FERROCE_LOG       messages of the libraries on standard error: `debug` prints the
-                      reason for each refused call, `info` the reason for each failed
+                      reason for each refused call, `warn` the reason for each failed
                       work request; none by default
+    FERROCE_RECORDER  if set: as --record
+    FERROCE_WIRE      `udp`: exchange packets with programs on this host over UDP, even
+                      on a link with `local on`
+
+FAULTS
+    loss 1% [burst N | gilbert P% R% [BAD% [GOOD%]]], duplicate 1%, reorder 1% [by N],
+    corrupt 1% [undetected], delay 2ms [jitter 1ms], rate 100mbit [queue 50ms], partition,
+    blackhole BYTES, slow completions 5ms, rnr 10%, nak access|invalid|operation 1%,
+    drop|duplicate|corrupt|delay|nak ... the 3rd ACK, every 10th packet, the 2nd to 5th SEND,
+    reject the 1st REQ, qp error, cq overrun, srq limit, port down, gid removed, device fatal,
+    fail VERB [N] ERRNO
+    of packets: in, out, qp N (their destination), peer ADDRESS, rc, uc, ud, xrc, and a kind:
+      packet, request, ACK, NAK, SEND, WRITE, READ, RESPONSE, ATOMIC, CNP, an opcode such as
+      SEND_ONLY, or of the connection manager: CM, REQ, REP, RTU, REJ, MRA, DREQ, DREP
+    at times: at 2s, for 500ms, after N packets, times N
+    seed N: the same seed is the same weather for the same packets
+    Each packet meets the faults once: when it is sent, or when it is received from a program
+    without these faults. All processes of the run count together. docs/DEBUGGING.md has more.
+
+SWEEP
+    --sweep runs the test without faults to count its calls and packets, and then once with
+    each call of a verb failing, once with each of the first packets lost, and once with each
+    message of the connection manager lost. A test that fails when a verb fails is right; one
+    that hangs, crashes, or passes with another output is a finding, and so is one that fails
+    because of a lost packet. Each finding comes with the command that repeats it.
 
 EXIT STATUS
-    that of the program; 127 if the program does not exist, 126 if it cannot be executed, 1 if no
+    that of the program; with --sweep 1 if there are findings; 127 if the program does not exist, 126 if it cannot be executed, 1 if no
     link could be added
 
 EXAMPLES
@@ -66,11 +97,23 @@ EXAMPLES
     FERROCE_LOG=debug ferroce run -- ibv_rc_pingpong -d rxe0
     ferroce run --netdev eth0 -- ib_send_bw
     ferroce run --no-link -- ibv_devices
-    ferroce run --quiet -- python3 train.py"
+    ferroce run --type siw -- rping -s
+    ferroce run --record -- ib_send_bw
+    ferroce run --quiet -- python3 train.py
+    ferroce run --faults 'drop the 3rd ACK; delay 2ms; fail ibv_reg_mr 2 ENOMEM' -- ./test
+    ferroce run --scenario bad-cable.toml -- ./test
+    ferroce run --chaos 7 -- ./test
+    ferroce run --sweep -- ./test"
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     options: Options,
+
+    #[command(flatten)]
+    faults: FaultOptions,
+
+    #[command(flatten)]
+    sweep: SweepOptions,
 
     /// Release the share (FILE, open as standard input) when process PID ends
     #[arg(long, hide = true, num_args = 2, value_names = ["PID", "FILE"])]
@@ -108,9 +151,17 @@ struct Options {
     #[arg(long, value_name = "IF")]
     netdev: Option<String>,
 
+    /// Type of the link, rxe or siw: the program sees only links of this type
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["rxe", "siw"])]
+    kind: Option<String>,
+
     /// Do not add a link
     #[arg(long, conflicts_with = "netdev")]
     no_link: bool,
+
+    /// Record the last 256 packets of each queue pair, for `ferroce explain`
+    #[arg(long)]
+    record: bool,
 
     /// Do not warn about a program that uses another libibverbs or sends nothing
     #[arg(long, short)]
@@ -136,55 +187,44 @@ impl RunArgs {
         let Some((program, arguments)) = self.program.split_first() else {
             bail!("the program to run is missing; for example: `ferroce run -- ibv_devinfo`");
         };
-        start(&self.options, program, arguments)
+        if self.sweep.sweep {
+            if !self.options.no_link {
+                provide_link(self.options.netdev.as_deref(), self.options.kind.as_deref())?;
+            }
+            return self.sweep.run(&self.program, || {
+                let command = prepare(&self.options, program, arguments)?;
+                command.with_context(|| format!("cannot run {}", program.display()))
+            });
+        }
+        let plan = self.faults.plan()?;
+        start(&self.options, program, arguments, plan)
     }
 }
 
 impl ShellArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-        start(&self.options, &shell, &[])
+        start(&self.options, &shell, &[], None)
     }
 }
 
 /// Replaces this process with the program. Returns only if that fails.
-fn start(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result<ExitCode> {
-    let mut command = Command::new(program);
-    command.args(arguments);
-    let mut path = std::env::var_os("PATH").unwrap_or_default();
-    let folder = libraries::folder();
-    if let Some(folder) = &folder {
-        path = libraries::search_path(folder)?;
-    }
-    let Some(file) = program::find(program, &path) else {
-        let problem = match program.as_bytes().contains(&b'/') {
-            true => "the file does not exist",
-            false => "no directory of PATH has a program of that name",
-        };
-        eprintln!("error: cannot run {}: {problem}", program.display());
+fn start(
+    options: &Options,
+    program: &OsStr,
+    arguments: &[OsString],
+    faults: Option<Plan>,
+) -> Result<ExitCode> {
+    let Some(mut command) = prepare(options, program, arguments)? else {
         return Ok(NOT_FOUND.into());
     };
     if !options.no_link {
-        provide_link(options.netdev.as_deref())?;
+        provide_link(options.netdev.as_deref(), options.kind.as_deref())?;
     }
-    match folder {
-        Some(folder) => {
-            for (variable, value) in libraries::environment(&folder)? {
-                command.env(variable, value);
-            }
-            if options.is_quiet() {
-                command.env(QUIET_VARIABLE, "1");
-            } else {
-                for warning in program::warnings(&file, &path) {
-                    eprintln!("warning: {warning}");
-                }
-            }
-        }
-        None if options.is_quiet() => {}
-        None => eprintln!(
-            "note: Ferroce's libraries are not beside this executable, so the program uses those \
-             of the system and sees no link of Ferroce; FERROCE_LIB_DIR names their directory"
-        ),
+    if let Some(plan) = faults {
+        let counts = RunCounts::new()?;
+        command.envs(counts.environment(&plan.to_string()));
+        counts.keep();
     }
     let error = command.exec();
     // The file exists, so NotFound means that its interpreter does not.
@@ -200,13 +240,62 @@ fn start(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result<E
     Ok(code.into())
 }
 
+/// Returns the command that runs the program; none, with a message, if it does not exist.
+fn prepare(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result<Option<Command>> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    let folder = libraries::folder();
+    if let Some(folder) = &folder {
+        path = libraries::search_path(folder)?;
+    }
+    let Some(file) = program::find(program, &path) else {
+        let problem = match program.as_bytes().contains(&b'/') {
+            true => "the file does not exist",
+            false => "no directory of PATH has a program of that name",
+        };
+        eprintln!("error: cannot run {}: {problem}", program.display());
+        return Ok(None);
+    };
+    if let Some(kind) = &options.kind {
+        command.env(TYPE_VARIABLE, kind);
+    }
+    match folder {
+        Some(folder) => {
+            for (variable, value) in libraries::environment(&folder)? {
+                command.env(variable, value);
+            }
+            if options.record {
+                command.env(RECORDER_VARIABLE, "1");
+            }
+            if options.is_quiet() {
+                command.env(QUIET_VARIABLE, "1");
+            } else {
+                for warning in program::warnings(&file, &path) {
+                    eprintln!("warning: {warning}");
+                }
+            }
+        }
+        None if options.is_quiet() => {}
+        None => eprintln!(
+            "note: Ferroce's libraries are not beside this executable, so the program uses those \
+             of the system and sees no link of Ferroce; FERROCE_LIB_DIR names their directory"
+        ),
+    }
+    Ok(Some(command))
+}
+
 /// Ensures that a suitable link exists. Starts a guard for a link that a run added.
-fn provide_link(netdev: Option<&str>) -> Result<()> {
+fn provide_link(netdev: Option<&str>, kind: Option<&str>) -> Result<()> {
+    let new_kind = kind.unwrap_or("rxe");
     let mut share = Share::take()?;
     let mut connection = daemon::connect_or_start()?;
     loop {
         let links = connection.links()?;
-        let fits = |link: &&LinkInfo| netdev.is_none_or(|wanted| link.netdev == wanted);
+        let fits = |link: &&LinkInfo| {
+            netdev.is_none_or(|wanted| link.netdev == wanted)
+                && kind.is_none_or(|wanted| link.kind == wanted)
+        };
         if let Some(link) = links.iter().find(fits) {
             match share.links()?.contains(&link.name) {
                 true => break,
@@ -218,9 +307,9 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
             }
         }
         let name = (0..)
-            .map(|number| format!("rxe{number}"))
+            .map(|number| format!("{new_kind}{number}"))
             .find(|name| links.iter().all(|link| link.name != *name))
-            .context("all link names rxe0, rxe1, ... are taken")?;
+            .with_context(|| format!("all link names {new_kind}0, {new_kind}1, ... are taken"))?;
         share.add(&name)?;
         if netdev.is_none() {
             // In a new network namespace `lo` is down. If setting it up is not permitted,
@@ -229,13 +318,14 @@ fn provide_link(netdev: Option<&str>) -> Result<()> {
         }
         let added = connection.perform(&Request::LinkAdd(LinkConfig {
             name: name.clone(),
-            kind: "rxe".into(),
+            kind: new_kind.into(),
             netdev: netdev.unwrap_or("lo").into(),
             mtu: None,
-            crc: true,
+            crc: new_kind != "siw",
             lids: false,
             patience: 0,
             speed: None,
+            local: ferroce_control::link::LOCAL_BY_DEFAULT && new_kind != "siw",
         }));
         match added {
             Ok(()) => break,

@@ -274,6 +274,7 @@ impl RxeCfg {
                 lids: None,
                 patience: None,
                 speed: None,
+                local: None,
             })?;
             let known = remembered.iter().find(|config| config.name == link.name);
             if let Some(config) = known.filter(|_| !self.forgetful) {
@@ -312,6 +313,7 @@ pub(crate) fn add_next(connection: &mut Connection, netdev: &str) -> Result<Link
         lids: false,
         patience: 0,
         speed: None,
+        local: ferroce_control::link::LOCAL_BY_DEFAULT,
     };
     connection.perform(&Request::LinkAdd(config.clone()))?;
     Ok(config)

@@ -4,7 +4,7 @@ mod watch;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use ferroce_control::LinkCounters;
+use ferroce_control::{LinkCounters, LinkInfo};
 use ferroce_device::transport::Counter;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -62,8 +62,12 @@ impl StatArgs {
 
 /// Prints the counters of one link, or of all links.
 pub(crate) fn show(link: Option<&str>, processes: bool, format: Format) -> Result<()> {
+    let mut links = Vec::new();
     let counters = match daemon::connect()? {
-        Some(mut connection) => connection.counters(link, processes)?,
+        Some(mut connection) => {
+            links = connection.links()?;
+            connection.counters(link, processes)?
+        }
         None => match link {
             Some(name) => bail!(
                 "link {name} does not exist: no ferroced runs in this network namespace; \
@@ -73,9 +77,16 @@ pub(crate) fn show(link: Option<&str>, processes: bool, format: Format) -> Resul
         },
     };
     if format.json || format.pretty {
-        return format.write_json(&counters.iter().map(Shown).collect::<Vec<_>>());
+        let shown = counters.iter().map(|counters| Shown {
+            counters,
+            faults: faults_on(&links, counters),
+        });
+        return format.write_json(&shown.collect::<Vec<_>>());
     }
-    output::write(&counters.iter().map(text).collect::<String>())
+    let lines = counters
+        .iter()
+        .map(|counters| text(counters, faults_on(&links, counters)));
+    output::write(&lines.collect::<String>())
 }
 
 /// Returns the static name of a counter, and `None` if this release does not know it.
@@ -96,7 +107,14 @@ fn link_of(words: &[String]) -> Result<Option<&str>> {
     }
 }
 
-fn text(counters: &LinkCounters) -> String {
+/// Returns the faults in force on the link that was counted.
+fn faults_on<'a>(links: &'a [LinkInfo], counters: &LinkCounters) -> &'a str {
+    let link = links.iter().find(|link| link.name == counters.link);
+    link.filter(|_| counters.process.is_none())
+        .map_or("", |link| &link.faults)
+}
+
+fn text(counters: &LinkCounters, faults: &str) -> String {
     let mut text = format!("link {}/{PORT} ", counters.link);
     if let Some(process) = &counters.process {
         text += &format!("pid {} comm {} ", process.pid, process.program);
@@ -104,24 +122,33 @@ fn text(counters: &LinkCounters) -> String {
     for (name, value) in &counters.values {
         text += &format!("{name} {value} ");
     }
+    if !faults.is_empty() {
+        text += &format!("\n    faults {faults} ");
+    }
     text + "\n"
 }
 
 /// Counters as one JSON object, in the order of the text.
-struct Shown<'a>(&'a LinkCounters);
+struct Shown<'a> {
+    counters: &'a LinkCounters,
+    faults: &'a str,
+}
 
 impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("ifname", &self.0.link)?;
+        map.serialize_entry("ifname", &self.counters.link)?;
         map.serialize_entry("port", &PORT)?;
-        if let Some(process) = &self.0.process {
+        if let Some(process) = &self.counters.process {
             map.serialize_entry("pid", &process.pid)?;
             map.serialize_entry("comm", &process.program)?;
             map.serialize_entry("slots", &process.slots)?;
         }
-        for (name, value) in &self.0.values {
+        for (name, value) in &self.counters.values {
             map.serialize_entry(name, value)?;
+        }
+        if !self.faults.is_empty() {
+            map.serialize_entry("faults", self.faults)?;
         }
         map.end()
     }
@@ -151,8 +178,16 @@ mod tests {
             process: None,
             values: vec![("sent_pkts".into(), 7), ("rcvd_pkts".into(), 0)],
         };
-        assert_eq!(text(&counters), "link rxe0/1 sent_pkts 7 rcvd_pkts 0 \n");
+        let line = "link rxe0/1 sent_pkts 7 rcvd_pkts 0 \n";
+        assert_eq!(text(&counters, ""), line);
+        let faults = "loss 1%";
+        let more = format!("{}\n    faults loss 1% \n", line.trim_end_matches('\n'));
+        assert_eq!(text(&counters, faults), more);
+        let counters = Shown {
+            counters: &counters,
+            faults: "",
+        };
         let expected = r#"{"ifname":"rxe0","port":1,"sent_pkts":7,"rcvd_pkts":0}"#;
-        assert_eq!(serde_json::to_string(&Shown(&counters)).unwrap(), expected);
+        assert_eq!(serde_json::to_string(&counters).unwrap(), expected);
     }
 }

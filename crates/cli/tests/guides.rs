@@ -68,7 +68,7 @@ const PINGPONG: &[&str] = &[
 const GUIDES: &[Guide] = &[
     Guide {
         title: "LGProxy: Software RDMA Configuration",
-        remark: "iWARP (`type siw`) is not supported yet; the command fails with that reason.",
+        remark: "iWARP (`type siw`) and RoCE (`type rxe`) work side by side on one netdev.",
         netdevs: &[("enp4s0f0", "10.1.0.1/24")],
         steps: &[
             shown("ip link", &["enp4s0f0"]),
@@ -78,10 +78,12 @@ const GUIDES: &[Guide] = &[
                 "rdma link",
                 &["link rxe0/1 state ACTIVE physical_state LINK_UP netdev enp4s0f0"],
             ),
-            refused(
-                "sudo rdma link add siw0 type siw netdev enp4s0f0",
-                &["type siw (iWARP) is not supported yet; use type rxe"],
+            quiet("sudo rdma link add siw0 type siw netdev enp4s0f0"),
+            shown(
+                "rdma link",
+                &["link siw0/1 state ACTIVE physical_state LINK_UP netdev enp4s0f0"],
             ),
+            quiet("sudo rdma link delete siw0"),
             quiet("sudo rdma link delete rxe0"),
         ],
     },
@@ -107,7 +109,7 @@ const GUIDES: &[Guide] = &[
         remark: "Skip `modprobe` and `ulimit -l`: Ferroce needs no module and pins no memory. `ibping`, \
                  IPoIB and subnet managers do not exist on RoCE (see above). NFS over RDMA uses the \
                  kernel's own RDMA and does not see Ferroce. Skip the steps that set the RoCE mode: \
-                 it is always v2. iWARP (`type siw`) is not supported yet.",
+                 it is always v2.",
         netdevs: &[("enp1s0", "10.3.0.1/24")],
         steps: &[
             quiet("rdma link add rxe0 type rxe netdev enp1s0"),
@@ -168,10 +170,13 @@ const GUIDES: &[Guide] = &[
                 "ferroce ping -c 2 10.3.0.1",
                 &["answer from 10.3.0.1: seq=1 time=", "2 answered, 0% lost"],
             ),
-            refused(
-                "rdma link add siw0 type siw netdev enp1s0",
-                &["Operation not supported: type siw (iWARP) is not supported yet"],
+            quiet("rdma link add siw0 type siw netdev enp1s0"),
+            shown(
+                "rdma link show",
+                &["link siw0/1 state ACTIVE physical_state LINK_UP netdev enp1s0"],
             ),
+            shown("ibv_devices", &["siw0", "505400fffed5e000"]),
+            quiet("rdma link delete siw0"),
             quiet("rdma link delete rxe0"),
         ],
     },

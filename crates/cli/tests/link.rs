@@ -159,8 +159,8 @@ fn errors_name_the_cause_and_the_remedy() {
                 "error: Cannot assign requested address: netdev near has no IP address",
             ),
             (
-                "link add siw0 type siw netdev lo",
-                "error: Operation not supported: type siw (iWARP) is not supported yet; use type rxe",
+                "link add siw0 type siw netdev lo mtu 1024",
+                "error: Invalid argument: type siw has no option mtu",
             ),
             (
                 "link add rxe0 type rxe netdev lo mtu 1500",
@@ -360,6 +360,7 @@ fn help_has_examples_and_environment() {
     }
     assert!(ok("ferroce --help").contains("FERROCE_RUNTIME_DIR"));
     for command in [
+        "capture",
         "config",
         "config show",
         "config check",
@@ -370,6 +371,7 @@ fn help_has_examples_and_environment() {
         "demo",
         "devinfo",
         "doctor",
+        "explain",
         "gids",
         "link",
         "link add",

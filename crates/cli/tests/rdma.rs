@@ -121,8 +121,8 @@ fn errors_exit_with_status_1_and_name_the_mistake() {
             ("resource show qp speed 7", "Unknown filter 'speed'"),
             ("statistic show link rxe7", "link rxe7 does not exist"),
             (
-                "link add siw0 type siw netdev lo",
-                "siw (iWARP) is not supported yet",
+                "link add irdma0 type irdma netdev lo",
+                "type `irdma` is not known; use type rxe (RoCE) or siw (iWARP)",
             ),
             (
                 "link add rxe1 type rxe netdev eth7",
@@ -219,7 +219,10 @@ fn argument_that_is_not_utf8_is_an_error() {
     }
     let unknown = common::command("ferroce").arg(argument).output();
     let unknown = String::from_utf8(unknown.expect("ferroce starts").stderr).expect("text");
-    assert!(unknown.contains("known are config, demo"), "{unknown}");
+    assert!(
+        unknown.contains("known are capture, config, demo"),
+        "{unknown}"
+    );
 }
 
 /// This process is the program whose objects are shown.
@@ -268,7 +271,10 @@ fn resources_of_programs_are_shown() {
             for (place, word) in expected {
                 assert_eq!(words[place], word, "{line}");
             }
-            assert!(line.ends_with(&owner), "{line}");
+            let wire = line.strip_suffix("wire local ");
+            let wire = wire.or_else(|| line.strip_suffix("wire udp "));
+            let before = wire.unwrap_or_else(|| panic!("no wire: {line}"));
+            assert!(before.ends_with(&owner), "{line}");
             let one = ok(&format!("rdma res show qp lqpn {}", words[3]));
             assert_eq!(one, format!("{line}\n"));
         }

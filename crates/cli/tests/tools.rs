@@ -127,7 +127,7 @@ fn man_pages_and_completions_are_written() {
         ("ferroced", "ferroced [OPTIONS]", "ferroce(1)"),
         (
             "ferroce-link-add",
-            "ferroce link add NAME type rxe netdev IF",
+            "ferroce link add NAME type rxe|siw netdev IF",
             "ferroce-link(1)",
         ),
         (

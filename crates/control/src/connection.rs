@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::capture::{Captured, Introduced};
 use crate::clock::{now, pause};
 use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
@@ -58,6 +59,7 @@ pub struct Connection {
     number: Option<RequestNumber>,
     events: VecDeque<LinkEvent>,
     reports: VecDeque<(OwnedFd, bool)>,
+    pub(crate) captured: Introduced,
     buffer: Vec<u8>,
 }
 
@@ -126,10 +128,22 @@ impl Connection {
             number: None,
             events: VecDeque::new(),
             reports: VecDeque::new(),
+            captured: Introduced::new(),
             buffer: vec![0; MAX_REPLY],
         };
         connection.hello()?;
+        connection.send_faults();
         Ok(connection)
+    }
+
+    /// Sends the faults of `ferroce run --faults`: ferroced applies those of messages of the
+    /// connection manager.
+    fn send_faults(&mut self) {
+        if let Ok(text) = std::env::var(ferroce_faults::VARIABLE)
+            && let Err(error) = self.perform(&Request::Faults { text })
+        {
+            tracing::warn!("ferroced did not accept the faults: {error}");
+        }
     }
 
     fn hello(&mut self) -> Result<(), Error> {
@@ -212,7 +226,15 @@ impl Connection {
             match received {
                 (_, Reply::Event(event), _) => self.events.push_back(event),
                 (_, Reply::Report { keys, .. }, fds) => self.keep_report(keys, fds),
+                (_, Reply::Captured { link, process }, fds) => {
+                    self.captured.extend(Captured::new(link, process, fds));
+                }
                 (None, event @ Reply::CmEvent(_), fds) => return Ok((event, fds)),
+                // Only the client of a whole process takes channels. Dropping the descriptors
+                // closes this one.
+                (None, Reply::Introduced { .. }, _) => {}
+                // A program that attaches on a connection of its own records nothing.
+                (None, Reply::Tap { .. } | Reply::Journal { .. }, _) => {}
                 // A refusal before the Hello was read has no number.
                 (number, Reply::Error { errno, message }, _)
                     if number.is_none() || number == self.number =>
@@ -264,6 +286,12 @@ impl Connection {
                 None => return Ok(None),
                 Some((_, Reply::Event(event), _)) => return Ok(Some(event)),
                 Some((_, Reply::Report { keys, .. }, fds)) => self.keep_report(keys, fds),
+                Some((None, Reply::Introduced { .. }, _)) => {}
+                Some((_, Reply::Captured { link, process }, fds)) => {
+                    self.captured.extend(Captured::new(link, process, fds));
+                }
+                // A program that attaches on a connection of its own records nothing.
+                Some((_, Reply::Tap { .. } | Reply::Journal { .. }, _)) => {}
                 // A reply to a request that was given up at its deadline.
                 Some((Some(_), _, _)) => {}
                 Some((None, other, _)) => return Err(unexpected(&other)),

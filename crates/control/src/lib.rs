@@ -20,6 +20,7 @@
 //! [`Connection`] of their own; ferroced uses the parts.
 
 pub mod attach;
+pub mod capture;
 pub mod client;
 mod clock;
 pub mod cm;
@@ -44,6 +45,7 @@ pub mod temporary;
 pub mod unix;
 
 pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, resume};
+pub use capture::{Captured, Story};
 pub use client::{Client, list_links, watch_link};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
 pub use connection::{ANSWER_TIMEOUT, Connection, find_daemon, next_request_number};
@@ -58,6 +60,6 @@ pub use protocol::{
     AttachmentNumber, LinkCounters, MAX_SHARDS, PROTOCOL, Process, Reply, Request, RequestNumber,
 };
 pub use resources::{Reporter, Resources};
-pub use signals::{Blocked, Handlers, block_all, handlers};
+pub use signals::{Blocked, Handlers, block_all, catch_end, handlers};
 pub use socket_escrow::{SlotFds, SocketEscrow};
 pub use start::{find_or_start, start};

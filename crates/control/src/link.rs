@@ -21,7 +21,7 @@ pub const MAX_SPEED: u32 = 400_000;
 pub struct LinkConfig {
     /// The name of the link, such as `rxe0`.
     pub name: String,
-    /// The type: `rxe`.
+    /// The type: `rxe` or `siw`.
     pub kind: String,
     /// The netdev.
     pub netdev: String,
@@ -39,6 +39,20 @@ pub struct LinkConfig {
     /// The speed in Mb/s that programs see, at most [`MAX_SPEED`]; by default the netdev's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
+    /// True if packets to programs of the same user on this host travel through shared memory.
+    #[serde(default = "local_by_default", skip_serializing_if = "is_default_local")]
+    pub local: bool,
+}
+
+/// The option `local` of links for which no value is given.
+pub const LOCAL_BY_DEFAULT: bool = false;
+
+fn local_by_default() -> bool {
+    LOCAL_BY_DEFAULT
+}
+
+fn is_default_local(local: &bool) -> bool {
+    *local == LOCAL_BY_DEFAULT
 }
 
 fn is_zero(value: &u32) -> bool {
@@ -52,7 +66,7 @@ pub struct LinkInfo {
     pub name: String,
     /// The index of the RDMA device, unique while ferroced keeps its state.
     pub index: u32,
-    /// The type: `rxe`.
+    /// The type: `rxe` or `siw`.
     pub kind: String,
     /// The present name of the netdev.
     pub netdev: String,
@@ -83,6 +97,12 @@ pub struct LinkInfo {
     /// The speed in Mb/s that `link add ... speed N` set.
     #[serde(default)]
     pub speed: Option<u32>,
+    /// True if packets to programs of the same user on this host travel through shared memory.
+    #[serde(default = "local_by_default")]
+    pub local: bool,
+    /// The faults in force, in the grammar of `ferroce-faults`; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub faults: String,
     /// Populated entries of the GID table, by index.
     pub gids: Vec<Gid>,
 }
@@ -107,6 +127,8 @@ impl LinkInfo {
             lids: false,
             patience: 0,
             speed: None,
+            local: LOCAL_BY_DEFAULT,
+            faults: String::new(),
             gids: Vec::new(),
         }
     }
@@ -173,6 +195,23 @@ pub enum LinkEventKind {
 }
 
 impl LinkInfo {
+    /// Returns true if the link is of type `siw`: iWARP over TCP, not RoCE.
+    pub fn is_iwarp(&self) -> bool {
+        self.kind == "siw"
+    }
+
+    /// Returns the GID of an iWARP port: the MAC address, followed by zeros. A netdev without
+    /// one, such as lo, gets a locally administered address: programs skip GIDs of zeros.
+    pub fn mac_gid(&self) -> [u8; 16] {
+        let mut gid = [0; 16];
+        gid[..6].copy_from_slice(&self.mac);
+        if self.mac == [0; 6] {
+            let [_, _, high, low] = self.ifindex.to_be_bytes();
+            gid[..6].copy_from_slice(&[2, 0, 0, 0, high, low]);
+        }
+        gid
+    }
+
     /// Returns the logical state: active if the netdev is up and has a carrier.
     pub fn state(&self) -> PortState {
         if self.up && self.carrier {

@@ -6,7 +6,7 @@
 //! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
 //! ```text
-//!   {"hello":{"protocol":7,"program":"ib_send_bw"}}   ->
+//!   {"hello":{"protocol":9,"program":"ib_send_bw"}}   ->
 //!                                                     <-  {"welcome":{...}}
 //!   [1,"links"]                                       ->
 //!   [2,{"cm":{"bind":{...}}}]                         ->
@@ -31,7 +31,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 9;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -83,6 +83,23 @@ pub enum Request {
         patience: Option<u32>,
         /// Speed in Mb/s that programs see; 0 selects the netdev's.
         speed: Option<u32>,
+        /// True if packets to programs of the same user on this host travel through shared
+        /// memory, for queue pairs that are connected from now on.
+        local: Option<bool>,
+    },
+    /// Puts faults in force on a link, also for running programs, or ends them:
+    /// [`Reply::Done`].
+    LinkFaults {
+        /// Name of the link.
+        name: String,
+        /// The faults, in the grammar of `ferroce-faults`; empty for none.
+        faults: String,
+    },
+    /// Puts faults in force for the messages of the connection manager that this client's
+    /// connections send: [`Reply::Done`].
+    Faults {
+        /// The faults.
+        text: String,
     },
     /// Lists all links: [`Reply::Link`] for each, then [`Reply::Done`].
     Links,
@@ -123,6 +140,16 @@ pub enum Request {
         /// The slots of one attachment.
         slots: Vec<u8>,
     },
+    /// Asks for a channel through shared memory to a program of the same user:
+    /// [`Reply::Introduced`]. The other program receives [`Reply::Introduced`] as an event.
+    Introduce {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+        /// A slot of the attachment.
+        slot: u8,
+        /// The slot of the other program.
+        peer: u8,
+    },
     /// Subscribes to events of all links: [`Reply::Done`], then events.
     Subscribe,
     /// Reads counters: [`Reply::Counters`] for each link, then [`Reply::Done`].
@@ -138,6 +165,12 @@ pub enum Request {
         /// The only link to report; None for all.
         link: Option<String>,
     },
+    /// Captures packets of programs until the connection is closed: [`Reply::Done`]. An event
+    /// [`Reply::Captured`] arrives for each program, also for those that start later.
+    Capture(CaptureOptions),
+    /// Lists the journals of programs that run, and of some that have ended: [`Reply::Story`] for
+    /// each, then [`Reply::Done`].
+    Journals,
     /// Calls the connection manager: [`Reply::CmAnswer`] or [`Reply::Error`].
     /// [`Reply::CmEvent`]s follow.
     Cm(CmCall),
@@ -185,6 +218,18 @@ pub enum Reply {
         /// Current state of the link; None if it was deleted.
         link: Option<LinkInfo>,
     },
+    /// A channel to another program, as a reply to [`Request::Introduce`] or as an event. Two
+    /// descriptors: the shared memory, and this program's socket.
+    Introduced {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+        /// The slot of the attachment.
+        slot: u8,
+        /// The slot of the other program.
+        peer: u8,
+        /// True for the program that asked for the channel.
+        asked: bool,
+    },
     /// Counters of a link, or of one program on a link.
     Counters(LinkCounters),
     /// A program on a link. One descriptor: the stream of its list of
@@ -206,6 +251,35 @@ pub enum Reply {
         /// True if the report may contain keys and addresses.
         keys: bool,
     },
+    /// Event: a program that is captured. Two descriptors: the ring of its packets, and a socket
+    /// on which it wakes the reader.
+    Captured {
+        /// Name of the link.
+        link: String,
+        /// The program.
+        process: Process,
+    },
+    /// Event: packets of an attachment are wanted. Two descriptors: the ring to write them to,
+    /// and a socket to wake the reader. The event may precede [`Reply::Attached`].
+    Tap {
+        /// The attachment.
+        attachment: AttachmentNumber,
+    },
+    /// Event: the journal of an attachment, to which the program writes failures. One descriptor:
+    /// its shared memory. The event may precede [`Reply::Attached`].
+    Journal {
+        /// The attachment.
+        attachment: AttachmentNumber,
+    },
+    /// The journal of a program. One descriptor: its shared memory.
+    Story {
+        /// Name of the link.
+        link: String,
+        /// The program.
+        process: Process,
+        /// Seconds since the program ended; None if it runs.
+        ended_ago: Option<u64>,
+    },
     /// The answer of the connection manager.
     CmAnswer(CmAnswer),
     /// Event of a connection or of a SIDR request.
@@ -219,6 +293,21 @@ pub enum Reply {
     },
     /// Event of a link.
     Event(LinkEvent),
+}
+
+/// The packets of a capture.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureOptions {
+    /// The only link; None for all.
+    pub link: Option<String>,
+    /// The only process, by its number in ferroced's PID namespace.
+    pub pid: Option<u32>,
+    /// The only program, by the name in its Hello.
+    pub program: Option<String>,
+    /// The only queue pair, at either end of a packet.
+    pub qpn: Option<u32>,
+    /// Most bytes of each packet, from the BTH on.
+    pub snap: u32,
 }
 
 /// One slot. Its descriptors are the IPv4 socket, the IPv6 socket if there is one, and the

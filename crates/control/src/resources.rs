@@ -76,10 +76,14 @@ pub struct QpResource {
     pub sq_psn: u32,
     /// Its shared receive queue.
     pub srqn: Option<u32>,
+    /// The reason of its last failure.
+    pub failure: Option<String>,
     /// Posted sends that are not completed.
     pub sends: u32,
     /// Posted receives that are not completed.
     pub receives: u32,
+    /// The wire of a connected queue pair: `local` for shared memory, or `udp`.
+    pub wire: Option<String>,
 }
 
 /// A memory region.

@@ -2,6 +2,7 @@
 //! calls as its handlers want.
 
 use core::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// The signals of faults. System calls that wait do not cause them.
 const FAULTS: [libc::c_int; 6] = [
@@ -82,6 +83,28 @@ impl Drop for Blocked {
                 &raw const self.before,
                 core::ptr::null_mut(),
             );
+        }
+    }
+}
+
+/// Blocks the signals that end a command (Ctrl-C, SIGTERM, SIGHUP), and returns a descriptor that
+/// is readable when one of them has arrived.
+///
+/// # Errors
+/// If the process has too many open files.
+pub fn catch_end() -> std::io::Result<OwnedFd> {
+    // SAFETY: `sigset_t` is plain data; the calls fill it, set this thread's mask, and create a
+    // new descriptor, which only the returned value owns.
+    unsafe {
+        let mut set: libc::sigset_t = core::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, core::ptr::null_mut());
+        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) {
+            -1 => Err(std::io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
         }
     }
 }

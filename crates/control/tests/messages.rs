@@ -24,6 +24,8 @@ fn link(gids: u32) -> LinkInfo {
         lids: true,
         patience: 60,
         speed: Some(400_000),
+        faults: "loss 1%".into(),
+        local: true,
         gids: (0..gids)
             .map(|index| Gid {
                 index,
@@ -64,6 +66,7 @@ fn message_is_decoded_to_itself() {
             lids: true,
             patience: 60,
             speed: Some(100_000),
+            local: false,
         }),
         Request::LinkSet {
             name: "rxe0".into(),
@@ -73,6 +76,7 @@ fn message_is_decoded_to_itself() {
             lids: Some(true),
             patience: Some(60),
             speed: Some(0),
+            local: Some(false),
         },
     ];
     for request in requests {

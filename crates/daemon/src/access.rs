@@ -75,7 +75,7 @@ impl Access {
         let what = match request {
             Request::LinkAdd(_) => "add links",
             Request::LinkDelete { .. } => "delete links",
-            Request::LinkSet { .. } => "change links",
+            Request::LinkSet { .. } | Request::LinkFaults { .. } => "change links",
             Request::Shutdown => "stop it",
             _ => return Ok(()),
         };

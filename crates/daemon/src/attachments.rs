@@ -140,11 +140,15 @@ impl Server {
                     client: pending.request.client,
                     number: pending.attachment,
                 }),
+                journal: None,
                 dead: false,
             },
         );
         match self.grant(&slots) {
             Ok((grants, fds)) => {
+                // Before the program has its slots: no packet of it is missing.
+                self.introduce_captures(owner);
+                self.give_journal(owner);
                 let reply = Reply::Attached {
                     attachment: pending.attachment,
                     link,
@@ -347,9 +351,10 @@ impl Server {
 
     /// Takes the slots of an owner back: drains their sockets and keeps their counters.
     pub(crate) fn release(&mut self, id: OwnerId) {
-        let Some(owner) = self.owners.remove(&id) else {
+        let Some(mut owner) = self.owners.remove(&id) else {
             return;
         };
+        self.ended_journals.keep(&mut owner);
         self.has_freed_links = true;
         owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         if let Some(attachment) = owner.attachment
@@ -358,6 +363,9 @@ impl Server {
             client.attachments.remove(&attachment.number);
         }
         tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "slots released");
+        for slot in &owner.slots {
+            self.introductions.forget(*slot);
+        }
         if let Some(group) = &mut self.group {
             for slot in owner.slots {
                 if !group.slots.exists(slot) {

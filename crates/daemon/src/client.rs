@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ferroce_control::protocol::CaptureOptions;
 use ferroce_control::sockopt::Peer;
 use ferroce_control::{AttachmentNumber, Reply, Request, RequestNumber, packet, protocol};
 use rustix::net::{RecvFlags, SendFlags};
@@ -50,6 +51,8 @@ pub(crate) struct Client {
     pub(crate) has_links: bool,
     /// Indices of links that the client has opened without slots.
     pub(crate) watched: BTreeSet<u32>,
+    /// The capture of the client.
+    pub(crate) capture: Option<CaptureOptions>,
     /// True if the client uses the connection manager.
     pub(crate) connects: bool,
     /// Process at the other end; known once it uses the connection manager.
@@ -98,6 +101,7 @@ impl Client {
             subscribed: false,
             has_links: false,
             watched: BTreeSet::new(),
+            capture: None,
             connects: false,
             process: None,
             pidfd: None,

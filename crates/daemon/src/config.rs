@@ -10,6 +10,7 @@
 //! lids = false    # the default
 //! patience = 0    # the default
 //! speed = 100000  # in Mb/s; by default the netdev's
+//! local = false   # the default
 //! ```
 //!
 //! | user | file |
@@ -26,7 +27,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ferroce_control::link::{MAX_SPEED, MTUS};
+use ferroce_control::link::{LOCAL_BY_DEFAULT, MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, check_name};
 use serde::Deserialize;
 use toml::Spanned;
@@ -86,6 +87,7 @@ struct Entry {
     lids: Option<bool>,
     patience: Option<u32>,
     speed: Option<Spanned<u32>>,
+    local: Option<bool>,
 }
 
 /// Returns the path of this user's file.
@@ -130,8 +132,8 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     if let Some(mtu) = link.mtu {
         entry["mtu"] = value(i64::from(mtu));
     }
-    if !link.crc {
-        entry["crc"] = value(false);
+    if link.crc != crc_by_default(&link.kind) {
+        entry["crc"] = value(link.crc);
     }
     if link.lids {
         entry["lids"] = value(true);
@@ -142,8 +144,16 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     if let Some(speed) = link.speed {
         entry["speed"] = value(i64::from(speed));
     }
+    if link.local != LOCAL_BY_DEFAULT {
+        entry["local"] = value(link.local);
+    }
     edit(path, |links| {
-        links.retain(|other| !is_about(other, &link.name) && !is_about(other, &link.netdev));
+        links.retain(|other| {
+            let kind = other.get("type").and_then(|kind| kind.as_str());
+            let same_kind = kind.unwrap_or("rxe") == link.kind;
+            let is_replaced = same_kind && is_about(other, &link.netdev);
+            !is_about(other, &link.name) && !is_replaced
+        });
         links.push(entry);
         true
     })?;
@@ -227,8 +237,11 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
         if let Err(error) = check_name(entry.name.as_ref()) {
             return wrong(entry.name.span(), error.to_string());
         }
+        let kind = entry.kind.as_ref().map_or("rxe", |kind| kind.as_ref());
         for (what, name) in [("name", &entry.name), ("netdev", &entry.netdev)] {
-            let key = (what, name.as_ref().clone());
+            // A netdev can have a link of each type.
+            let of_kind = if what == "netdev" { kind } else { "" };
+            let key = (what, of_kind.to_owned(), name.as_ref().clone());
             if let Some(first) = seen.insert(key, name.span().start) {
                 let (name, first) = (name.as_ref(), line_of(text, first));
                 let reason = format!("{what} `{name}` appears twice, first in line {first}");
@@ -236,12 +249,11 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             }
         }
         if let Some(kind) = &entry.kind
-            && kind.as_ref() != "rxe"
+            && !matches!(kind.as_ref().as_str(), "rxe" | "siw")
         {
-            let reason = match kind.as_ref().as_str() {
-                "siw" => "type siw (iWARP) is not supported yet; use type rxe".into(),
-                other => format!("type `{other}` is not known; use type rxe"),
-            };
+            let kind_name = kind.as_ref();
+            let reason =
+                format!("type `{kind_name}` is not known; use type rxe (RoCE) or siw (iWARP)");
             return wrong(kind.span(), reason);
         }
         let mtu = match &entry.mtu {
@@ -267,16 +279,23 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
         };
         links.push(LinkConfig {
             name: entry.name.into_inner(),
-            kind: "rxe".into(),
+            crc: entry.crc.unwrap_or(crc_by_default(kind)),
+            kind: kind.into(),
             netdev: entry.netdev.into_inner(),
             mtu,
-            crc: entry.crc.unwrap_or(true),
             lids: entry.lids.unwrap_or(false),
             patience: entry.patience.unwrap_or(0),
             speed,
+            local: entry.local.unwrap_or(LOCAL_BY_DEFAULT && kind != "siw"),
         });
     }
     Ok(links)
+}
+
+/// Returns true if links of this type check CRCs unless told otherwise. siw does not: TCP has
+/// a checksum.
+fn crc_by_default(kind: &str) -> bool {
+    kind != "siw"
 }
 
 fn line_of(text: &str, at: usize) -> usize {

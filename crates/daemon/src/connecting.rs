@@ -24,13 +24,15 @@ const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
 impl Server {
     /// Returns the time of the connection managers.
-    fn cm_time(&self) -> Time {
+    pub(crate) fn cm_time(&self) -> Time {
         now().saturating_duration_since(self.epoch)
     }
 
     /// Returns the next deadline of the connection managers.
     pub(crate) fn cm_deadline(&self) -> Option<std::time::Instant> {
-        self.connections.next_timeout().map(|at| self.epoch + at)
+        let timers = self.connections.next_timeout().into_iter();
+        let next = timers.chain(self.cm_faults.next_due()).min();
+        next.map(|at| self.epoch + at)
     }
 
     /// Handles a call to the connection manager, and replies to it.
@@ -111,6 +113,7 @@ impl Server {
     /// Ends all connections of a client that has closed its connection or ended.
     pub(crate) fn end_program(&mut self, id: ClientId) {
         let time = self.cm_time();
+        self.cm_faults.forget_client(id);
         self.connections.close(time, id);
     }
 
@@ -187,6 +190,9 @@ impl Server {
         };
         count(link, qp1::RECEIVED);
         let index = link.info.index;
+        if !self.cm_faults.is_empty() && self.fault_holds(index, address, mad, ours) {
+            return;
+        }
         if let Err(why) = self.connections.receive(time, index, address, mad) {
             tracing::debug!(from = %incoming.source, "a MAD changed nothing: {why}");
         }
@@ -197,6 +203,9 @@ impl Server {
         let time = self.cm_time();
         if self.connections.next_timeout().is_some_and(|at| at <= time) {
             self.connections.handle_timeout(time);
+        }
+        if self.cm_faults.next_due().is_some_and(|due| due <= time) {
+            self.release_held_mads();
         }
         self.speak();
     }
@@ -209,7 +218,10 @@ impl Server {
                     link,
                     netdev,
                     transmit,
-                } => self.send_mad(link, netdev, &transmit),
+                } => match self.cm_faults.is_empty() {
+                    true => self.send_mad(link, netdev, &transmit),
+                    false => self.send_mad_through_faults(link, netdev, transmit),
+                },
                 Output::Tell { client, event } => {
                     let number = None;
                     let event = Reply::CmEvent(Box::new(event));
@@ -219,7 +231,7 @@ impl Server {
         }
     }
 
-    fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit) {
+    pub(crate) fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit) {
         let result = self.mads.send(transmit, netdev);
         if let Err(error) = &result {
             // Like a MAD that the network lost: the connection manager retransmits it.

@@ -192,6 +192,16 @@ impl Connections {
         self.collect_all(now);
     }
 
+    /// Returns the client whose connection sends a MAD.
+    pub(crate) fn owner_of_mad(&self, link: u32, mad: &[u8]) -> Option<ClientId> {
+        // All messages begin with the sender's communication ID, or the ID of a SIDR request.
+        let id = u32::from_be_bytes(*mad.get(24..)?.first_chunk()?);
+        let side = self.links.get(&link)?;
+        let mut connections = side.connections.iter();
+        let owned = connections.find(|(conn, _)| conn.comm_id() == id)?;
+        Some(owned.1.client)
+    }
+
     /// Returns the next MAD or event.
     pub(crate) fn next_output(&mut self) -> Option<Output> {
         self.out.pop_front()

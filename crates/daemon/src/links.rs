@@ -6,6 +6,7 @@ use ferroce_control::link::{HEADERS, MAX_SPEED, MTUS, largest_mtu};
 use ferroce_control::{
     CounterValues, Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PortState, check_name,
 };
+use ferroce_faults::Plan;
 use ferroce_roce::Counter;
 
 use crate::gids::{self, GidTable};
@@ -75,12 +76,13 @@ impl Links {
         gids.any(|gid| gid.address == address)
     }
 
-    /// Returns the link that has the address. Of several, prefers the one on netdev
+    /// Returns the RoCE link that has the address. Of several, prefers the one on netdev
     /// `ifindex`, which received the packet.
     pub(crate) fn by_address(&mut self, address: IpAddr, ifindex: u32) -> Option<&mut Link> {
         let has = |link: &Link, by: Option<u32>| {
             let mut gids = link.info.gids.iter();
-            gids.any(|gid| gid.address == address && by.is_none_or(|by| gid.ifindex == by))
+            !link.info.is_iwarp()
+                && gids.any(|gid| gid.address == address && by.is_none_or(|by| gid.ifindex == by))
         };
         let links = || self.links.iter();
         let at = links().position(|link| has(link, Some(ifindex)));
@@ -146,6 +148,8 @@ impl Links {
         if let Some(speed) = change.speed {
             config.speed = (speed != 0).then_some(speed);
         }
+        config.local = change.local.unwrap_or(config.local);
+        check_options(&config)?;
         check_mtu(&config, netdev)?;
         check_speed(&config)?;
         link.config = config;
@@ -153,6 +157,37 @@ impl Links {
         let old = link.look(netdev, netdevs, speed, true);
         let changed = old != link.info;
         Ok(changed.then(|| happened(LinkEventKind::Changed, link.info.clone())))
+    }
+
+    /// Puts faults in force on a link, or ends them. Returns `None` if nothing changed.
+    pub(crate) fn set_faults(
+        &mut self,
+        name: &str,
+        text: &str,
+    ) -> Result<Option<LinkEvent>, Refusal> {
+        let index = self.find(name)?.info.index;
+        let plan = Plan::parse(text).map_err(|error| Refusal::new(libc::EINVAL, error))?;
+        let faults = match plan.is_empty() {
+            true => String::new(),
+            false => plan.to_string(),
+        };
+        if plan.concerns_verbs() {
+            let message = "verbs fail in one program, not on a link; use `ferroce run --faults`";
+            return Err(Refusal::new(libc::EINVAL, message));
+        }
+        let Some(link) = self.by_index_mut(index) else {
+            return Ok(None);
+        };
+        if link.info.is_iwarp() && !plan.is_empty() {
+            let message = "faults of a link need type rxe: those of type siw are TCP's, and \
+                           `tc qdisc add dev IF root netem` provokes them";
+            return Err(Refusal::new(libc::EOPNOTSUPP, message));
+        }
+        if link.info.faults == faults {
+            return Ok(None);
+        }
+        link.info.faults = faults;
+        Ok(Some(happened(LinkEventKind::Changed, link.info.clone())))
     }
 
     /// Renames a link. Returns `None` if it has that name already. Programs refer to the link
@@ -193,7 +228,7 @@ impl Links {
     /// Restores a link of an earlier ferroced, if its netdev still exists.
     pub(crate) fn restore(&mut self, saved: SavedLink, netdevs: &Netdevs) {
         self.begin_at(saved.index.saturating_add(1));
-        let totals = saved.counters();
+        let (totals, faults) = (saved.counters(), saved.faults.clone());
         if netdevs.get(saved.ifindex).is_none() {
             tracing::info!(
                 link = saved.config.name,
@@ -208,7 +243,9 @@ impl Links {
             saved.gids,
             netdevs,
         );
-        self.links.last_mut().expect("just added").totals = totals;
+        let link = self.links.last_mut().expect("just added");
+        link.totals = totals;
+        link.info.faults = faults;
     }
 
     /// Removes a link.
@@ -279,7 +316,8 @@ impl Links {
         check_kind(&config.kind)?;
         let netdev = find_netdev(&config.netdev, netdevs)?;
         self.check_free_name(&config.name)?;
-        if let Some(link) = self.links.iter().find(|l| l.ifindex == netdev.ifindex) {
+        let same = |link: &&Link| link.ifindex == netdev.ifindex && link.config.kind == config.kind;
+        if let Some(link) = self.links.iter().find(same) {
             let (netdev, name) = (&netdev.name, &link.config.name);
             return Err(Refusal::new(
                 libc::EEXIST,
@@ -289,6 +327,7 @@ impl Links {
                 ),
             ));
         }
+        check_options(config)?;
         check_mtu(config, netdev)?;
         check_speed(config)?;
         check_addresses(netdev, netdevs)?;
@@ -332,6 +371,7 @@ impl Link {
             patience: self.config.patience,
             active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
             speed: self.config.speed,
+            local: self.config.local,
             speed_mbps: Some(self.config.speed.unwrap_or_else(|| {
                 speed(&netdev.name).unwrap_or(match netdev.loopback {
                     true => LOOPBACK_SPEED,
@@ -356,6 +396,7 @@ pub(crate) struct Change {
     pub(crate) patience: Option<u32>,
     /// The speed in Mb/s; 0 means the netdev's.
     pub(crate) speed: Option<u32>,
+    pub(crate) local: Option<bool>,
 }
 
 fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {
@@ -385,14 +426,10 @@ fn differences(old: &LinkInfo, new: &LinkInfo) -> Vec<LinkEventKind> {
 
 fn check_kind(kind: &str) -> Result<(), Refusal> {
     match kind {
-        "rxe" => Ok(()),
-        "siw" => Err(Refusal::new(
-            libc::EOPNOTSUPP,
-            "type siw (iWARP) is not supported yet; use type rxe",
-        )),
+        "rxe" | "siw" => Ok(()),
         other => Err(Refusal::new(
             libc::EINVAL,
-            format!("type `{other}` is not known; use type rxe"),
+            format!("type `{other}` is not known; use type rxe (RoCE) or siw (iWARP)"),
         )),
     }
 }
@@ -405,6 +442,22 @@ fn find_netdev<'a>(name: &str, netdevs: &'a Netdevs) -> Result<&'a Netdev, Refus
             format!("netdev {name} does not exist; existing netdevs: {there}"),
         )
     })
+}
+
+/// Refuses options of RoCE for a link of type siw.
+fn check_options(config: &LinkConfig) -> Result<(), Refusal> {
+    if config.kind != "siw" {
+        return Ok(());
+    }
+    let option = match config {
+        LinkConfig { mtu: Some(_), .. } => "mtu: TCP chooses the size of segments",
+        LinkConfig { local: true, .. } => "local: connections go through TCP",
+        LinkConfig { lids: true, .. } => "lids: iWARP has no LIDs",
+        LinkConfig { patience: 1.., .. } => "patience: TCP decides when a peer is lost",
+        _ => return Ok(()),
+    };
+    let message = format!("type siw has no option {option}; leave it out, or use type rxe");
+    Err(Refusal::new(libc::EINVAL, message))
 }
 
 fn check_mtu(config: &LinkConfig, netdev: &Netdev) -> Result<(), Refusal> {
@@ -450,7 +503,7 @@ fn check_addresses(netdev: &Netdev, netdevs: &Netdevs) -> Result<(), Refusal> {
         ),
         (_, true) => format!("`ip address add ADDRESS/PREFIX dev {name}` gives it one"),
     };
-    let message = format!("netdev {name} has no IP address, and RoCEv2 needs one: {remedy}");
+    let message = format!("netdev {name} has no IP address, and RDMA needs one: {remedy}");
     Err(Refusal::new(libc::EADDRNOTAVAIL, message))
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use crate::client::AttachmentId;
+use crate::journals::Journal;
 use crate::process::ProcessId;
 use crate::state::SavedOwner;
 
@@ -19,6 +20,8 @@ pub(crate) struct Owner {
     pub(crate) pidfd: Option<OwnedFd>,
     /// The attachment; `None` if its connection is lost and the program may resume.
     pub(crate) attachment: Option<AttachmentId>,
+    /// The program's journal; none after a restart, until the program resumes.
+    pub(crate) journal: Option<Journal>,
     /// True if the process ended before the group was adopted: its slots must be released.
     pub(crate) dead: bool,
 }
@@ -46,6 +49,7 @@ impl Owner {
             dead: pidfd.is_none() && saved.process.is_visible(),
             pidfd,
             attachment: None,
+            journal: None,
         }
     }
 

@@ -20,6 +20,7 @@ impl Server {
                 .named()
                 .map(|(n, v)| (n.to_owned(), v))
                 .collect(),
+            faults: link.info.faults.clone(),
         });
         let owners = self.owners.values().map(Owner::saved);
         let state = State::new(
@@ -62,6 +63,7 @@ impl Server {
     pub(crate) fn restore(&mut self, state: State) {
         self.links.begin_at(state.next_index);
         for link in state.links {
+            self.cm_faults.set_link(link.index, &link.faults);
             self.links.restore(link, &self.netdevs);
         }
         for link in self.links.iter() {

@@ -55,6 +55,7 @@ impl Server {
                 lids,
                 patience,
                 speed,
+                local,
             } => {
                 let change = Change {
                     mtu,
@@ -62,9 +63,12 @@ impl Server {
                     lids,
                     patience,
                     speed,
+                    local,
                 };
                 self.link_set(&name, rename, change)
             }
+            Request::LinkFaults { name, faults } => self.set_link_faults(&name, &faults),
+            Request::Faults { text } => self.set_client_faults(id.client, &text),
             Request::Links => self.list(id),
             Request::Watch { link } => self.watch(id.client, &link),
             Request::Attach {
@@ -85,9 +89,19 @@ impl Server {
                 self.resume(attachment, &link, &slots, fds)
             }
             Request::Release { slots } => self.release_absent(id.client, &slots),
+            Request::Introduce {
+                attachment,
+                slot,
+                peer,
+            } => match self.introduce(id.client, attachment, slot, peer) {
+                Ok((reply, fds)) => return self.reply_with(id, &reply, fds),
+                Err(refusal) => Err(refusal),
+            },
             Request::Subscribe => self.subscribe(id.client),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
             Request::Resources { link } => self.resources(id, link.as_deref()),
+            Request::Journals => self.journals(id),
+            Request::Capture(options) => self.capture(id.client, options),
             Request::Cm(call) => return self.handle_cm(id, call),
             Request::CmNotices(calls) => return self.handle_cm_notices(id.client, calls),
             Request::Shutdown => {

@@ -62,6 +62,7 @@ impl Server {
         let link = self.links.by_index(entry.link).map(|l| l.info.clone());
         tracing::info!(pid = peer.pid, ?slots, "program resumed its slots");
         self.save();
+        self.give_journal(owner);
         Ok(Reply::Resumed { link })
     }
 
@@ -97,6 +98,7 @@ impl Server {
                 slots: slots.into(),
                 pidfd: None,
                 attachment: None,
+                journal: None,
                 dead: false,
             },
         );

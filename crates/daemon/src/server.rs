@@ -19,7 +19,10 @@ use crate::client::{Client, ClientId, Received, RequestId, Sent};
 use crate::connecting::new_connections;
 use crate::connections::Connections;
 use crate::ethtool;
+use crate::faults::CmFaults;
 use crate::group::Group;
+use crate::introductions::Introductions;
+use crate::journals::EndedJournals;
 use crate::links::Links;
 use crate::listener::{Listener, Lock};
 use crate::namespace_use::NamespaceUse;
@@ -59,6 +62,8 @@ pub(crate) struct Server {
     pub(crate) configured_links: Vec<LinkConfig>,
     pub(crate) group: Option<Group>,
     pub(crate) connections: Connections,
+    /// Faults of the connection manager's messages.
+    pub(crate) cm_faults: CmFaults,
     /// The receiving end of slot 0, once the group exists.
     pub(crate) qp1: Option<Qp1>,
     pub(crate) mads: MadSender,
@@ -66,6 +71,8 @@ pub(crate) struct Server {
     pub(crate) epoch: Instant,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
+    /// Slots that have a channel through shared memory.
+    pub(crate) introductions: Introductions,
     /// Clients with messages of the connection manager that are to be sent.
     pub(crate) deferred: Vec<ClientId>,
     /// Rounds of the event loop since the first of these messages.
@@ -74,6 +81,8 @@ pub(crate) struct Server {
     pub(crate) has_freed_links: bool,
     /// Requests that cannot be answered yet.
     pub(crate) pending: Vec<Pending>,
+    /// Journals of programs that have ended.
+    pub(crate) ended_journals: EndedJournals,
     /// True if an earlier ferroced has left a state file with the owners of slots.
     pub(crate) has_saved_state: bool,
     /// No slot is assigned before this time: owners that are not in the state file may
@@ -127,15 +136,18 @@ impl Server {
             configured_links: Vec::new(),
             group: None,
             connections: new_connections()?,
+            cm_faults: CmFaults::default(),
             qp1: None,
             mads: MadSender::new(),
             epoch: now(),
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
+            introductions: Introductions::default(),
             deferred: Vec::new(),
             deferred_rounds: 0,
             has_freed_links: false,
             pending: Vec::new(),
+            ended_journals: EndedJournals::default(),
             has_saved_state: state.is_some(),
             hold_slots_until: None,
             next_id: 1,

@@ -50,6 +50,9 @@ pub(crate) struct SavedLink {
     pub(crate) ifindex: u32,
     pub(crate) gids: GidTable,
     pub(crate) totals: BTreeMap<String, u64>,
+    /// The faults in force.
+    #[serde(default)]
+    pub(crate) faults: String,
 }
 
 /// A saved owner of slots.
@@ -183,11 +186,13 @@ mod tests {
                 lids: false,
                 patience: 0,
                 speed: None,
+                local: ferroce_control::link::LOCAL_BY_DEFAULT,
             },
             index: 3,
             ifindex: 1,
             gids: GidTable::default(),
             totals: [("sent_pkts".to_owned(), 9)].into(),
+            faults: "loss 1%".into(),
         };
         let state = State::new(place.clone(), 4, vec![link], Vec::new());
         state.save(&path).unwrap();

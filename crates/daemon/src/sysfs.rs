@@ -152,12 +152,20 @@ fn port(folder: &mut Folder, link: &LinkInfo, counters: &CounterValues) {
     folder.put("sm_lid", "0x0");
     folder.put("sm_sl", 0);
     folder.put("cap_mask", "0x00010000");
-    folder.put("pkeys/0", "0xffff");
+    if !link.is_iwarp() {
+        folder.put("pkeys/0", "0xffff");
+    }
     gids(folder, link);
     count(folder, counters);
 }
 
 fn gids(folder: &mut Folder, link: &LinkInfo) {
+    if link.is_iwarp() {
+        folder.put("gids/0", colons(&link.mac_gid()));
+        folder.put("gid_attrs/types/0", "IB/RoCE v1");
+        folder.put("gid_attrs/ndevs/0", &link.netdev);
+        return;
+    }
     let end = link.gids.iter().map(|gid| gid.index + 1).max().unwrap_or(0);
     for index in 0..end {
         let gid = link.gid(index);

@@ -94,6 +94,39 @@ fn index_keeps_its_address_while_a_program_uses_the_link() {
     });
 }
 
+/// A DHCP server may answer after the first program has started. The IPv4 address then gets an
+/// index of its own at once, and index 1 when no program uses the link.
+#[test]
+fn late_ipv4_address_gets_its_own_index_and_then_index_1() {
+    isolated(
+        "late_ipv4_address_gets_its_own_index_and_then_index_1",
+        || {
+            netdev::add_veth("near", "far");
+            for name in ["near", "far"] {
+                netdev::set_up(name);
+            }
+            netdev::await_link_local("near");
+            let _ferroced = Ferroced::start();
+            add("rxe0", "near").unwrap();
+            let mut events = subscribe();
+            let program = ferroce_control::attach("rxe0", 1).expect("attached");
+            let before = link("rxe0");
+            let link_local = before.gid(0).expect("index 0").address;
+            assert_eq!(before.gid(1).expect("index 1").address, link_local);
+
+            netdev::add_address("near", "10.0.0.1/24");
+            let now = await_event(&mut events, LinkEventKind::GidChange);
+            let (zero, one) = (format!("0 {link_local}"), format!("1 {link_local}"));
+            let expected = [&zero, &one, "2 10.0.0.1"];
+            assert_eq!(gids(&now), expected, "indices 0 and 1 are in use");
+
+            drop(program);
+            let now = await_event(&mut events, LinkEventKind::GidChange);
+            assert_eq!(gids(&now), [&zero, "1 10.0.0.1", "2 10.0.0.1"]);
+        },
+    );
+}
+
 #[test]
 fn addresses_keep_their_indices() {
     isolated("addresses_keep_their_indices", || {

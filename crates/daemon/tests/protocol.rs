@@ -431,6 +431,7 @@ fn client_that_does_not_read_is_closed() {
                 lids: None,
                 patience: None,
                 speed: None,
+                local: None,
             };
             other.perform(&set).unwrap();
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ferroce_control::{Handlers, handlers};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::channel::Channel;
@@ -92,7 +92,14 @@ impl CompletionChannel {
                 let look = look.take().expect("no event was taken");
                 return self.records.take_with(look);
             }
-            match poll(&mut fds, None) {
+            let mut may_sleep = true;
+            shards
+                .iter()
+                .for_each(|shard| may_sleep &= shard.begin_sleep());
+            let at_once = (!may_sleep).then(Timespec::default);
+            let polled = poll(&mut fds, at_once.as_ref());
+            shards.iter().for_each(|shard| shard.end_sleep());
+            match polled {
                 Err(Errno::INTR) if handlers() != Handlers::Restart => {
                     return Err(Errno::INTR.into());
                 }

@@ -18,7 +18,9 @@ use crate::error::Error;
 use crate::event_queue::{AsyncEvent, EventQueue};
 use crate::gpu;
 use crate::qp::Qp;
+use crate::shard::Shard;
 use crate::shared_link::SharedLink;
+use crate::streams::StreamSetup;
 
 /// An open device. Devices that a process opens on one link share the slots of the link. Objects
 /// of one device cannot be used with another.
@@ -34,7 +36,7 @@ use crate::shared_link::SharedLink;
 /// ```
 #[derive(Debug)]
 pub struct Device {
-    shared: Arc<SharedLink>,
+    pub(crate) shared: Arc<SharedLink>,
     event_queue: Arc<EventQueue>,
     /// True once the device is closed. Set before its queue pairs are destroyed, and read under
     /// the lock of their shard.
@@ -179,6 +181,11 @@ impl Device {
         let Some(located) = gpu::locate(addr, length)? else {
             return Ok(MemRef::host(addr));
         };
+        if self.shared.link().is_iwarp() {
+            return Err(VerbsError::NotSupported(
+                "links of type siw do not serve memory of a GPU; use type rxe".into(),
+            ));
+        }
         // A session of copies belongs to a shard, and the shards exist once there are slots.
         let attached = self.shared.attach();
         attached.map_err(|error| VerbsError::NoMemory(error.to_string()))?;
@@ -204,6 +211,10 @@ impl Device {
     /// Allocates a memory window.
     pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Mw>, VerbsError> {
         self.check_pd(pd)?;
+        if self.link().is_iwarp() {
+            let why = "links of type siw have no memory windows, as the kernel's siw";
+            return Err(VerbsError::NotSupported(why.into()));
+        }
         self.shared.regions.alloc_mw(pd, kind)
     }
 
@@ -305,6 +316,9 @@ impl Device {
             max_sge,
             xrc: Some((Arc::clone(xrcd), Arc::clone(cq.queue()))),
         };
+        if self.link().is_iwarp() {
+            return Err(VerbsError::NotSupported("iWARP has no XRC".into()));
+        }
         self.attach().map_err(no_slots)?;
         let srq = self.create_srq(pd, init)?;
         for shard in 0..self.shared.shards.slots().len() {
@@ -338,7 +352,7 @@ impl Device {
                 return Err(closed());
             }
             if init.qp_type.is_datagram() {
-                core.expect_datagrams();
+                core.roce()?.expect_datagrams();
             }
             let created = core.adapter().create_qp(init)?;
             self.shared.directory.add_qp(created.0, &self.event_queue);
@@ -348,8 +362,40 @@ impl Device {
         Ok(Qp::new(device, shard, qpn, cap, init.qp_type))
     }
 
+    /// Gives a queue pair of an iWARP link the stream of a connection. The queue pair may be of
+    /// another device of this process on the link.
+    ///
+    /// # Errors
+    /// If the queue pair does not exist, or has had a connection and was not reset.
+    pub fn connect_stream(&self, qpn: u32, setup: StreamSetup) -> Result<(), VerbsError> {
+        self.shard_of(qpn)?
+            .with_core(|core, now, process| core.iwarp()?.connect(now, process, qpn, setup))
+    }
+
+    /// Ends the connection of a queue pair of an iWARP link in order.
+    ///
+    /// # Errors
+    /// If the queue pair has no connection.
+    pub fn disconnect_stream(&self, qpn: u32) -> Result<(), VerbsError> {
+        self.shard_of(qpn)?
+            .with_core(|core, now, process| core.iwarp()?.disconnect(now, process, qpn))
+    }
+
+    fn shard_of(&self, qpn: u32) -> Result<&Shard, VerbsError> {
+        let shard = self.shared.shards.of_qpn(qpn);
+        shard.map(|shard| &**shard).ok_or_else(|| {
+            let link = self.shared.link().name;
+            VerbsError::NotFound(format!("{link} has no queue pair {qpn:#x} of this process"))
+        })
+    }
+
     /// Creates an address handle.
     pub fn create_ah(&self, pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<AddressHandle>, VerbsError> {
+        if self.link().is_iwarp() {
+            return Err(VerbsError::NotSupported(
+                "iWARP has no address handles".into(),
+            ));
+        }
         let av = attr.resolve(&self.link())?;
         Ok(AddressHandle::new(Arc::clone(pd), av))
     }
@@ -359,6 +405,7 @@ impl Device {
     pub fn flush_deferred(&self) {
         for shard in self.shared.shards.iter() {
             shard.flush_deferred();
+            shard.send_held();
         }
     }
 

@@ -5,13 +5,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use ferroce_control::LinkInfo;
+use ferroce_faults::Provoked;
 use ferroce_roce::{Event, Srq};
 
 use crate::cq::Cq;
 use crate::event_queue::{AsyncEvent, EventQueue};
+use crate::taps::Taps;
 
 /// Number of a device among those of its link.
 pub(crate) type DeviceNumber = u32;
@@ -22,11 +25,18 @@ type Owned<T> = (Weak<T>, Arc<EventQueue>);
 /// All objects on a link. No lock is held while another one of it is taken.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
+    pub(crate) taps: Taps,
     devices: Mutex<Vec<Arc<EventQueue>>>,
     pds: Mutex<HashMap<u32, DeviceNumber>>,
     cqs: Mutex<HashMap<u32, Owned<Cq>>>,
     qps: Mutex<HashMap<u32, Arc<EventQueue>>>,
+    /// Reasons of the queue pairs that have failed.
+    failures: Mutex<HashMap<u32, String>>,
     srqs: Mutex<HashMap<u32, Owned<Srq>>>,
+    /// True while a fault keeps the port down.
+    is_port_down: AtomicBool,
+    /// True while a fault hides the GIDs.
+    has_no_gids: AtomicBool,
     next_device: AtomicU32,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -131,6 +141,13 @@ impl Directory {
     /// got the number yet.
     pub(crate) fn forget_qp(&self, qpn: u32) {
         lock(&self.qps).remove(&qpn);
+        lock(&self.failures).remove(&qpn);
+        self.taps.forget_qp(qpn);
+    }
+
+    /// Returns the reason of a queue pair's last failure.
+    pub(crate) fn failure_of(&self, qpn: u32) -> Option<String> {
+        lock(&self.failures).get(&qpn).cloned()
     }
 
     /// Returns the device of a queue pair.
@@ -155,6 +172,7 @@ impl Directory {
                 }
             }
             Event::CqError { cq } => {
+                tracing::warn!("cq {cq}: a completion was lost because the queue was full");
                 let device = lock(&self.cqs).get(&cq).map(|(_, device)| device.clone());
                 post(device, AsyncEvent::CqError { cq });
             }
@@ -167,13 +185,53 @@ impl Directory {
                 post(device, AsyncEvent::Qp { qpn, kind });
             }
             Event::Failure(failure) => {
-                tracing::info!("{failure}");
+                tracing::warn!("{failure} (vendor_err {:#04x})", failure.reason.code());
+                self.taps.failed(&failure);
+                let text = format!("{}: {}", failure.status, failure.reason);
+                lock(&self.failures).insert(failure.qpn, text);
                 let device = lock(&self.qps).get(&failure.qpn).cloned();
                 if let Some(device) = device {
                     device.set_failure(failure);
                 }
             }
         }
+    }
+
+    /// Carries out an event that faults have caused.
+    pub(crate) fn provoked(&self, event: Provoked) {
+        match event {
+            Provoked::Port { up } => {
+                self.is_port_down.store(!up, Ordering::Relaxed);
+                self.post_to_all(match up {
+                    true => &AsyncEvent::PortActive,
+                    false => &AsyncEvent::PortError,
+                });
+            }
+            Provoked::Gids { present } => {
+                self.has_no_gids.store(!present, Ordering::Relaxed);
+                self.post_to_all(&AsyncEvent::GidChange);
+            }
+            Provoked::SrqLimit => {
+                for srq in self.srqs() {
+                    let srq = srq.number();
+                    self.report(Event::SrqLimitReached { srq });
+                }
+            }
+            Provoked::DeviceFatal => self.post_to_all(&AsyncEvent::DeviceFatal),
+            // The shard has failed the queue pair.
+            Provoked::QpError(_) | Provoked::CqOverrun(_) => {}
+        }
+    }
+
+    /// Returns the state of the link as the faults in force show it.
+    pub(crate) fn as_provoked(&self, mut link: LinkInfo) -> LinkInfo {
+        if self.is_port_down.load(Ordering::Relaxed) {
+            link.carrier = false;
+        }
+        if self.has_no_gids.load(Ordering::Relaxed) {
+            link.gids.clear();
+        }
+        link
     }
 
     /// Adds an event of the port to the queues of all devices.

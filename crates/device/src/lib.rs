@@ -67,12 +67,14 @@
 //! A window gives access to a part of a region, and a region cannot be deregistered while a
 //! window is bound to it. A [`Buffer`] that is dropped then leaks its memory.
 
+mod adapter;
 mod address;
 mod buffer;
 mod busy_shards;
 mod channel;
 mod clock;
 mod completion_channel;
+mod core;
 mod counters;
 mod cpu_time;
 mod cq;
@@ -81,11 +83,13 @@ mod device;
 mod directory;
 mod error;
 mod event_queue;
+pub mod faults;
 mod fork;
 mod free_cores;
 mod gpu;
 mod host;
 mod link_watch;
+mod local;
 mod mapping;
 mod memory;
 mod polls;
@@ -97,7 +101,9 @@ mod shard;
 mod shard_setup;
 mod shards;
 mod shared_link;
+mod streams;
 mod supervisor;
+mod taps;
 mod token_pipe;
 
 pub use address::AhAttr;
@@ -109,7 +115,9 @@ pub use device::Device;
 pub use error::Error;
 pub use event_queue::AsyncEvent;
 pub use ferroce_control::{Blocked, LinkInfo, block_all, list_links};
+pub use ferroce_iwarp as iwarp;
 pub use ferroce_roce as transport;
 pub use gpu::read_gpu_memory;
 pub use memory::ProcessMemory;
 pub use qp::{Posting, Qp};
+pub use streams::{StreamSetup, StreamUser};

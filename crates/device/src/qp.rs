@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
-use ferroce_net::Source;
+use ferroce_net::{Source, slot_of_qpn};
 use ferroce_roce::{
-    Adapter, AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
+    AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
 };
 use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 
+use crate::adapter::Adapter;
 use crate::address::AhAttr;
+use crate::core::Core;
 use crate::device::{Device, closed, port_mtu};
 use crate::host;
 use crate::shard::Shard;
@@ -86,6 +88,13 @@ impl Qp {
         ah: Option<&AhAttr>,
     ) -> Result<(), VerbsError> {
         let mut attr = *attr;
+        if self.device.link().is_iwarp() {
+            // siw takes no notice of the attributes of a route.
+            return self.shard.with_core(|core, now, process| {
+                self.check_open()?;
+                core.modify_qp(now, process, self.qpn, &attr, mask)
+            });
+        }
         if mask.contains(AttrMask::AV) {
             attr.av = match ah {
                 Some(ah) => Some(ah.resolve(&self.device.link())?),
@@ -101,12 +110,27 @@ impl Qp {
         let peer = attr.av.filter(|_| connects && !self.kind.is_datagram());
         let peer_is_here =
             peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
+        let slot = slot_of_qpn(attr.dest_qpn);
+        let in_memory = peer_is_here && self.device.reaches_in_memory(&self.shard, slot);
+        // The route of a connection stays as it is: its peer has pinned it.
+        let redirected = attr
+            .av
+            .filter(|_| mask.contains(AttrMask::AV) && !connects && !self.kind.is_datagram());
+        let stays_here = redirected
+            .is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
         self.shard.with_core(|core, now, process| {
             self.check_open()?;
+            let before = stays_here.then(|| self.local_route(core)).flatten();
             core.modify_qp(now, process, self.qpn, &attr, mask)?;
+            let Core::Roce(core) = core else {
+                return Ok(());
+            };
             if peer_is_here {
-                let Adapter::Roce(engine) = core.adapter();
-                engine.pin_peer_port(self.qpn)?;
+                core.engine.pin_peer_port(self.qpn)?;
+                core.engine.set_local_peer(self.qpn, slot, in_memory)?;
+            }
+            if let Some((slot, in_memory)) = before {
+                core.engine.set_local_peer(self.qpn, slot, in_memory)?;
             }
             if cut {
                 tracing::debug!(
@@ -149,6 +173,22 @@ impl Qp {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// Returns the slot of the peer, and true if packets to it travel through shared memory.
+    fn local_route(&self, core: &mut Core) -> Option<(u8, bool)> {
+        let engine = &core.roce().ok()?.engine;
+        let query = engine.query_qp(self.qpn).ok()?;
+        let in_memory = engine.sends_in_memory(self.qpn);
+        Some((slot_of_qpn(query.attr.dest_qpn), in_memory))
+    }
+
+    /// Returns true if packets to the peer travel through shared memory.
+    pub fn sends_in_memory(&self) -> bool {
+        self.shard.with_core(|core, _, _| {
+            core.roce()
+                .is_ok_and(|core| core.engine.sends_in_memory(self.qpn))
         })
     }
 
@@ -238,9 +278,10 @@ impl Qp {
                 true => core.adapter().attach_multicast(self.qpn, group)?,
                 false => core.adapter().detach_multicast(self.qpn, group)?,
             };
+            let roce = core.roce()?;
             let result = match (changed, join) {
-                (true, true) => core.join_multicast(group),
-                (true, false) => core.leave_multicast(group),
+                (true, true) => roce.join_multicast(group),
+                (true, false) => roce.leave_multicast(group),
                 (false, _) => Ok(()),
             };
             if let Err(error) = result {

@@ -27,7 +27,8 @@ pub(crate) struct Inventory {
 struct Objects {
     pds: Vec<u32>,
     cqs: Vec<Arc<Cq>>,
-    qps: Vec<(u32, QpQuery)>,
+    /// Number and attributes of each queue pair, and true if it sends through shared memory.
+    qps: Vec<(u32, QpQuery, bool)>,
     mrs: Vec<(u32, Arc<Mr>)>,
     mws: Vec<Arc<Mw>>,
     srqs: Vec<Arc<Srq>>,
@@ -63,16 +64,17 @@ impl Inventory {
             }
         };
         for shard in self.shards.iter() {
-            let queries: Vec<(u32, QpQuery)> = shard.with(|adapter, _| {
-                let all = adapter.qpns();
-                all.filter_map(|qpn| Some((qpn, adapter.query_qp(qpn).ok()?)))
-                    .collect()
+            let queries: Vec<(u32, QpQuery, bool)> = shard.with(|adapter, _| {
+                let query = |qpn| {
+                    let query = adapter.query_qp(qpn).ok()?;
+                    Some((qpn, query, adapter.sends_in_memory(qpn)))
+                };
+                adapter.qpns().into_iter().filter_map(query).collect()
             });
-            for (qpn, query) in queries {
+            for query in queries {
+                let device = directory.device_of_qp(query.0);
                 let mut query = Some(query);
-                put(directory.device_of_qp(qpn), &mut |objects| {
-                    objects.qps.extend(query.take().map(|query| (qpn, query)));
-                });
+                put(device, &mut |objects| objects.qps.extend(query.take()));
             }
         }
         for pd in self.regions.pds() {
@@ -107,7 +109,7 @@ impl Inventory {
             srqs,
         } = objects;
         let pds = pds.iter().map(|&pd| {
-            let users = qps.iter().filter(|(_, qp)| qp.pd == Some(pd)).count()
+            let users = qps.iter().filter(|(_, qp, _)| qp.pd == Some(pd)).count()
                 + mrs.iter().filter(|(_, mr)| mr.pd().id() == pd).count()
                 + mws.iter().filter(|mw| mw.pd().id() == pd).count()
                 + srqs.iter().filter(|srq| srq.pd().id() == pd).count();
@@ -117,7 +119,7 @@ impl Inventory {
         let mut cqs: Vec<&Arc<Cq>> = cqs.iter().collect();
         cqs.sort_by_key(|cq| cq.id());
         let cqs = cqs.iter().map(|cq| {
-            let ends = qps.iter().flat_map(|(_, qp)| [qp.send_cq, qp.recv_cq]);
+            let ends = qps.iter().flat_map(|(_, qp, _)| [qp.send_cq, qp.recv_cq]);
             let xrc = srqs.iter().map(|srq| srq.xrc_cq().map(|cq| cq.id()));
             let users = ends.chain(xrc).filter(|end| *end == Some(cq.id())).count();
             CqResource {
@@ -132,7 +134,10 @@ impl Inventory {
             ctxn: 0,
             pds: pds.collect(),
             cqs: cqs.collect(),
-            qps: qps.iter().map(|(qpn, qp)| self.qp(*qpn, qp)).collect(),
+            qps: qps
+                .iter()
+                .map(|(qpn, qp, in_memory)| self.qp(*qpn, qp, *in_memory))
+                .collect(),
             mrs: mrs
                 .iter()
                 .map(|(slot, mr)| MrResource {
@@ -158,7 +163,7 @@ impl Inventory {
         }
     }
 
-    fn qp(&self, qpn: u32, qp: &QpQuery) -> QpResource {
+    fn qp(&self, qpn: u32, qp: &QpQuery, in_memory: bool) -> QpResource {
         let attr = &qp.attr;
         let connected = !qp.qp_type.is_datagram();
         let knows_peer = connected && !matches!(attr.state, QpState::Reset | QpState::Init);
@@ -171,8 +176,10 @@ impl Inventory {
             rq_psn: connected.then(|| attr.rq_psn.value()),
             sq_psn: attr.sq_psn.value(),
             srqn: qp.srq.map(|srq| self.number(srq)),
+            failure: self.directory.failure_of(qpn),
             sends: qp.sends as u32,
             receives: qp.receives as u32,
+            wire: knows_peer.then(|| if in_memory { "local" } else { "udp" }.into()),
         }
     }
 

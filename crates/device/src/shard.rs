@@ -10,16 +10,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 
-use ferroce_net::{UdpWire, Wire};
-use ferroce_roce::{Adapter, Event, Memory, Time};
-use ferroce_shard::{Caller, MAX_BATCHES, STANDBY_NS};
+use ferroce_faults::Provoked;
+use ferroce_net::local::Doorbell;
+use ferroce_roce::{Batch, Datagram, Decision, Event, Fault, Memory, Received, Run, Time};
+use ferroce_shard::{Caller, Faults, MAX_BATCHES, STANDBY_NS};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::adapter::Adapter;
 use crate::busy_shards::Load;
 use crate::clock;
-use crate::credits::MappedCredits;
+use crate::core::{Core, Sending};
 use crate::directory::Directory;
 use crate::gpu::GpuCopies;
+use crate::local::Channel;
 use crate::memory::LazyMemory;
 use crate::polls::Polls;
 
@@ -35,12 +38,6 @@ const TURN_NS: u64 = 3_000;
 const PROGRESS_TURN_NS: u64 = 300_000;
 
 const PANICKED: &str = "a thread panicked in the engine";
-
-/// The state that a shard's lock protects.
-pub(crate) type Core = ferroce_shard::Core<UdpWire, MappedCredits>;
-
-/// Packets that a thread sends.
-type Sending = ferroce_shard::Sending<UdpWire, MappedCredits>;
 
 /// One slot of the process.
 #[derive(Debug)]
@@ -70,6 +67,8 @@ pub(crate) struct Shard {
     quiet_polls: AtomicU32,
     /// True while the progress thread does all turns.
     taken_over: AtomicBool,
+    /// True while a thread sends without the lock.
+    sending: AtomicBool,
     /// True if a program posted, after the last turn of a progress thread that does all.
     posted: AtomicBool,
     pub(crate) load: Load,
@@ -77,6 +76,10 @@ pub(crate) struct Shard {
     wakeup: OwnedFd,
     /// Duplicates of the wire's descriptors: threads watch them without the lock.
     sockets: Vec<OwnedFd>,
+    slot: u8,
+    /// The channels to programs of this host, and a descriptor to sleep on.
+    doorbell: Arc<Doorbell>,
+    channels: Mutex<Vec<Channel>>,
 }
 
 /// The result of a turn of the progress thread.
@@ -96,6 +99,8 @@ pub(crate) struct Turn {
 pub(crate) struct ThisProcess<'a> {
     memory: LazyMemory<'a>,
     events: &'a Directory,
+    /// True if packets are observed.
+    tapped: bool,
 }
 
 impl ferroce_shard::Process for ThisProcess<'_> {
@@ -106,12 +111,45 @@ impl ferroce_shard::Process for ThisProcess<'_> {
     fn report(&mut self, event: Event) {
         self.events.report(event);
     }
+
+    fn provoked(&mut self, event: Provoked) {
+        self.events.provoked(event);
+    }
+
+    #[inline]
+    fn observes(&self) -> bool {
+        self.tapped
+    }
+
+    fn received(
+        &mut self,
+        datagram: &Datagram<'_>,
+        result: Received,
+        decisions: &[(u32, Decision)],
+    ) {
+        self.events.taps.received(datagram, result, decisions);
+    }
+
+    fn predicted(&mut self, run: &Datagram<'_>, segment: usize, packets: usize) {
+        self.events.taps.predicted(run, segment, packets);
+    }
+
+    fn assembled(&mut self, batch: &Batch, run: &Run, bytes: &[u8], faults: &[(usize, Fault)]) {
+        self.events.taps.assembled(batch, run, bytes, faults);
+    }
+
+    fn decided(&mut self, decisions: &[(u32, Decision)]) {
+        self.events.taps.decided(decisions);
+    }
 }
 
 impl Shard {
     pub(crate) fn new(core: Core, events: Arc<Directory>, load: Load) -> std::io::Result<Shard> {
         Ok(Shard {
-            sockets: core.wire().descriptors()?,
+            sockets: core.descriptors()?,
+            slot: core.slot(),
+            doorbell: Arc::clone(core.doorbell()),
+            channels: Mutex::default(),
             core: Mutex::new(core),
             gpu: GpuCopies::default(),
             sent: Condvar::new(),
@@ -126,6 +164,7 @@ impl Shard {
             sleeps_until: AtomicU64::new(0),
             quiet_polls: AtomicU32::new(0),
             taken_over: AtomicBool::new(false),
+            sending: AtomicBool::new(false),
             posted: AtomicBool::new(false),
             load,
             stopped: AtomicBool::new(false),
@@ -167,6 +206,9 @@ impl Shard {
             let mut process = self.process(now);
             match sends {
                 true if self.is_taken_over() => {
+                    if core.is_sending() {
+                        let _the_other_thread_sends = core.begin_transmit(now, &mut process);
+                    }
                     self.posted.store(true, Ordering::Release);
                     core.report(&mut process);
                 }
@@ -201,6 +243,24 @@ impl Shard {
         }
     }
 
+    /// Puts faults in force, or ends them.
+    pub(crate) fn set_faults(&self, faults: Option<&Faults>) {
+        let now = clock::now();
+        let mut core = self.lock_whole();
+        core.set_faults(now, faults);
+        drop(core);
+        // The clock of the faults runs from now on.
+        self.wake();
+    }
+
+    /// Sends the packets that faults hold back: the process ends. If another thread holds the
+    /// lock, they are lost.
+    pub(crate) fn send_held(&self) {
+        if let Ok(mut core) = self.core.try_lock() {
+            core.send_held(clock::now());
+        }
+    }
+
     /// Sends packets, without the lock if that takes long. Leaves packets that other threads
     /// post meanwhile to the next turn, if there are too many. Returns the time after that:
     /// reading the clock takes 40 ns, so each time is read once.
@@ -214,9 +274,11 @@ impl Shard {
         let mut batches = 0;
         while let Some(mut packets) = sending {
             if packets.is_long() {
+                self.sending.store(true, Ordering::Relaxed);
                 drop(core);
                 packets.send(now);
                 core = self.lock_soon();
+                self.sending.store(false, Ordering::Relaxed);
             } else {
                 packets.send(now);
             }
@@ -256,7 +318,9 @@ impl Shard {
         let quiet = self.quiet_polls.load(Ordering::Relaxed).wrapping_add(1);
         self.quiet_polls.store(quiet, Ordering::Relaxed);
         let skips = !is_only && quiet > QUIET_POLLS && !quiet.is_multiple_of(QUIET_POLLS);
-        if skips || self.is_taken_over() {
+        // While the progress thread sends, the program receives ACKs and assembles packets.
+        let is_served = self.is_taken_over() && !self.sending.load(Ordering::Relaxed);
+        if skips || is_served {
             return;
         }
         if let Some(core) = self.try_lock() {
@@ -376,7 +440,8 @@ impl Shard {
     /// Begins or ends the time in which the progress thread does all turns. It does one more
     /// after the end: a program may have posted just before.
     pub(crate) fn take_over(&self, begins: bool) {
-        let _core = self.lock();
+        let mut core = self.lock();
+        core.prepare_batches(begins);
         self.taken_over.store(begins, Ordering::Relaxed);
     }
 
@@ -403,7 +468,15 @@ impl Shard {
         self.stopped.store(true, Ordering::Release);
         self.wake();
         // A thread that did not see the flag still holds the lock, or sends.
-        drop(self.lock_whole());
+        let mut core = self.lock_whole();
+        core.send_held(clock::now());
+        // Peers learn now that this end is closed, even if objects of the device are left.
+        self.doorbell.close_all();
+        if let Some((wire, sender)) = core.wire_halves() {
+            wire.remove_closed(sender);
+        }
+        drop(core);
+        self.channels().clear();
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -421,16 +494,74 @@ impl Shard {
         self.wakeup.as_fd()
     }
 
-    /// Returns the descriptors that are readable when a datagram waits.
+    /// Returns the descriptors that are readable when something has arrived.
     pub(crate) fn sockets(&self) -> &[OwnedFd] {
         &self.sockets
     }
 
+    /// Returns the slot.
+    pub(crate) fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Returns the channels to programs of this host.
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    /// Adds a channel to a program of this host.
+    pub(crate) fn connect(&self, channel: Channel) -> std::io::Result<()> {
+        self.forget_closed();
+        self.with_core(|core, _, _| match core.wire_halves() {
+            Some((wire, sender)) if !self.is_stopped() => wire.connect(sender, &channel.end),
+            _ => Err(std::io::ErrorKind::NotConnected.into()),
+        })?;
+        self.channels().push(channel);
+        // The other end may have sent packets.
+        self.wake();
+        Ok(())
+    }
+
+    /// Forgets channels whose other end is closed.
+    pub(crate) fn forget_closed(&self) {
+        if !self.doorbell.has_closed() {
+            return;
+        }
+        self.with_core(|core, _, _| {
+            if let Some((wire, sender)) = core.wire_halves() {
+                wire.remove_closed(sender);
+            }
+        });
+        self.channels().retain(|channel| !channel.end.is_closed());
+    }
+
+    /// Prepares to sleep on the descriptors of [`Shard::sockets`]. Returns false if a packet
+    /// waits in memory. [`Shard::end_sleep`] must follow.
+    #[must_use]
+    pub(crate) fn begin_sleep(&self) -> bool {
+        self.doorbell.begin_sleep()
+    }
+
+    /// Ends a sleep on the descriptors of [`Shard::sockets`].
+    pub(crate) fn end_sleep(&self) {
+        if self.doorbell.end_sleep() {
+            self.forget_closed();
+        }
+    }
+
+    fn channels(&self) -> MutexGuard<'_, Vec<Channel>> {
+        self.channels.lock().expect(PANICKED)
+    }
+
     /// Waits until no thread accesses memory that has just been deregistered.
     pub(crate) fn pass_through(&self) {
-        let core = self.lock();
+        let mut core = self.lock();
         // Copies for a message that has not ended.
         let _reported_with_the_message = self.gpu.complete_writes();
+        if let Core::Iwarp(core) = &mut *core {
+            let now = clock::now();
+            core.pass_through(now, &self.process(now).memory);
+        }
         drop(core);
     }
 
@@ -448,6 +579,7 @@ impl Shard {
         ThisProcess {
             memory: LazyMemory::new(now, &self.gpu),
             events: &self.events,
+            tapped: self.events.taps.exist(),
         }
     }
 
@@ -474,7 +606,9 @@ impl Shard {
             if let Some(core) = self.try_lock() {
                 return core;
             }
-            let limit = match self.progressing.load(Ordering::Relaxed) {
+            // Two threads that share the work of a shard hold the lock for long as well.
+            let is_long = self.progressing.load(Ordering::Relaxed) || self.is_taken_over();
+            let limit = match is_long {
                 true => PROGRESS_TURN_NS,
                 false => TURN_NS,
             };

@@ -15,24 +15,30 @@ use std::thread::JoinHandle;
 use ferroce_control::client::OpenLink;
 use ferroce_control::path::netns_inode;
 use ferroce_control::{Client, LinkInfo, PerProcess};
+use ferroce_net::local::HostWire;
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
 use ferroce_roce::{Regions, VerbsError};
 use rustix::process::{Pid, getpid};
 
 use crate::busy_shards::{BusyShards, Load};
+use crate::clock;
+use crate::core::{Core, RoceCore};
 use crate::counters;
 use crate::credits::MappedCredits;
 use crate::device::closed;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::event_queue::EventQueue;
-use crate::fork::NotForChildren;
+use crate::faults;
+use crate::fork::{self, NotForChildren};
 use crate::link_watch::{LinkWatch, check_netns, gone};
+use crate::local::LocalWire;
 use crate::progress;
 use crate::resources::Inventory;
-use crate::shard::{Core, Shard};
+use crate::shard::Shard;
 use crate::shard_setup::{new_engine, seed, wanted_shards};
 use crate::shards::{Shards, Slot};
+use crate::streams::StreamCore;
 use crate::supervisor::Supervisor;
 
 /// An open link of this process.
@@ -43,6 +49,8 @@ pub(crate) struct SharedLink {
     pub(crate) regions: Arc<Regions>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) directory: Arc<Directory>,
+    /// The wires between programs of this host.
+    pub(crate) local: LocalWire,
     supervisor: Arc<Supervisor>,
     watch: LinkWatch,
     /// Options of the engines, once they exist.
@@ -72,7 +80,7 @@ struct UsedSlots {
     threads: Vec<Option<JoinHandle<()>>>,
     /// Sockets that a forked child closes.
     _not_for_children: NotForChildren,
-    _open: OpenLink,
+    open: OpenLink,
 }
 
 /// Options of a link that its engines take over when they are created.
@@ -120,6 +128,7 @@ impl SharedLink {
     }
 
     fn new(netns: u64, name: &str) -> Result<SharedLink, Error> {
+        let local = LocalWire::new()?;
         let (watch, link) = LinkWatch::open(netns, name)?;
         let regions = Arc::new(Regions::new(seed()?));
         let directory = Arc::<Directory>::default();
@@ -132,9 +141,10 @@ impl SharedLink {
         Ok(SharedLink {
             netns,
             regions,
-            supervisor: Arc::new(Supervisor::new(link, inventory)),
+            supervisor: Arc::new(Supervisor::new(link, local.is_allowed(), inventory)),
             shards,
             directory,
+            local,
             watch,
             options: OnceLock::new(),
             next_shard: AtomicUsize::new(0),
@@ -211,12 +221,21 @@ impl SharedLink {
             *place = Attachment::Slots(Box::new(UsedSlots {
                 threads,
                 _not_for_children: not_for_children,
-                _open: open,
+                open,
             }));
         }
         match place {
             Attachment::Slots(slots) => Ok(slots),
             Attachment::None | Attachment::Ended => Err(Error::Verbs(closed())),
+        }
+    }
+
+    /// Calls `work` with the attachment; returns none without slots, or while another thread
+    /// takes them or gives them back.
+    pub(crate) fn with_attachment<T>(&self, work: impl FnOnce(&OpenLink) -> T) -> Option<T> {
+        match &*self.attachment.try_lock().ok()? {
+            Attachment::Slots(used) => Some(work(&used.open)),
+            Attachment::None | Attachment::Ended => None,
         }
     }
 
@@ -266,6 +285,7 @@ impl SharedLink {
         shard.with_core(|core, now, process| {
             for group in core.adapter().multicast_groups(qpn) {
                 if let Ok(true) = core.adapter().detach_multicast(qpn, group)
+                    && let Core::Roce(core) = core
                     && let Err(error) = core.leave_multicast(group)
                 {
                     tracing::debug!("multicast group {group}: {error}");
@@ -358,12 +378,25 @@ fn open_slots(
         let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
         let counters = Arc::new(counters);
         let load = Load::new(Arc::clone(&counters), Arc::clone(&busy), slots.len());
-        let engine = new_engine(&open.link, slot.slot, &counters, regions)?;
-        let (v4, v6) = slot.sockets;
-        let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
-        receiver.report_to(Arc::clone(&counters));
-        let wire = UdpWire::new(receiver, Sender::new(), open.link.ifindex);
-        let shard = Core::new(engine, wire, credits.clone())
+        let core = match open.link.is_iwarp() {
+            // The UDP sockets of the slot go unused: it gives the queue pairs their numbers.
+            true => StreamCore::new(slot.slot, regions, Arc::clone(&counters)).map(Core::Iwarp),
+            false => {
+                let engine = new_engine(&open.link, slot.slot, &counters, regions)?;
+                let (v4, v6) = slot.sockets;
+                let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
+                receiver.report_to(Arc::clone(&counters));
+                let wire = UdpWire::new(receiver, Sender::new(), open.link.ifindex);
+                HostWire::new(wire, Arc::clone(&counters), fork::count)
+                    .and_then(|wire| RoceCore::new(engine, wire, credits.clone()))
+                    .map(Core::Roce)
+            }
+        };
+        let shard = core
+            .map(|mut core| {
+                core.set_faults(clock::now(), faults::on_link(&open.link).as_ref());
+                core
+            })
             .and_then(|core| Shard::new(core, Arc::clone(directory), load))
             .map_err(Error::system("shard"))?;
         for socket in shard.sockets() {

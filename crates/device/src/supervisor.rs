@@ -7,11 +7,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use ferroce_control::client::LinkUser;
+use ferroce_control::client::{Introduction, LinkUser, Tap};
 use ferroce_control::{LinkEvent, LinkEventKind, LinkInfo, PortState};
+use ferroce_trace::{JournalFile, RingWriter};
 
 use crate::device::port_mtu;
 use crate::event_queue::AsyncEvent;
+use crate::faults;
 use crate::resources::Inventory;
 
 /// The parts of an open link that follow its state.
@@ -21,6 +23,8 @@ pub(crate) struct Supervisor {
     /// True if ferroced no longer has the link or its slots for this process. Devices of such
     /// a link cannot be opened.
     is_lost: AtomicBool,
+    /// False if the user chose UDP between programs of this host.
+    takes_channels: bool,
     inventory: Inventory,
 }
 
@@ -47,16 +51,43 @@ impl LinkUser for Supervisor {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
+    fn introduced(&self, introduction: Introduction) {
+        let mut shards = self.inventory.shards.iter();
+        let shard = shards.find(|shard| shard.slot() == introduction.slot);
+        // A channel that is dropped closes its other end, too.
+        if let Some(shard) = shard.filter(|_| self.takes_channels) {
+            shard.introduced(introduction);
+        }
+    }
+
+    fn tapped(&self, tap: Tap) {
+        let taps = &self.inventory.directory.taps;
+        let added = match tap {
+            Tap::Ring { ring, socket } => RingWriter::new(ring, socket).map(|ring| taps.add(ring)),
+            Tap::Journal(file) => JournalFile::from_fd(file).map(|file| taps.set_journal(file)),
+        };
+        if let Err(error) = added {
+            tracing::warn!("cannot record packets: {error}");
+        }
+        if !taps.exist() {
+            return;
+        }
+        for shard in self.inventory.shards.iter() {
+            shard.with_core(|core, _, _| core.observe(true));
+        }
+    }
+
     fn report(&self, keys: bool) -> Vec<u8> {
         self.inventory.report(keys)
     }
 }
 
 impl Supervisor {
-    pub(crate) fn new(link: LinkInfo, inventory: Inventory) -> Supervisor {
+    pub(crate) fn new(link: LinkInfo, takes_channels: bool, inventory: Inventory) -> Supervisor {
         Supervisor {
             link: RwLock::new(link),
             is_lost: AtomicBool::new(false),
+            takes_channels,
             inventory,
         }
     }
@@ -64,7 +95,7 @@ impl Supervisor {
     /// Returns the current state of the link.
     pub(crate) fn link(&self) -> LinkInfo {
         let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
-        link.clone()
+        self.inventory.directory.as_provoked(link.clone())
     }
 
     /// Returns true if `check` holds for the current state of the link, and new devices can
@@ -99,6 +130,13 @@ impl Supervisor {
     }
 
     fn update(&self, link: LinkInfo) {
+        let has_faults = self.is_usable(|before| before.faults != link.faults);
+        if has_faults {
+            let faults = faults::on_link(&link);
+            for shard in self.inventory.shards.iter() {
+                shard.set_faults(faults.as_ref());
+            }
+        }
         let mtu = port_mtu(&link);
         for shard in self.inventory.shards.iter() {
             shard.with(|mut adapter, _| adapter.set_port_mtu(mtu));

@@ -22,7 +22,7 @@ use crate::qp_table::{QpTable, no_qp};
 pub struct Config {
     /// Range of the queue pair numbers that this engine assigns.
     pub qpns: Range<u32>,
-    /// MSN of the first message in each queue. RFC 5041 5.1 sets it to 1; simulations start
+    /// MSN of the first message in each queue. RFC 5041 4.3 sets it to 1; simulations start
     /// before the wrap.
     pub first_msn: u32,
 }
@@ -172,7 +172,9 @@ impl Engine {
     pub fn destroy_qp(&mut self, now: Time, qpn: u32) -> Result<(), VerbsError> {
         self.cx.now = now;
         let qp = self.qps.verb(qpn)?;
-        qp.close_stream(&mut self.cx, true, CloseCause::Program);
+        // Bytes that the socket has accepted still reach the peer, as with siw.
+        let abort = qp.has_unsent_bytes();
+        qp.close_stream(&mut self.cx, abort, CloseCause::Program);
         self.qps.remove(qpn);
         self.cx.regions.release_windows_of(qpn);
         Ok(())
@@ -305,6 +307,17 @@ impl Engine {
         self.cx.now = now;
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.output_fault(&mut self.cx);
+        }
+    }
+
+    /// Copies all unsent bytes that are references to memory. The caller calls this after a
+    /// region has ended and before its memory is freed: an unsent work request may name it.
+    pub fn own_outputs(&mut self, now: Time, memory: &dyn Memory) {
+        self.cx.now = now;
+        for qpn in self.qps.numbers().collect::<Vec<_>>() {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.own_output(&mut self.cx, memory);
+            }
         }
     }
 

@@ -269,23 +269,31 @@ impl Output {
     /// The region may end before the socket takes the rest; the peer must not read the memory
     /// after that.
     pub(crate) fn own_responses(&mut self, memory: &dyn Memory) -> Result<(), Fault> {
-        let is_response = |part: &Part| matches!(part.source, Source::Response(_));
-        if !self.parts.iter().any(is_response) {
+        self.own(memory, |source| matches!(source, Source::Response(_)))
+    }
+
+    /// Replaces all references to memory by copies, because a region has ended.
+    pub(crate) fn own_all(&mut self, memory: &dyn Memory) -> Result<(), Fault> {
+        self.own(memory, |source| !matches!(source, Source::Buffer))
+    }
+
+    fn own(&mut self, memory: &dyn Memory, copies: impl Fn(Source) -> bool) -> Result<(), Fault> {
+        if !self.parts.iter().any(|part| copies(part.source)) {
             return Ok(());
         }
         let old = core::mem::take(&mut self.buffer);
         let mut at = core::mem::take(&mut self.consumed);
         for part in &mut self.parts {
             match part.source {
-                Source::Request(_) => {}
                 Source::Buffer => {
                     self.buffer.extend_from_slice(&old[at..at + part.length]);
                     at += part.length;
                 }
-                Source::Response(from) => {
+                Source::Request(from) | Source::Response(from) if copies(part.source) => {
                     read(memory, from, part.length, &mut self.buffer)?;
                     part.source = Source::Buffer;
                 }
+                Source::Request(_) | Source::Response(_) => {}
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The sockets on a UDP port, from `/proc/net/udp`.
+//! The sockets on a UDP or TCP port, from `/proc/net/udp` and `/proc/net/tcp`.
 //!
 //! Creating a slot reads the table; sending and receiving never do.
 
@@ -11,7 +11,7 @@ use std::path::Path;
 const V4: &str = "/proc/thread-self/net/udp";
 const V6: &str = "/proc/thread-self/net/udp6";
 
-/// A UDP socket bound to the port.
+/// A socket bound to the port.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bound {
     /// True if the socket is bound to the wildcard address.
@@ -26,6 +26,21 @@ pub(crate) struct Bound {
 pub(crate) fn sockets_on(port: u16, v6: bool) -> io::Result<Vec<Bound>> {
     let table = fs::read_to_string(if v6 { V6 } else { V4 })?;
     Ok(parse(&table, port))
+}
+
+/// Returns the holder of a TCP port, for the message of a `bind` that has failed.
+pub fn tcp_port_holder(port: u16) -> String {
+    let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+    let tables = tables
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok());
+    let bound: Vec<Bound> = tables.flat_map(|table| parse(&table, port)).collect();
+    let process = bound.iter().find_map(|socket| process_with(socket.inode));
+    match (process, bound.first()) {
+        (Some((pid, name)), _) => format!("process {pid} ({name}) has it"),
+        (None, Some(socket)) => format!("a socket of user {} has it", socket.uid),
+        (None, None) => "a process that this user cannot see has it".to_owned(),
+    }
 }
 
 fn parse(table: &str, port: u16) -> Vec<Bound> {

@@ -60,6 +60,12 @@ pub trait Wire {
     /// If the kernel refuses.
     fn report_hop_limits(&mut self, report: bool) -> io::Result<()>;
 
+    /// Returns true if the last packets came through memory that is shared with a process of
+    /// this host, and not from a socket.
+    fn is_memory_busy(&self) -> bool {
+        false
+    }
+
     /// Returns the constant properties of the wire.
     fn properties(&self) -> Properties;
 }
@@ -75,6 +81,10 @@ pub trait WireSender {
     /// any other error the run is lost.
     fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError>;
 
+    /// Ends the wait for a receiver that has had no room for a long time: until it makes room,
+    /// runs to it are lost at once.
+    fn give_up(&mut self, _path: &Path, _bytes: &[u8]) {}
+
     /// Prepares to send from a UDP source port, `want` if possible. Returns the port to use.
     ///
     /// # Errors
@@ -83,8 +93,9 @@ pub trait WireSender {
 }
 
 /// The queues that one call of [`Wire::receive`] looks at. A UDP wire has a queue per IP
-/// family, and looking at a queue costs a system call. Only the first two scopes can find
-/// that no datagram waits at all.
+/// family, and looking at a queue costs a system call. Packets in shared memory, if the wire
+/// has any, are part of every scope. Only the first two scopes can find that no datagram
+/// waits at all.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// Both IP families.
@@ -97,6 +108,8 @@ pub enum Scope {
     LastFamily,
     /// The IP family of the last datagram, and in light traffic only its oldest message.
     OneMessage,
+    /// Packets in shared memory only.
+    Memory,
 }
 
 /// The source of packets that leave from one port.

@@ -116,6 +116,9 @@ pub enum Reason {
     /// The completion queue is full.
     #[error("completion queue overflow")]
     CqOverflow,
+    /// A fault in force failed the queue pair.
+    #[error("a fault that is in force moved the queue pair to the error state")]
+    Provoked,
 }
 
 /// The failure of a work request or a queue pair.

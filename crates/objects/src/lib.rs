@@ -36,6 +36,7 @@ pub mod sge;
 pub mod srq;
 pub mod time;
 pub mod transitions;
+pub mod vendor_code;
 pub mod verbs;
 
 pub use ah::{AddressHandle, AddressVector};
@@ -49,6 +50,7 @@ pub use protocol::Protocol;
 pub use region::{AccessError, Counts, KeyRole, Mr, Mw, MwKind, Pd, Regions, Rereg};
 pub use srq::{MAX_SRQ_SGE, MAX_SRQ_WR, Srq, SrqInit, SrqPosting, Xrcd};
 pub use time::Time;
+pub use vendor_code::{FLUSHED, VENDOR_CODES, VendorCode};
 pub use verbs::{
     Access, BindMw, MAX_SGE, NetworkHeader, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
     UdTarget, Wc, WcFlags, WcOpcode, WcStatus,

@@ -282,7 +282,8 @@ pub struct Wc {
     pub flags: WcFlags,
     /// Number of transferred bytes.
     pub byte_len: u32,
-    /// Immediate data in memory order, or the invalidated key.
+    /// Immediate data in memory order, or the invalidated key. In a failed completion, the code
+    /// of the failure: see [`Wc::vendor_err`].
     pub imm: u32,
     /// Number of the queue pair.
     pub qpn: u32,
@@ -293,6 +294,16 @@ pub struct Wc {
 }
 
 impl Wc {
+    /// Returns the code of a failure (`vendor_err`), as [`VendorCode`](crate::VendorCode)
+    /// describes it; 0 for a success, and where no cause is known.
+    #[inline]
+    pub fn vendor_err(&self) -> u32 {
+        match self.status {
+            WcStatus::Success => 0,
+            _ => self.imm,
+        }
+    }
+
     /// True for a message that has arrived.
     #[inline]
     pub fn is_received(&self) -> bool {

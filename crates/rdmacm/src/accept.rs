@@ -9,7 +9,7 @@ use crate::connect::ConnParams;
 use crate::devices::MAX_DEPTH;
 use crate::error::{Error, no_connection, private_data_too_long};
 use crate::id::{Id, State};
-use crate::{datagram, qp};
+use crate::{datagram, iwarp, qp};
 
 impl Id {
     /// Accepts the request that this id was created for. A connection is established when
@@ -20,6 +20,9 @@ impl Id {
         let params = params.complete(id)?;
         if id.inner().state != State::Connect {
             return Err(Error::invalid("the id is not that of a connection request"));
+        }
+        if id.is_iwarp() {
+            return iwarp::accept(id, &params);
         }
         if id.is_datagram() {
             let data = &params.private_data;
@@ -76,6 +79,9 @@ impl Id {
     /// Rejects a request or response for a reason; datagram requests have no reasons.
     pub fn reject_because(&self, reason: Reason, private_data: &[u8]) -> Result<(), Error> {
         let id = self.usable()?;
+        if id.is_iwarp() {
+            return iwarp::reject(id, private_data);
+        }
         if id.is_datagram() {
             return datagram::answer(id, SidrStatus::REJECTED, 0, private_data);
         }

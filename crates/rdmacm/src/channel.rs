@@ -17,6 +17,7 @@ use crate::devices;
 use crate::error::Error;
 use crate::event::{self, Event};
 use crate::id::{Id, Shared, State};
+use crate::iwarp::IwarpEvent;
 use crate::multicast::Group;
 
 /// A queue of events of ids. Clones share the queue.
@@ -51,6 +52,8 @@ pub(crate) enum ChannelEvent {
     /// ferroced refused a connection after the program was told that it is established.
     EstablishFailed(i32),
     DeviceRemoved,
+    /// An event of a connection on an iWARP link.
+    Iwarp(IwarpEvent),
     /// The id has joined a multicast group.
     Joined(Arc<Group>),
     /// An event that the program posted itself.
@@ -89,6 +92,7 @@ impl PendingEvent {
                 CmEventKind::Response { .. } | CmEventKind::Rejected { .. }
             ),
             ChannelEvent::Joined(_) | ChannelEvent::EstablishFailed(_) => true,
+            ChannelEvent::Iwarp(event) => !matches!(event, IwarpEvent::Request(_)),
             _ => false,
         }
     }

@@ -14,7 +14,7 @@ use crate::error::{
 };
 use crate::id::{Id, Inner, Shared, State};
 use crate::path::Path;
-use crate::{datagram, qp};
+use crate::{datagram, iwarp, qp};
 
 /// Parameters of a connection, for [`Id::connect`] and [`Id::accept`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +94,7 @@ impl Id {
         let params = params.complete(id)?;
         id.advance(State::RouteResolved, State::Connect)?;
         let sent = match id.is_datagram() {
+            _ if id.is_iwarp() => connect_iwarp(id, &params),
             true => datagram::send_request(id, &params),
             false => send_request(id, &params),
         };
@@ -113,15 +114,19 @@ impl Id {
         let id = self.usable()?;
         let params = params.complete(id)?;
         id.advance(State::RouteResolved, State::Connect)?;
-        let started = connect_call(id, &params).and_then(|call| {
-            let started = ControlClient::get()?.start(call, id);
-            started.then_some(()).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::ConnectionReset,
-                    "there is no connection to ferroced",
-                )
+        let started = if id.is_iwarp() {
+            connect_iwarp(id, &params)
+        } else {
+            connect_call(id, &params).and_then(|call| {
+                let started = ControlClient::get()?.start(call, id);
+                started.then_some(()).ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::ConnectionReset,
+                        "there is no connection to ferroced",
+                    )
+                })
             })
-        });
+        };
         if started.is_err() {
             id.inner().state = State::RouteResolved;
         }
@@ -132,6 +137,9 @@ impl Id {
     /// [`ConnectResponse`](crate::EventKind::ConnectResponse).
     pub fn establish(&self) -> Result<(), Error> {
         let id = self.usable()?;
+        if id.is_iwarp() {
+            return Err(not_on_iwarp("rdma_establish"));
+        }
         let conn = id.inner().conn.ok_or_else(no_connection)?;
         match ControlClient::get()?.call(CmCall::Establish { conn }, None)? {
             CmAnswer::Established { snapshot } => {
@@ -149,6 +157,9 @@ impl Id {
         let id = self.usable()?;
         if id.inner().device.is_none() {
             return Err(no_device());
+        }
+        if id.is_iwarp() {
+            return iwarp::disconnect(id);
         }
         qp::to_error(id)?;
         let call = |_generation| {
@@ -170,6 +181,9 @@ impl Id {
     /// Reports that data has arrived before the peer's RTU, which may be lost.
     pub fn notify_established(&self) -> Result<(), Error> {
         let id = self.usable()?;
+        if id.is_iwarp() {
+            return Err(not_on_iwarp("rdma_notify"));
+        }
         let (conn, established) = {
             let inner = id.inner();
             (inner.conn.ok_or_else(no_connection)?, inner.established)
@@ -182,6 +196,22 @@ impl Id {
         }
         ControlClient::get()?.perform(CmCall::CommunicationEstablished { conn })
     }
+}
+
+fn connect_iwarp(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error> {
+    match id.qp_type {
+        QpType::Rc => iwarp::connect(id, params),
+        other => Err(Error::new(
+            ErrorKind::NotSupported,
+            format!("{other:?} connections: links of type siw have RC only; use type rxe"),
+        )),
+    }
+}
+
+fn not_on_iwarp(call: &str) -> Error {
+    Error::invalid(format!(
+        "{call}: connections of links of type siw have no such step"
+    ))
 }
 
 fn connect_call(id: &Arc<Shared>, params: &ConnParams) -> Result<CmCall, Error> {

@@ -21,6 +21,7 @@ pub struct LinkDevice(Arc<Opened>);
 #[derive(Debug)]
 struct Opened {
     index: u32,
+    is_iwarp: bool,
     device: Arc<Device>,
     pd: OnceLock<Arc<Pd>>,
 }
@@ -29,6 +30,11 @@ impl LinkDevice {
     /// Returns the index of the link.
     pub fn index(&self) -> u32 {
         self.0.index
+    }
+
+    /// Returns true if the link is of type siw.
+    pub fn is_iwarp(&self) -> bool {
+        self.0.is_iwarp
     }
 
     /// Returns the device.
@@ -111,14 +117,12 @@ pub(crate) fn open_for_listener(host: Host) -> Result<(), Error> {
 
 /// Returns the device of the link that has this address.
 pub(crate) fn by_address(host: Host) -> Result<LinkDevice, Error> {
-    let has = |link: &LinkInfo| {
-        link.gids
-            .iter()
-            .any(|gid| gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex))
-    };
+    let has = |link: &LinkInfo| has_address(link, host);
     let opened = {
         let opened = opened_devices();
-        opened.iter().find(|device| has(&device.link())).cloned()
+        // As in the kernel, the link that was added first serves an address of two links.
+        let having = opened.iter().filter(|device| has(&device.link()));
+        having.min_by_key(|device| device.index()).cloned()
     };
     if let Some(device) = opened {
         return Ok(device);
@@ -134,6 +138,42 @@ pub(crate) fn by_address(host: Host) -> Result<LinkDevice, Error> {
         )
     })?;
     find_or_open(link)
+}
+
+/// Returns true if the link has the address.
+fn has_address(link: &LinkInfo, host: Host) -> bool {
+    link.gids
+        .iter()
+        .any(|gid| gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex))
+}
+
+/// Returns true if a link of type siw has the address; with the wildcard, if there is one.
+pub(crate) fn have_iwarp(host: Host) -> Result<bool, Error> {
+    let serves = |device: &LinkDevice| {
+        device.is_iwarp() && (host.ip.is_unspecified() || has_address(&device.link(), host))
+    };
+    // perftest tells its client the port just before it listens: do not ask ferroced if the
+    // answer is known.
+    if opened_devices().iter().any(serves) {
+        return Ok(true);
+    }
+    let links = links()?;
+    let mut links = links.iter().filter(|link| link.is_iwarp());
+    Ok(links.any(|link| host.ip.is_unspecified() || has_address(link, host)))
+}
+
+/// Returns the device of the link of type siw that has the address.
+pub(crate) fn iwarp_of(host: Host) -> Option<LinkDevice> {
+    let serves = |link: &LinkInfo| link.is_iwarp() && has_address(link, host);
+    let opened = {
+        let opened = opened_devices();
+        let mut opened = opened.iter();
+        opened.find(|device| serves(&device.link())).cloned()
+    };
+    opened.or_else(|| {
+        let links = links().ok()?;
+        find_or_open(links.iter().find(|link| serves(link))?).ok()
+    })
 }
 
 /// Returns an address of this IP version that a link has.
@@ -199,6 +239,7 @@ fn find_or_open(link: &LinkInfo) -> Result<LinkDevice, Error> {
     device.attach()?;
     let device = LinkDevice(Arc::new(Opened {
         index,
+        is_iwarp: link.is_iwarp(),
         device,
         pd: OnceLock::new(),
     }));

@@ -15,8 +15,9 @@ use crate::channel::{ChannelEvent, Queued};
 use crate::client::ControlClient;
 use crate::error::{Error, ErrorKind};
 use crate::id::{Id, Shared};
+use crate::iwarp::IwarpEvent;
 use crate::qp::{to_error, to_rts};
-use crate::{datagram, incoming};
+use crate::{datagram, incoming, iwarp};
 
 /// An event of an id.
 #[derive(Debug)]
@@ -75,6 +76,14 @@ pub enum EventKind {
     Rejected {
         /// The reason.
         reason: Reason,
+        /// Private data of the peer.
+        private_data: Vec<u8>,
+    },
+    /// The peer of an iWARP link has rejected the request, or no process listens. The queue
+    /// pair is in ERR.
+    Refused {
+        /// `ECONNRESET` or `ECONNREFUSED`.
+        errno: i32,
         /// Private data of the peer.
         private_data: Vec<u8>,
     },
@@ -187,6 +196,7 @@ pub(crate) fn complete(queued: Queued) -> Option<Event> {
             EventKind::Disconnected { errno }
         }
         ChannelEvent::DeviceRemoved => EventKind::DeviceRemoved,
+        ChannelEvent::Iwarp(event) => complete_iwarp(&id, event)?,
         ChannelEvent::Joined(group) => {
             let (context, destination) = (group.context, group.destination());
             match group.attach(id.shared()) {
@@ -212,6 +222,36 @@ pub(crate) fn complete(queued: Queued) -> Option<Event> {
         },
     };
     Some(Event { id, kind })
+}
+
+fn complete_iwarp(id: &Id, event: IwarpEvent) -> Option<EventKind> {
+    Some(match event {
+        IwarpEvent::Request(incoming) => match iwarp::create_id(id, incoming) {
+            Ok((id, params)) => EventKind::ConnectRequest { id, params },
+            Err(error) => {
+                tracing::warn!("a request cannot be served: {error}");
+                return None;
+            }
+        },
+        IwarpEvent::Established(params) => EventKind::Established(params),
+        IwarpEvent::Refused {
+            errno,
+            private_data,
+        } => {
+            // Posted work requests complete with a flush error.
+            let _no_queue_pair = to_error(id.shared());
+            EventKind::Refused {
+                errno,
+                private_data,
+            }
+        }
+        IwarpEvent::Unreachable(errno) => EventKind::Unreachable(Unreachable::Errno(errno)),
+        IwarpEvent::ConnectError(errno) => EventKind::ConnectError {
+            errno,
+            params: None,
+        },
+        IwarpEvent::Disconnected => EventKind::Disconnected { errno: 0 },
+    })
 }
 
 fn complete_cm(listener: &Id, event: CmEvent, generation: u64) -> Option<EventKind> {

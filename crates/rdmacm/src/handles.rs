@@ -1,7 +1,7 @@
 //! The table of handles: maps the handles in ferroced's messages to ids.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ferroce_cm::{ConnId, Event, SidrId};
 use ferroce_control::{CmAnswer, CmEvent, CmId, CmPort};
@@ -50,6 +50,11 @@ impl HandleTable {
     /// Returns true until the id is removed.
     pub(crate) fn contains(&self, id: &Arc<Shared>) -> bool {
         self.ids.contains_key(&key(id))
+    }
+
+    /// Returns the id of a weak reference until it is removed.
+    pub(crate) fn find(&self, id: &Weak<Shared>) -> Option<Arc<Shared>> {
+        self.ids.get(&id.as_ptr().addr()).cloned()
     }
 
     /// Returns all ids.

@@ -14,6 +14,7 @@ use crate::channel::{ChannelEvent, EventChannel, Queued};
 use crate::client::ControlClient;
 use crate::devices::{self, LinkDevice};
 use crate::error::{Error, ErrorKind};
+use crate::iwarp::{Stage, TcpListener};
 use crate::lock;
 use crate::multicast::Group;
 use crate::path::Path;
@@ -89,6 +90,12 @@ pub(crate) struct Inner {
     /// True if our end failed after the peer had accepted: later events are not reported.
     pub(crate) failed: bool,
     pub(crate) groups: Vec<Arc<Group>>,
+    /// True if the program chose the port number.
+    pub(crate) chose_port: bool,
+    /// The listening socket for iWARP links.
+    pub(crate) tcp_listener: Option<TcpListener>,
+    /// The connection, on an iWARP link.
+    pub(crate) stage: Stage,
     destroyed: bool,
 }
 
@@ -185,6 +192,9 @@ impl Id {
                 initiator_depth: 0,
                 failed: false,
                 groups: Vec::new(),
+                chose_port: false,
+                tcp_listener: None,
+                stage: Stage::None,
                 destroyed: false,
             }),
         });
@@ -363,6 +373,7 @@ impl Shared {
     /// Returns all objects of the id to ferroced, and leaves its multicast groups. Does not
     /// wait for ferroced.
     pub(crate) fn release(self: &Arc<Shared>, client: &'static ControlClient) {
+        self.release_streams();
         let (conn, sidr, port, groups) = {
             let mut inner = self.inner();
             let conn = inner.conn.take().filter(|_| !inner.ended);
@@ -381,6 +392,27 @@ impl Shared {
         for group in groups {
             group.leave(self);
         }
+    }
+}
+
+impl Shared {
+    /// Ends listener and connection on iWARP links.
+    fn release_streams(self: &Arc<Shared>) {
+        let (listener, is_used) = {
+            let mut inner = self.inner();
+            let listener = inner.tcp_listener.take();
+            (listener, !matches!(inner.stage, Stage::None))
+        };
+        drop(listener);
+        if is_used {
+            let _ended_before = crate::iwarp::disconnect(self);
+        }
+    }
+
+    /// Returns true if the id's device is that of an iWARP link.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        let device = self.inner().device.clone();
+        device.is_some_and(|device| device.is_iwarp())
     }
 }
 

@@ -92,6 +92,7 @@ mod event;
 mod handles;
 mod id;
 mod incoming;
+mod iwarp;
 mod lookup;
 mod multicast;
 mod neighbour;

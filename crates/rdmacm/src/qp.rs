@@ -8,6 +8,7 @@ use ferroce_device::transport::{Access, AttrMask, Pd, QpAttr, QpCap, QpInit, QpS
 use ferroce_device::{AhAttr, Cq, Qp};
 use ferroce_wire::{Mtu, Psn};
 
+use crate::devices::LinkDevice;
 use crate::error::{Error, ErrorKind, no_address, no_device};
 use crate::id::{Id, Inner, Shared, State};
 
@@ -144,6 +145,16 @@ fn attributes(id: &Shared, state: QpState) -> Result<QpAttributes, Error> {
     };
     if inner.device.is_none() {
         return Err(no_device());
+    }
+    if inner.device.as_ref().is_some_and(LinkDevice::is_iwarp) {
+        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // The connection moves the queue pair to RTS, so a program that does so changes nothing.
+        let mask = match state {
+            QpState::Init | QpState::Rtr => AttrMask::STATE | AttrMask::ACCESS_FLAGS,
+            _ => AttrMask::empty(),
+        };
+        let ah = None;
+        return Ok(QpAttributes { attr, mask, ah });
     }
     let connected = inner.conn.is_some() && !id.is_datagram();
     if !connected {

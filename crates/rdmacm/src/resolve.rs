@@ -14,6 +14,7 @@ use crate::client::ControlClient;
 use crate::devices::{self, LinkDevice};
 use crate::error::{Error, no_port, unexpected_answer};
 use crate::id::{Binding, Id, Port, Shared, State};
+use crate::iwarp::{self, TcpListener};
 use crate::lookup;
 use crate::neighbour::Discovery;
 use crate::path::Path;
@@ -102,17 +103,19 @@ impl Id {
                 backlog,
             })
         };
-        let listening =
-            ControlClient::get().and_then(|client| client.call_until_answered(call, None));
+        let listening = listen_for_streams(id, backlog).and_then(|listener| {
+            ControlClient::get()?.call_until_answered(call, None)?;
+            Ok(listener)
+        });
         let source = {
             let mut inner = id.inner();
-            match listening {
+            match &listening {
                 Ok(_) => inner.backlog = Some(backlog),
                 Err(_) => inner.state = State::Bound,
             }
             inner.port.map(|port| port.source)
         };
-        listening?;
+        let listener = listening?;
         // After the Listen: qperf tells its client the port before it listens, and opening
         // devices takes milliseconds, in which ferroced would reject the client. A request
         // for a device that is not open yet waits until it is.
@@ -121,8 +124,15 @@ impl Id {
         {
             tracing::debug!("cannot open the devices of a listener: {error}");
         }
+        id.inner().tcp_listener = listener;
         Ok(())
     }
+}
+
+/// Opens the TCP port of a listener on iWARP links.
+fn listen_for_streams(id: &Arc<Shared>, backlog: u32) -> Result<Option<TcpListener>, Error> {
+    let port = id.inner().port.ok_or_else(no_port)?;
+    iwarp::listen(id, port.source, port.number, backlog)
 }
 
 fn bind(id: &Arc<Shared>, address: SocketAddr) -> Result<(), Error> {
@@ -165,6 +175,7 @@ fn take_port(
             source,
             destination,
         });
+        inner.chose_port = number != 0;
         inner.options
     };
     let call = |_generation| {

@@ -91,6 +91,14 @@ impl Window {
         }
     }
 
+    /// Lowers the maximum of a new window.
+    pub(crate) fn limit(&mut self, maximum: u32) {
+        let floor = u32::from(self.packet) * FLOOR_PACKETS;
+        self.ceiling = self.ceiling.min(maximum.max(floor));
+        self.threshold = self.ceiling;
+        self.size = self.size.min(self.ceiling);
+    }
+
     /// Returns the bytes that may be in flight.
     #[inline]
     pub(crate) fn size(&self) -> u32 {

@@ -61,6 +61,10 @@ counters! {
     RxForwardErr = "rx_forward_err": "Packets of another slot that could not be forwarded.",
     RxAdopted = "rx_adopted": "Packets that another slot received and forwarded to this one.",
     RxDiscarded = "rx_discarded": "Datagrams that were empty, truncated, or forwarded to the wrong slot.",
+    LocalSentPkts = "local_sent_pkts": "Packets sent through shared memory, to a program on this host; sent_pkts includes them.",
+    LocalRcvdPkts = "local_rcvd_pkts": "Packets that arrived through shared memory.",
+    LocalSentBytes = "local_sent_bytes": "Bytes of the packets sent through shared memory.",
+    LocalRcvdBytes = "local_rcvd_bytes": "Bytes of the packets that arrived through shared memory.",
 }
 
 /// Number of counters.

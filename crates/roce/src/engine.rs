@@ -10,6 +10,7 @@ use ferroce_wire::{Mtu, Packet};
 use crate::attr::{AttrMask, QpAttr, QpCap, QpInit, QpType};
 use crate::bugs::{Bug, Injected};
 use crate::counters::{Counter, Counters};
+use crate::decision::{Decision, Decisions};
 use crate::error::VerbsError;
 use crate::event::Event;
 use crate::memory::{MemRef, Memory};
@@ -43,6 +44,9 @@ pub struct Config {
     pub initial_window: u32,
     /// Maximum window of a queue pair.
     pub max_window: u32,
+    /// Maximum window of a queue pair whose packets travel through shared memory: as much as a
+    /// ring holds.
+    pub memory_window: u32,
 }
 
 impl Default for Config {
@@ -55,6 +59,7 @@ impl Default for Config {
             patience_ns: 0,
             initial_window: 64 << 10,
             max_window: 1 << 20,
+            memory_window: 132 << 10,
         }
     }
 }
@@ -70,6 +75,9 @@ pub(crate) struct Context {
     pub(crate) ready: VecDeque<u32>,
     pub(crate) timers: Timers,
     pub(crate) injected: Injected,
+    pub(crate) decisions: Decisions,
+    /// Code of the last failure, which the next failed completion reports.
+    pub(crate) failure_code: u32,
 }
 
 impl Context {
@@ -144,6 +152,8 @@ impl Engine {
                 ready: VecDeque::new(),
                 timers: Timers::default(),
                 injected: Injected::default(),
+                decisions: Decisions::default(),
+                failure_code: 0,
             },
         }
     }
@@ -152,6 +162,25 @@ impl Engine {
     #[cfg(feature = "bugs")]
     pub fn set_bug(&mut self, bug: Option<Bug>) {
         self.cx.injected = Injected { bug };
+    }
+
+    /// Chooses whether the engine records its decisions, for [`Engine::decisions`].
+    pub fn observe(&mut self, observed: bool) {
+        self.cx.decisions.observed = observed;
+        self.cx.decisions.list.clear();
+    }
+
+    /// Returns the decisions since [`Engine::forget_decisions`], with the numbers of their queue
+    /// pairs.
+    #[inline]
+    pub fn decisions(&self) -> &[(u32, Decision)] {
+        &self.cx.decisions.list
+    }
+
+    /// Forgets the decisions, which an observer has seen.
+    #[inline]
+    pub fn forget_decisions(&mut self) {
+        self.cx.decisions.list.clear();
     }
 
     /// Sets the port's active MTU.
@@ -182,6 +211,15 @@ impl Engine {
         self.qps.verb(qpn)?.modify(&mut self.cx, attr, mask)
     }
 
+    /// Fails a queue pair on behalf of a test: as an adapter does after an internal error, or
+    /// with `overrun` as if its completion queue had overflowed.
+    pub fn provoke_failure(&mut self, now: Time, qpn: u32, overrun: bool) {
+        self.cx.now = now;
+        if let Ok(qp) = self.qps.verb(qpn) {
+            qp.provoke(&mut self.cx, overrun);
+        }
+    }
+
     /// Sets the UDP source port of a queue pair's packets, in place of the port by rxe's
     /// rule, which may be in use.
     pub fn set_source_port(&mut self, qpn: u32, port: u16) -> Result<(), VerbsError> {
@@ -197,6 +235,19 @@ impl Engine {
     pub fn pin_peer_port(&mut self, qpn: u32) -> Result<(), VerbsError> {
         self.qps.verb(qpn)?.pin_peer_port();
         Ok(())
+    }
+
+    /// Names the slot of a connected queue pair's peer on this host. Packets that come from that
+    /// slot through shared memory are accepted, and if `sends`, packets to the peer travel
+    /// through shared memory, too. A change of the peer's address ends both.
+    pub fn set_local_peer(&mut self, qpn: u32, slot: u8, sends: bool) -> Result<(), VerbsError> {
+        self.qps.verb(qpn)?.set_local_peer(slot, sends);
+        Ok(())
+    }
+
+    /// Returns true if packets of a queue pair to its peer travel through shared memory.
+    pub fn sends_in_memory(&self, qpn: u32) -> bool {
+        self.qps.get(qpn).is_some_and(Qp::sends_in_memory)
     }
 
     /// Returns attributes, state and sizes of a queue pair.
@@ -336,8 +387,9 @@ impl Engine {
     /// Adds packets to `batch` until it is full or no packet is left. Returns true if packets
     /// are left.
     ///
-    /// The caller sends the batch and calls [`finish_transmit`](Engine::finish_transmit)
-    /// before the next batch. All other calls are possible in between.
+    /// The caller sends the batch and calls [`finish_transmit`](Engine::finish_transmit). All
+    /// other calls are possible in between, also this one for further batches: they are sent
+    /// and finished in the same order.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut Batch) -> bool {
         self.cx.now = now;
         while batch.has_room() {

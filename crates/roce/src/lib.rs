@@ -25,10 +25,10 @@
 
 #![forbid(unsafe_code)]
 
-mod adapter;
 mod bugs;
 mod congestion;
 mod counters;
+mod decision;
 mod engine;
 mod multicast;
 mod psn_mark;
@@ -43,21 +43,22 @@ mod transmit;
 // The modules of this crate use the objects as `crate::attr`, `crate::cq` and so on.
 use ferroce_objects::{
     attr, cq, error, event, memory, operation, recv_queue, region, room, srq, time, transitions,
-    verbs,
+    vendor_code, verbs,
 };
 
-pub use adapter::Adapter;
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
 pub use counters::{COUNTERS, Counter, Counters};
+pub use decision::{Decision, Repeat, Retransmission};
 pub use engine::{Config, Engine};
 pub use ferroce_objects::{
     Access, AccessError, AddressHandle, AddressVector, Arm, AttrMask, BindMw, Counts, Cq, Event,
-    Failure, Fault, KeyRole, LocalMemory, MAX_CQE, MAX_SGE, MAX_SRQ_SGE, MAX_SRQ_WR, MemRef,
-    Memory, MemorySpace, Mr, Mw, MwKind, NULL_MEMORY, NetworkHeader, OpClass, OpInfo, OpLength,
-    OpResponse, Pd, Protocol, QpAttr, QpCap, QpEvent, QpInit, QpState, QpType, QpTypes, Reason,
-    RecvWr, Regions, Rereg, SendData, SendFlags, SendOp, SendWr, Sge, Srq, SrqInit, SrqPosting,
-    Time, UdTarget, VerbsError, Wc, WcFlags, WcOpcode, WcStatus, Xrcd,
+    FLUSHED, Failure, Fault, KeyRole, LocalMemory, MAX_CQE, MAX_SGE, MAX_SRQ_SGE, MAX_SRQ_WR,
+    MemRef, Memory, MemorySpace, Mr, Mw, MwKind, NULL_MEMORY, NetworkHeader, OpClass, OpInfo,
+    OpLength, OpResponse, Pd, Protocol, QpAttr, QpCap, QpEvent, QpInit, QpState, QpType, QpTypes,
+    Reason, RecvWr, Regions, Rereg, SendData, SendFlags, SendOp, SendWr, Sge, Srq, SrqInit,
+    SrqPosting, Time, UdTarget, VENDOR_CODES, VendorCode, VerbsError, Wc, WcFlags, WcOpcode,
+    WcStatus, Xrcd,
 };
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::QpQuery;

@@ -13,7 +13,7 @@ use crate::counters::Counter;
 use crate::engine::Context;
 use crate::memory::Memory;
 use crate::multicast::Groups;
-use crate::qp::Qp;
+use crate::qp::{Qp, Sender};
 use crate::qp_table::QpTable;
 
 /// The destination QPN of multicast packets.
@@ -26,7 +26,7 @@ pub struct Datagram<'a> {
     pub source: IpAddr,
     /// Destination address: one of this host's or a multicast group.
     pub destination: IpAddr,
-    /// UDP source port.
+    /// UDP source port. For a packet that came through shared memory, the slot of the sender.
     pub source_port: u16,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -47,6 +47,9 @@ pub enum IpId {
     /// of the packet in a merged run; it is the identification if the sender used
     /// segmentation, which numbers packets from 0.
     Unseen(u16),
+    /// None: the packet came through memory that is shared with the sender's process. It has
+    /// no ICRC either, and its source port is the sender's slot.
+    InMemory,
 }
 
 impl IpId {
@@ -57,7 +60,7 @@ impl IpId {
     pub(crate) fn seen(self) -> Option<u16> {
         match self {
             IpId::Seen(id) => Some(id),
-            IpId::Unseen(_) => None,
+            IpId::Unseen(_) | IpId::InMemory => None,
         }
     }
 
@@ -66,11 +69,21 @@ impl IpId {
         match self {
             IpId::Seen(id) => IpId::Seen(id),
             IpId::Unseen(nth) => IpId::Unseen(nth.wrapping_add(count as u16)),
+            IpId::InMemory => IpId::InMemory,
         }
     }
 }
 
 impl<'a> Datagram<'a> {
+    /// Returns the sender on this host that the datagram came from.
+    #[inline]
+    pub(crate) fn sender(&self) -> Sender {
+        match self.ip_id {
+            IpId::InMemory => Sender::InMemory(self.source_port as u8),
+            IpId::Seen(_) | IpId::Unseen(_) => Sender::Udp(self.source_port),
+        }
+    }
+
     /// Splits the first segment off a GRO buffer with segments of `segment` bytes. Returns
     /// the first and the others, or `None` if the buffer is empty.
     #[inline]
@@ -131,6 +144,23 @@ pub enum Drop {
     OutOfSequence,
     /// The packet is a response to no outstanding request.
     Stale,
+}
+
+impl core::fmt::Display for Drop {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Drop::Malformed => "too short, or an unknown opcode or version",
+            Drop::UnknownQp => "no queue pair has the destination QPN",
+            Drop::WrongState => "type or state of the queue pair accepts no such packet",
+            Drop::WrongPeer => "addresses or UDP source port are not those of the connection",
+            Drop::BadPkey => "the P_Key is that of another partition",
+            Drop::BadQkey => "the Q_Key is not that of the queue pair",
+            Drop::BadIcrc => "the ICRC is wrong",
+            Drop::NoReceive => "no receive of sufficient size is posted",
+            Drop::OutOfSequence => "a packet of the unreliable message is missing or invalid",
+            Drop::Stale => "it answers no outstanding request",
+        })
+    }
 }
 
 impl Drop {
@@ -221,7 +251,7 @@ fn receive_first(
     // A request that is out of sequence, or finds no receive, will be retransmitted.
     let moved = packet.opcode().is_response() || qp.expected_psn() != next;
     if received == Received::Accepted && moved {
-        qp.learn_peer_port(datagram.source_port, expected);
+        qp.learn_peer_port(datagram.sender(), expected);
     }
     received
 }
@@ -266,7 +296,12 @@ fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Dr
     if !fits(qp, opcode) {
         return Err(Drop::WrongState);
     }
-    if !qp.kind().is_datagram() && !is_from_peer(qp, datagram) {
+    // Shared memory connects two slots. Nothing vouches for the source address of a datagram.
+    let is_from_peer = match qp.kind().is_datagram() {
+        true => datagram.ip_id != IpId::InMemory,
+        false => is_from_peer(qp, datagram),
+    };
+    if !is_from_peer {
         return Err(Drop::WrongPeer);
     }
     if !is_our_partition(packet.pkey()) {
@@ -280,13 +315,13 @@ fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Dr
     Ok(())
 }
 
-/// True if the datagram has the addresses of the connection and the pinned UDP port.
+/// True if the datagram has the addresses of the connection and comes from its sender.
 #[inline]
 pub(crate) fn is_from_peer(qp: &Qp, datagram: &Datagram<'_>) -> bool {
     let flow = &qp.path().flow;
     datagram.source == flow.destination
         && datagram.destination == flow.source
-        && qp.may_come_from(datagram.source_port)
+        && qp.may_come_from(datagram.sender())
 }
 
 /// True if the P_Key is that of the default partition, the only one. The top bit is the
@@ -324,7 +359,7 @@ fn check_icrc(
     datagram: &Datagram<'_>,
     packet: &Packet<'_>,
 ) -> Result<(), Drop> {
-    if !cx.checks_icrc() {
+    if !cx.checks_icrc() || datagram.ip_id == IpId::InMemory {
         return Ok(());
     }
     let flush = packet.opcode().operation() == Operation::Flush;
@@ -340,6 +375,7 @@ fn icrc_fits(qp: &mut Qp, datagram: &Datagram<'_>) -> bool {
     };
     let bytes = datagram.payload;
     match datagram.ip_id {
+        IpId::InMemory => true,
         IpId::Seen(id) => prepared.verify(id, bytes),
         IpId::Unseen(nth) => {
             let found = prepared.recover_id(expected_id(qp.peer_ip_id, nth), bytes);
@@ -355,6 +391,7 @@ fn icrc_fits(qp: &mut Qp, datagram: &Datagram<'_>) -> bool {
 fn flush_icrc_fits(qp: &Qp, datagram: &Datagram<'_>) -> bool {
     let (flow, bytes) = (flow(datagram), datagram.payload);
     match datagram.ip_id {
+        IpId::InMemory => true,
         IpId::Seen(id) => icrc::verify_flush_quirk(&flow, id, bytes),
         IpId::Unseen(nth) => {
             let expected = expected_id(qp.peer_ip_id, nth);

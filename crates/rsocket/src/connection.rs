@@ -7,7 +7,7 @@ use ferroce_device::transport::{Access, SendData, Sge, Wc, WcStatus};
 
 use crate::cm::Id;
 use crate::flow::{CONTROL_MESSAGES, Chunk, Incoming, Misbehaved, Outgoing, Pieces};
-use crate::queue::{Queue, Sizes};
+use crate::queue::{HALF, Queue, Sizes};
 use crate::wire::{
     ByteOrder, Control, Greeting, IOMAP_LEN, IomapEntry, Message, REGION_LEN, Region,
 };
@@ -87,7 +87,7 @@ impl Connection {
         let receive = buffer(plan.receive_buffer as usize, remote)?;
         let send = buffer(plan.send_buffer as usize, local)?;
         let targets = buffer(table, remote)?;
-        queue.post_empty_receives(queue.sizes.receive as usize, RECEIVE)?;
+        queue.post_first_receives(RECEIVE)?;
         Ok(Connection {
             queue,
             receive: Arc::new(receive),
@@ -289,20 +289,27 @@ impl Connection {
         };
         let mut news = News::default();
         let mut received = 0;
+        let (mut taken, has_numbers) = (Vec::new(), self.queue.has_messages());
         let targets = &self.targets;
-        let count = self.queue.poll(|wc| {
+        let count = self.queue.poll(|wc, message| {
             if wc.status != WcStatus::Success {
                 peer.failed(wc, &mut news);
             } else if wc.wr_id & !0xffff_ffff == RECEIVE {
                 received += 1;
-                peer.received(wc, targets, &mut news);
-            } else {
+                if has_numbers {
+                    taken.push(wc.wr_id);
+                }
+                peer.received(message(), targets, &mut news);
+            } else if wc.wr_id != HALF {
                 peer.sent(wc);
             }
         });
         news.any = count > 0;
         if news.broken.is_none() && !news.gone {
-            let posted = self.queue.post_empty_receives(received, RECEIVE);
+            let posted = match has_numbers {
+                true => self.queue.post_receives_again(&taken),
+                false => self.queue.post_empty_receives(received, RECEIVE),
+            };
             news.broken = posted.and_then(|()| self.send_credits()).err();
         }
         news
@@ -341,8 +348,8 @@ impl Connection {
 }
 
 impl Peer {
-    fn received(&mut self, wc: &Wc, targets: &Buffer, news: &mut News) {
-        let counted = match Message::decode(u32::from_be(wc.imm)) {
+    fn received(&mut self, message: u32, targets: &Buffer, news: &mut News) {
+        let counted = match Message::decode(message) {
             Message::Data(length) => self.incoming.arrived(length),
             Message::Iomap(_) => self.incoming.announcement_arrived(),
             Message::Credits(limit) => {

@@ -2,13 +2,16 @@
 
 use std::net::IpAddr;
 
-use ferroce_net::{IncomingRun, Scope, Source, Wire};
-use ferroce_roce::{Adapter, AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
+use ferroce_faults::Provoked;
+use ferroce_net::{IncomingRun, IpIds, Scope, Source, Wire};
+use ferroce_roce::{AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
 use ferroce_wire::completes_rc_receive;
 
+use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
 use crate::deferred_ack::DeferredAck;
+use crate::faults::{Faults, Inbound};
 use crate::process::Process;
 use crate::sending::Sending;
 use crate::transmitter::Transmitter;
@@ -23,13 +26,16 @@ pub const STANDBY_NS: u64 = 80_000;
 /// A caller that received from one IP family looks at the other once in this many turns: a
 /// system call costs 0.3 us.
 const IDLE_FAMILY_TURNS: u32 = 64;
+/// Time for which a poller that receives through memory leaves the sockets alone. A look at
+/// them takes 0.3 us, several times that of a message through memory.
+const SOCKETS_WAIT_NS: u64 = 4_000;
 /// Most datagrams in a turn of a poller whose ACKs are deferred.
 const MAX_DEFERRED: usize = 4;
 /// Time until a run that found no room, or a packet without a receive, is tried again. No
 /// descriptor reports when there is room.
 const RETRY_NS: u64 = 200_000;
-/// Most turns in which a queue pair receives packets before it moves to the error state. It
-/// ends the wait for a peer that sends without pause.
+/// Most turns in which a queue pair receives packets before it moves to the error state or is
+/// destroyed. It ends the wait for a peer that sends without pause.
 const MAX_ARRIVED_TURNS: usize = 64;
 /// Packets of a batch: several full runs.
 const BATCH: usize = 256;
@@ -59,13 +65,24 @@ pub struct Core<W: Wire, P> {
     pub(crate) received_ack: DeferredAck,
     /// None while a thread sends.
     pub(crate) transmitter: Option<Sending<W, P>>,
+    /// Packets that were assembled while a thread sends: the next that it sends. None before
+    /// the first time that this happens.
+    pub(crate) prepared: Option<Box<Assembly>>,
+    /// True if threads assemble packets for the one that sends.
+    pub(crate) prepares: bool,
+    /// Most packets of a batch.
+    pub(crate) batch: usize,
     /// True if ACKs for the datagrams of the last turn have not been sent.
     pub(crate) ack_deferred: bool,
     /// True if posted work requests wait for more of them.
     pub(crate) posts_wait: bool,
     /// End of the last send.
     pub(crate) sent_at: Time,
+    /// Time of the last look at the sockets.
+    sockets_read_at: Time,
     turns: u32,
+    /// The faults of received packets; none unless some are in force.
+    faults: Option<Box<Inbound>>,
     injected: Injected,
 }
 
@@ -106,19 +123,18 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             unmatched: UnmatchedPackets::default(),
             received_ack: DeferredAck::default(),
             transmitter: Some(Box::new(transmitter)),
+            prepared: None,
+            prepares: false,
+            batch,
             wire,
             ack_deferred: false,
             posts_wait: false,
             sent_at: Time::ZERO,
+            sockets_read_at: Time::ZERO,
             turns: 0,
+            faults: None,
             injected: Injected::default(),
         })
-    }
-
-    /// Borrows the engine for a verbs call.
-    #[inline]
-    pub fn adapter(&mut self) -> Adapter<'_> {
-        Adapter::Roce(&mut self.engine)
     }
 
     /// Enables one injected bug of the shard.
@@ -143,6 +159,33 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         &mut self.wire
     }
 
+    /// Returns both halves of the wire, to change them; none while a thread sends.
+    pub fn wire_halves(&mut self) -> Option<(&mut W, &mut W::Sender)> {
+        let transmitter = self.transmitter.as_mut()?;
+        Some((&mut self.wire, transmitter.sender_mut()))
+    }
+
+    /// Puts faults in force, or ends them. Packets that wait to be sent leave at once; received
+    /// ones that wait are lost. Does nothing while a thread sends.
+    pub fn set_faults(&mut self, now: Time, faults: Option<&Faults>) {
+        let properties = self.wire.properties();
+        let numbered = properties.ip_ids == IpIds::Numbered;
+        if let Some(faults) = faults {
+            faults.senders.add(u16::from(properties.slot));
+        }
+        if let Some(transmitter) = &mut self.transmitter {
+            transmitter.set_faults(now, faults, numbered);
+            self.faults = faults.map(|faults| Box::new(Inbound::new(faults)));
+        }
+    }
+
+    /// Sends the packets that faults hold back, before the process or a queue pair ends.
+    pub fn send_held(&mut self, now: Time) {
+        if let Some(transmitter) = &mut self.transmitter {
+            transmitter.send_held(now);
+        }
+    }
+
     /// Receives datagrams, handles timers and begins to send. Returns the number of datagrams,
     /// and the packets to send, as [`Core::begin_transmit`] does.
     pub fn turn(
@@ -155,14 +198,19 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let scope = match caller {
             _ if self.turns.is_multiple_of(IDLE_FAMILY_TURNS) => Scope::AllFamilies,
             Caller::ProgressThread | Caller::ExpectsPost => Scope::EitherFamily,
+            Caller::Poller if self.sockets_can_wait(now) => Scope::Memory,
             Caller::Poller => Scope::OneMessage,
             Caller::Stream => Scope::LastFamily,
         };
+        if scope != Scope::Memory {
+            self.sockets_read_at = now;
+        }
         // The engine gets it first of all.
         let releases_ack = !self.received_ack.is_empty();
         let received = self.receive(now, process, caller, scope);
         if self.engine.next_timeout().is_some_and(|due| due <= now) {
             self.engine.handle_timeout(now);
+            self.observe_decisions(process);
         }
         // The program has waited for these datagrams and perhaps posts a response. Our ACKs
         // leave with that response, or in the next turn.
@@ -182,6 +230,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.ack_deferred = true;
         self.report(process);
         (received, None)
+    }
+
+    /// Returns true if the sockets were read just now, and packets arrive through memory. A look
+    /// into memory costs no system call, so a poller can look at the sockets less often.
+    fn sockets_can_wait(&self, now: Time) -> bool {
+        self.wire.is_memory_busy() && now.nanos_since(self.sockets_read_at) < SOCKETS_WAIT_NS
     }
 
     /// Passes packets to the engine: those that waited, then those from the wire.
@@ -205,7 +259,9 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 let memory = process.memory();
                 let predicted = engine.receive_predicted(now, memory, &rest, run.segment);
                 if predicted > 0 {
-                    process.predicted(&rest, run.segment, predicted);
+                    if process.observes() {
+                        process.predicted(&rest, run.segment, predicted);
+                    }
                     rest = rest.skip(predicted, run.segment);
                     continue;
                 }
@@ -229,15 +285,40 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 rest = others;
             }
         };
-        let received = self.wire.receive(scope, RECEIVE_BUDGET, each);
+        let received = match &mut self.faults {
+            None => self.wire.receive(scope, RECEIVE_BUDGET, each),
+            Some(faults) => faults.receive(now, &mut self.wire, scope, RECEIVE_BUDGET, each),
+        };
         let received = received.unwrap_or_else(|error| {
             tracing::warn!("cannot receive packets: {error}");
             0
         });
         let all = matches!(scope, Scope::AllFamilies | Scope::EitherFamily);
-        let empty = all && received == 0 && self.unmatched.is_empty();
+        let holds = self
+            .faults
+            .as_ref()
+            .is_some_and(|faults| !faults.is_empty());
+        let empty = all && received == 0 && self.unmatched.is_empty() && !holds;
         self.credits.end(empty);
+        if self.faults.is_some() {
+            self.provoke_events(now, process);
+        }
         received
+    }
+
+    /// Carries out the events that faults have caused.
+    fn provoke_events(&mut self, now: Time, process: &mut impl Process) {
+        while let Some(event) = self
+            .faults
+            .as_mut()
+            .and_then(|faults| faults.poll_event(now))
+        {
+            match event {
+                Provoked::QpError(qpn) => self.engine.provoke_failure(now, qpn, false),
+                Provoked::CqOverrun(qpn) => self.engine.provoke_failure(now, qpn, true),
+                other => process.provoked(other),
+            }
+        }
     }
 
     /// Passes the deferred ACK to the engine.
@@ -294,8 +375,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         Ok(())
     }
 
-    /// Destroys a queue pair after sending its deferred ACKs, and drops its unmatched packets:
-    /// the next queue pair with the same number must not receive them.
+    /// Destroys a queue pair after receiving every packet that has arrived and sending its
+    /// deferred ACKs. Drops its unmatched packets: the next queue pair with the same number
+    /// must not receive them.
+    ///
+    /// As before the error state, a send that the peer has acknowledged completes. libfabric
+    /// destroys queue pairs when the peer disconnects, and takes their completions afterwards.
     ///
     /// # Errors
     /// If the engine refuses.
@@ -305,7 +390,11 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         process: &mut impl Process,
         qpn: u32,
     ) -> Result<(), VerbsError> {
+        self.receive_arrived(now, process);
         self.settle(now, process);
+        if self.faults.is_some() {
+            self.send_held(now);
+        }
         self.engine.destroy_qp(qpn)?;
         self.release_unmatched(now, process);
         self.credits.end(false);
@@ -343,7 +432,20 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let standby = (acks || posts || !self.received_ack.is_empty()).then_some(STANDBY_NS);
         let timer = self.engine.next_timeout().into_iter();
         let soon = retry.into_iter().chain(standby);
-        timer.chain(soon.map(|ns| now.after_nanos(ns))).min()
+        let next = timer.chain(soon.map(|ns| now.after_nanos(ns))).min();
+        match &self.faults {
+            None => next,
+            Some(faults) => next
+                .into_iter()
+                .chain(faults.next_due())
+                .chain(self.held_due())
+                .min(),
+        }
+    }
+
+    /// Returns the time at which a packet is due that faults hold back.
+    fn held_due(&self) -> Option<Time> {
+        self.transmitter.as_ref()?.held_due()
     }
 
     /// Returns true if posted work requests wait for more of them.
@@ -419,9 +521,28 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.wire.leave_multicast(group)
     }
 
+    /// Chooses whether the engine records its decisions for the process, which observes.
+    pub fn observe(&mut self, observed: bool) {
+        self.engine.observe(observed);
+    }
+
+    /// Passes decisions that belong to no received packet to the process.
+    fn observe_decisions(&mut self, process: &mut impl Process) {
+        if self.engine.decisions().is_empty() {
+            return;
+        }
+        match process.observes() {
+            true => process.decided(self.engine.decisions()),
+            // The observer has gone.
+            false => self.engine.observe(false),
+        }
+        self.engine.forget_decisions();
+    }
+
     /// Reports the engine's events.
     #[inline]
     pub fn report(&mut self, process: &mut impl Process) {
+        self.observe_decisions(process);
         while let Some(event) = self.engine.poll_event() {
             process.report(event);
         }
@@ -438,9 +559,14 @@ fn deliver<P: AsRef<CreditPage>>(
     datagram: &Datagram<'_>,
 ) {
     credits.take(datagram.payload);
+    if !process.observes() {
+        engine.receive(now, process.memory(), datagram);
+        return;
+    }
     process.receiving(datagram);
     let result = engine.receive(now, process.memory(), datagram);
-    process.received(datagram, result);
+    process.received(datagram, result, engine.decisions());
+    engine.forget_decisions();
 }
 
 /// Returns the segment of a merged run as it is. With an injected bug, mistreats a last

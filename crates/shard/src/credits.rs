@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferroce_net::slot_of_qpn;
-use ferroce_roce::{Run, Time};
+use ferroce_roce::{Path, Run, Time};
 use ferroce_wire::is_unreliable;
 
 use crate::bugs::{Bug, Injected};
@@ -165,6 +165,19 @@ impl Charge {
         (same_machine && is_unreliable(bytes)).then(|| Charge {
             slot: slot_of_qpn(run.dest_qpn()),
             cost: packet_cost(bytes.len(), run.packets.len()),
+        })
+    }
+}
+
+impl Charge {
+    /// Returns the charge for packets of `segment` bytes, of which only the last may be shorter.
+    pub(crate) fn of_packets(path: &Path, segment: usize, bytes: &[u8]) -> Option<Charge> {
+        let same_machine = path.flow.destination == path.flow.source;
+        let qpn = bytes.get(5..8)?;
+        let qpn = u32::from_be_bytes([0, qpn[0], qpn[1], qpn[2]]);
+        (same_machine && is_unreliable(bytes)).then(|| Charge {
+            slot: slot_of_qpn(qpn),
+            cost: packet_cost(bytes.len(), bytes.len().div_ceil(segment)),
         })
     }
 }

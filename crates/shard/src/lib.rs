@@ -17,10 +17,12 @@
 
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod bugs;
 mod core;
 mod credits;
 mod deferred_ack;
+mod faults;
 mod process;
 mod progress_rule;
 mod sending;
@@ -31,6 +33,7 @@ pub use self::core::{Caller, Core, RECEIVE_BUDGET, STANDBY_NS};
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
 pub use credits::{CREDIT_PATIENCE_NS, CreditEntry, CreditPage, SLOTS, packet_cost};
+pub use faults::{Faults, Senders};
 pub use process::Process;
 pub use progress_rule::{ProgressRule, Woken};
 pub use sending::{MAX_BATCHES, Sending};

@@ -1,6 +1,7 @@
 //! The surroundings of a core.
 
-use ferroce_roce::{Batch, Datagram, Event, Fault, Memory, Received, Run};
+use ferroce_faults::Provoked;
+use ferroce_roce::{Batch, Datagram, Decision, Event, Fault, Memory, Received, Run};
 
 /// The process that a core runs in: its memory and its event queue.
 ///
@@ -13,13 +14,34 @@ pub trait Process {
     /// Takes an event of the engine.
     fn report(&mut self, event: Event);
 
+    /// Takes an event of the device that faults have caused.
+    fn provoked(&mut self, _event: Provoked) {}
+
+    /// Returns true if the process observes packets. The others of the methods that observe are
+    /// called only then, so that a process decides at run time.
+    #[inline]
+    fn observes(&self) -> bool {
+        true
+    }
+
+    /// Observes decisions of the engine that belong to no received packet.
+    #[inline]
+    fn decided(&mut self, _decisions: &[(u32, Decision)]) {}
+
     /// Observes a datagram just before the engine receives it.
     #[inline]
     fn receiving(&mut self, _datagram: &Datagram<'_>) {}
 
-    /// Observes the result of a datagram that the engine has received.
+    /// Observes the result of a datagram that the engine has received, and the decisions about
+    /// it.
     #[inline]
-    fn received(&mut self, _datagram: &Datagram<'_>, _result: Received) {}
+    fn received(
+        &mut self,
+        _datagram: &Datagram<'_>,
+        _result: Received,
+        _decisions: &[(u32, Decision)],
+    ) {
+    }
 
     /// Observes the first `packets` packets of a run, which header prediction accepted.
     #[inline]

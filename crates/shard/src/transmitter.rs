@@ -1,17 +1,20 @@
 //! The way from an engine's batches to the wire.
 
-use core::ops::Range;
 use std::collections::VecDeque;
 
 use ferroce_net::{IpIds, Properties, SendError, Source, WireSender};
-use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
+use ferroce_roce::{Engine, Path, Time, Trailer};
+use ferroce_wire::is_unreliable;
 
+use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
-use crate::credits::{Charge, CreditPage, SendCredits};
+use crate::credits::{CREDIT_PATIENCE_NS, Charge, CreditPage, SendCredits};
+use crate::faults::{Faults, Outbound};
 use crate::process::Process;
 
-/// Bytes that assembling a packet may write beyond the end of a run.
-const OVERHANG: usize = 4096;
+/// Longest wait of a reliable run for room in memory. A receiver that needs longer is stopped:
+/// one that waits for a processor gets it sooner. The requester retransmits the run.
+const MEMORY_PATIENCE_NS: u64 = 20_000_000;
 /// Bytes from which on sending takes longer than to take a lock again.
 const LONG: usize = 8192;
 
@@ -25,20 +28,10 @@ pub struct Transmitter<S, P> {
     sender: S,
     outbox: Outbox<P>,
     /// The batch in progress; empty unless one of its runs waits.
-    batch: Batch,
-    /// The runs of the batch, one behind the other.
-    buffer: Vec<u8>,
-    runs: Vec<AssembledRun>,
-    faults: Vec<(usize, Fault)>,
+    assembly: Assembly,
     trailer: Trailer,
-}
-
-/// A run in the transmitter's buffer.
-struct AssembledRun {
-    path: Path,
-    segment: usize,
-    bytes: Range<usize>,
-    charge: Option<Charge>,
+    /// The provoked faults of packets to send; none unless some are in force.
+    provoked: Option<Box<Outbound>>,
 }
 
 /// Runs on their way to the wire.
@@ -56,6 +49,8 @@ struct WaitingRun {
     bytes: Box<[u8]>,
     /// The charge that the receiver has no room for yet.
     charge: Option<Charge>,
+    /// Begin of the wait.
+    since: Time,
 }
 
 impl<S, P> core::fmt::Debug for Transmitter<S, P> {
@@ -79,14 +74,9 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
                 waiting: VecDeque::new(),
                 injected: Injected::default(),
             },
-            batch: Batch::new(batch, properties.run_limits),
-            runs: Vec::new(),
-            buffer: vec![0; Batch::max_bytes(&properties.run_limits, OVERHANG) + OVERHANG],
-            faults: Vec::new(),
-            trailer: match properties.ip_ids {
-                IpIds::Numbered => Trailer::Numbered,
-                IpIds::Zero => Trailer::Unnumbered,
-            },
+            assembly: Assembly::new(properties, batch),
+            trailer: trailer(properties),
+            provoked: None,
         }
     }
 
@@ -100,67 +90,75 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         !self.outbox.waiting.is_empty()
     }
 
+    /// Returns true if runs wait for room, or faults hold packets back that are due.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.is_blocked() || self.held_due().is_some_and(|due| due <= now)
+    }
+
+    /// Returns the time at which a packet is due that faults hold back.
+    #[inline]
+    pub(crate) fn held_due(&self) -> Option<Time> {
+        self.provoked.as_ref()?.next_due()
+    }
+
+    /// Puts faults in force, or ends them.
+    pub(crate) fn set_faults(&mut self, now: Time, faults: Option<&Faults>, numbered: bool) {
+        self.send_held(now);
+        self.provoked = faults.map(|faults| Box::new(Outbound::new(faults, numbered)));
+    }
+
+    /// Sends all packets that faults hold back.
+    pub(crate) fn send_held(&mut self, now: Time) {
+        let (sender, outbox) = (&mut self.sender, &mut self.outbox);
+        if let Some(provoked) = &mut self.provoked {
+            provoked.send_all(|path, segment, bytes| {
+                let charge = Charge::of_packets(path, segment, bytes);
+                outbox.send(now, sender, path, segment, bytes, charge);
+            });
+        }
+    }
+
     /// Returns true if [`Transmitter::send`] takes longer than to take a lock again.
     pub fn is_long(&self) -> bool {
-        self.is_blocked() || self.runs.last().is_some_and(|run| run.bytes.end >= LONG)
+        self.is_blocked() || self.assembly.bytes() >= LONG
+    }
+
+    /// Returns the sending half of the wire.
+    pub(crate) fn sender_mut(&mut self) -> &mut S {
+        &mut self.sender
     }
 
     /// Binds a UDP source port.
     pub(crate) fn bind(&mut self, want: u16, source: Source) -> std::io::Result<u16> {
-        self.sender.bind(want, source)
+        let port = self.sender.bind(want, source)?;
+        if let Some(provoked) = &self.provoked {
+            provoked.bound(port);
+        }
+        Ok(port)
     }
 
-    /// Ends the batch that was sent, and assembles the next packets of the engine. Returns
-    /// false if there are none, or if runs wait for room. UC and UD sends complete once the
-    /// wire has accepted the whole batch: the program may end then.
+    /// Ends the batch that was sent, and takes the next packets: those that another thread
+    /// assembled meanwhile, or else those of the engine. Returns false if there are none, or
+    /// if runs wait for room. UC and UD sends complete once the wire has accepted the whole
+    /// batch: the program may end then.
     pub(crate) fn load(
         &mut self,
         now: Time,
         engine: &mut Engine,
         process: &mut impl Process,
+        next: Option<&mut Assembly>,
     ) -> bool {
-        while !self.is_blocked() {
-            if !self.batch.is_empty() {
-                engine.finish_transmit(now, &mut self.batch);
-            }
-            engine.poll_transmit(now, &mut self.batch);
-            if self.batch.is_empty() {
-                return false;
-            }
-            self.assemble(process);
-            engine.fail_unreadable(now, &mut self.batch);
-            if !self.runs.is_empty() {
-                return true;
-            }
+        if self.is_blocked() {
+            return false;
         }
-        false
-    }
-
-    /// Assembles the batch, all of it: what the engine decided now may be wrong later.
-    fn assemble(&mut self, process: &mut impl Process) {
-        let mut end = 0;
-        self.batch.prefetch(process.memory());
-        for run in self.batch.runs() {
-            let (memory, faults) = (process.memory(), &mut self.faults);
-            let room = &mut self.buffer[end..];
-            let length = self
-                .batch
-                .assemble_run(run, self.trailer, memory, room, faults);
-            let bytes = end..end + length;
-            let packets = &self.buffer[bytes.clone()];
-            process.assembled(&self.batch, run, packets, &self.faults);
-            if length > 0 {
-                end = bytes.end;
-                self.runs.push(AssembledRun {
-                    path: run.path,
-                    segment: run.segment,
-                    charge: Charge::of(run, packets),
-                    bytes,
-                });
+        self.assembly.finish(now, engine);
+        match next {
+            Some(next) if !next.is_empty() => {
+                core::mem::swap(&mut self.assembly, next);
+                true
             }
-        }
-        for (index, fault) in self.faults.drain(..) {
-            self.batch.fault(index, fault);
+            _ => self.assembly.fill(now, engine, process, self.trailer),
         }
     }
 
@@ -168,10 +166,41 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
     pub fn send(&mut self, now: Time) {
         let sender = &mut self.sender;
         self.outbox.send_waiting(now, sender);
-        for run in self.runs.drain(..) {
-            let bytes = &self.buffer[run.bytes];
+        if self.provoked.is_some() {
+            return self.send_through_faults(now);
+        }
+        let (runs, buffer) = self.assembly.take_runs();
+        for run in runs {
+            let bytes = &buffer[run.bytes];
             self.outbox
                 .send(now, sender, &run.path, run.segment, bytes, run.charge);
+        }
+    }
+}
+
+impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
+    /// Sends the assembled runs, as far as faults let them pass.
+    #[cold]
+    fn send_through_faults(&mut self, now: Time) {
+        let Transmitter {
+            sender,
+            outbox,
+            assembly,
+            provoked: Some(provoked),
+            ..
+        } = self
+        else {
+            return;
+        };
+        let mut send = |path: &Path, segment, bytes: &[u8]| {
+            let charge = Charge::of_packets(path, segment, bytes);
+            outbox.send(now, sender, path, segment, bytes, charge);
+        };
+        provoked.send_due(now, &mut send);
+        let (runs, buffer) = assembly.take_runs();
+        for run in runs {
+            let bytes = &buffer[run.bytes];
+            provoked.pass(now, &run.path, run.segment, bytes, &mut send);
         }
     }
 }
@@ -199,6 +228,7 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
             segment,
             bytes: bytes.into(),
             charge,
+            since: now,
         });
     }
 
@@ -216,12 +246,36 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
     fn send_waiting(&mut self, now: Time, sender: &mut impl WireSender) -> bool {
         while let Some(mut run) = self.waiting.pop_front() {
             let admitted = self.admit(now, &mut run.charge);
-            if !admitted || !try_send(sender, &run.path, run.segment, &run.bytes) {
+            if admitted && try_send(sender, &run.path, run.segment, &run.bytes) {
+                continue;
+            }
+            if !admitted || !run.is_too_late(now) {
                 self.waiting.push_front(run);
                 return false;
             }
+            sender.give_up(&run.path, &run.bytes);
         }
         true
+    }
+}
+
+impl WaitingRun {
+    /// Returns true if the receiver of packets in memory has made no room for so long that the
+    /// run is dropped, as a full socket buffer would. Other receivers wait behind it.
+    fn is_too_late(&self, now: Time) -> bool {
+        let patience = match is_unreliable(&self.bytes) {
+            true => CREDIT_PATIENCE_NS,
+            false => MEMORY_PATIENCE_NS,
+        };
+        self.path.in_memory && now.nanos_since(self.since) > patience
+    }
+}
+
+/// Returns the kind of ICRCs that the receivers of a wire expect.
+pub(crate) fn trailer(properties: &Properties) -> Trailer {
+    match properties.ip_ids {
+        IpIds::Numbered => Trailer::Numbered,
+        IpIds::Zero => Trailer::Unnumbered,
     }
 }
 

@@ -50,3 +50,38 @@ fn packets_that_the_thread_leaves_have_a_deadline_and_go_with_the_next_turn() {
     end.turn(Time::ZERO, Caller::ProgressThread);
     assert_eq!(sent_runs(&end), 1, "the turn received the first one");
 }
+
+#[test]
+fn packets_are_assembled_while_another_thread_sends() {
+    let mut end = end();
+    end.core.prepare_batches(true);
+    let first = end.begin_write(Time::ZERO, 1).expect("a packet");
+    assert!(!end.core.has_prepared());
+    assert!(end.begin_write(Time::ZERO, 2).is_none());
+    assert!(end.core.has_prepared());
+    assert!(end.begin_write(Time::ZERO, 3).is_none(), "still sending");
+    // The prepared packet, then the one that was posted after it.
+    let second = end.send(Time::ZERO, first, true).expect("the second");
+    assert!(!end.core.has_prepared());
+    let third = end.send(Time::ZERO, second, true).expect("the third");
+    assert!(end.send(Time::ZERO, third, true).is_none());
+    assert_eq!(sent_runs(&end), 3);
+    assert!(end.core.is_idle());
+}
+
+#[test]
+fn prepared_packets_precede_those_posted_later() {
+    let mut end = end();
+    end.core.prepare_batches(true);
+    let first = end.begin_write(Time::ZERO, 1).expect("a packet");
+    assert!(end.begin_write(Time::ZERO, 2).is_none());
+    assert!(end.send(Time::ZERO, first, false).is_none());
+    assert!(end.core.has_prepared() && !end.core.is_idle());
+    let second = end.begin_write(Time::ZERO, 3).expect("the prepared one");
+    let third = end.send(Time::ZERO, second, true).expect("the third");
+    assert!(end.send(Time::ZERO, third, true).is_none());
+    let runs = end.core.wire().0.borrow();
+    // The last byte of the BTH.
+    let psns: Vec<u8> = runs.iter().map(|(.., bytes)| bytes[11]).collect();
+    assert_eq!(psns, [psns[0], psns[0] + 1, psns[0] + 2]);
+}

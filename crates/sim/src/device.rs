@@ -217,6 +217,9 @@ impl World {
             }
             self.send_to_network(host, packet)?;
         }
+        if self.hosts[host].core().has_prepared() {
+            self.coverage.mark("packets prepared while a thread sent");
+        }
         let side = &mut self.hosts[host];
         side.blocked = side.core().is_blocked();
         if side.blocked && blocked_until <= self.now {

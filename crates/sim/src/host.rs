@@ -97,6 +97,7 @@ impl Host {
             patience_ns: 0,
             initial_window: s.initial_window,
             max_window: s.max_window,
+            ..Config::default()
         };
         let counters = Arc::new(Counters::default());
         let mut engine = Engine::new(config, Arc::clone(&regions), Arc::clone(&counters));
@@ -107,6 +108,9 @@ impl Host {
         let core = Core::with_batch(engine, wire, Arc::clone(&credits), batch);
         let mut core = core.expect("a simulated wire has no errors");
         core.set_bug(bug.and_then(Bug::of_shard));
+        // Half of the hosts: their threads share the work of sending.
+        core.prepare_batches(first.is_multiple_of(2));
+        core.observe(true);
         let pd = regions.alloc_pd();
         let (arena, zones) = make_memory(id, s, rng, &regions, &pd);
         Host {

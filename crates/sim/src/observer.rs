@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use ferroce_net::RUN_LIMITS;
-use ferroce_roce::{Batch, Datagram, Event, Fault, Memory, Received, Run};
+use ferroce_roce::{Batch, Datagram, Decision, Event, Fault, Memory, Received, Run};
 use ferroce_shard::Process;
 use ferroce_wire::{Packet, rc_acknowledge};
 
@@ -122,7 +122,16 @@ impl Process for Observer<'_> {
         }
     }
 
-    fn received(&mut self, _: &Datagram<'_>, result: Received) {
+    fn decided(&mut self, decisions: &[(u32, Decision)]) {
+        for (qpn, decision) in decisions {
+            let now = self.world.now;
+            let text = || format!("decision: qp {qpn:#08x}: {decision}");
+            self.world.trace.host(now, self.host, text);
+        }
+    }
+
+    fn received(&mut self, _: &Datagram<'_>, result: Received, decisions: &[(u32, Decision)]) {
+        self.decided(decisions);
         if let Some(packet) = self.current.take() {
             Observer::received(self, &packet, result);
         }

@@ -22,6 +22,7 @@ const MARKS: &[&str] = &[
     "no retry allowed",
     "packet waited for a receive",
     "packet without a receive expired",
+    "packets prepared while a thread sent",
     "poller deferred ACKs",
     "posts waited for more",
     "requests ordered by fence",

@@ -40,6 +40,7 @@ use crate::vm::Accelerator;
 EXAMPLES
     interop-kernel --short
     interop-kernel --only ibv_rc_pingpong
+    interop-kernel --siw
     interop-kernel --list
     interop-kernel --shell 'rdma link; uname -r'     only boot and run this in the guest
     interop-kernel --speed --ferroce target/release/ferroce
@@ -54,6 +55,9 @@ struct Arguments {
     /// Run only the most important cases, which takes some minutes
     #[arg(long)]
     short: bool,
+    /// Run the cases of iWARP, against the kernel's siw instead of rdma_rxe
+    #[arg(long)]
+    siw: bool,
     /// Run only cases whose group or name contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -106,7 +110,10 @@ fn main() -> ExitCode {
 
 /// Returns the requested cases, sorted so that cases with the same network are adjacent.
 fn wanted(arguments: &Arguments) -> Vec<Case> {
-    let mut cases = cases::all();
+    let mut cases = match arguments.siw {
+        true => cases::siw(),
+        false => cases::all(),
+    };
     let only = arguments.only.as_deref();
     cases.retain(|case| {
         only.is_none_or(|only| {
@@ -151,6 +158,12 @@ fn inside(arguments: &Arguments) -> Result<bool> {
     }
     if arguments.speed {
         return speed::measure(&vm, arguments.only.as_deref(), &folder);
+    }
+    if arguments.siw {
+        network.use_siw()?;
+        vm.run(
+            "rdma link delete rxe0 && modprobe siw && rdma link add siw0 type siw netdev data0",
+        )?;
     }
     let mut site = run::Site::new(network, vm)?;
     let mut report = Report::default();

@@ -56,6 +56,13 @@ impl Network {
         self.user.ferroce(&add).map(drop)
     }
 
+    /// Replaces the link by one of type siw.
+    pub(crate) fn use_siw(&self) -> Result<()> {
+        let add = ["link", "add", "siw0", "type", "siw", "netdev", "veth0"];
+        self.user.ferroce(&add)?;
+        self.user.ferroce(&["link", "delete", "rxe0"]).map(drop)
+    }
+
     /// Kills all processes of Ferroce, as a power cut would, and adds the link again without
     /// any saved state. The daemon is killed first, or it would disconnect on behalf of the
     /// killed programs.

@@ -23,6 +23,9 @@ pub(crate) struct Case {
     pub(crate) attempts: u32,
     /// The program supports LIDs only: while it runs, rxe0 has `lids on`.
     pub(crate) by_lid: bool,
+    /// The program runs on links of type siw: while it runs, siw0 and siw1 exist beside rxe0
+    /// and rxe1.
+    pub(crate) on_siw: bool,
     /// The case is attempted again only if the client printed this.
     pub(crate) excuse: Option<&'static str>,
 }
@@ -138,6 +141,7 @@ impl Case {
             patience: Duration::from_secs(60),
             attempts: 1,
             by_lid: false,
+            on_siw: false,
             excuse: None,
         }
     }
@@ -164,6 +168,12 @@ impl Case {
     pub(crate) fn by_lid(mut self) -> Case {
         self.by_lid = true;
         self
+    }
+
+    /// Runs the program on links of type siw.
+    pub(crate) fn on_siw(mut self) -> Case {
+        self.on_siw = true;
+        self.with("FERROCE_TYPE", "siw")
     }
 
     pub(crate) fn expect(mut self, text: &'static str) -> Case {

@@ -18,8 +18,8 @@ use clap::Parser;
 use ferroce_harness::{Outcome, Report, keep, keep_name, now};
 
 use crate::case::Case;
-use crate::place::Place;
-use crate::recipes::Group;
+use crate::place::{Place, Wire};
+use crate::recipes::{Group, Network, Prepared, Recipe};
 
 /// Run unmodified RDMA programs on Ferroce and check their output.
 #[derive(Debug, Parser)]
@@ -27,16 +27,19 @@ use crate::recipes::Group;
 EXAMPLES
     programs --ferroce target/release/ferroce
     programs --ferroce target/release/ferroce --only perftest
+    programs --ferroce target/release/ferroce --only perftest --wire both
     programs --ferroce target/release/ferroce --list
     programs --rdma-core ~/rdma-core --only pyverbs
     programs --wheels --mpi
     programs --storage --only Valkey
+    programs --suites --only libfabric
 
 RECIPES
-    With --wheels, --mpi or --storage, the recipes of docs/RECIPES.md run instead, as printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
-    and compilers; the second runs as an ordinary user on a link rxe0 on loopback. Sources come
-    from Debian's source packages, or from the folder that a variable names; the error of a
-    recipe without sources names the variable.
+    With --wheels, --mpi, --storage or --suites, the recipes of docs/RECIPES.md run instead, as
+    printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
+    and compilers; the second runs as an ordinary user on a link rxe0, on loopback, or for
+    --suites on a veth. Sources come from Debian's source packages, or from the folder that a
+    variable names; the error of a recipe without sources names the variable.
 
 NEWER SOURCES OF RDMA-CORE
     With --rdma-core, its rping is compiled and run. Its Python tests run if pyverbs is built
@@ -60,6 +63,10 @@ struct Arguments {
     /// Run only cases whose program or command contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// The wire between server and client: shared memory, UDP, or first the one and then the
+    /// other
+    #[arg(long, value_enum, default_value_t = Wires::Udp)]
+    wire: Wires,
     /// Print the cases without running them
     #[arg(long)]
     list: bool,
@@ -81,9 +88,33 @@ struct Arguments {
     /// Run the recipes of storage servers
     #[arg(long)]
     storage: bool,
+    /// Run the test suites of libfabric, UCX and rdma-core
+    #[arg(long)]
+    suites: bool,
     /// Folder for the software of recipes
     #[arg(long, default_value = "target/recipes")]
     software: PathBuf,
+}
+
+/// The wires that the cases run on.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Wires {
+    /// Shared memory, for queue pairs that can use it
+    Local,
+    /// UDP for all queue pairs
+    Udp,
+    /// All cases on shared memory, and then on UDP
+    Both,
+}
+
+impl Wires {
+    fn each(self) -> &'static [Wire] {
+        match self {
+            Wires::Local => &[Wire::Local],
+            Wires::Udp => &[Wire::Udp],
+            Wires::Both => &[Wire::Local, Wire::Udp],
+        }
+    }
 }
 
 impl Arguments {
@@ -93,6 +124,7 @@ impl Arguments {
             (self.wheels, Group::Wheels),
             (self.mpi, Group::Mpi),
             (self.storage, Group::Storage),
+            (self.suites, Group::Suites),
         ];
         let chosen = all.into_iter().filter(|(chosen, _)| *chosen);
         chosen.map(|(_, group)| group).collect()
@@ -132,21 +164,30 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(true);
     }
+    ensure!(
+        arguments.write.is_none() || arguments.wire.each().len() == 1,
+        "--write records one run of each case: use it with `--wire local` or `--wire udp`"
+    );
     let folder = temporary_folder()?;
     let place = Place::enter(&arguments.ferroce, &folder)?;
     let mut report = Report::default();
-    for (number, case) in cases.iter().enumerate() {
-        let logs = folder.join(number.to_string());
-        let begun = now();
-        let outcome = match run_with_retries(&place, case, &logs) {
-            Ok(()) => Outcome::Works,
-            Err(error) => {
-                let kept = arguments.keep.join(keep_name(case.program, &case.name));
-                keep(&logs, &kept).context("cannot keep the output")?;
-                Outcome::Fails(format!("{error:#}"), kept)
-            }
-        };
-        report.add(case.program, &case.name, outcome, now() - begun);
+    for wire in arguments.wire.each() {
+        place.choose(*wire)?;
+        println!("# wire {}", wire.name());
+        for (number, case) in cases.iter().enumerate() {
+            let logs = folder.join(format!("{}-{number}", wire.name()));
+            let begun = now();
+            let outcome = match run_with_retries(&place, case, &logs) {
+                Ok(()) => Outcome::Works,
+                Err(error) => {
+                    let name = format!("{} {}", wire.name(), case.name);
+                    let kept = arguments.keep.join(keep_name(case.program, &name));
+                    keep(&logs, &kept).context("cannot keep the output")?;
+                    Outcome::Fails(format!("{error:#}"), kept)
+                }
+            };
+            report.add(case.program, &case.name, outcome, now() - begun);
+        }
     }
     let pyverbs = arguments.write.as_deref().and_then(|file| {
         let file = file.with_file_name("PYVERBS.md");
@@ -189,10 +230,31 @@ fn run_recipes(arguments: &Arguments, groups: &[Group]) -> Result<bool> {
         .into_iter()
         .map(|recipe| (recipe, recipes::prepare(recipe, &arguments.software)))
         .collect();
-    let folder = temporary_folder()?;
-    let place = Place::enter_loopback(&arguments.ferroce, &folder)?;
     let mut report = Report::default();
-    for (recipe, prepared) in &prepared {
+    for network in [Network::Loopback, Network::Ethernet] {
+        let of_network = |(recipe, _): &&(&Recipe, _)| recipe.group.network() == network;
+        let recipes: Vec<_> = prepared.iter().filter(of_network).collect();
+        if !recipes.is_empty() {
+            run_prepared(arguments, network, &recipes, &mut report)?;
+        }
+    }
+    report.summarise();
+    Ok(report.all_work())
+}
+
+/// Runs prepared recipes in a private network.
+fn run_prepared(
+    arguments: &Arguments,
+    network: Network,
+    recipes: &[&(&Recipe, Result<Prepared>)],
+    report: &mut Report,
+) -> Result<()> {
+    let folder = temporary_folder()?;
+    let place = match network {
+        Network::Loopback => Place::enter_loopback(&arguments.ferroce, &folder)?,
+        Network::Ethernet => Place::enter_ethernet(&arguments.ferroce, &folder)?,
+    };
+    for (recipe, prepared) in recipes {
         let logs = folder.join(keep_name("recipe", recipe.title));
         let begun = now();
         let result = match prepared {
@@ -213,8 +275,7 @@ fn run_recipes(arguments: &Arguments, groups: &[Group]) -> Result<bool> {
     }
     place.leave().context("a program still uses the link")?;
     fs::remove_dir_all(&folder)?;
-    report.summarise();
-    Ok(report.all_work())
+    Ok(())
 }
 
 /// Creates a folder for the files of this run.
@@ -254,8 +315,8 @@ Each line below is a command that `cargo xtask test` runs and checks. The progra
 unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
 link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. `cargo xtask programs --write
 docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests,
-[RECIPES.md](RECIPES.md) has recipes for software from elsewhere, which `cargo xtask programs --wheels --mpi --storage`
-runs as printed.
+[RECIPES.md](RECIPES.md) has recipes for software from elsewhere (NCCL, NIXL, Mooncake, Ceph, NFS, Valkey, SPDK, MPI, test suites), which
+`cargo xtask programs --wheels --mpi --storage --suites` runs as printed.
 
 These bugs of programs appear with any driver:
 

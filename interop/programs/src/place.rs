@@ -19,27 +19,38 @@ pub(crate) const LINK_V4: &str = "10.77.0.1";
 /// IPv6 address of rxe0.
 pub(crate) const LINK_V6: &str = "fd77::1";
 
+/// Links of type siw and their netdevs, which exist while a program needs them.
+const SIW_LINKS: [(&str, &str); 2] = [("siw0", "veth0"), ("siw1", "lo")];
+
 /// The environment of the programs.
 pub(crate) struct Place {
     pub(crate) user: User,
     links: &'static [&'static str],
 }
 
+/// The wire between programs of one host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wire {
+    /// Shared memory.
+    Local,
+    /// UDP sockets.
+    Udp,
+}
+
+impl Wire {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Wire::Local => "local",
+            Wire::Udp => "udp",
+        }
+    }
+}
+
 impl Place {
     /// Creates and enters the private network, and adds the links. `folder` is for files.
     pub(crate) fn enter(ferroce: &Path, folder: &Path) -> Result<Place> {
-        let root = rustix::process::geteuid().is_root();
-        ferroce_net::enter_private_network().context("cannot create a network namespace")?;
-        netdev::add_veth("veth0", "veth1");
-        for name in ["veth0", "veth1"] {
-            netdev::set_mtu(name, 9000);
-            netdev::set_up(name);
-        }
-        netdev::add_address("veth0", "10.77.0.1/24");
-        netdev::add_address("veth0", "fd77::1/64");
-        netdev::await_link_local("veth0");
         let place = Place {
-            user: User::new(ferroce, folder, root)?,
+            user: enter_ethernet(ferroce, folder)?,
             links: &["rxe0", "rxe1"],
         };
         // perftest's files for XRC domains. It cannot open those of another user.
@@ -67,6 +78,46 @@ impl Place {
         Ok(Place { user, links })
     }
 
+    /// Chooses the wire of the programs that start from now on.
+    pub(crate) fn choose(&self, wire: Wire) -> Result<()> {
+        let state = match wire {
+            Wire::Local => "on",
+            Wire::Udp => "off",
+        };
+        for link in self.links {
+            self.user.ferroce(&["link", "set", link, "local", state])?;
+        }
+        Ok(())
+    }
+
+    /// Creates and enters a private network with rxe0 on a veth.
+    pub(crate) fn enter_ethernet(ferroce: &Path, folder: &Path) -> Result<Place> {
+        let user = enter_ethernet(ferroce, folder)?;
+        user.ferroce(&["link", "add", "rxe0", "type", "rxe", "netdev", "veth0"])?;
+        let links = &["rxe0"];
+        Ok(Place { user, links })
+    }
+
+    /// Adds links of type siw on the same netdevs.
+    pub(crate) fn add_siw(&self) -> Result<()> {
+        for (link, netdev) in SIW_LINKS {
+            self.user
+                .ferroce(&["link", "add", link, "type", "siw", "netdev", netdev])?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the links of type siw, once no program uses them.
+    pub(crate) fn delete_siw(&self, until: Instant) -> Result<()> {
+        for (link, _) in SIW_LINKS {
+            while let Err(error) = self.user.ferroce(&["link", "delete", link]) {
+                ensure!(now() < until, "{link}: {error:#}");
+                pause();
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes the links; ferroced ends with the last one.
     pub(crate) fn leave(self) -> Result<()> {
         for link in self.links {
@@ -86,4 +137,19 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// Creates and enters a private network with veth0, which has the addresses of rxe0.
+fn enter_ethernet(ferroce: &Path, folder: &Path) -> Result<User> {
+    let root = rustix::process::geteuid().is_root();
+    ferroce_net::enter_private_network().context("cannot create a network namespace")?;
+    netdev::add_veth("veth0", "veth1");
+    for name in ["veth0", "veth1"] {
+        netdev::set_mtu(name, 9000);
+        netdev::set_up(name);
+    }
+    netdev::add_address("veth0", &format!("{LINK_V4}/24"));
+    netdev::add_address("veth0", &format!("{LINK_V6}/64"));
+    netdev::await_link_local("veth0");
+    User::new(ferroce, folder, root)
 }

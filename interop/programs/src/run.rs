@@ -11,6 +11,12 @@ use crate::place::Place;
 
 /// Runs a case once. The output goes to `folder`.
 pub(crate) fn attempt(place: &Place, case: &Case, folder: &Path) -> Result<()> {
+    if case.on_siw {
+        place.add_siw()?;
+        let result = perform(place, case, folder);
+        place.delete_siw(deadline(case.patience))?;
+        return result;
+    }
     let lids = |state| place.user.ferroce(&["link", "set", "rxe0", "lids", state]);
     if !case.by_lid {
         return perform(place, case, folder);

@@ -11,12 +11,14 @@ use super::id::{IdObject, id_of, id_with_qp, object_of};
 use super::{Outcome, finish, last_errno, rdma_create_qp, refused};
 use crate::errno::refuse;
 use crate::ffi::*;
+use crate::provoke::provoke;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(
     id: *mut rdma_cm_id,
     conn_param: *mut rdma_conn_param,
 ) -> c_int {
+    provoke!("rdma_accept" => minus_one);
     finish(id_with_qp(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole structure.
         let params = unsafe { conn_params(&id, conn_param) }?;
@@ -41,6 +43,7 @@ pub unsafe extern "C" fn rdma_reject(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
+    provoke!("rdma_reject" => minus_one);
     // SAFETY: the program passes NULL or as many bytes as it says.
     let data = unsafe { bytes(private_data, private_data_len) };
     finish(id_of(id).and_then(|id| id.id.reject(data).map_err(refused("rdma_reject"))))
@@ -52,6 +55,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
+    provoke!("rdma_reject" => minus_one);
     // SAFETY: the program passes NULL or as many bytes as it says.
     let data = unsafe { bytes(private_data, private_data_len) };
     finish(id_of(id).and_then(|id| {
@@ -65,6 +69,7 @@ pub unsafe extern "C" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
+    provoke!("rdma_get_request" => minus_one);
     let next = id_of(listen).and_then(|listener| {
         let synchronous = listener.extra().synchronous;
         if !synchronous || id.is_null() {

@@ -12,6 +12,7 @@ use super::id::{AddrInfo, id_of};
 use super::{Outcome, finish, last_errno, refused};
 use crate::errno::{minus_one, refuse, set_errno};
 use crate::ffi::*;
+use crate::provoke::provoke;
 
 /// `AF_IB`: addresses of InfiniBand ports, which RoCE does not have.
 const AF_IB: c_int = 27;
@@ -23,6 +24,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
+    provoke!("rdma_getaddrinfo" => minus_one);
     if res.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
         return minus_one(refuse(
             libc::EINVAL,

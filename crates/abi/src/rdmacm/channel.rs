@@ -11,6 +11,7 @@ use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::log;
 use crate::object::Object;
+use crate::provoke::provoke;
 
 /// An event channel as the program sees it.
 #[repr(C)]
@@ -51,6 +52,7 @@ pub(crate) fn create() -> Outcome<*mut rdma_event_channel> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    provoke!("rdma_create_event_channel" => null);
     create().unwrap_or_else(null)
 }
 

@@ -10,6 +10,7 @@ use super::{Outcome, finish, refused};
 use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
+use crate::provoke::provoke;
 
 /// Reads the parameters of a connection.
 ///
@@ -69,6 +70,7 @@ pub unsafe extern "C" fn rdma_connect(
     id: *mut rdma_cm_id,
     conn_param: *mut rdma_conn_param,
 ) -> c_int {
+    provoke!("rdma_connect" => minus_one);
     finish(id_with_qp(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole structure.
         let params = unsafe { conn_params(&id, conn_param) }?;
@@ -94,6 +96,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    provoke!("rdma_disconnect" => minus_one);
     finish(id_with_qp(id).and_then(|id| {
         let disconnected = id.id.disconnect();
         id.update_qp_state();

@@ -14,6 +14,7 @@ use super::{Outcome, finish, last_errno, rdma_create_qp};
 use crate::arguments::slice;
 use crate::errno::refuse;
 use crate::ffi::*;
+use crate::provoke::provoke;
 
 /// Largest length of private data, whose length is a byte in `rdma_conn_param`.
 const MAX_CONNECT_DATA: usize = u8::MAX as usize;
@@ -25,6 +26,7 @@ pub unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
+    provoke!("rdma_create_ep" => minus_one);
     // SAFETY: the program passes NULL, or a pointer for the id and whole structures.
     let arguments = unsafe { (id.as_mut(), res.as_ref(), qp_init_attr.as_mut()) };
     let (Some(place), Some(res), init) = arguments else {

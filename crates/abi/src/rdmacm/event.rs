@@ -17,6 +17,7 @@ use super::{Outcome, finish, refused};
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::object::{Object, into_c, take};
+use crate::provoke::provoke;
 
 /// Room for the private data of every message.
 const ROOM: usize = 256;
@@ -132,6 +133,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
+    provoke!("rdma_get_cm_event" => minus_one);
     if event.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
@@ -243,6 +245,17 @@ fn translate(id: &Arc<IdObject>, event: Event) -> Option<Box<EventObject>> {
             private_data,
         } => {
             let mut made = EventObject::new(id, RDMA_CM_EVENT_REJECTED, reason.0.into());
+            made.set_connection(&PeerParams {
+                private_data,
+                ..PeerParams::default()
+            });
+            Some(made)
+        }
+        EventKind::Refused {
+            errno,
+            private_data,
+        } => {
+            let mut made = EventObject::new(id, RDMA_CM_EVENT_REJECTED, -errno);
             made.set_connection(&PeerParams {
                 private_data,
                 ..PeerParams::default()

@@ -20,6 +20,7 @@ use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::log;
 use crate::object::{Object, from_c};
+use crate::provoke::provoke;
 use crate::qp::{QpObject, ibv_query_qp};
 
 /// An id as the program sees it.
@@ -239,6 +240,7 @@ pub unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     ps: rdma_port_space,
 ) -> c_int {
+    provoke!("rdma_create_id" => minus_one);
     if id.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,

@@ -14,6 +14,7 @@ use crate::errno::refuse;
 use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::object::argument;
+use crate::provoke::provoke;
 
 /// A multicast group that an id has joined.
 #[derive(Debug)]
@@ -30,6 +31,7 @@ pub unsafe extern "C" fn rdma_join_multicast(
     addr: *mut sockaddr,
     context: *mut c_void,
 ) -> c_int {
+    provoke!("rdma_join_multicast" => minus_one);
     finish(id_of(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole address.
         let address = unsafe { read(addr) }?;
@@ -43,6 +45,7 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     mc_join_attr: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
+    provoke!("rdma_join_multicast" => minus_one);
     const BOTH: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
     let attr =
         argument!(mc_join_attr, "rdma_join_multicast_ex: the attributes are NULL" => minus_one);

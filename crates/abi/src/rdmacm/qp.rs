@@ -12,6 +12,7 @@ use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::object::from_c;
+use crate::provoke::provoke;
 use crate::qp::{QpObject, ibv_destroy_qp};
 use crate::qp_create::{create_qp_ex, ibv_create_qp};
 
@@ -21,6 +22,7 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
+    provoke!("rdma_create_qp" => minus_one);
     if qp_init_attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
@@ -48,6 +50,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
+    provoke!("rdma_create_qp" => minus_one);
     if qp_init_attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,

@@ -11,9 +11,11 @@ use super::event::complete;
 use super::id::{IdObject, id_of, object_of};
 use super::{Outcome, finish, refused};
 use crate::ffi::*;
+use crate::provoke::provoke;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    provoke!("rdma_bind_addr" => minus_one);
     finish(id_of(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole address.
         let address = unsafe { read(addr) }?;
@@ -33,6 +35,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     dst_addr: *mut sockaddr,
     timeout_ms: c_int,
 ) -> c_int {
+    provoke!("rdma_resolve_addr" => minus_one);
     let timeout = Duration::from_millis(u64::from(timeout_ms.cast_unsigned()));
     finish(id_of(id).and_then(|id| {
         // SAFETY: the program passes NULL or whole addresses.
@@ -61,6 +64,7 @@ pub(crate) fn resolve(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    provoke!("rdma_resolve_route" => minus_one);
     finish(id_of(id).and_then(|id| route(&id)))
 }
 
@@ -78,6 +82,7 @@ pub(crate) fn start_route(id: &IdObject) -> Outcome {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    provoke!("rdma_listen" => minus_one);
     finish(id_of(id).and_then(|id| {
         let backlog = u32::try_from(backlog).unwrap_or(0);
         id.id.listen(backlog).map_err(refused("rdma_listen"))?;

@@ -7,6 +7,7 @@ use super::qp::{create_cqs, destroy_cqs, xrcd};
 use super::{Outcome, finish, last_errno};
 use crate::errno::refuse;
 use crate::ffi::*;
+use crate::provoke::provoke;
 use crate::srq::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
 #[unsafe(no_mangle)]
@@ -15,6 +16,7 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
+    provoke!("rdma_create_srq" => minus_one);
     if attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,
@@ -46,6 +48,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
+    provoke!("rdma_create_srq" => minus_one);
     if attr.is_null() {
         return finish(Err(refuse(
             libc::EINVAL,

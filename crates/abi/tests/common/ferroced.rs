@@ -43,18 +43,24 @@ impl Ferroced {
     }
 }
 
-/// Adds a link on a netdev.
+/// Adds a link of type rxe on a netdev.
 pub(crate) fn add_link(name: &str, netdev: &str) {
+    add_link_of("rxe", name, netdev);
+}
+
+/// Adds a link of a type on a netdev.
+pub(crate) fn add_link_of(kind: &str, name: &str, netdev: &str) {
     let mut connection = find_daemon().expect("reachable").expect("running");
     let config = LinkConfig {
         name: name.into(),
-        kind: "rxe".into(),
+        kind: kind.into(),
         netdev: netdev.into(),
         mtu: None,
-        crc: true,
+        crc: kind == "rxe",
         lids: false,
         patience: 0,
         speed: None,
+        local: kind == "rxe",
     };
     let added = connection.perform(&Request::LinkAdd(config));
     added.expect("a link");
@@ -72,6 +78,7 @@ pub(crate) fn set_lids(name: &str, on: bool) {
         lids: Some(on),
         patience: None,
         speed: None,
+        local: None,
     });
     changed.expect("a link that can be changed");
 }

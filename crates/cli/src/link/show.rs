@@ -1,6 +1,7 @@
 //! `ferroce link show`: prints links in the text and JSON formats of `rdma link show`.
 
 use anyhow::{Result, bail};
+use ferroce_control::link::LOCAL_BY_DEFAULT;
 use ferroce_control::{Gid, LinkInfo};
 use serde::Serialize;
 
@@ -77,10 +78,20 @@ fn text(link: &LinkInfo, format: Format) -> String {
         if link.patience > 0 {
             text += &format!("patience {} ", link.patience);
         }
+        if link.local != LOCAL_BY_DEFAULT {
+            text += if link.local {
+                "local on "
+            } else {
+                "local off "
+            };
+        }
         for gid in &link.gids {
             let (index, address, netdev) = (gid.index, gid.address, &gid.netdev);
             text += &format!("\n    gid {index} {address} netdev {netdev} ");
         }
+    }
+    if !link.faults.is_empty() {
+        text += &format!("\n    faults {} ", link.faults);
     }
     text + "\n"
 }
@@ -96,6 +107,8 @@ struct Shown<'a> {
     physical_state: String,
     netdev: &'a str,
     netdev_index: u32,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    faults: &'a str,
     #[serde(flatten)]
     details: Option<Details<'a>>,
 }
@@ -110,6 +123,7 @@ struct Details<'a> {
     crc: bool,
     lids: bool,
     patience: u32,
+    local: bool,
     gids: &'a [Gid],
 }
 
@@ -122,6 +136,7 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
         physical_state: link.physical_state().to_string(),
         netdev: &link.netdev,
         netdev_index: link.ifindex,
+        faults: &link.faults,
         details: format.details.then_some(Details {
             kind: &link.kind,
             mtu: link.active_mtu,
@@ -130,6 +145,7 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
             crc: link.crc,
             lids: link.lids,
             patience: link.patience,
+            local: link.local,
             gids: &link.gids,
         }),
     }

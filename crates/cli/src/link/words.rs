@@ -2,11 +2,12 @@
 //! value, as in iproute2.
 
 use anyhow::{Context, Result, bail};
-use ferroce_control::link::{MAX_SPEED, MTUS};
+use ferroce_control::link::{LOCAL_BY_DEFAULT, MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, Request, check_name};
 
-const USAGE: &str = "ferroce link add NAME type rxe netdev IF \
-                     [mtu N] [crc on|off] [lids on|off] [patience SECONDS] [speed N]";
+const USAGE: &str = "ferroce link add NAME type rxe|siw netdev IF \
+                     [mtu N] [crc on|off] [lids on|off] [patience SECONDS] [speed N] \
+                     [local on|off]";
 
 /// Parses the words after `link add`.
 pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
@@ -16,6 +17,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
     check_name(name)?;
     let (mut kind, mut netdev, mut mtu) = (None, None, None);
     let (mut crc, mut lids, mut patience, mut speed) = (None, None, None, None);
+    let mut local = None;
     for pair in pairs.chunks(2) {
         let [key, value] = pair else {
             bail!("the value of `{}` is missing; usage: {USAGE}", pair[0]);
@@ -28,18 +30,22 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
             "lids" => lids.replace(switch(key, value)?).is_some(),
             "patience" => patience.replace(seconds(value)?).is_some(),
             "speed" => speed.replace(megabits(value)?).is_some(),
+            "local" => local.replace(switch(key, value)?).is_some(),
             other => bail!("unknown word `{other}`; usage: {USAGE}"),
         };
         if seen {
             bail!("`{key}` is given twice; remove one of them");
         }
     }
+    let kind = kind.with_context(|| format!("`type` is missing; usage: {USAGE}"))?;
     Ok(LinkConfig {
         name: name.clone(),
-        kind: kind.with_context(|| format!("`type` is missing; usage: {USAGE}"))?,
         netdev: netdev.with_context(|| format!("`netdev` is missing; usage: {USAGE}"))?,
         mtu,
-        crc: crc.unwrap_or(true),
+        // siw asks for no CRCs: TCP has a checksum.
+        crc: crc.unwrap_or(kind != "siw"),
+        local: local.unwrap_or(LOCAL_BY_DEFAULT && kind != "siw"),
+        kind,
         lids: lids.unwrap_or(false),
         patience: patience.unwrap_or(0),
         speed: speed.filter(|speed| *speed > 0),
@@ -47,14 +53,15 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
 }
 
 /// Parses the words after `link set`.
-pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
+pub(crate) fn parse_set(words: &[String]) -> Result<Vec<Request>> {
     let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] \
-                 [patience SECONDS] [speed N]";
+                 [patience SECONDS] [speed N] [local on|off] [faults 'FAULTS'|off]";
     let (name, pairs) = words
         .split_first()
         .context("the name of the link is missing")?;
+    let mut faults = None;
     let (mut rename, mut mtu, mut crc) = (None, None, None);
-    let (mut lids, mut patience, mut speed) = (None, None, None);
+    let (mut lids, mut patience, mut speed, mut local) = (None, None, None, None);
     for pair in pairs.chunks(2) {
         match pair {
             [key, value] if key == "name" => rename = Some(value.clone()),
@@ -63,19 +70,43 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Request> {
             [key, value] if key == "lids" => lids = Some(switch(key, value)?),
             [key, value] if key == "patience" => patience = Some(seconds(value)?),
             [key, value] if key == "speed" => speed = Some(megabits(value)?),
+            [key, value] if key == "local" => local = Some(switch(key, value)?),
+            [key, value] if key == "faults" => faults = Some(checked_faults(value)?),
             [key, _] => bail!("unknown word `{key}`; usage: {usage}"),
             _ => bail!("the value of `{}` is missing; usage: {usage}", pair[0]),
         }
     }
-    Ok(Request::LinkSet {
+    let faults = faults.map(|faults| Request::LinkFaults {
         name: name.clone(),
-        rename,
-        mtu,
-        crc,
-        lids,
-        patience,
-        speed,
-    })
+        faults,
+    });
+    let mut requests: Vec<Request> = faults.into_iter().collect();
+    let is_only = pairs.len() == 2 && !requests.is_empty();
+    if !is_only {
+        requests.push(Request::LinkSet {
+            name: name.clone(),
+            rename,
+            mtu,
+            crc,
+            lids,
+            patience,
+            speed,
+            local,
+        });
+    }
+    Ok(requests)
+}
+
+/// Checks faults before ferroced gets them; `off` ends them.
+fn checked_faults(value: &str) -> Result<String> {
+    if value == "off" {
+        return Ok(String::new());
+    }
+    let plan = ferroce_faults::Plan::parse(value)?;
+    if plan.is_empty() {
+        bail!("the faults are empty; `faults off` ends those in force");
+    }
+    Ok(plan.to_string())
 }
 
 fn number(value: &str) -> Result<u32> {

@@ -34,6 +34,7 @@ const KINDS: [(&str, &[&str]); 7] = [
             "sq-psn",
             "path-mig-state",
             "pid",
+            "wire",
         ],
     ),
     (
@@ -273,13 +274,21 @@ fn of_program(
         _ => vec![device().with("ctxn", objects.ctxn)],
     };
     let mut rows: Vec<Row> = rows.into_iter().map(owned).collect();
-    if kind == "qp" && options.format.details {
-        let posted = rows.into_iter().zip(&objects.qps);
-        let posted = posted.map(|(row, qp)| {
-            row.with("sq-posted", qp.sends)
-                .with("rq-posted", qp.receives)
+    if kind == "qp" {
+        let more = rows.into_iter().zip(&objects.qps);
+        let more = more.map(|(row, qp)| {
+            let details = |row: Row| {
+                row.with("sq-posted", qp.sends)
+                    .with("rq-posted", qp.receives)
+                    .with_some("failure", qp.failure.clone())
+            };
+            let row = match options.format.details {
+                true => details(row),
+                false => row,
+            };
+            row.with_some("wire", qp.wire.clone())
         });
-        rows = posted.collect();
+        rows = more.collect();
     }
     rows
 }
@@ -335,8 +344,10 @@ mod tests {
             rq_psn: None,
             sq_psn: 0,
             srqn,
+            failure: None,
             sends: 0,
             receives: 0,
+            wire: None,
         };
         let objects = Resources {
             qps: vec![qp(17, Some(3)), qp(18, Some(3)), qp(19, None)],

@@ -68,7 +68,7 @@ pub(crate) enum Call {
     /// The answer has arrived, and the hook of the call runs.
     InHook,
     /// The answer, for the thread that waits.
-    Answered(Result<Answer, Error>),
+    Answered(Box<Result<Answer, Error>>),
     /// The connection was lost, perhaps before ferroced received the request.
     Lost,
     /// The call passed its deadline: objects in the answer are returned to ferroced.
@@ -160,7 +160,7 @@ impl State {
                         && let Call::Waiting { answered, .. } = call
                     {
                         answered.notify_all();
-                        *call = Call::Answered(Err(error));
+                        *call = Call::Answered(Box::new(Err(error)));
                     }
                 }
             }
@@ -226,12 +226,17 @@ pub(crate) struct LostHooks {
 pub(crate) fn is_item(reply: &Reply) -> bool {
     match reply {
         Reply::Link(_) | Reply::Counters(_) | Reply::Resources { .. } | Reply::CmId(_) => true,
+        Reply::Story { .. } => true,
         Reply::Welcome { .. }
         | Reply::Done
         | Reply::Watched { .. }
         | Reply::Attached { .. }
         | Reply::Resumed { .. }
+        | Reply::Introduced { .. }
         | Reply::Report { .. }
+        | Reply::Captured { .. }
+        | Reply::Tap { .. }
+        | Reply::Journal { .. }
         | Reply::CmAnswer(_)
         | Reply::CmEvent(_)
         | Reply::Error { .. }

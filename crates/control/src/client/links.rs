@@ -1,6 +1,7 @@
 //! The links that a process has opened: an attachment for each open device.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use super::calls::{Answer, Hook, detach};
@@ -24,9 +25,64 @@ pub trait LinkUser: Send + Sync + core::fmt::Debug {
     /// Handles a restarted ferroced that does not give the slots back. Queue pairs go on
     /// without ferroced.
     fn refused(&self);
+    /// Takes a channel that another program has asked for.
+    fn introduced(&self, introduction: Introduction);
+    /// Takes memory to which the program writes its packets and failures on the link.
+    fn tapped(&self, tap: Tap);
     /// Returns the program's objects on the link: a list of
     /// [`Resources`](crate::Resources) as JSON, one for each open device.
     fn report(&self, keys: bool) -> Vec<u8>;
+}
+
+/// A channel through shared memory to another program.
+#[derive(Debug)]
+pub struct Introduction {
+    /// The slot of this program.
+    pub slot: u8,
+    /// The slot of the other program.
+    pub peer: u8,
+    /// True if this program asked for the channel.
+    pub asked: bool,
+    /// The shared memory.
+    pub memory: OwnedFd,
+    /// This program's socket for wakeups.
+    pub socket: OwnedFd,
+}
+
+impl Introduction {
+    /// Returns a channel with these descriptors; none if one is missing.
+    pub(super) fn new(slot: u8, peer: u8, asked: bool, fds: Vec<OwnedFd>) -> Option<Introduction> {
+        let [memory, socket] = fds.try_into().ok()?;
+        Some(Introduction {
+            slot,
+            peer,
+            asked,
+            memory,
+            socket,
+        })
+    }
+}
+
+/// Memory for packets and failures of an attachment.
+#[derive(Debug)]
+pub enum Tap {
+    /// A ring for a capture.
+    Ring {
+        /// The shared memory.
+        ring: OwnedFd,
+        /// The socket to wake the reader.
+        socket: OwnedFd,
+    },
+    /// The journal, which takes the place of an earlier one.
+    Journal(OwnedFd),
+}
+
+impl Tap {
+    /// Returns a ring with these descriptors; none if one is missing.
+    pub(super) fn new(fds: Vec<OwnedFd>) -> Option<Tap> {
+        let [ring, socket] = fds.try_into().ok()?;
+        Some(Tap::Ring { ring, socket })
+    }
 }
 
 /// A link that this process has opened. ferroced takes the slots back when it is dropped. So
@@ -54,7 +110,11 @@ pub struct Kept {
 
 /// The open links of a process.
 #[derive(Debug, Default)]
-pub(super) struct OpenLinks(Mutex<BTreeMap<AttachmentNumber, Entry>>);
+pub(super) struct OpenLinks {
+    entries: Mutex<BTreeMap<AttachmentNumber, Entry>>,
+    /// Memory of attachments that have no user yet.
+    taps: Mutex<Vec<(AttachmentNumber, Tap)>>,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -109,7 +169,7 @@ impl OpenLinks {
         if event.kind == LinkEventKind::Added {
             return;
         }
-        let mut links = lock(&self.0);
+        let mut links = lock(&self.entries);
         for entry in links.values_mut() {
             if entry.index == event.link.index {
                 entry.tell(Early::Changed(event.clone()));
@@ -117,16 +177,33 @@ impl OpenLinks {
         }
     }
 
+    /// Hands a channel to the user of an attachment. Without a user the channel is closed.
+    pub(super) fn introduced(&self, number: AttachmentNumber, introduction: Introduction) {
+        let links = lock(&self.entries);
+        if let Some(user) = links.get(&number).and_then(|entry| entry.user.as_ref()) {
+            user.introduced(introduction);
+        }
+    }
+
+    /// Hands memory to the user of an attachment, or keeps it until there is one.
+    pub(super) fn tapped(&self, number: AttachmentNumber, tap: Tap) {
+        let links = lock(&self.entries);
+        match links.get(&number).and_then(|entry| entry.user.as_ref()) {
+            Some(user) => user.tapped(tap),
+            None => lock(&self.taps).push((number, tap)),
+        }
+    }
+
     /// Returns the objects of an attachment; None if it was closed meanwhile.
     pub(super) fn report(&self, number: AttachmentNumber, keys: bool) -> Option<Vec<u8>> {
-        let links = lock(&self.0);
+        let links = lock(&self.entries);
         let user = links.get(&number)?.user.as_ref()?;
         Some(user.report(keys))
     }
 
     /// Returns what ferroced must know after a restart.
     pub(super) fn resumptions(&self) -> Vec<Resumption> {
-        let links = lock(&self.0);
+        let links = lock(&self.entries);
         let resumptions = links.iter().map(|(number, entry)| Resumption {
             number: *number,
             link: entry.name.clone(),
@@ -138,31 +215,37 @@ impl OpenLinks {
 
     /// Tells the user of an attachment that ferroced was restarted.
     pub(super) fn resumed(&self, number: AttachmentNumber, link: Option<LinkInfo>) {
-        if let Some(entry) = lock(&self.0).get_mut(&number) {
+        if let Some(entry) = lock(&self.entries).get_mut(&number) {
             entry.tell(Early::Resumed(link));
         }
     }
 
     /// Tells the user of an attachment that a restarted ferroced does not give its slots back.
     pub(super) fn refused(&self, number: AttachmentNumber) {
-        if let Some(entry) = lock(&self.0).get_mut(&number) {
+        if let Some(entry) = lock(&self.entries).get_mut(&number) {
             entry.tell(Early::Refused);
         }
     }
 
     pub(super) fn contains(&self, number: AttachmentNumber) -> bool {
-        lock(&self.0).contains_key(&number)
+        lock(&self.entries).contains_key(&number)
     }
 
     fn add(&self, number: AttachmentNumber, entry: Entry) {
-        lock(&self.0).insert(number, entry);
+        lock(&self.entries).insert(number, entry);
     }
 
     fn set_user(&self, number: AttachmentNumber, user: Arc<dyn LinkUser>) {
-        let mut links = lock(&self.0);
+        let mut links = lock(&self.entries);
         let Some(entry) = links.get_mut(&number) else {
             return;
         };
+        let mut taps = lock(&self.taps);
+        // Attachments that were refused have none, and the others get theirs here.
+        for (_, tap) in taps.extract_if(.., |(of, _)| *of == number) {
+            user.tapped(tap);
+        }
+        drop(taps);
         entry.user = Some(user);
         for early in core::mem::take(&mut entry.early) {
             entry.tell(early);
@@ -171,7 +254,8 @@ impl OpenLinks {
 
     /// Removes an attachment, and returns its slots.
     fn remove(&self, number: AttachmentNumber) -> Vec<u8> {
-        let entry = lock(&self.0).remove(&number);
+        let entry = lock(&self.entries).remove(&number);
+        lock(&self.taps).retain(|(of, _)| *of != number);
         // The user is dropped without the lock.
         entry.map(|entry| entry.slots).unwrap_or_default()
     }
@@ -243,6 +327,37 @@ impl OpenLink {
     /// Sets the user, which gets the events of the link from now on, and those from before.
     pub fn set_user(&self, user: Arc<dyn LinkUser>) {
         self.client.shared.links.set_user(self.number, user);
+    }
+
+    /// Asks ferroced for a channel from a slot of this link to another program, without waiting
+    /// for the answer. A thread of the client passes the channel to `take`, or the reason why
+    /// there is none. Returns false if there is no connection to ferroced.
+    pub fn introduce(
+        &self,
+        slot: u8,
+        peer: u8,
+        take: impl FnOnce(Result<Introduction, Error>) + Send + 'static,
+    ) -> bool {
+        let request = Request::Introduce {
+            attachment: self.number,
+            slot,
+            peer,
+        };
+        let hook: Hook = Box::new(move |answer| {
+            take(answer.and_then(|Answer { last, fds, .. }| {
+                match last {
+                    Reply::Introduced { asked, .. } => Introduction::new(slot, peer, asked, fds)
+                        .ok_or_else(|| Error::Unexpected("a channel without descriptors".into())),
+                    other => Err(unexpected(&other)),
+                }
+            }));
+            Ok(Answer {
+                items: Vec::new(),
+                last: Reply::Done,
+                fds: Vec::new(),
+            })
+        });
+        self.client.shared.notify(None, &request, Some(hook))
     }
 }
 

@@ -44,13 +44,13 @@ use crate::cm::{CmCall, CmEvent};
 use crate::connection::{Connection, find_daemon, unexpected};
 use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
-use crate::path::netns_inode;
+use crate::path::{TYPE_VARIABLE, netns_inode};
 use crate::per_process::PerProcess;
 use crate::protocol::{Reply, Request};
 use crate::signals::block_all;
 
 pub use calls::{Answer, Hook, returning_call};
-pub use links::{LinkUser, OpenLink};
+pub use links::{Introduction, LinkUser, OpenLink, Tap};
 pub use recovery::Recovery;
 use shared::Shared;
 
@@ -115,7 +115,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns all links that this user can use here; none if no ferroced runs.
+/// Returns all links that this user can use here; none if no ferroced runs. `FERROCE_TYPE`
+/// limits them to those of one type.
 pub fn list_links() -> Result<Vec<LinkInfo>, Error> {
     let listed = match Client::find()? {
         Some(client) => client.links(),
@@ -124,7 +125,12 @@ pub fn list_links() -> Result<Vec<LinkInfo>, Error> {
     };
     match listed {
         Err(Error::NoDaemon) => Ok(Vec::new()),
-        listed => listed,
+        listed => listed.map(|mut links| {
+            if let Some(kind) = std::env::var_os(TYPE_VARIABLE) {
+                links.retain(|link| *link.kind == *kind);
+            }
+            links
+        }),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::calls::{Answer, Call, Hook, State, is_item, returning};
-use super::links::OpenLinks;
+use super::links::{Introduction, OpenLinks, Tap};
 use super::receiving::Receiving;
 use super::reports::Reports;
 use super::{Service, lock, recovery};
@@ -257,7 +257,7 @@ impl Shared {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         let call = state.calls.remove(&number);
         let result = match call {
-            Some(Call::Answered(answer)) => return answer,
+            Some(Call::Answered(answer)) => return *answer,
             Some(Call::Waiting { .. }) => Err(state.abandon(number)),
             _ => Err(Error::Closed),
         };
@@ -359,6 +359,24 @@ impl Shared {
                     }
                 }
             }
+            Reply::Introduced {
+                attachment,
+                slot,
+                peer,
+                asked,
+            } => match Introduction::new(slot, peer, asked, fds) {
+                Some(introduction) => self.links.introduced(attachment, introduction),
+                None => tracing::warn!("ferroced sent a channel without its descriptors"),
+            },
+            Reply::Journal { attachment } => {
+                for journal in fds {
+                    self.links.tapped(attachment, Tap::Journal(journal));
+                }
+            }
+            Reply::Tap { attachment } => match Tap::new(fds) {
+                Some(tap) => self.links.tapped(attachment, tap),
+                None => tracing::warn!("ferroced sent a capture ring without its descriptors"),
+            },
             other => tracing::warn!("ferroced sent an unexpected message: {other:?}"),
         }
     }
@@ -390,7 +408,7 @@ impl Shared {
                     answer = hook(answer);
                     state = lock(&self.state);
                 }
-                state.calls.insert(number, Call::Answered(answer));
+                state.calls.insert(number, Call::Answered(Box::new(answer)));
                 wakes = Some(answered);
             }
             Some(Call::Abandoned) => {

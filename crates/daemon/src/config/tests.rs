@@ -10,6 +10,7 @@ fn link(name: &str, netdev: &str) -> LinkConfig {
         lids: false,
         patience: 0,
         speed: None,
+        local: ferroce_control::link::LOCAL_BY_DEFAULT,
     }
 }
 
@@ -60,9 +61,9 @@ fn errors_name_the_line() {
         ),
         ("netdev = \"eth0\"\nmtu = -1\n", 5, "mtu -1 is not one of"),
         (
-            "netdev = \"eth0\"\ntype = \"siw\"\n",
+            "netdev = \"eth0\"\ntype = \"irdma\"\n",
             5,
-            "not supported yet",
+            "type `irdma` is not known",
         ),
         ("netdev = \"eth0\"\ncrc = maybe\n", 5, ""),
         (

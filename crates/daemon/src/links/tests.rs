@@ -47,6 +47,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         lids: false,
         patience: 0,
         speed: None,
+        local: ferroce_control::link::LOCAL_BY_DEFAULT,
     }
 }
 
@@ -93,11 +94,73 @@ fn refusals_name_the_value_and_the_remedy() {
     assert_eq!(errno, libc::EINVAL);
     assert!(words.contains("`a/b`"), "{words}");
 
-    let siw = LinkConfig {
-        kind: "siw".into(),
+    let other = LinkConfig {
+        kind: "irdma".into(),
         ..config("x", "eth1")
     };
-    assert_eq!(refused(siw).0, libc::EOPNOTSUPP);
+    let (errno, words) = refused(other);
+    assert_eq!(errno, libc::EINVAL);
+    assert!(
+        words.contains("use type rxe (RoCE) or siw (iWARP)"),
+        "{words}"
+    );
+}
+
+#[test]
+fn netdev_takes_one_link_of_each_type() {
+    let mut links = Links::new(|_| None);
+    let siw = |name| LinkConfig {
+        kind: "siw".into(),
+        crc: false,
+        ..config(name, "eth0")
+    };
+    links.add(config("rxe0", "eth0"), &netdevs()).unwrap();
+    links.add(siw("siw0"), &netdevs()).unwrap();
+    let refused = links.add(siw("siw1"), &netdevs()).unwrap_err();
+    assert_eq!(refused.errno, libc::EEXIST);
+    let kinds: Vec<&str> = links.iter().map(|link| link.info.kind.as_str()).collect();
+    assert_eq!(kinds, ["rxe", "siw"]);
+    // Packets of RoCE belong to the RoCE link.
+    let address = links.iter().next().unwrap().info.gids[0].address;
+    let found = links.by_address(address, 0).unwrap();
+    assert_eq!(found.info.name, "rxe0");
+}
+
+#[test]
+fn siw_refuses_options_of_packets() {
+    let mut links = Links::new(|_| None);
+    let siw = LinkConfig {
+        kind: "siw".into(),
+        ..config("siw0", "eth0")
+    };
+    for (config, option) in [
+        (
+            LinkConfig {
+                mtu: Some(1024),
+                ..siw.clone()
+            },
+            "mtu",
+        ),
+        (
+            LinkConfig {
+                lids: true,
+                ..siw.clone()
+            },
+            "lids",
+        ),
+        (
+            LinkConfig {
+                patience: 5,
+                ..siw.clone()
+            },
+            "patience",
+        ),
+    ] {
+        let refused = links.add(config, &netdevs()).unwrap_err();
+        assert_eq!(refused.errno, libc::EINVAL);
+        assert!(refused.message.contains(option), "{}", refused.message);
+    }
+    links.add(siw, &netdevs()).unwrap();
 }
 
 #[test]

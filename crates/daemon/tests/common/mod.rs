@@ -102,6 +102,7 @@ pub(crate) fn add(name: &str, netdev: &str) -> Result<(), Error> {
         lids: false,
         patience: 0,
         speed: None,
+        local: true,
     }))
 }
 

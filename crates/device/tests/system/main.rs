@@ -9,6 +9,7 @@ mod death;
 mod events;
 mod example;
 mod forged;
+mod local;
 mod memory;
 mod opening;
 mod operations;

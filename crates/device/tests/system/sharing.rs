@@ -228,6 +228,7 @@ fn link_whose_options_have_changed_is_opened_again() {
             lids: None,
             patience: Some(600),
             speed: None,
+            local: None,
         };
         connection.perform(&set).expect("set");
         deadline::until("the change", || one.device.link().patience == 600);

@@ -24,6 +24,8 @@ pub struct Answer {
     pub ird: u16,
     /// Reads that the program wants to have outstanding (`initiator_depth`).
     pub ord: u16,
+    /// True to use CRCs even if the initiator does not ask for them.
+    pub crc: bool,
     /// The program's private data.
     pub private_data: Vec<u8>,
 }
@@ -120,7 +122,7 @@ impl Responder {
         let mut params = Params {
             role: Role::Responder,
             // RFC 5044 7.1: the flag in the Reply turns CRCs on in both directions.
-            crc: request.flags.contains(Flags::CRC),
+            crc: answer.crc || request.flags.contains(Flags::CRC),
             ird: answer.ird,
             ord: answer.ord,
             rtr: None,
@@ -144,12 +146,13 @@ impl Responder {
                 rtr_read: params.rtr == Some(Rtr::Read),
             }
         });
-        let reply = Frame {
+        let mut reply = Frame {
             kind: FrameKind::Reply,
             enhanced,
             private_data,
             ..*request.clone()
         };
+        reply.flags.set(Flags::CRC, params.crc);
         self.state = State::Done;
         Ok((reply.encode(), params))
     }

@@ -278,6 +278,25 @@ impl Qp {
         self.settle(cx);
     }
 
+    /// True if a message is partly sent, or bytes wait for the socket.
+    pub(crate) fn has_unsent_bytes(&self) -> bool {
+        let stream = self.stream.as_ref();
+        stream.is_some_and(|stream| {
+            stream.current.is_some()
+                || !stream.output.is_empty()
+                || !stream.output.is_between_messages()
+        })
+    }
+
+    /// Copies the unsent bytes that are references to memory.
+    pub(crate) fn own_output(&mut self, cx: &mut Context, memory: &dyn Memory) {
+        if let Some(stream) = &mut self.stream
+            && stream.output.own_all(memory).is_err()
+        {
+            self.output_fault(cx);
+        }
+    }
+
     /// Processes memory of the output that cannot be read.
     pub(crate) fn output_fault(&mut self, cx: &mut Context) {
         let Some(stream) = &self.stream else {

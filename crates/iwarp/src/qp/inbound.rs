@@ -312,7 +312,7 @@ impl Qp {
     }
 }
 
-// RFC 5041 5.1: each opcode has one queue.
+// RFC 5040 4.1: each opcode has one queue.
 fn check_queue(queue: u32, expected: u32) -> Result<(), Refused> {
     match queue == expected {
         true => Ok(()),
@@ -323,7 +323,7 @@ fn check_queue(queue: u32, expected: u32) -> Result<(), Refused> {
     }
 }
 
-// RFC 5041 5.1: a stream in order carries the MSNs of a queue in order.
+// RFC 5041 4.3: a stream in order carries the MSNs of a queue in order.
 fn check_msn(msn: u32, expected: u32) -> Result<(), Refused> {
     match msn == expected {
         true => Ok(()),

@@ -344,7 +344,7 @@ impl Qp {
 
 /// Returns the MSN after `msn`.
 ///
-/// RFC 5041 5.1: MSNs count messages modulo 2^32.
+/// RFC 5041 4.3: MSNs count messages modulo 2^32.
 fn next_msn(cx: &Context, msn: u32) -> u32 {
     match cx.has_bug(Bug::MsnDoesNotWrap) {
         true => msn.saturating_add(1),

@@ -89,7 +89,7 @@ fn captured_streams_are_reencoded_byte_for_byte() {
     }
 }
 
-// RFC 5041 4.2 and 5.2: MSNs count messages from 1 in each queue; MO and offset count bytes.
+// RFC 5041 4.3 and 5.2: MSNs count messages from 1 in each queue; MO and offset count bytes.
 fn check_sequence(headers: &[Header]) {
     let mut msn: BTreeMap<u32, u32> = BTreeMap::new();
     let mut sent = 0;
@@ -143,7 +143,7 @@ fn captured_setups_are_what_our_ends_say() {
             let answer = ferroce_iwarp::mpa::Answer {
                 ird: asked.ird,
                 ord: asked.ord,
-                private_data: Vec::new(),
+                ..ferroce_iwarp::mpa::Answer::default()
             };
             let (ours, passive) = responder.accept(&answer).unwrap();
             assert_eq!(ours, reply, "{name}");

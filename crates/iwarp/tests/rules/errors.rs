@@ -222,7 +222,7 @@ fn send_into_memory_that_cannot_be_written() {
     assert_eq!(host.receives(), [(1, WcStatus::LocalProtection)]);
 }
 
-// RFC 5041 5.2: segments of two untagged messages do not mix; siw: "packet intersection".
+// siw: segments of two untagged messages do not mix ("packet intersection").
 #[test]
 fn untagged_messages_do_not_intersect() {
     for other in [
@@ -241,7 +241,7 @@ fn untagged_messages_do_not_intersect() {
     }
 }
 
-// RFC 5041 5.2: segments of two tagged messages do not mix.
+// siw: segments of two tagged messages do not mix.
 #[test]
 fn tagged_messages_do_not_intersect() {
     let mut host = Host::new();
@@ -251,7 +251,7 @@ fn tagged_messages_do_not_intersect() {
     host.refuses(&other, &[], Code::RDMAP_UNEXPECTED_OPCODE);
 }
 
-// RFC 5041 5.2: a tagged and an untagged message may mix.
+// siw: a tagged and an untagged message may mix.
 #[test]
 fn tagged_and_untagged_messages_may_intersect() {
     let mut host = Host::new();
@@ -299,7 +299,7 @@ fn read_of_memory_that_the_peer_may_not_read() {
     }
 }
 
-// RFC 5040 5.2: a Read of no bytes names no memory.
+// RFC 5040 5.2.1: a Read of no bytes names no memory.
 #[test]
 fn read_of_no_bytes_from_an_unknown_stag_is_answered() {
     let mut host = Host::new();

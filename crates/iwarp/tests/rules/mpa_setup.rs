@@ -51,7 +51,7 @@ fn answer(ird: u16, ord: u16) -> Answer {
     Answer {
         ird,
         ord,
-        private_data: Vec::new(),
+        ..Answer::default()
     }
 }
 
@@ -166,6 +166,17 @@ fn crc_is_on_if_the_initiator_asks() {
 fn crc_is_on_if_the_reply_asks() {
     let reply = replied(&depths(1, 1), &[0x50, 2, 0, 4, 0, 1, 0, 1]).unwrap();
     assert!(matches!(reply, Replied::Accepted { params, .. } if params.crc));
+}
+
+// RFC 5044 7.1: the responder turns CRCs on although the initiator does not ask.
+#[test]
+fn crc_is_on_if_the_responder_asks() {
+    let answer = Answer {
+        crc: true,
+        ..Answer::default()
+    };
+    let (active, passive) = set_up(&Offer::default(), &answer);
+    assert_eq!((active.crc, passive.crc), (true, true));
 }
 
 // siw: a Request that asks for markers is answered with flag R and without flag M.

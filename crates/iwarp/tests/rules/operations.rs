@@ -59,7 +59,7 @@ fn send_of_every_length_class_is_delivered() {
     }
 }
 
-// RFC 5041 5.1: MSN counts messages, MO counts bytes, L marks the last segment.
+// RFC 5041 4.1 and 4.3: MSN counts messages, MO counts bytes, L marks the last segment.
 #[test]
 fn segments_of_a_send_have_msn_mo_and_last_bit() {
     let mut a = Host::new();

@@ -291,7 +291,7 @@ fn destroyed_queue_pair_closes_its_stream() {
     host.engine.destroy_qp(host.now, host.qpn).unwrap();
     assert_eq!(
         host.stream_events(),
-        [closed(&host, true, CloseCause::Program)]
+        [closed(&host, false, CloseCause::Program)]
     );
     assert_eq!(host.sends(), []);
     assert_eq!(host.engine.poll_ready(), None);

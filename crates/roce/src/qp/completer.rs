@@ -8,12 +8,14 @@
 use ferroce_wire::{NakCode, Packet, Psn, Syndrome, rnr_delay_ns};
 
 use super::cursor::ack_timeout_ns;
+use super::responder::nak_name;
 use super::{Due, Qp, after_completion, queue_completion};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::congestion::{Acknowledged, PACKET_OVERHEAD};
 use crate::counters::Counter;
 use crate::cq::Cq;
+use crate::decision::{Decision, Retransmission};
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Memory;
@@ -239,8 +241,10 @@ impl Qp {
             self.req.rnr_retries_left = left;
         }
         self.req.stop_timers();
+        let wait_ns = rnr_delay_ns(timer);
+        self.note_go_back(cx, Retransmission::ReceiverNotReady { wait_ns });
         self.req.rewind();
-        self.req.rnr_until = Deadline::at(cx.now.after_nanos(rnr_delay_ns(timer)));
+        self.req.rnr_until = Deadline::at(cx.now.after_nanos(wait_ns));
     }
 
     /// Handles a fatal NAK: fails the request with that PSN.
@@ -249,10 +253,11 @@ impl Qp {
         if self.req.una != psn || self.state == QpState::Err {
             return;
         }
-        let (status, nak) = match code {
-            NakCode::InvalidRequest => (WcStatus::RemoteInvalidRequest, "invalid request"),
-            NakCode::RemoteAccess => (WcStatus::RemoteAccess, "remote access error"),
-            _ => (WcStatus::RemoteOperation, "remote operational error"),
+        let nak = nak_name(code);
+        let status = match code {
+            NakCode::InvalidRequest => WcStatus::RemoteInvalidRequest,
+            NakCode::RemoteAccess => WcStatus::RemoteAccess,
+            _ => WcStatus::RemoteOperation,
         };
         let request = self.sq.front().map(describe).unwrap_or_default();
         self.fail_oldest_send(cx, status, Reason::Refused { nak, request });
@@ -293,10 +298,28 @@ impl Qp {
                 self.try_other_flush_icrc();
             }
         }
+        let left = self.req.retries_left;
+        self.note_go_back(
+            cx,
+            match cause {
+                RetryCause::Gap => Retransmission::Gap,
+                RetryCause::Timeout => Retransmission::Timeout {
+                    waited_ns: ack_timeout_ns(cx, &self.attr).unwrap_or(0),
+                    left,
+                },
+            },
+        );
         self.req.retrying = true;
         self.req.rewind();
         self.req.start_timers(cx, &self.attr);
         self.wake(cx, Due::REQUESTS);
+    }
+
+    /// Records for observers that packets will be sent again.
+    pub(super) fn note_go_back(&self, cx: &mut Context, cause: Retransmission) {
+        let (from, until) = (self.req.una, self.req.sent_up_to);
+        let decided = || Decision::GoBack { from, until, cause };
+        cx.decisions.add(self.qpn, decided);
     }
 
     /// Switches the kind of ICRC if the oldest work request is a FLUSH. rxe computes the ICRC

@@ -7,7 +7,7 @@ use ferroce_wire::Flow;
 use super::cursor::Requester;
 use super::ecn::Notifications;
 use super::responder::Responder;
-use super::{Due, Qp};
+use super::{Due, PeerPort, Qp};
 use crate::attr::{QpAttr, QpCap, QpInit, QpState, QpType};
 use crate::engine::Config;
 use crate::error::VerbsError;
@@ -65,7 +65,7 @@ impl Qp {
             sig_all: init.sq_sig_all,
             due: Due::empty(),
             cq_overflow: false,
-            learns_peer_port: false,
+            local_peer: 0,
             peer_ip_id: 0,
             pd: init.pd.clone(),
             send_cq: init.send_cq.clone(),
@@ -82,7 +82,7 @@ impl Qp {
             ),
             rx_icrc: None,
             source_port: None,
-            peer_port: None,
+            peer_port: PeerPort::ANY,
             timer: TimerSlot::default(),
             req: Requester::new(config, config.port_mtu.bytes() as u32),
             sq: SendQueue::new(&cap, init.qp_type.is_datagram())?,

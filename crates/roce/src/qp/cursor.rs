@@ -101,8 +101,12 @@ impl Requester {
     }
 
     /// Starts with the attributes of a queue pair that enters RTS.
-    pub(super) fn ready(&mut self, cx: &Context, attr: &QpAttr, mtu: u32) {
+    /// `in_memory` says whether its packets travel through shared memory.
+    pub(super) fn ready(&mut self, cx: &Context, attr: &QpAttr, mtu: u32, in_memory: bool) {
         *self = Requester::new(&cx.config, mtu);
+        if in_memory {
+            self.window.limit(cx.config.memory_window);
+        }
         self.psn = attr.sq_psn;
         self.una = attr.sq_psn;
         self.sent_up_to = attr.sq_psn;

@@ -11,6 +11,7 @@ use crate::engine::Context;
 use crate::error::Reason;
 use crate::event::QpEvent;
 use crate::send_queue::Finished;
+use crate::vendor_code::FLUSHED;
 use crate::verbs::{NetworkHeader, Wc, WcFlags, WcOpcode, WcStatus};
 
 impl Qp {
@@ -81,7 +82,8 @@ impl Qp {
         status: WcStatus,
     ) {
         if let Some(cq) = cq {
-            let wc = self.wc(cx, wr_id, status, WcOpcode::Recv);
+            let mut wc = self.wc(cx, wr_id, status, WcOpcode::Recv);
+            wc.imm = vendor_err(cx, status);
             queue_completion(cx, &cq, &mut self.cq_overflow, wc, true);
         }
     }
@@ -111,9 +113,12 @@ impl Qp {
             return None;
         }
         let mut wc = self.wc(cx, send.wr_id, status, send.opcode);
-        if ok {
-            wc.byte_len = send.length;
-            wc.flags.set(WcFlags::WITH_IMM, send.immediate);
+        match ok {
+            true => {
+                wc.byte_len = send.length;
+                wc.flags.set(WcFlags::WITH_IMM, send.immediate);
+            }
+            false => wc.imm = vendor_err(cx, status),
         }
         Some(wc)
     }
@@ -132,5 +137,14 @@ impl Qp {
             src_qp: 0,
             network: NetworkHeader::None,
         }
+    }
+}
+
+/// Returns the code of a failed completion. The failure was reported just before, unless the
+/// completion is that of a flushed work request.
+fn vendor_err(cx: &Context, status: WcStatus) -> u32 {
+    match status {
+        WcStatus::WrFlush => FLUSHED,
+        _ => cx.failure_code,
     }
 }

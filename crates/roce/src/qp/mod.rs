@@ -30,6 +30,7 @@ mod peer_port;
 mod post;
 pub(crate) mod prediction;
 mod probe;
+mod provoke;
 mod read_atomic;
 mod read_response;
 mod remote_ops;
@@ -47,6 +48,7 @@ use ferroce_wire::{FlowIcrc, Psn, Transport};
 
 use crate::attr::{QpAttr, QpCap, QpState, QpType};
 use crate::cq::{Cq, Pushed};
+use crate::decision::Decision;
 use crate::engine::Context;
 use crate::error::{Failure, Reason};
 use crate::event::{Event, QpEvent};
@@ -61,6 +63,8 @@ use crate::verbs::{Wc, WcStatus};
 
 use cursor::Requester;
 use ecn::Notifications;
+use peer_port::PeerPort;
+pub(crate) use peer_port::Sender;
 use responder::Responder;
 
 /// Packets that a queue pair may add to a batch while other queue pairs are waiting.
@@ -107,8 +111,9 @@ pub(crate) struct Qp {
     due: Due,
     /// True if the CQ had no room for a completion: the queue pair must fail.
     cq_overflow: bool,
-    /// True until the first packet of the peer sets `peer_port`.
-    learns_peer_port: bool,
+    /// Slot of the peer if it is on this host: packets may come from it through shared memory.
+    /// 0 if there is none.
+    local_peer: u8,
     /// IPv4 identification of the peer's last packet; the next one is probably close to it.
     pub(crate) peer_ip_id: u16,
     pd: Option<Arc<Pd>>,
@@ -120,8 +125,8 @@ pub(crate) struct Qp {
     rx_icrc: Option<(u16, FlowIcrc)>,
     /// UDP source port that the caller chose.
     source_port: Option<NonZeroU16>,
-    /// UDP port from which alone the peer's packets are accepted, if it is pinned.
-    peer_port: Option<NonZeroU16>,
+    /// The sender from which alone the peer's packets are accepted, if it is pinned.
+    peer_port: PeerPort,
     timer: TimerSlot,
     req: Requester,
     sq: SendQueue,
@@ -338,12 +343,16 @@ impl Qp {
 
     /// Queues the reason of a failure, for logs.
     fn report(&self, cx: &mut Context, wr_id: Option<u64>, status: WcStatus, reason: Reason) {
-        cx.events.push_back(Event::Failure(Failure {
+        let failure = Failure {
             qpn: self.qpn,
             wr_id,
             status,
             reason,
-        }));
+        };
+        cx.failure_code = failure.reason.code();
+        let decided = || Decision::Failed(failure.clone());
+        cx.decisions.add(self.qpn, decided);
+        cx.events.push_back(Event::Failure(failure));
     }
 }
 

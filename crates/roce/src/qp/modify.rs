@@ -49,7 +49,8 @@ impl Qp {
             }
             (QpState::Rtr, QpState::Rts) => {
                 self.state = to;
-                self.req.ready(cx, &self.attr, self.mtu);
+                let in_memory = self.path.in_memory;
+                self.req.ready(cx, &self.attr, self.mtu, in_memory);
             }
             (QpState::Rts, QpState::Sqd) => {
                 self.state = to;
@@ -145,7 +146,9 @@ impl Qp {
             destination: av.destination,
             source_port: self.source_port.map_or_else(by_rule, NonZeroU16::get),
         };
+        let in_memory = self.path.in_memory;
         self.path = Path::new(flow, av.traffic_class, av.hop_limit);
+        self.path.in_memory = in_memory;
         self.rx_icrc = None;
     }
 }

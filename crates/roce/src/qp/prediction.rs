@@ -111,8 +111,10 @@ impl Qp {
         psn: Psn,
     ) -> Option<PredictedPackets<'a>> {
         let prefix: [u8; UNIFORM_PREFIX_LEN] = *run.payload.first_chunk()?;
-        let IpId::Unseen(nth) = run.ip_id else {
-            return None;
+        let (nth, has_icrc) = match run.ip_id {
+            IpId::Unseen(nth) => (nth, true),
+            IpId::InMemory => (0, false),
+            IpId::Seen(_) => return None,
         };
         let [_, flags, pkey @ .., _, _, _, _] = prefix;
         let pad_and_version = flags & 0x3f;
@@ -126,7 +128,7 @@ impl Qp {
             packets: run.payload.chunks_exact(segment),
             prefix,
             psn,
-            icrc: cx.checks_icrc().then(|| {
+            icrc: (has_icrc && cx.checks_icrc()).then(|| {
                 let flow = self.rx_icrc(run.source_port);
                 UniformIcrc::new(flow, segment, &prefix)
             }),

@@ -31,6 +31,7 @@ use super::{Due, Qp};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::counters::Counter;
+use crate::decision::{Decision, Retransmission};
 use crate::engine::Context;
 use crate::operation::OpClass;
 use crate::psn_mark::PsnMark;
@@ -54,6 +55,8 @@ impl Qp {
     /// Schedules a retransmission of the oldest unacknowledged packet as a probe.
     fn start_probe(&mut self, cx: &mut Context) {
         self.req.schedule_probe();
+        let psn = self.req.una;
+        cx.decisions.add(self.qpn, || Decision::Probe { psn });
         // An earlier retry has had no response for a whole probe timeout. From now on
         // responses belong to the probe.
         self.req.retrying = false;
@@ -156,6 +159,7 @@ impl Qp {
         }
         cx.count(Counter::CompleterRetryErr);
         self.req.window.lost(self.req.sent_up_to);
+        self.note_go_back(cx, Retransmission::ProbeAnswered);
         self.req.rewind();
         self.wake(cx, Due::REQUESTS);
     }

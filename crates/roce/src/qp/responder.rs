@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferroce_wire::{NakCode, Packet, Psn, Syndrome};
+use ferroce_wire::{NakCode, Packet, Psn, Syndrome, rnr_delay_ns};
 
 use super::Qp;
 use super::request_kind::RequestKind;
@@ -17,6 +17,7 @@ use crate::attr::{QpState, QpType};
 use crate::bugs::Bug;
 use crate::counters::Counter;
 use crate::cq::Cq;
+use crate::decision::Decision;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::event::QpEvent;
@@ -155,6 +156,15 @@ impl From<Fault> for Refusal {
     }
 }
 
+/// Returns the name of a fatal NAK.
+pub(super) fn nak_name(code: NakCode) -> &'static str {
+    match code {
+        NakCode::InvalidRequest => "invalid request",
+        NakCode::RemoteAccess => "remote access error",
+        _ => "remote operational error",
+    }
+}
+
 impl Responder {
     /// Starts with the expected PSN of a queue pair that enters RTR.
     pub(super) fn ready(&mut self, psn: Psn) {
@@ -217,7 +227,11 @@ impl Qp {
     ) -> Received {
         let ahead = self.psn_distance(cx, packet.psn(), self.resp.psn);
         if ahead > 0 && !cx.has_bug(Bug::AcceptPsnAhead) {
-            if !self.resp.nak_sent || cx.has_bug(Bug::ForgetNakOnce) {
+            let reported = !self.resp.nak_sent || cx.has_bug(Bug::ForgetNakOnce);
+            let expected = self.resp.psn;
+            cx.decisions
+                .add(self.qpn, || Decision::Gap { expected, reported });
+            if reported {
                 self.resp.nak_sent = true;
                 cx.count(Counter::OutOfSeqRequest);
                 self.push_nak(cx, self.resp.psn, Syndrome::Nak(NakCode::PsnSequence));
@@ -237,6 +251,9 @@ impl Qp {
                 cx.count(Counter::SendRnrErr);
                 // rxe accepts any value too, and sends its low five bits.
                 let timer = self.attr.min_rnr_timer & 0x1f;
+                let wait_ns = rnr_delay_ns(timer);
+                cx.decisions
+                    .add(self.qpn, || Decision::NotReady { wait_ns });
                 self.push_nak(cx, packet.psn(), Syndrome::RnrNak { timer });
             }
             Err(Refusal::Fatal {
@@ -261,7 +278,7 @@ impl Qp {
         let Some((wr_id, cq)) = self.resp.release_held() else {
             return self.refuse_without_receive(cx, psn, nak, status, reason);
         };
-        self.push_nak(cx, psn, Syndrome::Nak(nak));
+        self.push_fatal_nak(cx, psn, nak);
         self.report(cx, Some(wr_id), status, reason);
         let cq = cq.or_else(|| self.recv_cq.clone());
         self.complete_receive_error(cx, cq, wr_id, status);
@@ -278,7 +295,7 @@ impl Qp {
         status: WcStatus,
         reason: Reason,
     ) {
-        self.push_nak(cx, psn, Syndrome::Nak(nak));
+        self.push_fatal_nak(cx, psn, nak);
         self.report(cx, None, status, reason);
         let event = match nak {
             NakCode::RemoteAccess => QpEvent::AccessError,
@@ -287,6 +304,13 @@ impl Qp {
         };
         self.event(cx, event);
         self.enter_error(cx);
+    }
+
+    fn push_fatal_nak(&mut self, cx: &mut Context, psn: Psn, nak: NakCode) {
+        let name = nak_name(nak);
+        cx.decisions
+            .add(self.qpn, || Decision::Refused { nak: name });
+        self.push_nak(cx, psn, Syndrome::Nak(nak));
     }
 
     /// Handles a request of a UC peer. Invalid and out-of-sequence packets are dropped.

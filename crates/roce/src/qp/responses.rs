@@ -20,6 +20,7 @@ use super::{Due, Qp};
 use crate::attr::QpState;
 use crate::bugs::Bug;
 use crate::counters::Counter;
+use crate::decision::{Decision, Repeat};
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::{Fault, MemRef, Memory};
@@ -147,13 +148,25 @@ impl Qp {
         memory: &dyn Memory,
         packet: &Packet<'_>,
     ) {
+        let repeat = self.answer_duplicate(cx, memory, packet);
+        let decided = || Decision::Duplicate(repeat);
+        cx.decisions.add(self.qpn, decided);
+    }
+
+    fn answer_duplicate(
+        &mut self,
+        cx: &mut Context,
+        memory: &dyn Memory,
+        packet: &Packet<'_>,
+    ) -> Repeat {
         if cx.has_bug(Bug::NeverReackDuplicates) {
-            return;
+            return Repeat::Ignored;
         }
         let opcode = packet.opcode();
         if opcode.is_send() || opcode.is_write() {
             if opcode.is_only() && opcode.is_send() && cx.has_bug(Bug::ReexecuteDuplicateSend) {
-                return self.execute_again(cx, memory, packet);
+                self.execute_again(cx, memory, packet);
+                return Repeat::Answered;
             }
             let psn = self.resp.ack_psn.prev();
             let queued = |r: &Response| matches!(r.kind, Kind::Ack) && r.psn == psn;
@@ -164,10 +177,10 @@ impl Qp {
                 None if self.resp.responses.iter().any(queued) => {}
                 None => self.push_response(cx, Response::plain(psn, Kind::Ack)),
             }
-            return;
+            return Repeat::Acknowledged;
         }
         let Some(mut response) = self.saved_response(packet) else {
-            return; // no longer saved, or never executed
+            return Repeat::Ignored; // no longer saved, or never executed
         };
         if let Kind::Atomic { original } = &mut response.kind
             && cx.has_bug(Bug::ReexecuteDuplicateAtomic)
@@ -185,13 +198,15 @@ impl Qp {
                     queued.replay = true;
                     self.wake(cx, Due::RESPONSES);
                 }
-                return;
+                return Repeat::Answered;
             }
         }
-        if self.resp.responses.len() < MAX_REPLAYS + usize::from(self.attr.max_dest_rd_atomic) {
-            response.replay = true;
-            self.push_response(cx, response);
+        if self.resp.responses.len() >= MAX_REPLAYS + usize::from(self.attr.max_dest_rd_atomic) {
+            return Repeat::Ignored;
         }
+        response.replay = true;
+        self.push_response(cx, response);
+        Repeat::Answered
     }
 
     /// Returns the response to a duplicate request, if the request matches a saved one.

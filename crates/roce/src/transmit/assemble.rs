@@ -14,7 +14,7 @@ pub enum Trailer {
     Numbered,
     /// ICRCs for identification 0.
     Unnumbered,
-    /// Undefined bytes, for a receiver that does not check ICRCs.
+    /// Zeros, for a receiver that does not check ICRCs.
     Unset,
 }
 
@@ -57,7 +57,8 @@ impl Batch {
     ) -> usize {
         let (mut end, mut ip_id) = (0, 0);
         for entry in &self.entries[run.entries.clone()] {
-            let uniform = (entry.count > 1).then(|| {
+            let has_icrc = trailer != Trailer::Unset;
+            let uniform = (has_icrc && entry.count > 1).then(|| {
                 let bytes = entry.header.buffer().first_chunk();
                 let bytes = bytes.expect("a header is longer");
                 UniformIcrc::new(run.path.icrc, entry.wire_len(), bytes)
@@ -67,13 +68,12 @@ impl Batch {
                 match self.write(entry, step, memory, packet) {
                     Ok(len) => {
                         let (body, rest) = packet.split_at_mut(len);
-                        if trailer != Trailer::Unset {
-                            let crc = match &uniform {
-                                Some(uniform) => uniform.compute(ip_id, body),
-                                None => entry.icrc(&run.path, ip_id, body),
-                            };
-                            rest[..ICRC_LEN].copy_from_slice(&crc);
-                        }
+                        let crc = match &uniform {
+                            Some(uniform) => uniform.compute(ip_id, body),
+                            None if has_icrc => entry.icrc(&run.path, ip_id, body),
+                            None => [0; ICRC_LEN],
+                        };
+                        rest[..ICRC_LEN].copy_from_slice(&crc);
                         end += len + ICRC_LEN;
                         ip_id += u16::from(trailer == Trailer::Numbered);
                     }

@@ -13,6 +13,9 @@ pub struct Path {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
+    /// True if the packets travel through memory that is shared with the peer's process. They
+    /// have no ICRC then.
+    pub in_memory: bool,
     /// The part of the ICRC that all packets of the flow share.
     pub(super) icrc: FlowIcrc,
 }
@@ -24,6 +27,7 @@ impl Path {
             flow,
             traffic_class,
             hop_limit,
+            in_memory: false,
             icrc: FlowIcrc::new(&flow),
         }
     }
@@ -51,6 +55,7 @@ impl PartialEq for Path {
         self.flow == other.flow
             && self.traffic_class == other.traffic_class
             && self.hop_limit == other.hop_limit
+            && self.in_memory == other.in_memory
     }
 }
 

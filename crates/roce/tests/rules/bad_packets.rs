@@ -264,3 +264,97 @@ fn packet_with_an_unexpected_psn_pins_no_port() {
         }
     }
 }
+
+/// Returns the packet as if it came from this slot, through shared memory.
+fn through_memory(packet: &Sent, slot: u8) -> Sent {
+    let mut moved = packet.clone();
+    moved.path.flow.source_port = slot.into();
+    moved.path.in_memory = true;
+    // No ICRC is computed in memory.
+    let end = moved.bytes.len() - 4;
+    moved.bytes[end..].fill(0);
+    moved
+}
+
+/// ferroced vouches for the slot at the other end of shared memory, and for nothing else.
+#[test]
+fn packets_in_memory_are_accepted_from_the_peers_slot_only() {
+    let mut pair = Pair::rc();
+    let first = pending_write(&mut pair);
+    let of_peer = through_memory(&first, 7);
+    assert_dropped(
+        &mut pair,
+        &of_peer,
+        Drop::WrongPeer,
+        "the peer is on another host",
+    );
+    for host in &mut pair.hosts {
+        host.engine.pin_peer_port(host.qpn).unwrap();
+        host.engine.set_local_peer(host.qpn, 7, false).unwrap();
+    }
+    let of_other = through_memory(&first, 8);
+    assert_dropped(&mut pair, &of_other, Drop::WrongPeer, "another slot");
+    assert_eq!(
+        pair.deliver(&of_peer),
+        Received::Accepted,
+        "without an ICRC"
+    );
+    pair.run();
+    // The slot is pinned as a port would be.
+    let second = pending_write(&mut pair);
+    assert_dropped(&mut pair, &second, Drop::WrongPeer, "UDP");
+    let port_7 = from_port(&second, 7);
+    assert_dropped(
+        &mut pair,
+        &port_7,
+        Drop::WrongPeer,
+        "a UDP port with the same number",
+    );
+    assert_eq!(
+        pair.deliver(&through_memory(&second, 7)),
+        Received::Accepted
+    );
+}
+
+#[test]
+fn pinned_udp_port_excludes_packets_in_memory() {
+    let mut pair = Pair::rc();
+    for host in &mut pair.hosts {
+        host.engine.pin_peer_port(host.qpn).unwrap();
+        host.engine.set_local_peer(host.qpn, 7, false).unwrap();
+    }
+    let first = pending_write(&mut pair);
+    assert_eq!(pair.deliver(&first), Received::Accepted);
+    pair.run();
+    let second = through_memory(&pending_write(&mut pair), 7);
+    assert_dropped(&mut pair, &second, Drop::WrongPeer, "another sender");
+}
+
+#[test]
+fn packets_to_a_peer_in_memory_have_no_icrc() {
+    let mut pair = Pair::rc();
+    let host = &mut pair.hosts[0];
+    host.engine.set_local_peer(host.qpn, 7, true).unwrap();
+    assert!(host.engine.sends_in_memory(host.qpn));
+    let sent = pending_write(&mut pair);
+    assert!(sent.path.in_memory);
+    let host = &mut pair.hosts[0];
+    // A new source port keeps the route.
+    host.engine.set_source_port(host.qpn, 50_000).unwrap();
+    assert!(pending_write(&mut pair).path.in_memory);
+}
+
+#[test]
+fn datagrams_are_not_accepted_in_memory() {
+    let mut pair = Pair::new(&Knobs {
+        qp_type: QpType::Ud,
+        ..Knobs::default()
+    });
+    let host = &mut pair.hosts[1];
+    host.engine.set_local_peer(host.qpn, 7, true).unwrap();
+    pair.recv(7, 2000);
+    pair.datagram(1, 100);
+    let sent = pair.take(0).remove(0);
+    assert_dropped(&mut pair, &through_memory(&sent, 7), Drop::WrongPeer, "UD");
+    assert_eq!(pair.deliver(&sent), Received::Accepted);
+}

@@ -50,7 +50,10 @@ impl Sent {
             source_port: self.path.flow.source_port,
             traffic_class: self.path.traffic_class,
             hop_limit: self.path.hop_limit,
-            ip_id: IpId::UNSEEN,
+            ip_id: match self.path.in_memory {
+                true => IpId::InMemory,
+                false => IpId::UNSEEN,
+            },
             payload: &self.bytes,
         }
     }

@@ -74,7 +74,7 @@ impl Local {
     pub(super) fn progress(&mut self, mut received: impl FnMut(Received)) -> usize {
         let Local { queue, free, .. } = self;
         let mut failed = Vec::new();
-        let count = queue.poll(|wc| {
+        let count = queue.poll(|wc, _| {
             let slot = wc.wr_id as u32;
             if wc.wr_id & RECEIVE == 0 {
                 free.push(slot);

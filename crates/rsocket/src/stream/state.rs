@@ -285,7 +285,7 @@ impl State {
 /// Returns the error of an event that ends an attempt to connect.
 fn failure(kind: &EventKind) -> Result<()> {
     match *kind {
-        EventKind::Rejected { .. } => Err(Errno::CONNREFUSED),
+        EventKind::Rejected { .. } | EventKind::Refused { .. } => Err(Errno::CONNREFUSED),
         EventKind::AddressError { errno }
         | EventKind::RouteError { errno }
         | EventKind::ConnectError { errno, .. }

@@ -31,6 +31,8 @@ pub(crate) struct End<W: Wire> {
     pub(crate) qpn: u32,
     kind: QpType,
     pd: Arc<Pd>,
+    /// RNR retries of the queue pair; 7 for no limit.
+    pub(crate) rnr_retry: u8,
 }
 
 /// Memory that holds bytes from [`BASE`] on; the process of an end.
@@ -128,6 +130,7 @@ impl<W: Wire> End<W> {
             qpn,
             kind,
             pd,
+            rnr_retry: 7,
         }
     }
 
@@ -145,7 +148,7 @@ impl<W: Wire> End<W> {
             path_mtu: Mtu::Mtu1024,
             timeout: 14,
             retry_cnt: 7,
-            rnr_retry: 7,
+            rnr_retry: self.rnr_retry,
             rq_psn: Psn::new(1000),
             sq_psn: Psn::new(1000),
             min_rnr_timer: 12,
@@ -201,6 +204,12 @@ impl<W: Wire> End<W> {
         modified.expect("a permitted change");
     }
 
+    pub(crate) fn destroy(&mut self) {
+        let mut process = Quiet(&self.memory);
+        let destroyed = self.core.destroy_qp(Time::ZERO, &mut process, self.qpn);
+        destroyed.expect("a queue pair without multicast groups");
+    }
+
     /// Returns the first `length` bytes of the end's memory.
     pub(crate) fn sge(&self, length: u32) -> Sge {
         Sge {
@@ -223,7 +232,17 @@ impl<W: Wire> End<W> {
         now: Time,
         wr_id: u64,
     ) -> Option<Sending<W, Arc<CreditPage>>> {
-        let sges = [self.sge(64)];
+        self.begin_write_of(now, wr_id, 64)
+    }
+
+    /// As [`End::begin_write`], with this number of bytes.
+    pub(crate) fn begin_write_of(
+        &mut self,
+        now: Time,
+        wr_id: u64,
+        length: u32,
+    ) -> Option<Sending<W, Arc<CreditPage>>> {
+        let sges = [self.sge(length)];
         let wr = SendWr {
             wr_id,
             op: SendOp::Write {
@@ -310,6 +329,13 @@ impl<W: Wire> End<W> {
         let mut process = Quiet(&self.memory);
         let (_, sending) = self.core.turn(now, &mut process, caller);
         self.core.complete(now, &mut process, sending);
+    }
+}
+
+impl<W: Wire> End<W> {
+    /// Returns the first `length` bytes of the end's memory.
+    pub(crate) fn bytes(&self, length: usize) -> Vec<u8> {
+        self.memory.0.borrow()[..length].to_vec()
     }
 }
 

@@ -8,6 +8,7 @@ mod perftest;
 mod ping;
 mod pingpong;
 mod reboot;
+mod siw;
 mod weather;
 
 use crate::case::Case;
@@ -24,6 +25,11 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(iser::cases());
     cases.extend(weather::cases());
     cases
+}
+
+/// Returns the cases of iWARP.
+pub(crate) fn siw() -> Vec<Case> {
+    siw::cases()
 }
 
 /// TCP ports for servers. None is used twice, because an earlier server may still hold it.

@@ -13,6 +13,7 @@ pub(crate) mod pyverbs_document;
 mod qperf;
 mod rdmacm;
 mod rsockets;
+mod siw;
 mod sysfs;
 mod ucx;
 mod unittest;
@@ -31,6 +32,7 @@ pub(crate) fn all(rdma_core: Option<&Path>) -> Vec<Case> {
     cases.extend(qperf::cases());
     cases.extend(rdmacm::cases());
     cases.extend(rsockets::cases());
+    cases.extend(siw::cases());
     cases.extend(sysfs::cases());
     cases.extend(ucx::cases());
     cases.extend(mpi::cases());

@@ -2,7 +2,7 @@
 //!
 //! A recipe is a section of that page. Its first code block installs or builds the software;
 //! it runs with the network of this machine. Its second block runs the software in a network
-//! namespace of its own, as an ordinary user, with `rxe0` on loopback. A recipe works if that
+//! namespace of its own, as an ordinary user, with `rxe0` on loopback or on a veth. A recipe works if that
 //! block exits with 0, prints the expected texts, and rxe0 has sent at least the stated number
 //! of bytes meanwhile. Each recipe checks its data by itself.
 
@@ -17,7 +17,7 @@ use anyhow::Result;
 
 pub(crate) use prepare::Prepared;
 pub(crate) use run::run;
-pub(crate) use table::{Group, Recipe};
+pub(crate) use table::{Group, Network, Recipe};
 
 /// The page with all recipes.
 const PAGE: &str = include_str!("../../../../docs/RECIPES.md");
@@ -51,7 +51,7 @@ mod tests {
         for recipe in table::RECIPES {
             let blocks = document::blocks(PAGE, recipe.title).expect(recipe.title);
             assert!(blocks.run.contains("ferroce run"), "{}", recipe.title);
-            if let Some(source) = &recipe.source {
+            for source in recipe.sources {
                 let variable = format!("${}", source.variable);
                 assert!(blocks.install.contains(&variable), "{}", recipe.title);
             }

@@ -24,8 +24,8 @@ pub(crate) struct Prepared {
     pub(super) folder: PathBuf,
     /// The block to run.
     pub(super) block: String,
-    /// Variable with the folder of the sources.
-    pub(super) sources: Option<(&'static str, PathBuf)>,
+    /// Variables with the folders of sources.
+    pub(super) sources: Vec<(&'static str, PathBuf)>,
 }
 
 /// Runs the first block in a folder of the recipe below `folder`, unless the same block has
@@ -38,10 +38,10 @@ pub(super) fn prepare(recipe: &'static Recipe, folder: &Path, blocks: &Blocks) -
         chown(&folder, Some(NOBODY), Some(NOBODY))?;
     }
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
-    let sources = match &recipe.source {
-        Some(source) => Some((source.variable, find(source, &folder)?)),
-        None => None,
-    };
+    let mut sources = Vec::new();
+    for source in recipe.sources {
+        sources.push((source.variable, find(source, &folder)?));
+    }
     let prepared = Prepared {
         recipe,
         folder,
@@ -81,12 +81,14 @@ pub(super) fn prepare(recipe: &'static Recipe, folder: &Path, blocks: &Blocks) -
 }
 
 impl Prepared {
-    /// Returns a command with the variable of the sources.
+    /// Returns a command with the variables of the sources.
     fn shell(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        if let Some((variable, folder)) = &self.sources {
-            command.env(variable, folder);
-        }
+        command.envs(
+            self.sources
+                .iter()
+                .map(|(variable, folder)| (variable, folder)),
+        );
         command
     }
 }
@@ -107,7 +109,7 @@ fn find(source: &Source, folder: &Path) -> Result<PathBuf> {
             source.software
         );
     };
-    let unpacked = folder.join("source");
+    let unpacked = folder.join(source.variable.to_lowercase());
     if !unpacked.exists() {
         download(package, suite, folder, &unpacked).with_context(|| {
             format!(
@@ -123,7 +125,7 @@ fn find(source: &Source, folder: &Path) -> Result<PathBuf> {
 /// Downloads the upstream sources of a Debian package with apt-get, from the mirror of this
 /// system, and unpacks them.
 fn download(package: &str, suite: &str, folder: &Path, to: &Path) -> Result<()> {
-    let apt = folder.join("apt");
+    let apt = folder.join(format!("apt-{package}"));
     fs::create_dir_all(apt.join("lists/partial"))?;
     fs::create_dir_all(apt.join("cache/archives/partial"))?;
     fs::write(

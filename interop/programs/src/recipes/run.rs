@@ -29,9 +29,8 @@ pub(crate) fn run(place: &Place, prepared: &Prepared, logs: &Path) -> Result<()>
             ),
         )
         .env_remove("LD_LIBRARY_PATH");
-    if let Some((variable, folder)) = &prepared.sources {
-        shell.env(variable, folder);
-    }
+    let sources = prepared.sources.iter();
+    shell.envs(sources.map(|(variable, folder)| (variable, folder)));
     let mut child = Running::spawn(&mut shell, logs, "output")?;
     let result = child.wait_for_success(deadline(Duration::from_secs(60 * recipe.minutes)));
     // Servers that the block started and did not stop.

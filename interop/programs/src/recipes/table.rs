@@ -9,6 +9,26 @@ pub(crate) enum Group {
     Mpi,
     /// Storage servers.
     Storage,
+    /// Test suites of RDMA libraries.
+    Suites,
+}
+
+/// The netdev of rxe0 while a recipe runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    Loopback,
+    /// A veth: libfabric uses no link on a loopback netdev.
+    Ethernet,
+}
+
+impl Group {
+    /// Returns the network of the group's recipes.
+    pub(crate) fn network(self) -> Network {
+        match self {
+            Group::Wheels | Group::Mpi | Group::Storage => Network::Loopback,
+            Group::Suites => Network::Ethernet,
+        }
+    }
 }
 
 /// One recipe.
@@ -23,7 +43,7 @@ pub(crate) struct Recipe {
     /// Minutes until the second block counts as hung.
     pub(crate) minutes: u64,
     /// Sources that its first block builds.
-    pub(crate) source: Option<Source>,
+    pub(crate) sources: &'static [Source],
 }
 
 /// Sources of a program.
@@ -48,22 +68,44 @@ pub(crate) const RECIPES: &[Recipe] = &[
     mpi("Open MPI", &["Open MPI", "ring and sum right"], 8 * MIB, 2),
     mpi("MPICH", &["MPICH", "ring and sum right"], 8 * MIB, 2),
     // The tests use small messages.
-    MPI4PY.used(mpi("Tests of mpi4py", &["\nOK"], 4 * MIB, 15)),
+    mpi("Tests of mpi4py", &["\nOK"], 4 * MIB, 15),
     // The last line of each benchmark is its largest message.
-    MPI4PY.used(mpi(
+    mpi(
         "OSU benchmarks",
         &["# MPI Bandwidth Test", "   4194304 "],
         100 * MIB,
         10,
-    )),
-    VALKEY.used(storage("Valkey", &["value right", "GET: "], 24 * MIB, 2)),
-    SPDK.used(storage(
-        "SPDK",
-        &["Attached to NVMeoF", "blocks right"],
-        16 * MIB,
-        5,
-    )),
+    ),
+    built(
+        &[VALKEY],
+        storage("Valkey", &["value right", "GET: "], 24 * MIB, 2),
+    ),
+    built(
+        &[SPDK],
+        storage("SPDK", &["Attached to NVMeoF", "blocks right"], 16 * MIB, 5),
+    ),
     storage("Ceph", &["object right"], 16 * MIB, 3),
+    built(
+        &[GANESHA, NTIRPC],
+        storage("NFS", &["file right: 2097152 bytes"], 4 * MIB, 2),
+    ),
+    built(
+        &[LIBFABRIC],
+        suite("Tests of libfabric", &["both suites passed"], 256 * MIB, 30),
+    ),
+    built(
+        &[UCX],
+        suite("Tests of UCX", &["[  PASSED  ] 246 tests"], 1024 * MIB, 30),
+    ),
+    built(
+        &[RDMA_CORE],
+        suite(
+            "Tests of rdma-core",
+            &["Ran 390 tests", "\nOK"],
+            16 * MIB,
+            10,
+        ),
+    ),
 ];
 
 const SPDK: Source = Source {
@@ -78,20 +120,39 @@ const VALKEY: Source = Source {
     debian: Some(("valkey", "sid")),
 };
 
-const MPI4PY: Source = Source {
-    variable: "MPI4PY",
-    software: "mpi4py 4.1",
-    debian: Some(("mpi4py", "sid")),
+const LIBFABRIC: Source = Source {
+    variable: "LIBFABRIC",
+    software: "libfabric 2 with fabtests",
+    debian: Some(("libfabric", "trixie")),
 };
 
-impl Source {
-    /// Returns a recipe with these sources.
-    const fn used(self, recipe: Recipe) -> Recipe {
-        Recipe {
-            source: Some(self),
-            ..recipe
-        }
-    }
+const UCX: Source = Source {
+    variable: "UCX",
+    software: "UCX",
+    debian: Some(("ucx", "bookworm")),
+};
+
+const RDMA_CORE: Source = Source {
+    variable: "RDMA_CORE",
+    software: "rdma-core 65",
+    debian: Some(("rdma-core", "sid")),
+};
+
+const GANESHA: Source = Source {
+    variable: "GANESHA",
+    software: "nfs-ganesha 6.5",
+    debian: Some(("nfs-ganesha", "trixie")),
+};
+
+const NTIRPC: Source = Source {
+    variable: "NTIRPC",
+    software: "ntirpc 6.3",
+    debian: Some(("ntirpc", "trixie")),
+};
+
+/// Returns a recipe that needs sources.
+const fn built(sources: &'static [Source], recipe: Recipe) -> Recipe {
+    Recipe { sources, ..recipe }
 }
 
 const fn mpi(
@@ -106,7 +167,7 @@ const fn mpi(
         expect,
         bytes,
         minutes,
-        source: None,
+        sources: &[],
     }
 }
 
@@ -122,6 +183,18 @@ const fn storage(
     }
 }
 
+const fn suite(
+    title: &'static str,
+    expect: &'static [&'static str],
+    bytes: u64,
+    minutes: u64,
+) -> Recipe {
+    Recipe {
+        group: Group::Suites,
+        ..mpi(title, expect, bytes, minutes)
+    }
+}
+
 const fn wheel(title: &'static str, expect: &'static [&'static str], bytes: u64) -> Recipe {
     Recipe {
         group: Group::Wheels,
@@ -129,6 +202,6 @@ const fn wheel(title: &'static str, expect: &'static [&'static str], bytes: u64)
         expect,
         bytes,
         minutes: 2,
-        source: None,
+        sources: &[],
     }
 }

@@ -10,11 +10,13 @@ use rustix::net::AddressFamily;
 
 use super::{find, status};
 use crate::errno::{minus_one, set_errno};
+use crate::provoke::provoke;
 use crate::rsocket::address;
 
 /// `rsocket`
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    provoke!("rsocket" => minus_one);
     crate::log::start();
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let family = match domain {
@@ -43,6 +45,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 /// `rbind`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+    provoke!("rbind" => minus_one);
     // SAFETY: the program's address is NULL, or has `length` bytes.
     let addr = unsafe { address::read(addr, length) };
     status(find(socket).and_then(|socket| match socket {
@@ -55,6 +58,7 @@ pub unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, length: soc
 /// `rlisten`
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
+    provoke!("rlisten" => minus_one);
     status(find(socket).and_then(|socket| match socket {
         Socket::Stream(stream) => stream.listen(backlog),
         Socket::Datagram(_) => Err(Errno::OPNOTSUPP),
@@ -69,6 +73,7 @@ pub unsafe extern "C" fn raccept(
     addr: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
+    provoke!("raccept" => minus_one);
     let accepted = find(socket).and_then(|socket| match socket {
         Socket::Stream(stream) => stream.accept(),
         Socket::Datagram(_) => Err(Errno::OPNOTSUPP),
@@ -107,6 +112,7 @@ pub unsafe extern "C" fn rconnect(
     addr: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
+    provoke!("rconnect" => minus_one);
     // SAFETY: the program's address is NULL, or has `length` bytes.
     let addr = unsafe { address::read(addr, length) };
     status(find(socket).and_then(|socket| match socket {

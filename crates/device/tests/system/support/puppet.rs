@@ -198,6 +198,7 @@ fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
             end.device.deregister(&end.mr).expect("registered");
             done()
         }
+        ("in-memory", _) => end.qp.sends_in_memory().to_string(),
         ("state", _) => format!("{:?}", end.state()),
         ("event", _) => {
             deadline::readable(end.device.event_fd(), "an asynchronous event");

@@ -84,6 +84,7 @@ impl World {
                 let answer = Answer {
                     ird: asked.ird,
                     ord: asked.ord,
+                    crc: false,
                     private_data: vec![1, 2, 3],
                 };
                 let (reply, params) = responder.accept(&answer).expect("valid");

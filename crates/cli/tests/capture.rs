@@ -1,0 +1,268 @@
+//! `ferroce capture`: packets of this process as lines and as pcapng, without root's sockets.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use ferroce_device::transport::{QpType, SendOp, WcStatus};
+use ferroce_endpoint::{Endpoint, Options};
+use ferroce_testnet::{isolated, netdev};
+use ferroce_wire::{Flow, Mtu, Packet, icrc};
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use rustix::process::{Pid, Signal, kill_process};
+
+use common::{Cleanup, fails, ok};
+
+/// A packet of a capture file, from the BTH on.
+struct Captured {
+    bytes: Vec<u8>,
+    flow: Flow,
+    ip_id: u16,
+    sent: bool,
+    comment: String,
+}
+
+/// Starts a capture, and waits until it runs.
+fn start(line: &str) -> (Child, BufReader<ChildStderr>) {
+    let mut capture = common::command(&format!("ferroce capture {line}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("ferroce starts");
+    let mut messages = BufReader::new(capture.stderr.take().expect("piped"));
+    let mut first = String::new();
+    messages.read_line(&mut first).expect("text");
+    assert_eq!(first, "capturing; Ctrl-C ends\n");
+    (capture, messages)
+}
+
+/// Ends a capture as Ctrl-C does. Returns its messages.
+fn end((mut capture, mut messages): (Child, BufReader<ChildStderr>)) -> String {
+    let pid = Pid::from_child(&capture);
+    kill_process(pid, Signal::INT).expect("it runs");
+    let mut text = String::new();
+    messages.read_to_string(&mut text).expect("text");
+    assert!(capture.wait().expect("it ends").success(), "{text}");
+    text
+}
+
+fn connected(gid_index: u8) -> (Endpoint, Endpoint) {
+    let open = || {
+        let options = Options {
+            mtu: Some(Mtu::Mtu1024),
+            ..Options::new(QpType::Rc, gid_index)
+        };
+        Endpoint::open("rxe0", options).expect("a device")
+    };
+    let (mut left, mut right) = (open(), open());
+    left.connect(&right.introduction().expect("known"))
+        .expect("connected");
+    right
+        .connect(&left.introduction().expect("known"))
+        .expect("connected");
+    (left, right)
+}
+
+/// Sends a SEND of 64 bytes, a WRITE and a READ of 10,000 bytes, and a WRITE with a wrong key.
+fn exchange(gid_index: u8) -> (u32, u32) {
+    let (left, right) = connected(gid_index);
+    right.receive(1, 0, 4096).expect("room");
+    left.post(2, SendOp::Send { imm: None }, 0, 64)
+        .expect("room");
+    left.succeed(1).expect("sent");
+    right.succeed(1).expect("received");
+    left.write(3, 0, 10_000).expect("room");
+    left.read(4, 0, 10_000).expect("room");
+    left.succeed(2).expect("done");
+    let (remote_addr, rkey) = left.remote(0);
+    let wrong = SendOp::Write {
+        remote_addr,
+        rkey: rkey ^ 0xff00,
+        imm: None,
+    };
+    left.post(5, wrong, 0, 8).expect("room");
+    let failed = left.completions(1).expect("completed");
+    assert_eq!(failed[0].status, WcStatus::RemoteAccess);
+    assert_eq!(failed[0].vendor_err(), 0x21);
+    (left.qp.qpn(), right.qp.qpn())
+}
+
+/// Reads a capture file, and checks the headers in front of each packet.
+fn read(file: &Path) -> Vec<Captured> {
+    let file = std::fs::File::open(file).expect("a file");
+    let mut reader = PcapNgReader::new(file).expect("pcapng");
+    let mut packets = Vec::new();
+    while let Some(block) = reader.next_block() {
+        let Block::EnhancedPacket(block) = block.expect("valid") else {
+            continue;
+        };
+        let frame = &block.data;
+        let (ip, udp) = match frame[12..14] {
+            [0x08, 0x00] => (&frame[14..34], &frame[34..]),
+            [0x86, 0xdd] => (&frame[14..54], &frame[54..]),
+            _ => panic!("not IP"),
+        };
+        let address = |at: usize| match ip.len() {
+            20 => std::net::IpAddr::from(<[u8; 4]>::try_from(&ip[12 + at * 4..][..4]).unwrap()),
+            _ => std::net::IpAddr::from(<[u8; 16]>::try_from(&ip[8 + at * 16..][..16]).unwrap()),
+        };
+        let comments = block.options.iter().filter_map(|option| match option {
+            EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+            _ => None,
+        });
+        packets.push(Captured {
+            bytes: udp[8..].to_vec(),
+            flow: Flow {
+                source: address(0),
+                destination: address(1),
+                source_port: u16::from_be_bytes([udp[0], udp[1]]),
+            },
+            ip_id: u16::from_be_bytes([ip[4], ip[5]]),
+            sent: block.options.contains(&EnhancedPacketOption::Flags(2)),
+            comment: comments.collect::<Vec<_>>().join("; "),
+        });
+    }
+    packets
+}
+
+/// Returns the packets as text: direction, opcode and PSN relative to the first.
+fn summary(packets: &[Captured], sent: bool) -> Vec<String> {
+    let all = packets.iter().filter(|packet| packet.sent == sent);
+    let mut all: Vec<(u32, String)> = all
+        .map(|packet| {
+            let packet = Packet::parse(&packet.bytes).expect("RoCE");
+            let text = format!("{} {}", packet.opcode(), packet.psn().value());
+            (packet.dest_qpn(), text)
+        })
+        .collect();
+    all.sort_by_key(|(qpn, _)| *qpn);
+    all.into_iter().map(|(_, text)| text).collect()
+}
+
+/// Runs tshark on a file. Returns none if it is not installed.
+fn tshark(file: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("tshark")
+        .args(["-r".as_ref(), file.as_os_str()])
+        .args(arguments)
+        .output();
+    let Ok(output) = output else {
+        let line = "*** SKIPPED: tshark, which reads the capture, is not installed ***";
+        assert!(std::env::var_os("CI").is_none(), "{line}");
+        eprintln!("{line}");
+        return None;
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    Some(String::from_utf8(output.stdout).expect("text"))
+}
+
+#[test]
+fn every_packet_is_captured_with_its_icrc_and_tshark_has_no_complaint() {
+    let name = "every_packet_is_captured_with_its_icrc_and_tshark_has_no_complaint";
+    isolated(name, || {
+        let _cleanup = Cleanup;
+        netdev::add_address("lo", "2001:db8::7/128");
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        // IPv4 and IPv6.
+        for (gid_index, address) in [(1, "127.0.0.1"), (2, "2001:db8::7")] {
+            let file = common::config_dir().with_extension(format!("{gid_index}.pcapng"));
+            let capture = start(&format!("rxe0 -w {}", file.display()));
+            exchange(gid_index);
+            let said = end(capture);
+            let packets = read(&file);
+            let count = packets.len();
+            let end = format!("{count} packets, 0 lost because this command was too slow\n");
+            assert_eq!(said, end);
+            for packet in &packets {
+                assert_eq!(packet.flow.source.to_string(), address);
+                let fits = icrc::verify(&packet.flow, packet.ip_id, &packet.bytes);
+                assert!(fits, "ICRC of {:?}", Packet::parse(&packet.bytes));
+                assert!(packet.bytes.len() <= 1100, "a packet, not a run of them");
+            }
+            assert_eq!(summary(&packets, true), summary(&packets, false));
+            // 1 SEND, 10 packets of the WRITE, the READ and its 10 responses, the wrong WRITE.
+            let of = |name: &str| {
+                let packets = packets.iter().filter(|packet| packet.sent);
+                let parsed = packets.filter_map(|packet| Packet::parse(&packet.bytes).ok());
+                parsed
+                    .filter(|packet| packet.opcode().to_string().contains(name))
+                    .count()
+            };
+            assert_eq!((of("SEND_ONLY"), of("WRITE_MIDDLE")), (1, 8));
+            assert_eq!((of("READ_REQUEST"), of("READ_RESPONSE")), (1, 10));
+            let refused = packets.iter().find(|p| p.comment.contains("refused"));
+            let comment = &refused.expect("a comment").comment;
+            assert!(comment.contains("remote access error"), "{comment}");
+            assert!(comment.contains("rkey 0x"), "{comment}");
+            let complaint = "_ws.malformed or _ws.expert.severity >= warning";
+            if let Some(complaints) = tshark(&file, &["-Y", complaint]) {
+                assert_eq!(complaints, "");
+                let opcodes = tshark(&file, &["-T", "fields", "-e", "infiniband.bth.opcode"]);
+                let opcodes = opcodes.expect("installed");
+                assert!(opcodes.lines().all(|line| !line.is_empty()), "{opcodes}");
+                assert_eq!(opcodes.lines().count(), count);
+            }
+        }
+    });
+}
+
+#[test]
+fn lines_show_packets_of_one_queue_pair_and_errors() {
+    isolated("lines_show_packets_of_one_queue_pair_and_errors", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let file = common::config_dir().with_extension("pcapng");
+        // A reader that knows when to end: after the last packet, the NAK.
+        let (mut lines, _messages) = start("--errors --count 3");
+        let capture = start(&format!("-w {} --snap 60", file.display()));
+        let (left, _) = exchange(1);
+        let text = read_all(&mut lines);
+        assert!(lines.wait().expect("it ends").success());
+        assert_eq!(text.lines().count(), 3, "{text}");
+        let pid = std::process::id();
+        assert!(text.lines().all(|line| line.contains(&format!("/{pid}  "))));
+        assert!(text.contains("RC WRITE_ONLY"), "{text}");
+        assert!(
+            text.contains("[refused: NAK \"remote access error\""),
+            "{text}"
+        );
+        assert!(text.contains("NAK remote access error msn"), "{text}");
+        assert!(text.contains(" rkey 0x"), "{text}");
+        let said = end(capture);
+        let packets = read(&file);
+        assert!(said.starts_with(&format!("{} packets, 0 lost", packets.len())));
+        assert!(packets.iter().all(|packet| packet.bytes.len() <= 60));
+        assert!(packets.iter().any(|packet| packet.bytes.len() == 60));
+        // The same packets again, of one queue pair.
+        let file = file.with_extension("one");
+        let capture = start(&format!("-w {} --qp {left:#x} --pid {pid}", file.display()));
+        end(capture);
+        assert_eq!(read(&file).len(), 0, "no traffic");
+    });
+}
+
+fn read_all(capture: &mut Child) -> String {
+    let mut text = String::new();
+    let output = capture.stdout.as_mut().expect("piped");
+    output.read_to_string(&mut text).expect("text");
+    text
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    isolated("wrong_arguments_are_named", || {
+        let _cleanup = Cleanup;
+        let said = fails("ferroce capture");
+        assert!(said.contains("ferroce link add"), "{said}");
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let said = fails("ferroce capture rxe7");
+        assert!(said.contains("link rxe7 does not exist"), "{said}");
+        let said = common::fails_with(2, "ferroce capture --qp 0xyz");
+        assert!(said.contains("65553 or 0x10011"), "{said}");
+        let said = fails("ferroce capture -w /no/such/file");
+        assert!(said.contains("cannot write /no/such/file"), "{said}");
+    });
+}

@@ -1,0 +1,139 @@
+//! Introductions: channels through shared memory between two programs of one user.
+//!
+//! ferroced creates the memory and a pair of sockets, sends one end to each program, and keeps
+//! neither. It remembers which slots it has introduced to each other, so that a pair has one
+//! channel. After a restart it has forgotten that: programs ask only for channels that they
+//! do not have.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use ferroce_control::{AttachmentNumber, Reply};
+use ferroce_net::local::create_channel;
+
+use crate::client::ClientId;
+use crate::owner::Owner;
+use crate::refusal::Refusal;
+use crate::server::Server;
+
+/// The user that stands for all users without a UID in ferroced's user namespace.
+const OVERFLOW_UID: u32 = 65534;
+
+/// The pairs of slots that have a channel, the lower slot first.
+#[derive(Debug, Default)]
+pub(crate) struct Introductions(BTreeSet<(u8, u8)>);
+
+impl Introductions {
+    /// Notes a channel between two slots. Returns false if they have one.
+    fn add(&mut self, one: u8, other: u8) -> bool {
+        self.0.insert((one.min(other), one.max(other)))
+    }
+
+    /// Forgets the channel between two slots, which could not be created.
+    fn forget_pair(&mut self, one: u8, other: u8) {
+        self.0.remove(&(one.min(other), one.max(other)));
+    }
+
+    /// Forgets the channels of a slot, whose owner has ended.
+    pub(crate) fn forget(&mut self, slot: u8) {
+        self.0.retain(|(low, high)| *low != slot && *high != slot);
+    }
+}
+
+impl Server {
+    /// Creates a channel between a slot of a client and a slot of another program, and sends the
+    /// other program its end. Returns the reply with the end of the client.
+    pub(crate) fn introduce(
+        &mut self,
+        client: ClientId,
+        attachment: AttachmentNumber,
+        slot: u8,
+        peer: u8,
+    ) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
+        let refuse = |errno, reason: String| Err(Refusal::new(errno, reason));
+        let owner = self.owner_of(slot);
+        let is_its_own = |owner: &&Owner| {
+            let attached = owner.attachment;
+            attached.is_some_and(|own| own.client == client && own.number == attachment)
+        };
+        let Some(owner) = owner.filter(is_its_own) else {
+            let reason = format!("slot {slot} does not belong to attachment {attachment}");
+            return refuse(libc::EINVAL, reason);
+        };
+        let other = self.owner_of(peer).filter(|_| peer != slot);
+        let Some((other, theirs)) = other.and_then(|other| Some((other, other.attachment?))) else {
+            return refuse(
+                libc::ENXIO,
+                format!("no program is attached with slot {peer}"),
+            );
+        };
+        let user = |id| self.clients.get(&id).map(|client| client.peer.uid);
+        let users = (user(client), user(theirs.client));
+        let is_known = |uid: Option<u32>| uid.is_some_and(|uid| uid != OVERFLOW_UID);
+        if users.0 != users.1 || !is_known(users.0) {
+            let reason = format!("slot {peer} belongs to a program of another user");
+            return refuse(libc::EACCES, reason);
+        }
+        if !self.allows_local(owner) || !self.allows_local(other) {
+            let reason = "a link has the option `local off`";
+            return refuse(libc::EOPNOTSUPP, reason.into());
+        }
+        if !self.introductions.add(slot, peer) {
+            let reason = format!("slots {slot} and {peer} have a channel already");
+            return refuse(libc::EALREADY, reason);
+        }
+        let channel = create_channel().and_then(|(memory, sockets)| {
+            let copy = memory.try_clone()?;
+            Ok((memory, copy, sockets))
+        });
+        let (memory, copy, [first, second]) = channel.map_err(|error| {
+            self.introductions.forget_pair(slot, peer);
+            Refusal::system("cannot create a channel in shared memory", &error)
+        })?;
+        tracing::debug!(slot, peer, "slots introduced");
+        let event = Reply::Introduced {
+            attachment: theirs.number,
+            slot: peer,
+            peer: slot,
+            asked: false,
+        };
+        self.send_event(theirs.client, &event, vec![copy, second]);
+        let reply = Reply::Introduced {
+            attachment,
+            slot,
+            peer,
+            asked: true,
+        };
+        Ok((reply, vec![memory, first]))
+    }
+
+    fn owner_of(&self, slot: u8) -> Option<&Owner> {
+        let mut owners = self.owners.values();
+        owners.find(|owner| !owner.dead && owner.slots.contains(&slot))
+    }
+
+    /// Returns true if the link of a program has the option `local`.
+    fn allows_local(&self, owner: &Owner) -> bool {
+        let mut links = self.links.iter();
+        let link = links.find(|link| link.info.index == owner.link);
+        link.is_some_and(|link| link.config.local)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pair_has_one_channel_until_an_owner_ends() {
+        let mut introductions = Introductions::default();
+        assert!(introductions.add(3, 5));
+        assert!(!introductions.add(5, 3), "from the other side");
+        assert!(introductions.add(3, 4));
+        introductions.forget(5);
+        assert!(introductions.add(5, 3));
+        assert!(!introductions.add(4, 3));
+        introductions.forget_pair(4, 3);
+        assert!(introductions.add(3, 4));
+    }
+}

@@ -1,0 +1,366 @@
+//! The weather: decides the fate of packets, one after the other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::counts::Counts;
+use crate::fate::{Damage, Fate};
+use crate::plan::{Effect, EventKind, Plan, Rule, Trigger};
+use crate::random::{below, mix};
+use crate::selector::{Direction, Facts};
+
+/// An event that a rule has caused.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Provoked {
+    /// The queue pair moves to the error state.
+    QpError(u32),
+    /// The completion queue of the queue pair overflows.
+    CqOverrun(u32),
+    /// The limit event of all shared receive queues.
+    SrqLimit,
+    /// The port is down, or up again.
+    Port {
+        /// True if it is up again.
+        up: bool,
+    },
+    /// The port has no GIDs, or has them again.
+    Gids {
+        /// True if they are there again.
+        present: bool,
+    },
+    /// The device fails.
+    DeviceFatal,
+}
+
+/// The part of a plan that applies to packets, or to messages of the connection manager, of one
+/// direction or both.
+#[derive(Debug)]
+pub struct Weather {
+    plan: Arc<Plan>,
+    counts: Arc<dyn Counts>,
+    /// True for messages of the connection manager.
+    is_cm: bool,
+    /// The only direction whose packets this weather sees; none for both. Events that only
+    /// time causes come from the one that sees received packets.
+    direction: Option<Direction>,
+    began: Option<u64>,
+    states: Vec<State>,
+    /// Numbers of flows in the order of their first packet: queue pair numbers differ from run
+    /// to run.
+    flows: BTreeMap<(Direction, u32), u64>,
+    events: VecDeque<Provoked>,
+}
+
+/// The state of a rule.
+#[derive(Debug, Default)]
+struct State {
+    /// Of each flow: number of packets, and whether the time is bad.
+    flows: BTreeMap<u64, (u64, bool)>,
+    hits: u64,
+    /// Time of the first affected packet, if the rule begins with a packet.
+    began: Option<u64>,
+    /// Time at which the last packet goes on, or the line is free.
+    free_at: u64,
+    event: EventState,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum EventState {
+    #[default]
+    Due,
+    /// It ends at this time.
+    Lasts(u64),
+    Over,
+}
+
+impl Weather {
+    /// Creates the weather for packets of one direction.
+    pub fn for_packets(plan: Arc<Plan>, counts: Arc<dyn Counts>, direction: Direction) -> Weather {
+        Weather::new(plan, counts, false, Some(direction))
+    }
+
+    /// Creates the weather for messages of the connection manager.
+    pub fn for_connection_manager(plan: Arc<Plan>, counts: Arc<dyn Counts>) -> Weather {
+        Weather::new(plan, counts, true, None)
+    }
+
+    fn new(
+        plan: Arc<Plan>,
+        counts: Arc<dyn Counts>,
+        is_cm: bool,
+        direction: Option<Direction>,
+    ) -> Weather {
+        let states = plan.rules.iter().map(|_| State::default()).collect();
+        Weather {
+            plan,
+            counts,
+            is_cm,
+            direction,
+            began: None,
+            states,
+            flows: BTreeMap::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Returns the plan.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Decides the fate of a packet from BTH to ICRC, or of a MAD of the connection manager.
+    /// `judged` says that its sender has the same faults: then only rules for received packets
+    /// apply.
+    pub fn judge(
+        &mut self,
+        now: u64,
+        direction: Direction,
+        peer: IpAddr,
+        bytes: &[u8],
+        judged: bool,
+    ) -> Fate {
+        let began = *self.began.get_or_insert(now);
+        let facts = match self.is_cm {
+            true => Facts::of_mad(direction, peer, bytes),
+            false => Facts::of_packet(direction, peer, bytes),
+        };
+        let flows = self.flows.len() as u64;
+        let key = (direction, facts.qpn);
+        let flow = *self.flows.entry(key).or_insert(flows);
+        let mut fate = Fate::PASS;
+        for (index, rule) in self.plan.rules.iter().enumerate() {
+            if matches!(rule.effect, Effect::Fail { .. })
+                || judged && rule.select.direction.is_none()
+                || !rule.select.selects(&facts)
+            {
+                continue;
+            }
+            let state = &mut self.states[index];
+            if let Effect::Event(kind) = rule.effect {
+                let due = self.counts.select(index) >= rule.window.after.max(1);
+                if due && rule.window.at.is_none() && state.event == EventState::Due {
+                    self.counts.hit(index);
+                    begin_event(state, &mut self.events, rule, kind, now, facts.qpn);
+                }
+                let is_down = matches!(state.event, EventState::Lasts(end) if now < end);
+                if kind == EventKind::PortDown && is_down {
+                    fate.copies = 0;
+                    return fate;
+                }
+                continue;
+            }
+            let random = |part: u64, count: u64| {
+                mix(&[
+                    self.plan.seed,
+                    index as u64,
+                    direction as u64,
+                    flow,
+                    count,
+                    part,
+                ])
+            };
+            let Some(count) = state.affects(rule, index, &*self.counts, began, now, flow, random)
+            else {
+                continue;
+            };
+            fate.rule = Some(index);
+            let changed = match rule.effect {
+                Effect::Drop => fate.lose(),
+                Effect::Duplicate => {
+                    fate.copies += 1;
+                    true
+                }
+                Effect::Corrupt { undetected } => {
+                    let place = random(1, count);
+                    fate.damage = Some(Damage { place, undetected });
+                    true
+                }
+                Effect::Delay { ns, jitter } => {
+                    let range = jitter.min(ns);
+                    let jitter = below(random(2, count), range + jitter + 1);
+                    let due = fate.due.unwrap_or(now) + ns - range + jitter;
+                    // Packets keep their order.
+                    state.free_at = state.free_at.max(due);
+                    fate.due = Some(state.free_at);
+                    true
+                }
+                Effect::Reorder { by } => {
+                    fate.behind = fate.behind.max(by);
+                    true
+                }
+                Effect::Rate { bits, queue } => {
+                    let begin = state.free_at.max(fate.due.unwrap_or(now));
+                    match begin - now > queue {
+                        true => fate.lose(),
+                        false => {
+                            state.free_at = begin + facts.ip_len as u64 * 8_000_000_000 / bits;
+                            fate.due = Some(state.free_at);
+                            false
+                        }
+                    }
+                }
+                Effect::BlackHole { bytes } => facts.ip_len > bytes && fate.lose(),
+                Effect::Answer(answer) => {
+                    let can = facts.is_positive_response();
+                    fate.answer = fate.answer.or(can.then_some(answer));
+                    can
+                }
+                Effect::Reject => {
+                    fate.rejected = true;
+                    fate.lose()
+                }
+                Effect::Event(_) | Effect::Fail { .. } => false,
+            };
+            if changed {
+                state.hits += 1;
+                self.counts.hit(index);
+            }
+            if fate.is_lost() {
+                break;
+            }
+        }
+        fate
+    }
+
+    /// Returns the time of the next event that time alone causes.
+    pub fn next_timeout(&self) -> Option<u64> {
+        let began = self.began?;
+        let rules = self.plan.rules.iter().zip(&self.states);
+        let times = rules.filter_map(|(rule, state)| match (rule.effect, state.event) {
+            (Effect::Event(_), EventState::Lasts(end)) => Some(end),
+            (Effect::Event(_), EventState::Due) if self.reads_clock() => {
+                rule.window.at.map(|at| began + at)
+            }
+            _ => None,
+        });
+        times.min()
+    }
+
+    /// Starts the clock of the plan, if no packet has done so.
+    pub fn begin(&mut self, now: u64) {
+        self.began.get_or_insert(now);
+    }
+
+    /// Begins and ends the events that are due.
+    pub fn handle_timeout(&mut self, now: u64) {
+        let began = *self.began.get_or_insert(now);
+        let reads_clock = self.reads_clock();
+        for (index, rule) in self.plan.rules.iter().enumerate() {
+            let Effect::Event(kind) = rule.effect else {
+                continue;
+            };
+            let state = &mut self.states[index];
+            match state.event {
+                EventState::Due
+                    if reads_clock && rule.window.at.is_some_and(|at| now >= began + at) =>
+                {
+                    self.counts.hit(index);
+                    begin_event(state, &mut self.events, rule, kind, now, 0);
+                }
+                EventState::Lasts(end) if now >= end => {
+                    state.event = EventState::Over;
+                    self.events.extend(match kind {
+                        EventKind::PortDown => Some(Provoked::Port { up: true }),
+                        EventKind::GidRemoved => Some(Provoked::Gids { present: true }),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<Provoked> {
+        self.events.pop_front()
+    }
+
+    fn reads_clock(&self) -> bool {
+        self.direction == Some(Direction::In)
+    }
+}
+
+impl Fate {
+    fn lose(&mut self) -> bool {
+        self.copies = 0;
+        true
+    }
+}
+
+impl State {
+    /// Returns the number of the packet in its flow, if the rule affects it.
+    #[allow(clippy::too_many_arguments)] // the parts of a weather that the loop borrows
+    fn affects(
+        &mut self,
+        rule: &Rule,
+        index: usize,
+        counts: &dyn Counts,
+        began: u64,
+        now: u64,
+        flow: u64,
+        random: impl Fn(u64, u64) -> u64,
+    ) -> Option<u64> {
+        let window = &rule.window;
+        if window.at.is_some_and(|at| now < began + at) {
+            return None;
+        }
+        let number = counts.select(index);
+        if number <= window.after || window.times.is_some_and(|times| self.hits >= times) {
+            return None;
+        }
+        let begin = match window.at {
+            Some(at) => began + at,
+            None => *self.began.get_or_insert(now),
+        };
+        if window.lasts.is_some_and(|lasts| now >= begin + lasts) {
+            return None;
+        }
+        let (count, is_bad) = self.flows.entry(flow).or_default();
+        *count += 1;
+        let affected = match rule.trigger {
+            Trigger::Always => true,
+            Trigger::Chance(chance) => chance.decide(random(0, *count)),
+            Trigger::Gilbert {
+                enter,
+                leave,
+                bad,
+                good,
+            } => {
+                let change = if *is_bad { leave } else { enter };
+                *is_bad ^= change.decide(random(3, *count));
+                let loss = if *is_bad { bad } else { good };
+                loss.decide(random(0, *count))
+            }
+            Trigger::Nth { first, last } => (first..=last).contains(&(number - window.after)),
+            Trigger::Every(step) => (number - window.after).is_multiple_of(step),
+        };
+        affected.then_some(*count)
+    }
+}
+
+fn begin_event(
+    state: &mut State,
+    events: &mut VecDeque<Provoked>,
+    rule: &Rule,
+    kind: EventKind,
+    now: u64,
+    qpn: u32,
+) {
+    state.event = match rule.window.lasts {
+        Some(lasts) => EventState::Lasts(now + lasts),
+        None if kind == EventKind::PortDown => EventState::Lasts(u64::MAX),
+        None => EventState::Over,
+    };
+    events.push_back(match kind {
+        EventKind::QpError => Provoked::QpError(qpn),
+        EventKind::CqOverrun => Provoked::CqOverrun(qpn),
+        EventKind::SrqLimit => Provoked::SrqLimit,
+        EventKind::PortDown => Provoked::Port { up: false },
+        EventKind::GidRemoved => Provoked::Gids { present: false },
+        EventKind::DeviceFatal => Provoked::DeviceFatal,
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! A program's end of a channel: the memory, and a socket for wakeups.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
+    socketpair,
+};
+
+use super::memory::{self, Memory, RingView};
+use super::ring::{Reader, Writer, arm, disarm, has_record, take_sleeper};
+
+/// One of the two ends of a channel. It names the ring that an end writes to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Writes to ring 0 and reads from ring 1.
+    First,
+    /// Writes to ring 1 and reads from ring 0.
+    Second,
+    /// Writes to ring 0 and reads from it: both ends are one slot.
+    Both,
+}
+
+/// The state of the program at the other end.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Readiness {
+    /// It reads the channel.
+    Ready,
+    /// It has not mapped the memory yet.
+    NotYet,
+    /// It has closed the channel, or has died.
+    Closed,
+}
+
+/// Creates the parts of a channel: the memory, and a socket for each end.
+///
+/// # Errors
+/// If the process or the machine has too many open files, or no memory.
+pub fn create_channel() -> io::Result<(OwnedFd, [OwnedFd; 2])> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (first, second) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok((memory::create()?, [first, second]))
+}
+
+/// This process's end of a channel to another slot.
+#[derive(Debug)]
+pub struct End {
+    peer: u8,
+    outgoing: RingView,
+    incoming: RingView,
+    /// Bytes arrive here when a thread of this process shall wake up.
+    socket: OwnedFd,
+    /// The socket to wake the other end by, if that is this process, too.
+    own_peer: Option<OwnedFd>,
+    /// Bytes read from the incoming ring, for threads that do not read it themselves.
+    read: AtomicU64,
+    is_ready: AtomicBool,
+    /// True if a thread has waited in vain for the other end.
+    is_late: AtomicBool,
+    is_closed: AtomicBool,
+}
+
+impl End {
+    /// Returns an end of the channel to the slot `peer`, and tells the other end that this one
+    /// is ready.
+    ///
+    /// # Errors
+    /// If the file is not one of [`create_channel`], or cannot be mapped.
+    pub fn new(peer: u8, memory: OwnedFd, socket: OwnedFd, side: Side) -> io::Result<End> {
+        let memory = Arc::new(Memory::map(&memory)?);
+        let (outgoing, incoming) = match side {
+            Side::First => (0, 1),
+            Side::Second => (1, 0),
+            Side::Both => (0, 0),
+        };
+        let end = End {
+            peer,
+            outgoing: RingView::new(&memory, outgoing),
+            incoming: RingView::new(&memory, incoming),
+            socket,
+            own_peer: None,
+            read: AtomicU64::new(0),
+            is_ready: AtomicBool::new(side == Side::Both),
+            is_late: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        };
+        if side != Side::Both {
+            end.wake();
+        }
+        Ok(end)
+    }
+
+    /// Creates a channel from a slot to itself.
+    ///
+    /// # Errors
+    /// As [`create_channel`].
+    pub fn to_itself(slot: u8) -> io::Result<End> {
+        let (memory, [first, second]) = create_channel()?;
+        let mut end = End::new(slot, memory, first, Side::Both)?;
+        end.own_peer = Some(second);
+        Ok(end)
+    }
+
+    /// Creates a channel between two slots of this process.
+    ///
+    /// # Errors
+    /// As [`create_channel`].
+    pub fn pair(slots: [u8; 2]) -> io::Result<[End; 2]> {
+        let (memory, [first, second]) = create_channel()?;
+        let ends = [
+            End::new(slots[1], memory.try_clone()?, first, Side::First)?,
+            End::new(slots[0], memory, second, Side::Second)?,
+        ];
+        ends.iter()
+            .for_each(|end| end.is_ready.store(true, Ordering::Relaxed));
+        Ok(ends)
+    }
+
+    /// Returns the sockets. While a copy of them is open, the other end is not told that this
+    /// process has ended.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = core::iter::once(&self.socket).chain(&self.own_peer);
+        sockets.map(AsFd::as_fd)
+    }
+
+    /// Returns the slot at the other end.
+    pub fn peer(&self) -> u8 {
+        self.peer
+    }
+
+    /// Returns the writing end of the outgoing ring. A channel has one.
+    pub(super) fn writer(&self) -> Writer<RingView> {
+        Writer::new(self.outgoing.clone())
+    }
+
+    /// Returns the reading end of the incoming ring. A channel has one.
+    pub(super) fn reader(&self) -> Reader<RingView> {
+        Reader::new(self.incoming.clone())
+    }
+
+    /// Notes the position up to which the incoming ring was read.
+    pub(super) fn note_read(&self, head: u64) {
+        self.read.store(head, Ordering::Relaxed);
+    }
+
+    /// Returns true if a packet waits.
+    #[inline]
+    pub(super) fn has_packet(&self) -> bool {
+        has_record(&self.incoming, self.read.load(Ordering::Relaxed)) && !self.is_closed()
+    }
+
+    /// Returns true if a packet waits behind a position, even if the channel is closed.
+    pub(super) fn has_unread(&self, head: u64) -> bool {
+        has_record(&self.incoming, head)
+    }
+
+    /// Returns true if a thread sleeps at the other end, and clears its flag.
+    pub(super) fn take_sleeper(&self) -> bool {
+        take_sleeper(&self.outgoing)
+    }
+
+    pub(super) fn arm(&self) {
+        arm(&self.incoming);
+    }
+
+    pub(super) fn disarm(&self) {
+        disarm(&self.incoming);
+    }
+
+    /// Wakes the threads that sleep at the other end.
+    pub(super) fn wake(&self) {
+        let socket = self.own_peer.as_ref().unwrap_or(&self.socket);
+        // The flag and not the mode of the socket: the other process can change the mode. The
+        // call fails if the other end is closed, or if earlier wakeups wait there.
+        let _full = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Takes all wakeups that have arrived. Returns true if the other end is closed.
+    pub(super) fn take_wakeups(&self) -> bool {
+        let mut bytes = [0; 256];
+        loop {
+            match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => break,
+                Ok((_, count)) => {
+                    self.is_ready.store(true, Ordering::Relaxed);
+                    if count < bytes.len() {
+                        return self.is_closed();
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                    return self.is_closed();
+                }
+                Err(_) => break,
+            }
+        }
+        self.is_closed.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Waits for the other end to be ready, for at most `timeout`. After a wait in vain no
+    /// further call waits.
+    pub fn await_ready(&self, timeout: Duration) -> Readiness {
+        let mut left = timeout;
+        loop {
+            match self.readiness() {
+                Readiness::NotYet if self.is_late.load(Ordering::Relaxed) => {
+                    return Readiness::NotYet;
+                }
+                Readiness::NotYet if left.is_zero() => {
+                    self.is_late.store(true, Ordering::Relaxed);
+                }
+                Readiness::NotYet => {}
+                known => return known,
+            }
+            // Another thread may take the wakeup that announces it: look again soon.
+            let slice = left.min(Duration::from_millis(2));
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            let _interrupted = poll(&mut fds, Timespec::try_from(slice).ok().as_ref());
+            left -= slice;
+        }
+    }
+
+    /// Returns the state of the other end.
+    pub fn readiness(&self) -> Readiness {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        let events = fds[0].revents();
+        let hung_up = events.intersects(PollFlags::HUP | PollFlags::ERR);
+        let is_ready = self.is_ready.load(Ordering::Relaxed);
+        if self.is_closed() || polled.is_ok() && hung_up {
+            return Readiness::Closed;
+        }
+        match is_ready || events.contains(PollFlags::IN) {
+            true => Readiness::Ready,
+            false => Readiness::NotYet,
+        }
+    }
+
+    /// Closes the channel: the other end sends and receives nothing from now on.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let _closed = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Returns true if either end is closed.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

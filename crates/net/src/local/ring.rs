@@ -1,0 +1,271 @@
+//! The protocol of a ring: records of bytes from one writer to one reader in another process.
+//!
+//! ```text
+//!   writer: tail = number of bytes written      reader: head = number of bytes read
+//!      copy the record, then publish tail  -->  read tail, copy the record out, publish head
+//!      reader sleeps?  wake it             <--  about to sleep: say so, then look once more
+//!      no room: say so, then look once more -->  after reading: writer waits?  wake it
+//! ```
+//!
+//! The other process may be malicious, and may stop between any two instructions. So each end
+//! keeps its own position in private memory, and reads from shared memory only the position
+//! of the other end and records. A position is read once and checked before use. A record is
+//! copied out before any byte of it is used. A position or a length that no correct process
+//! writes breaks the ring: [`Broken`].
+//!
+//! A flag and a position are in a race of the kind "store, then load what the other stored": a
+//! writer publishes `tail` and loads the sleeper's flag, a reader sets the flag and loads
+//! `tail`. A sequentially consistent fence between the two on both sides makes one of them see
+//! the other: one of the two fences is first, and the thread of the second one sees all that
+//! the thread of the first one has stored before its fence. `loom/` checks all interleavings.
+
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Bytes of a record before its payload, the length included.
+pub const HEADER: usize = 40;
+/// Records begin at multiples of a cache line. So a header never wraps around.
+pub const ALIGNMENT: usize = 64;
+
+/// The header of a record. Its first four bytes are the length of the payload, and belong to
+/// the ring.
+pub type Header = [u8; HEADER];
+
+/// Bytes of a header that the ring does not use itself.
+pub const HEADER_REST: core::ops::Range<usize> = 4..HEADER;
+
+/// The memory of a ring, which the two processes share. The other process may change every
+/// byte at any time.
+pub trait RingMemory {
+    /// Bytes for records, a multiple of [`ALIGNMENT`].
+    const CAPACITY: usize;
+
+    /// Returns the number of bytes written so far.
+    fn tail(&self) -> &AtomicU64;
+    /// Returns the number of bytes read so far.
+    fn head(&self) -> &AtomicU64;
+    /// Returns the flag of a reader that sleeps.
+    fn reader_sleeps(&self) -> &AtomicU32;
+    /// Returns the flag of a writer that waits for room.
+    fn writer_waits(&self) -> &AtomicU32;
+    /// Copies into the ring. `at + bytes.len()` is at most [`RingMemory::CAPACITY`].
+    fn copy_in(&self, at: usize, bytes: &[u8]);
+    /// Copies out of the ring. `at + bytes.len()` is at most [`RingMemory::CAPACITY`].
+    fn copy_out(&self, at: usize, bytes: &mut [u8]);
+}
+
+/// The other process has written what no correct process writes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Broken;
+
+/// The result of writing a record.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Written {
+    /// The record is in the ring, and the reader is awake.
+    Quiet,
+    /// The record is in the ring. The reader sleeps: the caller must wake it.
+    WakeReader,
+    /// The ring has no room now. The reader will report room.
+    Full,
+}
+
+/// The writing end. There is one per ring.
+#[derive(Debug)]
+pub struct Writer<M> {
+    memory: M,
+    tail: u64,
+    /// The head at the last look.
+    head: u64,
+}
+
+/// The reading end. There is one per ring.
+#[derive(Debug)]
+pub struct Reader<M> {
+    memory: M,
+    head: u64,
+    /// The tail at the last look.
+    tail: u64,
+}
+
+/// Returns the bytes that a record takes in the ring.
+pub const fn record_size(payload: usize) -> usize {
+    (HEADER + payload).next_multiple_of(ALIGNMENT)
+}
+
+impl<M: RingMemory> Writer<M> {
+    /// Returns the writing end of a ring that no process has written to.
+    pub fn new(memory: M) -> Writer<M> {
+        Writer {
+            memory,
+            tail: 0,
+            head: 0,
+        }
+    }
+
+    /// Returns the memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns the position of the reader at the last look.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Writes a record. The ring sets the first four bytes of the header.
+    ///
+    /// # Errors
+    /// [`Broken`] if the reader's position is impossible, or the record would not fit an empty
+    /// ring.
+    pub fn write(&mut self, mut header: Header, payload: &[u8]) -> Result<Written, Broken> {
+        let size = record_size(payload.len());
+        if size > M::CAPACITY {
+            return Err(Broken);
+        }
+        if !self.has_room(size)? {
+            return Ok(Written::Full);
+        }
+        header[..4].copy_from_slice(&(payload.len() as u32).to_ne_bytes());
+        let at = place::<M>(self.tail);
+        self.memory.copy_in(at, &header);
+        let at = at + HEADER;
+        let first = payload.len().min(M::CAPACITY - at);
+        self.memory.copy_in(at, &payload[..first]);
+        if first < payload.len() {
+            self.memory.copy_in(0, &payload[first..]);
+        }
+        self.tail = self.tail.wrapping_add(size as u64);
+        self.memory.tail().store(self.tail, Ordering::Release);
+        Ok(match take_sleeper(&self.memory) {
+            true => Written::WakeReader,
+            false => Written::Quiet,
+        })
+    }
+
+    /// Returns true if the ring has room for `size` bytes. Otherwise sets the flag for which
+    /// the reader looks.
+    fn has_room(&mut self, size: usize) -> Result<bool, Broken> {
+        if self.room() >= size {
+            return Ok(true);
+        }
+        self.look()?;
+        if self.room() >= size {
+            return Ok(true);
+        }
+        self.memory.writer_waits().swap(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        self.look()?;
+        Ok(self.room() >= size)
+    }
+
+    fn room(&self) -> usize {
+        M::CAPACITY - self.tail.wrapping_sub(self.head) as usize
+    }
+
+    /// Reads the position of the reader.
+    fn look(&mut self) -> Result<(), Broken> {
+        let head = self.memory.head().load(Ordering::Acquire);
+        self.head = checked::<M>(head, self.tail).map(|_| head)?;
+        Ok(())
+    }
+}
+
+impl<M: RingMemory> Reader<M> {
+    /// Returns the reading end of a ring that no process has read from.
+    pub fn new(memory: M) -> Reader<M> {
+        Reader {
+            memory,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Returns the memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns the number of bytes read.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Copies the oldest record out: its payload to the front of `payload`, whose length is the
+    /// longest payload. Returns its header and the length of its payload; none if the ring is
+    /// empty.
+    ///
+    /// # Errors
+    /// [`Broken`] if the writer's position or the record is impossible.
+    pub fn read(&mut self, payload: &mut [u8]) -> Result<Option<(Header, usize)>, Broken> {
+        if self.head == self.tail {
+            let tail = self.memory.tail().load(Ordering::Acquire);
+            checked::<M>(self.head, tail)?;
+            self.tail = tail;
+            if self.head == tail {
+                return Ok(None);
+            }
+        }
+        let written = self.tail.wrapping_sub(self.head) as usize;
+        let mut header = [0; HEADER];
+        let at = place::<M>(self.head);
+        self.memory.copy_out(at, &mut header);
+        let [a, b, c, d, ..] = header;
+        let length = u32::from_ne_bytes([a, b, c, d]) as usize;
+        let payload = payload.get_mut(..length).ok_or(Broken)?;
+        let size = record_size(length);
+        if size > written {
+            return Err(Broken);
+        }
+        let at = at + HEADER;
+        let first = length.min(M::CAPACITY - at);
+        self.memory.copy_out(at, &mut payload[..first]);
+        if first < length {
+            self.memory.copy_out(0, &mut payload[first..]);
+        }
+        self.head = self.head.wrapping_add(size as u64);
+        self.memory.head().store(self.head, Ordering::Release);
+        Ok(Some((header, length)))
+    }
+
+    /// Returns true if the writer waited for room, which the records read before have made. The
+    /// caller wakes it if it sleeps.
+    pub fn take_waiting_writer(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let flag = self.memory.writer_waits();
+        flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::AcqRel) != 0
+    }
+}
+
+/// Returns true if the reader of a ring sleeps, and clears its flag: the caller must wake it.
+pub fn take_sleeper(memory: &impl RingMemory) -> bool {
+    fence(Ordering::SeqCst);
+    let flag = memory.reader_sleeps();
+    flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::AcqRel) != 0
+}
+
+/// Sets the flag of a sleeping reader. Then [`has_record`] decides whether it may sleep.
+pub fn arm(memory: &impl RingMemory) {
+    memory.reader_sleeps().swap(1, Ordering::AcqRel);
+    fence(Ordering::SeqCst);
+}
+
+/// Clears the flag of a sleeping reader.
+pub fn disarm(memory: &impl RingMemory) {
+    memory.reader_sleeps().swap(0, Ordering::AcqRel);
+}
+
+/// Returns true if a record waits behind the position `head`, or the ring is broken.
+pub fn has_record(memory: &impl RingMemory, head: u64) -> bool {
+    memory.tail().load(Ordering::Acquire) != head
+}
+
+/// Returns the place of a position in the ring.
+fn place<M: RingMemory>(position: u64) -> usize {
+    (position % M::CAPACITY as u64) as usize
+}
+
+/// Checks the positions of both ends. Returns the number of bytes between them.
+fn checked<M: RingMemory>(head: u64, tail: u64) -> Result<usize, Broken> {
+    let bytes = tail.wrapping_sub(head);
+    let fits = bytes <= M::CAPACITY as u64 && bytes.is_multiple_of(ALIGNMENT as u64);
+    fits.then_some(bytes as usize).ok_or(Broken)
+}

@@ -1,0 +1,308 @@
+//! Tests of the ring over real shared memory, and of channels between two threads.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::memory::{Memory, RingView, create};
+use super::ring::{
+    Broken, HEADER, HEADER_REST, Reader, RingMemory, Writer, Written, arm, record_size,
+};
+use super::{Doorbell, End, Readiness, Side, create_channel};
+
+fn ring() -> (Writer<RingView>, Reader<RingView>, RingView) {
+    let memory = Arc::new(Memory::map(create().unwrap()).unwrap());
+    let view = RingView::new(&memory, 1);
+    (Writer::new(view.clone()), Reader::new(view.clone()), view)
+}
+
+fn header(byte: u8) -> [u8; HEADER] {
+    [byte; HEADER]
+}
+
+const LONGEST: usize = 1 << 16;
+
+proptest! {
+    /// Whatever is written arrives once, in order and unchanged, across the end of the memory.
+    #[test]
+    fn records_arrive_in_order(lengths in proptest::collection::vec((0..LONGEST, 1..4usize), 1..60)) {
+        let (mut writer, mut reader, _) = ring();
+        let mut buffer = vec![0; LONGEST];
+        let mut sent = std::collections::VecDeque::new();
+        for (index, (length, reads)) in lengths.into_iter().enumerate() {
+            let payload: Vec<u8> = (0..length).map(|at| (at * 7 + index) as u8).collect();
+            match writer.write(header(index as u8), &payload).unwrap() {
+                Written::Full => {
+                    let waiting: usize = sent.iter().map(|(_, p): &(u8, Vec<u8>)| record_size(p.len())).sum();
+                    prop_assert!(waiting + record_size(length) > RingView::CAPACITY);
+                }
+                _ => sent.push_back((index as u8, payload)),
+            }
+            for _ in 0..reads {
+                let read = reader.read(&mut buffer).unwrap();
+                prop_assert_eq!(read.is_some(), !sent.is_empty());
+                let (Some((header, length)), Some((tag, payload))) = (read, sent.pop_front()) else {
+                    break;
+                };
+                prop_assert!(header[HEADER_REST].iter().all(|byte| *byte == tag));
+                prop_assert_eq!(&buffer[..length], &payload[..]);
+            }
+        }
+    }
+
+    /// A hostile process writes anything anywhere, between any two operations of ours. Both
+    /// ends go on or report that the ring is broken; no read leaves the ring or the buffer.
+    #[test]
+    fn hostile_memory_breaks_nothing_but_the_ring(
+        steps in proptest::collection::vec((0..8u8, any::<u64>(), 0..LONGEST), 1..200)
+    ) {
+        let (mut writer, mut reader, view) = ring();
+        let mut buffer = vec![0; 1000];
+        for (step, number, length) in steps {
+            // Numbers near those that the ring uses are the interesting ones.
+            let near = number % 3 * 64 + reader.head() + number % (2 * RingView::CAPACITY as u64);
+            match step {
+                0 => view.tail().store(number, core::sync::atomic::Ordering::Relaxed),
+                1 => view.head().store(number, core::sync::atomic::Ordering::Relaxed),
+                2 => view.tail().store(near, core::sync::atomic::Ordering::Relaxed),
+                3 => view.head().store(near, core::sync::atomic::Ordering::Relaxed),
+                4 => {
+                    let at = number as usize % (RingView::CAPACITY - 8);
+                    view.copy_in(at, &number.to_ne_bytes());
+                }
+                5 => view.copy_in(reader.head() as usize % RingView::CAPACITY, &(length as u32).to_ne_bytes()),
+                6 => drop(writer.write(header(1), &vec![9; length])),
+                _ => if let Ok(Some((_, length))) = reader.read(&mut buffer) {
+                    prop_assert!(length <= buffer.len());
+                },
+            }
+        }
+    }
+}
+
+#[test]
+fn two_of_the_longest_runs_fit_and_a_third_does_not() {
+    let (mut writer, mut reader, _) = ring();
+    let run = vec![1; crate::RUN_LIMITS.bytes];
+    assert_eq!(writer.write(header(1), &run), Ok(Written::Quiet));
+    assert_eq!(writer.write(header(2), &run), Ok(Written::Quiet));
+    assert_eq!(writer.write(header(3), &run), Ok(Written::Full));
+    let mut buffer = vec![0; LONGEST];
+    assert!(reader.read(&mut buffer).unwrap().is_some());
+    assert!(reader.take_waiting_writer(), "the writer waits for room");
+    assert!(!reader.take_waiting_writer(), "once");
+    assert_eq!(writer.write(header(3), &run), Ok(Written::Quiet));
+    assert_eq!(
+        writer.write(header(4), &vec![0; RingView::CAPACITY]),
+        Err(Broken)
+    );
+}
+
+#[test]
+fn writer_wakes_the_reader_only_if_it_sleeps() {
+    let (mut writer, _, view) = ring();
+    assert_eq!(writer.write(header(1), b"awake"), Ok(Written::Quiet));
+    arm(&view);
+    assert_eq!(writer.write(header(1), b"asleep"), Ok(Written::WakeReader));
+    assert_eq!(writer.write(header(1), b"awake"), Ok(Written::Quiet));
+}
+
+#[test]
+fn positions_of_a_hostile_process_are_refused() {
+    use core::sync::atomic::Ordering::Relaxed;
+    let mut buffer = vec![0; LONGEST];
+    for tail in [1, 63, 65, RingView::CAPACITY as u64 + 64, u64::MAX] {
+        let (_, mut reader, view) = ring();
+        view.tail().store(tail, Relaxed);
+        assert_eq!(reader.read(&mut buffer), Err(Broken), "tail {tail}");
+    }
+    for head in [1, 1 << 40, u64::MAX] {
+        let (mut writer, _, view) = ring();
+        view.head().store(head, Relaxed);
+        let filled = (0..3).map(|_| writer.write(header(1), &vec![0; 60_000]));
+        assert!(
+            filled.into_iter().any(|result| result == Err(Broken)),
+            "head {head}"
+        );
+    }
+    // A record that is longer than the bytes written, or than the buffer.
+    for length in [100, LONGEST as u32 + 1, u32::MAX] {
+        let (mut writer, mut reader, view) = ring();
+        writer.write(header(1), b"short").unwrap();
+        view.copy_in(0, &length.to_ne_bytes());
+        assert_eq!(reader.read(&mut buffer), Err(Broken), "length {length}");
+    }
+}
+
+#[test]
+fn only_memory_of_a_channel_is_mapped() {
+    let file = std::fs::File::open("/proc/version").unwrap();
+    assert!(Memory::map(&file).is_err());
+    let flags = rustix::fs::MemfdFlags::ALLOW_SEALING | rustix::fs::MemfdFlags::CLOEXEC;
+    let unsealed = rustix::fs::memfd_create("unsealed", flags).unwrap();
+    rustix::fs::ftruncate(&unsealed, super::CHANNEL_SIZE as u64).unwrap();
+    assert!(Memory::map(&unsealed).is_err(), "it could shrink");
+    let (memory, _) = create_channel().unwrap();
+    assert!(
+        rustix::fs::ftruncate(&memory, 0).is_err(),
+        "no process can shrink it"
+    );
+}
+
+fn ends() -> (End, End) {
+    let (memory, [first, second]) = create_channel().unwrap();
+    let copy = memory.try_clone().unwrap();
+    let one = End::new(5, memory, first, Side::First).unwrap();
+    assert_eq!(
+        one.readiness(),
+        Readiness::NotYet,
+        "the other end has not mapped it"
+    );
+    (one, End::new(3, copy, second, Side::Second).unwrap())
+}
+
+#[test]
+fn end_knows_when_the_other_end_is_ready_and_when_it_is_closed() {
+    let (one, other) = ends();
+    assert_eq!(one.await_ready(Duration::from_secs(10)), Readiness::Ready);
+    assert_eq!(other.readiness(), Readiness::Ready);
+    assert!(!one.take_wakeups());
+    assert_eq!(one.readiness(), Readiness::Ready, "the wakeup is taken");
+    drop(other);
+    assert_eq!(one.readiness(), Readiness::Closed);
+    assert!(one.take_wakeups() && one.is_closed());
+}
+
+#[test]
+fn wait_for_an_end_that_is_not_mapped_happens_once() {
+    let (memory, [first, _second]) = create_channel().unwrap();
+    let end = End::new(5, memory, first, Side::First).unwrap();
+    assert_eq!(end.await_ready(Duration::from_millis(1)), Readiness::NotYet);
+    assert_eq!(
+        end.await_ready(Duration::MAX),
+        Readiness::NotYet,
+        "no second wait"
+    );
+}
+
+/// Waits until the doorbell's descriptor is readable.
+fn wait(doorbell: &Doorbell) {
+    let fd = doorbell.as_fd();
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None).unwrap();
+}
+
+/// Two threads exchange records, and sleep whenever there is none: a lost wakeup would hang.
+#[test]
+#[allow(clippy::disallowed_methods)] // the threads stand for two processes
+fn threads_that_sleep_miss_no_record() {
+    const ROUNDS: u32 = 20_000;
+    let (one, other) = ends();
+    let serve = |end: End, begins: bool| {
+        move || {
+            let doorbell = Doorbell::new().unwrap();
+            let end = Arc::new(end);
+            doorbell.add(&end).unwrap();
+            let (mut writer, mut reader) = (end.writer(), end.reader());
+            let mut buffer = [0; 64];
+            let mut write = |number: u32| {
+                let written = writer.write(header(0), &number.to_ne_bytes()).unwrap();
+                if written == Written::WakeReader {
+                    end.wake();
+                }
+            };
+            if begins {
+                write(0);
+            }
+            let mut expected = u32::from(!begins) ^ 1;
+            while expected < ROUNDS {
+                match reader.read(&mut buffer).unwrap() {
+                    Some((_, 4)) => {
+                        end.note_read(reader.head());
+                        let number = u32::from_ne_bytes(*buffer.first_chunk().unwrap());
+                        assert_eq!(number, expected);
+                        write(number + 1);
+                        expected += 2;
+                    }
+                    Some(_) => panic!("a record of another length"),
+                    None => {
+                        if doorbell.begin_sleep() {
+                            wait(&doorbell);
+                        }
+                        doorbell.end_sleep();
+                    }
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(serve(one, true));
+        scope.spawn(serve(other, false));
+    });
+}
+
+#[test]
+fn all_threads_that_sleep_wake_up_one_after_another() {
+    let (one, other) = ends();
+    let (one, doorbell) = (Arc::new(one), Doorbell::new().unwrap());
+    doorbell.add(&one).unwrap();
+    let mut writer = other.writer();
+    // Two threads are about to sleep; one takes the wakeup of the record.
+    assert!(doorbell.begin_sleep() && doorbell.begin_sleep());
+    assert_eq!(writer.write(header(1), b"record"), Ok(Written::WakeReader));
+    other.wake();
+    wait(&doorbell);
+    assert!(!doorbell.end_sleep());
+    wait(&doorbell);
+    // The record is read. The next one wakes the thread that still sleeps.
+    let mut reader = one.reader();
+    reader.read(&mut [0; 64]).unwrap().unwrap();
+    one.note_read(reader.head());
+    doorbell.end_sleep();
+    assert!(doorbell.begin_sleep());
+    assert_eq!(writer.write(header(1), b"record"), Ok(Written::WakeReader));
+    doorbell.end_sleep();
+    assert_eq!(
+        writer.write(header(1), b"record"),
+        Ok(Written::Quiet),
+        "no thread sleeps"
+    );
+}
+
+#[test]
+fn sleep_ends_when_the_other_process_has_ended() {
+    let (one, other) = ends();
+    let (one, doorbell) = (Arc::new(one), Doorbell::new().unwrap());
+    doorbell.add(&one).unwrap();
+    let _has_announcement = doorbell.begin_sleep();
+    assert!(!doorbell.end_sleep());
+    assert!(doorbell.begin_sleep());
+    drop(other);
+    wait(&doorbell);
+    assert!(doorbell.end_sleep() && doorbell.has_closed());
+    doorbell.remove_closed();
+    assert!(!doorbell.has_ends());
+}
+
+#[test]
+fn slot_reaches_itself() {
+    let (end, doorbell) = (
+        Arc::new(End::to_itself(9).unwrap()),
+        Doorbell::new().unwrap(),
+    );
+    doorbell.add(&end).unwrap();
+    assert_eq!(end.readiness(), Readiness::Ready);
+    assert!(doorbell.begin_sleep());
+    assert_eq!(
+        end.writer().write(header(1), b"own"),
+        Ok(Written::WakeReader)
+    );
+    end.wake();
+    wait(&doorbell);
+    doorbell.end_sleep();
+    let mut buffer = [0; 64];
+    let (_, length) = end.reader().read(&mut buffer).unwrap().unwrap();
+    assert_eq!(&buffer[..length], b"own");
+}

@@ -1,0 +1,419 @@
+//! Connections on links of type siw, with a real ferroced: both ends are this process.
+
+#![allow(clippy::disallowed_methods)] // strangers connect by TCP
+
+#[path = "../../abi/tests/common/ferroced.rs"]
+#[allow(dead_code, reason = "shared with other test programs")]
+mod ferroced;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+use ferroce_device::transport::{
+    Access, MwKind, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr,
+    WcStatus,
+};
+use ferroce_device::{Buffer, Cq, Qp};
+use ferroce_rdmacm::{
+    ConnParams, Event, EventChannel, EventKind, Id, PortSpace, QpConfig, RESOLVE_TIMEOUT,
+};
+use ferroce_testnet::{deadline, isolated};
+
+fn on_siw(name: &str, body: impl FnOnce(&mut ferroced::Ferroced)) {
+    isolated(name, || {
+        let mut ferroced = ferroced::Ferroced::start();
+        ferroced::add_link_of("siw", "siw0", "lo");
+        body(&mut ferroced);
+    });
+}
+
+/// Returns the next event, which must come soon.
+fn next(channel: &EventChannel) -> Event {
+    deadline::readable(channel, "an event");
+    channel.next().expect("an event")
+}
+
+fn channels() -> [EventChannel; 2] {
+    [(); 2].map(|()| EventChannel::new().expect("a channel"))
+}
+
+fn new_id(channel: &EventChannel) -> Id {
+    Id::new(channel, PortSpace::Tcp, QpType::Rc).expect("an id")
+}
+
+fn listener(channel: &EventChannel, address: &str, backlog: u32) -> (Id, SocketAddr) {
+    let id = new_id(channel);
+    id.bind(address.parse().expect("an address"))
+        .expect("bound");
+    id.listen(backlog).expect("listening");
+    let address = id.local_addr().expect("bound");
+    (id, address)
+}
+
+fn queue_pair(id: &Id) -> (Arc<Qp>, Arc<Cq>) {
+    let link = id.device().expect("resolved");
+    let cq = link.device().create_cq(64, None).expect("a queue");
+    let config = QpConfig {
+        pd: None,
+        send_cq: &cq,
+        recv_cq: &cq,
+        cap: cap(),
+        sq_sig_all: true,
+    };
+    (id.create_qp(&config).expect("a queue pair"), cq)
+}
+
+fn cap() -> QpCap {
+    QpCap {
+        max_send_wr: 16,
+        max_recv_wr: 16,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    }
+}
+
+/// Returns an id that has requested a connection.
+fn connect(channel: &EventChannel, to: SocketAddr) -> (Id, Arc<Qp>, Arc<Cq>) {
+    let id = new_id(channel);
+    id.resolve_addr(None, to, RESOLVE_TIMEOUT)
+        .expect("resolving");
+    assert!(matches!(next(channel).kind, EventKind::AddressResolved));
+    id.resolve_route().expect("resolving");
+    assert!(matches!(next(channel).kind, EventKind::RouteResolved));
+    let (qp, cq) = queue_pair(&id);
+    let params = ConnParams::with_private_data(b"hello");
+    id.connect(&params).expect("requested");
+    (id, qp, cq)
+}
+
+/// Takes a request of a listener.
+fn request(channel: &EventChannel) -> Id {
+    match next(channel).kind {
+        EventKind::ConnectRequest { id, params } => {
+            assert_eq!(params.private_data, b"hello", "the exact length");
+            id
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One end of a connection.
+struct End {
+    id: Id,
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+}
+
+/// Connects two ends through a listener.
+fn pair(here: &EventChannel, there: &EventChannel, address: &str) -> (Id, [End; 2]) {
+    let (listening, mut to) = listener(there, address, 4);
+    if to.ip().is_unspecified() {
+        to.set_ip([127, 0, 0, 1].into());
+    }
+    let (id, qp, cq) = connect(here, to);
+    let active = End { id, qp, cq };
+    let id = request(there);
+    assert_eq!(id.local_addr(), Some(to));
+    let (qp, cq) = queue_pair(&id);
+    let passive = End { id, qp, cq };
+    let params = ConnParams::with_private_data(b"welcome");
+    passive.id.accept(&params).expect("accepted");
+    match next(here).kind {
+        EventKind::Established(Some(params)) => assert_eq!(params.private_data, b"welcome"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(next(there).kind, EventKind::Established(None)));
+    assert_eq!(passive.id.peer_addr(), active.id.local_addr());
+    for end in [&active, &passive] {
+        let state = end.qp.query().expect("it lives").attr.state;
+        assert_eq!(state, QpState::Rts);
+    }
+    (listening, [active, passive])
+}
+
+/// Waits for a completion. Returns its status and its number of bytes.
+fn completion(end: &End) -> (u64, WcStatus, u32) {
+    let mut found = None;
+    deadline::until("a completion", || {
+        end.cq
+            .poll(1, |wc| found = Some((wc.wr_id, wc.status, wc.byte_len)));
+        found.is_some()
+    });
+    found.expect("a completion")
+}
+
+fn buffer(end: &End, length: usize) -> Buffer {
+    let link = end.id.device().expect("resolved");
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    Buffer::new(link.device(), link.pd(), length, access).expect("memory")
+}
+
+fn post(end: &End, wr_id: u64, op: SendOp, from: &Buffer, length: usize) {
+    end.qp
+        .post_send(SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&[from.sge(0, length as u32)]),
+            ud: None,
+            xrc_srq: 0,
+        })
+        .expect("posted");
+}
+
+/// SENDs a message to the other end, and compares it there.
+fn send_message(from: &End, to: &End, length: usize) {
+    let (source, sink) = (buffer(from, length), buffer(to, length));
+    let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+    source.write(0, &bytes);
+    let sges = &[sink.sge(0, length as u32)];
+    to.qp.post_recv(&RecvWr { wr_id: 7, sges }).expect("posted");
+    post(from, 8, SendOp::Send { imm: None }, &source, length);
+    assert_eq!(completion(to), (7, WcStatus::Success, length as u32));
+    let (wr_id, status, _) = completion(from);
+    assert_eq!((wr_id, status), (8, WcStatus::Success));
+    let mut got = vec![0; length];
+    sink.read(0, &mut got);
+    assert!(got == bytes, "the message differs");
+}
+
+#[test]
+fn ends_connect_transfer_and_disconnect() {
+    on_siw("ends_connect_transfer_and_disconnect", |_| {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0"] {
+            let [here, there] = channels();
+            let (_listening, [active, passive]) = pair(&here, &there, address);
+            for length in [1, 100, 5000, 1 << 20] {
+                send_message(&active, &passive, length);
+                send_message(&passive, &active, length);
+            }
+            const LENGTH: usize = 3 << 20;
+            let (source, sink) = (buffer(&active, LENGTH), buffer(&passive, LENGTH));
+            let bytes: Vec<u8> = (0..LENGTH).map(|at| (at % 241) as u8).collect();
+            source.write(0, &bytes);
+            let (remote_addr, rkey) = (sink.addr(), sink.rkey());
+            let write = SendOp::Write {
+                remote_addr,
+                rkey,
+                imm: None,
+            };
+            post(&active, 1, write, &source, LENGTH);
+            assert_eq!(completion(&active).1, WcStatus::Success);
+            // A READ is answered after the WRITE before it was placed.
+            let back = buffer(&active, LENGTH);
+            post(
+                &active,
+                2,
+                SendOp::Read { remote_addr, rkey },
+                &back,
+                LENGTH,
+            );
+            let (wr_id, status, _) = completion(&active);
+            assert_eq!((wr_id, status), (2, WcStatus::Success));
+            for memory in [&sink, &back] {
+                let mut got = vec![0; LENGTH];
+                memory.read(0, &mut got);
+                assert!(got == bytes, "the data differs");
+            }
+            active.id.disconnect().expect("disconnected");
+            for channel in [&here, &there] {
+                let ended = next(channel).kind;
+                assert!(matches!(ended, EventKind::Disconnected { errno: 0 }));
+            }
+            for end in [&active, &passive] {
+                let state = end.qp.query().expect("it lives").attr.state;
+                assert_eq!(state, QpState::Err);
+            }
+        }
+    });
+}
+
+#[test]
+fn rejection_carries_private_data() {
+    on_siw("rejection_carries_private_data", |_| {
+        let [here, there] = channels();
+        let (_listening, address) = listener(&there, "127.0.0.1:0", 4);
+        for dropped in [false, true] {
+            let (_active, qp, _cq) = connect(&here, address);
+            let passive = request(&there);
+            let expected: &[u8] = match dropped {
+                true => b"",
+                false => {
+                    passive.reject(b"no").expect("rejected");
+                    b"no"
+                }
+            };
+            drop(passive);
+            match next(&here).kind {
+                EventKind::Refused {
+                    errno,
+                    private_data,
+                } => assert_eq!((errno, &private_data[..]), (libc::ECONNRESET, expected)),
+                other => panic!("{other:?}"),
+            }
+            let state = qp.query().expect("it lives").attr.state;
+            assert_eq!(state, QpState::Err);
+        }
+    });
+}
+
+#[test]
+fn port_without_a_listener_refuses() {
+    on_siw("port_without_a_listener_refuses", |_| {
+        let [here, there] = channels();
+        let (listening, address) = listener(&there, "127.0.0.1:0", 4);
+        drop(listening);
+        let _queues = connect(&here, address);
+        match next(&here).kind {
+            EventKind::Refused { errno, .. } => assert_eq!(errno, libc::ECONNREFUSED),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn listener_on_a_taken_tcp_port_names_its_holder() {
+    on_siw("listener_on_a_taken_tcp_port_names_its_holder", |_| {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = taken.local_addr().expect("bound");
+        let channel = EventChannel::new().expect("a channel");
+        let id = new_id(&channel);
+        id.bind(address).expect("rdma_cm's own table has it free");
+        let error = id.listen(1).unwrap_err();
+        assert_eq!(error.errno(), libc::EADDRINUSE);
+        let name = format!("process {}", std::process::id());
+        assert!(error.to_string().contains(&name), "{error}");
+        drop(taken);
+        id.listen(1).expect("the port is free");
+    });
+}
+
+#[test]
+fn peer_that_speaks_another_protocol_is_closed() {
+    on_siw("peer_that_speaks_another_protocol_is_closed", |_| {
+        let [here, there] = channels();
+        let (_listening, address) = listener(&there, "0.0.0.0:0", 4);
+        let to = SocketAddr::new([127, 0, 0, 1].into(), address.port());
+        let mut stranger = TcpStream::connect(to).expect("connected");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+        // A reset or the end of the stream, and nothing else.
+        let read = stranger.read(&mut [0; 64]);
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+        // The listener goes on.
+        let _queues = connect(&here, to);
+        drop(request(&there));
+    });
+}
+
+#[test]
+fn half_open_connections_beyond_the_backlog_are_closed() {
+    on_siw(
+        "half_open_connections_beyond_the_backlog_are_closed",
+        |_| {
+            let [here, there] = channels();
+            let (_listening, address) = listener(&there, "127.0.0.1:0", 2);
+            let connect_silently = |_| TcpStream::connect(address).expect("connected");
+            let mut silent: Vec<TcpStream> = (0..3).map(connect_silently).collect();
+            let read = silent[0].read(&mut [0; 64]);
+            assert!(matches!(read, Ok(0) | Err(_)), "the oldest one: {read:?}");
+            let _queues = connect(&here, address);
+            drop(request(&there));
+        },
+    );
+}
+
+#[test]
+fn end_of_ferroced_disturbs_no_connection() {
+    on_siw("end_of_ferroced_disturbs_no_connection", |ferroced| {
+        let [here, there] = channels();
+        let (_listening, [active, passive]) = pair(&here, &there, "127.0.0.1:0");
+        ferroced.kill();
+        send_message(&active, &passive, 100_000);
+        send_message(&passive, &active, 100_000);
+        active.id.disconnect().expect("disconnected");
+        let ended = next(&there).kind;
+        assert!(matches!(ended, EventKind::Disconnected { errno: 0 }));
+    });
+}
+
+#[test]
+fn peer_without_a_receive_is_terminated() {
+    on_siw("peer_without_a_receive_is_terminated", |_| {
+        let [here, there] = channels();
+        let (_listening, [active, passive]) = pair(&here, &there, "127.0.0.1:0");
+        let source = buffer(&active, 64);
+        post(&active, 1, SendOp::Send { imm: None }, &source, 64);
+        for channel in [&here, &there] {
+            let ended = next(channel).kind;
+            assert!(matches!(ended, EventKind::Disconnected { .. }));
+        }
+        for end in [&active, &passive] {
+            let state = end.qp.query().expect("it lives").attr.state;
+            assert_eq!(state, QpState::Err);
+        }
+    });
+}
+
+#[test]
+fn destroyed_queue_pair_disconnects_the_peer() {
+    on_siw("destroyed_queue_pair_disconnects_the_peer", |_| {
+        let [here, there] = channels();
+        let (_listening, [active, passive]) = pair(&here, &there, "127.0.0.1:0");
+        send_message(&active, &passive, 10);
+        active.id.detach_qp();
+        drop(active.qp);
+        let ended = next(&there).kind;
+        assert!(matches!(ended, EventKind::Disconnected { errno: 0 }));
+    });
+}
+
+#[test]
+fn link_of_each_type_serves_one_netdev() {
+    isolated("link_of_each_type_serves_one_netdev", || {
+        let _ferroced = ferroced::Ferroced::start();
+        ferroced::add_link("rxe0", "lo");
+        ferroced::add_link_of("siw", "siw0", "lo");
+        let [here, there] = channels();
+        // The link that was added first serves connections by address.
+        let (_listening, address) = listener(&there, "0.0.0.0:0", 4);
+        let to = SocketAddr::new([127, 0, 0, 1].into(), address.port());
+        let id = new_id(&here);
+        id.resolve_addr(None, to, RESOLVE_TIMEOUT)
+            .expect("resolving");
+        assert!(matches!(next(&here).kind, EventKind::AddressResolved));
+        let device = id.device().expect("resolved");
+        assert_eq!(device.link().name, "rxe0");
+        // The listener serves both.
+        TcpStream::connect(to).expect("siw0 listens, too");
+    });
+}
+
+#[test]
+fn siw_refuses_objects_that_it_does_not_have() {
+    on_siw("siw_refuses_objects_that_it_does_not_have", |_| {
+        let device = ferroce_device::Device::open("siw0").expect("open");
+        let (pd, cq) = (
+            device.alloc_pd(),
+            device.create_cq(8, None).expect("a queue"),
+        );
+        for qp_type in [QpType::Ud, QpType::Uc] {
+            let init = QpInit {
+                qp_type,
+                pd: Some(Arc::clone(&pd)),
+                send_cq: Some(Arc::clone(cq.queue())),
+                recv_cq: Some(Arc::clone(cq.queue())),
+                srq: None,
+                xrcd: None,
+                cap: cap(),
+                sq_sig_all: true,
+            };
+            let refused = device.create_qp(&init, &[&cq]);
+            refused.expect_err("iWARP has RC queue pairs only");
+        }
+        device
+            .alloc_mw(&pd, MwKind::Type1)
+            .expect_err("siw has no windows");
+    });
+}

@@ -1,0 +1,121 @@
+//! Assembled packets: a batch of the engine, and its bytes.
+
+use core::ops::Range;
+
+use ferroce_net::Properties;
+use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
+
+use crate::credits::Charge;
+use crate::process::Process;
+
+/// Bytes that assembling a packet may write beyond the end of a run.
+const OVERHANG: usize = 4096;
+
+/// A batch of packets, assembled into a buffer. It needs neither the engine nor the memory of
+/// the program to be sent.
+pub(crate) struct Assembly {
+    /// The batch; empty unless one of its runs is not sent yet.
+    batch: Batch,
+    /// The runs of the batch, one behind the other.
+    buffer: Vec<u8>,
+    runs: Vec<AssembledRun>,
+    faults: Vec<(usize, Fault)>,
+}
+
+/// A run in the buffer of an assembly.
+pub(crate) struct AssembledRun {
+    pub(crate) path: Path,
+    pub(crate) segment: usize,
+    pub(crate) bytes: Range<usize>,
+    pub(crate) charge: Option<Charge>,
+}
+
+impl Assembly {
+    /// Creates an assembly for batches of up to `batch` packets.
+    pub(crate) fn new(properties: &Properties, batch: usize) -> Assembly {
+        Assembly {
+            batch: Batch::new(batch, properties.run_limits),
+            buffer: vec![0; Batch::max_bytes(&properties.run_limits, OVERHANG) + OVERHANG],
+            runs: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Returns true if it has no packet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Returns the number of bytes of its runs.
+    pub(crate) fn bytes(&self) -> usize {
+        self.runs.last().map_or(0, |run| run.bytes.end)
+    }
+
+    /// Takes all runs, in sending order, and borrows the buffer that has their bytes.
+    pub(crate) fn take_runs(&mut self) -> (impl Iterator<Item = AssembledRun>, &[u8]) {
+        (self.runs.drain(..), &self.buffer)
+    }
+
+    /// Ends the batch, whose runs have been sent or wait as copies. UC and UD sends complete
+    /// now.
+    pub(crate) fn finish(&mut self, now: Time, engine: &mut Engine) {
+        if !self.batch.is_empty() {
+            engine.finish_transmit(now, &mut self.batch);
+        }
+    }
+
+    /// Assembles the next packets of the engine. Returns false if there are none. The assembly
+    /// must be empty.
+    pub(crate) fn fill(
+        &mut self,
+        now: Time,
+        engine: &mut Engine,
+        process: &mut impl Process,
+        trailer: Trailer,
+    ) -> bool {
+        loop {
+            engine.poll_transmit(now, &mut self.batch);
+            if self.batch.is_empty() {
+                return false;
+            }
+            self.assemble(process, trailer);
+            engine.fail_unreadable(now, &mut self.batch);
+            if !self.runs.is_empty() {
+                return true;
+            }
+            self.finish(now, engine);
+        }
+    }
+
+    /// Assembles the batch, all of it: what the engine decided now may be wrong later.
+    fn assemble(&mut self, process: &mut impl Process, trailer: Trailer) {
+        let mut end = 0;
+        self.batch.prefetch(process.memory());
+        for run in self.batch.runs() {
+            let (memory, faults) = (process.memory(), &mut self.faults);
+            let room = &mut self.buffer[end..];
+            let trailer = match run.path.in_memory {
+                true => Trailer::Unset,
+                false => trailer,
+            };
+            let length = self.batch.assemble_run(run, trailer, memory, room, faults);
+            let bytes = end..end + length;
+            let packets = &self.buffer[bytes.clone()];
+            if process.observes() {
+                process.assembled(&self.batch, run, packets, &self.faults);
+            }
+            if length > 0 {
+                end = bytes.end;
+                self.runs.push(AssembledRun {
+                    path: run.path,
+                    segment: run.segment,
+                    charge: Charge::of(run, packets),
+                    bytes,
+                });
+            }
+        }
+        for (index, fault) in self.faults.drain(..) {
+            self.batch.fault(index, fault);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Programs that connect through rdma_cm, over iWARP.
+
+use std::time::Duration;
+
+use super::Ports;
+use crate::case::{CALLERS, Caller, Case};
+
+/// Group, server command and client command; `{peer}` stands for the server's address.
+const COMMANDS: [(&str, &str, &str); 8] = [
+    (
+        "rping",
+        "rping -s -a 0.0.0.0 -p {port} -C 20 -v",
+        "rping -c -a {peer} -p {port} -C 20 -v -V",
+    ),
+    (
+        "rping",
+        "rping -s -a 0.0.0.0 -p {port} -C 5 -S 8000 -v",
+        "rping -c -a {peer} -p {port} -C 5 -S 8000 -v -V",
+    ),
+    (
+        "rping",
+        "rping -s -a ::0 -p {port} -C 5 -v",
+        "rping -c -a {peer6} -p {port} -C 5 -v -V",
+    ),
+    (
+        "ucmatose",
+        "ucmatose -c 5 -C 10 -S 1000 -p {port}",
+        "ucmatose -c 5 -C 10 -S 1000 -p {port} -s {peer}",
+    ),
+    (
+        "rdma_client",
+        "rdma_server -p {port}",
+        "rdma_client -p {port} -s {peer}",
+    ),
+    (
+        "rstream",
+        "rstream -p {port} -S 4096 -I 20 -C 1",
+        "rstream -p {port} -S 4096 -I 20 -C 1 -s {peer}",
+    ),
+    (
+        "rstream",
+        "rstream -p {port} -S 65536 -I 10 -C 20 -T v",
+        "rstream -p {port} -S 65536 -I 10 -C 20 -T v -s {peer}",
+    ),
+    (
+        "cmtime",
+        "cmtime -c 200 -p {port}",
+        "cmtime -c 200 -p {port} -s {peer}",
+    ),
+];
+
+/// perftest: programs and their options.
+const PERFTEST: [(&str, &[&str]); 6] = [
+    (
+        "ib_send_bw",
+        &["-s 1", "-s 4096", "-s 65536", "-s 1048576 -n 20", "-e"],
+    ),
+    ("ib_write_bw", &["-s 1", "-s 65536", "-s 1048576 -n 20"]),
+    ("ib_read_bw", &["-s 1", "-s 65536", "-s 1048576 -n 20"]),
+    ("ib_send_lat", &["", "-e"]),
+    ("ib_write_lat", &[""]),
+    ("ib_read_lat", &["", "-e"]),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut ports = Ports(23_000);
+    let mut cases = Vec::new();
+    for caller in CALLERS {
+        for (group, server, client) in COMMANDS {
+            let case = Case::with_cm_server(group, caller, ports.next(), server, client);
+            let mut case = case.persistent(group != "ucmatose" && group != "rdma_client");
+            if group == "rping" || group == "ucmatose" {
+                case = case.short();
+            }
+            cases.push(case);
+        }
+        for (test, option_sets) in PERFTEST {
+            for options in option_sets {
+                cases.push(perftest(caller, ports.next(), test, options));
+            }
+        }
+    }
+    cases
+}
+
+fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
+    let count = if options.contains("-n ") {
+        ""
+    } else {
+        "-n 200"
+    };
+    let server = format!("{test} -R -F -p {{port}} {count} {options}");
+    let server = server.trim_end();
+    let client = format!("{server} {{peer}}");
+    let mut case = Case::with_cm_server("perftest -R", caller, port, server, &client);
+    case.patience = Duration::from_secs(40);
+    // perftest's client connects twice, and does not wait for the server to listen again.
+    case.attempts = 5;
+    case.expect(match test.ends_with("_bw") {
+        true => "BW average[MB/sec]",
+        false => "#bytes #iterations",
+    })
+}
