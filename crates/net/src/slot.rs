@@ -127,23 +127,24 @@ impl Member {
     /// if programs still hold the group of an earlier ferroced. Closing the new socket
     /// then moves no other, because it is the last member.
     ///
-    /// The kernel's table is not a snapshot: a line can be missing or appear twice while
-    /// other sockets are opened and closed. So this reads a wrong number again, 50 times.
+    /// The kernel's table is not a snapshot: while other sockets are opened and closed, a read
+    /// can miss lines. Members of the group stay, so this collects them over up to 50 reads.
     fn check_place(&self, socket: &Socket) -> Result<(), BindError> {
         const READS: usize = 50;
-        let mut found = 0;
+        let mut others = BTreeSet::new();
         for _ in 0..READS {
-            found = match self.others_in_group(socket) {
-                Ok(others) => others.len(),
+            match self.others_in_group(socket) {
+                Ok(read) => others.extend(read),
                 Err(error) => {
                     tracing::debug!(%error, "cannot count the sockets of the group");
                     return Ok(());
                 }
-            };
-            if found == usize::from(self.slot) {
+            }
+            if others.len() == usize::from(self.slot) {
                 return Ok(());
             }
         }
+        let found = others.len();
         Err(BindError::WrongPlace {
             slot: self.slot,
             found,
