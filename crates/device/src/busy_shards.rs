@@ -70,9 +70,70 @@ impl Load {
     }
 }
 
+/// Measures the bytes that a shard moves in a window of time, one window after the other.
+#[derive(Copy, Clone, Default, Debug)]
+pub(crate) struct LoadMeter {
+    /// Begin of the window, and the bytes until then.
+    since: Time,
+    bytes: u64,
+    sent: u64,
+}
+
+impl LoadMeter {
+    /// Begins a window.
+    pub(crate) fn begin(load: &Load, now: Time) -> LoadMeter {
+        LoadMeter {
+            since: now,
+            bytes: load.bytes(),
+            sent: load.sent_bytes(),
+        }
+    }
+
+    /// Returns the end of a window of this length.
+    pub(crate) fn end_of_window(&self, window_ns: u64) -> Time {
+        self.since.after_nanos(window_ns)
+    }
+
+    /// At the end of a window, returns whether the shard keeps two threads busy, as
+    /// [`Load::note`] does, and begins the next window. Returns none before the end.
+    pub(crate) fn measure(&mut self, load: &Load, window_ns: u64, now: Time) -> Option<bool> {
+        if now < self.end_of_window(window_ns) {
+            return None;
+        }
+        let LoadMeter { since, bytes, sent } =
+            core::mem::replace(self, LoadMeter::begin(load, now));
+        Some(load.note(self.bytes - bytes, self.sent - sent, since, now))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WINDOW_NS: u64 = 5 * STANDBY_NS;
+
+    /// Returns what a meter says of a shard that first sends much, and then `bytes` in a window.
+    fn says_after_much(bytes: u64) -> Option<bool> {
+        let counters = Arc::new(Counters::default());
+        let load = Load::new(Arc::clone(&counters), BusyShards::default(), 0);
+        let mut meter = LoadMeter::begin(&load, Time::ZERO);
+        counters.add(Counter::SentBytes, 5 * MUCH_SENT);
+        let end = Time::from_nanos(WINDOW_NS);
+        let before = Time::from_nanos(WINDOW_NS - 1);
+        assert_eq!(meter.measure(&load, WINDOW_NS, before), None);
+        assert_eq!(meter.measure(&load, WINDOW_NS, end), Some(true));
+        counters.add(Counter::SentBytes, bytes);
+        meter.measure(&load, WINDOW_NS, end.after_nanos(WINDOW_NS))
+    }
+
+    /// A progress thread that did all turns of a ping-pong doubled its latency.
+    #[test]
+    fn few_bytes_in_a_window_end_the_work_of_two_threads() {
+        assert_eq!(says_after_much(5 * MUCH_SENT), Some(true));
+        assert_eq!(says_after_much(5 * MUCH_SENT - 1), Some(false));
+        assert_eq!(says_after_much(8), Some(false));
+        assert_eq!(says_after_much(0), Some(false));
+    }
 
     #[test]
     fn two_shards_that_send_little_must_be_busy() {

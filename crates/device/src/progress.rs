@@ -19,6 +19,7 @@ use ferroce_roce::Time;
 use ferroce_shard::{Caller, ProgressRule, RECEIVE_BUDGET, STANDBY_NS, Woken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::busy_shards::LoadMeter;
 use crate::clock;
 use crate::free_cores::FreeCores;
 use crate::sched_policy::SchedPolicy;
@@ -52,8 +53,8 @@ const STREAM: usize = 8;
 /// on the same machine, and for other shards.
 const PEERS: usize = 3;
 
-/// Time without data after which a thread no longer does all turns. NCCL pauses between its
-/// chunks for longer than a packet takes.
+/// Time in which a thread that does all turns must find much data. NCCL pauses between its chunks
+/// for longer than a packet takes. Small messages are faster without the second thread.
 const TAKEN_OVER_NS: u64 = 500_000;
 
 /// Starts the thread.
@@ -82,7 +83,7 @@ fn run(shard: &Shard) {
         driven: 0,
         standbys: 0,
         due: None,
-        measured: Measured::default(),
+        meter: LoadMeter::default(),
         policy: SchedPolicy::new(),
     };
     while !shard.is_stopped() {
@@ -112,26 +113,8 @@ struct ProgressThread<'a> {
     standbys: u32,
     /// Time of the next turn, even if a thread of the program waits for an event.
     due: Option<Time>,
-    measured: Measured,
+    meter: LoadMeter,
     policy: SchedPolicy,
-}
-
-/// The bytes that a shard had moved at a time.
-#[derive(Copy, Clone, Default, Debug)]
-struct Measured {
-    at: Time,
-    bytes: u64,
-    sent: u64,
-}
-
-impl Measured {
-    fn new(shard: &Shard, at: Time) -> Measured {
-        Measured {
-            at,
-            bytes: shard.load.bytes(),
-            sent: shard.load.sent_bytes(),
-        }
-    }
 }
 
 impl ProgressThread<'_> {
@@ -186,43 +169,35 @@ impl ProgressThread<'_> {
     /// Returns true if this shard sends much, or this one and another move much data, and
     /// processors are free.
     fn shall_take_over(&mut self, now: Time) -> bool {
-        let Measured { at, bytes, sent } = self.measured;
-        if now.nanos_since(at) < STANDBY_NS {
-            return false;
-        }
-        self.measured = Measured::new(self.shard, now);
-        let (bytes, sent) = (self.measured.bytes - bytes, self.measured.sent - sent);
-        self.shard.load.note(bytes, sent, at, now) && self.cores.has_one(now, PEERS)
+        let busy = self.meter.measure(&self.shard.load, STANDBY_NS, now);
+        busy == Some(true) && self.cores.has_one(now, PEERS)
     }
 
-    /// Does all turns as long as data moves and processors are free. The program posts, takes
+    /// Does all turns as long as much data moves and processors are free. The program posts, takes
     /// completions, and assembles packets while this thread sends.
     fn take_over(&mut self, now: Time) {
         let shard = self.shard;
         self.policy.set_batch(false);
         shard.set_awake();
         shard.take_over(true);
-        let (mut bytes, mut until) = (shard.load.bytes(), now.after_nanos(TAKEN_OVER_NS));
+        self.meter = LoadMeter::begin(&shard.load, now);
         while !shard.is_stopped() {
             let turn = shard.progress(Caller::Stream, true);
             shard.set_awake();
             let now = clock::now();
-            if shard.load.bytes() != bytes {
-                bytes = shard.load.bytes();
-                until = now.after_nanos(TAKEN_OVER_NS);
-            }
-            if now >= until || !self.cores.has_one(now, PEERS - 1) {
+            let busy = self.meter.measure(&shard.load, TAKEN_OVER_NS, now);
+            if busy == Some(false) || !self.cores.has_one(now, PEERS - 1) {
                 break;
             }
             if turn.is_none_or(|turn| turn.received == 0) {
-                self.await_packet_or_post(until);
+                self.await_packet_or_post(self.meter.end_of_window(TAKEN_OVER_NS));
             }
         }
         shard.load.note_quiet();
         shard.take_over(false);
         // A program may have posted just before.
         shard.progress(Caller::ProgressThread, true);
-        self.measured = Measured::new(shard, clock::now());
+        self.meter = LoadMeter::begin(&shard.load, clock::now());
         self.woken = Woken::Otherwise;
     }
 
