@@ -40,6 +40,10 @@ const POST_NS: u64 = 2_000;
 /// Looks for packets in shared memory for each look at the sockets.
 const LOOKS: u32 = 8;
 
+/// Standbys at whose end the program still polled, after which it is expected to poll on. The first
+/// packet that a program misses after that is not held against it.
+const STEADY: u32 = 4;
+
 /// Standbys of the thread while the same thread of the program waits for an event: one
 /// millisecond. After that it sleeps until it is woken.
 const DRIVEN_STANDBYS: u32 = 12;
@@ -82,6 +86,7 @@ fn run(shard: &Shard) {
         spin_until: Time::ZERO,
         driven: 0,
         standbys: 0,
+        polled_on: 0,
         due: None,
         meter: LoadMeter::default(),
         policy: SchedPolicy::new(),
@@ -111,6 +116,8 @@ struct ProgressThread<'a> {
     /// Number of the last wait for an event, and the standbys during it.
     driven: u32,
     standbys: u32,
+    /// Standbys in a row at whose end the program still polled.
+    polled_on: u32,
     /// Time of the next turn, even if a thread of the program waits for an event.
     due: Option<Time>,
     meter: LoadMeter,
@@ -154,13 +161,22 @@ impl ProgressThread<'_> {
         let Some(left) = self.shard.polls.standby_ns(now) else {
             return false;
         };
-        let before = self.shard.polls.poller();
+        let polls = &self.shard.polls;
+        // The kernel's clock of another thread takes a microsecond of a processor that the poller
+        // may need.
+        let watches = self.polled_on < STEADY || self.rule.standby_is_urgent(now);
+        let before = watches.then(|| polls.poller()).flatten();
         // To preempt the poller for this check would double the latency of its messages. But
         // a waiting packet would wait until the time slice of the poller ends.
         self.policy.set_batch(!self.rule.standby_is_urgent(now));
         self.stand_by(now, left);
-        let was_called = self.shard.polls.is_in_call(clock::now());
-        if !was_called && before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
+        let end = clock::now();
+        if polls.is_in_call(end) || polls.within(end, STANDBY_NS / 2) {
+            self.polled_on = self.polled_on.saturating_add(1);
+            return true;
+        }
+        self.polled_on = 0;
+        if before.is_some_and(|before| is_busy_elsewhere(self.shard, now, before)) {
             self.woken = Woken::ByStandby;
         }
         true
