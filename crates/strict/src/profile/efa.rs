@@ -48,6 +48,7 @@ pub(super) const PROFILE: Profile = Profile {
         has_timestamps: false,
         max_dm_size: 0,
         max_msg_sz: 4096,
-        gid_tbl_len: 1,
+        // EFA has one GID. This device keeps its table, so that programs find the IPv4 GID.
+        gid_tbl_len: 256,
     },
 };
