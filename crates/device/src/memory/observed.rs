@@ -12,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use ferroce_roce::{Fault, MemRef};
 use ferroce_strict::{Range, RecentWrites};
 
+use crate::clock;
+
 /// True in strict mode.
 static OBSERVED: AtomicBool = AtomicBool::new(false);
 static WRITES: Mutex<RecentWrites> = Mutex::new(RecentWrites::new());
@@ -21,11 +23,12 @@ static SPLIT: AtomicU64 = AtomicU64::new(0);
 /// Bytes that reach memory together: those of a cache line.
 const LINE: u64 = 64;
 /// Number of pauses between two parts before they become rare.
-const ALWAYS: u64 = 256;
+const ALWAYS: u64 = 64;
 /// After those, one split of this many has a pause.
-const SELDOM: u64 = 64;
-/// Number of times that other threads may run in a pause.
-const YIELDS: u32 = 20;
+const SELDOM: u64 = 16;
+/// Duration of a pause. It is spent spinning: the thread holds the lock of its shard, and on a
+/// busy machine a thread that yields may not run again for milliseconds.
+const PAUSE_NS: u64 = 10_000;
 
 /// Begins to observe writes, until the process ends.
 pub fn begin() {
@@ -78,9 +81,10 @@ pub(crate) fn write(
     }
     write(at.offset(first.len() as u64), second)?;
     let count = SPLIT.fetch_add(1, Ordering::Relaxed);
-    if count < ALWAYS || count % SELDOM == 0 {
-        for _ in 0..YIELDS {
-            rustix::thread::sched_yield();
+    if count < ALWAYS || count.is_multiple_of(SELDOM) {
+        let begun = clock::now();
+        while clock::now().nanos_since(begun) < PAUSE_NS {
+            core::hint::spin_loop();
         }
     }
     write(at, first)
