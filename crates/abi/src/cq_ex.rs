@@ -203,7 +203,7 @@ unsafe extern "C" fn watched_next_poll(cq: *mut ibv_cq_ex) -> c_int {
 /// The completion queue is live, and the calling thread is between `start_poll` and `end_poll`.
 unsafe fn judge(cq: *mut ibv_cq_ex) {
     // SAFETY: see `# Safety`.
-    let (object, wc) = unsafe { (object(cq), (*object(cq).current()).clone()) };
+    let (object, wc) = unsafe { (object(cq), *object(cq).current()) };
     let is_success = wc.status == WcStatus::Success;
     let is_receive = wc.opcode as u32 & IBV_WC_RECV != 0;
     if hooks::polled(object, wc.qpn, wc.wr_id, is_success, is_receive) {

@@ -167,4 +167,13 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), Check::ALL.len());
     }
+
+    #[test]
+    fn documentation_has_a_row_for_each_check() {
+        let page = include_str!("../../../docs/DEBUGGING.md");
+        for check in Check::ALL {
+            let row = format!("| `{}` |", check.name());
+            assert!(page.contains(&row), "docs/DEBUGGING.md has no row {row}");
+        }
+    }
 }

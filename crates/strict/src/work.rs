@@ -21,14 +21,6 @@ pub fn check_datagram_receive(length: u64) -> Option<Finding> {
     })
 }
 
-/// Checks a datagram that arrived and did not fit the receive.
-pub fn check_lost_datagram(qpn: u32, count: u64) -> Finding {
-    let what = format!(
-        "{count} datagrams for queue pair {qpn:#x} were longer than its receives less {GRH} bytes"
-    );
-    Finding::warning(Check::GrhRoom, what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,7 +54,11 @@ impl Place {
     /// Returns the innermost calls as text: the file with an offset for `addr2line`, and the
     /// function if it is exported.
     pub(super) fn lines(&self) -> Vec<String> {
-        let shown = self.addresses.iter().take(SHOWN);
+        let innermost = self.addresses.iter().take(1);
+        // The C library called main, or the function of a thread.
+        let outer = self.addresses.iter().skip(1);
+        let outer = outer.take_while(|at| !is_library_of_c(**at));
+        let shown = innermost.chain(outer).take(SHOWN);
         shown.map(|at| line(*at)).collect()
     }
 }
@@ -104,12 +108,11 @@ fn symbol(at: usize) -> Option<Symbol> {
     if !found || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the names are strings of the dynamic linker, which live as long as the file is
-    // loaded; it is on the call stack.
     let text = |name| {
-        unsafe { CStr::from_ptr(name) }
-            .to_string_lossy()
-            .into_owned()
+        // SAFETY: the names are strings of the dynamic linker, which live as long as the file is
+        // loaded; it is on the call stack.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_string_lossy().into_owned()
     };
     Some(Symbol {
         file: text(info.dli_fname),
