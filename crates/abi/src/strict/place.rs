@@ -37,11 +37,12 @@ impl Place {
         let own = symbol(Place::here as *const () as usize).map(|symbol| symbol.base);
         let is_own = |at: &usize| symbol(*at).map(|symbol| symbol.base) == own;
         let outside = all.iter().position(|at| !is_own(at));
-        let addresses = match outside {
-            Some(index) if !is_library_of_c(all[index]) => all[index..].to_vec(),
-            _ => all,
-        };
-        Place { addresses }
+        match outside {
+            Some(index) if !is_library_of_c(all[index]) => Place {
+                addresses: all[index..].iter().take(SHOWN).copied().collect(),
+            },
+            _ => Place { addresses: all },
+        }
     }
 
     /// Returns a number that is the same for the same place.
