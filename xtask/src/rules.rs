@@ -42,8 +42,8 @@ pub(crate) const ALL: &[Rule] = &[
 ];
 
 /// Crates in which `unsafe` cannot even be allowed locally.
-const SAFE_CRATES: [&str; 9] = [
-    "wire", "objects", "roce", "iwarp", "cm", "shard", "rdmacm", "sim", "faults",
+const SAFE_CRATES: [&str; 10] = [
+    "wire", "objects", "roce", "iwarp", "cm", "shard", "rdmacm", "sim", "faults", "strict",
 ];
 const MAX_LINES: usize = 800;
 /// Directories of build products.
@@ -216,6 +216,7 @@ mod tests {
             file("crates/cm/src/lib.rs", safe),
             file("crates/shard/src/lib.rs", safe),
             file("crates/faults/src/lib.rs", safe),
+            file("crates/strict/src/lib.rs", safe),
             file("crates/rdmacm/src/lib.rs", safe),
             file("crates/sim/src/lib.rs", safe),
             file("crates/sim/src/part.rs", ""),

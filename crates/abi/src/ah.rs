@@ -8,7 +8,7 @@ use ferroce_device::LinkInfo;
 use ferroce_device::transport::AddressHandle;
 
 use crate::arguments::put;
-use crate::context::context;
+use crate::context::{context, context_of};
 use crate::convert;
 use crate::errno::{errno_of, minus_one, null, refuse};
 use crate::ffi::{
@@ -17,6 +17,7 @@ use crate::ffi::{
 use crate::object::{Object, argument, free, into_c, object};
 use crate::pd::{PdObject, PdUse};
 use crate::provoke::provoke;
+use crate::strict::connect::check_peer;
 
 /// `ibv_ah`
 #[repr(C)]
@@ -43,6 +44,11 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
             attr.port_num
         );
         return null(refuse(libc::EINVAL, why));
+    }
+    // SAFETY: a context is open as long as it has domains.
+    let settings = unsafe { context_of(object.context()) }.settings;
+    if let Err(errno) = check_peer(&settings, object.device(), "ibv_create_ah", attr) {
+        return null(errno);
     }
     let way = match convert::ah_attr(attr, object.device()) {
         Ok(way) => way,

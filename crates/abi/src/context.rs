@@ -19,6 +19,7 @@ use crate::errno::refuse;
 use crate::ffi::{ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context, zeroed};
 use crate::ops;
 use crate::registry::Registry;
+use crate::strict::{self, Settings};
 use crate::{provoke, unused};
 
 /// The name of the memory files behind `cmd_fd`.
@@ -33,6 +34,8 @@ pub(crate) struct ContextObject {
     _room: [u64; ROOM],
     verbs: UnsafeCell<verbs_context>,
     pub(crate) device: Arc<Device>,
+    /// Strict checks and limits.
+    pub(crate) settings: Settings,
     /// Live objects, by number.
     pub(crate) objects: Objects,
     /// Number of live objects that were created in this context.
@@ -98,7 +101,8 @@ impl ContextObject {
         command_file: OwnedFd,
     ) -> *mut ibv_context {
         let mut verbs: verbs_context = zeroed();
-        ops::fill(&mut verbs);
+        let settings = Settings::of(&device.link());
+        ops::fill(&mut verbs, &settings);
         verbs.sz = size_of::<verbs_context>();
         let context = &mut verbs.context;
         context.device = c_device;
@@ -111,6 +115,7 @@ impl ContextObject {
             _room: [0; ROOM],
             verbs: UnsafeCell::new(verbs),
             device,
+            settings,
             objects: Objects::default(),
             users: AtomicU32::new(0),
             command_file,
@@ -225,6 +230,7 @@ fn at_exit() {
             drop(contexts);
             unused::tell();
             provoke::tell();
+            strict::tell();
         }
     }
     PROCESS.store(std::process::id(), Ordering::Relaxed);

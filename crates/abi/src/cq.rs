@@ -15,8 +15,10 @@ use crate::event_count::EventCount;
 use crate::ffi::*;
 use crate::object::{Object, from_c, into_c, object};
 use crate::pd::PdUse;
+use crate::profile;
 use crate::provoke::provoke;
 use crate::retired_cqs;
+use crate::strict::connect;
 
 /// `ibv_cq`, which is also an `ibv_cq_ex`.
 #[repr(C)]
@@ -89,7 +91,12 @@ impl CqObject {
                 ),
             ));
         }
-        let device = &owner.device;
+        let (device, settings) = (&owner.device, &owner.settings);
+        profile::check(settings, |profile| {
+            profile.check_cq(entries)?;
+            let (live, most) = (owner.objects.cqs.len(), profile.limits().max_cq);
+            profile.check_count("completion queues", live, most)
+        })?;
         let cq = device
             .create_cq(entries, channel.map(|c| Arc::clone(&c.channel)))
             .map_err(|error| errno_of(&error))?;
@@ -116,6 +123,9 @@ impl CqObject {
             cq: Arc::clone(&cq),
         });
         let c = into_c(object);
+        if settings.is_strict() {
+            connect::set_cq(c, cq.queue().capacity());
+        }
         cq.set_cookie(c.expose_provenance() as u64);
         owner.objects.cqs.insert(id, c, Arc::default());
         if let Some(channel) = channel {
@@ -178,6 +188,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         return errno_of(&error);
     }
     object.events.wait();
+    connect::remove_cq(cq);
     // SAFETY: these fields do not change after creation.
     let (context, channel) = unsafe { ((*cq).context, (*cq).channel) };
     // SAFETY: a context is open as long as it has completion queues.
@@ -211,7 +222,15 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
             format_args!("ibv_resize_cq: a completion queue cannot have {cqe} entries"),
         );
     };
+    // SAFETY: a context is open as long as it has completion queues.
+    let settings = unsafe { context_of((*cq).context) }.settings;
+    if let Err(errno) = profile::check(&settings, |profile| profile.check_cq(entries)) {
+        return errno;
+    }
     let result = object.cq.queue().resize(entries);
+    if result.is_ok() && settings.is_strict() {
+        connect::set_cq(cq, object.cq.queue().capacity());
+    }
     if result.is_ok() {
         // SAFETY: the field is aligned, and written only as an atomic.
         let field = unsafe { AtomicI32::from_ptr(&raw mut (*object.c.get()).cqe) };

@@ -13,7 +13,9 @@ use crate::errno::{null, refuse};
 use crate::ffi::*;
 use crate::object::from_c;
 use crate::pd::PdObject;
+use crate::profile;
 use crate::provoke::provoke;
+use crate::strict::hooks;
 
 /// The fields that a program may request. The others are for raw packets, flow steering and
 /// tag matching, which the device does not have.
@@ -90,6 +92,16 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             Some(pd) => domain = Some(pd.hold()),
         }
     }
+    // SAFETY: the program's context is open.
+    let settings = unsafe { context_of(context) }.settings;
+    let stamps =
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    let has_stamps = |limits: &ferroce_strict::Limits| {
+        limits.has_timestamps || attr.wc_flags & u64::from(stamps) == 0
+    };
+    if let Err(errno) = profile::check_feature(&settings, "timestamps", has_stamps) {
+        return null(errno);
+    }
     let request = Request {
         cqe: i64::from(attr.cqe),
         cq_context: attr.cq_context,
@@ -99,7 +111,15 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         domain,
     };
     // SAFETY: the program's context is open, and its channel is live or NULL.
-    let created = unsafe { CqObject::create(context, request, fill) };
+    let created = unsafe {
+        CqObject::create(context, request, |c| {
+            fill(c);
+            if settings.is_strict() {
+                c.start_poll = Some(watched_start_poll);
+                c.next_poll = Some(watched_next_poll);
+            }
+        })
+    };
     created.map_or_else(null, |cq| cq.cast())
 }
 
@@ -151,6 +171,44 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             object.show(wc);
             0
         }
+    }
+}
+
+/// `ibv_start_poll` in strict mode.
+unsafe extern "C" fn watched_start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the arguments are those of the program.
+    let found = unsafe { start_poll(cq, attr) };
+    if found == 0 {
+        // SAFETY: the program's completion queue is live, and this thread polls it.
+        unsafe { judge(cq) };
+    }
+    found
+}
+
+/// `ibv_next_poll` in strict mode.
+unsafe extern "C" fn watched_next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the argument is that of the program.
+    let found = unsafe { next_poll(cq) };
+    if found == 0 {
+        // SAFETY: the program's completion queue is live, and this thread polls it.
+        unsafe { judge(cq) };
+    }
+    found
+}
+
+/// Passes the current completion to the checks, which may make it an error.
+///
+/// # Safety
+///
+/// The completion queue is live, and the calling thread is between `start_poll` and `end_poll`.
+unsafe fn judge(cq: *mut ibv_cq_ex) {
+    // SAFETY: see `# Safety`.
+    let (object, wc) = unsafe { (object(cq), *object(cq).current()) };
+    let is_success = wc.status == WcStatus::Success;
+    let is_receive = wc.opcode as u32 & IBV_WC_RECV != 0;
+    if hooks::polled(object, wc.qpn, wc.wr_id, is_success, is_receive) {
+        // SAFETY: see `# Safety`.
+        unsafe { (*cq).status = IBV_WC_GENERAL_ERR };
     }
 }
 

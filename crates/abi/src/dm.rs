@@ -21,6 +21,7 @@ use crate::limits;
 use crate::mr::{Backing, MrObject, Region};
 use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::PdObject;
+use crate::profile;
 
 /// Maximum number of bytes of device memory in a process.
 const MAX_DM_SIZE: usize = limits::MAX_DM_SIZE as usize;
@@ -162,7 +163,13 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     let attr = argument!(attr, "ibv_alloc_dm: the attributes are NULL" => null);
-    let device = &context!(context, "ibv_alloc_dm: the context is NULL" => null).device;
+    let owner = context!(context, "ibv_alloc_dm: the context is NULL" => null);
+    let fits = |limits: &ferroce_strict::Limits| attr.length as u64 <= limits.max_dm_size;
+    if let Err(errno) = profile::check_feature(&owner.settings, "device memory of this size", fits)
+    {
+        return null(errno);
+    }
+    let device = &owner.device;
     if attr.comp_mask != 0 {
         return null(refuse(libc::EINVAL, "ibv_alloc_dm: comp_mask is not 0"));
     }

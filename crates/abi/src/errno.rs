@@ -40,7 +40,7 @@ pub(crate) fn errno_of_device(error: &Error) -> c_int {
 }
 
 /// Returns the name of an error number that this library uses; else its number.
-fn name(errno: c_int) -> Cow<'static, str> {
+pub(crate) fn name(errno: c_int) -> Cow<'static, str> {
     Cow::Borrowed(match errno {
         libc::EINVAL => "EINVAL",
         libc::ENOMEM => "ENOMEM",

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ferroce_device::Device;
 use ferroce_device::transport::{Access, MemRef, MemorySpace, Mr, Rereg, VerbsError};
 
+use crate::context::context_of;
 use crate::dm::MemoryUse;
 use crate::errno::{errno_of, null, refuse, set_errno};
 use crate::ffi::*;
@@ -15,7 +16,9 @@ use crate::import;
 use crate::mapping::{self, Mapping, Unmapped};
 use crate::object::{Object, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
+use crate::profile;
 use crate::provoke::provoke;
+use crate::strict::memory;
 
 /// Access flags that a region of a dma-buf may have.
 const DMABUF_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
@@ -107,6 +110,13 @@ impl MrObject {
         length: usize,
         region: Arc<Region>,
     ) -> *mut ibv_mr {
+        // SAFETY: `pd` is live, and so is its context: the functions that call this one have
+        // found its object.
+        let settings = unsafe { context_of((*pd).context) }.settings;
+        if settings.is_strict() && region.mr.memory().is_host() && !region.mr.is_null() {
+            let (mr, start) = (&region.mr, region.mr.memory().addr());
+            memory::registered(&region.device, mr.lkey(), start, mr.iova(), length as u64);
+        }
         let handle = import::add_mr(&region);
         MrObject::with_handle(pd, addr, length, region, handle)
     }
@@ -203,6 +213,16 @@ unsafe fn register(
     let object = object!(pd as PdObject, "ibv_reg_mr: the protection domain is NULL" => null);
     let start = addr as u64;
     let device = object.device();
+    // SAFETY: a context is open as long as it has domains.
+    let settings = unsafe { context_of(object.context()) }.settings;
+    let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
+    let implicit = on_demand && start == 0 && length == usize::MAX;
+    let permitted = profile::check(&settings, |profile| {
+        profile.check_mr(length as u64, on_demand, implicit)
+    });
+    if let Err(errno) = permitted {
+        return null(errno);
+    }
     let memory = match locate(device, start, length, iova, access) {
         Err(errno) => return null(errno),
         Ok(memory) => memory,
@@ -363,6 +383,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     provoke!("ibv_dereg_mr" => errno);
     let object = object!(mr as MrObject, "ibv_dereg_mr: the memory region is NULL" => errno);
     let region = &object.region;
+    // SAFETY: a context is open as long as it has memory regions.
+    let settings = unsafe { context_of((*object.c.get()).context) }.settings;
+    let unused = memory::check_deregister(&settings, &region.device, region.mr.lkey());
+    if let Err(errno) = unused {
+        return errno;
+    }
     match region.device.deregister(&region.mr) {
         Ok(()) => {}
         // Another import of the region deregistered it first.
@@ -373,6 +399,9 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
             );
         }
         Err(error) => return errno_of(&error),
+    }
+    if settings.is_strict() {
+        memory::deregistered(&region.device, region.mr.lkey());
     }
     region.move_to(None);
     // SAFETY: the field changes only in `ibv_rereg_mr`, which must not run meanwhile.

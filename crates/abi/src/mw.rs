@@ -7,11 +7,13 @@ use std::sync::Arc;
 use ferroce_device::Device;
 use ferroce_device::transport::{Access, BindMw, Mw, MwKind, SendData, SendFlags, SendOp, SendWr};
 
+use crate::context::context_of;
 use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::mr::MrObject;
 use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
+use crate::profile;
 use crate::provoke::provoke;
 use crate::qp::QpObject;
 
@@ -33,6 +35,12 @@ unsafe impl Object for MwObject {
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
     provoke!("ibv_alloc_mw" => null);
     let object = object!(pd as PdObject, "ibv_alloc_mw: the protection domain is NULL" => null);
+    // SAFETY: a context is open as long as it has domains.
+    let settings = unsafe { context_of(object.context()) }.settings;
+    let has_windows = |limits: &ferroce_strict::Limits| limits.max_mw > 0;
+    if let Err(errno) = profile::check_feature(&settings, "memory windows", has_windows) {
+        return null(errno);
+    }
     let kind = match type_ {
         IBV_MW_TYPE_1 => MwKind::Type1,
         IBV_MW_TYPE_2 => MwKind::Type2B,

@@ -5,14 +5,15 @@
 //! EOPNOTSUPP.
 
 use crate::ffi::*;
+use crate::strict::{Settings, hooks};
 use crate::{
     advise, buf, cq, cq_ex, dm, domain, mr, mw, newer, post, provoke, qp, qp_create, query, srq,
     xrcd,
 };
 
 /// Sets the function pointers of a new context.
-pub(crate) fn fill(verbs: &mut verbs_context) {
-    fill_context(&mut verbs.context.ops);
+pub(crate) fn fill(verbs: &mut verbs_context, settings: &Settings) {
+    fill_context(&mut verbs.context.ops, settings);
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.query_port = Some(query::query_port);
     verbs.query_rt_values = Some(query::query_rt_values);
@@ -49,7 +50,7 @@ fn fill_queues(verbs: &mut verbs_context) {
     verbs.close_xrcd = Some(xrcd::close_xrcd);
 }
 
-fn fill_context(ops: &mut ibv_context_ops) {
+fn fill_context(ops: &mut ibv_context_ops, settings: &Settings) {
     // called by very old programs
     ops._compat_query_device = Some(query::ibv_query_device);
     ops._compat_query_port = Some(query::ibv_query_port);
@@ -64,5 +65,8 @@ fn fill_context(ops: &mut ibv_context_ops) {
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(post::post_srq_recv);
+    if settings.are_active() {
+        hooks::fill(ops);
+    }
     provoke::fill(ops);
 }

@@ -149,12 +149,51 @@ unsafe fn send_wr<'a>(
     room: &'a mut Room,
 ) -> Result<SendWr<'a>, c_int> {
     let mut flags = convert::send_flags(wr.send_flags);
+    // SAFETY: the objects of the work request are live: see `# Safety`.
+    let op = unsafe { op_of(wr)? };
+    let data = if op.info().class == OpClass::Local {
+        flags.remove(SendFlags::INLINE);
+        SendData::Sges(&[])
+    } else {
+        // SAFETY: the work request has `num_sge` elements.
+        let sges = unsafe { elements(wr.sg_list, wr.num_sge, room)? };
+        match flags.contains(SendFlags::INLINE) {
+            true => SendData::Inline(gather(sges, inline)?),
+            false => SendData::Sges(sges),
+        }
+    };
+    let ud = match object.sends_datagrams() {
+        // SAFETY: a datagram work request uses `wr.ud`; its handle is live, or NULL.
+        true => unsafe {
+            let to = &wr.wr.ud;
+            Some(target(to.ah, to.remote_qpn, to.remote_qkey)?)
+        },
+        false => None,
+    };
+    Ok(SendWr {
+        wr_id: wr.wr_id,
+        op,
+        flags,
+        data,
+        ud,
+        // SAFETY: the union has one field, an integer.
+        xrc_srq: unsafe { wr.qp_type.xrc.remote_srqn },
+    })
+}
+
+/// Returns the operation of a work request.
+///
+/// # Safety
+///
+/// The objects of the work request are live.
+#[inline]
+pub(crate) unsafe fn op_of(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     // SAFETY: the opcode selects the union fields, all of which are integers or, for
     // `bind_mw`, live objects.
-    let op = unsafe {
+    unsafe {
         let (rdma, imm) = (&wr.wr.rdma, wr.imm.imm_data);
         let (remote_addr, rkey) = (rdma.remote_addr, rdma.rkey);
-        match wr.opcode {
+        Ok(match wr.opcode {
             IBV_WR_SEND => SendOp::Send { imm: None },
             IBV_WR_SEND_WITH_IMM => SendOp::Send { imm: Some(imm) },
             IBV_WR_RDMA_WRITE => SendOp::Write {
@@ -199,36 +238,8 @@ unsafe fn send_wr<'a>(
                     ),
                 ));
             }
-        }
-    };
-    let data = if op.info().class == OpClass::Local {
-        flags.remove(SendFlags::INLINE);
-        SendData::Sges(&[])
-    } else {
-        // SAFETY: the work request has `num_sge` elements.
-        let sges = unsafe { elements(wr.sg_list, wr.num_sge, room)? };
-        match flags.contains(SendFlags::INLINE) {
-            true => SendData::Inline(gather(sges, inline)?),
-            false => SendData::Sges(sges),
-        }
-    };
-    let ud = match object.sends_datagrams() {
-        // SAFETY: a datagram work request uses `wr.ud`; its handle is live, or NULL.
-        true => unsafe {
-            let to = &wr.wr.ud;
-            Some(target(to.ah, to.remote_qpn, to.remote_qkey)?)
-        },
-        false => None,
-    };
-    Ok(SendWr {
-        wr_id: wr.wr_id,
-        op,
-        flags,
-        data,
-        ud,
-        // SAFETY: the union has one field, an integer.
-        xrc_srq: unsafe { wr.qp_type.xrc.remote_srqn },
-    })
+        })
+    }
 }
 
 /// Returns the destination of a datagram.

@@ -7,8 +7,10 @@ use core::ffi::c_int;
 
 use ferroce_device::faults;
 
+use crate::context::context_of;
 use crate::errno::{refuse, set_errno};
 use crate::ffi::*;
+use crate::strict::hooks;
 use crate::{cq, post};
 
 /// Returns from a verb with an error if a fault demands it: by `null`, `minus_one` or `errno`.
@@ -53,8 +55,13 @@ unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc
         set_errno(errno);
         return -1;
     }
-    // SAFETY: the arguments are those of the program.
-    unsafe { cq::poll_cq(queue, entries, wc) }
+    // SAFETY: the arguments are those of the program, and a live queue has an open context.
+    unsafe {
+        match queue.is_null() || !context_of((*queue).context).settings.are_active() {
+            true => cq::poll_cq(queue, entries, wc),
+            false => hooks::poll_cq(queue, entries, wc),
+        }
+    }
 }
 
 /// Defines a function that posts a list, or fails and names the first element as the bad one.
@@ -72,8 +79,14 @@ macro_rules! posting {
                 }
                 return errno;
             }
-            // SAFETY: the arguments are those of the program.
-            unsafe { post::$name(queue, list, bad_wr) }
+            // SAFETY: the arguments are those of the program, and a live queue has an open
+            // context.
+            unsafe {
+                match queue.is_null() || !context_of((*queue).context).settings.are_active() {
+                    true => post::$name(queue, list, bad_wr),
+                    false => hooks::$name(queue, list, bad_wr),
+                }
+            }
         }
     };
 }

@@ -14,9 +14,11 @@ use crate::cq::CqObject;
 use crate::errno::{errno_of, refuse};
 use crate::ffi::*;
 use crate::object::{Object, argument, free, from_c, into_c, object};
+use crate::profile;
 use crate::provoke::provoke;
 use crate::qp_create::Uses;
 use crate::qp_ex::{self, Builder};
+use crate::strict::connect;
 
 /// `ibv_qp`, which is also an `ibv_qp_ex`.
 #[repr(C)]
@@ -100,7 +102,7 @@ pub(crate) unsafe fn give(
         ..zeroed()
     };
     if extended {
-        qp_ex::fill(&mut c);
+        qp_ex::fill(&mut c, context.settings.are_active());
     }
     let number = qp.qpn();
     // Events of an XRC target name the object that was created first.
@@ -143,6 +145,16 @@ fn modify(object: &QpObject, c: &ibv_qp_attr, mask: c_int) -> Result<(), c_int> 
     let attr = convert::qp_attr(c, mask)?;
     // SAFETY: a context is open as long as it has queue pairs.
     let context = unsafe { context_of((*object.c()).qp_base.context) };
+    let (settings, device) = (&context.settings, &context.device);
+    connect::check_modify(settings, device, c, mask)?;
+    let named = |flag, value| if mask.contains(flag) { value } else { 0 };
+    let outstanding = [
+        named(AttrMask::MAX_QP_RD_ATOMIC, c.max_rd_atomic),
+        named(AttrMask::MAX_DEST_RD_ATOMIC, c.max_dest_rd_atomic),
+    ];
+    profile::check(settings, |profile| {
+        profile.check_rd_atomic(outstanding[0], outstanding[1])
+    })?;
     let way = match mask.contains(AttrMask::AV) {
         true => Some(convert::ah_attr(&c.ah_attr, &context.device)?),
         false => None,
@@ -151,6 +163,9 @@ fn modify(object: &QpObject, c: &ibv_qp_attr, mask: c_int) -> Result<(), c_int> 
     modified.map_err(|error| errno_of(&error))?;
     if mask.contains(AttrMask::STATE) {
         object.set_state(c.qp_state);
+        if settings.is_strict() {
+            connect::modified(device, object.qp.qpn(), c.qp_state);
+        }
         if c.qp_state == IBV_QPS_RESET {
             object.forget_completions();
         }
@@ -212,6 +227,9 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
     // SAFETY: a context is open as long as it has queue pairs.
     let context = unsafe { context_of((*object.c()).qp_base.context) };
+    if context.settings.is_strict() && last {
+        connect::remove_qp(&context.device, object.qp.qpn());
+    }
     if object.listed {
         context.objects.qps.retire(object.qp.qpn());
     }

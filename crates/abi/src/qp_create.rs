@@ -13,10 +13,12 @@ use crate::errno::{errno_of, null, refuse};
 use crate::ffi::*;
 use crate::object::{argument, from_c};
 use crate::pd::{PdObject, PdUse};
+use crate::profile;
 use crate::provoke::provoke;
 use crate::qp::give;
 use crate::qp_ex;
 use crate::srq::SrqObject;
+use crate::strict::connect;
 use crate::users::Use;
 use crate::xrcd::XrcdObject;
 
@@ -234,6 +236,10 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
     }
     // SAFETY: the objects are live or NULL, and the context is open: see `# Safety`.
     let (parts, context) = unsafe { (Parts::find(order, &asked)?, context_of(order.context)) };
+    let settings = &context.settings;
+    profile::check_qp(settings, qp_type, &asked, context.objects.qps.len())?;
+    profile::check_send_ops(settings, order.send_ops.unwrap_or(0))?;
+    connect::check_new_qp(settings, &asked.cap)?;
     let cqs: Vec<_> = [parts.send_cq, parts.recv_cq]
         .into_iter()
         .flatten()
@@ -242,6 +248,7 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
     let qp = context.device.create_qp(&parts.init(qp_type, &asked), &cqs);
     let qp = Arc::new(qp.map_err(|error| errno_of(&error))?);
     init.cap = convert::c_qp_cap(&qp.cap());
+    profile::lower_cap(settings, &mut init.cap);
     if let (QpType::XrcTarget, Some(xrcd)) = (qp_type, parts.xrcd) {
         xrcd.domain.add_target(&qp);
     }
@@ -255,6 +262,9 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
         qp_type: asked.qp_type,
         ..zeroed()
     };
+    if settings.is_strict() {
+        connect::add_qp(&context.device, &qp, &base, asked.sq_sig_all != 0);
+    }
     // SAFETY: the context is open: see `# Safety`.
     Ok(unsafe { give(base, qp, order.send_ops.is_some(), parts.hold()) })
 }

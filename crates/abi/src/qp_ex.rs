@@ -19,6 +19,7 @@ use crate::ffi::*;
 use crate::object::from_c;
 use crate::post::{self, read_inline};
 use crate::qp::QpObject;
+use crate::strict::hooks::{Post, Watched};
 
 /// Work requests that are not posted yet.
 #[derive(Debug, Default)]
@@ -155,7 +156,7 @@ pub(crate) fn possible(qp_type: QpType) -> u64 {
 
 /// Sets all function pointers of a queue pair: an operation that the program did not request
 /// makes `wr_complete` fail, where a NULL pointer would crash.
-pub(crate) fn fill(qp: &mut ibv_qp_ex) {
+pub(crate) fn fill(qp: &mut ibv_qp_ex, is_watched: bool) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_bind_mw = Some(wr_bind_mw);
@@ -174,7 +175,10 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_start = Some(wr_start);
-    qp.wr_complete = Some(wr_complete);
+    qp.wr_complete = Some(match is_watched {
+        true => watched_wr_complete,
+        false => wr_complete,
+    });
     qp.wr_abort = Some(wr_abort);
     qp.wr_atomic_write = Some(wr_atomic_write);
     qp.wr_flush = Some(wr_flush);
@@ -410,4 +414,39 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     };
     building.end();
     result
+}
+
+/// `ibv_wr_complete` in strict mode or with a profile.
+unsafe extern "C" fn watched_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the program has called `wr_start` on this live queue pair.
+    let (object, building) = unsafe { (object(qp), Building::new(qp)) };
+    let errno = match building.builder.error {
+        0 => {
+            let (requests, sges) = (&building.builder.requests, &building.builder.sges);
+            let ops: Vec<SendOp> = requests.iter().map(|request| request.op.clone()).collect();
+            let lists: Vec<Vec<Sge>> = requests
+                .iter()
+                .map(|request| match &request.data {
+                    Data::Sges(range) => sges[range.clone()].to_vec(),
+                    Data::Inline(_) => Vec::new(),
+                })
+                .collect();
+            let posts: Vec<Post<'_>> = (requests.iter().zip(&ops).zip(&lists))
+                .map(|((request, op), sges)| Post {
+                    wr_id: request.wr_id,
+                    op: Some(op),
+                    flags: request.flags,
+                    sges,
+                })
+                .collect();
+            let post = || match object.qp.posting(|posting| building.builder.post(posting)) {
+                Ok(()) => 0,
+                Err(error) => errno_of(&error),
+            };
+            Watched::of(object).send("ibv_wr_complete", &posts, post)
+        }
+        errno => errno,
+    };
+    building.end();
+    errno
 }

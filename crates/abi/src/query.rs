@@ -10,10 +10,11 @@ use crate::context::context;
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::limits::*;
+use crate::profile;
 use crate::provoke::provoke;
 
 /// Capabilities beyond 32 bits: flushes of both kinds, and atomic writes.
-const FLUSH_AND_ATOMIC_WRITE: u64 = 0b111 << 38;
+pub(crate) const FLUSH_AND_ATOMIC_WRITE: u64 = 0b111 << 38;
 
 /// The vendor ID of an adapter without a vendor.
 const VENDOR_ID: u32 = 0xff_ffff;
@@ -232,7 +233,8 @@ pub unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     provoke!("ibv_query_device" => errno);
     let owner = context!(context, "ibv_query_device: the context is NULL" => errno);
-    let found = device_attr(&owner.device.link());
+    let mut found = device_attr(&owner.device.link());
+    profile::apply(&owner.settings, &mut found);
     put!(attr, found, "ibv_query_device: the place for the attributes is NULL" => errno);
     0
 }
@@ -258,7 +260,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         );
     }
     let owner = context!(context, "ibv_query_device_ex: the context is NULL" => errno);
-    let found = device_attr_ex(&owner.device.link());
+    let mut found = device_attr_ex(&owner.device.link());
+    profile::apply_ex(&owner.settings, &mut found);
     // SAFETY: the program's structure has `attr_size` bytes.
     unsafe { copy_out(&found, attr.cast(), attr_size) };
     0
@@ -278,7 +281,8 @@ pub(crate) unsafe extern "C" fn query_port(
         );
     }
     let owner = context!(context, "ibv_query_port: the context is NULL" => errno);
-    let found = port_attr(&owner.device.link());
+    let mut found = port_attr(&owner.device.link());
+    profile::apply_port(&owner.settings, &mut found);
     // SAFETY: the program's structure has `attr_size` bytes.
     unsafe { copy_out(&found, attr.cast(), attr_size) };
     0

@@ -57,6 +57,11 @@ impl<C> Registry<C> {
         self.entries().remove(&number);
     }
 
+    /// Returns the number of objects.
+    pub(crate) fn len(&self) -> usize {
+        self.entries().len()
+    }
+
     /// Returns the object with this number.
     pub(crate) fn find(&self, number: u32) -> Option<*mut C> {
         let entries = self.entries();

@@ -13,7 +13,9 @@ use crate::errno::{code, errno_of, null, refuse};
 use crate::ffi::*;
 use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
+use crate::profile;
 use crate::provoke::provoke;
+use crate::strict::connect;
 use crate::users::{Use, Users};
 use crate::xrcd::XrcdObject;
 
@@ -148,6 +150,11 @@ unsafe fn create(order: &Order, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq,
         )
     })?;
     let (max_wr, max_sge) = (attr.max_wr, attr.max_sge);
+    profile::check(&context.settings, |profile| {
+        profile.check_srq(max_wr, max_sge)?;
+        let (live, most) = (context.objects.srqs.len(), profile.limits().max_srq);
+        profile.check_count("shared receive queues", live, most)
+    })?;
     let (srq, xrcd) = match order.xrc {
         None => {
             let init = SrqInit {
@@ -272,6 +279,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     }
     // SAFETY: a context is open as long as it has shared receive queues.
     let context = unsafe { context_of((*object.c.get()).context) };
+    connect::remove_srq(srq);
     context.objects.srqs.retire(object.srq.number());
     free!(srq as SrqObject);
     0

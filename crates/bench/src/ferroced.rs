@@ -107,6 +107,8 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
         patience: 0,
         speed: None,
         local: ferroce_control::link::LOCAL_BY_DEFAULT,
+        strict: String::new(),
+        profile: String::new(),
     }))?;
     Ok(())
 }

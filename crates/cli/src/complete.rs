@@ -130,12 +130,15 @@ fn arguments(path: &[&str], words: &[&str], system: &impl NameSource) -> Vec<Str
     match (path, words) {
         (["link", "add"], [_name, pairs @ ..]) => {
             let keys = [
-                "type", "netdev", "mtu", "crc", "lids", "patience", "speed", "local",
+                "type", "netdev", "mtu", "crc", "lids", "patience", "speed", "local", "strict",
+                "profile",
             ];
             pair(&keys, pairs, system)
         }
         (["link", "set"], [_name, pairs @ ..]) => {
-            let keys = ["name", "mtu", "crc", "lids", "patience", "speed", "local"];
+            let keys = [
+                "name", "mtu", "crc", "lids", "patience", "speed", "local", "strict", "profile",
+            ];
             pair(&keys, pairs, system)
         }
         (["link", "set" | "delete" | "show"] | ["stat" | "gids" | "devinfo"], []) => system.links(),
@@ -162,6 +165,8 @@ fn pair(keys: &[&str], pairs: &[&str], system: &impl NameSource) -> Vec<String> 
         Some(["netdev"]) => system.netdevs(),
         Some(["mtu"]) => MTUS.iter().map(ToString::to_string).collect(),
         Some(["crc" | "lids" | "local"]) => texts(&["on", "off"]),
+        Some(["strict"]) => texts(&["on", "error", "off"]),
+        Some(["profile"]) => texts(&["mlx5", "efa", "rxe", "off"]),
         Some([_]) => Vec::new(),
         _ => {
             let used: Vec<&&str> = pairs.iter().step_by(2).collect();
@@ -215,18 +220,23 @@ mod tests {
             ("link add ", ""),
             (
                 "link add rxe2 ",
-                "type netdev mtu crc lids patience speed local",
+                "type netdev mtu crc lids patience speed local strict profile",
             ),
             ("link add rxe2 type ", "rxe siw"),
             ("link add rxe2 type rxe netdev ", "lo eth0"),
             (
                 "link add rxe2 type rxe netdev lo ",
-                "mtu crc lids patience speed local",
+                "mtu crc lids patience speed local strict profile",
             ),
             ("link add rxe2 type rxe netdev lo crc ", "on off"),
             ("link set ", "rxe0 rxe1"),
-            ("link set rxe0 ", "name mtu crc lids patience speed local"),
+            (
+                "link set rxe0 ",
+                "name mtu crc lids patience speed local strict profile",
+            ),
             ("link set rxe0 lids ", "on off"),
+            ("link set rxe0 strict ", "on error off"),
+            ("link set rxe0 profile m", "mlx5"),
             ("link set rxe0 patience ", ""),
             ("link set rxe0 patience 60 l", "lids local"),
             ("link set rxe0 mtu 1", "1024"),

@@ -29,6 +29,8 @@ FILES
         patience = 0    # the default
         speed = 100000  # in Mb/s; default: the netdev's
         local = false   # the default
+        strict = \"on\"   # or \"error\"; default: off
+        profile = \"mlx5\"    # or efa, rxe; default: off
 
 ENVIRONMENT
     FERROCE_CONFIG_DIR    directory of links.toml, instead of those above
@@ -152,6 +154,12 @@ fn line(link: LinkConfig) -> String {
             " local off"
         };
     }
+    if !link.strict.is_empty() {
+        line += &format!(" strict {}", link.strict);
+    }
+    if !link.profile.is_empty() {
+        line += &format!(" profile {}", link.profile);
+    }
     line + "\n"
 }
 
@@ -212,6 +220,8 @@ pub(crate) fn configured(link: LinkInfo) -> LinkConfig {
         patience: link.patience,
         speed: link.speed,
         local: link.local,
+        strict: link.strict,
+        profile: link.profile,
     }
 }
 

@@ -208,6 +208,8 @@ fn start_daemon(program: &Path) -> Result<Daemon> {
         patience: 0,
         speed: None,
         local: ferroce_control::link::LOCAL_BY_DEFAULT,
+        strict: String::new(),
+        profile: String::new(),
     }))?;
     Ok(Daemon { connection })
 }

@@ -35,9 +35,9 @@ pub(crate) struct LinkArgs {
 
 #[derive(Debug, Subcommand)]
 enum LinkCommand {
-    /// Add a link: NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
+    /// Add a link: NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [strict on|error|off] [profile NAME|off]
     #[command(
-        override_usage = "ferroce link add NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]",
+        override_usage = "ferroce link add NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [strict on|error|off] [profile NAME|off]",
         long_about = "\
 Adds a link: an RDMA device called NAME on the netdev IF. Any netdev with an IP address and \
 without another link of the same type can be used, `lo` included. Starts ferroced if none runs.",
@@ -63,27 +63,35 @@ WORDS
     local on|off    let programs of one user on this host exchange packets through shared
                     memory instead of UDP; default: off. FERROCE_WIRE=udp in the environment
                     of a program chooses UDP for that program
+    strict on|error|off
+                    warn programs of mistakes that hardware would punish, or make the
+                    verbs fail; default: off. As `ferroce run --strict`, for all programs
+                    on the link
+    profile mlx5|efa|rxe|off
+                    show and enforce the limits of a real adapter; default: off. As
+                    `ferroce run --profile`, for all programs on the link
 
 EXAMPLES
     ferroce link add rxe0 type rxe netdev eth0
     ferroce link add rxe_lo type rxe netdev lo mtu 1024
     ferroce link add siw0 type siw netdev eth0
-    ferroce link add rxe1 type rxe netdev veth0 speed 100g"
+    ferroce link add rxe1 type rxe netdev veth0 speed 100g
+    ferroce link add rxe2 type rxe netdev lo strict on profile mlx5"
     )]
     Add {
-        /// NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off]
+        /// NAME type rxe|siw netdev IF [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [strict on|error|off] [profile NAME|off]
         #[arg(required = true, num_args = 1.., hide = true)]
         words: Vec<String>,
     },
 
-    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [faults 'FAULTS'|off]
+    /// Change a link: NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [strict on|error|off] [profile NAME|off] [faults 'FAULTS'|off]
     #[command(
-        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [faults 'FAULTS'|off]",
+        override_usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [strict on|error|off] [profile NAME|off] [faults 'FAULTS'|off]",
         long_about = "\
 Changes a link. `ferroce link add --help` describes the words. `mtu 0` selects the largest MTU \
 that the netdev allows, `speed 0` the netdev's speed. Running programs keep working after a change of the name, and get an \
 event for a new MTU. `faults` applies to running programs, too, until `faults off`; `ferroce run \
---help` describes the words. A change of `crc` or `patience` applies to programs that open the link \
+--help` describes the words. A change of `crc`, `patience`, `strict` or `profile` applies to programs that open the link \
 afterwards, a change of `local` to queue pairs that are connected afterwards.",
         after_long_help = "\
 EXAMPLES
@@ -94,10 +102,12 @@ EXAMPLES
     ferroce link set rxe0 faults 'loss 1% seed 7'
     ferroce link set rxe0 faults 'partition peer 10.0.0.2 for 5s; delay 2ms'
     ferroce link set rxe0 faults off
+    ferroce link set rxe0 strict error
+    ferroce link set rxe0 profile off
     ferroce link set rxe0 name storage"
     )]
     Set {
-        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [faults 'FAULTS'|off]
+        /// NAME [name NEW] [mtu N] [crc on|off] [lids on|off] [patience S] [speed N] [local on|off] [strict on|error|off] [profile NAME|off] [faults 'FAULTS'|off]
         #[arg(required = true, num_args = 3.., hide = true)]
         words: Vec<String>,
     },
@@ -175,6 +185,8 @@ pub(crate) fn rename(name: String, new: String) -> Result<()> {
         patience: None,
         speed: None,
         local: None,
+        strict: None,
+        profile: None,
     };
     Ok(connection.perform(&request)?)
 }

@@ -8,6 +8,7 @@ mod faults;
 pub(crate) mod libraries;
 mod program;
 mod share;
+mod strict;
 mod sweep;
 
 use std::ffi::{OsStr, OsString};
@@ -28,6 +29,7 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use self::faults::{FaultOptions, RunCounts};
 use self::share::Share;
+use self::strict::StrictOptions;
 use self::sweep::SweepOptions;
 use crate::daemon;
 
@@ -63,6 +65,9 @@ ENVIRONMENT
                       reason for each refused call, `warn` the reason for each failed
                       work request; none by default
     FERROCE_RECORDER  if set: as --record
+    FERROCE_STRICT    `on`: as --strict, `error`: as --strict=error, `off`: neither, even
+                      on a link with `strict on`
+    FERROCE_PROFILE   as --profile; `off`: none, even on a link with a profile
     FERROCE_WIRE      `udp`: exchange packets with programs on this host over UDP, even
                       on a link with `local on`
 
@@ -80,6 +85,15 @@ FAULTS
     seed N: the same seed is the same weather for the same packets
     Each packet meets the faults once: when it is sent, or when it is received from a program
     without these faults. All processes of the run count together. docs/DEBUGGING.md has more.
+
+STRICT
+    --strict warns of mistakes that hardware punishes and this device forgives: LIDs, wrong
+    GID indexes, a path MTU above the port's, extreme timeouts, too much inline data, buffers
+    that change before their completion, regions deregistered too early, completion queues
+    and send queues that are too small, receives without room for the GRH, unaligned atomics,
+    queue pairs in forked children. Each warning names the place in the program, what hardware
+    does, and a remedy, and is printed once for each place. Data arrives in another order than
+    on the wire, to disturb programs that poll memory. docs/DEBUGGING.md has more.
 
 SWEEP
     --sweep runs the test without faults to count its calls and packets, and then once with
@@ -103,7 +117,9 @@ EXAMPLES
     ferroce run --faults 'drop the 3rd ACK; delay 2ms; fail ibv_reg_mr 2 ENOMEM' -- ./test
     ferroce run --scenario bad-cable.toml -- ./test
     ferroce run --chaos 7 -- ./test
-    ferroce run --sweep -- ./test"
+    ferroce run --sweep -- ./test
+    ferroce run --strict -- ./test
+    ferroce run --strict=error --profile mlx5 -- ./test"
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -158,6 +174,9 @@ struct Options {
     /// Do not add a link
     #[arg(long, conflicts_with = "netdev")]
     no_link: bool,
+
+    #[command(flatten)]
+    strict: StrictOptions,
 
     /// Record the last 256 packets of each queue pair, for `ferroce explain`
     #[arg(long)]
@@ -268,6 +287,7 @@ fn prepare(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result
             if options.record {
                 command.env(RECORDER_VARIABLE, "1");
             }
+            command.envs(options.strict.environment());
             if options.is_quiet() {
                 command.env(QUIET_VARIABLE, "1");
             } else {
@@ -326,6 +346,8 @@ fn provide_link(netdev: Option<&str>, kind: Option<&str>) -> Result<()> {
             patience: 0,
             speed: None,
             local: ferroce_control::link::LOCAL_BY_DEFAULT && new_kind != "siw",
+            strict: String::new(),
+            profile: String::new(),
         }));
         match added {
             Ok(()) => break,

@@ -275,6 +275,8 @@ impl RxeCfg {
                 patience: None,
                 speed: None,
                 local: None,
+                strict: None,
+                profile: None,
             })?;
             let known = remembered.iter().find(|config| config.name == link.name);
             if let Some(config) = known.filter(|_| !self.forgetful) {
@@ -314,6 +316,8 @@ pub(crate) fn add_next(connection: &mut Connection, netdev: &str) -> Result<Link
         patience: 0,
         speed: None,
         local: ferroce_control::link::LOCAL_BY_DEFAULT,
+        strict: String::new(),
+        profile: String::new(),
     };
     connection.perform(&Request::LinkAdd(config.clone()))?;
     Ok(config)

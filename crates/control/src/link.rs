@@ -42,6 +42,12 @@ pub struct LinkConfig {
     /// True if packets to programs of the same user on this host travel through shared memory.
     #[serde(default = "local_by_default", skip_serializing_if = "is_default_local")]
     pub local: bool,
+    /// The mode of strict checks, a word of `ferroce_strict::Mode`; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub strict: String,
+    /// The profile of limits, a name of `ferroce_strict::Profile`; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub profile: String,
 }
 
 /// The option `local` of links for which no value is given.
@@ -100,6 +106,12 @@ pub struct LinkInfo {
     /// True if packets to programs of the same user on this host travel through shared memory.
     #[serde(default = "local_by_default")]
     pub local: bool,
+    /// The mode of strict checks; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub strict: String,
+    /// The profile of limits; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub profile: String,
     /// The faults in force, in the grammar of `ferroce-faults`; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub faults: String,
@@ -128,6 +140,8 @@ impl LinkInfo {
             patience: 0,
             speed: None,
             local: LOCAL_BY_DEFAULT,
+            strict: String::new(),
+            profile: String::new(),
             faults: String::new(),
             gids: Vec::new(),
         }

@@ -31,7 +31,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -86,6 +86,11 @@ pub enum Request {
         /// True if packets to programs of the same user on this host travel through shared
         /// memory, for queue pairs that are connected from now on.
         local: Option<bool>,
+        /// Mode of strict checks for programs that open the link from now on: `on`, `error`
+        /// or `off`.
+        strict: Option<String>,
+        /// Profile of limits for programs that open the link from now on; `off` for none.
+        profile: Option<String>,
     },
     /// Puts faults in force on a link, also for running programs, or ends them:
     /// [`Reply::Done`].

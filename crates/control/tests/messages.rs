@@ -26,6 +26,8 @@ fn link(gids: u32) -> LinkInfo {
         speed: Some(400_000),
         faults: "loss 1%".into(),
         local: true,
+        strict: "error".into(),
+        profile: "mlx5".into(),
         gids: (0..gids)
             .map(|index| Gid {
                 index,
@@ -67,6 +69,8 @@ fn message_is_decoded_to_itself() {
             patience: 60,
             speed: Some(100_000),
             local: false,
+            strict: "on".into(),
+            profile: String::new(),
         }),
         Request::LinkSet {
             name: "rxe0".into(),
@@ -77,6 +81,8 @@ fn message_is_decoded_to_itself() {
             patience: Some(60),
             speed: Some(0),
             local: Some(false),
+            strict: Some("off".into()),
+            profile: None,
         },
     ];
     for request in requests {

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 use ferroce_control::link::{LOCAL_BY_DEFAULT, MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, check_name};
+use ferroce_strict::{Mode, Profile};
 use serde::Deserialize;
 use toml::Spanned;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
@@ -88,6 +89,8 @@ struct Entry {
     patience: Option<u32>,
     speed: Option<Spanned<u32>>,
     local: Option<bool>,
+    strict: Option<Spanned<String>>,
+    profile: Option<Spanned<String>>,
 }
 
 /// Returns the path of this user's file.
@@ -146,6 +149,12 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     }
     if link.local != LOCAL_BY_DEFAULT {
         entry["local"] = value(link.local);
+    }
+    if !link.strict.is_empty() {
+        entry["strict"] = value(&link.strict);
+    }
+    if !link.profile.is_empty() {
+        entry["profile"] = value(&link.profile);
     }
     edit(path, |links| {
         links.retain(|other| {
@@ -277,7 +286,23 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             }
             speed => speed.map(Spanned::into_inner),
         };
+        if let Some(strict) = &entry.strict
+            && let Err(error) = strict.as_ref().parse::<Mode>()
+        {
+            return wrong(strict.span(), error.to_string());
+        }
+        if let Some(profile) = &entry.profile
+            && let Err(error) = Profile::named(profile.as_ref())
+        {
+            return wrong(profile.span(), error.to_string());
+        }
+        let word = |word: Option<Spanned<String>>| {
+            let word = word.map(Spanned::into_inner);
+            word.filter(|word| word != "off").unwrap_or_default()
+        };
         links.push(LinkConfig {
+            strict: word(entry.strict),
+            profile: word(entry.profile),
             name: entry.name.into_inner(),
             crc: entry.crc.unwrap_or(crc_by_default(kind)),
             kind: kind.into(),

@@ -8,6 +8,7 @@ use ferroce_control::{
 };
 use ferroce_faults::Plan;
 use ferroce_roce::Counter;
+use ferroce_strict::{Mode, Profile};
 
 use crate::gids::{self, GidTable};
 use crate::netdevs::{Netdev, Netdevs};
@@ -149,6 +150,12 @@ impl Links {
             config.speed = (speed != 0).then_some(speed);
         }
         config.local = change.local.unwrap_or(config.local);
+        if let Some(strict) = change.strict {
+            config.strict = unless_off(strict);
+        }
+        if let Some(profile) = change.profile {
+            config.profile = unless_off(profile);
+        }
         check_options(&config)?;
         check_mtu(&config, netdev)?;
         check_speed(&config)?;
@@ -372,6 +379,8 @@ impl Link {
             active_mtu: self.config.mtu.map_or(largest, |limit| limit.min(largest)),
             speed: self.config.speed,
             local: self.config.local,
+            strict: self.config.strict.clone(),
+            profile: self.config.profile.clone(),
             speed_mbps: Some(self.config.speed.unwrap_or_else(|| {
                 speed(&netdev.name).unwrap_or(match netdev.loopback {
                     true => LOOPBACK_SPEED,
@@ -387,7 +396,7 @@ impl Link {
 }
 
 /// Options of a link to change.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Change {
     /// The largest packet payload; 0 means the largest for the netdev.
     pub(crate) mtu: Option<u32>,
@@ -397,6 +406,18 @@ pub(crate) struct Change {
     /// The speed in Mb/s; 0 means the netdev's.
     pub(crate) speed: Option<u32>,
     pub(crate) local: Option<bool>,
+    /// The mode of strict checks, or `off`.
+    pub(crate) strict: Option<String>,
+    /// The profile of limits, or `off`.
+    pub(crate) profile: Option<String>,
+}
+
+/// Returns a word; the empty one for `off`.
+fn unless_off(word: String) -> String {
+    match word.as_str() {
+        "off" => String::new(),
+        _ => word,
+    }
 }
 
 fn happened(kind: LinkEventKind, link: LinkInfo) -> LinkEvent {
@@ -444,14 +465,21 @@ fn find_netdev<'a>(name: &str, netdevs: &'a Netdevs) -> Result<&'a Netdev, Refus
     })
 }
 
-/// Refuses options of RoCE for a link of type siw.
+/// Refuses unknown modes and profiles, and options of RoCE for a link of type siw.
 fn check_options(config: &LinkConfig) -> Result<(), Refusal> {
+    if let Err(error) = config.strict.parse::<Mode>() {
+        return Err(Refusal::new(libc::EINVAL, error));
+    }
+    if let Err(error) = Profile::named(&config.profile) {
+        return Err(Refusal::new(libc::EINVAL, error));
+    }
     if config.kind != "siw" {
         return Ok(());
     }
     let option = match config {
         LinkConfig { mtu: Some(_), .. } => "mtu: TCP chooses the size of segments",
         LinkConfig { local: true, .. } => "local: connections go through TCP",
+        LinkConfig { profile, .. } if !profile.is_empty() => "profile: the adapters have RoCE",
         LinkConfig { lids: true, .. } => "lids: iWARP has no LIDs",
         LinkConfig { patience: 1.., .. } => "patience: TCP decides when a peer is lost",
         _ => return Ok(()),

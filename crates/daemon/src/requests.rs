@@ -56,6 +56,8 @@ impl Server {
                 patience,
                 speed,
                 local,
+                strict,
+                profile,
             } => {
                 let change = Change {
                     mtu,
@@ -64,6 +66,8 @@ impl Server {
                     patience,
                     speed,
                     local,
+                    strict,
+                    profile,
                 };
                 self.link_set(&name, rename, change)
             }

@@ -187,6 +187,8 @@ mod tests {
                 patience: 0,
                 speed: None,
                 local: ferroce_control::link::LOCAL_BY_DEFAULT,
+                strict: String::new(),
+                profile: String::new(),
             },
             index: 3,
             ifindex: 1,

@@ -138,6 +138,8 @@ fn link_option_forbids_channels() {
             patience: None,
             speed: None,
             local: Some(local),
+            strict: None,
+            profile: None,
         };
         connect().perform(&set(false)).unwrap();
         assert_eq!(refused(&mut one, slots.0, slots.1), libc::EOPNOTSUPP);

@@ -432,6 +432,8 @@ fn client_that_does_not_read_is_closed() {
                 patience: None,
                 speed: None,
                 local: None,
+                strict: None,
+                profile: None,
             };
             other.perform(&set).unwrap();
         }

@@ -118,6 +118,6 @@ pub use ferroce_control::{Blocked, LinkInfo, block_all, list_links};
 pub use ferroce_iwarp as iwarp;
 pub use ferroce_roce as transport;
 pub use gpu::read_gpu_memory;
-pub use memory::ProcessMemory;
+pub use memory::{ProcessMemory, observed};
 pub use qp::{Posting, Qp};
 pub use streams::{StreamSetup, StreamUser};

@@ -61,6 +61,8 @@ pub(crate) fn add_link_of(kind: &str, name: &str, netdev: &str) {
         patience: 0,
         speed: None,
         local: kind == "rxe",
+        strict: String::new(),
+        profile: String::new(),
     };
     let added = connection.perform(&Request::LinkAdd(config));
     added.expect("a link");
@@ -79,6 +81,8 @@ pub(crate) fn set_lids(name: &str, on: bool) {
         patience: None,
         speed: None,
         local: None,
+        strict: None,
+        profile: None,
     });
     changed.expect("a link that can be changed");
 }

@@ -90,6 +90,15 @@ fn text(link: &LinkInfo, format: Format) -> String {
             text += &format!("\n    gid {index} {address} netdev {netdev} ");
         }
     }
+    if !link.strict.is_empty() || !link.profile.is_empty() {
+        text += "\n    ";
+    }
+    if !link.strict.is_empty() {
+        text += &format!("strict {} ", link.strict);
+    }
+    if !link.profile.is_empty() {
+        text += &format!("profile {} ", link.profile);
+    }
     if !link.faults.is_empty() {
         text += &format!("\n    faults {} ", link.faults);
     }
@@ -109,6 +118,10 @@ struct Shown<'a> {
     netdev_index: u32,
     #[serde(skip_serializing_if = "str::is_empty")]
     faults: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    strict: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    profile: &'a str,
     #[serde(flatten)]
     details: Option<Details<'a>>,
 }
@@ -137,6 +150,8 @@ fn shown(link: &LinkInfo, format: Format) -> Shown<'_> {
         netdev: &link.netdev,
         netdev_index: link.ifindex,
         faults: &link.faults,
+        strict: &link.strict,
+        profile: &link.profile,
         details: format.details.then_some(Details {
             kind: &link.kind,
             mtu: link.active_mtu,

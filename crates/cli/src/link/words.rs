@@ -7,7 +7,7 @@ use ferroce_control::{LinkConfig, Request, check_name};
 
 const USAGE: &str = "ferroce link add NAME type rxe|siw netdev IF \
                      [mtu N] [crc on|off] [lids on|off] [patience SECONDS] [speed N] \
-                     [local on|off]";
+                     [local on|off] [strict on|error|off] [profile mlx5|efa|rxe|off]";
 
 /// Parses the words after `link add`.
 pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
@@ -17,7 +17,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
     check_name(name)?;
     let (mut kind, mut netdev, mut mtu) = (None, None, None);
     let (mut crc, mut lids, mut patience, mut speed) = (None, None, None, None);
-    let mut local = None;
+    let (mut local, mut strict, mut profile) = (None, None, None);
     for pair in pairs.chunks(2) {
         let [key, value] = pair else {
             bail!("the value of `{}` is missing; usage: {USAGE}", pair[0]);
@@ -31,6 +31,8 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
             "patience" => patience.replace(seconds(value)?).is_some(),
             "speed" => speed.replace(megabits(value)?).is_some(),
             "local" => local.replace(switch(key, value)?).is_some(),
+            "strict" => strict.replace(mode(value)?).is_some(),
+            "profile" => profile.replace(profile_name(value)?).is_some(),
             other => bail!("unknown word `{other}`; usage: {USAGE}"),
         };
         if seen {
@@ -49,19 +51,23 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
         lids: lids.unwrap_or(false),
         patience: patience.unwrap_or(0),
         speed: speed.filter(|speed| *speed > 0),
+        strict: unless_off(strict),
+        profile: unless_off(profile),
     })
 }
 
 /// Parses the words after `link set`.
 pub(crate) fn parse_set(words: &[String]) -> Result<Vec<Request>> {
     let usage = "ferroce link set NAME [name NEW] [mtu N] [crc on|off] [lids on|off] \
-                 [patience SECONDS] [speed N] [local on|off] [faults 'FAULTS'|off]";
+                 [patience SECONDS] [speed N] [local on|off] [strict on|error|off] \
+                 [profile mlx5|efa|rxe|off] [faults 'FAULTS'|off]";
     let (name, pairs) = words
         .split_first()
         .context("the name of the link is missing")?;
     let mut faults = None;
     let (mut rename, mut mtu, mut crc) = (None, None, None);
     let (mut lids, mut patience, mut speed, mut local) = (None, None, None, None);
+    let (mut strict, mut profile) = (None, None);
     for pair in pairs.chunks(2) {
         match pair {
             [key, value] if key == "name" => rename = Some(value.clone()),
@@ -71,6 +77,8 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Vec<Request>> {
             [key, value] if key == "patience" => patience = Some(seconds(value)?),
             [key, value] if key == "speed" => speed = Some(megabits(value)?),
             [key, value] if key == "local" => local = Some(switch(key, value)?),
+            [key, value] if key == "strict" => strict = Some(mode(value)?),
+            [key, value] if key == "profile" => profile = Some(profile_name(value)?),
             [key, value] if key == "faults" => faults = Some(checked_faults(value)?),
             [key, _] => bail!("unknown word `{key}`; usage: {usage}"),
             _ => bail!("the value of `{}` is missing; usage: {usage}", pair[0]),
@@ -92,6 +100,8 @@ pub(crate) fn parse_set(words: &[String]) -> Result<Vec<Request>> {
             patience,
             speed,
             local,
+            strict,
+            profile,
         });
     }
     Ok(requests)
@@ -107,6 +117,21 @@ fn checked_faults(value: &str) -> Result<String> {
         bail!("the faults are empty; `faults off` ends those in force");
     }
     Ok(plan.to_string())
+}
+
+/// Checks the mode of strict checks.
+fn mode(value: &str) -> Result<String> {
+    Ok(value.parse::<ferroce_strict::Mode>()?.to_string())
+}
+
+/// Checks the name of a profile.
+fn profile_name(value: &str) -> Result<String> {
+    ferroce_strict::Profile::named(value)?;
+    Ok(value.to_owned())
+}
+
+fn unless_off(word: Option<String>) -> String {
+    word.filter(|word| word != "off").unwrap_or_default()
 }
 
 fn number(value: &str) -> Result<u32> {
@@ -180,6 +205,14 @@ mod tests {
     }
 
     #[test]
+    fn strict_and_profile_are_off_unless_named() {
+        let config = parsed("r type rxe netdev lo strict on profile mlx5").unwrap();
+        assert_eq!((&*config.strict, &*config.profile), ("on", "mlx5"));
+        let config = parsed("r type rxe netdev lo strict off profile off").unwrap();
+        assert_eq!((&*config.strict, &*config.profile), ("", ""));
+    }
+
+    #[test]
     fn speed_has_a_unit() {
         for (value, mbps) in [
             ("100g", 100_000),
@@ -221,6 +254,14 @@ mod tests {
             (
                 "rxe0 type rxe netdev lo speed 800g",
                 "speed `800g` is not a speed such as 100g, 2.5g or 100m, at most 400g",
+            ),
+            (
+                "rxe0 type rxe netdev lo strict yes",
+                "strict `yes` is not valid; use `on`, `error` or `off`",
+            ),
+            (
+                "rxe0 type rxe netdev lo profile cx9",
+                "profile `cx9` is not known; use `mlx5`, `efa`, `rxe` or `off`",
             ),
             ("rxe0 type rxe netdev lo speed fast", "speed `fast` is not"),
             (

@@ -11,6 +11,8 @@ fn link(name: &str, netdev: &str) -> LinkConfig {
         patience: 0,
         speed: None,
         local: ferroce_control::link::LOCAL_BY_DEFAULT,
+        strict: String::new(),
+        profile: String::new(),
     }
 }
 

@@ -48,6 +48,8 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         patience: 0,
         speed: None,
         local: ferroce_control::link::LOCAL_BY_DEFAULT,
+        strict: String::new(),
+        profile: String::new(),
     }
 }
 

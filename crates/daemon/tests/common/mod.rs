@@ -103,6 +103,8 @@ pub(crate) fn add(name: &str, netdev: &str) -> Result<(), Error> {
         patience: 0,
         speed: None,
         local: true,
+        strict: String::new(),
+        profile: String::new(),
     }))
 }
 

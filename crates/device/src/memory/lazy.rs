@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use ferroce_roce::{Fault, MemRef, Memory, Time};
 
-use super::ProcessMemory;
+use super::{ProcessMemory, observed};
 use crate::gpu::GpuCopies;
 
 /// Memory of this process as [`ProcessMemory::at`] gives it, and that of GPUs. Most turns
@@ -47,6 +47,9 @@ impl Memory for LazyMemory<'_> {
 
     fn write(&self, at: MemRef, data: &[u8]) -> Result<(), Fault> {
         match at.is_host() {
+            true if observed::is_on() => {
+                observed::write(at, data, |at, part| self.get().write(at, part))
+            }
             true => self.get().write(at, data),
             false => self.gpu.write(at, data),
         }
@@ -54,6 +57,17 @@ impl Memory for LazyMemory<'_> {
 
     fn write_run(&self, at: MemRef, pieces: &mut dyn Iterator<Item = &[u8]>) -> u32 {
         match at.is_host() {
+            true if observed::is_on() => {
+                let (mut at, mut written) = (at, 0);
+                for data in pieces {
+                    if self.write(at, data).is_err() {
+                        break;
+                    }
+                    at = at.offset(data.len() as u64);
+                    written += 1;
+                }
+                written
+            }
             true => self.get().write_run(at, pieces),
             false => self.gpu.write_run(at, pieces),
         }
@@ -70,6 +84,9 @@ impl Memory for LazyMemory<'_> {
 
     fn compare_swap(&self, at: MemRef, expected: u64, new: u64) -> Result<u64, Fault> {
         let swap = |old| if old == expected { new } else { old };
+        if observed::is_on() {
+            observed::note(at, 8);
+        }
         match at.is_host() {
             true => self.get().compare_swap(at, expected, new),
             false => self.gpu.update(at, swap),
@@ -77,6 +94,9 @@ impl Memory for LazyMemory<'_> {
     }
 
     fn fetch_add(&self, at: MemRef, add: u64) -> Result<u64, Fault> {
+        if observed::is_on() {
+            observed::note(at, 8);
+        }
         match at.is_host() {
             true => self.get().fetch_add(at, add),
             false => self.gpu.update(at, |old| old.wrapping_add(add)),
@@ -84,6 +104,9 @@ impl Memory for LazyMemory<'_> {
     }
 
     fn store_release(&self, at: MemRef, bytes: [u8; 8]) -> Result<(), Fault> {
+        if observed::is_on() {
+            observed::note(at, 8);
+        }
         match at.is_host() {
             true => self.get().store_release(at, bytes),
             // The copies of a stream happen in their order.

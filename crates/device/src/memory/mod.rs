@@ -18,6 +18,7 @@ mod handler;
 mod lazy;
 #[cfg(target_arch = "x86_64")]
 mod mask;
+pub mod observed;
 mod syscalls;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -37,6 +37,8 @@ fn set_local(on: bool) {
         patience: None,
         speed: None,
         local: Some(on),
+        strict: None,
+        profile: None,
     });
     changed.expect("a link that can be changed");
 }

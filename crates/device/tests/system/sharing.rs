@@ -229,6 +229,8 @@ fn link_whose_options_have_changed_is_opened_again() {
             patience: Some(600),
             speed: None,
             local: None,
+            strict: None,
+            profile: None,
         };
         connection.perform(&set).expect("set");
         deadline::until("the change", || one.device.link().patience == 600);
