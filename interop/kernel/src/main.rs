@@ -20,6 +20,7 @@ mod enclosure;
 mod image;
 mod network;
 mod run;
+mod siw_module;
 mod speed;
 mod vm;
 
