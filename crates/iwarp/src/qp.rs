@@ -13,6 +13,7 @@
 //! | [`placement`] | writes received payload to its place |
 //! | [`delivery`] | ends segments and delivers their messages |
 //! | [`complete`] | completes work requests, and flushes them |
+//! | [`nudge`] | wakes a peer that has overlooked the first message |
 //! | [`close`] | ends the stream: in order, by TERMINATE, or by a reset |
 
 mod close;
@@ -21,6 +22,7 @@ mod create;
 mod delivery;
 mod inbound;
 mod modify;
+mod nudge;
 mod placement;
 mod post;
 mod requester;
@@ -44,6 +46,8 @@ use crate::output::Output;
 pub use close::CLOSE_TIMEOUT;
 pub use create::{MAX_INLINE, MAX_SGE, MAX_WR};
 use inbound::{InboundSend, InboundTagged};
+pub use nudge::NUDGES;
+use nudge::Nudge;
 use placement::Placing;
 
 /// A queue pair.
@@ -84,6 +88,7 @@ struct Stream {
     max_fpdu: usize,
     phase: Phase,
     deadline: Deadline,
+    nudge: Nudge,
     /// The reason why the stream ends, once this end has begun to end it.
     cause: CloseCause,
     reader: FpduReader,

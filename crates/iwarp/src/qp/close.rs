@@ -242,6 +242,9 @@ impl Qp {
     pub(crate) fn timed_out(&mut self, cx: &mut Context) {
         if let Some(stream) = &mut self.stream {
             stream.deadline = Deadline::NONE;
+            if self.nudge(cx) {
+                return;
+            }
             let reason = Reason::StreamLost("the peer did not answer in time");
             self.report(cx, None, WcStatus::WrFlush, reason);
             self.enter_error(cx, None, None);
@@ -268,6 +271,9 @@ impl Qp {
             || self.sq.len() > stream.started;
         let drained = stream.output.is_empty();
         self.complete_sent(cx, position);
+        if bytes > 0 {
+            self.arm_nudge(cx);
+        }
         if let Err(fault) = owned {
             let code = Code::RDMAP_CATASTROPHIC_STREAM;
             self.refuse(cx, *Refusal::new(code, fault.into()));

@@ -7,6 +7,7 @@ use ferroce_objects::{Access, AccessError, Event, Memory, Reason, WcStatus};
 
 use super::Qp;
 use super::close::{Refusal, Refused};
+use super::nudge::Nudge;
 use super::placement::{Placing, Target};
 use crate::bugs::Bug;
 use crate::engine::Context;
@@ -78,7 +79,10 @@ impl Qp {
         if !stream.receives() {
             return;
         }
-        let mut reader = mem::take(&mut stream.reader);
+        if stream.nudge != Nudge::Done {
+            self.end_nudges(cx);
+        }
+        let mut reader = mem::take(&mut self.stream().reader);
         let mut inbound = Inbound {
             qp: self,
             cx,

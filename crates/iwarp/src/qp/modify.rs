@@ -6,6 +6,7 @@ use ferroce_objects::recv_queue::HeldRecv;
 use ferroce_objects::time::Deadline;
 use ferroce_objects::{AttrMask, Protocol, QpAttr, QpState, VerbsError, transitions};
 
+use super::nudge::Nudge;
 use super::placement::Placing;
 use super::{OutstandingRead, Phase, Qp, Stream};
 use crate::bugs::Bug;
@@ -82,6 +83,7 @@ impl Qp {
                 false => Phase::Open,
             },
             deadline: Deadline::NONE,
+            nudge: Nudge::of(params.role),
             cause: CloseCause::Program,
             reader: FpduReader::new(crc_is_checked),
             output: Output::default(),

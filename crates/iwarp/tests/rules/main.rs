@@ -9,6 +9,7 @@ mod headers;
 mod host;
 mod mpa_frames;
 mod mpa_setup;
+mod nudges;
 mod operations;
 mod states;
 mod tcp_streams;
