@@ -3,10 +3,13 @@
 usage: connections.py FLOW --on ferroce|kernel -p PORT            the passive end, first
        connections.py FLOW --on ferroce|kernel -p PORT ADDRESS    the active end
 
+Both ends get --iwarp on links of type siw.
+
 The exit status is 1 if an end sees anything other than the flow expects. Reject reasons
 are the numbers of the CM's REJ message.
 """
 
+import errno
 import os
 import signal
 import struct
@@ -17,6 +20,8 @@ import meeting
 from cm import (FLUSHED, OK, RETRIES_EXCEEDED, Events, Id, address, c, call, parameters)
 
 NOBODY_LISTENS, STALE, CONSUMER = 8, 10, 28
+# With iWARP the status of a rejection is an error of TCP.
+IWARP = {NOBODY_LISTENS: -errno.ECONNREFUSED, CONSUMER: -errno.ECONNRESET}
 REFUSAL = b"we are closed on Sundays"
 PLACE = struct.Struct("!4sQI")
 
@@ -30,6 +35,11 @@ class End:
         # Distinct from the TCP port of the control connection.
         self.port = meeting.port + 20000
         self.events = None
+
+    def rejected(self, reason):
+        """Waits for a rejection; returns its private data."""
+        status = IWARP[reason] if self.meeting.iwarp else reason
+        return self.events.next("REJECTED", status)[0]
 
     def close(self):
         """All objects are released when the process ends."""
@@ -83,6 +93,9 @@ class End:
 
     def talk(self, id):
         """Sends a message in each direction and compares the bytes."""
+        if self.meeting.iwarp:
+            # siw's active end may refuse a message that arrives with the Reply.
+            self.swap()
         text = os.urandom(1500)
         id.send(text)
         lengths = [id.completion(OK).length, id.completion(OK).length]
@@ -139,7 +152,7 @@ def reject(end):
     if end.active:
         id = end.dial().wire()
         call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
-        data, _ = end.events.next("REJECTED", CONSUMER)
+        data = end.rejected(CONSUMER)
         if not data.startswith(REFUSAL):
             sys.exit(f"private data {data}")
         id.destroy()
@@ -158,7 +171,7 @@ def refused(end):
     if end.active:
         id = end.dial().wire()
         call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
-        end.events.next("REJECTED", NOBODY_LISTENS)
+        end.rejected(NOBODY_LISTENS)
         id.destroy()
     end.swap()
 
@@ -189,7 +202,7 @@ def listener_gone_early(end):
     if end.active:
         id = end.dial().wire()
         call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
-        end.events.next("REJECTED", CONSUMER)
+        end.rejected(CONSUMER)
         id.destroy()
     else:
         if not end.events.pending():

@@ -278,8 +278,9 @@ impl Engine {
     /// is left. Returns the output.
     ///
     /// The caller sends the output, or a part of it, and calls [`accepted`](Engine::accepted)
-    /// before any other call for this queue pair, even if the socket took nothing: references
-    /// to memory that the peer reads are valid until then.
+    /// before any other call for this queue pair, even if the socket took nothing. References
+    /// to memory are valid until a region ends: then the caller calls
+    /// [`own_outputs`](Engine::own_outputs).
     pub fn output(
         &mut self,
         now: Time,
@@ -295,10 +296,10 @@ impl Engine {
 
     /// Reports that the socket has accepted the first `bytes` of the output, which may be 0.
     /// Sends complete.
-    pub fn accepted(&mut self, now: Time, memory: &dyn Memory, qpn: u32, bytes: usize) {
+    pub fn accepted(&mut self, now: Time, qpn: u32, bytes: usize) {
         self.cx.now = now;
         if let Some(qp) = self.qps.get_mut(qpn) {
-            qp.accepted(&mut self.cx, memory, bytes);
+            qp.accepted(&mut self.cx, bytes);
         }
     }
 

@@ -254,7 +254,7 @@ impl Qp {
     }
 
     /// Takes bytes that the socket has accepted out of the output.
-    pub(crate) fn accepted(&mut self, cx: &mut Context, memory: &dyn Memory, bytes: usize) {
+    pub(crate) fn accepted(&mut self, cx: &mut Context, bytes: usize) {
         let Some(stream) = &mut self.stream else {
             return;
         };
@@ -264,7 +264,6 @@ impl Qp {
             false => bytes.min(all),
         };
         stream.output.accept(bytes);
-        let owned = stream.output.own_responses(memory);
         let position = stream.output.accepted();
         let has_more = stream.current.is_some()
             || !stream.inbound_reads.is_empty()
@@ -274,10 +273,7 @@ impl Qp {
         if bytes > 0 {
             self.arm_nudge(cx);
         }
-        if let Err(fault) = owned {
-            let code = Code::RDMAP_CATASTROPHIC_STREAM;
-            self.refuse(cx, *Refusal::new(code, fault.into()));
-        } else if drained && has_more {
+        if drained && has_more {
             self.wake(cx);
         }
         self.finish_if_drained(cx);

@@ -237,7 +237,7 @@ impl Host {
         while let Some(output) = self.engine.output(self.now, &self.ram, self.qpn, 64 << 10) {
             let now = output.len().min(limit - bytes.len());
             output.copy_to(&self.ram, now, &mut bytes).unwrap();
-            self.engine.accepted(self.now, &self.ram, self.qpn, now);
+            self.engine.accepted(self.now, self.qpn, now);
             if now == 0 {
                 break;
             }

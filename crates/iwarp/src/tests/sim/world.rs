@@ -240,7 +240,7 @@ impl World {
         pipe.push(&bytes);
         this.accepted += length as u64;
         self.run.bytes += length as u64;
-        host.engine.accepted(self.now, &host.arena, qpn, length);
+        host.engine.accepted(self.now, qpn, length);
     }
 
     /// Delivers bytes to the other end.
