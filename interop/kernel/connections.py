@@ -17,7 +17,7 @@ import sys
 import time
 
 import meeting
-from cm import (FLUSHED, OK, RETRIES_EXCEEDED, Events, Id, address, c, call, parameters)
+from cm import (CM, FLUSHED, OK, RETRIES_EXCEEDED, Events, Id, address, c, call, parameters)
 
 NOBODY_LISTENS, STALE, CONSUMER = 8, 10, 28
 # With iWARP the status of a rejection is an error of TCP.
@@ -170,8 +170,14 @@ def refused(end):
     """Connects, at the active end, to a port without a listener."""
     if end.active:
         id = end.dial().wire()
-        call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
-        end.rejected(NOBODY_LISTENS)
+        told = c.byref(parameters(b"hello?"))
+        if end.meeting.iwarp and end.driver == "kernel":
+            # siw waits for the TCP connection, and reports no event.
+            if CM.rdma_connect(id.pointer, told) == 0 or c.get_errno() != errno.ECONNREFUSED:
+                sys.exit(f"rdma_connect: {os.strerror(c.get_errno())}")
+        else:
+            call("rdma_connect", id.pointer, told)
+            end.rejected(NOBODY_LISTENS)
         id.destroy()
     end.swap()
 

@@ -25,6 +25,10 @@ pub struct Config {
     /// MSN of the first message in each queue. RFC 5041 4.3 sets it to 1; simulations start
     /// before the wrap.
     pub first_msn: u32,
+    /// True if streams start so that the kernel's siw overlooks no message. The initiator
+    /// announces itself by a Write of no bytes. The responder waits for the initiator's first
+    /// byte, up to [`HOLD`](crate::HOLD), before it sends.
+    pub careful_start: bool,
 }
 
 impl Default for Config {
@@ -32,6 +36,7 @@ impl Default for Config {
         Config {
             qpns: 1..1 << 20,
             first_msn: 1,
+            careful_start: false,
         }
     }
 }

@@ -13,7 +13,7 @@
 //! | [`placement`] | writes received payload to its place |
 //! | [`delivery`] | ends segments and delivers their messages |
 //! | [`complete`] | completes work requests, and flushes them |
-//! | [`nudge`] | wakes a peer that has overlooked the first message |
+//! | [`start`] | sends the first messages so that siw reads them |
 //! | [`close`] | ends the stream: in order, by TERMINATE, or by a reset |
 
 mod close;
@@ -22,12 +22,12 @@ mod create;
 mod delivery;
 mod inbound;
 mod modify;
-mod nudge;
 mod placement;
 mod post;
 mod requester;
 mod responder;
 mod segment;
+mod start;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,9 +46,9 @@ use crate::output::Output;
 pub use close::CLOSE_TIMEOUT;
 pub use create::{MAX_INLINE, MAX_SGE, MAX_WR};
 use inbound::{InboundSend, InboundTagged};
-pub use nudge::NUDGES;
-use nudge::Nudge;
 use placement::Placing;
+use start::Start;
+pub use start::{HOLD, NUDGES};
 
 /// A queue pair.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ struct Stream {
     max_fpdu: usize,
     phase: Phase,
     deadline: Deadline,
-    nudge: Nudge,
+    start: Start,
     /// The reason why the stream ends, once this end has begun to end it.
     cause: CloseCause,
     reader: FpduReader,

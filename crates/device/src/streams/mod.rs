@@ -131,6 +131,7 @@ impl StreamCore {
     ) -> std::io::Result<StreamCore> {
         let config = Config {
             qpns: qpns_of_slot(slot),
+            careful_start: true,
             ..Config::default()
         };
         Ok(StreamCore {

@@ -242,7 +242,7 @@ impl Qp {
     pub(crate) fn timed_out(&mut self, cx: &mut Context) {
         if let Some(stream) = &mut self.stream {
             stream.deadline = Deadline::NONE;
-            if self.nudge(cx) {
+            if self.start_timed_out(cx) {
                 return;
             }
             let reason = Reason::StreamLost("the peer did not answer in time");

@@ -7,8 +7,8 @@ use ferroce_objects::{Access, AccessError, Event, Memory, Reason, WcStatus};
 
 use super::Qp;
 use super::close::{Refusal, Refused};
-use super::nudge::Nudge;
 use super::placement::{Placing, Target};
+use super::start::Start;
 use crate::bugs::Bug;
 use crate::engine::Context;
 use crate::fpdu::{FpduError, Sink};
@@ -79,8 +79,8 @@ impl Qp {
         if !stream.receives() {
             return;
         }
-        if stream.nudge != Nudge::Done {
-            self.end_nudges(cx);
+        if stream.start != Start::Done {
+            self.end_start(cx);
         }
         let mut reader = mem::take(&mut self.stream().reader);
         let mut inbound = Inbound {

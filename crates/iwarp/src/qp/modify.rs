@@ -6,8 +6,8 @@ use ferroce_objects::recv_queue::HeldRecv;
 use ferroce_objects::time::Deadline;
 use ferroce_objects::{AttrMask, Protocol, QpAttr, QpState, VerbsError, transitions};
 
-use super::nudge::Nudge;
 use super::placement::Placing;
+use super::start::Start;
 use super::{OutstandingRead, Phase, Qp, Stream};
 use crate::bugs::Bug;
 use crate::engine::Context;
@@ -83,7 +83,7 @@ impl Qp {
                 false => Phase::Open,
             },
             deadline: Deadline::NONE,
-            nudge: Nudge::of(params.role),
+            start: Start::Done,
             cause: CloseCause::Program,
             reader: FpduReader::new(crc_is_checked),
             output: Output::default(),
@@ -113,6 +113,7 @@ impl Qp {
         {
             self.write_rtr_frame(cx, rtr);
         }
+        self.begin_start(cx);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ mod headers;
 mod host;
 mod mpa_frames;
 mod mpa_setup;
-mod nudges;
 mod operations;
+mod starts;
 mod states;
 mod tcp_streams;

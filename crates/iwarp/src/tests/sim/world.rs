@@ -128,6 +128,7 @@ impl Host {
             .unwrap();
         let config = Config {
             first_msn,
+            careful_start: seed & 2 != 0,
             ..Config::default()
         };
         let mut engine = Engine::new(config, regions.clone());

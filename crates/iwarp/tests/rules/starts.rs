@@ -1,13 +1,23 @@
-//! Writes of no bytes that wake siw's responder.
+//! The first messages of a stream, with siw at the other end.
 
-use ferroce_iwarp::NUDGES;
 use ferroce_iwarp::mpa::{Params, Role};
 use ferroce_iwarp::opcode::Opcode;
+use ferroce_iwarp::{HOLD, NUDGES};
 use ferroce_objects::{QpState, SendOp, WcStatus};
 
-use crate::host::{Host, PARAMS, pair};
+use crate::host::{Host, MSS, PARAMS, pair};
 
 const SEND: SendOp = SendOp::Send { imm: None };
+
+/// Returns a connected host whose engine starts streams carefully.
+fn careful(role: Role) -> Host {
+    let mut host = Host::unconnected_with(true);
+    let params = Params { role, ..PARAMS };
+    host.engine
+        .connect(host.now, host.qpn, params, MSS)
+        .unwrap();
+    host
+}
 
 fn expire(host: &mut Host) {
     host.now = host.engine.next_timeout().expect("a timer runs");
@@ -81,4 +91,41 @@ fn nudges_change_nothing_at_the_peer() {
     let ok = WcStatus::Success;
     assert_eq!(b.receives(), [(1, ok), (2, ok)]);
     assert_eq!(b.state(), QpState::Rts);
+}
+
+// RFC 5044: the responder sends after the initiator's first FPDU. siw's initiator resets a
+// connection on which a message arrives with the Reply.
+#[test]
+fn careful_responder_sends_after_the_first_byte_of_the_initiator() {
+    let mut responder = careful(Role::Responder);
+    responder.post(1, SEND, 0, 10);
+    assert_eq!(responder.sent(), []);
+    let mut initiator = careful(Role::Initiator);
+    let announcement = initiator.send_all();
+    assert!(!announcement.is_empty());
+    responder.receive(&announcement);
+    assert_eq!(responder.engine.poll_ready(), Some(responder.qpn));
+    assert_eq!(responder.sent().len(), 1);
+    assert_eq!(responder.engine.next_timeout(), None);
+}
+
+// siw's initiator may have nothing to send.
+#[test]
+fn careful_responder_sends_after_the_hold_at_the_latest() {
+    let mut responder = careful(Role::Responder);
+    responder.post(1, SEND, 0, 10);
+    assert_eq!(responder.sent(), []);
+    assert_eq!(responder.engine.next_timeout(), Some(responder.now + HOLD));
+    expire(&mut responder);
+    assert_eq!(responder.engine.poll_ready(), Some(responder.qpn));
+    assert_eq!(responder.sent().len(), 1);
+    assert_eq!(responder.state(), QpState::Rts);
+}
+
+#[test]
+fn careful_initiator_announces_itself_by_an_empty_write() {
+    let mut initiator = careful(Role::Initiator);
+    let sent = initiator.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0].0.opcode, sent[0].0.payload), (Opcode::Write, 0));
 }
