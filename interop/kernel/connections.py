@@ -3,10 +3,13 @@
 usage: connections.py FLOW --on ferroce|kernel -p PORT            the passive end, first
        connections.py FLOW --on ferroce|kernel -p PORT ADDRESS    the active end
 
+Both ends get --iwarp on links of type siw.
+
 The exit status is 1 if an end sees anything other than the flow expects. Reject reasons
 are the numbers of the CM's REJ message.
 """
 
+import errno
 import os
 import signal
 import struct
@@ -14,9 +17,11 @@ import sys
 import time
 
 import meeting
-from cm import (FLUSHED, OK, RETRIES_EXCEEDED, Events, Id, address, c, call, parameters)
+from cm import (CM, FLUSHED, OK, RETRIES_EXCEEDED, Events, Id, address, c, call, parameters)
 
 NOBODY_LISTENS, STALE, CONSUMER = 8, 10, 28
+# With iWARP the status of a rejection is an error of TCP.
+IWARP = {NOBODY_LISTENS: -errno.ECONNREFUSED, CONSUMER: -errno.ECONNRESET}
 REFUSAL = b"we are closed on Sundays"
 PLACE = struct.Struct("!4sQI")
 
@@ -30,6 +35,11 @@ class End:
         # Distinct from the TCP port of the control connection.
         self.port = meeting.port + 20000
         self.events = None
+
+    def rejected(self, reason):
+        """Waits for a rejection; returns its private data."""
+        status = IWARP[reason] if self.meeting.iwarp else reason
+        return self.events.next("REJECTED", status)[0]
 
     def close(self):
         """All objects are released when the process ends."""
@@ -83,6 +93,9 @@ class End:
 
     def talk(self, id):
         """Sends a message in each direction and compares the bytes."""
+        if self.meeting.iwarp:
+            # siw's active end may refuse a message that arrives with the Reply.
+            self.swap()
         text = os.urandom(1500)
         id.send(text)
         lengths = [id.completion(OK).length, id.completion(OK).length]
@@ -139,7 +152,7 @@ def reject(end):
     if end.active:
         id = end.dial().wire()
         call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
-        data, _ = end.events.next("REJECTED", CONSUMER)
+        data = end.rejected(CONSUMER)
         if not data.startswith(REFUSAL):
             sys.exit(f"private data {data}")
         id.destroy()
@@ -157,8 +170,14 @@ def refused(end):
     """Connects, at the active end, to a port without a listener."""
     if end.active:
         id = end.dial().wire()
-        call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
-        end.events.next("REJECTED", NOBODY_LISTENS)
+        told = c.byref(parameters(b"hello?"))
+        if end.meeting.iwarp and end.driver == "kernel":
+            # siw waits for the TCP connection, and reports no event.
+            if CM.rdma_connect(id.pointer, told) == 0 or c.get_errno() != errno.ECONNREFUSED:
+                sys.exit(f"rdma_connect: {os.strerror(c.get_errno())}")
+        else:
+            call("rdma_connect", id.pointer, told)
+            end.rejected(NOBODY_LISTENS)
         id.destroy()
     end.swap()
 
@@ -189,7 +208,7 @@ def listener_gone_early(end):
     if end.active:
         id = end.dial().wire()
         call("rdma_connect", id.pointer, c.byref(parameters(b"hello?")))
-        end.events.next("REJECTED", CONSUMER)
+        end.rejected(CONSUMER)
         id.destroy()
     else:
         if not end.events.pending():

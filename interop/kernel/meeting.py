@@ -10,10 +10,10 @@ import sys
 class Meeting:
     """One end of the control connection. The `active` end was given an address."""
 
-    def __init__(self, stream, active, driver, port, address):
+    def __init__(self, stream, active, driver, port, address, iwarp):
         self.stream, self.lines = stream, stream.makefile("r")
         self.active, self.driver = active, driver
-        self.port, self.address = port, address
+        self.port, self.address, self.iwarp = port, address, iwarp
 
     def tell(self, mine=None):
         self.stream.sendall(json.dumps(mine).encode() + b"\n")
@@ -37,6 +37,7 @@ def run(flows, end_of):
     parser = argparse.ArgumentParser()
     parser.add_argument("flow", choices=flows)
     parser.add_argument("--on", choices=["ferroce", "kernel"], required=True)
+    parser.add_argument("--iwarp", action="store_true")
     parser.add_argument("-p", type=int, required=True)
     parser.add_argument("address", nargs="?")
     told = parser.parse_intermixed_args()
@@ -45,7 +46,7 @@ def run(flows, end_of):
     else:
         with socket.create_server(("", told.p)) as server:
             stream, _ = server.accept()
-    meeting = Meeting(stream, bool(told.address), told.on, told.p, told.address)
+    meeting = Meeting(stream, bool(told.address), told.on, told.p, told.address, told.iwarp)
     # Keep this end's objects until the other end is done.
     end = end_of(meeting)
     if flows[told.flow](end) is not False:

@@ -25,6 +25,10 @@ pub struct Config {
     /// MSN of the first message in each queue. RFC 5041 4.3 sets it to 1; simulations start
     /// before the wrap.
     pub first_msn: u32,
+    /// True if streams start so that the kernel's siw overlooks no message. The initiator
+    /// announces itself by a Write of no bytes. The responder waits for the initiator's first
+    /// byte, up to [`HOLD`](crate::HOLD), before it sends.
+    pub careful_start: bool,
 }
 
 impl Default for Config {
@@ -32,6 +36,7 @@ impl Default for Config {
         Config {
             qpns: 1..1 << 20,
             first_msn: 1,
+            careful_start: false,
         }
     }
 }
@@ -278,8 +283,9 @@ impl Engine {
     /// is left. Returns the output.
     ///
     /// The caller sends the output, or a part of it, and calls [`accepted`](Engine::accepted)
-    /// before any other call for this queue pair, even if the socket took nothing: references
-    /// to memory that the peer reads are valid until then.
+    /// before any other call for this queue pair, even if the socket took nothing. References
+    /// to memory are valid until a region ends: then the caller calls
+    /// [`own_outputs`](Engine::own_outputs).
     pub fn output(
         &mut self,
         now: Time,
@@ -295,10 +301,10 @@ impl Engine {
 
     /// Reports that the socket has accepted the first `bytes` of the output, which may be 0.
     /// Sends complete.
-    pub fn accepted(&mut self, now: Time, memory: &dyn Memory, qpn: u32, bytes: usize) {
+    pub fn accepted(&mut self, now: Time, qpn: u32, bytes: usize) {
         self.cx.now = now;
         if let Some(qp) = self.qps.get_mut(qpn) {
-            qp.accepted(&mut self.cx, memory, bytes);
+            qp.accepted(&mut self.cx, bytes);
         }
     }
 

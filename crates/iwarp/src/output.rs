@@ -44,7 +44,7 @@ enum Source {
     Buffer,
     /// Memory of a work request, which stays valid until the work request completes.
     Request(MemRef),
-    /// Memory that the peer reads. Its region may end at any time.
+    /// Memory that the peer reads. When its region ends, the bytes are copied.
     Response(MemRef),
 }
 
@@ -264,21 +264,10 @@ impl Output {
         }
     }
 
-    /// Replaces the references to memory that the peer reads by copies.
-    ///
-    /// The region may end before the socket takes the rest; the peer must not read the memory
-    /// after that.
-    pub(crate) fn own_responses(&mut self, memory: &dyn Memory) -> Result<(), Fault> {
-        self.own(memory, |source| matches!(source, Source::Response(_)))
-    }
-
     /// Replaces all references to memory by copies, because a region has ended.
     pub(crate) fn own_all(&mut self, memory: &dyn Memory) -> Result<(), Fault> {
-        self.own(memory, |source| !matches!(source, Source::Buffer))
-    }
-
-    fn own(&mut self, memory: &dyn Memory, copies: impl Fn(Source) -> bool) -> Result<(), Fault> {
-        if !self.parts.iter().any(|part| copies(part.source)) {
+        let is_owned = |part: &Part| matches!(part.source, Source::Buffer);
+        if self.parts.iter().all(is_owned) {
             return Ok(());
         }
         let old = core::mem::take(&mut self.buffer);
@@ -289,11 +278,10 @@ impl Output {
                     self.buffer.extend_from_slice(&old[at..at + part.length]);
                     at += part.length;
                 }
-                Source::Request(from) | Source::Response(from) if copies(part.source) => {
+                Source::Request(from) | Source::Response(from) => {
                     read(memory, from, part.length, &mut self.buffer)?;
                     part.source = Source::Buffer;
                 }
-                Source::Request(_) | Source::Response(_) => {}
             }
         }
         Ok(())

@@ -13,6 +13,7 @@
 //! | [`placement`] | writes received payload to its place |
 //! | [`delivery`] | ends segments and delivers their messages |
 //! | [`complete`] | completes work requests, and flushes them |
+//! | [`start`] | sends the first messages so that siw reads them |
 //! | [`close`] | ends the stream: in order, by TERMINATE, or by a reset |
 
 mod close;
@@ -26,6 +27,7 @@ mod post;
 mod requester;
 mod responder;
 mod segment;
+mod start;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,6 +47,8 @@ pub use close::CLOSE_TIMEOUT;
 pub use create::{MAX_INLINE, MAX_SGE, MAX_WR};
 use inbound::{InboundSend, InboundTagged};
 use placement::Placing;
+use start::Start;
+pub use start::{HOLD, NUDGES};
 
 /// A queue pair.
 #[derive(Debug)]
@@ -84,6 +88,7 @@ struct Stream {
     max_fpdu: usize,
     phase: Phase,
     deadline: Deadline,
+    start: Start,
     /// The reason why the stream ends, once this end has begun to end it.
     cause: CloseCause,
     reader: FpduReader,

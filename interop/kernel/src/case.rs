@@ -59,6 +59,33 @@ impl Weather {
     }
 }
 
+/// The type of the links at both ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Link {
+    /// RoCE.
+    Rxe,
+    /// iWARP.
+    Siw,
+}
+
+impl Link {
+    /// Returns the name of the link at each end.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Link::Rxe => "rxe0",
+            Link::Siw => "siw0",
+        }
+    }
+
+    /// Returns the word of `rdma link add`.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Link::Rxe => "rxe",
+            Link::Siw => "siw",
+        }
+    }
+}
+
 /// One case.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
@@ -70,6 +97,7 @@ pub(crate) struct Case {
     pub(crate) caller: Caller,
     /// Sign that the server is ready.
     pub(crate) ready: Ready,
+    pub(crate) link: Link,
     /// MTU of the netdevs.
     pub(crate) mtu: u32,
     pub(crate) weather: Weather,
@@ -124,6 +152,7 @@ impl Case {
             server: command.replace("{side}", sides[1]),
             caller,
             ready: Ready::Listens(port),
+            link: Link::Rxe,
             mtu: 1500,
             weather: Weather::Fair,
             persistent: false,
@@ -178,6 +207,9 @@ impl Case {
             Caller::Ferroce => ", Ferroce client",
             Caller::Kernel => ", Ferroce server",
         });
+        if self.link == Link::Siw {
+            name.push_str(", siw");
+        }
         if self.mtu != 1500 {
             name.push_str(&format!(", MTU {}", self.mtu));
         }
@@ -189,6 +221,12 @@ impl Case {
 
     pub(crate) fn expect(mut self, text: &'static str) -> Case {
         self.expect.push(text);
+        self
+    }
+
+    /// Runs the case on links of type siw.
+    pub(crate) fn on_siw(mut self) -> Case {
+        self.link = Link::Siw;
         self
     }
 

@@ -11,6 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::siw_module;
+
 const PACKAGES: &str = include_str!("../guest/packages.txt");
 const MODULES: &str = include_str!("../guest/modules.txt");
 const BOOT: &str = include_str!("../guest/boot.sh");
@@ -51,11 +53,14 @@ pub(crate) fn build(suite: &str) -> Result<()> {
     let image = Image::of(suite)?;
     fs::create_dir_all(&image.folder)?;
     let tree = image.folder.join("tree");
-    once(&image.folder.join("tree.of"), PACKAGES, || {
+    let contents = [PACKAGES, siw_module::RECIPE].concat();
+    once(&image.folder.join("tree.of"), &contents, || {
         println!("Fetching Debian's packages for the guest ...");
-        unpack(suite, &tree)
+        unpack(suite, &tree)?;
+        println!("Compiling siw, which Debian's kernels come without ...");
+        siw_module::build(suite, &tree, &kernel_version(&tree)?, &image.folder)
     })?;
-    let recipe = [PACKAGES, MODULES, BOOT, SETUP, AGENT].concat();
+    let recipe = [&contents, MODULES, BOOT, SETUP, AGENT].concat();
     once(&image.folder.join("disk.of"), &recipe, || {
         println!("Making the guest's disk ...");
         assemble(&image, &tree)
@@ -258,7 +263,7 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Runs a shell command with a folder as its root.
-fn within(tree: &Path, command: &str) -> Result<()> {
+pub(crate) fn within(tree: &Path, command: &str) -> Result<()> {
     run(Command::new("chroot")
         .arg(tree)
         .args(["/bin/sh", "-c", command]))
@@ -274,7 +279,7 @@ fn size_in_mib(tree: &Path) -> Result<u64> {
     Ok(size.parse()?)
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     match command.status() {
         Ok(status) => ensure!(status.success(), "{program} failed ({status})"),

@@ -1,4 +1,4 @@
-//! Tests of Ferroce against the Linux kernel's `rdma_rxe`.
+//! Tests of Ferroce against the Linux kernel's `rdma_rxe` and `siw`.
 //!
 //! ```text
 //!   this host, in its own network namespace            | virtual machine
@@ -20,6 +20,7 @@ mod enclosure;
 mod image;
 mod network;
 mod run;
+mod siw_module;
 mod speed;
 mod vm;
 
@@ -31,7 +32,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use ferroce_harness::{Outcome, Report, keep, keep_name, now};
 
-use crate::case::Case;
+use crate::case::{Case, Link};
 use crate::vm::Accelerator;
 
 /// Run Ferroce against the Linux kernel's Soft-RoCE and check the output of both ends.
@@ -55,7 +56,7 @@ struct Arguments {
     /// Run only the most important cases, which takes some minutes
     #[arg(long)]
     short: bool,
-    /// Run the cases of iWARP, against the kernel's siw instead of rdma_rxe
+    /// Run only the cases of iWARP, against the kernel's siw
     #[arg(long)]
     siw: bool,
     /// Run only cases whose group or name contains this
@@ -110,17 +111,15 @@ fn main() -> ExitCode {
 
 /// Returns the requested cases, sorted so that cases with the same network are adjacent.
 fn wanted(arguments: &Arguments) -> Vec<Case> {
-    let mut cases = match arguments.siw {
-        true => cases::siw(),
-        false => cases::all(),
-    };
+    let mut cases = cases::all();
     let only = arguments.only.as_deref();
     cases.retain(|case| {
         only.is_none_or(|only| {
             case.group.contains(only) || case.name().contains(only) || case.client.contains(only)
         }) && (case.short || !arguments.short)
+            && (case.link == Link::Siw || !arguments.siw)
     });
-    cases.sort_by_key(|case| (case.mtu, case.weather));
+    cases.sort_by_key(|case| (case.link, case.mtu, case.weather));
     cases
 }
 
@@ -158,12 +157,6 @@ fn inside(arguments: &Arguments) -> Result<bool> {
     }
     if arguments.speed {
         return speed::measure(&vm, arguments.only.as_deref(), &folder);
-    }
-    if arguments.siw {
-        network.use_siw()?;
-        vm.run(
-            "rdma link delete rxe0 && modprobe siw && rdma link add siw0 type siw netdev data0",
-        )?;
     }
     let mut site = run::Site::new(network, vm)?;
     let mut report = Report::default();

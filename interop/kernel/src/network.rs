@@ -9,6 +9,8 @@ use ferroce_harness::{User, deadline, now, pause};
 use ferroce_testnet::netdev;
 use rustix::process::{Signal, kill_process};
 
+use crate::case::Link;
+
 pub(crate) const HOST: [&str; 2] = ["10.78.0.1", "fd78::1"];
 pub(crate) const GUEST: [&str; 2] = ["10.78.0.2", "fd78::2"];
 /// MAC address of the guest's netdev, by which the guest recognises it.
@@ -47,26 +49,26 @@ impl Network {
         netdev::await_link_local("veth0");
         let user = User::new(ferroce, folder, true)?;
         let network = Network { user };
-        network.add_link()?;
+        network.add_link(Link::Rxe)?;
         Ok(network)
     }
 
-    fn add_link(&self) -> Result<()> {
-        let add = ["link", "add", "rxe0", "type", "rxe", "netdev", "veth0"];
+    fn add_link(&self, link: Link) -> Result<()> {
+        let (name, kind) = (link.name(), link.kind());
+        let add = ["link", "add", name, "type", kind, "netdev", "veth0"];
         self.user.ferroce(&add).map(drop)
     }
 
-    /// Replaces the link by one of type siw.
-    pub(crate) fn use_siw(&self) -> Result<()> {
-        let add = ["link", "add", "siw0", "type", "siw", "netdev", "veth0"];
-        self.user.ferroce(&add)?;
-        self.user.ferroce(&["link", "delete", "rxe0"]).map(drop)
+    /// Replaces the link by one of another type.
+    pub(crate) fn replace_link(&self, old: Link, new: Link) -> Result<()> {
+        self.add_link(new)?;
+        self.user.ferroce(&["link", "delete", old.name()]).map(drop)
     }
 
     /// Kills all processes of Ferroce, as a power cut would, and adds the link again without
     /// any saved state. The daemon is killed first, or it would disconnect on behalf of the
     /// killed programs.
-    pub(crate) fn restart(&self) -> Result<()> {
+    pub(crate) fn restart(&self, link: Link) -> Result<()> {
         for name in [Some("ferroced"), None] {
             for process in self.user.processes(name)? {
                 // A process that has already ended needs no signal.
@@ -82,7 +84,7 @@ impl Network {
             pause();
         }
         self.user.clear_runtime()?;
-        self.add_link()
+        self.add_link(link)
     }
 
     /// Attaches the guest to the bridge, once QEMU has created its netdev.

@@ -10,7 +10,7 @@ use ferroce_harness::{Running, deadline, now, pause};
 
 use crate::agent;
 use crate::capture::{self, Capture};
-use crate::case::{Caller, Case, LATE, Ready, Weather};
+use crate::case::{Caller, Case, LATE, Link, Ready, Weather};
 use crate::network::{MTU, Network};
 use crate::vm::Vm;
 
@@ -26,6 +26,7 @@ const PROGRAMS: [(&str, &str); 4] = [
 pub(crate) struct Site {
     pub(crate) network: Network,
     pub(crate) vm: Vm,
+    link: Link,
     mtu: u32,
     weather: Weather,
 }
@@ -39,6 +40,7 @@ impl Site {
         let site = Site {
             network,
             vm,
+            link: Link::Rxe,
             mtu: MTU,
             weather: Weather::Fair,
         };
@@ -178,8 +180,17 @@ impl Site {
         }
     }
 
-    /// Sets MTU and impairment of the network for a case.
+    /// Sets links, MTU and impairment of the network for a case.
     pub(crate) fn prepare(&mut self, case: &Case) -> Result<()> {
+        if case.link != self.link {
+            let (old, new, kind) = (self.link.name(), case.link.name(), case.link.kind());
+            self.network.replace_link(self.link, case.link)?;
+            self.vm.run(&format!(
+                "rdma link delete {old} && modprobe siw && \
+                 rdma link add {new} type {kind} netdev data0"
+            ))?;
+            self.link = case.link;
+        }
         if case.mtu != self.mtu {
             self.network.set_mtu(case.mtu);
             let command = format!("ip link set data0 mtu {}", case.mtu);
@@ -199,13 +210,17 @@ impl Site {
     pub(crate) fn reset_guest(&mut self) -> Result<()> {
         self.vm.reset()?;
         self.network.set_mtu(MTU);
-        (self.mtu, self.weather) = (MTU, Weather::Fair);
+        // The guest's setup adds a link of type rxe.
+        if self.link == Link::Siw {
+            self.network.replace_link(Link::Siw, Link::Rxe)?;
+        }
+        (self.link, self.mtu, self.weather) = (Link::Rxe, MTU, Weather::Fair);
         self.copy_test_programs()
     }
 
     /// Kills all processes of Ferroce, as a power cut would, and adds the link again.
     pub(crate) fn reset_ferroce(&mut self) -> Result<()> {
-        self.network.restart()
+        self.network.restart(self.link)
     }
 
     /// Adds the guest's kernel log and the counters of both ends to the logs of a case.
@@ -216,7 +231,7 @@ impl Site {
             .run(ask)
             .unwrap_or_else(|error| format!("{error:#}"));
         let _unwritten = fs::write(folder.join("guest"), said);
-        let said = self.network.user.ferroce(&["stat", "rxe0"]);
+        let said = self.network.user.ferroce(&["stat", self.link.name()]);
         let said = said.unwrap_or_else(|error| format!("{error:#}"));
         let _unwritten = fs::write(folder.join("ferroce"), said);
     }

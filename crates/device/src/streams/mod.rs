@@ -34,8 +34,12 @@ use rustix::net::{Shutdown, sockopt};
 
 use crate::fork::NotForChildren;
 
-/// Bytes received from a socket in one call, besides those that go to their place.
-const BUFFER: usize = 128 << 10;
+/// Bytes received from a socket in one call while no place for them is known. They are copied
+/// once more, from a processor's first cache.
+const BUFFER: usize = 32 << 10;
+/// Bytes received in one call behind those that go to their place: the next header, and little
+/// of its payload.
+const BEHIND: usize = 4 << 10;
 /// Bytes received from a socket in a turn before others get the lock.
 const TURN_BYTES: usize = 512 << 10;
 /// Bytes of output that are prepared for one call.
@@ -89,8 +93,10 @@ impl core::fmt::Debug for StreamSetup {
 struct Stream {
     socket: OwnedFd,
     user: Arc<dyn StreamUser>,
-    /// True if the socket did not take all output: epoll reports when it has room.
+    /// True if the socket did not take all output.
     is_blocked: bool,
+    /// True if epoll reports when the socket has room.
+    awaits_room: bool,
     _not_for_children: NotForChildren,
 }
 
@@ -125,6 +131,7 @@ impl StreamCore {
     ) -> std::io::Result<StreamCore> {
         let config = Config {
             qpns: qpns_of_slot(slot),
+            careful_start: true,
             ..Config::default()
         };
         Ok(StreamCore {
@@ -192,6 +199,7 @@ impl StreamCore {
             socket,
             user,
             is_blocked: false,
+            awaits_room: false,
             _not_for_children: not_for_children,
         };
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
@@ -275,16 +283,21 @@ impl StreamCore {
             if expected < DIRECT {
                 self.places.clear();
             }
+            let room = match self.places.is_empty() {
+                true => BUFFER,
+                false => BEHIND,
+            };
+            let buffer = &mut self.buffer[..room];
             // SAFETY: the engine has just checked the keys of the places, and this thread
             // holds the lock of the shard.
-            let mut got = unsafe { io::receive(&stream.socket, &self.places, &mut self.buffer) };
+            let mut got = unsafe { io::receive(&stream.socket, &self.places, buffer) };
             if let Err(error) = &got
                 && error.raw_os_error() == Some(libc::EFAULT)
             {
                 // The engine finds the fault when it writes the bytes.
                 self.places.clear();
                 // SAFETY: there are no places.
-                got = unsafe { io::receive(&stream.socket, &[], &mut self.buffer) };
+                got = unsafe { io::receive(&stream.socket, &[], buffer) };
             }
             let direct = match self.places.is_empty() {
                 true => 0,
@@ -308,7 +321,7 @@ impl StreamCore {
                     self.counters.count(Counter::RcvdPkts);
                     self.counters.add(Counter::RcvdBytes, bytes as u64);
                     total += bytes;
-                    if bytes < direct + self.buffer.len() {
+                    if bytes < direct + room {
                         break;
                     }
                 }
@@ -366,7 +379,7 @@ impl StreamCore {
                 _ => io::send(&stream.socket, output, process.memory()),
             };
             let accepted = sent.as_ref().map_or(0, |(bytes, _)| *bytes);
-            self.engine.accepted(now, process.memory(), qpn, accepted);
+            self.engine.accepted(now, qpn, accepted);
             if accepted > 0 {
                 self.counters.count(Counter::SentPkts);
                 self.counters.add(Counter::SentBytes, accepted as u64);
@@ -391,11 +404,11 @@ impl StreamCore {
 
     /// Waits until a socket has room.
     fn block(&mut self, qpn: u32) {
-        if let Some(stream) = self.streams.get_mut(&qpn)
-            && !stream.is_blocked
-        {
+        if let Some(stream) = self.streams.get_mut(&qpn) {
             stream.is_blocked = true;
-            self.watch(qpn, epoll::EventFlags::IN | epoll::EventFlags::OUT);
+            if !core::mem::replace(&mut stream.awaits_room, true) {
+                self.watch(qpn, epoll::EventFlags::IN | epoll::EventFlags::OUT);
+            }
         }
     }
 
@@ -406,10 +419,9 @@ impl StreamCore {
         };
         stream.is_blocked = false;
         self.send(now, process, qpn);
-        if self
-            .streams
-            .get(&qpn)
-            .is_some_and(|stream| !stream.is_blocked)
+        if let Some(stream) = self.streams.get_mut(&qpn)
+            && !stream.is_blocked
+            && core::mem::replace(&mut stream.awaits_room, false)
         {
             self.watch(qpn, epoll::EventFlags::IN);
         }

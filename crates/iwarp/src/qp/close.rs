@@ -242,6 +242,9 @@ impl Qp {
     pub(crate) fn timed_out(&mut self, cx: &mut Context) {
         if let Some(stream) = &mut self.stream {
             stream.deadline = Deadline::NONE;
+            if self.start_timed_out(cx) {
+                return;
+            }
             let reason = Reason::StreamLost("the peer did not answer in time");
             self.report(cx, None, WcStatus::WrFlush, reason);
             self.enter_error(cx, None, None);
@@ -251,7 +254,7 @@ impl Qp {
     }
 
     /// Takes bytes that the socket has accepted out of the output.
-    pub(crate) fn accepted(&mut self, cx: &mut Context, memory: &dyn Memory, bytes: usize) {
+    pub(crate) fn accepted(&mut self, cx: &mut Context, bytes: usize) {
         let Some(stream) = &mut self.stream else {
             return;
         };
@@ -261,17 +264,16 @@ impl Qp {
             false => bytes.min(all),
         };
         stream.output.accept(bytes);
-        let owned = stream.output.own_responses(memory);
         let position = stream.output.accepted();
         let has_more = stream.current.is_some()
             || !stream.inbound_reads.is_empty()
             || self.sq.len() > stream.started;
         let drained = stream.output.is_empty();
         self.complete_sent(cx, position);
-        if let Err(fault) = owned {
-            let code = Code::RDMAP_CATASTROPHIC_STREAM;
-            self.refuse(cx, *Refusal::new(code, fault.into()));
-        } else if drained && has_more {
+        if bytes > 0 {
+            self.arm_nudge(cx);
+        }
+        if drained && has_more {
             self.wake(cx);
         }
         self.finish_if_drained(cx);

@@ -8,6 +8,7 @@ use ferroce_objects::{Access, AccessError, Event, Memory, Reason, WcStatus};
 use super::Qp;
 use super::close::{Refusal, Refused};
 use super::placement::{Placing, Target};
+use super::start::Start;
 use crate::bugs::Bug;
 use crate::engine::Context;
 use crate::fpdu::{FpduError, Sink};
@@ -78,7 +79,10 @@ impl Qp {
         if !stream.receives() {
             return;
         }
-        let mut reader = mem::take(&mut stream.reader);
+        if stream.start != Start::Done {
+            self.end_start(cx);
+        }
+        let mut reader = mem::take(&mut self.stream().reader);
         let mut inbound = Inbound {
             qp: self,
             cx,

@@ -7,6 +7,7 @@ use ferroce_objects::time::Deadline;
 use ferroce_objects::{AttrMask, Protocol, QpAttr, QpState, VerbsError, transitions};
 
 use super::placement::Placing;
+use super::start::Start;
 use super::{OutstandingRead, Phase, Qp, Stream};
 use crate::bugs::Bug;
 use crate::engine::Context;
@@ -82,6 +83,7 @@ impl Qp {
                 false => Phase::Open,
             },
             deadline: Deadline::NONE,
+            start: Start::Done,
             cause: CloseCause::Program,
             reader: FpduReader::new(crc_is_checked),
             output: Output::default(),
@@ -111,6 +113,7 @@ impl Qp {
         {
             self.write_rtr_frame(cx, rtr);
         }
+        self.begin_start(cx);
         Ok(())
     }
 

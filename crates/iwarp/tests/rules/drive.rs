@@ -351,7 +351,7 @@ impl Host {
             let mut bytes = Vec::new();
             let copied = output.copy_to(&self.ram, length, &mut bytes);
             assert!(copied.is_ok() && bytes.len() == length);
-            self.engine.accepted(self.now, &self.ram, self.qpn, length);
+            self.engine.accepted(self.now, self.qpn, length);
         }
         panic!("the engine still has bytes to send after 1000 calls");
     }

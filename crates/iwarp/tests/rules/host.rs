@@ -117,6 +117,19 @@ pub(crate) const CAP: QpCap = QpCap {
 impl Host {
     /// Returns a host whose queue pair is not connected.
     pub(crate) fn unconnected(change: impl FnOnce(&mut QpInit)) -> Host {
+        Host::of(Config::default(), change)
+    }
+
+    /// Returns a host whose engine starts streams carefully, or not.
+    pub(crate) fn unconnected_with(careful_start: bool) -> Host {
+        let config = Config {
+            careful_start,
+            ..Config::default()
+        };
+        Host::of(config, |_| ())
+    }
+
+    fn of(config: Config, change: impl FnOnce(&mut QpInit)) -> Host {
         let regions = Arc::new(Regions::new([7; 32]));
         let pd = regions.alloc_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -141,7 +154,7 @@ impl Host {
             sq_sig_all: true,
         };
         change(&mut init);
-        let mut engine = Engine::new(Config::default(), regions.clone());
+        let mut engine = Engine::new(config, regions.clone());
         let (qpn, _) = engine.create_qp(&init).unwrap();
         let mut host = Host {
             now: Time::from_nanos(1),
@@ -237,7 +250,7 @@ impl Host {
         while let Some(output) = self.engine.output(self.now, &self.ram, self.qpn, 64 << 10) {
             let now = output.len().min(limit - bytes.len());
             output.copy_to(&self.ram, now, &mut bytes).unwrap();
-            self.engine.accepted(self.now, &self.ram, self.qpn, now);
+            self.engine.accepted(self.now, self.qpn, now);
             if now == 0 {
                 break;
             }

@@ -10,5 +10,6 @@ mod host;
 mod mpa_frames;
 mod mpa_setup;
 mod operations;
+mod starts;
 mod states;
 mod tcp_streams;

@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU32;
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
@@ -17,7 +18,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use super::connection::{Connection, report};
 use super::listener::Waiting;
 use super::setup::{self, Task, TaskNumber, Watch};
-use super::{IwarpEvent, Stage, no_queue_pair};
+use super::{IwarpEvent, Stage, no_queue_pair, now};
 use crate::client::ControlClient;
 use crate::connect::ConnParams;
 use crate::devices::{LinkDevice, MAX_DEPTH};
@@ -30,6 +31,9 @@ use crate::path::Path;
 /// [`Token`] of its entry.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen(VecDeque<(TaskNumber, Weak<()>)>);
+
+/// Time in which the peer of a rejected connection closes it.
+const REJECTED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shows that a connection has sent no Request yet.
 type Token = Arc<()>;
@@ -203,10 +207,50 @@ impl Incoming {
         if let Some(socket) = self.socket.take() {
             // A peer that has gone needs no answer.
             let _gone = send(&socket, &reply, SendFlags::NOSIGNAL);
-            let _gone = shutdown(&socket, Shutdown::Write);
+            let rejected = Rejected {
+                socket,
+                deadline: now() + REJECTED_TIMEOUT,
+            };
+            if let Err(error) = setup::add(Box::new(rejected)) {
+                tracing::warn!("a rejected connection is closed at once: {error}");
+            }
         }
         Ok(())
     }
+}
+
+/// A connection that was rejected, until the peer closes it. siw's initiator does not read the
+/// private data of a rejection if the end of the stream arrives with it.
+struct Rejected {
+    socket: OwnedFd,
+    deadline: Time,
+}
+
+impl Drop for Rejected {
+    fn drop(&mut self) {
+        // A forked child may have a copy of the descriptor.
+        let _gone = shutdown(&self.socket, Shutdown::Write);
+    }
+}
+
+impl Task for Rejected {
+    fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    fn watch(&self) -> Watch {
+        Watch::Readable
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        Some(self.deadline)
+    }
+
+    fn ready(self: Box<Self>) -> Option<Box<dyn Task>> {
+        None
+    }
+
+    fn expired(self: Box<Self>) {}
 }
 
 impl Drop for Incoming {

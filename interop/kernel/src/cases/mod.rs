@@ -24,12 +24,8 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(reboot::cases());
     cases.extend(iser::cases());
     cases.extend(weather::cases());
+    cases.extend(siw::cases());
     cases
-}
-
-/// Returns the cases of iWARP.
-pub(crate) fn siw() -> Vec<Case> {
-    siw::cases()
 }
 
 /// TCP ports for servers. None is used twice, because an earlier server may still hold it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Ports;
+use super::{Ports, connections};
 use crate::case::{CALLERS, Caller, Case};
 
 /// Group, server command and client command; `{peer}` stands for the server's address.
@@ -62,6 +62,19 @@ const PERFTEST: [(&str, &[&str]); 6] = [
     ("ib_read_lat", &["", "-e"]),
 ];
 
+/// Flows of `connections.py`. A connection of iWARP is never stale: TCP tells connections apart.
+const FLOWS: [&str; 9] = [
+    "connect",
+    "server_disconnects",
+    "both_disconnect",
+    "reject",
+    "nobody_listens",
+    "listener_gone",
+    "listener_gone_early",
+    "caller_gone",
+    "killed",
+];
+
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(23_000);
     let mut cases = Vec::new();
@@ -74,13 +87,20 @@ pub(super) fn cases() -> Vec<Case> {
             }
             cases.push(case);
         }
+        for flow in FLOWS {
+            let command = format!("{} --iwarp", connections::command(flow));
+            let mut case = Case::pair("connections", caller, ports.next(), &command);
+            case = case.expect("as it should be");
+            case.short = flow == "reject";
+            cases.push(case);
+        }
         for (test, option_sets) in PERFTEST {
             for options in option_sets {
                 cases.push(perftest(caller, ports.next(), test, options));
             }
         }
     }
-    cases
+    cases.into_iter().map(Case::on_siw).collect()
 }
 
 fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {

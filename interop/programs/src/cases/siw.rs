@@ -39,8 +39,9 @@ const TESTS: [&str; 14] = [
     "ib_read_lat -R -e",
 ];
 
-/// Output of a perftest client whose server listens too late (see the module `perftest`).
-const REFUSED: &str = "RDMA_CM_EVENT_REJECTED";
+/// Output of a perftest client whose server listens too late (see the module `perftest`): with
+/// iWARP the status is an error of TCP, ECONNREFUSED.
+const REFUSED: &str = "RDMA_CM_EVENT_REJECTED; error: -111.";
 
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(18_400);

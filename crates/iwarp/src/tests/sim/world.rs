@@ -128,6 +128,7 @@ impl Host {
             .unwrap();
         let config = Config {
             first_msn,
+            careful_start: seed & 2 != 0,
             ..Config::default()
         };
         let mut engine = Engine::new(config, regions.clone());
@@ -240,7 +241,7 @@ impl World {
         pipe.push(&bytes);
         this.accepted += length as u64;
         self.run.bytes += length as u64;
-        host.engine.accepted(self.now, &host.arena, qpn, length);
+        host.engine.accepted(self.now, qpn, length);
     }
 
     /// Delivers bytes to the other end.
