@@ -2,6 +2,8 @@
 
 mod watch;
 
+pub(crate) use watch::{ERRORS, RETRIES};
+
 use anyhow::{Result, bail};
 use clap::Args;
 use ferroce_control::{LinkCounters, LinkInfo};
