@@ -5,12 +5,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// Packages that `cargo test` needs.
-pub(crate) const FOR_TESTS: [&str; 7] = [
+pub(crate) const FOR_TESTS: [&str; 8] = [
     "gdb",
     "ibverbs-utils",
     "libclang-dev",
     "libibverbs-dev",
     "librdmacm-dev",
+    "tmux",
     "tshark",
     "valgrind",
 ];

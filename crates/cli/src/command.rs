@@ -20,6 +20,7 @@ use crate::ping::PingArgs;
 use crate::resource::ResourceArgs;
 use crate::run::{RunArgs, ShellArgs};
 use crate::stat::StatArgs;
+use crate::top::TopArgs;
 
 /// A subcommand with its arguments.
 #[derive(Debug, Subcommand)]
@@ -43,6 +44,7 @@ pub(crate) enum Command {
     Shell(ShellArgs),
     #[command(visible_alias = "statistic")]
     Stat(StatArgs),
+    Top(TopArgs),
 }
 
 impl Command {
@@ -64,6 +66,7 @@ impl Command {
             Command::Run(args) => return args.run(),
             Command::Shell(args) => return args.run(),
             Command::Stat(args) => args.run(format),
+            Command::Top(args) => args.run(),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

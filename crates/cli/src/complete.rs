@@ -141,7 +141,9 @@ fn arguments(path: &[&str], words: &[&str], system: &impl NameSource) -> Vec<Str
             ];
             pair(&keys, pairs, system)
         }
-        (["link", "set" | "delete" | "show"] | ["stat" | "gids" | "devinfo"], []) => system.links(),
+        (["link", "set" | "delete" | "show"] | ["stat" | "top" | "gids" | "devinfo"], []) => {
+            system.links()
+        }
         (["config", "save" | "forget"], _) => system.links(),
         (["resource"], []) => texts(&["show"]),
         (["resource"], ["show"]) => {

@@ -96,18 +96,8 @@ impl ExplainArgs {
                 Some(value)
             }
         };
-        let programs = match daemon::connect()? {
-            Some(mut connection) => connection.journals()?,
-            None => Vec::new(),
-        };
-        let mut all = Vec::new();
-        for program in &programs {
-            let file = JournalFile::from_fd(program.journal.try_clone()?);
-            let reader = file.and_then(|file| JournalReader::new(&file));
-            let reader = reader.with_context(|| format!("process {}", program.process.pid))?;
-            let stories = reader.stories().into_iter();
-            all.extend(stories.map(|story| Told { program, story }));
-        }
+        let programs = programs()?;
+        let all = stories(&programs)?;
         let wanted = |told: &&Told<'_>| {
             let of_process = self.pid.is_none_or(|pid| pid == told.program.process.pid);
             of_process
@@ -142,6 +132,45 @@ impl ExplainArgs {
         }
         output::write(&text)
     }
+}
+
+/// Returns the story of one queue pair of a program that runs.
+pub(crate) fn story_of(qpn: u32, pid: u32) -> Result<String> {
+    let programs = programs()?;
+    let all = stories(&programs)?;
+    let is_wanted = |told: &&Told<'_>| {
+        told.story.qpn == qpn && told.program.process.pid == pid && told.program.ended_ago.is_none()
+    };
+    let mut text = String::new();
+    match all.iter().find(is_wanted) {
+        Some(told) => told.tell(&all, &mut text),
+        None => text.push_str(
+            "  it has not failed\n  its packets were not recorded; \
+             `ferroce run --record -- PROGRAM` records the last 256\n",
+        ),
+    }
+    Ok(text)
+}
+
+/// Returns the programs that have journals, and those that have ended with one.
+fn programs() -> Result<Vec<Story>> {
+    match daemon::connect()? {
+        Some(mut connection) => Ok(connection.journals()?),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Returns the queue pairs in the journals.
+fn stories(programs: &[Story]) -> Result<Vec<Told<'_>>> {
+    let mut all = Vec::new();
+    for program in programs {
+        let file = JournalFile::from_fd(program.journal.try_clone()?);
+        let reader = file.and_then(|file| JournalReader::new(&file));
+        let reader = reader.with_context(|| format!("process {}", program.process.pid))?;
+        let stories = reader.stories().into_iter();
+        all.extend(stories.map(|story| Told { program, story }));
+    }
+    Ok(all)
 }
 
 impl Told<'_> {

@@ -27,6 +27,7 @@ mod rxe_cfg;
 mod rxe_init;
 mod stat;
 mod sudo;
+mod top;
 
 use std::ffi::OsStr;
 use std::path::Path;

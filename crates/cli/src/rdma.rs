@@ -13,6 +13,8 @@ mod statistic;
 mod system;
 mod words;
 
+pub(crate) use resource::programs_on;
+
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};

@@ -2,9 +2,12 @@
 
 mod watch;
 
+pub(crate) use watch::{ERRORS, RETRIES};
+
 use anyhow::{Result, bail};
 use clap::Args;
 use ferroce_control::{LinkCounters, LinkInfo};
+use ferroce_daemon::{Scope, open_metrics};
 use ferroce_device::transport::Counter;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -25,6 +28,9 @@ EXAMPLES
         link rxe0/1 sent_pkts 7 rcvd_pkts 5 duplicate_request 0 ...
     ferroce stat --watch 2
         rates per second, every two seconds
+    ferroce stat --prometheus
+        links and counters in the format OpenMetrics; `ferroced --metrics ADDRESS:PORT` serves
+        the same to Prometheus
     ferroce stat --processes
         also the counters of each running program
     ferroce -j stat | jq '.[].rx_socket_overflow'
@@ -48,11 +54,18 @@ pub(crate) struct StatArgs {
     /// Also show the counters of each running program
     #[arg(short = 'P', long)]
     processes: bool,
+
+    /// Print OpenMetrics, the text format that Prometheus reads
+    #[arg(long, conflicts_with_all = ["watch", "json", "pretty"])]
+    prometheus: bool,
 }
 
 impl StatArgs {
     pub(crate) fn run(self, format: Format) -> Result<()> {
         let link = link_of(&self.words)?;
+        if self.prometheus {
+            return show_metrics(link, self.processes);
+        }
         match self.watch {
             Some(seconds) => watch::run(link, seconds, self.count),
             None => show(link, self.processes, format),
@@ -62,20 +75,7 @@ impl StatArgs {
 
 /// Prints the counters of one link, or of all links.
 pub(crate) fn show(link: Option<&str>, processes: bool, format: Format) -> Result<()> {
-    let mut links = Vec::new();
-    let counters = match daemon::connect()? {
-        Some(mut connection) => {
-            links = connection.links()?;
-            connection.counters(link, processes)?
-        }
-        None => match link {
-            Some(name) => bail!(
-                "link {name} does not exist: no ferroced runs in this network namespace; \
-                 `ferroce link add {name} type rxe netdev IF` starts it"
-            ),
-            None => Vec::new(),
-        },
-    };
+    let (links, counters) = read(link, processes)?;
     if format.json || format.pretty {
         let shown = counters.iter().map(|counters| Shown {
             counters,
@@ -87,6 +87,33 @@ pub(crate) fn show(link: Option<&str>, processes: bool, format: Format) -> Resul
         .iter()
         .map(|counters| text(counters, faults_on(&links, counters)));
     output::write(&lines.collect::<String>())
+}
+
+/// Prints links and their counters as OpenMetrics.
+fn show_metrics(link: Option<&str>, processes: bool) -> Result<()> {
+    let scope = match processes {
+        true => Scope::All,
+        false => Scope::Links,
+    };
+    // The number of programs is a metric of links.
+    let (mut links, counters) = read(link, true)?;
+    links.retain(|info| link.is_none_or(|name| name == info.name));
+    output::write(&open_metrics(scope, &links, &counters))
+}
+
+/// Reads all links, and the counters of one link or of all.
+fn read(link: Option<&str>, processes: bool) -> Result<(Vec<LinkInfo>, Vec<LinkCounters>)> {
+    match (daemon::connect()?, link) {
+        (Some(mut connection), _) => {
+            let links = connection.links()?;
+            Ok((links, connection.counters(link, processes)?))
+        }
+        (None, Some(name)) => bail!(
+            "link {name} does not exist: no ferroced runs in this network namespace; \
+             `ferroce link add {name} type rxe netdev IF` starts it"
+        ),
+        (None, None) => Ok((Vec::new(), Vec::new())),
+    }
 }
 
 /// Returns the static name of a counter, and `None` if this release does not know it.

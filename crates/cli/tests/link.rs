@@ -383,6 +383,7 @@ fn help_has_examples_and_environment() {
         "run",
         "shell",
         "stat",
+        "top",
     ] {
         let help = ok(&format!("ferroce {command} --help"));
         assert!(help.contains("EXAMPLES\n    "), "{command}: {help}");

@@ -84,6 +84,31 @@ pub struct QpResource {
     pub receives: u32,
     /// The wire of a connected queue pair: `local` for shared memory, or `udp`.
     pub wire: Option<String>,
+    /// Its packets in flight and its retries.
+    #[serde(default)]
+    pub activity: QpActivity,
+}
+
+/// The packets in flight and the retries of a queue pair. All are 0 for iWARP, where TCP has
+/// them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpActivity {
+    /// Bytes that may be in flight.
+    pub window: u32,
+    /// Bytes in flight.
+    pub in_flight: u32,
+    /// Smoothed round trip in nanoseconds; 0 before the first measurement.
+    pub rtt_ns: u32,
+    /// The oldest unacknowledged PSN.
+    pub una: u32,
+    /// Request packets that are not acknowledged.
+    pub unacked: u32,
+    /// Retries so far.
+    pub retries: u32,
+    /// RNR NAKs received so far.
+    pub rnr_rcvd: u32,
+    /// RNR NAKs sent so far.
+    pub rnr_sent: u32,
 }
 
 /// A memory region.

@@ -31,6 +31,9 @@ pub(crate) fn start(options: &Options) -> Result<()> {
     if options.exit_when_unused {
         command.arg("--exit-when-unused");
     }
+    if let Some(address) = options.metrics {
+        command.args(["--metrics", &address.to_string()]);
+    }
     if let Some(group) = &options.group {
         command.args(["--group", group]);
     }

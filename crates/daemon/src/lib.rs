@@ -45,6 +45,7 @@ mod journals;
 mod links;
 mod listener;
 mod log;
+mod metrics;
 mod namespace_use;
 mod netdev_list;
 mod netdevs;
@@ -66,6 +67,7 @@ mod startup;
 mod state;
 mod sysfs;
 
+pub use metrics::{Scope, open_metrics};
 pub use netdev_list::{NetdevInfo, list_netdevs};
 pub use options::Options;
 pub use startup::{main, run};

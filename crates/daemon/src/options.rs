@@ -1,5 +1,7 @@
 //! The command line of ferroced.
 
+use std::net::SocketAddr;
+
 use clap::Parser;
 
 /// Keeps links, GID tables, slots and counters for programs that use RDMA.
@@ -58,6 +60,9 @@ EXAMPLES
         the command of the systemd units
     ferroced --foreground --group rdma
         serve members of the group rdma as well
+    ferroced --replace --metrics 127.0.0.1:9947
+        serve http://127.0.0.1:9947/metrics (links) and /metrics/programs, in place of a running
+        ferroced; every program that can connect can read them
     ip netns exec blue ferroced
         serve the network namespace blue"
 )]
@@ -77,6 +82,10 @@ pub struct Options {
     /// Replace a running ferroced; programs, links and connections stay
     #[arg(short, long)]
     pub replace: bool,
+
+    /// Serve the counters to Prometheus on this address and TCP port, in the format OpenMetrics
+    #[arg(short, long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
 
     /// End when there is no link and no program left
     #[arg(long)]

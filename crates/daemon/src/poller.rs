@@ -16,6 +16,10 @@ pub(crate) enum Token {
     Readers,
     /// The sockets of slot 0.
     Qp1,
+    /// The socket for readers of metrics.
+    Metrics,
+    /// The connection of a reader of metrics.
+    Reader(u64),
     /// The connection of a client.
     Client(u64),
     /// The process of an owner; readable when it has ended.
@@ -100,6 +104,9 @@ fn ready(event: &Event) -> Ready {
     }
 }
 
+/// Data of the first reader of metrics; smaller numbers are tokens without a number.
+const FIRST_READER: u64 = 8;
+
 impl Token {
     fn from_data(data: EventData) -> Token {
         let id = data.u64() >> 2;
@@ -107,7 +114,9 @@ impl Token {
             0 if id == 0 => Token::Listener,
             0 if id == 1 => Token::Netlink,
             0 if id == 2 => Token::Qp1,
-            0 => Token::Readers,
+            0 if id == 3 => Token::Readers,
+            0 if id == 4 => Token::Metrics,
+            0 => Token::Reader(id - FIRST_READER),
             1 => Token::Client(id),
             2 => Token::Process(id),
             _ => Token::Peer(id),
@@ -122,6 +131,8 @@ impl From<Token> for EventData {
             Token::Netlink => 1 << 2,
             Token::Qp1 => 2 << 2,
             Token::Readers => 3 << 2,
+            Token::Metrics => 4 << 2,
+            Token::Reader(id) => (id + FIRST_READER) << 2,
             Token::Client(id) => id << 2 | 1,
             Token::Process(id) => id << 2 | 2,
             Token::Peer(id) => id << 2 | 3,
@@ -140,6 +151,9 @@ mod tests {
             Token::Netlink,
             Token::Qp1,
             Token::Readers,
+            Token::Metrics,
+            Token::Reader(0),
+            Token::Reader(1 << 40),
             Token::Client(1),
             Token::Client(1 << 40),
             Token::Process(7),

@@ -339,6 +339,15 @@ impl Server {
         if let Some(name) = only {
             self.links.find(name)?;
         }
+        for answer in self.link_counters(only, processes) {
+            self.reply(id, Reply::Counters(answer));
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Returns the counters of one link, or of all links; with `processes`, also those of each
+    /// running program.
+    pub(crate) fn link_counters(&self, only: Option<&str>, processes: bool) -> Vec<LinkCounters> {
         let mut answers = Vec::new();
         for link in self.links.iter() {
             if only.is_some_and(|name| name != link.config.name) {
@@ -356,10 +365,7 @@ impl Server {
             answers.push(report(&link.config.name, None, &sum));
             answers.extend(shares.into_iter().filter(|_| processes));
         }
-        for answer in answers {
-            self.reply(id, Reply::Counters(answer));
-        }
-        Ok(Reply::Done)
+        answers
     }
 
     /// Returns the counters of a link, including those of programs that have ended.

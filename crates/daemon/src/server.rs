@@ -25,6 +25,7 @@ use crate::introductions::Introductions;
 use crate::journals::EndedJournals;
 use crate::links::Links;
 use crate::listener::{Listener, Lock};
+use crate::metrics::Metrics;
 use crate::namespace_use::NamespaceUse;
 use crate::netdevs::Netdevs;
 use crate::netlink::{self, Monitor};
@@ -81,6 +82,8 @@ pub(crate) struct Server {
     pub(crate) has_freed_links: bool,
     /// Requests that cannot be answered yet.
     pub(crate) pending: Vec<Pending>,
+    /// The readers of metrics, if there is a socket for them.
+    pub(crate) metrics: Option<Metrics>,
     /// Journals of programs that have ended.
     pub(crate) ended_journals: EndedJournals,
     /// True if an earlier ferroced has left a state file with the owners of slots.
@@ -92,7 +95,7 @@ pub(crate) struct Server {
     pub(crate) stop: bool,
     buffer: Vec<u8>,
     /// Spare descriptor, closed to accept and refuse a connection when none are left.
-    spare: Option<File>,
+    pub(crate) spare: Option<File>,
     /// Deadline for the first client; `None` after it, or if ferroced stays anyway.
     pub(crate) first_client_until: Option<Instant>,
     exit_when_unused: bool,
@@ -147,6 +150,7 @@ impl Server {
             deferred_rounds: 0,
             has_freed_links: false,
             pending: Vec::new(),
+            metrics: None,
             ended_journals: EndedJournals::default(),
             has_saved_state: state.is_some(),
             hold_slots_until: None,
@@ -184,6 +188,7 @@ impl Server {
             }
             self.serve_connections();
             self.serve_pending();
+            self.drop_slow_readers();
             if std::mem::take(&mut self.has_freed_links) {
                 self.update_links();
             }
@@ -211,6 +216,8 @@ impl Server {
             Token::Netlink => self.hear_news(),
             Token::Readers => self.serve_readers(),
             Token::Qp1 => self.read_qp1(),
+            Token::Metrics => self.accept_readers(),
+            Token::Reader(id) => self.serve_reader(id),
             Token::Process(owner) => self.on_process_end(owner),
             Token::Peer(client) => self.close(client, ClosedBy::Ferroced),
             Token::Client(client) => {
@@ -229,8 +236,9 @@ impl Server {
         // Afterwards only a client that connects or disconnects changes anything.
         let others = self.first_client_until.filter(|&until| now() < until);
         let look = self.namespace_use.as_ref().and_then(NamespaceUse::deadline);
+        let readers = self.metrics.as_ref().and_then(Metrics::deadline);
         let deadlines = waiting.chain(others).chain(self.cm_deadline());
-        deadlines.chain(look).min()
+        deadlines.chain(look).chain(readers).min()
     }
 
     fn is_abandoned(&mut self) -> bool {

@@ -71,6 +71,9 @@ pub fn run(options: &Options) -> Result<()> {
         let interval = Duration::from_millis(options.namespace_check_ms);
         server.end_with_namespace(interval);
     }
+    if let Some(address) = options.metrics {
+        server.serve_metrics(address)?;
+    }
     if options.configured {
         server.add_configured_links()?;
     }

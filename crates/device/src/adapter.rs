@@ -2,7 +2,9 @@
 
 use core::net::IpAddr;
 
-use ferroce_roce::{Engine, QpCap, QpInit, QpQuery, QpType, RecvWr, SendWr, Time, VerbsError};
+use ferroce_roce::{
+    Engine, QpCap, QpInit, QpQuery, QpType, RecvWr, SendWr, Time, Trouble, VerbsError,
+};
 use ferroce_wire::Mtu;
 
 /// The engine of an adapter, borrowed for one verbs call or one list of posts.
@@ -138,6 +140,11 @@ fn of_iwarp(query: ferroce_iwarp::QpQuery) -> QpQuery {
         receives: query.receives,
         // The kernel's TCP has the window.
         window: 0,
+        in_flight: 0,
+        round_trip_ns: 0,
+        una: query.attr.sq_psn,
+        unacked: 0,
+        trouble: Trouble::default(),
         pd: Some(query.pd),
         send_cq: Some(query.send_cq),
         recv_cq: Some(query.recv_cq),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferroce_control::resources::{
-    CqResource, MrKeys, MrResource, PdResource, QpResource, Resources, SrqResource,
+    CqResource, MrKeys, MrResource, PdResource, QpActivity, QpResource, Resources, SrqResource,
 };
 use ferroce_roce::{Mr, Mw, QpQuery, QpState, QpType, Regions, Srq};
 
@@ -179,6 +179,16 @@ impl Inventory {
             failure: self.directory.failure_of(qpn),
             sends: qp.sends as u32,
             receives: qp.receives as u32,
+            activity: QpActivity {
+                window: qp.window,
+                in_flight: qp.in_flight,
+                rtt_ns: qp.round_trip_ns,
+                una: qp.una.value(),
+                unacked: qp.unacked,
+                retries: qp.trouble.retries,
+                rnr_rcvd: qp.trouble.rnr_received,
+                rnr_sent: qp.trouble.rnr_sent,
+            },
             wire: knows_peer.then(|| if in_memory { "local" } else { "udp" }.into()),
         }
     }

@@ -105,6 +105,11 @@ impl Window {
         self.size
     }
 
+    /// Returns the bytes in flight.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
     /// Returns the bytes that may be sent now.
     #[inline]
     pub(crate) fn room(&self) -> u32 {

@@ -23,6 +23,11 @@ macro_rules! counters {
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)* }
             }
+
+            /// Returns the description.
+            pub const fn help(self) -> &'static str {
+                match self { $(Counter::$variant => $doc,)* }
+            }
         }
     };
 }

@@ -133,6 +133,11 @@ impl RoundTrip {
         }
     }
 
+    /// Returns the smoothed round trip, or 0 before the first sample.
+    pub(crate) fn smoothed_ns(&self) -> u32 {
+        self.smoothed
+    }
+
     /// Doubles the timeout because a probe is sent.
     pub(crate) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);

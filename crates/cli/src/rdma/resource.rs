@@ -1,8 +1,8 @@
 //! `rdma resource`: shows the RDMA objects of programs.
 
 use anyhow::{Context, Result, anyhow};
-use ferroce_control::LinkInfo;
-use ferroce_control::resources::{CmIdResource, QpResource, Resources};
+use ferroce_control::resources::{CmIdResource, QpResource, Reporter, Resources};
+use ferroce_control::{Connection, LinkInfo};
 
 use super::filter::Filter;
 use super::row::{self, Row};
@@ -63,10 +63,10 @@ pub(super) const NAMES: [&str; KINDS.len()] = {
 };
 
 /// A program that uses a link, and its objects on one open device.
-struct ProgramObjects {
-    pid: u32,
-    comm: String,
-    objects: Resources,
+pub(crate) struct ProgramObjects {
+    pub(crate) pid: u32,
+    pub(crate) comm: String,
+    pub(crate) objects: Resources,
 }
 
 /// A link, the programs that use it, and its connections.
@@ -145,22 +145,11 @@ fn collect(only: Option<&str>, wanted: Objects) -> Result<Vec<LinkObjects>> {
     };
     let mut all = Vec::new();
     for link in links {
-        let (reporters, connections) = connection.resources(Some(&link.name))?;
-        let mut programs = Vec::new();
-        let reporters = reporters.into_iter();
-        for reporter in reporters.filter(|_| wanted == Objects::All) {
-            let (pid, comm) = (reporter.process.pid, reporter.process.program.clone());
-            match reporter.read() {
-                Ok(devices) => programs.extend(devices.into_iter().map(|objects| {
-                    let comm = comm.clone();
-                    ProgramObjects { pid, comm, objects }
-                })),
-                // The program has just ended, and its objects with it.
-                Err(_) if gone(pid) => {}
-                Err(error) => {
-                    eprintln!("note: the objects of process {pid} ({comm}) are missing: {error}");
-                }
-            }
+        let (mut reporters, connections) = connection.resources(Some(&link.name))?;
+        reporters.retain(|_| wanted == Objects::All);
+        let (programs, notes) = read(reporters);
+        for note in notes {
+            eprintln!("note: {note}");
         }
         all.push(LinkObjects {
             link,
@@ -169,6 +158,38 @@ fn collect(only: Option<&str>, wanted: Objects) -> Result<Vec<LinkObjects>> {
         });
     }
     Ok(all)
+}
+
+/// Returns the objects of each program on a link, and a note for each program whose objects are
+/// missing.
+pub(crate) fn programs_on(
+    connection: &mut Connection,
+    link: &str,
+) -> Result<(Vec<ProgramObjects>, Vec<String>)> {
+    let (reporters, _) = connection.resources(Some(link))?;
+    Ok(read(reporters))
+}
+
+/// Reads the objects that programs report.
+fn read(reporters: Vec<Reporter>) -> (Vec<ProgramObjects>, Vec<String>) {
+    let (mut programs, mut notes) = (Vec::new(), Vec::new());
+    for reporter in reporters {
+        let (pid, comm) = (reporter.process.pid, reporter.process.program.clone());
+        match reporter.read() {
+            Ok(devices) => programs.extend(devices.into_iter().map(|objects| {
+                let comm = comm.clone();
+                ProgramObjects { pid, comm, objects }
+            })),
+            // The program has just ended, and its objects with it.
+            Err(_) if gone(pid) => {}
+            Err(error) => {
+                notes.push(format!(
+                    "the objects of process {pid} ({comm}) are missing: {error}"
+                ));
+            }
+        }
+    }
+    (programs, notes)
 }
 
 fn gone(pid: u32) -> bool {
@@ -280,6 +301,13 @@ fn of_program(
             let details = |row: Row| {
                 row.with("sq-posted", qp.sends)
                     .with("rq-posted", qp.receives)
+                    .with("window", qp.activity.window)
+                    .with("in-flight", qp.activity.in_flight)
+                    .with("rtt-us", qp.activity.rtt_ns / 1000)
+                    .with("unacked", qp.activity.unacked)
+                    .with("retries", qp.activity.retries)
+                    .with("rnr-rcvd", qp.activity.rnr_rcvd)
+                    .with("rnr-sent", qp.activity.rnr_sent)
                     .with_some("failure", qp.failure.clone())
             };
             let row = match options.format.details {
@@ -329,7 +357,7 @@ fn cm_id(link: &LinkInfo, id: &CmIdResource) -> Row {
 
 #[cfg(test)]
 mod tests {
-    use ferroce_control::resources::SrqResource;
+    use ferroce_control::resources::{QpActivity, SrqResource};
 
     use super::*;
 
@@ -348,6 +376,7 @@ mod tests {
             sends: 0,
             receives: 0,
             wire: None,
+            activity: QpActivity::default(),
         };
         let objects = Resources {
             qps: vec![qp(17, Some(3)), qp(18, Some(3)), qp(19, None)],

@@ -14,7 +14,7 @@ link          sent_pkts/s  rcvd_pkts/s  sent_Gb/s  rcvd_Gb/s  retries/s  errors/
 const SCREEN: u64 = 20;
 
 /// Counters of retransmissions and of their causes.
-const RETRIES: [&str; 5] = [
+pub(crate) const RETRIES: [&str; 5] = [
     "duplicate_request",
     "out_of_seq_request",
     "rcvd_seq_err",
@@ -22,7 +22,7 @@ const RETRIES: [&str; 5] = [
     "rcvd_rnr_err",
 ];
 /// Counters of errors that ended a work request.
-const ERRORS: [&str; 3] = ["retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"];
+pub(crate) const ERRORS: [&str; 3] = ["retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"];
 
 type Values = BTreeMap<String, u64>;
 

@@ -130,11 +130,23 @@ pub(crate) struct Qp {
     timer: TimerSlot,
     req: Requester,
     sq: SendQueue,
+    trouble: Trouble,
     rq: RecvRing,
     resp: Responder,
     xrcd: Option<Arc<Xrcd>>,
     cap: QpCap,
     notifications: Notifications,
+}
+
+/// Counts of retries of a queue pair since its creation. They wrap around.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Trouble {
+    /// Retransmissions of all packets in flight, after a gap or a timeout.
+    pub retries: u32,
+    /// RNR NAKs that the peer sent.
+    pub rnr_received: u32,
+    /// RNR NAKs sent to the peer.
+    pub rnr_sent: u32,
 }
 
 /// Attributes and load of a queue pair, as a query reports them.
@@ -154,6 +166,16 @@ pub struct QpQuery {
     pub receives: usize,
     /// Congestion window: bytes that may be in flight.
     pub window: u32,
+    /// Bytes in flight, including the overhead that the window counts for each packet.
+    pub in_flight: u32,
+    /// Smoothed round trip in nanoseconds; 0 before the first measurement.
+    pub round_trip_ns: u32,
+    /// Oldest unacknowledged PSN.
+    pub una: Psn,
+    /// Number of request packets that are sent and not acknowledged.
+    pub unacked: u32,
+    /// Retries so far.
+    pub trouble: Trouble,
     /// Protection domain.
     pub pd: Option<u32>,
     /// Completion queue of sends.
@@ -239,6 +261,16 @@ impl Qp {
             sends: self.sq.len(),
             receives: self.rq.len(),
             window: self.req.window(),
+            in_flight: self.req.window.in_flight(),
+            round_trip_ns: self.req.round_trip.smoothed_ns(),
+            una: self.req.una,
+            unacked: match self.kind {
+                QpType::Rc | QpType::XrcInitiator => {
+                    self.req.sent_up_to.distance(self.req.una).max(0) as u32
+                }
+                QpType::Uc | QpType::Ud | QpType::Gsi | QpType::XrcTarget => 0,
+            },
+            trouble: self.trouble,
             pd: self.pd.as_ref().map(|pd| pd.id()),
             send_cq: self.send_cq.as_ref().map(|cq| cq.id()),
             recv_cq: self.recv_cq.as_ref().map(|cq| cq.id()),

@@ -89,6 +89,29 @@ fn window_never_falls_below_four_packets() {
 }
 
 #[test]
+fn query_reports_packets_in_flight() {
+    let mut pair = Pair::rc();
+    let idle = pair.hosts[0].query();
+    assert_eq!(
+        (idle.in_flight, idle.unacked, idle.round_trip_ns),
+        (0, 0, 0)
+    );
+    pair.write(1, 3000);
+    let sent = pair.take(0);
+    let query = pair.hosts[0].query();
+    assert_eq!((query.una.value(), query.unacked), (1000, 3));
+    assert_eq!(query.in_flight, 3000 + 3 * OVERHEAD);
+    for packet in &sent {
+        pair.deliver(packet);
+    }
+    pair.run_until_idle();
+    let query = pair.hosts[0].query();
+    assert_eq!((query.in_flight, query.unacked), (0, 0));
+    assert_eq!(query.una.value(), 1003);
+    assert_eq!(query.trouble.retries, 0);
+}
+
+#[test]
 fn sequence_nak_halves_the_window_and_timeout_sets_it_to_the_minimum() {
     let mut pair = Pair::rc();
     pair.write(1, 40_000);
@@ -97,6 +120,7 @@ fn sequence_nak_halves_the_window_and_timeout_sets_it_to_the_minimum() {
     let nak = pair.ack(1000, Syndrome::Nak(NakCode::PsnSequence));
     pair.deliver(&nak);
     assert_eq!(pair.hosts[0].query().window, before / 2);
+    assert_eq!(pair.hosts[0].query().trouble.retries, 1);
     pair.take(0);
     pair.expire_ack_timeout();
     assert_eq!(pair.hosts[0].query().window, 4 * (1024 + OVERHEAD));
