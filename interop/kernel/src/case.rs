@@ -114,6 +114,8 @@ pub(crate) struct Case {
     pub(crate) short: bool,
     /// Replaces the usual server and client, if given.
     pub(crate) script: Option<Script>,
+    /// Examines the complete capture of a case that works, if given.
+    pub(crate) inspect: Option<fn(&Path) -> Result<()>>,
 }
 
 /// The sign that a server is ready.
@@ -162,6 +164,7 @@ impl Case {
             attempts: 1,
             short: false,
             script: None,
+            inspect: None,
         }
     }
 

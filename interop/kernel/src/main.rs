@@ -41,6 +41,7 @@ use crate::vm::Accelerator;
 EXAMPLES
     interop-kernel --short
     interop-kernel --only ibv_rc_pingpong
+    interop-kernel --only NFS                        needs nfs-ganesha, see --ganesha
     interop-kernel --siw
     interop-kernel --list
     interop-kernel --shell 'rdma link; uname -r'     only boot and run this in the guest
@@ -80,6 +81,14 @@ struct Arguments {
     /// Debian release of the guest's kernel and programs
     #[arg(long, default_value = "bookworm")]
     suite: String,
+    /// Folder of nfs-ganesha, built, for the cases of NFS
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        env = "FERROCE_GANESHA",
+        default_value = "target/recipes/nfs/ganesha"
+    )]
+    ganesha: PathBuf,
     /// Measure programs in the guest, with the kernel's driver and with Ferroce by turns
     #[arg(long)]
     speed: bool,
@@ -111,7 +120,7 @@ fn main() -> ExitCode {
 
 /// Returns the requested cases, sorted so that cases with the same network are adjacent.
 fn wanted(arguments: &Arguments) -> Vec<Case> {
-    let mut cases = cases::all();
+    let mut cases = cases::all(&arguments.ganesha);
     let only = arguments.only.as_deref();
     cases.retain(|case| {
         only.is_none_or(|only| {
@@ -180,6 +189,16 @@ fn inside(arguments: &Arguments) -> Result<bool> {
     let kernel = site.vm.run("uname -r")?;
     drop(site);
     report.summarise();
+    if let Err(why) = cases::nfs::built(&arguments.ganesha)
+        && !arguments.siw
+        && !arguments.short
+        && arguments
+            .only
+            .as_deref()
+            .is_none_or(|only| "NFS".contains(only))
+    {
+        println!("\nSKIPPED        NFS           {why:#}");
+    }
     if let Some(file) = &arguments.write {
         let head = HEAD.replace("{kernel}", kernel.trim());
         fs::write(file, report.markdown(&head))?;
@@ -223,6 +242,8 @@ Groups that are not named after a program:
   ferroced. At the other end requests must fail, the connection must end, and the next connection must work.
 - `iSER`: the guest's `ib_iser` uses a disk of tgt. The disk is found, formatted and mounted; 64 MiB are written, read
   back and compared, in the guest and in tgt's file.
+- `NFS`: the guest's NFS client mounts an export of nfs-ganesha over RDMA, writes 64 MiB, reads them back and compares. It
+  runs if `cargo xtask programs --storage --only NFS` has built nfs-ganesha.
 
 tshark and `interop/kernel/check_capture.py`, which recomputes the ICRC, check at least one capture of every
 operation.

@@ -69,6 +69,9 @@ impl Site {
         };
         let file = capture.end(case.packets.is_some() || result.is_err())?;
         result?;
+        if let Some(inspect) = case.inspect {
+            inspect(&file)?;
+        }
         match case.packets {
             Some(operations) => capture::check(&file, operations),
             None => Ok(()),

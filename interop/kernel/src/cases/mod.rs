@@ -4,6 +4,7 @@ mod cm;
 mod connections;
 mod flows;
 mod iser;
+pub(crate) mod nfs;
 mod perftest;
 mod ping;
 mod pingpong;
@@ -11,10 +12,12 @@ mod reboot;
 mod siw;
 mod weather;
 
+use std::path::Path;
+
 use crate::case::Case;
 
-/// Returns all cases.
-pub(crate) fn all() -> Vec<Case> {
+/// Returns all cases. `ganesha` is a folder with nfs-ganesha, if it is built.
+pub(crate) fn all(ganesha: &Path) -> Vec<Case> {
     let mut cases = pingpong::cases();
     cases.extend(perftest::cases());
     cases.extend(flows::cases());
@@ -23,6 +26,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(connections::cases());
     cases.extend(reboot::cases());
     cases.extend(iser::cases());
+    cases.extend(nfs::cases(ganesha));
     cases.extend(weather::cases());
     cases.extend(siw::cases());
     cases

@@ -95,7 +95,7 @@ pub(crate) const RECIPES: &[Recipe] = &[
     ),
     built(
         &[UCX],
-        suite("Tests of UCX", &["[  PASSED  ] 246 tests"], 1024 * MIB, 30),
+        suite("Tests of UCX", &["[  PASSED  ] 264 tests"], 1024 * MIB, 30),
     ),
     built(
         &[RDMA_CORE],
