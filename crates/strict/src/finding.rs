@@ -42,8 +42,14 @@ impl Finding {
     }
 
     /// Returns the text of a warning: the case, the places in the program from the innermost
-    /// outwards, the behaviour of hardware, and the remedy.
-    pub fn text(&self, verb: &str, failure: Option<&str>, places: &[String]) -> String {
+    /// outwards, those of an earlier post, the behaviour of hardware, and the remedy.
+    pub fn text(
+        &self,
+        verb: &str,
+        failure: Option<&str>,
+        places: &[String],
+        posted: &[String],
+    ) -> String {
         let (name, what) = (self.check.name(), &self.what);
         let level = match failure {
             Some(_) => "error",
@@ -53,9 +59,11 @@ impl Finding {
         if let Some(failure) = failure {
             text += &format!("    here:      {failure}\n");
         }
-        for (number, place) in places.iter().enumerate() {
-            let word = if number == 0 { "called by:" } else { "" };
-            text += &format!("    {word:<10} {place}\n");
+        for (word, places) in [("called by:", places), ("posted by:", posted)] {
+            for (number, place) in places.iter().enumerate() {
+                let word = if number == 0 { word } else { "" };
+                text += &format!("    {word:<10} {place}\n");
+            }
         }
         text += &format!("    hardware:  {}\n", self.check.hardware());
         text += &format!("    fix:       {}\n", self.check.fix());
@@ -71,7 +79,7 @@ mod tests {
     fn text_has_case_place_hardware_and_fix() {
         let finding = Finding::warning(Check::Atomic, "address 0x1001");
         let places = ["test+0x10".into(), "libc.so.6+0x20".into()];
-        let text = finding.text("ibv_post_send", None, &places);
+        let text = finding.text("ibv_post_send", None, &places, &[]);
         let start = "strict: warning [unaligned-atomic] ibv_post_send: address 0x1001\n";
         assert!(text.starts_with(start), "{text}");
         assert!(text.contains("called by: test+0x10\n"), "{text}");
@@ -79,10 +87,11 @@ mod tests {
             text.contains("hardware: ") && text.contains("fix: "),
             "{text}"
         );
-        let text = finding.text("ibv_post_send", Some("it fails with EINVAL"), &places);
+        let text = finding.text("ibv_post_send", Some("it fails with EINVAL"), &[], &places);
         assert!(
             text.contains("error [") && text.contains("EINVAL"),
             "{text}"
         );
+        assert!(text.contains("posted by: test+0x10\n"), "{text}");
     }
 }

@@ -53,6 +53,8 @@ pub struct Sent {
     pub keys: Vec<u32>,
     /// Its buffers, if they can be compared.
     pub buffers: Option<Buffers>,
+    /// The call stack of the post.
+    pub posted_at: Vec<usize>,
 }
 
 /// A posted receive.

@@ -8,6 +8,7 @@ use ferroce_strict::work::{check_atomic, check_datagram_receive};
 use ferroce_strict::{Check, Finding, Ledger, QpId, RefusalErrno, Sent};
 
 use super::memory::{buffers, check_unchanged, device_id};
+use super::place::call_stack;
 use super::{Settings, ledger};
 use crate::context::context_of;
 use crate::cq::{self, CqObject};
@@ -157,6 +158,7 @@ impl Watched {
             signaled: self.signals(ledger, send),
             keys: send.sges.iter().map(|sge| sge.lkey).collect(),
             buffers: reads.then(|| buffers(self.id.0, send.sges)).flatten(),
+            posted_at: if reads { call_stack() } else { Vec::new() },
         }
     }
 }
@@ -394,7 +396,7 @@ pub(crate) fn polled(
     // A failed send may not have been read.
     for sent in returned.iter().filter(|_| is_success) {
         if let Some(finding) = check_unchanged(qpn, sent) {
-            fails |= settings.report_completion(&finding);
+            fails |= settings.report_completion(&finding, &sent.posted_at);
         }
     }
     fails

@@ -21,6 +21,7 @@ use ferroce_strict::{
 };
 
 use crate::errno::{name, refuse};
+use place::Place;
 
 /// The posted work of this process.
 static LEDGER: Mutex<Ledger> = Mutex::new(Ledger::new());
@@ -101,7 +102,7 @@ impl Settings {
             }
             let fails = self.mode == Mode::Error;
             let failure = fails.then(|| format!("{verb} fails with {}", name(errno)));
-            write(verb, failure.as_deref(), &finding);
+            write(verb, failure.as_deref(), &finding, &[]);
             if fails && result.is_ok() {
                 result = Err(refuse(errno, format_args!("strict: {}", finding.what)));
             }
@@ -109,12 +110,12 @@ impl Settings {
         result
     }
 
-    /// Reports a finding about a work request that has completed. Returns true if the
-    /// completion must become an error.
-    fn report_completion(&self, finding: &Finding) -> bool {
+    /// Reports a finding about a send that was posted at this call stack and has completed.
+    /// Returns true if the completion must become an error.
+    fn report_completion(&self, finding: &Finding, posted_at: &[usize]) -> bool {
         let fails = self.mode == Mode::Error;
         let failure = fails.then_some("the completion gets the status IBV_WC_GENERAL_ERR");
-        write("ibv_poll_cq", failure, finding);
+        write("ibv_poll_cq", failure, finding, posted_at);
         fails
     }
 }
@@ -127,9 +128,14 @@ fn understood<T, E: core::fmt::Display>(variable: &str, value: Result<T, E>) -> 
 }
 
 /// Prints a warning, once for each place.
-fn write(verb: &str, failure: Option<&str>, finding: &Finding) {
-    let place = place::Place::here();
-    let key = (finding.check, place.key());
+fn write(verb: &str, failure: Option<&str>, finding: &Finding, posted_at: &[usize]) {
+    let (place, posted) = (Place::here(), Place::of(posted_at));
+    // One place may poll for all others.
+    let key = match posted_at {
+        [] => place.key(),
+        _ => posted.key(),
+    };
+    let key = (finding.check, key);
     // After a fork another thread of the parent may have held the lock.
     let is_new = match REPORTED.try_lock() {
         Ok(mut reported) => reported.insert(key),
@@ -138,7 +144,7 @@ fn write(verb: &str, failure: Option<&str>, finding: &Finding) {
     };
     if is_new {
         WARNINGS.fetch_add(1, Ordering::Relaxed);
-        say(&finding.text(verb, failure, &place.lines()));
+        say(&finding.text(verb, failure, &place.lines(), &posted.lines()));
     }
 }
 

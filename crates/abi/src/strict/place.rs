@@ -5,7 +5,7 @@ use core::hash::{Hash, Hasher};
 use std::collections::hash_map::DefaultHasher;
 
 /// Number of return addresses that are looked at.
-const DEPTH: usize = 48;
+const DEPTH: usize = 32;
 /// Number of places that a warning names.
 const SHOWN: usize = 5;
 /// Offset of `e_type` in the header of an ELF file, and its value for a program that is not
@@ -29,20 +29,21 @@ impl Place {
     /// Returns the place that called this library. If the library is part of the program, as in
     /// its own tests, its functions are included.
     pub(super) fn here() -> Place {
-        let mut addresses = [core::ptr::null_mut::<c_void>(); DEPTH];
-        // SAFETY: the array has `DEPTH` elements.
-        let count = unsafe { libc::backtrace(addresses.as_mut_ptr(), DEPTH as i32) };
-        let count = usize::try_from(count).unwrap_or(0).min(DEPTH);
-        let all: Vec<usize> = addresses[..count].iter().map(|at| at.addr()).collect();
+        Place::of(&call_stack())
+    }
+
+    /// Returns the place of an earlier [`call_stack`].
+    pub(super) fn of(all: &[usize]) -> Place {
         let own = symbol(Place::here as *const () as usize).map(|symbol| symbol.base);
         let is_own = |at: &usize| symbol(*at).map(|symbol| symbol.base) == own;
         let outside = all.iter().position(|at| !is_own(at));
-        match outside {
-            Some(index) if !is_library_of_c(all[index]) => Place {
-                addresses: all[index..].iter().take(SHOWN).copied().collect(),
-            },
-            _ => Place { addresses: all },
-        }
+        let addresses = match outside {
+            Some(index) if !is_library_of_c(all[index]) => {
+                all[index..].iter().take(SHOWN).copied().collect()
+            }
+            _ => all.to_vec(),
+        };
+        Place { addresses }
     }
 
     /// Returns a number that is the same for the same place.
@@ -62,6 +63,16 @@ impl Place {
         let shown = innermost.chain(outer).take(SHOWN);
         shown.map(|at| line(*at)).collect()
     }
+}
+
+/// Returns the return addresses of the calling thread, from the innermost outwards. It takes a
+/// few microseconds; [`Place::of`], which looks up files and functions, takes longer.
+pub(super) fn call_stack() -> Vec<usize> {
+    let mut addresses = [core::ptr::null_mut::<c_void>(); DEPTH];
+    // SAFETY: the array has `DEPTH` elements.
+    let count = unsafe { libc::backtrace(addresses.as_mut_ptr(), DEPTH as i32) };
+    let count = usize::try_from(count).unwrap_or(0).min(DEPTH);
+    addresses[..count].iter().map(|at| at.addr()).collect()
 }
 
 /// True for an address in the C library: then the whole stack is that of this library, called

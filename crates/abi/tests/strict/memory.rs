@@ -3,7 +3,9 @@
 use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
 
-use crate::common::pair::{completion, connected, element, post, receive, request, success};
+use ferroce_testnet::deadline;
+
+use crate::common::pair::{completion, connected, element, post, receive, request, success, write};
 use crate::fixture::{Program, run_strict};
 
 /// Sends 8 bytes; the receive is posted after `meanwhile`, so that the send waits.
@@ -24,6 +26,8 @@ fn buffer_that_changes_before_its_completion_is_found() {
         let wc = send(program, || program.memory.add(3).write_volatile(1));
         assert_eq!(wc.status, IBV_WC_SUCCESS);
         program.warnings.assert("buffer-in-use", 1);
+        let text = program.warnings.text();
+        assert!(text.contains("posted by: "), "{text}");
     });
 }
 
@@ -105,6 +109,33 @@ fn region_of_a_failed_queue_pair_may_end() {
         attr.qp_state = IBV_QPS_ERR;
         assert_eq!(ibv_modify_qp(qp, &mut attr, IBV_QP_STATE as i32), 0);
         assert_eq!(ibv_dereg_mr(program.mr), 0);
+        program.warnings.assert_none();
+    });
+}
+
+/// A program that polls the last byte of a WRITE, without a completion, finds old bytes before
+/// it.
+#[test]
+fn last_byte_of_a_write_arrives_before_the_others() {
+    let name = "memory::last_byte_of_a_write_arrives_before_the_others";
+    run_strict(name, "error", |program| unsafe {
+        const LENGTH: usize = 1024;
+        let [qp, _] = connected(program.pd, program.cqs);
+        let target = program.memory.add(4096);
+        let mut round = 0;
+        deadline::until("a WRITE whose last byte is there before the first", || {
+            round = round % 200 + 1;
+            program.memory.write_bytes(round, LENGTH);
+            let from = element(program.memory, LENGTH as u32, program.lkey());
+            write(qp, from, target as u64, (*program.mr).rkey);
+            while target.add(LENGTH - 1).read_volatile() != round {
+                core::hint::spin_loop();
+            }
+            let is_early = target.read_volatile() != round;
+            success(program.cqs[0]);
+            assert_eq!(target.read_volatile(), round, "the completion comes last");
+            is_early
+        });
         program.warnings.assert_none();
     });
 }

@@ -41,6 +41,25 @@ crc = false
 }
 
 #[test]
+fn strict_mode_and_profile_are_read() {
+    let text = "[[link]]\nname = \"r\"\nnetdev = \"lo\"\nstrict = \"error\"\nprofile = \"efa\"\n";
+    let expected = LinkConfig {
+        strict: "error".into(),
+        profile: "efa".into(),
+        ..link("r", "lo")
+    };
+    assert_eq!(parse(text).unwrap(), [expected]);
+    let off = text.replace("error", "off").replace("efa", "off");
+    assert_eq!(parse(&off).unwrap(), [link("r", "lo")]);
+    for (good, bad, line) in [("error", "yes", 4), ("efa", "cx9", 5)] {
+        let text = text.replace(good, bad);
+        let (at, reason) = parse(&text).unwrap_err();
+        assert_eq!(line_of(&text, at), line, "{reason}");
+        assert!(reason.contains(bad), "{reason}");
+    }
+}
+
+#[test]
 fn errors_name_the_line() {
     let beginning = "# one\n[[link]]\nname = \"rxe0\"\n";
     for (rest, line, complaint) in [

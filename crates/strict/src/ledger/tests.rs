@@ -25,6 +25,7 @@ fn send(wr_id: u64, signaled: bool) -> Sent {
         signaled,
         keys: vec![7],
         buffers: None,
+        posted_at: Vec::new(),
     }
 }
 
