@@ -23,7 +23,7 @@ static SPLIT: AtomicU64 = AtomicU64::new(0);
 /// Bytes that reach memory together: those of a cache line.
 const LINE: u64 = 64;
 /// Number of pauses between two parts before they become rare.
-const ALWAYS: u64 = 64;
+const ALWAYS: u64 = 1024;
 /// After those, one split of this many has a pause.
 const SELDOM: u64 = 16;
 /// Duration of a pause. It is spent spinning: the thread holds the lock of its shard, and on a
