@@ -417,3 +417,52 @@ fn siw_refuses_objects_that_it_does_not_have() {
             .expect_err("siw has no windows");
     });
 }
+
+// siw: the responder waits 5 s for the Request.
+#[test]
+fn peer_that_sends_nothing_is_closed() {
+    on_siw("peer_that_sends_nothing_is_closed", |_| {
+        let [here, there] = channels();
+        let (_listening, address) = listener(&there, "127.0.0.1:0", 4);
+        let mut silent = TcpStream::connect(address).expect("connected");
+        let read = silent.read(&mut [0; 64]);
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+        let _queues = connect(&here, address);
+        drop(request(&there));
+    });
+}
+
+#[test]
+fn thousand_connections_carry_messages() {
+    on_siw("thousand_connections_carry_messages", |_| {
+        raise_descriptor_limit(4000);
+        let [here, there] = channels();
+        let (_listening, address) = listener(&there, "127.0.0.1:0", 16);
+        let connections: Vec<[End; 2]> = (0..1000)
+            .map(|_| {
+                let (id, qp, cq) = connect(&here, address);
+                let active = End { id, qp, cq };
+                let id = request(&there);
+                let (qp, cq) = queue_pair(&id);
+                id.accept(&ConnParams::default()).expect("accepted");
+                assert!(matches!(next(&here).kind, EventKind::Established(Some(_))));
+                assert!(matches!(next(&there).kind, EventKind::Established(None)));
+                [active, End { id, qp, cq }]
+            })
+            .collect();
+        for [active, passive] in &connections {
+            send_message(active, passive, 100);
+            send_message(passive, active, 100);
+        }
+    });
+}
+
+/// Raises the soft limit of open descriptors.
+fn raise_descriptor_limit(to: u64) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|now| now < to) {
+        limit.current = Some(to);
+        setrlimit(Resource::Nofile, limit).expect("a higher limit of descriptors");
+    }
+}

@@ -222,13 +222,14 @@ fn run_with_retries(site: &mut run::Site, case: &Case, logs: &Path) -> Result<u3
 }
 
 const HEAD: &str = "\
-# Ferroce and the Linux kernel's Soft-RoCE
+# Ferroce and the Linux kernel's Soft-RoCE and Soft-iWARP
 
 To connect to a machine that runs the kernel's Soft-RoCE, see [USING.md](USING.md). To repeat the tests below:
 `cargo xtask interop`, as root; `cargo xtask interop --short` runs the part that continuous integration runs.
 
 Each line below is a command that was run and checked with Ferroce at one end and `rdma_rxe` of Linux {kernel} at
-the other. Both ends run unmodified programs of the distribution. `Ferroce client` means that the client runs on
+the other. Lines with `siw` ran on links of type siw, with the same kernel's siw (`cargo xtask interop --siw`), which is compiled from
+its source: Debian's kernels come without it. Both ends run unmodified programs of the distribution. `Ferroce client` means that the client runs on
 Ferroce and the server on the kernel's driver; `Ferroce server` is the other way round. GID 1 is an IPv4 address,
 GID 2 an IPv6 address. `cargo xtask interop --write docs/INTEROP.md` writes this file.
 
@@ -262,12 +263,23 @@ Ferroce:
 | marks an invalidation in completions with the wrong bit | `window_invalidate` |
 | checks the range of the region behind a memory window, not that of the window | `window_range` |
 
+siw overlooks messages at the start of a connection. Ferroce takes care of that:
+
+| behaviour of siw | shown by |
+| --- | --- |
+| its server does not read a message that arrives right after its Reply, until another one arrives | `rping`, Ferroce client |
+| its client resets the connection if a message arrives with the Reply | `rstream`, Ferroce server |
+| its client loses the private data of a rejection if the connection is closed at once | `reject`, Ferroce server |
+| `rdma_connect` waits for TCP and returns ECONNREFUSED, without an event | `nobody_listens`, Ferroce server |
+
 Some commands may fail and are tried again; the list says so where it happened:
 
 - UC and UD lose packets that a busy machine has no time to receive.
 - After loss, an end that has all its completions exits and cannot acknowledge retransmissions of the other end. rxe
   then retries without end.
-- With perftest's `-R`, connection requests arrive in the guest 300 ms late: perftest's client connects twice, does not
+- With perftest's `-R` on type siw, the kernel's client is sometimes refused: it connects twice, does not wait until the
+  server listens again, and crashes if refused.
+- With perftest's `-R` on type rxe, connection requests arrive in the guest 300 ms late: perftest's client connects twice, does not
   wait until the server listens again, and crashes if rejected.
 
 Two programs run with other settings because an emulated kernel is slow: perftest has an ACK timeout of one second
