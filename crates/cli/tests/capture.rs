@@ -353,6 +353,86 @@ fn messages_of_the_connection_manager_are_captured_after_a_restart_too() {
     });
 }
 
+/// Two unmodified programs for each run: a server that ends by itself, and its client.
+const PROGRAMS: [(&str, &str); 3] = [
+    (
+        "ib_send_bw",
+        "ib_send_bw -d rxe0 -x 1 -n 10 -s 10000 >/dev/null & server=$!
+         until grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do kill -0 $server; done
+         ib_send_bw -d rxe0 -x 1 -n 10 -s 10000 127.0.0.1 >/dev/null
+         wait $server",
+    ),
+    (
+        "rping",
+        "rping -s -a 127.0.0.1 -C 3 & server=$!
+         until rdma resource show cm_id | grep -q LISTEN; do kill -0 $server; done
+         rping -c -a 127.0.0.1 -C 3 -V
+         wait $server || true",
+    ),
+    (
+        "ibv_ud_pingpong",
+        "ibv_ud_pingpong -d rxe0 -g 1 -n 10 >/dev/null & server=$!
+         until grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do kill -0 $server; done
+         ibv_ud_pingpong -d rxe0 -g 1 -n 10 127.0.0.1 >/dev/null
+         wait $server",
+    ),
+];
+
+#[test]
+fn tshark_has_no_complaint_about_unmodified_programs() {
+    let name = "tshark_has_no_complaint_about_unmodified_programs";
+    common::with_libraries(name, || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        for (program, script) in PROGRAMS {
+            if !Path::new("/usr/bin").join(program).exists() {
+                let line = format!("*** SKIPPED: {program} is not installed ***");
+                assert!(std::env::var_os("CI").is_none(), "{line}");
+                eprintln!("{line}");
+                continue;
+            }
+            let file = common::config_dir().with_extension(program);
+            let capture = start(&format!("-w {}", file.display()));
+            let output = Command::new(common::FERROCE)
+                .args(["run", "--", "sh", "-ec", script])
+                .stdin(Stdio::null())
+                .output()
+                .expect("ferroce starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{program}: {errors}");
+            let said = end(capture);
+            let packets = read(&file);
+            let expected = format!("{} packets, 0 lost", packets.len());
+            assert!(
+                said.starts_with(&expected) && packets.len() > 10,
+                "{program}: {said}"
+            );
+            for packet in &packets {
+                let fits = icrc::verify(&packet.flow, packet.ip_id, &packet.bytes);
+                assert!(
+                    fits,
+                    "{program}: ICRC of {:?}",
+                    Packet::parse(&packet.bytes)
+                );
+            }
+            // rping connects through the connection manager.
+            let of_manager = |packet: &&Captured| {
+                Packet::parse(&packet.bytes).is_ok_and(|packet| packet.dest_qpn() == 1)
+            };
+            let messages = packets.iter().filter(of_manager).count();
+            assert_eq!(
+                messages > 0,
+                program == "rping",
+                "{program}: {messages} messages"
+            );
+            let complaint = "_ws.malformed or _ws.expert.severity >= warning";
+            if let Some(complaints) = tshark(&file, &["-Y", complaint]) {
+                assert_eq!(complaints, "", "{program}");
+            }
+        }
+    });
+}
+
 #[test]
 fn wrong_arguments_are_named() {
     isolated("wrong_arguments_are_named", || {
