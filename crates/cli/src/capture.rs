@@ -7,15 +7,15 @@ mod blocks;
 pub(crate) mod frame;
 pub(crate) mod line;
 pub(crate) mod pcapng;
+mod programs;
 pub(crate) mod sources;
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ferroce_control::Error;
 use ferroce_control::protocol::CaptureOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -24,6 +24,7 @@ use crate::daemon;
 use crate::link::show::link_name;
 use line::Lines;
 use pcapng::PcapNg;
+use programs::Programs;
 use sources::{Packet, Sources};
 
 /// Show or record the packets of running programs
@@ -37,7 +38,10 @@ capture runs. Programs that start later are included. Root captures all programs
 Packets appear as the RoCEv2 packets that they are, with Ethernet, IP and UDP headers, one by one \
 even if the kernel sends several at once. The MAC addresses are made from the IP addresses. Comments \
 say what Ferroce decided about a packet: a duplicate, a drop and its reason, the cause of a \
-retransmission. A packet between two programs of this host appears twice: sent, and received.",
+retransmission. A packet between two programs of this host appears twice: sent, and received.
+
+Messages of the connection manager (queue pair 1) are those of ferroced: root and the user of ferroced \
+see them, under the program name ferroced. A capture goes on if ferroced is restarted.",
     after_long_help = "\
 EXAMPLES
     ferroce capture
@@ -118,29 +122,20 @@ impl CaptureArgs {
         };
         let signals = ferroce_control::catch_end().context("signals")?;
         let mut output = self.output()?;
-        connection.capture(CaptureOptions {
+        let options = CaptureOptions {
             link: link.map(str::to_owned),
             pid: self.pid,
             program: self.program.clone(),
             qpn: self.qp,
             snap: self.snap,
-        })?;
+        };
+        connection.capture(options.clone())?;
+        let mut programs = Programs::new(connection, options);
         eprintln!("capturing; Ctrl-C ends");
         let mut sources = Sources::default();
-        let mut daemon_is_there = true;
         let mut taken = 0;
         let ended = loop {
-            while daemon_is_there {
-                match connection.try_captured() {
-                    Ok(Some(program)) => sources.add(program)?,
-                    Ok(None) => break,
-                    Err(Error::Closed) => {
-                        eprintln!("ferroced has ended: programs that start now are not captured");
-                        daemon_is_there = false;
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
+            programs.introduce(&mut sources)?;
             let packets = sources.take();
             let idle = packets.is_empty();
             let mut result = Ok(());
@@ -166,9 +161,9 @@ impl CaptureArgs {
                 break true;
             }
             if idle && sources.begin_sleep() {
-                let daemon = daemon_is_there.then(|| connection.as_fd());
                 let mut fds = vec![PollFd::new(&signals, PollFlags::IN)];
-                fds.extend(daemon.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+                let news = programs.fds().into_iter();
+                fds.extend(news.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
                 fds.extend(sources.sockets().map(|fd| PollFd::new(fd, PollFlags::IN)));
                 let _interrupted = poll(&mut fds, None);
             }
@@ -209,8 +204,8 @@ impl CaptureArgs {
     }
 }
 
-fn is_readable(fd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+fn is_readable(fd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let now = rustix::event::Timespec::default();
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use ferroce_device::transport::{QpType, SendOp, WcStatus};
 use ferroce_endpoint::{Endpoint, Options};
-use ferroce_testnet::{isolated, netdev};
+use ferroce_testnet::{deadline, isolated, netdev};
 use ferroce_wire::{Flow, Mtu, Packet, icrc};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -249,6 +249,188 @@ fn read_all(capture: &mut Child) -> String {
     let output = capture.stdout.as_mut().expect("piped");
     output.read_to_string(&mut text).expect("text");
     text
+}
+
+/// Returns the name of this process, as ferroced knows it.
+fn own_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").expect("a name");
+    name.trim().to_owned()
+}
+
+#[test]
+fn pipe_into_tshark_is_live_and_program_selects() {
+    isolated("pipe_into_tshark_is_live_and_program_selects", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let other = start("--program no-such-program");
+        let mut capture = start(&format!("-w - --program {}", own_name()));
+        let pipe = capture.0.stdout.take().expect("piped");
+        let reader = Command::new("tshark")
+            .args([
+                "-l",
+                "-r",
+                "-",
+                "-T",
+                "fields",
+                "-e",
+                "infiniband.bth.opcode",
+            ])
+            .args(["-e", "_ws.expert.message"])
+            .stdin(pipe)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut reader) = reader else {
+            let line = "*** SKIPPED: tshark, which reads the capture, is not installed ***";
+            assert!(std::env::var_os("CI").is_none(), "{line}");
+            return eprintln!("{line}");
+        };
+        exchange(1);
+        // The first packet arrives while the capture runs.
+        let mut lines = BufReader::new(reader.stdout.take().expect("piped")).lines();
+        let first = lines.next().expect("a packet").expect("text");
+        assert!(first.starts_with("4\t"), "SEND_ONLY of RC: {first}");
+        let said = end(capture);
+        let packets = 1 + lines.map(|line| line.expect("text")).count();
+        assert!(reader.wait().expect("it ends").success());
+        assert!(
+            said.starts_with(&format!("{packets} packets, 0 lost")),
+            "{said}"
+        );
+        assert!(end(other).starts_with("0 packets"));
+    });
+}
+
+#[test]
+fn messages_of_the_connection_manager_are_captured_after_a_restart_too() {
+    let name = "messages_of_the_connection_manager_are_captured_after_a_restart_too";
+    isolated(name, || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let (left, right) = connected(1);
+        let file = common::config_dir().with_extension("pcapng");
+        let mut capture = start(&format!("-w {}", file.display()));
+        ok("ferroce ping --count 1 --no-mtu 127.0.0.1");
+        left.write(1, 0, 10).expect("room");
+        left.succeed(1).expect("written");
+        common::end_daemon();
+        // Commands start the next ferroced.
+        ok("ferroce link");
+        let mut heard = String::new();
+        for expected in ["ferroced has ended;", "ferroced runs again;"] {
+            heard.clear();
+            capture.1.read_line(&mut heard).expect("text");
+            assert!(heard.starts_with(expected), "{heard}");
+        }
+        // ferroced answers once this process has returned its sockets.
+        deadline::until("the new ferroced answers", || {
+            let ping = common::run("ferroce ping --count 1 --no-mtu 127.0.0.1");
+            ping.status.success()
+        });
+        left.write(2, 0, 10).expect("room");
+        left.succeed(1).expect("written");
+        end(capture);
+        let packets = read(&file);
+        let of = |qpn: u32| {
+            let parsed = packets.iter().filter(|packet| packet.sent);
+            let parsed = parsed.filter_map(|packet| Packet::parse(&packet.bytes).ok());
+            parsed.filter(|packet| packet.dest_qpn() == qpn).count()
+        };
+        // Each write once: the program is not captured twice after the restart.
+        assert_eq!(of(right.qp.qpn()), 2);
+        assert!(of(1) >= 2, "{} messages", of(1));
+        let received = packets.iter().filter(|packet| !packet.sent);
+        let manager = received.filter_map(|packet| Packet::parse(&packet.bytes).ok());
+        assert!(manager.filter(|packet| packet.dest_qpn() == 1).count() >= 2);
+        for packet in &packets {
+            let fits = icrc::verify(&packet.flow, packet.ip_id, &packet.bytes);
+            assert!(fits, "ICRC of {:?}", Packet::parse(&packet.bytes));
+        }
+        let complaint = "_ws.malformed or _ws.expert.severity >= warning";
+        if let Some(complaints) = tshark(&file, &["-Y", complaint]) {
+            assert_eq!(complaints, "");
+        }
+    });
+}
+
+/// Two unmodified programs for each run: a server that ends by itself, and its client.
+const PROGRAMS: [(&str, &str); 3] = [
+    (
+        "ib_send_bw",
+        "ib_send_bw -d rxe0 -x 1 -n 10 -s 10000 >/dev/null & server=$!
+         until grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do kill -0 $server; done
+         ib_send_bw -d rxe0 -x 1 -n 10 -s 10000 127.0.0.1 >/dev/null
+         wait $server",
+    ),
+    (
+        "rping",
+        "rping -s -a 127.0.0.1 -C 3 & server=$!
+         until rdma resource show cm_id | grep -q LISTEN; do kill -0 $server; done
+         rping -c -a 127.0.0.1 -C 3 -V
+         wait $server || true",
+    ),
+    (
+        "ibv_ud_pingpong",
+        "ibv_ud_pingpong -d rxe0 -g 1 -n 10 >/dev/null & server=$!
+         until grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do kill -0 $server; done
+         ibv_ud_pingpong -d rxe0 -g 1 -n 10 127.0.0.1 >/dev/null
+         wait $server",
+    ),
+];
+
+#[test]
+fn tshark_has_no_complaint_about_unmodified_programs() {
+    let name = "tshark_has_no_complaint_about_unmodified_programs";
+    common::with_libraries(name, || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        for (program, script) in PROGRAMS {
+            if !Path::new("/usr/bin").join(program).exists() {
+                let line = format!("*** SKIPPED: {program} is not installed ***");
+                assert!(std::env::var_os("CI").is_none(), "{line}");
+                eprintln!("{line}");
+                continue;
+            }
+            let file = common::config_dir().with_extension(program);
+            let capture = start(&format!("-w {}", file.display()));
+            let output = Command::new(common::FERROCE)
+                .args(["run", "--", "sh", "-ec", script])
+                .stdin(Stdio::null())
+                .output()
+                .expect("ferroce starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{program}: {errors}");
+            let said = end(capture);
+            let packets = read(&file);
+            let expected = format!("{} packets, 0 lost", packets.len());
+            assert!(
+                said.starts_with(&expected) && packets.len() > 10,
+                "{program}: {said}"
+            );
+            for packet in &packets {
+                let fits = icrc::verify(&packet.flow, packet.ip_id, &packet.bytes);
+                assert!(
+                    fits,
+                    "{program}: ICRC of {:?}",
+                    Packet::parse(&packet.bytes)
+                );
+            }
+            // rping connects through the connection manager.
+            let of_manager = |packet: &&Captured| {
+                Packet::parse(&packet.bytes).is_ok_and(|packet| packet.dest_qpn() == 1)
+            };
+            let messages = packets.iter().filter(of_manager).count();
+            assert_eq!(
+                messages > 0,
+                program == "rping",
+                "{program}: {messages} messages"
+            );
+            let complaint = "_ws.malformed or _ws.expert.severity >= warning";
+            if let Some(complaints) = tshark(&file, &["-Y", complaint]) {
+                assert_eq!(complaints, "", "{program}");
+            }
+        }
+    });
 }
 
 #[test]

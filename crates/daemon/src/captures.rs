@@ -6,11 +6,12 @@
 use std::os::fd::OwnedFd;
 
 use ferroce_control::protocol::CaptureOptions;
-use ferroce_control::{Process, Reply};
+use ferroce_control::{LinkInfo, Process, Reply};
 use ferroce_trace::{Filter, RingFile};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::client::{AttachmentId, ClientId};
+use crate::owner::Owner;
 use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::slots::OwnerId;
@@ -28,6 +29,7 @@ impl Server {
         if let Some(name) = &options.link {
             self.links.find(name)?;
         }
+        self.check_users(id, &options)?;
         let captures = self.clients.values().filter(|c| c.capture.is_some());
         if captures.count() >= MAX_CAPTURES {
             let reason = format!("{MAX_CAPTURES} captures run already; end one of them first");
@@ -42,6 +44,10 @@ impl Server {
                 "this connection captures already",
             ));
         }
+        let links: Vec<LinkInfo> = self.links.iter().map(|link| link.info.clone()).collect();
+        for link in links {
+            self.capture_cm(id, &link);
+        }
         let owners: Vec<OwnerId> = self.owners.keys().copied().collect();
         for owner in owners {
             self.introduce_capture(id, owner);
@@ -49,12 +55,56 @@ impl Server {
         Ok(Reply::Done)
     }
 
-    /// Introduces a program that has just attached to all captures that want it.
-    pub(crate) fn introduce_captures(&mut self, owner: OwnerId) {
+    /// Refuses a capture of programs that run and all belong to other users.
+    fn check_users(&self, id: ClientId, options: &CaptureOptions) -> Result<(), Refusal> {
+        let Some(uid) = self.clients.get(&id).map(|client| client.peer.uid) else {
+            return Ok(());
+        };
+        if options.pid.is_none() && options.program.is_none() {
+            return Ok(());
+        }
+        let named = self.owners.values().filter(|owner| {
+            options.pid.is_none_or(|pid| pid == owner.process.pid)
+                && (options.program.as_ref()).is_none_or(|name| *name == owner.program)
+        });
+        let user = |owner: &Owner| {
+            let client = self.clients.get(&owner.attachment?.client)?;
+            Some(client.peer.uid)
+        };
+        let users: Vec<u32> = named.filter_map(user).collect();
+        match users.first() {
+            Some(other) if uid != 0 && !users.contains(&uid) => {
+                let what = match (&options.program, options.pid) {
+                    (Some(name), _) => format!("program {name}"),
+                    (None, pid) => format!("process {}", pid.unwrap_or(0)),
+                };
+                let reason = format!(
+                    "{what} belongs to user {other}, and you are user {uid}; \
+                     that user and root may capture it"
+                );
+                Err(Refusal::new(libc::EPERM, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Captures the connection manager's packets on a new link for all captures.
+    pub(crate) fn introduce_captures_of_cm(&mut self, link: &LinkInfo) {
+        for capture in self.capturing() {
+            self.capture_cm(capture, link);
+        }
+    }
+
+    /// Returns the clients that capture.
+    fn capturing(&self) -> Vec<ClientId> {
         let clients = self.clients.iter();
         let captures = clients.filter(|(_, client)| client.capture.is_some());
-        let captures: Vec<ClientId> = captures.map(|(id, _)| *id).collect();
-        for capture in captures {
+        captures.map(|(id, _)| *id).collect()
+    }
+
+    /// Introduces a program that has just attached to all captures that want it.
+    pub(crate) fn introduce_captures(&mut self, owner: OwnerId) {
+        for capture in self.capturing() {
             self.introduce_capture(capture, owner);
         }
     }
@@ -68,8 +118,8 @@ impl Server {
                 let tap = Reply::Tap {
                     attachment: attachment.number,
                 };
-                self.send_event(attachment.client, &tap, theirs);
-                self.send_event(capture, &source, ours);
+                self.send_event(attachment.client, &tap, theirs.into());
+                self.send_event(capture, &source, ours.into());
             }
             Err(error) => tracing::warn!(%error, "cannot capture a program"),
         }
@@ -92,10 +142,7 @@ impl Server {
         if !may || !wanted || owner.dead || program.is_behind() {
             return None;
         }
-        let filter = Filter {
-            qpn: options.qpn,
-            snap: options.snap,
-        };
+        let filter = filter_of(options);
         let process = Process {
             pid: owner.process.pid,
             program: owner.program.clone(),
@@ -106,9 +153,17 @@ impl Server {
 }
 
 /// Creates a ring. Returns the descriptors for the program and for the command.
-fn ends(filter: Filter) -> std::io::Result<[Vec<OwnedFd>; 2]> {
+pub(crate) fn ends(filter: Filter) -> std::io::Result<[[OwnedFd; 2]; 2]> {
     let [one, other] = RingFile::new(filter)?.into_fds()?;
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let (a, b) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-    Ok([vec![one, a], vec![other, b]])
+    Ok([[one, a], [other, b]])
+}
+
+/// Returns the filter that the writer of a ring applies.
+pub(crate) fn filter_of(options: &CaptureOptions) -> Filter {
+    Filter {
+        qpn: options.qpn,
+        snap: options.snap,
+    }
 }

@@ -177,11 +177,16 @@ impl Server {
             return;
         };
         let mad = match qp1::check(incoming, link.info.crc) {
-            Ok(_) if forged => return link.totals.count(Drop::WrongPeer.counter()),
+            Ok(_) if forged => Err(Drop::WrongPeer),
+            other => other,
+        };
+        let mad = match mad {
             Ok(mad) => mad,
             Err(drop) => {
                 tracing::trace!(from = %incoming.source, ?drop, "dropped");
-                return link.totals.count(drop.counter());
+                link.totals.count(drop.counter());
+                let (index, text) = (link.info.index, format!("dropped: {drop}"));
+                return self.cm_taps.received(index, incoming, &text);
             }
         };
         let address = Address {
@@ -191,8 +196,10 @@ impl Server {
         count(link, qp1::RECEIVED);
         let index = link.info.index;
         if !self.cm_faults.is_empty() && self.fault_holds(index, address, mad, ours) {
-            return;
+            let text = "provoked: a fault loses or delays this message";
+            return self.cm_taps.received(index, incoming, text);
         }
+        self.cm_taps.received(index, incoming, "");
         if let Err(why) = self.connections.receive(time, index, address, mad) {
             tracing::debug!(from = %incoming.source, "a MAD changed nothing: {why}");
         }
@@ -241,7 +248,10 @@ impl Server {
             return;
         };
         match result {
-            Ok(()) => count(link, qp1::SENT),
+            Ok(sent) => {
+                count(link, qp1::SENT);
+                self.cm_taps.sent(index, &sent);
+            }
             Err(_) => link.totals.count(Counter::SendErr),
         }
     }

@@ -31,6 +31,7 @@ mod attachments;
 mod background;
 mod captures;
 mod client;
+mod cm_taps;
 pub mod config;
 mod configured_links;
 mod connecting;

@@ -16,11 +16,11 @@ use ferroce_wire::{
 };
 
 /// The QPN, here and at every peer.
-const QPN: u32 = 1;
+pub(crate) const QPN: u32 = 1;
 /// The Q_Key of all queue pairs 1.
 const QKEY: u32 = 0x8001_0000;
 /// The hop limit, as in the kernel.
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 /// Length of a packet from BTH to ICRC.
 const PACKET_LEN: usize = Bth::LEN + Deth::LEN + MAD_LEN + ICRC_LEN;
 /// Datagrams to receive before other descriptors are served.
@@ -78,6 +78,12 @@ pub(crate) fn check<'a>(incoming: &Incoming<'a>, check_icrc: bool) -> Result<&'a
     }
 }
 
+/// A packet that was sent.
+pub(crate) struct SentMad {
+    pub(crate) flow: Flow,
+    pub(crate) packet: [u8; PACKET_LEN],
+}
+
 /// Sends MADs.
 pub(crate) struct MadSender {
     sender: Sender,
@@ -101,7 +107,7 @@ impl MadSender {
     }
 
     /// Sends a MAD. A link-local destination is reached by netdev `ifindex`.
-    pub(crate) fn send(&mut self, transmit: &Transmit, ifindex: u32) -> Result<(), SendError> {
+    pub(crate) fn send(&mut self, transmit: &Transmit, ifindex: u32) -> Result<SentMad, SendError> {
         let (source, destination) = (transmit.address.local, transmit.address.remote);
         let port = self.sender.bind(ud_source_port(QPN), source.is_ipv6());
         let flow = Flow {
@@ -115,7 +121,7 @@ impl MadSender {
         self.sender
             .send_run(&path, packet.len(), &packet, scoped.then_some(ifindex))?;
         self.psn = self.psn.next();
-        Ok(())
+        Ok(SentMad { flow, packet })
     }
 }
 

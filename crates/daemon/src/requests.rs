@@ -249,6 +249,7 @@ impl Server {
         }
         tracing::info!(link = event.link.name, netdev = event.link.netdev, "added");
         self.save();
+        self.introduce_captures_of_cm(&event.link);
         self.announce(event);
         Ok(Reply::Done)
     }

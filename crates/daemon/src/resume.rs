@@ -62,6 +62,7 @@ impl Server {
         let link = self.links.by_index(entry.link).map(|l| l.info.clone());
         tracing::info!(pid = peer.pid, ?slots, "program resumed its slots");
         self.save();
+        self.introduce_captures(owner);
         self.give_journal(owner);
         Ok(Reply::Resumed { link })
     }

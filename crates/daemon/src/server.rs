@@ -16,6 +16,7 @@ use ferroce_control::sockopt;
 use crate::access::Access;
 use crate::attachments::Pending;
 use crate::client::{Client, ClientId, Received, RequestId, Sent};
+use crate::cm_taps::CmTaps;
 use crate::connecting::new_connections;
 use crate::connections::Connections;
 use crate::ethtool;
@@ -65,6 +66,8 @@ pub(crate) struct Server {
     pub(crate) connections: Connections,
     /// Faults of the connection manager's messages.
     pub(crate) cm_faults: CmFaults,
+    /// Captures of the connection manager's messages.
+    pub(crate) cm_taps: CmTaps,
     /// The receiving end of slot 0, once the group exists.
     pub(crate) qp1: Option<Qp1>,
     pub(crate) mads: MadSender,
@@ -140,6 +143,7 @@ impl Server {
             group: None,
             connections: new_connections()?,
             cm_faults: CmFaults::default(),
+            cm_taps: CmTaps::default(),
             qp1: None,
             mads: MadSender::new(),
             epoch: now(),

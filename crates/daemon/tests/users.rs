@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 
 use common::holder::Holder;
 use common::{Ferroced, add, connect, dir};
+use ferroce_control::protocol::CaptureOptions;
 use ferroce_testnet::{deadline, isolated_as_root, role};
 
 /// UIDs and GIDs, which need no entry in /etc/passwd.
@@ -25,6 +26,11 @@ fn other_user() {
                 role::say(&format!("{} links", links.len()));
             }),
             "attach" => ferroce_control::attach("rxe0", 1).map(drop),
+            capture if capture.starts_with("capture ") => connect().capture(CaptureOptions {
+                pid: capture["capture ".len()..].parse().ok(),
+                snap: 64,
+                ..CaptureOptions::default()
+            }),
             other => panic!("{other}?"),
         };
         match result {
@@ -85,6 +91,18 @@ fn ferroced_of_root_serves_a_group() {
         let mut member = Holder::start_as("rxe0", 1, Some((ANN.0, MEMBERS))).unwrap();
         common::send(member.slots[0], 42, "127.0.0.1");
         assert_eq!(member.receive(), 42);
+
+        // Members do not see each other's packets.
+        let counters = connect().counters(Some("rxe0"), true).unwrap();
+        let pid = counters[1].process.as_ref().unwrap().pid;
+        let order = format!("capture {pid}");
+        let mut bob = ask(&order, (BOB.0, MEMBERS));
+        let said = bob.hear();
+        assert!(said.starts_with(&format!("{order} 1 ")), "{said}");
+        let expected = format!("process {pid} belongs to user 60001, and you are user 60002");
+        assert!(said.contains(&expected), "{said}");
+        let mut ann = ask(&order, (ANN.0, MEMBERS));
+        assert_eq!(ann.hear(), format!("{order} ok"));
 
         let mut bob = ask("attach", BOB);
         let said = bob.hear();

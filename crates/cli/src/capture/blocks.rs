@@ -1,7 +1,8 @@
 //! Blocks of pcapng files: a section header, interfaces, packets.
 //!
-//! Written here because the crate `pcap-file` depends on old versions of other crates. Tests read
-//! the files with that crate and with tshark.
+//! Written here: `pcap-file` 2 depends on second versions of syn and thiserror, which deny.toml does
+//! not allow, and `pcap-file` 3 is a release candidate (3.0.0-rc.3) for Rust 1.93, newer than the
+//! `rust-version` of this workspace. Tests read the files with `pcap-file` 2 and with tshark.
 
 use std::io::{self, Write};
 

@@ -80,6 +80,15 @@ impl Packet {
 impl Sources {
     /// Adds a program that ferroced has introduced.
     pub(crate) fn add(&mut self, program: Captured) -> Result<()> {
+        // A ferroced that was restarted introduces the programs again that are captured already.
+        let is_same = |source: &Source| {
+            source.pid == program.process.pid
+                && source.link == program.link
+                && source.ring.is_some()
+        };
+        if self.all.iter().any(is_same) {
+            return Ok(());
+        }
         let ring = RingReader::new(program.ring, program.socket);
         let ring = ring.with_context(|| format!("process {}", program.process.pid))?;
         self.all.push(Source {
