@@ -37,8 +37,8 @@ EXAMPLES
 RECIPES
     With --wheels, --mpi, --storage or --suites, the recipes of docs/RECIPES.md run instead, as
     printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
-    and compilers; the second runs as an ordinary user on a link rxe0, on loopback, or for
-    --suites on a veth. Sources come from Debian's source packages, or from the folder that a
+    and compilers; the second runs as an ordinary user on a link rxe0, on loopback, or on a veth
+    for software that uses no link on loopback. Sources come from Debian's source packages, or from the folder that a
     variable names; the error of a recipe without sources names the variable.
 
 NEWER SOURCES OF RDMA-CORE
@@ -232,7 +232,7 @@ fn run_recipes(arguments: &Arguments, groups: &[Group]) -> Result<bool> {
         .collect();
     let mut report = Report::default();
     for network in [Network::Loopback, Network::Ethernet] {
-        let of_network = |(recipe, _): &&(&Recipe, _)| recipe.group.network() == network;
+        let of_network = |(recipe, _): &&(&Recipe, _)| recipe.network == network;
         let recipes: Vec<_> = prepared.iter().filter(of_network).collect();
         if !recipes.is_empty() {
             run_prepared(arguments, network, &recipes, &mut report)?;

@@ -21,16 +21,6 @@ pub(crate) enum Network {
     Ethernet,
 }
 
-impl Group {
-    /// Returns the network of the group's recipes.
-    pub(crate) fn network(self) -> Network {
-        match self {
-            Group::Wheels | Group::Mpi | Group::Storage => Network::Loopback,
-            Group::Suites => Network::Ethernet,
-        }
-    }
-}
-
 /// One recipe.
 pub(crate) struct Recipe {
     pub(crate) group: Group,
@@ -40,6 +30,7 @@ pub(crate) struct Recipe {
     pub(crate) expect: &'static [&'static str],
     /// Bytes that the recipe moves, at least, over rxe0.
     pub(crate) bytes: u64,
+    pub(crate) network: Network,
     /// Minutes until the second block counts as hung.
     pub(crate) minutes: u64,
     /// Sources that its first block builds.
@@ -67,6 +58,12 @@ pub(crate) const RECIPES: &[Recipe] = &[
     wheel("InfiniStore", &["received: True"], 2 * MIB),
     mpi("Open MPI", &["Open MPI", "ring and sum right"], 8 * MIB, 2),
     mpi("MPICH", &["MPICH", "ring and sum right"], 8 * MIB, 2),
+    on_ethernet(mpi(
+        "Intel MPI",
+        &["Intel(R) MPI Library", "ring and sum right"],
+        8 * MIB,
+        2,
+    )),
     // The tests use small messages.
     mpi("Tests of mpi4py", &["\nOK"], 4 * MIB, 15),
     // The last line of each benchmark is its largest message.
@@ -150,6 +147,14 @@ const NTIRPC: Source = Source {
     debian: Some(("ntirpc", "trixie")),
 };
 
+/// Returns a recipe that needs a link on an Ethernet netdev.
+const fn on_ethernet(recipe: Recipe) -> Recipe {
+    Recipe {
+        network: Network::Ethernet,
+        ..recipe
+    }
+}
+
 /// Returns a recipe that needs sources.
 const fn built(sources: &'static [Source], recipe: Recipe) -> Recipe {
     Recipe { sources, ..recipe }
@@ -166,6 +171,7 @@ const fn mpi(
         title,
         expect,
         bytes,
+        network: Network::Loopback,
         minutes,
         sources: &[],
     }
@@ -191,6 +197,7 @@ const fn suite(
 ) -> Recipe {
     Recipe {
         group: Group::Suites,
+        network: Network::Ethernet,
         ..mpi(title, expect, bytes, minutes)
     }
 }
@@ -201,6 +208,7 @@ const fn wheel(title: &'static str, expect: &'static [&'static str], bytes: u64)
         title,
         expect,
         bytes,
+        network: Network::Loopback,
         minutes: 2,
         sources: &[],
     }
