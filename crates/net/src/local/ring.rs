@@ -248,6 +248,11 @@ pub fn arm(memory: &impl RingMemory) {
     fence(Ordering::SeqCst);
 }
 
+/// Returns true if no writer has cleared the flag of a sleeping reader.
+pub fn is_armed(memory: &impl RingMemory) -> bool {
+    memory.reader_sleeps().load(Ordering::Relaxed) != 0
+}
+
 /// Clears the flag of a sleeping reader.
 pub fn disarm(memory: &impl RingMemory) {
     memory.reader_sleeps().swap(0, Ordering::AcqRel);
