@@ -16,6 +16,8 @@ pub(crate) struct EventCount {
 struct Counts {
     delivered: u64,
     acknowledged: u64,
+    /// Number of threads in [`EventCount::wait`]: to notify none would cost a system call.
+    waiting: u32,
 }
 
 impl EventCount {
@@ -28,7 +30,7 @@ impl EventCount {
     pub(crate) fn acknowledge(&self, count: u32) {
         let mut counts = self.counts();
         counts.acknowledged += u64::from(count);
-        if counts.acknowledged >= counts.delivered {
+        if counts.waiting > 0 && counts.acknowledged >= counts.delivered {
             self.all_acknowledged.notify_all();
         }
     }
@@ -36,8 +38,10 @@ impl EventCount {
     /// Waits until all events are acknowledged.
     pub(crate) fn wait(&self) {
         let unfinished = |counts: &mut Counts| counts.acknowledged < counts.delivered;
-        let counts = self.all_acknowledged.wait_while(self.counts(), unfinished);
-        drop(counts);
+        let mut counts = self.counts();
+        counts.waiting += 1;
+        let counts = self.all_acknowledged.wait_while(counts, unfinished);
+        counts.unwrap_or_else(PoisonError::into_inner).waiting -= 1;
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {

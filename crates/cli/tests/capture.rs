@@ -142,6 +142,16 @@ fn summary(packets: &[Captured], sent: bool) -> Vec<String> {
     all.into_iter().map(|(_, text)| text).collect()
 }
 
+/// Returns the number of packets that were sent through shared memory.
+fn sent_in_memory() -> u64 {
+    let text = ok("ferroce stat rxe0");
+    let mut words = text.split_whitespace();
+    words.find(|word| *word == "local_sent_pkts");
+    words
+        .next()
+        .map_or(0, |count| count.parse().expect("a number"))
+}
+
 /// Runs tshark on a file. Returns none if it is not installed.
 fn tshark(file: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("tshark")
@@ -166,14 +176,21 @@ fn every_packet_is_captured_with_its_icrc_and_tshark_has_no_complaint() {
         let _cleanup = Cleanup;
         netdev::add_address("lo", "2001:db8::7/128");
         ok("ferroce link add rxe0 type rxe netdev lo");
-        // IPv4 and IPv6.
-        for (gid_index, address) in [(1, "127.0.0.1"), (2, "2001:db8::7")] {
-            let file = common::config_dir().with_extension(format!("{gid_index}.pcapng"));
+        // IPv4 and IPv6, through memory and over UDP.
+        let (v4, v6) = ((1, "127.0.0.1"), (2, "2001:db8::7"));
+        let cases = [("on", v4), ("on", v6), ("off", v4), ("off", v6)];
+        let mut in_memory = 0;
+        for (local, (gid_index, address)) in cases {
+            ok(&format!("ferroce link set rxe0 local {local}"));
+            let file = common::config_dir().with_extension(format!("{local}{gid_index}.pcapng"));
             let capture = start(&format!("rxe0 -w {}", file.display()));
             exchange(gid_index);
             let said = end(capture);
             let packets = read(&file);
             let count = packets.len();
+            let sent = sent_in_memory();
+            assert_eq!(sent > in_memory, local == "on", "{sent} packets in memory");
+            in_memory = sent;
             let end = format!("{count} packets, 0 lost because this command was too slow\n");
             assert_eq!(said, end);
             for packet in &packets {

@@ -254,6 +254,12 @@ impl ProgressThread<'_> {
         };
         self.rule.note(now, self.woken, turn.received);
         self.woken = Woken::Otherwise;
+        if shard.driven().is_some() && turn.received < RECEIVE_BUDGET {
+            // A thread of the program waits for an event and receives. If this one slept on
+            // the same descriptors, each packet would wake both, and they would compete.
+            self.streams = false;
+            return;
+        }
         if turn.received > 0 {
             // A program that polls memory needs a processor even if it waits for the lock.
             let polls_memory = self.rule.polls_memory();
@@ -294,8 +300,11 @@ impl ProgressThread<'_> {
                 .spin_until
                 .min(turn.deadline.unwrap_or(self.spin_until)),
         };
-        // A program that begins to poll receives itself.
-        let leaves = || !self.rule.polls_memory() && self.shard.polls.standby_ns(now).is_some();
+        // A program that begins to poll, or to wait for an event, receives itself.
+        let leaves = || {
+            let is_polled = !self.rule.polls_memory() && self.shard.polls.standby_ns(now).is_some();
+            is_polled || self.shard.driven().is_some()
+        };
         while clock::now() < until && !leaves() {
             if self.packet_in_memory() {
                 self.woken = Woken::ByPacket;

@@ -80,6 +80,8 @@ pub struct Core<W: Wire, P> {
     pub(crate) sent_at: Time,
     /// Time of the last look at the sockets.
     sockets_read_at: Time,
+    /// True if the last turn received packets through memory.
+    found_in_memory: bool,
     turns: u32,
     /// The faults of received packets; none unless some are in force.
     faults: Option<Box<Inbound>>,
@@ -131,6 +133,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             posts_wait: false,
             sent_at: Time::ZERO,
             sockets_read_at: Time::ZERO,
+            found_in_memory: false,
             turns: 0,
             faults: None,
             injected: Injected::default(),
@@ -197,6 +200,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.turns = self.turns.wrapping_add(1);
         let scope = match caller {
             _ if self.turns.is_multiple_of(IDLE_FAMILY_TURNS) => Scope::AllFamilies,
+            // The caller sleeps on the sockets next.
+            Caller::ExpectsPost if self.found_in_memory => Scope::Memory,
             Caller::ProgressThread | Caller::ExpectsPost => Scope::EitherFamily,
             Caller::Poller if self.sockets_can_wait(now) => Scope::Memory,
             Caller::Poller => Scope::OneMessage,
@@ -208,6 +213,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         // The engine gets it first of all.
         let releases_ack = !self.received_ack.is_empty();
         let received = self.receive(now, process, caller, scope);
+        self.found_in_memory = received > 0 && self.wire.is_memory_busy();
         if self.engine.next_timeout().is_some_and(|due| due <= now) {
             self.engine.handle_timeout(now);
             self.observe_decisions(process);

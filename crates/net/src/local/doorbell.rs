@@ -135,7 +135,12 @@ impl Doorbell {
         if state.ends.is_empty() {
             return false;
         }
-        let closed = self.take_wakeups(&state);
+        let woken = state.ends.iter().filter(|end| end.is_woken());
+        let closed = match woken.map(|end| end.take_wakeups()).reduce(|a, b| a | b) {
+            Some(closed) => closed,
+            // A wakeup of this process, the end of a channel, or no wakeup at all.
+            None => self.take_wakeups(&state),
+        };
         match state.sleepers {
             0 => state.ends.iter().for_each(|end| end.disarm()),
             _ => self.arm_for_sleepers(&state),

@@ -13,7 +13,7 @@ use rustix::net::{
 };
 
 use super::memory::{self, Memory, RingView};
-use super::ring::{Reader, Writer, arm, disarm, has_record, take_sleeper};
+use super::ring::{Reader, Writer, arm, disarm, has_record, is_armed, take_sleeper};
 
 /// One of the two ends of a channel. It names the ring that an end writes to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -166,6 +166,12 @@ impl End {
 
     pub(super) fn arm(&self) {
         arm(&self.incoming);
+    }
+
+    /// Returns true if the other end has seen that a thread sleeps here, and sends a wakeup. Without,
+    /// a thread that wakes up asks the kernel which socket has one.
+    pub(super) fn is_woken(&self) -> bool {
+        !is_armed(&self.incoming)
     }
 
     pub(super) fn disarm(&self) {
