@@ -37,6 +37,7 @@ pub(crate) mod siw {
 
     /// The letters "bmt".
     pub(crate) const VENDOR_ID: u32 = 0x62_6d74;
+    pub(crate) const VENDOR_PART_ID: u32 = 1;
     pub(crate) const MAX_QP: c_int = 1024 * 100;
     pub(crate) const MAX_QP_WR: c_int = 1 << 15;
     pub(crate) const MAX_SGE: c_int = 6;

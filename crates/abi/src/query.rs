@@ -60,7 +60,8 @@ fn device_attr(link: &LinkInfo) -> ibv_device_attr {
     }
 }
 
-/// Returns the attributes of an iWARP device: those of the kernel's siw.
+/// Returns the attributes of an iWARP device: those of the kernel's siw, but the version and the
+/// limits of completion queues and regions, which are Ferroce's.
 fn siw_attr(guid: u64) -> ibv_device_attr {
     ibv_device_attr {
         fw_ver: version(),
@@ -69,6 +70,7 @@ fn siw_attr(guid: u64) -> ibv_device_attr {
         max_mr_size: u64::MAX,
         page_size_cap: 4096,
         vendor_id: siw::VENDOR_ID,
+        vendor_part_id: siw::VENDOR_PART_ID,
         max_qp: siw::MAX_QP,
         max_qp_wr: siw::MAX_QP_WR,
         device_cap_flags: IBV_DEVICE_MEM_MGT_EXTENSIONS,
@@ -113,8 +115,6 @@ fn device_attr_ex(link: &LinkInfo) -> ibv_device_attr_ex {
         return ibv_device_attr_ex {
             device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
             orig_attr,
-            completion_timestamp_mask: u64::MAX,
-            hca_core_clock: CLOCK_KHZ,
             phys_port_cnt_ex: 1,
             ..zeroed()
         };
@@ -163,7 +163,7 @@ fn port_attr(link: &LinkInfo) -> ibv_port_attr {
         max_msg_sz: if is_iwarp { u32::MAX } else { MAX_MESSAGE },
         pkey_tbl_len: if is_iwarp { 0 } else { 1 },
         lid: link.lid(),
-        max_vl_num: 1,
+        max_vl_num: if is_iwarp { 0 } else { 1 },
         active_width: width,
         active_speed: speed,
         phys_state,
@@ -332,6 +332,45 @@ mod tests {
     #[test]
     fn capability_flags_are_those_of_rxe_plus_xrc() {
         assert_eq!(device_cap_flags(), 0x0122_3c76 | IBV_DEVICE_XRC);
+    }
+
+    /// The values that `ibv_devinfo -v` prints for the kernel's siw (Linux 6.1).
+    #[test]
+    fn attributes_of_an_iwarp_device_are_those_of_siw() {
+        let mut link = LinkInfo::new("siw0", "lo", 1);
+        link.kind = "siw".into();
+        let all = device_attr_ex(&link);
+        let attr = &all.orig_attr;
+        assert_eq!((attr.vendor_id, attr.vendor_part_id), (0x62_6d74, 1));
+        assert_eq!((attr.hw_ver, attr.phys_port_cnt), (0, 1));
+        assert_eq!((attr.max_mr_size, attr.page_size_cap), (u64::MAX, 0x1000));
+        assert_eq!((attr.max_qp, attr.max_qp_wr), (102_400, 32_768));
+        assert_eq!(attr.device_cap_flags, 0x0020_0000);
+        assert_eq!((attr.max_sge, attr.max_sge_rd), (6, 1));
+        assert_eq!((attr.max_cq, attr.max_pd), (102_400, 102_400));
+        let depths = (attr.max_qp_rd_atom, attr.max_qp_init_rd_atom);
+        assert_eq!(depths, (128, 128));
+        assert_eq!(attr.max_res_rd_atom, 13_107_200);
+        assert_eq!(attr.atomic_cap, IBV_ATOMIC_NONE);
+        let none = [
+            attr.max_mw,
+            attr.max_mcast_grp,
+            attr.max_mcast_qp_attach,
+            attr.max_total_mcast_qp_attach,
+            attr.max_ah,
+            attr.max_pkeys.into(),
+            attr.local_ca_ack_delay.into(),
+        ];
+        assert_eq!(none, [0; 7]);
+        let srq = (attr.max_srq, attr.max_srq_wr, attr.max_srq_sge);
+        assert_eq!(srq, (102_400, 327_680, 6));
+        assert_eq!((all.device_cap_flags_ex, all.xrc_odp_caps), (0x20_0000, 0));
+        assert_eq!((all.completion_timestamp_mask, all.hca_core_clock), (0, 0));
+        let port = port_attr(&link);
+        assert_eq!((port.max_mtu, port.max_vl_num), (IBV_MTU_4096, 0));
+        assert_eq!((port.max_msg_sz, port.port_cap_flags), (!0, 0x0009_0000));
+        assert_eq!((port.pkey_tbl_len, port.gid_tbl_len), (0, 1));
+        assert_eq!((port.lid, port.subnet_timeout), (0, 0));
     }
 
     #[test]

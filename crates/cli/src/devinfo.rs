@@ -60,9 +60,9 @@ fn text(link: &LinkInfo, verbose: bool) -> String {
         PhysicalState::Disabled => "DISABLED (3)",
     };
     let version = env!("CARGO_PKG_VERSION");
-    let (transport, vendor) = match link.is_iwarp() {
-        true => ("iWARP (1)", "0x626d74"),
-        false => ("InfiniBand (0)", "0xffffff"),
+    let (transport, vendor, part) = match link.is_iwarp() {
+        true => ("iWARP (1)", "0x626d74", "1"),
+        false => ("InfiniBand (0)", "0xffffff", "0"),
     };
     let mut text = format!("hca_id:\t{}\n", link.name);
     for (name, value) in [
@@ -71,7 +71,7 @@ fn text(link: &LinkInfo, verbose: bool) -> String {
         ("node_guid", guid.clone()),
         ("sys_image_guid", guid),
         ("vendor_id", vendor.into()),
-        ("vendor_part_id", "0".into()),
+        ("vendor_part_id", part.into()),
         ("hw_ver", "0x0".into()),
         ("phys_port_cnt", "1".into()),
     ] {

@@ -126,7 +126,13 @@ fn describe(folder: &mut Folder, link: &LinkInfo) {
     folder.put("node_type", node_type);
     folder.put("node_guid", &guid);
     folder.put("sys_image_guid", &guid);
-    folder.put("node_desc", &link.kind);
+    folder.put(
+        "node_desc",
+        match link.is_iwarp() {
+            true => "Software iWARP stack",
+            false => &link.kind,
+        },
+    );
     folder.put("fw_ver", env!("CARGO_PKG_VERSION"));
     folder.put("parent", &link.netdev);
     folder.put("uevent", format!("NAME={}", link.name));
@@ -151,7 +157,11 @@ fn port(folder: &mut Folder, link: &LinkInfo, counters: &CounterValues) {
     folder.put("lid_mask_count", 0);
     folder.put("sm_lid", "0x0");
     folder.put("sm_sl", 0);
-    folder.put("cap_mask", "0x00010000");
+    let capabilities = match link.is_iwarp() {
+        true => "0x00090000",
+        false => "0x00010000",
+    };
+    folder.put("cap_mask", capabilities);
     if !link.is_iwarp() {
         folder.put("pkeys/0", "0xffff");
     }
