@@ -40,8 +40,6 @@ impl Memory {
 
 impl RingMemory for Arc<Memory> {
     const CAPACITY: usize = CAPACITY;
-    /// The second record of an empty ring goes to the front.
-    const REWIND: usize = 64;
 
     fn tail(&self) -> &AtomicU64 {
         &self.tail

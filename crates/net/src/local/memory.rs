@@ -19,18 +19,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::ring::{ALIGNMENT, RingMemory};
 
-/// Bytes of the memory of a channel, positions and flags included. Most of them are never used:
-/// see [`RingMemory::REWIND`].
-pub const CHANNEL_SIZE: usize = 1 << 20;
+/// Bytes of the memory of a channel, positions and flags included.
+pub const CHANNEL_SIZE: usize = 256 << 10;
 
 /// Bytes of the positions and flags of a ring: each has a cache line of its own.
 const CONTROL: usize = 4 * ALIGNMENT;
-/// Bytes for the records of a ring: room for eight of the longest runs. With two of them, sender and
-/// receiver take turns on a busy host after every 128 KiB, and each turn takes milliseconds.
+/// Bytes for the records of a ring: room for two of the longest runs.
 const CAPACITY: usize = (CHANNEL_SIZE - 2 * CONTROL) / 2;
-
-/// Bytes that a ring uses while its reader keeps up: both rings together 256 KiB.
-const REWIND: usize = 120 << 10;
 
 const TAIL: usize = 0;
 const READER_SLEEPS: usize = ALIGNMENT;
@@ -148,7 +143,6 @@ impl RingView {
 
 impl RingMemory for RingView {
     const CAPACITY: usize = CAPACITY;
-    const REWIND: usize = REWIND;
 
     #[inline]
     fn tail(&self) -> &AtomicU64 {

@@ -30,14 +30,6 @@ pub const ALIGNMENT: usize = 64;
 /// the ring.
 pub type Header = [u8; HEADER];
 
-/// The length of a record that has no payload, and ends at the end of the ring: the next record is
-/// at its front.
-const SKIP: u32 = u32::MAX;
-
-/// Bytes that a writer writes until it looks again whether it can start at the front: to read the
-/// position of the reader can take as long as to write a short record.
-const REWIND_INTERVAL: u64 = 8192;
-
 /// Bytes of a header that the ring does not use itself.
 pub const HEADER_REST: core::ops::Range<usize> = 4..HEADER;
 
@@ -46,10 +38,6 @@ pub const HEADER_REST: core::ops::Range<usize> = 4..HEADER;
 pub trait RingMemory {
     /// Bytes for records, a multiple of [`ALIGNMENT`].
     const CAPACITY: usize;
-    /// Bytes from the front that every ring uses. A writer beyond them starts at the front again
-    /// when the ring is empty, so that the memory of a long ring is used only while the reader is
-    /// late.
-    const REWIND: usize;
 
     /// Returns the number of bytes written so far.
     fn tail(&self) -> &AtomicU64;
@@ -87,8 +75,6 @@ pub struct Writer<M> {
     tail: u64,
     /// The head at the last look.
     head: u64,
-    /// The position from which on the writer may start at the front again.
-    rewind: u64,
 }
 
 /// The reading end. There is one per ring.
@@ -112,7 +98,6 @@ impl<M: RingMemory> Writer<M> {
             memory,
             tail: 0,
             head: 0,
-            rewind: M::REWIND as u64,
         }
     }
 
@@ -136,9 +121,6 @@ impl<M: RingMemory> Writer<M> {
         if size > M::CAPACITY {
             return Err(Broken);
         }
-        if self.tail >= self.rewind {
-            self.rewind_if_empty(size)?;
-        }
         if !self.has_room(size)? {
             return Ok(Written::Full);
         }
@@ -157,23 +139,6 @@ impl<M: RingMemory> Writer<M> {
             true => Written::WakeReader,
             false => Written::Quiet,
         })
-    }
-
-    /// Starts at the front again if the ring is empty, and a record of `size` bytes then fits. The
-    /// reader sees the skipped rest together with that record.
-    fn rewind_if_empty(&mut self, size: usize) -> Result<(), Broken> {
-        self.rewind = self.tail.wrapping_add(REWIND_INTERVAL);
-        self.look()?;
-        let at = place::<M>(self.tail);
-        if self.head != self.tail || at < M::REWIND || at < size {
-            return Ok(());
-        }
-        let mut header = [0; HEADER];
-        header[..4].copy_from_slice(&SKIP.to_ne_bytes());
-        self.memory.copy_in(at, &header);
-        self.tail = self.tail.wrapping_add((M::CAPACITY - at) as u64);
-        self.rewind = self.tail.wrapping_add(M::REWIND as u64);
-        Ok(())
     }
 
     /// Returns true if the ring has room for `size` bytes. Otherwise sets the flag for which
@@ -239,20 +204,12 @@ impl<M: RingMemory> Reader<M> {
                 return Ok(None);
             }
         }
-        let mut written = self.tail.wrapping_sub(self.head) as usize;
-        let mut at = place::<M>(self.head);
-        let (mut header, mut length) = self.header(at);
-        if length == SKIP {
-            let rest = M::CAPACITY - at;
-            written = written.checked_sub(rest).ok_or(Broken)?;
-            self.advance(rest);
-            if written == 0 {
-                return Ok(None);
-            }
-            at = 0;
-            (header, length) = self.header(at);
-        }
-        let length = length as usize;
+        let written = self.tail.wrapping_sub(self.head) as usize;
+        let mut header = [0; HEADER];
+        let at = place::<M>(self.head);
+        self.memory.copy_out(at, &mut header);
+        let [a, b, c, d, ..] = header;
+        let length = u32::from_ne_bytes([a, b, c, d]) as usize;
         let payload = payload.get_mut(..length).ok_or(Broken)?;
         let size = record_size(length);
         if size > written {
@@ -264,22 +221,9 @@ impl<M: RingMemory> Reader<M> {
         if first < length {
             self.memory.copy_out(0, &mut payload[first..]);
         }
-        self.advance(size);
-        Ok(Some((header, length)))
-    }
-
-    /// Copies a header out. Returns it, and the length of its payload.
-    fn header(&self, at: usize) -> (Header, u32) {
-        let mut header = [0; HEADER];
-        self.memory.copy_out(at, &mut header);
-        let [a, b, c, d, ..] = header;
-        (header, u32::from_ne_bytes([a, b, c, d]))
-    }
-
-    /// Gives bytes back to the writer.
-    fn advance(&mut self, bytes: usize) {
-        self.head = self.head.wrapping_add(bytes as u64);
+        self.head = self.head.wrapping_add(size as u64);
         self.memory.head().store(self.head, Ordering::Release);
+        Ok(Some((header, length)))
     }
 
     /// Returns true if the writer waited for room, which the records read before have made. The

@@ -32,21 +32,14 @@ proptest! {
         let (mut writer, mut reader, _) = ring();
         let mut buffer = vec![0; LONGEST];
         let mut sent = std::collections::VecDeque::new();
-        // After a start at the front, the rest of the memory is free once the reader has passed it.
-        let mut room = RingView::CAPACITY;
         for (index, (length, reads)) in lengths.into_iter().enumerate() {
             let payload: Vec<u8> = (0..length).map(|at| (at * 7 + index) as u8).collect();
             match writer.write(header(index as u8), &payload).unwrap() {
                 Written::Full => {
                     let waiting: usize = sent.iter().map(|(_, p): &(u8, Vec<u8>)| record_size(p.len())).sum();
-                    prop_assert!(waiting + record_size(length) > room);
+                    prop_assert!(waiting + record_size(length) > RingView::CAPACITY);
                 }
-                _ => {
-                    if sent.is_empty() {
-                        room = RingView::REWIND;
-                    }
-                    sent.push_back((index as u8, payload));
-                }
+                _ => sent.push_back((index as u8, payload)),
             }
             for _ in 0..reads {
                 let read = reader.read(&mut buffer).unwrap();
@@ -54,7 +47,6 @@ proptest! {
                 let (Some((header, length)), Some((tag, payload))) = (read, sent.pop_front()) else {
                     break;
                 };
-                room = RingView::CAPACITY;
                 prop_assert!(header[HEADER_REST].iter().all(|byte| *byte == tag));
                 prop_assert_eq!(&buffer[..length], &payload[..]);
             }
@@ -65,7 +57,7 @@ proptest! {
     /// ends go on or report that the ring is broken; no read leaves the ring or the buffer.
     #[test]
     fn hostile_memory_breaks_nothing_but_the_ring(
-        steps in proptest::collection::vec((0..9u8, any::<u64>(), 0..LONGEST), 1..200)
+        steps in proptest::collection::vec((0..8u8, any::<u64>(), 0..LONGEST), 1..200)
     ) {
         let (mut writer, mut reader, view) = ring();
         let mut buffer = vec![0; 1000];
@@ -83,7 +75,6 @@ proptest! {
                 }
                 5 => view.copy_in(reader.head() as usize % RingView::CAPACITY, &(length as u32).to_ne_bytes()),
                 6 => drop(writer.write(header(1), &vec![9; length])),
-                7 => view.copy_in(reader.head() as usize % RingView::CAPACITY, &[0xff; 4]),
                 _ => if let Ok(Some((_, length))) = reader.read(&mut buffer) {
                     prop_assert!(length <= buffer.len());
                 },
@@ -93,14 +84,11 @@ proptest! {
 }
 
 #[test]
-fn longest_runs_fit_until_the_memory_is_full() {
+fn two_of_the_longest_runs_fit_and_a_third_does_not() {
     let (mut writer, mut reader, _) = ring();
     let run = vec![1; crate::RUN_LIMITS.bytes];
-    let most = RingView::CAPACITY / record_size(run.len());
-    assert!(most >= 7, "{most}");
-    for _ in 0..most {
-        assert_eq!(writer.write(header(1), &run), Ok(Written::Quiet));
-    }
+    assert_eq!(writer.write(header(1), &run), Ok(Written::Quiet));
+    assert_eq!(writer.write(header(2), &run), Ok(Written::Quiet));
     assert_eq!(writer.write(header(3), &run), Ok(Written::Full));
     let mut buffer = vec![0; LONGEST];
     assert!(reader.read(&mut buffer).unwrap().is_some());
@@ -111,60 +99,6 @@ fn longest_runs_fit_until_the_memory_is_full() {
         writer.write(header(4), &vec![0; RingView::CAPACITY]),
         Err(Broken)
     );
-}
-
-#[test]
-fn ring_whose_reader_keeps_up_uses_the_front_of_its_memory() {
-    let (mut writer, mut reader, view) = ring();
-    let mut buffer = vec![0; LONGEST];
-    for number in 0..10_000usize {
-        let payload = vec![number as u8 | 1; number % 3000];
-        assert_eq!(writer.write(header(1), &payload), Ok(Written::Quiet));
-        let (_, length) = reader.read(&mut buffer).unwrap().unwrap();
-        assert_eq!(buffer[..length], payload);
-    }
-    let used = RingView::REWIND + 16_384;
-    let mut rest = vec![0xff; RingView::CAPACITY - used];
-    view.copy_out(used, &mut rest);
-    assert!(rest.iter().all(|byte| *byte == 0), "memory beyond {used}");
-}
-
-#[test]
-fn record_at_the_front_is_found_after_a_start_at_the_front() {
-    let (mut writer, mut reader, view) = ring();
-    let mut buffer = vec![0; LONGEST];
-    let half = vec![1; 62_000];
-    for _ in 0..2 {
-        assert_eq!(writer.write(header(1), &half), Ok(Written::Quiet));
-        assert!(reader.read(&mut buffer).unwrap().is_some());
-    }
-    assert_eq!(writer.write(header(2), b"front"), Ok(Written::Quiet));
-    assert_eq!(
-        reader.head() as usize % RingView::CAPACITY,
-        2 * record_size(half.len())
-    );
-    let mut front = [0; 5];
-    view.copy_out(HEADER, &mut front);
-    assert_eq!(&front, b"front");
-    let (_, length) = reader.read(&mut buffer).unwrap().unwrap();
-    assert_eq!(&buffer[..length], b"front");
-    assert_eq!(reader.head(), (RingView::CAPACITY + record_size(5)) as u64);
-    // A process that skips, and writes nothing behind it.
-    let (_, mut reader, view) = ring();
-    view.copy_in(0, &[0xff; 4]);
-    view.tail().store(64, core::sync::atomic::Ordering::Relaxed);
-    assert_eq!(
-        reader.read(&mut buffer),
-        Err(Broken),
-        "it skips what is not written"
-    );
-    view.tail().store(
-        RingView::CAPACITY as u64,
-        core::sync::atomic::Ordering::Relaxed,
-    );
-    let mut reader = Reader::new(view.clone());
-    assert_eq!(reader.read(&mut buffer), Ok(None));
-    assert_eq!(reader.read(&mut buffer), Ok(None));
 }
 
 #[test]
@@ -188,8 +122,7 @@ fn positions_of_a_hostile_process_are_refused() {
     for head in [1, 1 << 40, u64::MAX] {
         let (mut writer, _, view) = ring();
         view.head().store(head, Relaxed);
-        let fills = RingView::CAPACITY / 60_000 + 1;
-        let filled = (0..fills).map(|_| writer.write(header(1), &vec![0; 60_000]));
+        let filled = (0..3).map(|_| writer.write(header(1), &vec![0; 60_000]));
         assert!(
             filled.into_iter().any(|result| result == Err(Broken)),
             "head {head}"
