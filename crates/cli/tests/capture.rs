@@ -308,7 +308,9 @@ fn pipe_into_tshark_is_live_and_program_selects() {
         let first = lines.next().expect("a packet").expect("text");
         assert!(first.starts_with("4\t"), "SEND_ONLY of RC: {first}");
         let said = end(capture);
-        let packets = 1 + lines.map(|line| line.expect("text")).count();
+        let packets = 1 + lines
+            .inspect(|line| assert!(line.is_ok(), "{line:?}"))
+            .count();
         assert!(reader.wait().expect("it ends").success());
         assert!(
             said.starts_with(&format!("{packets} packets, 0 lost")),
