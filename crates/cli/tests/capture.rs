@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 use ferroce_device::transport::{QpType, SendOp, WcStatus};
 use ferroce_endpoint::{Endpoint, Options};
@@ -232,13 +232,16 @@ fn lines_show_packets_of_one_queue_pair_and_errors() {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
         let file = common::config_dir().with_extension("pcapng");
-        // A reader that knows when to end: after the last packet, the NAK.
-        let (mut lines, _messages) = start("--errors --count 3");
+        // A reader that knows when to end.
+        let (mut first, _messages) = start("--count 1");
+        let (mut lines, messages) = start("--errors");
         let capture = start(&format!("-w {} --snap 60", file.display()));
         let (left, _) = exchange(1);
-        let text = read_all(&mut lines);
-        assert!(lines.wait().expect("it ends").success());
-        assert_eq!(text.lines().count(), 3, "{text}");
+        assert_eq!(read_all(first.stdout.take()).lines().count(), 1);
+        assert!(first.wait().expect("it ends").success());
+        let output = lines.stdout.take();
+        end((lines, messages));
+        let text = read_all(output);
         let pid = std::process::id();
         assert!(text.lines().all(|line| line.contains(&format!("/{pid}  "))));
         assert!(text.contains("RC WRITE_ONLY"), "{text}");
@@ -251,6 +254,8 @@ fn lines_show_packets_of_one_queue_pair_and_errors() {
         let said = end(capture);
         let packets = read(&file);
         assert!(said.starts_with(&format!("{} packets, 0 lost", packets.len())));
+        // A busy machine may cause probes, which are trouble as well.
+        assert!((3..packets.len()).contains(&text.lines().count()), "{text}");
         assert!(packets.iter().all(|packet| packet.bytes.len() <= 60));
         assert!(packets.iter().any(|packet| packet.bytes.len() == 60));
         // The same packets again, of one queue pair.
@@ -261,9 +266,9 @@ fn lines_show_packets_of_one_queue_pair_and_errors() {
     });
 }
 
-fn read_all(capture: &mut Child) -> String {
+fn read_all(output: Option<ChildStdout>) -> String {
     let mut text = String::new();
-    let output = capture.stdout.as_mut().expect("piped");
+    let mut output = output.expect("piped");
     output.read_to_string(&mut text).expect("text");
     text
 }

@@ -2,8 +2,8 @@
 //!
 //! Amazon's devices report limits that differ between generations. The rules of the provider
 //! (no RC, no shared receive queues, every send signaled, 32 bytes inline) hold for all of
-//! them. The numbers of objects are low ones. SRD queue pairs need `efadv_create_qp_ex`, which
-//! this device does not have.
+//! them. The numbers of objects were not compared with a device. SRD queue pairs need
+//! `efadv_create_qp_ex`, which this device does not have.
 
 use super::{Kind, Limits, Profile};
 
