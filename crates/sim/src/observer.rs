@@ -118,7 +118,7 @@ impl Process for Observer<'_> {
         if let Some(packet) = &self.current
             && packet.flaw.is_none()
         {
-            self.world.expect_datagrams(self.host, packet);
+            self.world.expect_datagrams(self.host, packet, false);
         }
     }
 
@@ -133,6 +133,11 @@ impl Process for Observer<'_> {
     fn received(&mut self, _: &Datagram<'_>, result: Received, decisions: &[(u32, Decision)]) {
         self.decided(decisions);
         if let Some(packet) = self.current.take() {
+            // Before a queue pair ends it receives what has arrived. The packets that come too
+            // late are dropped.
+            if packet.flaw.is_none() && !matches!(result, Received::Dropped(_)) {
+                self.world.expect_datagrams(self.host, &packet, true);
+            }
             Observer::received(self, &packet, result);
         }
     }

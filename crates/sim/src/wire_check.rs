@@ -191,8 +191,9 @@ impl World {
     }
 
     /// Records which queue pairs of a host must deliver a datagram that the engine
-    /// is about to receive.
-    pub(crate) fn expect_datagrams(&mut self, host: usize, in_flight: &InFlight) {
+    /// is about to receive. With `stopping`, only the queue pair that is being destroyed: it has
+    /// accepted the datagram.
+    pub(crate) fn expect_datagrams(&mut self, host: usize, in_flight: &InFlight, stopping: bool) {
         let Ok(packet) = Packet::parse(&in_flight.bytes) else {
             return;
         };
@@ -210,7 +211,7 @@ impl World {
             let ready = model.host == host
                 && model.is_datagram()
                 && model.can_receive()
-                && self.stopping != Some(qp);
+                && (self.stopping == Some(qp)) == stopping;
             if !meant || !ready || model.setup.qkey != deth.qkey {
                 continue;
             }
