@@ -201,7 +201,7 @@ impl ProgressThread<'_> {
             let turn = shard.progress(Caller::Stream, true);
             shard.set_awake();
             let now = clock::now();
-            let busy = self.meter.measure(&shard.load, TAKEN_OVER_NS, now);
+            let busy = self.meter.goes_on(&shard.load, TAKEN_OVER_NS, now);
             if busy == Some(false) || !self.cores.has_one(now, PEERS - 1) {
                 break;
             }
