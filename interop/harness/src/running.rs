@@ -1,6 +1,8 @@
 //! Running programs, which are killed when their handle is dropped.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -85,12 +87,27 @@ impl Running {
         Ok(Some(self.child.wait()?))
     }
 
+    /// Appends a list of the program's threads to its output, if it runs: where each waits in the
+    /// kernel tells why a program does not end.
+    pub fn note_threads(&mut self) {
+        if let Ok(None) = self.child.try_wait()
+            && let Ok(mut file) = File::options().append(true).open(&self.log)
+        {
+            // The note helps people. Without it the case fails as well.
+            let _incomplete = file.write_all(threads(self.id()).as_bytes());
+        }
+    }
+
     /// Waits for the program's end and checks that its exit status is 0.
     ///
     /// # Errors
     /// If the program does not end in time, or fails.
     pub fn wait_for_success(&mut self, until: Instant) -> Result<()> {
-        match self.wait_for_end(until)? {
+        let end = self.wait_for_end(until)?;
+        if end.is_none() {
+            self.note_threads();
+        }
+        match end {
             None => bail!("the {} did not end in time", self.what),
             Some(status) if status.success() => Ok(()),
             Some(status) => match status.signal() {
@@ -171,4 +188,47 @@ pub fn now() -> Instant {
 #[allow(clippy::disallowed_methods)] // the kernel's socket tables cannot be waited for
 pub fn pause() {
     std::thread::sleep(Duration::from_millis(5));
+}
+
+/// Returns a line for each thread of a process: its name, the system call, and, for root, the
+/// functions of the kernel in which it waits.
+fn threads(pid: u32) -> String {
+    let mut text = format!("\n--- threads of process {pid}, which does not end ---\n");
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let stack = read("stack");
+        let functions: Vec<_> = stack
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .take(6)
+            .collect();
+        let (name, call) = (read("comm"), read("syscall"));
+        let (name, call) = (name.trim(), call.trim());
+        let _to_a_string = writeln!(text, "{name}: syscall {call}; {}", functions.join(" < "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+
+    use super::*;
+
+    #[test]
+    fn program_that_does_not_end_leaves_a_list_of_its_threads() {
+        let folder = std::env::temp_dir().join(format!("ferroce-running-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600").process_group(0);
+        let mut sleep = Running::spawn(&mut sleep, &folder, "server").expect("a program");
+        #[allow(clippy::disallowed_methods)] // the time has passed already
+        let failed = sleep.wait_for_success(Instant::now());
+        assert!(failed.is_err());
+        let output = sleep.output().expect("the output");
+        fs::remove_dir_all(&folder).expect("the folder");
+        assert!(output.contains("threads of process"), "{output}");
+        assert!(output.contains(": syscall "), "{output}");
+    }
 }

@@ -45,7 +45,10 @@ fn perform(place: &Place, case: &Case, folder: &Path) -> Result<()> {
             let mut server = start(place, case, server, folder, "server")?;
             server.wait_until_ready(until, || is_ready(place, *ready))?;
             let mut client = start(place, case, client, folder, "client")?;
-            client.wait_for_success(until)?;
+            if let Err(error) = client.wait_for_success(until) {
+                server.note_threads();
+                return Err(error);
+            }
             if !persistent {
                 server.wait_for_success(until)?;
             }
