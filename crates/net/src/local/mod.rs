@@ -23,6 +23,8 @@
 //! Packets are the same on both wires, except that no ICRC is computed in memory. Long
 //! messages travel as runs, as UDP_SEGMENT and UDP_GRO carry them.
 
+#[cfg(test)]
+mod crash_tests;
 mod doorbell;
 mod end;
 mod host_wire;
