@@ -11,6 +11,7 @@ use crate::answer_cache::{AnswerCache, AnswerKey};
 use crate::bugs::Bug;
 use crate::connection::{Connection, Ports, RemoteKey};
 use crate::listener::Listeners;
+use crate::listener_gap::ListenerGaps;
 use crate::mad::MAD_LEN;
 use crate::message::Message;
 use crate::sidr::Sidrs;
@@ -33,6 +34,7 @@ pub struct Cm {
     pub(crate) by_qpn: BTreeMap<RemoteKey, u32>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
     pub(crate) listeners: Listeners,
+    pub(crate) gaps: ListenerGaps,
     pub(crate) sidrs: Sidrs,
     pub(crate) answer_cache: AnswerCache,
     /// No REJ for a missing listener or connection is sent before this time, so that
@@ -78,6 +80,7 @@ impl Cm {
             by_qpn: BTreeMap::new(),
             timers: BTreeSet::new(),
             listeners: Listeners::default(),
+            gaps: ListenerGaps::default(),
             sidrs: Sidrs::default(),
             answer_cache: AnswerCache::new(config.max_cached_answers),
             hold_until: Time::ZERO,
@@ -109,10 +112,12 @@ impl Cm {
         backlog: usize,
     ) -> Result<ListenerId, CallError> {
         let new = self.listeners.insert(service_id, address, backlog);
+        self.gaps.end(service_id);
         new.ok_or(CallError::InUse)
     }
 
-    /// Removes a listener. Requests that the program has not taken are rejected.
+    /// Removes a listener. Requests that the program has not taken are rejected. Requests that
+    /// arrive in the next [`LISTENER_GAP`](crate::LISTENER_GAP) wait for a new listener.
     ///
     /// # Errors
     /// If there is no such listener.
@@ -128,10 +133,9 @@ impl Cm {
             self.destroy(now, ConnId(id))?;
         }
         self.sidr_refuse_all(now, listener);
-        match self.listeners.remove(listener) {
-            true => Ok(()),
-            false => Err(CallError::Unknown),
-        }
+        let service_id = self.listeners.remove(listener);
+        self.gaps.begin(now, service_id.ok_or(CallError::Unknown)?);
+        Ok(())
     }
 
     /// Records that the program has taken a request, which then no longer counts against
@@ -156,6 +160,10 @@ impl Cm {
     pub fn receive(&mut self, now: Time, address: Address, bytes: &[u8]) -> Result<(), Ignored> {
         self.answer_cache.expire(now);
         let mad = Mad::decode(bytes)?;
+        self.handle_mad(now, address, mad)
+    }
+
+    fn handle_mad(&mut self, now: Time, address: Address, mad: Mad) -> Result<(), Ignored> {
         match &mad.message {
             Message::Req(req) => self.handle_req(now, address, &mad, req),
             Message::Mra(mra) => self.handle_mra(now, address, mra),
@@ -202,6 +210,7 @@ impl Cm {
             connections,
             self.sidrs.next_timeout(),
             self.answer_cache.next_timeout(),
+            self.gaps.next_timeout(),
         ]
         .into_iter()
         .flatten()
@@ -220,6 +229,10 @@ impl Cm {
         }
         self.sidr_timeouts(now);
         self.answer_cache.expire(now);
+        while let Some((address, mad)) = self.gaps.take_due(now) {
+            // As for a request that arrives now: no caller waits for the result.
+            let _ignored = self.handle_mad(now, address, mad);
+        }
     }
 
     /// Returns the state of a connection, or `None` if there is no such connection.
@@ -254,6 +267,7 @@ impl Cm {
             && self.by_qpn.is_empty()
             && self.timers.is_empty()
             && self.sidrs.is_empty()
+            && self.gaps.is_empty()
             && self.answer_cache.len() == 0
             && self.out.0.is_empty()
             && self.events.is_empty()

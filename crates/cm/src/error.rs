@@ -38,8 +38,9 @@ pub enum Ignored {
     #[error("a duplicate")]
     Duplicate,
     /// The listener or connection does not exist, but a program may still restore it:
-    /// see [`Cm::hold_refusals`](crate::Cm::hold_refusals).
-    #[error("its listener or connection may still be restored after the restart")]
+    /// see [`Cm::hold_refusals`](crate::Cm::hold_refusals) and
+    /// [`LISTENER_GAP`](crate::LISTENER_GAP).
+    #[error("its listener or connection may come back")]
     NotYet,
     /// The backlog of the listener is full.
     #[error("the backlog of the listener is full")]

@@ -89,13 +89,12 @@ impl Listeners {
         Some(id)
     }
 
-    pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
-        let Some(listener) = self.by_id.remove(&id) else {
-            return false;
-        };
+    /// Removes a listener. Returns its service, or none if there is no such listener.
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<u64> {
+        let listener = self.by_id.remove(&id)?;
         let key = (listener.service_id, listener.address);
         self.by_service.remove(&key);
-        true
+        Some(listener.service_id)
     }
 
     pub(crate) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {

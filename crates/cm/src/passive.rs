@@ -58,6 +58,11 @@ impl Cm {
             }
             Found::Full => Err(Ignored::Backlog),
             Found::Refused(_) if self.holds_refusals(now) => Err(Ignored::NotYet),
+            Found::Refused(Reason::INVALID_SERVICE_ID)
+                if self.gaps.hold(now, req.service_id, address, mad) =>
+            {
+                Err(Ignored::NotYet)
+            }
             Found::Refused(reason) => {
                 self.refuse_req(address, mad, req, reason, &[]);
                 Ok(())

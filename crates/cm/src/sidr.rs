@@ -239,6 +239,11 @@ impl Cm {
             Found::Listener(listener, ip) => (listener, ip),
             Found::Full => return Err(Ignored::Backlog),
             Found::Refused(_) if self.holds_refusals(now) => return Err(Ignored::NotYet),
+            Found::Refused(Reason::INVALID_SERVICE_ID)
+                if self.gaps.hold(now, req.service_id, address, mad) =>
+            {
+                return Err(Ignored::NotYet);
+            }
             Found::Refused(reason) => {
                 let status = match reason {
                     Reason::INVALID_SERVICE_ID => SidrStatus::UNSUPPORTED_SERVICE,

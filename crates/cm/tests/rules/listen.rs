@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use ferroce_cm::{
-    Accept, CallError, Cm, Config, Event, Ignored, IpHeader, ListenAddress, ListenerId, Reason,
-    Request,
+    Accept, CallError, Cm, Config, Event, Ignored, IpHeader, LISTENER_GAP, ListenAddress,
+    ListenerId, Reason, Request,
 };
 
 use crate::pair::*;
@@ -163,4 +163,57 @@ fn removing_a_listener_rejects_requests_that_were_not_taken() {
     assert!(pair.a.state(taken).is_some());
     let accept = Accept::new(B_QPN);
     assert!(pair.b.accept(pair.now, second.conn, &accept).is_ok());
+}
+
+/// perftest's client connects before the server listens again.
+#[test]
+fn a_request_after_a_listener_closed_waits_for_the_next_one() {
+    let (mut pair, ids) = listening(&[ListenAddress::Any]);
+    pair.b.unlisten(pair.now, ids[0]).unwrap();
+    pair.a.connect(pair.now, &request_from(1));
+    let mads = sent(&mut pair.a);
+    for _ in 0..2 {
+        let held = pair.b.receive(pair.now, from_b(), &mads[0].encode());
+        assert_eq!(held, Err(Ignored::NotYet));
+    }
+    assert_eq!(sent(&mut pair.b), []);
+    assert_eq!(pair.b.next_timeout(), Some(pair.now + LISTENER_GAP));
+    pair.b.handle_timeout(pair.now);
+    assert_eq!(poll_events(&mut pair.b), []);
+
+    let listener = pair.b.listen(SERVICE, ListenAddress::Any, 1).unwrap();
+    assert!(pair.b.next_timeout().is_some_and(|due| due <= pair.now));
+    pair.b.handle_timeout(pair.now);
+    let events = poll_events(&mut pair.b);
+    let [Event::Request(incoming)] = &events[..] else {
+        panic!("not one request: {events:?}");
+    };
+    assert_eq!(incoming.listener, listener);
+}
+
+#[test]
+fn a_request_after_a_listener_closed_for_good_is_rejected() {
+    let (mut pair, ids) = listening(&[ListenAddress::Any]);
+    pair.b.unlisten(pair.now, ids[0]).unwrap();
+    pair.a.connect(pair.now, &request_from(1));
+    pair.a_to_b();
+    pair.now = pair.now + LISTENER_GAP;
+    pair.b.handle_timeout(pair.now);
+    pair.b_to_a();
+    let events = poll_events(&mut pair.a);
+    assert!(
+        matches!(
+            events[..],
+            [Event::Rejected {
+                reason: Reason::INVALID_SERVICE_ID,
+                ..
+            }]
+        ),
+        "{events:?}"
+    );
+    // Later ones are rejected at once.
+    pair.a.connect(pair.now, &request_from(2));
+    pair.a_to_b();
+    pair.b_to_a();
+    assert_eq!(poll_events(&mut pair.a).len(), 1);
 }
