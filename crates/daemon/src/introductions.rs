@@ -15,9 +15,7 @@ use crate::client::ClientId;
 use crate::owner::Owner;
 use crate::refusal::Refusal;
 use crate::server::Server;
-
-/// The user that stands for all users without a UID in ferroced's user namespace.
-const OVERFLOW_UID: u32 = 65534;
+use crate::user_namespace;
 
 /// The pairs of slots that have a channel, the lower slot first.
 #[derive(Debug, Default)]
@@ -69,8 +67,7 @@ impl Server {
         };
         let user = |id| self.clients.get(&id).map(|client| client.peer.uid);
         let users = (user(client), user(theirs.client));
-        let is_known = |uid: Option<u32>| uid.is_some_and(|uid| uid != OVERFLOW_UID);
-        if users.0 != users.1 || !is_known(users.0) {
+        if users.0 != users.1 || !users.0.is_some_and(user_namespace::names_one_user) {
             let reason = format!("slot {peer} belongs to a program of another user");
             return refuse(libc::EACCES, reason);
         }

@@ -67,6 +67,7 @@ mod slots;
 mod startup;
 mod state;
 mod sysfs;
+mod user_namespace;
 
 pub use metrics::{Scope, open_metrics};
 pub use netdev_list::{NetdevInfo, list_netdevs};

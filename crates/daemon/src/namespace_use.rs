@@ -22,6 +22,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::user_namespace;
+
 /// Checks in a row that must find nothing.
 const CHECKS: u32 = 2;
 
@@ -133,11 +135,8 @@ fn is_kept(proc: &Path, namespace: &Path, own: u32, private: bool) -> io::Result
 /// Returns true if this process is in a user namespace other than the machine's, which owns
 /// the network namespace: then the network settings in /proc belong to its root.
 fn belongs_to_our_user_namespace() -> bool {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let fields: Vec<&str> = map.split_whitespace().collect();
-    let of_the_machine = fields == ["0", "0", "4294967295"];
     let settings = fs::metadata("/proc/sys/net/ipv4/ip_forward");
-    !of_the_machine && settings.is_ok_and(|settings| settings.uid() == 0)
+    !user_namespace::is_of_the_machine() && settings.is_ok_and(|settings| settings.uid() == 0)
 }
 
 /// Returns true if a thread of the process is in the namespace.

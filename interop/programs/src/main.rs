@@ -174,6 +174,7 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
     for wire in arguments.wire.each() {
         place.choose(*wire)?;
         println!("# wire {}", wire.name());
+        let before = place.bytes_in_memory()?;
         for (number, case) in cases.iter().enumerate() {
             let logs = folder.join(format!("{}-{number}", wire.name()));
             let begun = now();
@@ -187,6 +188,15 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
                 }
             };
             report.add(case.program, &case.name, outcome, now() - begun);
+        }
+        let bytes = place.bytes_in_memory()? - before;
+        match wire {
+            Wire::Udp => ensure!(bytes == 0, "{bytes} bytes went through shared memory"),
+            // Some programs use datagrams only. Those of perftest do not.
+            Wire::Local => ensure!(
+                bytes > 0 || cases.iter().all(|case| case.program != "perftest"),
+                "no byte went through shared memory"
+            ),
         }
     }
     let pyverbs = arguments.write.as_deref().and_then(|file| {

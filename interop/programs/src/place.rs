@@ -90,6 +90,19 @@ impl Place {
         Ok(())
     }
 
+    /// Returns the bytes that programs have sent through shared memory.
+    pub(crate) fn bytes_in_memory(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for link in self.links {
+            let text = self.user.ferroce(&["stat", link])?;
+            let mut words = text.split_whitespace();
+            words.find(|word| *word == "local_sent_bytes");
+            let count = words.next().context("no count of local_sent_bytes")?;
+            bytes += count.parse::<u64>()?;
+        }
+        Ok(bytes)
+    }
+
     /// Creates and enters a private network with rxe0 on a veth.
     pub(crate) fn enter_ethernet(ferroce: &Path, folder: &Path) -> Result<Place> {
         let user = enter_ethernet(ferroce, folder)?;
