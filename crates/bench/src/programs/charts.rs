@@ -1,7 +1,7 @@
 //! The plots of the results.
 
 use super::measure::Results;
-use super::probe::{Probe, Sockets, Tool};
+use super::probe::{Probe, Sockets, Tool, Wire};
 use super::sample::Metric;
 use super::svg::{Chart, Series};
 
@@ -18,7 +18,12 @@ pub fn charts(results: &Results) -> Vec<Chart> {
         y_log,
         series: lines(results, metric, keep, |probe| probe.size),
     };
-    let plain = |probe: &Probe| probe.qps == 1 && probe.options.is_empty();
+    // Of the local wire, one line is enough.
+    let is_shown = |probe: &Probe| match probe.tool {
+        Tool::Perftest("ib_write_bw" | "ib_send_lat") => true,
+        _ => probe.wire == Wire::Udp,
+    };
+    let plain = |probe: &Probe| probe.qps == 1 && probe.options.is_empty() && is_shown(probe);
     let is_stream = |tool| match tool {
         Tool::Perftest(name) => name.ends_with("_bw") && name != "ib_atomic_bw",
         Tool::Iperf | Tool::Sockets(Sockets::Stream) => true,
@@ -50,7 +55,7 @@ pub fn charts(results: &Results) -> Vec<Chart> {
         &|probe| plain(probe) && is_stream(probe.tool) && probe.mtu != 1024,
     ));
     let large = |probe: &Probe| match probe.tool {
-        Tool::Perftest(_) => (probe.size, probe.mtu) == (64 << 10, 4096),
+        Tool::Perftest(_) => (probe.size, probe.mtu, probe.wire) == (64 << 10, 4096, Wire::Udp),
         tool => tool == Tool::Iperf && probe.size == 0,
     };
     let of_ucx =
@@ -123,7 +128,7 @@ fn lines(
 /// Returns the number of a line's colour.
 fn colour(probe: &Probe) -> u32 {
     match probe.tool {
-        _ if probe.mtu == 1024 => 3,
+        _ if probe.mtu == 1024 || probe.wire == Wire::Local => 3,
         Tool::Perftest(name) if name.starts_with("ib_send") => 1,
         Tool::Perftest(name) if name.starts_with("ib_read") => 2,
         Tool::Sockets(Sockets::Blocking) => 2,
@@ -138,8 +143,9 @@ fn name(probe: &Probe) -> String {
         Tool::QperfSocket("tcp_lat") => "TCP (qperf)",
         tool => tool.name(),
     };
-    match probe.mtu {
-        1024 => format!("{name}, MTU 1024"),
+    match (probe.mtu, probe.wire) {
+        (1024, _) => format!("{name}, MTU 1024"),
+        (_, Wire::Local) => format!("{name}, local wire"),
         _ => name.to_owned(),
     }
 }

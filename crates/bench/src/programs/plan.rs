@@ -19,6 +19,7 @@ const SIZES: [u32; 7] = [8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 1 << 20];
 const LARGEST_DATAGRAM: u32 = 60_000;
 const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 const TWO: RangeInclusive<u32> = 1..=2;
+const MANY: RangeInclusive<u32> = 3..=u32::MAX;
 
 /// Probes that are measured in turn, and the rows that compare them.
 #[derive(Clone, PartialEq, Debug)]
@@ -78,6 +79,7 @@ impl Plan {
             group("UCX", ucx(quick)),
             group("libfabric", libfabric()),
             group("qperf", qperf(quick)),
+            group("local wire", local_wire(quick)),
         ];
         if !quick {
             groups.extend(sweeps());
@@ -156,6 +158,7 @@ impl RowPlan {
     /// Compares with another probe.
     fn beside(mut self, probe: &Probe) -> RowPlan {
         let name = match probe.size {
+            _ if probe.wire != self.probe.wire && probe.tool == self.probe.tool => "UDP wire",
             LARGE if probe.tool == self.probe.tool && probe.qps == self.probe.qps => "64K",
             _ if probe.tool == self.probe.tool && probe.qps == 1 => "1 QP",
             _ => probe.tool.name(),
@@ -344,6 +347,54 @@ fn qperf(quick: bool) -> Vec<RowPlan> {
     tests.into_iter().map(row).collect()
 }
 
+/// Programs over the local wire, beside the UDP wire and other ways through memory.
+fn local_wire(quick: bool) -> Vec<RowPlan> {
+    let latency = |probe: Probe| RowPlan::new(probe.local(), Metric::Latency);
+    let bandwidth = |probe: Probe| RowPlan::new(probe.local(), Metric::Bandwidth);
+    let send = perftest("ib_send_lat", LATENCY);
+    let write = perftest("ib_write_lat", LATENCY);
+    let ucx = Probe::new(Tool::UcxMemory("tag_lat"), LATENCY);
+    let pipe = sockets(Sockets::Pipe, LATENCY);
+    let events = send.clone().options("-e");
+    let mut rows = vec![
+        latency(send.clone()).goal(Goal::Most(0.8)).cores(MANY),
+        latency(send.clone()).beside(&ucx).goal(Goal::Ratio(1.5)),
+        latency(send.clone()).beside(&send),
+        latency(write.clone()).goal(Goal::Most(1.0)).cores(MANY),
+        latency(write).goal(Goal::Most(3.0)).cores(TWO),
+        latency(events).beside(&pipe).goal(Goal::Ratio(1.3)),
+    ];
+    for name in ["ib_read_lat", "ib_atomic_lat"] {
+        rows.push(latency(perftest(name, LATENCY)).goal(Goal::Most(3.0)));
+    }
+    for name in ["ib_write_bw", "ib_send_bw"] {
+        let row = RowPlan::new(perftest(name, SMALL).local(), Metric::Messages);
+        let row = |least, cores| row.clone().goal(Goal::Least(least)).cores(cores);
+        rows.extend([row(4000.0, MANY), row(2000.0, TWO)]);
+    }
+    for (size, faster) in [(LARGE, 1.5), (HUGE, 1.3)] {
+        let memcpy = sockets(Sockets::Memcpy, size);
+        for name in ["ib_write_bw", "ib_read_bw"] {
+            let probe = perftest(name, size).mtu(4096);
+            let row = |reference| bandwidth(probe.clone()).beside(reference);
+            rows.push(row(&probe).goal(Goal::AtLeast(faster)));
+            rows.push(row(&memcpy).goal(Goal::AtLeast(0.45)));
+        }
+    }
+    if !quick {
+        let put = |size| Probe::new(Tool::Ucx("ucp_put_bw"), size);
+        rows.push(bandwidth(put(LARGE)).beside(&put(LARGE)));
+        let tag = Probe::new(Tool::Ucx("tag_lat"), LATENCY);
+        rows.push(latency(tag.clone()).beside(&tag));
+        rows.push(latency(tag).beside(&ucx));
+        let fabric = Probe::new(Tool::Fabric, SMALL);
+        let memory = Probe::new(Tool::FabricMemory, SMALL);
+        rows.push(latency(fabric.clone()).beside(&fabric));
+        rows.push(latency(fabric).beside(&memory));
+    }
+    rows
+}
+
 /// Returns the probes of the plots over message size.
 fn sweeps() -> Vec<Group> {
     let mut ucx = group("UCX over size", Vec::new());
@@ -368,6 +419,9 @@ fn sweeps() -> Vec<Group> {
         for name in ["ib_send_lat", "ib_write_lat", "ib_read_lat"] {
             latency.plotted.push(perftest(name, size));
         }
+        let local = perftest("ib_write_bw", size).mtu(4096).local();
+        bandwidth.plotted.push(local);
+        latency.plotted.push(perftest("ib_send_lat", size).local());
         latency
             .plotted
             .push(Probe::new(Tool::QperfSocket("tcp_lat"), size));

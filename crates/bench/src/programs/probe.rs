@@ -1,4 +1,4 @@
-//! Probes: the runs of programs and plain sockets that give figures.
+//! Probes: the runs of programs, plain sockets, pipes and copies that give figures.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,17 @@ pub struct Probe {
     pub qps: u32,
     /// Further options.
     pub options: &'static str,
+    /// The wire of a program over Ferroce.
+    pub wire: Wire,
+}
+
+/// The wire between two programs over Ferroce.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Wire {
+    /// UDP, as between two hosts.
+    Udp,
+    /// Shared memory.
+    Local,
 }
 
 /// A measuring program.
@@ -28,21 +39,25 @@ pub enum Tool {
     Ucx(&'static str),
     /// The same over TCP.
     UcxTcp(&'static str),
+    /// The same through shared memory.
+    UcxMemory(&'static str),
     /// fi_pingpong over Ferroce.
     Fabric,
     /// fi_pingpong over TCP.
     FabricTcp,
+    /// fi_pingpong through shared memory.
+    FabricMemory,
     /// A test of qperf, over Ferroce.
     Qperf(&'static str),
     /// A test of qperf that uses plain TCP or UDP.
     QperfSocket(&'static str),
     /// iperf3 over TCP.
     Iperf,
-    /// Plain UDP sockets of this benchmark.
+    /// Plain UDP sockets, pipes or copies of this benchmark.
     Sockets(Sockets),
 }
 
-/// A measurement of plain UDP sockets.
+/// A measurement of plain UDP sockets, or of another way between two processes of one host.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Sockets {
     /// Segmented sends with a copy and a CRC on each side; both ends poll.
@@ -53,6 +68,10 @@ pub enum Sockets {
     Blocking,
     /// A ping-pong with the sockets' settings of a reliable queue pair: the socket floor.
     Floor,
+    /// A ping-pong of two processes that block in reading a pipe.
+    Pipe,
+    /// Copies in one thread.
+    Memcpy,
 }
 
 impl Tool {
@@ -60,8 +79,8 @@ impl Tool {
     pub const fn executable(self) -> &'static str {
         match self {
             Tool::Perftest(name) => name,
-            Tool::Ucx(_) | Tool::UcxTcp(_) => "ucx_perftest",
-            Tool::Fabric | Tool::FabricTcp => "fi_pingpong",
+            Tool::Ucx(_) | Tool::UcxTcp(_) | Tool::UcxMemory(_) => "ucx_perftest",
+            Tool::Fabric | Tool::FabricTcp | Tool::FabricMemory => "fi_pingpong",
             Tool::Qperf(_) | Tool::QperfSocket(_) => "qperf",
             Tool::Iperf => "iperf3",
             Tool::Sockets(_) => "",
@@ -80,13 +99,17 @@ impl Tool {
             Tool::Perftest(name) | Tool::Qperf(name) | Tool::QperfSocket(name) => name,
             Tool::Ucx(test) => test,
             Tool::UcxTcp(_) => "UCX over TCP",
+            Tool::UcxMemory(_) => "UCX memory",
             Tool::Fabric => "fi_pingpong",
             Tool::FabricTcp => "libfabric over TCP",
+            Tool::FabricMemory => "libfabric shm",
             Tool::Iperf => "iperf3",
             Tool::Sockets(Sockets::Stream) => "plain UDP",
             Tool::Sockets(Sockets::Polling) => "polling UDP",
             Tool::Sockets(Sockets::Blocking) => "blocking UDP",
             Tool::Sockets(Sockets::Floor) => "socket floor",
+            Tool::Sockets(Sockets::Pipe) => "blocking pipe",
+            Tool::Sockets(Sockets::Memcpy) => "memcpy",
         }
     }
 }
@@ -139,7 +162,15 @@ impl Probe {
             mtu: 0,
             qps: 1,
             options: "",
+            wire: Wire::Udp,
         }
+    }
+
+    /// Returns the probe over the local wire.
+    #[must_use]
+    pub fn local(mut self) -> Probe {
+        self.wire = Wire::Local;
+        self
     }
 
     /// Returns the probe with a path MTU.
@@ -182,6 +213,9 @@ impl Probe {
         if !self.options.is_empty() {
             label += &format!(" {}", self.options);
         }
+        if self.wire == Wire::Local {
+            label += ", local wire";
+        }
         label
     }
 
@@ -199,8 +233,12 @@ impl Probe {
             Tool::UcxTcp(test) => self
                 .ucx(test, at, effort)
                 .with(&[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", at.netdev)]),
+            Tool::UcxMemory(test) => self
+                .ucx(test, at, effort)
+                .with(&[("UCX_TLS", "posix,cma,self")]),
             Tool::Fabric => self.fabric(&format!("-p verbs -e msg -d {}", at.link), at, effort),
             Tool::FabricTcp => self.fabric("-p tcp -e msg", at, effort),
+            Tool::FabricMemory => self.fabric("-p shm -e rdm", at, effort),
             Tool::Qperf(test) => {
                 let size = self.size;
                 let client = format!("qperf {peer} -lp {port} -t 1 -cm 1 -m {size} {test}");
@@ -219,7 +257,14 @@ impl Probe {
                 Lines::of(&format!("iperf3 -s -1 -p {port}"), &client, true)
             }
         };
-        Some(line)
+        let wire = match self.wire {
+            Wire::Udp => "udp",
+            Wire::Local => "local",
+        };
+        Some(match self.tool.is_ours() {
+            true => line.with(&[("FERROCE_WIRE", wire)]),
+            false => line,
+        })
     }
 
     fn perftest(&self, name: &str, at: &Addresses, effort: Effort) -> Lines {
@@ -272,8 +317,8 @@ impl Probe {
         match self.tool {
             Tool::Perftest(name) if name.ends_with("_lat") => sample::perftest_latency(text),
             Tool::Perftest(_) => sample::perftest_bandwidth(text),
-            Tool::Ucx(_) | Tool::UcxTcp(_) => sample::ucx(text),
-            Tool::Fabric | Tool::FabricTcp => sample::fabric(text),
+            Tool::Ucx(_) | Tool::UcxTcp(_) | Tool::UcxMemory(_) => sample::ucx(text),
+            Tool::Fabric | Tool::FabricTcp | Tool::FabricMemory => sample::fabric(text),
             Tool::Qperf(_) | Tool::QperfSocket(_) => sample::qperf(text),
             Tool::Iperf => sample::iperf(text),
             Tool::Sockets(_) => anyhow::bail!("plain sockets print nothing"),

@@ -1,4 +1,4 @@
-//! Measurements of plain UDP sockets, in two processes.
+//! Measurements of plain UDP sockets and pipes, in two processes, and of copies.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -7,6 +7,7 @@ use anyhow::Result;
 use ferroce_endpoint::Partner;
 use serde::{Deserialize, Serialize};
 
+use super::one_host;
 use super::probe::{Effort, Probe, Sockets};
 use super::sample::{Metric, Sample};
 use crate::comparison::{median, quantile};
@@ -18,7 +19,7 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub const ROLE: &str = "sockets";
 
 /// A request to one of the processes. It replies with its address, then reads the address of
-/// the other end and replies with a [`Done`].
+/// the other end and replies with a [`Done`]. For a pipe, it reads the pipes at once.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Task {
     kind: Sockets,
@@ -49,17 +50,27 @@ pub(super) fn measure(kind: Sockets, probe: &Probe, effort: Effort) -> Result<Sa
         ms: effort.ms,
         active: true,
     };
+    if kind == Sockets::Memcpy {
+        let rate = one_host::memcpy(probe.size as usize, effort.ms);
+        return Ok(Sample::default().with(Metric::Bandwidth, rate * 8.0 / 1e9));
+    }
     let mut near = RoleProcess::start(ROLE, None)?;
     let mut far = RoleProcess::start(ROLE, None)?;
-    let here: SocketAddr = near.request(&task)?;
     let passive = Task {
         active: false,
         ..task
     };
-    let there: SocketAddr = far.request(&passive)?;
-    // The passive end confirms that it has connected before the active one sends.
-    far.request::<()>(&here)?;
-    near.request::<()>(&there)?;
+    if kind == Sockets::Pipe {
+        near.partner.say(&task)?;
+        far.partner.say(&passive)?;
+        one_host::connect(&mut near, &mut far)?;
+    } else {
+        let here: SocketAddr = near.request(&task)?;
+        let there: SocketAddr = far.request(&passive)?;
+        // The passive end confirms that it has connected before the active one sends.
+        far.request::<()>(&here)?;
+        near.request::<()>(&there)?;
+    }
     let figure = near.partner.hear()?;
     far.partner.hear::<Done>()?;
     Ok(match figure {
@@ -80,6 +91,13 @@ pub fn work() -> Result<()> {
     let mut coordinator = Partner::on_stdin()?;
     let task: Task = coordinator.hear()?;
     let (size, payload) = (task.size as usize, task.mtu as usize);
+    if task.kind == Sockets::Pipe {
+        let round_trips = one_host::ping_pong(&mut coordinator, size, task.times, task.active)?;
+        return coordinator.say(&match task.active {
+            true => latency(round_trips),
+            false => Done::Nothing,
+        });
+    }
     if task.kind == Sockets::Floor {
         let mut floor = FloorSockets::open(LOOPBACK)?;
         coordinator.say(&floor.address()?)?;
