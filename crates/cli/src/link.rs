@@ -61,7 +61,7 @@ WORDS
                     the netdev, and if it reports none 25g for loopback, 10g for others.
                     UCX and NCCL choose by it; it does not limit the link
     local on|off    let programs of one user on this host exchange packets through shared
-                    memory instead of UDP; default: off. FERROCE_WIRE=udp in the environment
+                    memory instead of UDP; default: on. FERROCE_WIRE=udp in the environment
                     of a program chooses UDP for that program
     strict on|error|off
                     warn programs of mistakes that hardware would punish, or make the

@@ -68,8 +68,8 @@ ENVIRONMENT
     FERROCE_STRICT    `on`: as --strict, `error`: as --strict=error, `off`: neither, even
                       on a link with `strict on`
     FERROCE_PROFILE   as --profile; `off`: none, even on a link with a profile
-    FERROCE_WIRE      `udp`: exchange packets with programs on this host over UDP, even
-                      on a link with `local on`
+    FERROCE_WIRE      `udp`: exchange packets with programs on this host over UDP
+                      instead of shared memory
 
 FAULTS
     loss 1% [burst N | gilbert P% R% [BAD% [GOOD%]]], duplicate 1%, reorder 1% [by N],

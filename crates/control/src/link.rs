@@ -51,7 +51,7 @@ pub struct LinkConfig {
 }
 
 /// The option `local` of links for which no value is given.
-pub const LOCAL_BY_DEFAULT: bool = false;
+pub const LOCAL_BY_DEFAULT: bool = true;
 
 fn local_by_default() -> bool {
     LOCAL_BY_DEFAULT
