@@ -147,7 +147,7 @@ fn line(link: LinkConfig) -> String {
     if let Some(speed) = link.speed {
         line += &format!(" speed {speed}m");
     }
-    if link.local != ferroce_control::link::LOCAL_BY_DEFAULT {
+    if link.local != ferroce_control::link::local_by_default(&link.kind) {
         line += if link.local {
             " local on"
         } else {

@@ -207,7 +207,7 @@ fn start_daemon(program: &Path) -> Result<Daemon> {
         lids: false,
         patience: 0,
         speed: None,
-        local: ferroce_control::link::LOCAL_BY_DEFAULT,
+        local: ferroce_control::link::local_by_default("rxe"),
         strict: String::new(),
         profile: String::new(),
     }))?;

@@ -345,7 +345,7 @@ fn provide_link(netdev: Option<&str>, kind: Option<&str>) -> Result<()> {
             lids: false,
             patience: 0,
             speed: None,
-            local: ferroce_control::link::LOCAL_BY_DEFAULT && new_kind != "siw",
+            local: ferroce_control::link::local_by_default(new_kind),
             strict: String::new(),
             profile: String::new(),
         }));

@@ -40,7 +40,7 @@ pub struct LinkConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
     /// True if packets to programs of the same user on this host travel through shared memory.
-    #[serde(default = "local_by_default", skip_serializing_if = "is_default_local")]
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub local: bool,
     /// The mode of strict checks, a word of `ferroce_strict::Mode`; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -50,15 +50,18 @@ pub struct LinkConfig {
     pub profile: String,
 }
 
-/// The option `local` of links for which no value is given.
-pub const LOCAL_BY_DEFAULT: bool = true;
-
-fn local_by_default() -> bool {
-    LOCAL_BY_DEFAULT
+/// Returns the option `local` of links of a type for which no value is given. iWARP has no local
+/// wire: its connections go through TCP.
+pub fn local_by_default(kind: &str) -> bool {
+    kind != "siw"
 }
 
-fn is_default_local(local: &bool) -> bool {
-    *local == LOCAL_BY_DEFAULT
+fn yes() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 fn is_zero(value: &u32) -> bool {
@@ -104,7 +107,7 @@ pub struct LinkInfo {
     #[serde(default)]
     pub speed: Option<u32>,
     /// True if packets to programs of the same user on this host travel through shared memory.
-    #[serde(default = "local_by_default")]
+    #[serde(default = "yes")]
     pub local: bool,
     /// The mode of strict checks; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -139,7 +142,7 @@ impl LinkInfo {
             lids: false,
             patience: 0,
             speed: None,
-            local: LOCAL_BY_DEFAULT,
+            local: local_by_default("rxe"),
             strict: String::new(),
             profile: String::new(),
             faults: String::new(),

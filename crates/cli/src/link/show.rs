@@ -1,7 +1,7 @@
 //! `ferroce link show`: prints links in the text and JSON formats of `rdma link show`.
 
 use anyhow::{Result, bail};
-use ferroce_control::link::LOCAL_BY_DEFAULT;
+use ferroce_control::link::local_by_default;
 use ferroce_control::{Gid, LinkInfo};
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ fn text(link: &LinkInfo, format: Format) -> String {
         if link.patience > 0 {
             text += &format!("patience {} ", link.patience);
         }
-        if link.local != LOCAL_BY_DEFAULT {
+        if link.local != local_by_default(&link.kind) {
             text += if link.local {
                 "local on "
             } else {

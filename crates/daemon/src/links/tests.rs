@@ -47,7 +47,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         lids: false,
         patience: 0,
         speed: None,
-        local: ferroce_control::link::LOCAL_BY_DEFAULT,
+        local: ferroce_control::link::local_by_default("rxe"),
         strict: String::new(),
         profile: String::new(),
     }
@@ -114,6 +114,7 @@ fn netdev_takes_one_link_of_each_type() {
     let siw = |name| LinkConfig {
         kind: "siw".into(),
         crc: false,
+        local: false,
         ..config(name, "eth0")
     };
     links.add(config("rxe0", "eth0"), &netdevs()).unwrap();
@@ -133,6 +134,7 @@ fn siw_refuses_options_of_packets() {
     let mut links = Links::new(|_| None);
     let siw = LinkConfig {
         kind: "siw".into(),
+        local: false,
         ..config("siw0", "eth0")
     };
     for (config, option) in [
@@ -156,6 +158,13 @@ fn siw_refuses_options_of_packets() {
                 ..siw.clone()
             },
             "patience",
+        ),
+        (
+            LinkConfig {
+                local: true,
+                ..siw.clone()
+            },
+            "local",
         ),
     ] {
         let refused = links.add(config, &netdevs()).unwrap_err();
