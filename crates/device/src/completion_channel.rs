@@ -7,20 +7,17 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferroce_control::{Handlers, handlers};
-use ferroce_roce::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::channel::Channel;
-use crate::clock;
 use crate::fork;
 use crate::shard::Shard;
 use crate::shards::Shards;
-use crate::spin_before_sleep::SpinBeforeSleep;
 
 /// A queue of events of completion queues, with a descriptor.
 #[derive(Debug)]
@@ -32,8 +29,6 @@ pub struct CompletionChannel {
     used: AtomicU64,
     /// True if the last thread that waited here received packets itself.
     driven: AtomicBool,
-    /// Only the thread that receives packets itself uses it.
-    spin: Mutex<SpinBeforeSleep>,
     /// Forks before this process created the channel.
     forks: u32,
 }
@@ -45,7 +40,6 @@ impl CompletionChannel {
             shards,
             used: AtomicU64::new(0),
             driven: AtomicBool::new(false),
-            spin: Mutex::new(SpinBeforeSleep::new()),
             forks: fork::count(),
         })
     }
@@ -86,13 +80,10 @@ impl CompletionChannel {
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         let mut look = Some(look);
-        let begin = clock::now();
-        let spin_until = self.spin().begin(begin);
         loop {
             let turns = || shards.iter().for_each(|shard| shard.drive());
             let taken = self.records.take_after(turns, &mut look);
             if let Some(taken) = taken {
-                self.spin().end(begin, clock::now());
                 return Ok(taken);
             }
             if shards.iter().any(|shard| shard.is_stopped()) {
@@ -101,29 +92,27 @@ impl CompletionChannel {
                 let look = look.take().expect("no event was taken");
                 return self.records.take_with(look);
             }
-            let woken = match spin(&shards, &mut fds, spin_until) {
-                Ok(false) => sleep(&shards, &mut fds),
-                found => found.map(drop),
-            };
-            match woken {
+            let mut may_sleep = true;
+            shards
+                .iter()
+                .for_each(|shard| may_sleep &= shard.begin_sleep());
+            let at_once = (!may_sleep).then(Timespec::default);
+            let polled = poll(&mut fds, at_once.as_ref());
+            shards.iter().for_each(|shard| shard.end_sleep());
+            match polled {
                 Err(Errno::INTR) if handlers() != Handlers::Restart => {
                     return Err(Errno::INTR.into());
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
-                Ok(()) if !fds[0].revents().is_empty() => {
-                    self.spin().end(begin, clock::now());
+                Ok(_) if !fds[0].revents().is_empty() => {
                     drop(driving);
                     let look = look.take().expect("no event was taken");
                     return self.records.take_with(look);
                 }
-                Ok(()) => {}
+                Ok(_) => {}
             }
         }
-    }
-
-    fn spin(&self) -> MutexGuard<'_, SpinBeforeSleep> {
-        self.spin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if threads that wait here receive packets themselves.
@@ -166,30 +155,6 @@ impl CompletionChannel {
         }
         driven
     }
-}
-
-/// Looks for packets and events without sleep. Returns false if there were none until then.
-fn spin(shards: &[&Shard], fds: &mut [PollFd<'_>], until: Time) -> Result<bool, Errno> {
-    while clock::now() < until {
-        if shards.iter().any(|shard| shard.packet_in_memory())
-            || poll(fds, Some(&Timespec::default()))? > 0
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Sleeps until a packet or an event arrives.
-fn sleep(shards: &[&Shard], fds: &mut [PollFd<'_>]) -> Result<(), Errno> {
-    let mut may_sleep = true;
-    shards
-        .iter()
-        .for_each(|shard| may_sleep &= shard.begin_sleep());
-    let at_once = (!may_sleep).then(Timespec::default);
-    let polled = poll(fds, at_once.as_ref());
-    shards.iter().for_each(|shard| shard.end_sleep());
-    polled.map(drop)
 }
 
 /// Shards that a thread drives until this is dropped.

@@ -54,17 +54,6 @@ impl FreeCores {
         self.allowed > 1
     }
 
-    /// Creates a count that never changes.
-    #[cfg(test)]
-    pub(crate) fn with_free(free: usize) -> FreeCores {
-        FreeCores {
-            loadavg: None,
-            allowed: free,
-            valid_until: Time::from_nanos(u64::MAX),
-            free,
-        }
-    }
-
     fn runnable(&self) -> Option<usize> {
         let mut line = [0; 128];
         let length = self.loadavg.as_ref()?.read_at(&mut line, 0).ok()?;

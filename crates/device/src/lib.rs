@@ -101,7 +101,6 @@ mod shard;
 mod shard_setup;
 mod shards;
 mod shared_link;
-mod spin_before_sleep;
 mod streams;
 mod supervisor;
 mod taps;

@@ -37,6 +37,9 @@ const EXPECT_POST_NS: u64 = 1_000_000;
 /// which our ACK can leave.
 const POST_NS: u64 = 2_000;
 
+/// Looks for packets in shared memory for each look at the sockets.
+const LOOKS: u32 = 8;
+
 /// Standbys at whose end the program still polled, after which it is expected to poll on. The first
 /// packet that a program misses after that is not held against it.
 const STEADY: u32 = 4;
@@ -217,7 +220,7 @@ impl ProgressThread<'_> {
     /// Watches the descriptors and the program's posts without sleep.
     fn await_packet_or_post(&mut self, until: Time) {
         while !self.shard.take_posted() && clock::now() < until {
-            if self.shard.packet_in_memory() {
+            if self.packet_in_memory() {
                 return;
             }
             if poll(&mut self.fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
@@ -303,7 +306,7 @@ impl ProgressThread<'_> {
             is_polled || self.shard.driven().is_some()
         };
         while clock::now() < until && !leaves() {
-            if self.shard.packet_in_memory() {
+            if self.packet_in_memory() {
                 self.woken = Woken::ByPacket;
                 return;
             }
@@ -312,6 +315,17 @@ impl ProgressThread<'_> {
                 return;
             }
         }
+    }
+
+    /// Looks for packets in shared memory, several times if there are channels: such a look takes
+    /// a tenth of the time of a look at the sockets.
+    fn packet_in_memory(&self) -> bool {
+        let doorbell = self.shard.doorbell();
+        doorbell.has_ends()
+            && (0..LOOKS).any(|_| {
+                core::hint::spin_loop();
+                doorbell.has_packet()
+            })
     }
 
     /// Sleeps for a time without watching the sockets.

@@ -37,9 +37,6 @@ const TURN_NS: u64 = 3_000;
 /// the scheduler, up to 4 ms, if other threads use all processors.
 const PROGRESS_TURN_NS: u64 = 300_000;
 
-/// Looks for packets in shared memory for each look at the sockets.
-const LOOKS: u32 = 8;
-
 const PANICKED: &str = "a thread panicked in the engine";
 
 /// One slot of the process.
@@ -550,16 +547,6 @@ impl Shard {
         if self.doorbell.end_sleep() {
             self.forget_closed();
         }
-    }
-
-    /// Looks for packets in shared memory, several times if there are channels: such a look takes
-    /// a tenth of the time of a look at the sockets.
-    pub(crate) fn packet_in_memory(&self) -> bool {
-        self.doorbell.has_ends()
-            && (0..LOOKS).any(|_| {
-                core::hint::spin_loop();
-                self.doorbell.has_packet()
-            })
     }
 
     fn channels(&self) -> MutexGuard<'_, Vec<Channel>> {
