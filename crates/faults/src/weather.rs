@@ -145,6 +145,7 @@ impl Weather {
                 }
                 let is_down = matches!(state.event, EventState::Lasts(end) if now < end);
                 if kind == EventKind::PortDown && is_down {
+                    fate.rules |= 1 << index;
                     fate.copies = 0;
                     return fate;
                 }
@@ -164,7 +165,6 @@ impl Weather {
             else {
                 continue;
             };
-            fate.rule = Some(index);
             let changed = match rule.effect {
                 Effect::Drop => fate.lose(),
                 Effect::Duplicate => {
@@ -212,6 +212,9 @@ impl Weather {
                 }
                 Effect::Event(_) | Effect::Fail { .. } => false,
             };
+            if changed || matches!(rule.effect, Effect::Rate { .. }) {
+                fate.rules |= 1 << index;
+            }
             if changed {
                 state.hits += 1;
                 self.counts.hit(index);
@@ -282,8 +285,10 @@ impl Weather {
 }
 
 impl Fate {
+    /// Loses the packet, whatever earlier rules have decided.
     fn lose(&mut self) -> bool {
         self.copies = 0;
+        self.rules = 0;
         true
     }
 }
