@@ -6,7 +6,7 @@ use ferroce_net::Properties;
 use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
 
 use crate::credits::Charge;
-use crate::faults::{Fates, Judge};
+use crate::faults::{Fates, Inbound};
 use crate::process::Process;
 
 /// Bytes that assembling a packet may write beyond the end of a run.
@@ -75,7 +75,7 @@ impl Assembly {
         engine: &mut Engine,
         process: &mut impl Process,
         trailer: Trailer,
-        judge: &mut Option<Box<Judge>>,
+        judge: &mut Option<Box<Inbound>>,
     ) -> bool {
         loop {
             engine.poll_transmit(now, &mut self.batch);
@@ -97,7 +97,7 @@ impl Assembly {
         now: Time,
         process: &mut impl Process,
         trailer: Trailer,
-        mut judge: Option<&mut Judge>,
+        mut judge: Option<&mut Inbound>,
     ) {
         let mut end = 0;
         self.batch.prefetch(process.memory());

@@ -11,7 +11,7 @@ use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
 use crate::deferred_ack::DeferredAck;
-use crate::faults::{Faults, Inbound, Judge, Mishap};
+use crate::faults::{Faults, Inbound, Mishap};
 use crate::process::Process;
 use crate::sending::Sending;
 use crate::transmitter::Transmitter;
@@ -83,10 +83,8 @@ pub struct Core<W: Wire, P> {
     /// True if the last turn received packets through memory.
     found_in_memory: bool,
     turns: u32,
-    /// The faults of received packets; none unless some are in force.
-    faults: Option<Box<Inbound>>,
-    /// The weather of packets to send; none unless faults are in force.
-    pub(crate) judge: Option<Box<Judge>>,
+    /// The faults; none unless some are in force.
+    pub(crate) faults: Option<Box<Inbound>>,
     injected: Injected,
 }
 
@@ -138,7 +136,6 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             found_in_memory: false,
             turns: 0,
             faults: None,
-            judge: None,
             injected: Injected::default(),
         })
     }
@@ -182,7 +179,6 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         if let Some(transmitter) = &mut self.transmitter {
             transmitter.set_faults(now, faults, numbered);
             self.faults = faults.map(|faults| Box::new(Inbound::new(faults)));
-            self.judge = faults.map(|faults| Box::new(Judge::new(faults)));
         }
     }
 

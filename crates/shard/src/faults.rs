@@ -4,8 +4,9 @@
 //! [`Weather`] decides what happens to each packet. This module carries it out: it drops,
 //! holds, repeats and changes packets on their way in ([`Inbound`]) and out ([`Outbound`]).
 //!
-//! Packets to send are judged when they are assembled ([`Judge`]), while the process can still
-//! observe them: its captures have the fate of each packet as a comment.
+//! Packets to send are judged when they are assembled ([`Inbound::judge`]), while the process can
+//! still observe them: its captures have the fate of each packet as a comment. So one weather
+//! sees the packets of both directions, and causes an event once.
 
 use core::fmt::Debug;
 use std::net::IpAddr;
@@ -64,7 +65,7 @@ impl<'a> Mishap<'a> {
     }
 }
 
-/// The stage of received packets.
+/// The stage of received packets, which has the weather.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     weather: Weather,
@@ -76,10 +77,33 @@ impl Inbound {
     pub(crate) fn new(faults: &Faults) -> Inbound {
         let (plan, counts) = (Arc::clone(&faults.plan), Arc::clone(&faults.counts));
         Inbound {
-            weather: Weather::for_packets(plan, counts, Direction::In),
+            weather: Weather::for_packets(plan, counts),
             senders: Arc::clone(&faults.senders),
             held: Held::default(),
         }
+    }
+
+    /// Decides the fates of the packets of a run to send. Returns them, and those that the faults
+    /// do not leave alone in words, by their index.
+    pub(crate) fn judge(
+        &mut self,
+        now: Time,
+        path: &Path,
+        segment: usize,
+        bytes: &[u8],
+    ) -> (Fates, Vec<(usize, String)>) {
+        let (now, peer) = (now.as_nanos(), path.flow.destination);
+        let weather = &mut self.weather;
+        let judge = |packet| weather.judge(now, Direction::Out, peer, packet, false);
+        let fates: Fates = bytes.chunks(segment).map(judge).collect();
+        if fates.iter().all(Fate::is_pass) {
+            return (Fates::new(), Vec::new());
+        }
+        let plan = weather.plan();
+        let told = fates.iter().enumerate();
+        let told = told.filter_map(|(index, fate)| Some((index, fate.describe(now, plan)?)));
+        let told = told.collect();
+        (fates, told)
     }
 
     /// Receives as [`Wire::receive`] does, through the weather.
@@ -195,41 +219,8 @@ impl Inbound {
     }
 }
 
-/// The weather of packets to send.
-#[derive(Debug)]
-pub(crate) struct Judge(Weather);
-
 /// The fates of the packets of a run; empty if the faults leave all of them alone.
 pub(crate) type Fates = Vec<Fate>;
-
-impl Judge {
-    pub(crate) fn new(faults: &Faults) -> Judge {
-        let (plan, counts) = (Arc::clone(&faults.plan), Arc::clone(&faults.counts));
-        Judge(Weather::for_packets(plan, counts, Direction::Out))
-    }
-
-    /// Decides the fates of the packets of a run. Returns them, and those that the faults do not
-    /// leave alone in words, by their index.
-    pub(crate) fn judge(
-        &mut self,
-        now: Time,
-        path: &Path,
-        segment: usize,
-        bytes: &[u8],
-    ) -> (Fates, Vec<(usize, String)>) {
-        let (now, peer) = (now.as_nanos(), path.flow.destination);
-        let judge = |packet| self.0.judge(now, Direction::Out, peer, packet, false);
-        let fates: Fates = bytes.chunks(segment).map(judge).collect();
-        if fates.iter().all(Fate::is_pass) {
-            return (Fates::new(), Vec::new());
-        }
-        let plan = self.0.plan();
-        let told = fates.iter().enumerate();
-        let told = told.filter_map(|(index, fate)| Some((index, fate.describe(now, plan)?)));
-        let told = told.collect();
-        (fates, told)
-    }
-}
 
 /// A packet to send that waits.
 #[derive(Debug)]

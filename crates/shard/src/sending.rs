@@ -64,7 +64,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         mut sending: Sending<W, P>,
     ) -> Option<Sending<W, P>> {
         let next = self.prepared.as_deref_mut();
-        let judge = &mut self.judge;
+        let judge = &mut self.faults;
         if sending.load(now, &mut self.engine, process, next, judge) {
             return Some(sending);
         }
@@ -80,7 +80,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             .get_or_insert_with(|| Box::new(Assembly::new(&properties, self.batch)));
         if prepared.is_empty() {
             let trailer = trailer(&properties);
-            prepared.fill(now, &mut self.engine, process, trailer, &mut self.judge);
+            prepared.fill(now, &mut self.engine, process, trailer, &mut self.faults);
         }
     }
 

@@ -9,7 +9,7 @@ use ferroce_wire::is_unreliable;
 use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CREDIT_PATIENCE_NS, Charge, CreditPage, SendCredits};
-use crate::faults::{Faults, Judge, Outbound};
+use crate::faults::{Faults, Inbound, Outbound};
 use crate::process::Process;
 
 /// Longest wait of a reliable run for room in memory. A receiver that needs longer is stopped:
@@ -148,7 +148,7 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         engine: &mut Engine,
         process: &mut impl Process,
         next: Option<&mut Assembly>,
-        judge: &mut Option<Box<Judge>>,
+        judge: &mut Option<Box<Inbound>>,
     ) -> bool {
         if self.is_blocked() {
             return false;
