@@ -14,6 +14,7 @@ use ferroce_roce::{Datagram, Decision, Event, Received, Srq};
 
 use crate::cq::Cq;
 use crate::event_queue::{AsyncEvent, EventQueue};
+use crate::memory::observed::{self, ShortReceive};
 use crate::taps::Taps;
 
 /// Number of a device among those of its link.
@@ -174,6 +175,12 @@ impl Directory {
         let qpn = datagram.payload.get(5..8);
         let qpn = qpn.map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]));
         let exists = self.has_qp(qpn);
+        for (qpn, decision) in decisions {
+            if let Decision::ShortReceive { room, needed } = *decision {
+                let qpn = *qpn;
+                observed::note_short_receive(ShortReceive { qpn, room, needed });
+            }
+        }
         self.taps
             .received(datagram, result, decisions, fate, exists);
     }
