@@ -461,6 +461,44 @@ fn tshark_has_no_complaint_about_unmodified_programs() {
     });
 }
 
+/// Captures two packets with a command, whose messages and lines are on one terminal or pipe.
+fn two_lines(command: &mut Command) -> String {
+    let mut capture = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut output = BufReader::new(capture.stdout.take().expect("piped"));
+    let mut text = String::new();
+    while !text.contains("capturing") {
+        assert_ne!(output.read_line(&mut text).expect("text"), 0, "{text}");
+    }
+    let _ends = exchange(1);
+    output.read_to_string(&mut text).expect("text");
+    assert!(capture.wait().expect("it ends").success(), "{text}");
+    assert!(text.contains("RC SEND_ONLY"), "{text}");
+    text
+}
+
+#[test]
+fn lines_are_coloured_on_a_terminal_only() {
+    isolated("lines_are_coloured_on_a_terminal_only", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let line = format!("{} capture --count 2 2>&1", common::FERROCE);
+        // script(1) runs its command on a terminal of its own.
+        let on_terminal = |no_color: &str| {
+            let mut script = Command::new("script");
+            script.args(["-qec", &line, "/dev/null"]);
+            two_lines(script.env("NO_COLOR", no_color))
+        };
+        assert!(on_terminal("").contains("\x1b[1mRC SEND_ONLY\x1b[0m"));
+        assert!(!on_terminal("1").contains('\x1b'));
+        let in_pipe = two_lines(Command::new("sh").args(["-c", &line]));
+        assert!(!in_pipe.contains('\x1b'), "{in_pipe}");
+    });
+}
+
 /// SENDs of a UC queue pair, which is neither acknowledged nor sent again: the order of its packets
 /// is that of the posts. Returns the captured packets that were sent.
 fn capture_faults(file: &Path, faults: &str) -> Vec<Captured> {
