@@ -215,7 +215,11 @@ impl<const TAPS: bool> ShardSide<TAPS> {
         let journal = &self.journal;
         let process = BenchProcess {
             memory: &self.ends.arena,
-            recorder: self.records.then_some(Recorder { journal, now }),
+            recorder: self.records.then_some(Recorder {
+                journal,
+                now,
+                in_memory: false,
+            }),
         };
         (&mut self.core, process)
     }

@@ -37,8 +37,8 @@ to do; and the causes of asynchronous events. Without a number it tells of all q
 16 that have ended with a failure, even if they were killed. Root sees all programs, others their own.
 
 Programs on links of type rxe record the last 256 packets and decisions of each queue pair, with \
-headers only. With a number this command shows all of them, and those of queue pairs that have not \
-failed, too; without, the last 10. FERROCE_RECORDER=0 in the environment of a program turns the recorder off.",
+headers only; on the local wire, only packets that something was decided about. With a number this command shows all of them, and those of queue pairs that have not \
+failed, too; without, the last 10. FERROCE_RECORDER=0 in the environment of a program turns the recorder off, and 1 includes all packets on the local wire.",
     after_long_help = "\
 EXAMPLES
     ferroce explain
@@ -143,8 +143,8 @@ impl ExplainArgs {
     }
 }
 
-const NOT_RECORDED: &str = "  its packets were not recorded: the link is of type siw, the program runs \
-with FERROCE_RECORDER=0, or it had 496 other queue pairs before\n";
+const NOT_RECORDED: &str = "  its packets were not recorded: FERROCE_RECORDER=1 includes the local wire; \
+links of type siw have no recorder\n";
 
 /// Returns the story of one queue pair of a program that runs.
 pub(crate) fn story_of(qpn: u32, pid: u32) -> Result<String> {

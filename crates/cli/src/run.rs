@@ -65,7 +65,7 @@ ENVIRONMENT
                       reason for each refused call, `warn` the reason for each failed
                       work request; none by default
     FERROCE_RECORDER  `0`: do not record the last packets of each queue pair, which
-                      `ferroce explain` shows
+                      `ferroce explain` shows; `1`: those on the local wire, too
     FERROCE_STRICT    `on`: as --strict, `error`: as --strict=error, `off`: neither, even
                       on a link with `strict on`
     FERROCE_PROFILE   as --profile; `off`: none, even on a link with a profile

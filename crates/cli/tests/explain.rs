@@ -75,6 +75,8 @@ fn failures_are_explained_in_words() {
     isolated("failures_are_explained_in_words", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
+        // Over UDP all packets are recorded.
+        ok("ferroce link set rxe0 local off");
         assert_eq!(
             ok("ferroce explain"),
             "no queue pair has failed, and there was no asynchronous event\n"
@@ -126,6 +128,8 @@ fn killed_program_leaves_its_story() {
     isolated("killed_program_leaves_its_story", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
+        // Over UDP all packets are recorded.
+        ok("ferroce link set rxe0 local off");
         let mut program = Command::new(std::env::current_exe().expect("known"))
             .args(["killed_program_leaves_its_story", "--exact", "--nocapture"])
             .env(ROLE, "1")

@@ -652,11 +652,7 @@ impl Shard {
             memory: LazyMemory::new(now, &self.gpu),
             events: &self.events,
             captures: self.events.taps.captures(),
-            recorder: self
-                .events
-                .taps
-                .recorder()
-                .map(|journal| Recorder { journal, now }),
+            recorder: self.events.taps.recorder(now),
             fate: String::new(),
         }
     }

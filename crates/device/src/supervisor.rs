@@ -75,7 +75,7 @@ impl LinkUser for Supervisor {
         if let Err(error) = added {
             tracing::warn!("cannot record packets: {error}");
         }
-        if !taps.captures() && taps.recorder().is_none() {
+        if !taps.captures() && taps.recording().is_none() {
             return;
         }
         for shard in self.inventory.shards.iter() {

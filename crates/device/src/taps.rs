@@ -15,9 +15,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferroce_control::path::RECORDER_VARIABLE;
 use ferroce_roce::{
-    Batch, Datagram, Decision, Failure, Fault, IpId, Received, Retransmission, Run,
+    Batch, Datagram, Decision, Failure, Fault, IpId, Received, Retransmission, Run, Time,
 };
-use ferroce_shard::received_path;
+use ferroce_shard::{Recorder, received_path};
 use ferroce_trace::{Direction, JournalFile, JournalWriter, Record, RingWriter};
 use ferroce_wire::{Packet, Psn};
 
@@ -32,6 +32,8 @@ pub(crate) struct Taps {
     resends: AtomicBool,
     /// True if the journal gets packets and decisions, and not only failures.
     records: AtomicBool,
+    /// True if it gets packets through shared memory without a decision, too.
+    records_memory: AtomicBool,
     journal: OnceLock<JournalWriter>,
     state: Mutex<State>,
 }
@@ -79,9 +81,19 @@ impl Taps {
         self.resends.load(Ordering::Relaxed)
     }
 
+    /// Returns the flight recorder for a call at this time; none if it is off.
+    #[inline]
+    pub(crate) fn recorder(&self, now: Time) -> Option<Recorder<'_>> {
+        self.recording().map(|journal| Recorder {
+            journal,
+            now,
+            in_memory: self.records_memory.load(Ordering::Relaxed),
+        })
+    }
+
     /// Returns the journal if it gets packets: the flight recorder is on.
     #[inline]
-    pub(crate) fn recorder(&self) -> Option<&JournalWriter> {
+    pub(crate) fn recording(&self) -> Option<&JournalWriter> {
         match self.records.load(Ordering::Relaxed) {
             true => self.journal.get(),
             false => None,
@@ -100,8 +112,10 @@ impl Taps {
             Some(journal) => journal.replace(file)?,
             None => drop(self.journal.set(JournalWriter::new(file)?)),
         }
-        let is_off = std::env::var_os(RECORDER_VARIABLE).is_some_and(|value| value == "0");
-        self.records.store(!is_off, Ordering::Relaxed);
+        let setting = std::env::var_os(RECORDER_VARIABLE);
+        let is = |value| setting.as_ref().is_some_and(|setting| setting == value);
+        self.records_memory.store(is("1"), Ordering::Relaxed);
+        self.records.store(!is("0"), Ordering::Relaxed);
         Ok(())
     }
 
@@ -180,7 +194,7 @@ impl Taps {
             state.describe(decision);
             state.remember(*qpn, decision);
         }
-        let journal = self.recorder().filter(|_| exists);
+        let journal = self.recording().filter(|_| exists);
         state.write(&received_packet(datagram), trouble, journal);
         self.end(&mut state);
     }
@@ -196,7 +210,7 @@ impl Taps {
                 break;
             };
             let trouble = !fate.is_empty();
-            state.write(&received_packet(&first), trouble, self.recorder());
+            state.write(&received_packet(&first), trouble, self.recording());
             rest = others;
         }
         self.end(&mut state);
@@ -243,7 +257,7 @@ impl Taps {
                 ip_id: None,
                 bytes,
             };
-            state.write(&observed, trouble, self.recorder());
+            state.write(&observed, trouble, self.recording());
         }
         self.end(&mut state);
     }
@@ -270,7 +284,7 @@ impl Taps {
                 }
             }
             // Failures are in the journal with their codes.
-            if let Some(journal) = self.recorder()
+            if let Some(journal) = self.recording()
                 && !matches!(decision, Decision::Failed(_))
             {
                 journal.record(&record, || true);

@@ -1,7 +1,9 @@
 //! The flight recorder: writes packets to a journal, at a cost that programs do not notice.
 //!
 //! A packet of a connection, or a uniform run of packets, is one cell of 64 bytes: the time of the
-//! call, the length and the headers. No lock is taken, no clock is read and no text is made.
+//! call, the length and the headers. No lock is taken, no clock is read and no text is made. That
+//! costs about 20 ns: less than 1 % of a message over UDP, and several per cent of one through
+//! shared memory, whose packets are therefore left out unless the user wants them.
 
 use ferroce_roce::{Batch, Datagram, IpId, Run, Time};
 use ferroce_trace::{Direction, JournalWriter, PacketRecord, PathRecord, Record};
@@ -18,6 +20,8 @@ pub struct Recorder<'a> {
     pub journal: &'a JournalWriter,
     /// The time of the call.
     pub now: Time,
+    /// True if packets through shared memory are recorded, too.
+    pub in_memory: bool,
 }
 
 impl Recorder<'_> {
@@ -42,6 +46,9 @@ impl Recorder<'_> {
         packets: usize,
         exists: impl FnOnce(u32) -> bool,
     ) {
+        if run.ip_id == IpId::InMemory && !self.in_memory {
+            return;
+        }
         let Some(&[opcode, _, _, _, _, a, b, c]) = run.payload.first_chunk() else {
             return;
         };
@@ -66,6 +73,9 @@ impl Recorder<'_> {
     /// Writes the packets of a run that will be sent. `bytes` are the assembled packets.
     #[inline]
     pub fn assembled(&self, batch: &Batch, run: &Run, bytes: &[u8]) {
+        if run.path.in_memory && !self.in_memory {
+            return;
+        }
         let path = || PathRecord {
             source: run.path.flow.source,
             destination: run.path.flow.destination,
